@@ -1,9 +1,10 @@
-// kontor-guest capture: the root filesystem as a stream on standard output (PROTOCOL.md, "Capture"), for an image of
-// it. Started like any other process of the machine, so nothing of it is trusted: it is the host that bounds and checks.
+// kontor-guest capture: writes the root filesystem as a stream to standard output, to make an image
+// (PROTOCOL.md, "Capture"). It is a normal process of the machine, so the host trusts nothing of it and
+// checks every bound itself.
 //
-// The machine's root is an overlay. A file of the upper layer is one that was made or changed here, and says so by its
-// device number; what lies in the layer below is named and not read. So a capture costs one stat per file of the image
-// and the bytes that are new.
+// The machine's root is an overlay. The device number of a file shows its layer. Files of the upper layer
+// were created or changed in this machine. Entries of the layer below are named but not read. So a capture
+// costs one stat per file of the image and the bytes that are new.
 #define _GNU_SOURCE
 #include "capture.h"
 
@@ -26,16 +27,17 @@ enum {
   BUFFER_BYTES = 256 * 1024,
   NAME_BYTES = 255,
   TARGET_BYTES = 4096,
-  // Each level holds a descriptor, and the host's paths end at 4096 bytes in any case.
+  // Each level holds a descriptor. The host's paths end at 4096 bytes in any case.
   DEPTH_LIMIT = 1024,
 };
 
 static unsigned char buffer[BUFFER_BYTES];
 static size_t filled;
-static dev_t upper;    // of files that were made or changed
-static dev_t overlay;  // of every directory that is no mount point
+static dev_t upper;    // device of files that were created or changed
+static dev_t overlay;  // device of every directory that is no mount point
 
-// Files with several names, by inode: the first name carries the content, the others its number.
+// Files with several names, by inode: the first name carries the content, each other name carries the file's
+// number.
 static struct { ino_t inode; uint32_t number; bool used; } *linked;
 static size_t linked_room, linked_count;
 
@@ -130,7 +132,7 @@ static void put_file(int directory, const char *name) {
     size_t room = sizeof buffer - filled;
     ssize_t count = read(file, buffer + filled, (off_t)room < left ? room : (size_t)left);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) give_up("%s: %s", name, count < 0 ? strerror(errno) : "it became shorter");
+    if (count <= 0) give_up("%s: %s", name, count < 0 ? strerror(errno) : "the file became shorter");
     filled += (size_t)count;
     left -= count;
   }
@@ -163,7 +165,7 @@ static void put_entries(int descriptor, int depth) {
     if (!strcmp(name, ".") || !strcmp(name, "..") || strlen(name) > NAME_BYTES) continue;
     if (fstatat(descriptor, name, &info, AT_SYMLINK_NOFOLLOW)) give_up("%s: %s", name, strerror(errno));
     if (S_ISDIR(info.st_mode)) put_directory(descriptor, name, &info, depth);
-    // Of the layer below, or something mounted over it: what the image has there stays.
+    // Unchanged, or a mount point: the image keeps its own entry.
     else if (info.st_dev != upper) put_name('=', name);
     else if (S_ISREG(info.st_mode)) put_file(descriptor, name);
     else if (S_ISLNK(info.st_mode)) put_symlink(descriptor, name, &info);
@@ -185,7 +187,7 @@ static void put_directory(int parent, const char *name, const struct stat *info,
   put("U", 1);
 }
 
-// A file that is made now is in the upper layer: its device is what tells the others of that layer apart.
+// A new file is in the upper layer. The device number identifies the other files of that layer.
 static void find_layers(void) {
   static const char probe[] = "/.kontor-capture";
   struct stat info;
@@ -200,8 +202,8 @@ static void find_layers(void) {
 }
 
 int capture(void) {
-  // A running process would change files while they are read. Stopped processes fork no more, so the kill misses none of a
-  // fork bomb.
+  // A running process would change files during the capture. Stopped processes do not fork, so the kill
+  // misses no process of a fork bomb.
   process_stop_all(0);
   kill(-1, SIGKILL);
   find_layers();

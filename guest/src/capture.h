@@ -1,7 +1,7 @@
 #ifndef KONTOR_CAPTURE_H
 #define KONTOR_CAPTURE_H
 
-// Writes the root filesystem to standard output; answers the exit status.
+// Writes the root filesystem to standard output. Returns the exit status.
 int capture(void);
 
 #endif

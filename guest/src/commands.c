@@ -1,8 +1,8 @@
-// Background commands: processes that belong to no connection. Their output is kept in a ring, so that it can be
-// asked for later, from any offset, by anybody, while they run and after.
+// Background commands: processes without a connection. A ring keeps their output. Any request can read it
+// from any offset, during the run and afterwards.
 //
-// One lock guards the list and all that is in it. A command is freed when the list, its own thread and every
-// request that looks at it have let go.
+// A single lock guards the list and its commands. A command is freed when the list, its own thread and every
+// request that uses it have released it.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -21,14 +21,14 @@
 #include "services.h"
 
 enum {
-  FINISHED_BYTES = 64 * 1024 * 1024, // rings of all finished commands together; the newest one stays in any case
+  FINISHED_BYTES = 64 * 1024 * 1024, // limit for the rings of all finished commands together; the newest is always kept
   FINISHED_LIMIT = 100,
   RUNNING_LIMIT = 128,
   TERMINAL_LIMIT = 16,
   FOLLOWER_LIMIT = 16,
   KILL_AFTER_US = 5 * 1000 * 1000,
-  LEAD_LIMIT = 256 * 1024, // how far a terminal's output may run ahead of its slowest reader
-  LAST_WORDS_LIMIT = 1024 * 1024,
+  LEAD_LIMIT = 256 * 1024, // number of bytes by which a terminal's output may lead its slowest reader
+  LAST_OUTPUT_LIMIT = 1024 * 1024,
   ID_LIMIT = 64,
   TAG_LIMIT = 256,
   TEXT_LIMIT = 4096,
@@ -38,17 +38,17 @@ struct command {
   struct command *next;
   char id[ID_LIMIT + 1], tag[TAG_LIMIT + 1], text[TEXT_LIMIT];
   int references;
-  struct process *process; // NULL once finished
+  struct process *process; // NULL once it has ended
   pid_t pid;
-  int wake; // an eventfd: makes its thread look at kill_at_us again
+  int wake; // an eventfd: its thread reads kill_at_us again
   bool kill_asked, timed_out, killed, out_of_memory;
   uint64_t timeout_at_us, kill_at_us; // 0: none
   uint64_t started_ms, ended_ms;
-  int exit_code, exit_signal; // -1 where it is the other
+  int exit_code, exit_signal; // -1 if the other applies
   struct ring ring;
-  int followers[FOLLOWER_LIMIT]; // eventfds of requests that wait for output; -1 where free
-  uint64_t follower_offsets[FOLLOWER_LIMIT]; // what they have taken
-  bool on_terminal, held; // held: not read, for a reader is too far behind
+  int followers[FOLLOWER_LIMIT]; // eventfds of requests that wait for output; -1 is a free entry
+  uint64_t follower_offsets[FOLLOWER_LIMIT]; // offset that each follower has read
+  bool on_terminal, held; // held: not read at present, because a reader is too far behind
   unsigned short cols, rows;
 };
 
@@ -57,7 +57,7 @@ static struct command *commands; // newest first
 
 // ---- the list
 
-static void let_go_locked(struct command *c) {
+static void release_locked(struct command *c) {
   if (--c->references > 0) return;
   close(c->wake);
   ring_free(&c->ring);
@@ -66,7 +66,7 @@ static void let_go_locked(struct command *c) {
 
 static void let_go(struct command *c) {
   pthread_mutex_lock(&lock);
-  let_go_locked(c);
+  release_locked(c);
   pthread_mutex_unlock(&lock);
 }
 
@@ -76,7 +76,7 @@ static struct command *find_locked(const char *id) {
   return NULL;
 }
 
-// Keeps the finished commands within their bounds: walks from the newest and drops what is past a bound.
+// Removes finished commands beyond the limits, the oldest first.
 static void prune_locked(void) {
   size_t bytes = 0, count = 0;
   for (struct command **at = &commands; *at;) {
@@ -85,7 +85,7 @@ static void prune_locked(void) {
       bytes += c->ring.capacity;
       if (++count > 1 && (count > FINISHED_LIMIT || bytes > FINISHED_BYTES)) {
         *at = c->next;
-        let_go_locked(c);
+        release_locked(c);
         continue;
       }
     }
@@ -98,7 +98,7 @@ static void notify_locked(struct command *c) {
     if (c->followers[i] >= 0) eventfd_write(c->followers[i], 1);
 }
 
-// ---- a command's own thread
+// ---- the thread of a command
 
 static void keep(struct command *c, uint8_t stream, const unsigned char *bytes, size_t length) {
   pthread_mutex_lock(&lock);
@@ -123,12 +123,12 @@ static void take_rest(struct command *c, int *pipe, uint8_t stream, unsigned cha
   }
 }
 
-// What a terminal said last. Its size is asked of nobody: what is written to one is there at once, inside gVisor, and a
-// moment later on Linux.
-static void take_last_words(struct command *c, int terminal, unsigned char *bytes) {
+// Reads the last output of a terminal, until none arrives for a moment. Inside gVisor, output is available at
+// once; on Linux, a moment later.
+static void read_last_output(struct command *c, int terminal, unsigned char *bytes) {
   enum { MOMENT_MS = 10 };
   struct pollfd there = {.fd = terminal, .events = POLLIN};
-  for (size_t left = LAST_WORDS_LIMIT; left > 0 && poll(&there, 1, MOMENT_MS) == 1;) {
+  for (size_t left = LAST_OUTPUT_LIMIT; left > 0 && poll(&there, 1, MOMENT_MS) == 1;) {
     size_t got = pipe_read(terminal, bytes, left < RECORD_LIMIT ? left : RECORD_LIMIT);
     if (got == 0) return;
     keep(c, 1, bytes, got);
@@ -136,8 +136,8 @@ static void take_last_words(struct command *c, int terminal, unsigned char *byte
   }
 }
 
-// A terminal waits for who looks at it: a person who reads slowly sees all of it, and Ctrl-C acts on what they see.
-// Where nobody looks it runs on, and the ring keeps its end.
+// Stops reading a terminal while a reader is behind. A slow reader then sees all output, and Ctrl-C acts on
+// what is on the screen. Without a reader the command runs on, and the ring keeps the last output.
 static bool is_held(struct command *c) {
   if (!c->on_terminal) return false;
   pthread_mutex_lock(&lock);
@@ -149,8 +149,8 @@ static bool is_held(struct command *c) {
   return held;
 }
 
-// Kills what is due and answers how long to wait for the next thing that may be, in ms.
-static int look_at_clock(struct command *c) {
+// Kills a command whose time has come. Returns the time in ms until the next check.
+static int check_deadlines(struct command *c) {
   uint64_t now = now_us(), next = 0;
   pthread_mutex_lock(&lock);
   uint64_t *due[] = {&c->timeout_at_us, &c->kill_at_us};
@@ -179,14 +179,14 @@ static void finish(struct command *c) {
   process_release(process);
   notify_locked(c);
   prune_locked();
-  let_go_locked(c);
+  release_locked(c);
   pthread_mutex_unlock(&lock);
 }
 
 static void *run(void *argument) {
   struct command *c = argument;
   struct process *p = c->process;
-  // A buffer that cannot be had is no reason to lose the command: it then goes on in small pieces.
+  // Without memory for a large buffer, the command continues with small pieces.
   unsigned char *bytes = malloc(RECORD_LIMIT);
   while (!bytes && poll(NULL, 0, 50) == 0) bytes = malloc(RECORD_LIMIT);
   for (;;) {
@@ -194,7 +194,7 @@ static void *run(void *argument) {
                            {.fd = c->wake, .events = POLLIN},
                            {.fd = is_held(c) ? -1 : p->output, .events = POLLIN},
                            {.fd = p->error, .events = POLLIN}};
-    poll(fds, 4, look_at_clock(c));
+    poll(fds, 4, check_deadlines(c));
     eventfd_t count;
     if (fds[0].revents) break;
     if (fds[1].revents) eventfd_read(c->wake, &count);
@@ -203,7 +203,7 @@ static void *run(void *argument) {
   }
   if (c->killed) process_kill_rest(p);
   if (c->on_terminal) {
-    take_last_words(c, p->output, bytes);
+    read_last_output(c, p->output, bytes);
   } else {
     take_rest(c, &p->output, 1, bytes);
     take_rest(c, &p->error, 2, bytes);
@@ -213,7 +213,7 @@ static void *run(void *argument) {
   return NULL;
 }
 
-// ---- starting one
+// ---- start
 
 static void describe(struct command *c, const struct request *request) {
   size_t at = 0;
@@ -222,7 +222,8 @@ static void describe(struct command *c, const struct request *request) {
     at += (size_t)snprintf(c->text + at, sizeof c->text - at, "%s%s", i ? " " : "", request->argv[i]);
 }
 
-// Takes a place in the list before the process is started, so that two starts of one id cannot both succeed.
+// Reserves an entry in the list before the process starts, so that two starts with one id cannot both
+// succeed.
 static struct command *reserve(const struct request *request, struct failure *failure) {
   const char *id = request->text[F_COMMAND_ID], *tag = request->has[F_TAG] ? request->text[F_TAG] : "";
   struct command *c = NULL;
@@ -234,7 +235,7 @@ static struct command *reserve(const struct request *request, struct failure *fa
   }
   pthread_mutex_lock(&lock);
   for (struct command *other = commands; other; other = other->next) {
-    // One that is being started has no process yet, and counts.
+    // A command that is starting has no process yet, but counts as running.
     bool runs = other->process || !other->pid;
     running += runs;
     terminals += runs && other->on_terminal;
@@ -267,10 +268,10 @@ static void unreserve(struct command *c) {
   for (struct command **at = &commands; *at; at = &(*at)->next)
     if (*at == c) {
       *at = c->next;
-      c->references--; // the list's; its own thread's, which never was, is let go below
+      c->references--; // the list's reference; the one of the thread that never started is released below
       break;
     }
-  let_go_locked(c);
+  release_locked(c);
   pthread_mutex_unlock(&lock);
 }
 
@@ -308,7 +309,7 @@ void serve_background(int connection, const struct request *request) {
   send_reply(connection, &reply);
 }
 
-// ---- asking for one
+// ---- requests about a command
 
 static void reply_command_locked(struct reply *reply, const struct command *c) {
   reply_begin(reply, COMMAND);
@@ -338,13 +339,14 @@ static bool send_command(int connection, struct command *c) {
   return send_reply(connection, &reply);
 }
 
-// Holds every command while they are sent, not the lock: a slow host must not stop the commands.
+// Takes a reference to every command while the list is sent, not the lock: a slow host must not block the
+// commands.
 static void send_list(int connection) {
   struct command *held[FINISHED_LIMIT + RUNNING_LIMIT];
   size_t count = 0;
   pthread_mutex_lock(&lock);
   for (struct command *c = commands; c && count < sizeof held / sizeof *held; c = c->next) {
-    if (!c->pid) continue; // still being started
+    if (!c->pid) continue; // still starting
     c->references++;
     held[count++] = c;
   }
@@ -359,7 +361,8 @@ static void send_list(int connection) {
 
 static void kill_command(struct command *c) {
   pthread_mutex_lock(&lock);
-  // An interactive shell does not mind SIGTERM; SIGHUP is what a terminal's end is. A job that is stopped must run to see.
+  // An interactive shell ignores SIGTERM; SIGHUP is the signal of a closed terminal. A stopped job must
+  // continue to receive it.
   bool told = c->process && process_signal(c->process, c->on_terminal ? SIGHUP : SIGTERM);
   if (told && c->on_terminal) process_signal(c->process, SIGCONT);
   if (told && !c->kill_asked) {
@@ -370,9 +373,9 @@ static void kill_command(struct command *c) {
   pthread_mutex_unlock(&lock);
 }
 
-// ---- its input
+// ---- input
 
-// A descriptor of our own, so that the command may end meanwhile.
+// Duplicates the descriptor, so that the command may end meanwhile.
 static int borrow_input(struct command *c) {
   pthread_mutex_lock(&lock);
   int fd = c->process && c->process->input >= 0 ? fcntl(c->process->input, F_DUPFD_CLOEXEC, 3) : -1;
@@ -425,7 +428,7 @@ static void resize(int connection, struct command *c, const struct request *requ
   else send_error(connection, "not_running", "the terminal is closed");
 }
 
-// ---- its output
+// ---- output
 
 static bool send_chunk(int connection, unsigned char *frame, uint64_t offset, uint8_t stream, uint32_t length) {
   unsigned char *at = frame + HEADER_BYTES;
@@ -449,7 +452,8 @@ static bool follow(struct command *c, int event, uint64_t offset) {
   return true;
 }
 
-// What a follower has taken may be what a terminal waited for; so may its end.
+// Records the offset that a follower has read, or its end. A terminal that waited for this follower may be
+// read again.
 static void follow_on(struct command *c, int event, uint64_t offset) {
   c->follower_offsets[follower_index(c, event)] = offset;
   if (c->held) eventfd_write(c->wake, 1);
@@ -465,7 +469,7 @@ static bool wait_for_more(int connection, int event) {
   eventfd_t count;
   poll(fds, 2, -1);
   eventfd_read(event, &count);
-  return fds[1].revents == 0; // the host says nothing while it follows: this is its end
+  return fds[1].revents == 0; // the host sends nothing while it follows, so any event is its disconnect
 }
 
 static void send_logs(int connection, struct command *c, const struct request *request) {

@@ -1,6 +1,7 @@
-// Programs count processors by their affinity (nproc, Go, Rust, OpenMP), by files of /sys (sysconf, so Python), or by
-// /proc/cpuinfo and /proc/stat (Node). gVisor's scheduler ignores the affinity, so a machine keeps its burst. The files
-// are bind mounts of ours; gVisor's /proc/stat is constant, so a copy loses nothing.
+// Programs count processors by their affinity (nproc, Go, Rust, OpenMP), by files of /sys (sysconf, so
+// Python), or by /proc/cpuinfo and /proc/stat (Node). gVisor's scheduler ignores the affinity, so a machine
+// can still burst. The files are bind-mounted copies. gVisor's /proc/stat is constant, so a copy loses
+// nothing.
 #define _GNU_SOURCE
 #include "cpus.h"
 
@@ -20,13 +21,14 @@
 enum { TEXT_SIZE = 64 * 1024 };
 
 static cpu_set_t child_cpus;
-static int shown; // 0 until a LIMIT changes something
+static int shown; // 0 before a LIMIT changes the number
 
 void limit_child_cpus(void) {
   if (shown > 0) syscall(SYS_sched_setaffinity, 0, sizeof child_cpus, &child_cpus);
 }
 
-// The machine's root may have put a FIFO there, which would hold us for ever: hence O_NONBLOCK, here and below.
+// Root of the machine may have put a FIFO at the path, and opening a FIFO would block forever: hence
+// O_NONBLOCK, here and below.
 static void read_text(const char *path, char *text) {
   size_t length = 0;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -42,9 +44,9 @@ static void write_text(const char *path, const char *text) {
   close(fd);
 }
 
-// Copies the lines of the first `count` processors and those of none.
+// Copies the lines of the first `count` processors, and the lines that belong to no processor.
 static void filter(const char *from, char *to, int count) {
-  int block = 0; // of /proc/cpuinfo
+  int block = 0; // index of the block in /proc/cpuinfo
   for (const char *line = from, *end; *line; line = end) {
     end = strchrnul(line, '\n');
     if (*end) end++;
@@ -56,7 +58,7 @@ static void filter(const char *from, char *to, int count) {
   *to = 0;
 }
 
-// The kernel's own texts, before anything is mounted over them.
+// The kernel's own texts, read before anything is mounted over them.
 static struct view {
   const char *path, *copy;
   char *text;

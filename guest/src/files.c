@@ -1,6 +1,6 @@
-// Files: streamed, never held. What is read are regular files only (opening a FIFO could hold a thread for ever, a
-// device could do anything); what is written is written aside and renamed, so that a reader sees the old file or the
-// new one, and a connection that ends half-way leaves nothing.
+// Files are streamed, never held in memory. Only regular files are read: opening a FIFO could block a thread
+// forever, and a device could do anything. An upload goes to a temporary file that is then renamed. So a
+// reader sees the old file or the new one, and an interrupted connection leaves nothing.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -17,13 +17,13 @@
 #include "services.h"
 
 enum {
-  ENTRY_LIMIT = 10000, // and one more in a page, which shows the host that more exist
+  ENTRY_LIMIT = 10000, // a page may have one more, which shows the host that more exist
   BATCH = 64 * 1024,
   DEPTH_LIMIT = 256, // maximum depth of a removed tree, because each level needs a descriptor
   REMOVE_TRIES = 16,
 };
 
-// One temporary name per write: pid 1 has one counter for the whole life of the machine.
+// Number of the next temporary name. PID 1 has one counter for the life of the machine.
 static atomic_uint_fast64_t temporaries;
 
 static void reply_stat(struct reply *reply, const struct stat *info) {
@@ -75,7 +75,8 @@ static bool send_meta(int connection, const struct stat *info) {
   return send_reply(connection, &reply);
 }
 
-// Read to its end, not to the size it had: files of /proc say 0, and a log may grow. `wanted` ends it before that.
+// Reads to the file's end, not to its stated size: files of /proc have size 0, and a log may grow. `wanted`
+// bytes end the read earlier.
 static bool send_content(int connection, int fd, uint64_t limit, uint64_t wanted, unsigned char *frame,
                          const char *path) {
   struct failure failure;
@@ -86,7 +87,7 @@ static bool send_content(int connection, int fd, uint64_t limit, uint64_t wanted
     if (got < 0) return fail_errno(&failure, errno, path), send_failure(connection, &failure);
     if (got == 0) return send_empty(connection, END);
     sent += (uint64_t)got;
-    if (sent > limit) return send_error(connection, "too_large", "the file is larger than was asked for");
+    if (sent > limit) return send_error(connection, "too_large", "the file is larger than max_bytes");
     if (!send_prefixed(connection, frame, (uint32_t)got, DATA)) return false;
   }
 }
@@ -103,9 +104,9 @@ void serve_read(int connection, const struct request *request) {
   if (fd < 0) send_failure(connection, &failure);
   else if (!frame) send_error(connection, "failed", "no memory");
   else if ((uint64_t)info.st_size > limit)
-    send_error(connection, "too_large", "the file is larger than was asked for");
+    send_error(connection, "too_large", "the file is larger than max_bytes");
   else if (offset > INT64_MAX || (offset > 0 && lseek(fd, (off_t)offset, SEEK_SET) < 0))
-    send_error(connection, "guest_protocol", "no such offset");
+    send_error(connection, "guest_protocol", "offset is out of range");
   else if (send_meta(connection, &info)) send_content(connection, fd, limit, wanted, frame, path);
   free(frame);
   if (fd >= 0) close(fd);
@@ -115,7 +116,8 @@ void serve_read(int connection, const struct request *request) {
 
 #define TEMPORARY ".kontor-"
 
-// The name says whether an old file is there, for those who watch the directory: a rename does not tell them.
+// Chooses a temporary name beside the target. The name records whether the target exists, because a rename
+// does not show this to a watcher.
 static void temporary_beside(const char *target, bool replaces, char *path, size_t size) {
   int directory = (int)(strrchr(target, '/') - target);
   snprintf(path, size, "%.*s/" TEMPORARY "%c-%d-%llu", directory, target, replaces ? 'r' : 'n', getpid(),
@@ -129,7 +131,7 @@ bool is_temporary(const char *name) {
 
 bool is_replacement(const char *name) { return is_temporary(name) && name[strlen(TEMPORARY)] == 'r'; }
 
-// A file that will take the target's place; an old one's owner is kept.
+// Creates the file that will replace the target. Keeps the owner of an existing target.
 static int create_beside(struct real_path *target, char *path, size_t size, struct failure *failure) {
   struct stat old;
   bool replaces = lstat(target->text, &old) == 0;
@@ -140,11 +142,11 @@ static int create_beside(struct real_path *target, char *path, size_t size, stru
   temporary_beside(target->text, replaces, path, size);
   int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return fail_errno(failure, errno, target->text), -1;
-  if (replaces && fchown(fd, old.st_uid, old.st_gid)) errno = 0; // only where we may: not on every mount
+  if (replaces && fchown(fd, old.st_uid, old.st_gid)) errno = 0; // some mounts do not allow it
   return fd;
 }
 
-// Takes the frames of an upload. False without a failure's code: the host broke off, there is nobody to answer.
+// Receives the frames of an upload. False without an error code: the host disconnected, so no reply is sent.
 static bool receive_content(int connection, int fd, uint64_t *size, unsigned char *piece, struct failure *failure) {
   unsigned char header[HEADER_BYTES];
   for (;;) {
@@ -159,7 +161,7 @@ static bool receive_content(int connection, int fd, uint64_t *size, unsigned cha
 }
 
 static bool put_in_place(int fd, const char *temporary, const char *target, mode_t mode, struct failure *failure) {
-  // close first: some file systems say only then that the disk was full
+  // close first: some file systems report a full disk only then
   bool ok = fchmod(fd, mode) == 0;
   int error = errno;
   if (close(fd) && ok) ok = false, error = errno;
@@ -213,7 +215,8 @@ void serve_stat(int connection, const struct request *request) {
   send_reply(connection, &reply);
 }
 
-// Entries are small: they leave in batches of BATCH bytes, or a large directory would be thousands of writes.
+// Entries are small, so they are sent in batches of BATCH bytes. Otherwise a large directory would cost
+// thousands of writes.
 struct batch {
   unsigned char bytes[BATCH];
   size_t held;
@@ -229,7 +232,7 @@ static bool add_entry(int connection, int directory, const char *name, struct ba
   struct stat info;
   struct reply reply;
   char target[PATH_LIMIT + 1];
-  // removed since readdir
+  // deleted since readdir
   if (!stat_with_target(directory, name, &info, target)) return true;
   reply_begin(&reply, ENTRY);
   reply_text(&reply, F_NAME, name);
@@ -312,12 +315,12 @@ static bool make_directory(const struct request *request, struct real_path *real
   return (errno == EEXIST && parents && is_directory(real->text)) || fail_errno(failure, errno, real->text);
 }
 
-// ---- moving and removing
+// ---- move and delete
 
 static int rename_without_replacing(const char *from, const char *to) {
   int result = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
   if (result == 0 || (errno != EINVAL && errno != ENOSYS)) return result;
-  // a file system without that flag: look first, and accept the race
+  // a file system without that flag: check first, and accept the race
   if (access(to, F_OK) == 0) return errno = EEXIST, -1;
   return rename(from, to);
 }
@@ -331,7 +334,8 @@ static bool copy_content(int from, int to, unsigned char *piece, const char *pat
   }
 }
 
-// Between two mounts (the workspace and a volume) a file is copied aside, put in its place, and then removed.
+// Moves a file between two mounts (the workspace and a volume): copies it to a temporary file, renames that,
+// then deletes the original.
 static bool move_across(const char *from, struct real_path *to, bool overwrite, struct failure *failure) {
   struct stat info;
   char temporary[PATH_LIMIT + 64];
@@ -376,7 +380,8 @@ static bool move(const struct request *request, struct real_path *from, struct r
 
 static bool remove_tree(int parent, const char *name, const char *path, int depth, struct failure *failure);
 
-// Removes the entries of a directory in one pass. Uses descriptors, not paths, so a planted symlink is not followed.
+// Deletes the entries of a directory in one pass. Uses descriptors, not paths, so a planted symlink is not
+// followed.
 static bool remove_entries(DIR *directory, const char *path, int depth, struct failure *failure) {
   rewinddir(directory);
   for (struct dirent *entry; (entry = readdir(directory));) {
@@ -397,7 +402,7 @@ static bool remove_tree(int parent, const char *name, const char *path, int dept
     return (error == ENOENT && depth > 0) || fail_errno(failure, error, path);
   }
   bool ok = false;
-  // another pass removes entries created during the first
+  // another pass deletes entries that were created during the first
   for (int tries = 0; !ok && tries < REMOVE_TRIES; tries++) {
     if (!remove_entries(directory, path, depth, failure)) break;
     ok = unlinkat(parent, name, AT_REMOVEDIR) == 0 || (errno == ENOENT && depth > 0);

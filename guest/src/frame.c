@@ -9,7 +9,7 @@
 
 enum field_kind { UNKNOWN, NUMBER, TEXT, PATH, BYTES, ARGV_ENTRY, ENV_ENTRY, ROOT_ENTRY };
 
-// What a request may hold. Tags that are not here are skipped, so that an older guest understands a newer host.
+// Fields of a request. Unknown tags are skipped, so that an older guest accepts a newer host.
 static const struct field {
   enum field_kind kind;
   const char *name;
@@ -100,7 +100,7 @@ static bool check_path(const char *name, const char *path, size_t length, struct
   return true;
 }
 
-// Stores one field. Its text is NUL-terminated by the caller.
+// Stores a field. The caller terminates the text with NUL.
 static bool take_field(struct request *r, uint8_t tag, unsigned char *value, size_t length, struct failure *failure) {
   if (tag >= FIELD_TAGS || FIELDS[tag].kind == UNKNOWN) return true;
   const struct field *field = &FIELDS[tag];

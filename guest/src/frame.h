@@ -1,4 +1,4 @@
-// Frames and fields: the bytes of ../PROTOCOL.md. Nothing here knows what a request does.
+// Frames and fields: the wire format of ../PROTOCOL.md. Independent of what each request does.
 #ifndef KONTOR_FRAME_H
 #define KONTOR_FRAME_H
 
@@ -9,10 +9,10 @@
 enum {
   PROTOCOL_VERSION = 1,
   HEADER_BYTES = 5,            // u32 LE length of the payload, u8 type
-  FRAME_LIMIT = 256 * 1024,    // payload of every frame but a request
-  REQUEST_LIMIT = 1024 * 1024, // payload of a connection's first frame
-  PATH_LIMIT = 4095,           // PATH_MAX without its NUL
-  LIST_LIMIT = 1024,           // argv, and env, entries of one request
+  FRAME_LIMIT = 256 * 1024,    // payload limit of every frame except a request
+  REQUEST_LIMIT = 1024 * 1024, // payload limit of a connection's first frame
+  PATH_LIMIT = 4095,           // PATH_MAX without the NUL
+  LIST_LIMIT = 1024,           // limit of the argv entries, and of the env entries, of a request
   ROOT_LIMIT = 8,
 };
 
@@ -39,7 +39,7 @@ enum frame_type {
   COMMAND_STDIN = 0x34,
   COMMAND_RESIZE = 0x35,
   BLOCKERS = 0x38,
-  // what the host sends after a request
+  // sent by the host after a request
   STDIN = 0x40,
   STDIN_EOF = 0x41,
   UPLOAD = 0x43,
@@ -95,7 +95,7 @@ enum field_tag {
   F_MEMORY = 29,
   F_AFTER = 30,
   F_CPUS = 31,
-  // only in replies
+  // in replies only
   F_VERSION = 32,
   F_BUILD = 33,
   F_CODE = 34,
@@ -125,12 +125,12 @@ enum field_tag {
   FIELD_TAGS = 64,
 };
 
-// A decoded request. Texts point into the payload, which must outlive it; numbers that were not sent are 0.
+// A decoded request. Texts point into the payload, which must outlive the request. Absent numbers are 0.
 struct request {
   uint8_t type;
   bool has[FIELD_TAGS];
   uint64_t number[FIELD_TAGS];
-  char *text[FIELD_TAGS]; // NUL-terminated; never NULL where `has` is true
+  char *text[FIELD_TAGS]; // NUL-terminated; never NULL if `has` is true
   unsigned char *data;
   size_t data_length;
   char *argv[LIST_LIMIT + 1];
@@ -139,21 +139,23 @@ struct request {
   size_t argv_count, env_count, root_count;
 };
 
-// Why something was refused: a word of PROTOCOL.md's table and a sentence for a person.
+// Reason of a refusal: an error code of PROTOCOL.md and a sentence for a reader.
 struct failure {
   const char *code;
   char message[512];
 };
 
-// Reads the fields of a request's payload. `payload` must have one spare byte behind `length`, and is written to
-// (each text gets its NUL over the next field's tag, which has been read by then). False: `failure` says why.
+// Decodes the fields of a request's payload. Needs one spare byte behind `length`, and writes to `payload`:
+// the NUL of each text replaces the next field's tag, which has been read by then. False: `failure` has the
+// reason.
 bool request_parse(struct request *request, uint8_t type, unsigned char *payload, size_t length,
                    struct failure *failure);
 
-// Prints a request as one line of text, the form in which the vectors state what a payload means.
+// Prints a request as one line of text, in the format of the vectors.
 void request_describe(const struct request *request, char *text, size_t size);
 
-// A frame being built. Fields past the end of `bytes` are left out whole, so the result is always well-formed.
+// A frame under construction. A field that does not fit in `bytes` is left out whole, so the frame stays
+// well-formed.
 struct reply {
   size_t length;
   unsigned char bytes[8192];
@@ -179,9 +181,9 @@ bool send_failure(int fd, const struct failure *failure);
 // Sends a frame of `length` bytes at `frame + HEADER_BYTES`, whose first HEADER_BYTES are free for the header.
 bool send_prefixed(int fd, unsigned char *frame, uint32_t length, uint8_t type);
 
-// Fills a failure and answers false, so that `return fail(...)` reads as what it is.
+// Fills a failure and returns false, so that a caller can write `return fail(...)`.
 bool fail(struct failure *failure, const char *code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-// The same for an errno, with the code that fits it.
+// Fills a failure from an errno, with the matching error code.
 bool fail_errno(struct failure *failure, int error, const char *what);
 
 #endif

@@ -1,13 +1,18 @@
-// kontor-guest SOCKET [SCORE]: PID 1 inside every machine; SCORE is what its children are to the kernel when memory
-// runs out (PROTOCOL.md). kontor-guest capture: see capture.c. Called as sudo: see sudo.h.
+// kontor-guest SOCKET [SCORE]: PID 1 of every machine. SCORE is the oom_score_adj of its children
+// (PROTOCOL.md). kontor-guest capture: see capture.c. Called as sudo: see sudo.h.
 //
-// It dials out to the host's unix socket and always holds one spare connection there, idle. The host's first byte
-// takes the spare: the thread that waited on it serves it, one request (PROTOCOL.md), and another dials the next one.
-// Threads that have served wait to be that other, for making one costs half of what a small request does. It dials so because a socket bound in here could not be part of a checkpoint; a dialled one that
-// the host closed beforehand leaves nothing behind, and after a restore the guest simply dials again.
+// PID 1 connects to the host's unix socket and always keeps one idle spare connection. The host takes the
+// spare with its first byte. The thread that waited on the spare serves one request (PROTOCOL.md), and
+// another thread connects the next spare. Idle threads are reused, because a new thread costs half of a small
+// request.
 //
-// An idle guest makes no system call at all: the dialler waits in a read, the others for it, the reaper in sigwait. Everything it starts
-// is a process group of its own, and every child that ends, ours or an orphan, is collected here.
+// The guest connects to the host, because a checkpoint cannot contain a socket that is bound inside the
+// machine. A connection that the host closed beforehand leaves nothing behind. After a restore, the guest
+// connects again.
+//
+// An idle guest makes no system call: the dialling thread waits in a read, the others for their turn, the
+// reaper in sigwait. Every process that it starts has its own group. PID 1 reaps every child and every
+// orphan.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -39,8 +44,8 @@
 enum {
   STREAM_LIMIT = 512,
   RESTING_LIMIT = 8,
-  // Dialling every 5 ms costs 8 % of a core inside gVisor; 50 ms is not felt, and 2 ms is where it begins, so that a
-  // host that comes back at once is found at once.
+  // Dialling every 5 ms costs 8 % of a core inside gVisor; a delay of 50 ms is not noticeable. The first
+  // delay is 2 ms, so that the guest finds a host that returns at once.
   DIAL_FIRST_MS = 2,
   DIAL_LAST_MS = 50,
   HELD_MS = 1000, // a spare that lived this long was no failed dial
@@ -48,7 +53,8 @@ enum {
 
 static atomic_int streams;
 
-// Whose turn it is to dial. Of all threads that serve exactly one has it, or `is_free` says that a resting one is to.
+// The turn to dial. Exactly one of the serving threads has it, or `is_free` says that an idle thread may take
+// it.
 static __thread bool dials;
 static pthread_mutex_t turn_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t turn = PTHREAD_COND_INITIALIZER;
@@ -68,8 +74,8 @@ bool let_another_dial(void) {
   return !dials;
 }
 
-// Waits for the turn. False: enough others do.
-static bool rest(void) {
+// Waits for the turn to dial. False if enough other threads wait.
+static bool wait_for_turn(void) {
   pthread_mutex_lock(&turn_lock);
   if (resting < RESTING_LIMIT) {
     resting++;
@@ -145,20 +151,20 @@ static void serve_request(int connection) {
     send_error(connection, "guest_protocol", "unknown or oversized request");
     return;
   }
-  // One block: most requests are a few hundred bytes, and a thread's stack is small.
+  // A single allocation: most requests are a few hundred bytes, and a thread's stack is small.
   struct request *request = malloc(sizeof *request + length + 1);
   unsigned char *payload = (unsigned char *)(request + 1);
   if (!request) send_error(connection, "failed", "no memory for the request");
   else if (!read_exactly(connection, payload, length));
   else if (!request_parse(request, header[4], payload, length, &failure)) send_failure(connection, &failure);
-  // A start makes ready what it needs first; any other request may take as long as it likes.
-  else if (header[4] != SPAWN && !let_another_dial()) send_error(connection, "busy", "no thread to go on with");
+  // SPAWN prepares the process before it hands over the turn. Any other request may take long.
+  else if (header[4] != SPAWN && !let_another_dial()) send_error(connection, "busy", "no thread for another request");
   else SERVICES[header[4]](connection, request);
   free(request);
 }
 
-// Says that nothing more will come and takes what the host is still sending: closing on unread bytes would destroy
-// the reply on its way (the peer then gets a reset).
+// Shuts down the sending half, then reads until the host closes. Closing with unread bytes would reset the
+// connection and destroy the reply on its way.
 static void hang_up(int connection) {
   char rest[4096];
   shutdown(connection, SHUT_WR);
@@ -174,7 +180,7 @@ static int dial_once(void) {
   return -1;
 }
 
-// Waits, without taking anything, until the host's first byte is there. False: it hung up.
+// Waits until the host's first byte is available, without reading it. False if the host disconnected.
 static bool wait_until_taken(int connection) {
   char first;
   ssize_t got;
@@ -182,7 +188,7 @@ static bool wait_until_taken(int connection) {
   return got == 1;
 }
 
-// A connection that the host has taken.
+// Returns a connection that the host has taken.
 static int dial(void) {
   for (int pause_ms = DIAL_FIRST_MS;;) {
     int connection = dial_once();
@@ -192,7 +198,7 @@ static int dial(void) {
       close(connection);
       if (now_us() - since >= HELD_MS * 1000) pause_ms = DIAL_FIRST_MS;
     } else if (errno == ENOENT || errno == ECONNREFUSED) {
-      end_tunnels(); // nobody listens: the host has let go of every connection
+      end_tunnels(); // nothing listens, so the host has closed every connection
     }
     poll(NULL, 0, pause_ms);
     pause_ms = pause_ms * 2 < DIAL_LAST_MS ? pause_ms * 2 : DIAL_LAST_MS;
@@ -212,13 +218,13 @@ static void *work(void *unused) {
       close(connection);
     }
     atomic_fetch_sub(&streams, 1);
-  } while (dials || rest());
+  } while (dials || wait_for_turn());
   return NULL;
 }
 
 static void ignore(int signal) { (void)signal; }
 
-// PID 1 starts with whatever the runtime left: descriptors 0-2 may be missing, and a child's pipe must never be one.
+// The runtime may leave descriptors 0-2 closed. Opens them, so that no pipe of a child gets their numbers.
 static void open_stdio(void) {
   for (int fd; (fd = open("/dev/null", O_RDWR)) >= 0;)
     if (fd > 2) {
@@ -246,14 +252,15 @@ int main(int count, char **arguments) {
   raise_limits();
   if (count == 3) set_children_oom_score(arguments[2]);
 
-  // What a request needs, up to a frame or two, comes from memory that an earlier one gave back: without this each of
-  // them would be mapped and unmapped, which is dear inside gVisor.
+  // Keeps freed blocks of up to 1 MiB for later requests. Mapping and unmapping memory for each request is
+  // expensive inside gVisor.
   mallopt(M_MMAP_THRESHOLD, 1024 * 1024);
   mallopt(M_TRIM_THRESHOLD, 4 * 1024 * 1024);
   mallopt(M_ARENA_MAX, 2);
-  // Whatever the runtime left: a child undoes only what is done below.
+  // Resets the signals that the runtime left: a child undoes only the changes below.
   for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
-  // Blocked everywhere and waited for here; the handlers only keep the kernel from ignoring them for PID 1.
+  // Blocked in every thread, and received here by sigwait. The handlers only stop the kernel from ignoring
+  // these signals for PID 1.
   sigset_t waited;
   sigemptyset(&waited);
   sigaddset(&waited, SIGCHLD);
@@ -266,7 +273,7 @@ int main(int count, char **arguments) {
   signal(SIGPIPE, SIG_IGN);
 
   if (!start_drainer() || !start_thread(work, NULL)) return 1;
-  // A machine without it works.
+  // A failure is ignored: a machine works without sudo.
   start_sudo();
   for (int signal = 0; signal != SIGTERM && signal != SIGINT; sigwait(&waited, &signal)) reap_children();
   return 0;

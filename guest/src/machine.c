@@ -13,9 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// ---- users. By hand: getpwnam in a static glibc loads the host's NSS modules, or crashes on their absence.
+// ---- users. Parsed by hand: getpwnam in a static glibc loads the host's NSS modules, or crashes if they are
+// missing.
 
-// Splits a line at its colons, in place; answers how many fields there are.
+// Splits a line at its colons, in place. Returns the number of fields.
 static int split(char *line, char *fields[], int limit) {
   int count = 0;
   line[strcspn(line, "\n")] = 0;
@@ -60,7 +61,7 @@ static bool read_group(const char *wanted, unsigned *gid) {
   return found;
 }
 
-// `user` or `user:group`, names or numbers. With a group named, that is the only one the process has (as in OCI images).
+// `user` or `user:group`, by names or numbers. A named group is the process's only group (as in OCI images).
 static bool read_user(const char *given, struct user *user, struct failure *failure) {
   char wanted[256];
   size_t length = strcspn(given, ":");
@@ -95,7 +96,8 @@ static bool read_user(const char *given, struct user *user, struct failure *fail
   return true;
 }
 
-// Opening and reading the two files costs about a millisecond inside gVisor, a look at their dates a tenth of that.
+// Opening and reading the two files costs about a millisecond inside gVisor. Reading their modification times
+// costs a tenth of that.
 struct stamp {
   struct timespec changed;
   ino_t inode;
@@ -115,7 +117,7 @@ static bool is_same(struct stamp a, struct stamp b) {
 
 bool find_user(const char *wanted, struct user *user, struct failure *failure) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  static struct user last; // almost every process is the same user's
+  static struct user last; // almost every process has the same user
   static char last_wanted[64];
   static struct stamp last_users, last_groups;
   struct stamp users = stamp_of("/etc/passwd"), groups = stamp_of("/etc/group");
@@ -143,7 +145,7 @@ static pthread_mutex_t base_lock = PTHREAD_MUTEX_INITIALIZER;
 static char **base; // NULL-terminated, one block; replaced whole by CONFIGURE
 static size_t base_count;
 
-// A NULL-terminated list and its texts in one block, so that free() of the list is all there is to do.
+// Copies a NULL-terminated list and its texts into one block, which a single free() releases.
 static char **copy_list(char *const *entries, size_t count) {
   size_t bytes = (count + 1) * sizeof(char *);
   for (size_t i = 0; i < count; i++) bytes += strlen(entries[i]) + 1;
@@ -158,7 +160,7 @@ static char **copy_list(char *const *entries, size_t count) {
   return list;
 }
 
-// Adds an entry in place of an earlier one of the same name.
+// Adds an entry, or replaces an earlier one of the same name.
 static void put(char **list, size_t *count, char *entry) {
   size_t name = strcspn(entry, "=") + 1, i = 0;
   while (i < *count && strncmp(list[i], entry, name)) i++;
@@ -197,7 +199,7 @@ static bool is_hostname(const char *name) {
   return length > 0 && length <= 63;
 }
 
-// In place, not by rename: these files may be bind mounts, which cannot be renamed over.
+// Writes in place, not by rename: the file may be a bind mount, which a rename cannot replace.
 static void overwrite(const char *path, const char *text) {
   int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return;
@@ -205,7 +207,7 @@ static void overwrite(const char *path, const char *text) {
   close(fd);
 }
 
-// Keeps every line of /etc/hosts but our own, which is known by its comment.
+// Keeps every line of /etc/hosts except the guest's own, which has a comment as its mark.
 static void write_hosts(const char *hostname) {
   static const char MARK[] = "# this machine";
   char line[1024], *text = calloc(1, 64 * 1024);
@@ -222,8 +224,8 @@ static void write_hosts(const char *hostname) {
   free(text);
 }
 
-// The machine's id follows from its name: two machines of one snapshot have different ones, and one that is resumed
-// keeps its own. FNV-1a of 128 bits spreads a name; that nobody can guess it is not asked of it (machine-id(5)).
+// Derives the machine's id from its name: two machines of one snapshot get different ids, and a resumed
+// machine keeps its own. FNV-1a of 128 bits spreads the names. The id need not be secret (machine-id(5)).
 static void write_machine_id(const char *hostname) {
   unsigned __int128 id = (unsigned __int128)0x6c62272e07bb0142 << 64 | 0x62b821756295c58d;
   const unsigned __int128 prime = (unsigned __int128)1 << 88 | 0x13b;
@@ -233,7 +235,8 @@ static void write_machine_id(const char *hostname) {
   overwrite("/etc/machine-id", text);
 }
 
-// What systemd would give the kernel's random numbers at the next boot: no two machines may have the same.
+// Renews the seed that systemd would give to the kernel's random numbers at the next boot. Two machines must
+// not have the same seed.
 static void renew_random_seed(void) {
   char seed[512];
   int fd = open("/var/lib/systemd/random-seed", O_WRONLY | O_TRUNC | O_CLOEXEC);
@@ -242,7 +245,8 @@ static void renew_random_seed(void) {
   close(fd);
 }
 
-// Setting a name takes a capability that PID 1 lacks in a machine on the host's kernel, which has its name from the start.
+// Setting a name needs a capability that PID 1 lacks in a machine on the host's kernel. Such a machine has
+// its name from the start.
 static bool has_name(const char *hostname) {
   char name[65] = "";
   return gethostname(name, sizeof name - 1) == 0 && !strcmp(name, hostname);
@@ -280,7 +284,8 @@ void serve_configure(int connection, const struct request *request) {
   send_empty(connection, OK);
 }
 
-// ---- what would make a checkpoint fail: deleted files still in use on the volume, TCP connections to elsewhere
+// ---- obstacles to a checkpoint: deleted files still in use on the volume, and TCP connections that leave
+// the machine
 
 static bool send_blocker(int connection, int pid, const char *comm, const char *reason, const char *path) {
   struct reply reply;
@@ -292,7 +297,7 @@ static bool send_blocker(int connection, int pid, const char *comm, const char *
   return send_reply(connection, &reply);
 }
 
-// Of a link of /proc, or a name in a process' maps: "/persist/... (deleted)".
+// `target` is a link of /proc, or a name in a process's maps: "/persist/... (deleted)".
 static bool is_deleted_on_volume(const char *target) {
   static const char volume[] = "/persist/", deleted[] = " (deleted)";
   size_t length = strlen(target), end = sizeof deleted - 1;
@@ -305,7 +310,7 @@ static bool names_deleted(const char *link, char *target, size_t size) {
   return is_deleted_on_volume(target);
 }
 
-// The first deleted file that is mapped: a library that was replaced, say.
+// Finds the first deleted file that is mapped, such as a replaced library.
 static bool maps_deleted(int pid, char *target, size_t size) {
   char path[64], line[4400];
   bool is_found = false;
@@ -339,7 +344,7 @@ static void find_deleted_files(int connection, int pid, int *left) {
     send_blocker(connection, pid, comm, "deleted_file", target);
   }
   if (fds) closedir(fds);
-  // One is enough to name the process.
+  // A single deleted file is enough to name the process.
   static const char *const others[] = {"cwd", "exe"};
   for (size_t i = 0; i < sizeof others / sizeof *others && !is_found; i++) {
     snprintf(path, sizeof path, "/proc/%d/%s", pid, others[i]);

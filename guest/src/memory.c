@@ -1,8 +1,9 @@
-// Out-of-memory killer. The size of a machine is the memory that its processes may use together. gVisor's kernel has no
-// such killer, and the host's would kill the whole machine. This thread checks more often when less memory is left.
+// Out-of-memory killer. The size of a machine is the memory that its processes may use together. gVisor's
+// kernel has no such killer, and the host's would kill the whole machine. This thread checks more often when
+// less memory is left.
 //
-// AnonPages of /proc/meminfo counts private memory and tmpfs, as they are committed on the host. MemFree is of no use:
-// it also counts mapped files, which the host can drop.
+// AnonPages of /proc/meminfo counts private memory and tmpfs, as the host has committed them. MemFree is
+// unsuitable: it includes mapped files, which the host can drop.
 #define _GNU_SOURCE
 #include "memory.h"
 
@@ -31,8 +32,8 @@ enum {
   GROWTH_PART = 64,
   END_ROUND_MS = 20,
   END_WITHIN_MS = 60 * 1000,
-  // Host memory for each process beside its own: measured, 0.5 MB for `sleep` and 0.9 MB for bash. The headroom covers
-  // the first processes.
+  // Host memory for each process, in addition to its own: measured, 0.5 MB for `sleep` and 0.9 MB for bash.
+  // The headroom covers the first processes.
   PROCESS_BYTES = 1024 * 1024,
   COVERED_PROCESSES = 128,
   // A process smaller than this part of the size is not the cause.
@@ -115,7 +116,8 @@ static size_t count_processes(void) {
   return count;
 }
 
-// Memory in use: that of processes, and the host's share for each. Counts processes only if the result is near `limit`.
+// Memory in use: the processes' own, and the host's share for each. Counts the processes only if the result
+// is near `limit`.
 static uint64_t used_bytes(uint64_t limit, uint64_t tasks) {
   char text[4096];
   read_text("/proc/meminfo", text, sizeof text);
@@ -158,8 +160,9 @@ static void wait_for_release(uint64_t limit) {
   }
 }
 
-// A fork bomb leaves this thread no processor time: a look at a thousand processes took 34 s, and the machine was out of
-// memory before its end. So all processes are stopped for the look if a good part of the memory is that of their number.
+// A fork bomb leaves this thread no processor time. Measured: reading a thousand processes took 34 s, and the
+// machine ran out of memory before that. So all processes are stopped during the read if their number
+// accounts for a good part of the memory.
 static bool is_crowded(uint64_t limit, uint64_t tasks) { return memory_of_processes(tasks) > limit / CROWD_PART; }
 
 // Kills the largest process, or starts to end a session and returns it. Spares the session that is ending already.
@@ -171,8 +174,9 @@ static pid_t relieve(struct candidate *candidates, uint64_t limit, pid_t ending)
   return victim.is_session ? victim.pid : ending;
 }
 
-// A session of a thousand processes takes half a minute to end, while other processes run. So each round ends a
-// few of them, and another process is killed only if more memory is used than when the session started to end.
+// A session of a thousand processes takes half a minute to end, while other processes run. So each round
+// kills a few of them. Another process is killed only if memory use exceeds its level at the start of that
+// end.
 static void *watch(void *unused) {
   (void)unused;
   static struct candidate candidates[CANDIDATE_LIMIT];
@@ -202,7 +206,7 @@ void serve_limit(int connection, const struct request *request) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static bool watches;
   if (!request->has[F_MEMORY] || request->number[F_MEMORY] == 0) {
-    send_error(connection, "guest_protocol", "no size of the memory");
+    send_error(connection, "guest_protocol", "memory is missing: it is the size in bytes");
     return;
   }
   pthread_mutex_lock(&lock);

@@ -1,5 +1,5 @@
-// Kills the largest process when the machine's processes use more than the machine's size. The host's limit, which
-// would kill the machine, lies above the size.
+// Kills the largest process when the machine's processes use more memory than the machine's size. The host's
+// limit lies above the size, because the host would kill the whole machine.
 #ifndef KONTOR_MEMORY_H
 #define KONTOR_MEMORY_H
 
@@ -16,8 +16,8 @@ struct candidate {
 };
 
 struct victim {
-  pid_t pid;     // 0: there is none
-  bool is_session; // `pid` is a session of many small processes, and all of it is killed
+  pid_t pid;     // 0: no victim
+  bool is_session; // `pid` is a session of many small processes; all of them are killed
 };
 
 // Value of a line such as "AnonPages:       1234 kB", in bytes. 0 if the line is missing.

@@ -1,5 +1,6 @@
-// The rule of roots is the owner's own guard rail, not the wall: whoever can swap a symlink between this look and the
-// change runs inside the machine already and may write anywhere in it. The wall is the machine.
+// The rule of roots protects the owner from mistakes; it is not a security boundary. A process that can swap
+// a symlink between the check and the change already runs inside the machine, and may write anywhere in it.
+// The boundary is the machine.
 #define _GNU_SOURCE
 #include "paths.h"
 
@@ -11,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LINK_LIMIT = 40 }; // the kernel's own number
+enum { LINK_LIMIT = 40 }; // the kernel's limit
 
 static void cut_last(char *path) {
   char *slash = strrchr(path, '/');

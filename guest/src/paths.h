@@ -1,26 +1,26 @@
-// Where a path really leads, and whether a change may happen there.
+// Resolves paths and checks whether a change below them is allowed.
 #ifndef KONTOR_PATHS_H
 #define KONTOR_PATHS_H
 
 #include "frame.h"
 
 struct real_path {
-  char text[PATH_LIMIT + 1]; // absolute, no symlink in it, no `.`, no `..`
-  size_t existing;           // bytes of it that exist
+  char text[PATH_LIMIT + 1]; // absolute, without symlinks, `.` and `..`
+  size_t existing;           // length of the part that exists
 };
 
-// Each follows every symlink of `path` and keeps what does not exist yet as it stands; each refuses what does not lie
-// below one of the request's roots. They differ in the last component:
-// the file system's entry itself, a symlink being one (move, remove);
+// Each function follows every symlink of `path`, and keeps components that do not exist yet. Each refuses a
+// path outside the request's roots. They differ in the last component. This function returns the entry
+// itself, even if it is a symlink (move, remove).
 bool resolve_below_roots(const struct request *request, const char *path, struct real_path *real,
                          struct failure *failure);
-// what the entry leads to (write);
+// Returns the target of the last component (write).
 bool resolve_target_below_roots(const struct request *request, const char *path, struct real_path *real,
                                 struct failure *failure);
-// what it leads to, a root itself included (mkdir).
+// Returns the target of the last component, which may be a root itself (mkdir).
 bool resolve_at_or_below_roots(const struct request *request, const char *path, struct real_path *real,
                                struct failure *failure);
-// Makes the directories above the last component that do not exist, mode 0755.
+// Creates the missing directories above the last component, mode 0755.
 bool make_parents(struct real_path *real, struct failure *failure);
 
 #endif

@@ -29,10 +29,11 @@
 enum { CHILD_STACK = 64 * 1024, PIPE_BYTES = 1024 * 1024, THREAD_STACK = 128 * 1024 };
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_int registry_wanted; // by how many beside the reaper
+static atomic_int registry_wanted; // number of threads besides the reaper that want the registry
 static struct process *registry;
 static int drainer = -1;
-// As the machine gave them. A program may not raise the second: it counts what others of its user have started, too.
+// The machine's original limits. A program may not raise the second: it also counts the processes that other
+// programs of its user started.
 static struct rlimit descriptors, processes;
 static const char *children_oom_score;
 
@@ -80,7 +81,8 @@ void raise_limits(void) {
 
 void set_children_oom_score(const char *score) { children_oom_score = score; }
 
-// ---- the child, between clone and exec: it shares our memory, so it only makes system calls and sets its own slot
+// ---- the child between clone and exec: it shares the guest's memory, so it only makes system calls and sets
+// its own slot
 
 struct launch {
   struct process *process;
@@ -105,7 +107,8 @@ static const char *find_variable(char *const *env, const char *name) {
   return "";
 }
 
-// execvpe looks at our own PATH; the child's is what counts. Like a shell, it goes on where a file may not be run.
+// execvpe uses the PATH of PID 1, but the child's PATH must apply. Like a shell, continues after a file that
+// may not be run.
 static void exec_in_path(char *const *argv, char *const *env) {
   if (strchr(argv[0], '/')) {
     execve(argv[0], argv, env);
@@ -130,10 +133,11 @@ static void exec_in_path(char *const *argv, char *const *env) {
   errno = worst;
 }
 
-// What main() handles or ignores; the rest is as a program expects it.
+// Signals that main() handles or ignores. A program expects defaults for the others.
 static const int HANDLED[] = {SIGCHLD, SIGTERM, SIGINT, SIGPIPE};
 
-// Raw system calls for the identity: glibc's own change every thread of the process, and here that is us.
+// Uses raw system calls for the identity: glibc's functions change every thread of the process, and the child
+// shares them with PID 1.
 static int child_main(void *argument) {
   struct launch *launch = argument;
   launch->process->pid = getpid();
@@ -143,14 +147,15 @@ static int child_main(void *argument) {
   for (size_t i = 0; i < sizeof HANDLED / sizeof *HANDLED; i++) sigaction(HANDLED[i], &plain, NULL);
   if (dup2(launch->input, 0) < 0 || dup2(launch->output, 1) < 0 || dup2(launch->error, 2) < 0)
     child_failed(launch, "stdio");
-  // Everything of ours is O_CLOEXEC already; this is the belt to those braces, and may be missing in a kernel.
+  // A second safeguard: every descriptor of the guest is O_CLOEXEC already. A kernel may lack this call.
   syscall(SYS_close_range, 3, ~0U, 0);
   umask(022);
   setrlimit(RLIMIT_NOFILE, &descriptors);
   setrlimit(RLIMIT_NPROC, &processes);
   limit_child_cpus();
   if (children_oom_score) {
-    // A vfork's own: the kernel gives it to no other process of this memory (proc_pid_oom_score_adj(5)).
+    // The score belongs to the child of vfork alone: the kernel does not give it to other processes of this
+    // memory (proc_pid_oom_score_adj(5)).
     int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (fd >= 0) write_exactly(fd, children_oom_score, strlen(children_oom_score));
     close_end(&fd);
@@ -169,18 +174,19 @@ static int child_main(void *argument) {
   return child_failed(launch, "exec");
 }
 
-// ---- starting
+// ---- start
 
 static bool open_pipes(int pipes[3][2]) {
   for (int i = 0; i < 3; i++) {
     if (pipe2(pipes[i], O_CLOEXEC)) return false;
-    // 1 MiB: fewer, larger pieces (406 MB/s through `cat` against a third of that with the usual 64 KiB).
+    // 1 MiB gives fewer, larger pieces: 406 MB/s through `cat`, three times the rate of the usual 64 KiB.
     fcntl(pipes[i][0], F_SETPIPE_SZ, PIPE_BYTES);
   }
   return true;
 }
 
-// The slave by its path: gVisor has no TIOCGPTPEER. Whoever put something else there finds that TIOCSCTTY refuses it.
+// Opens the slave by its path, because gVisor has no TIOCGPTPEER. TIOCSCTTY refuses any other file at that
+// path.
 static bool open_terminal(const struct launch *launch, int pipes[3][2]) {
   char path[32];
   int number, unlock = 0;
@@ -189,7 +195,7 @@ static bool open_terminal(const struct launch *launch, int pipes[3][2]) {
   snprintf(path, sizeof path, "/dev/pts/%d", number);
   int slave = pipes[0][0] = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (slave < 0 || ioctl(master, TIOCSWINSZ, &launch->size)) return false;
-  // As grantpt does; where it cannot be, the program still has the descriptors.
+  // Changes the owner as grantpt does. If this is not permitted, the program still has the descriptors.
   if (fchown(slave, launch->user->uid, (gid_t)-1) == 0) fchmod(slave, 0620);
   pipes[0][1] = fcntl(master, F_DUPFD_CLOEXEC, 3);
   pipes[1][1] = fcntl(slave, F_DUPFD_CLOEXEC, 3);
@@ -233,7 +239,7 @@ static bool launch_process(struct launch *launch, struct failure *failure) {
   process->exec_stage = "pipe";
   bool opened = stack && process->exit_event >= 0;
   opened = opened && (process->on_terminal ? open_terminal(launch, pipes) : open_pipes(pipes));
-  // From here on it may take long: a directory or a program may be anywhere.
+  // The rest may take long: a directory or a program may be on a slow file system.
   if (opened && !let_another_dial()) opened = false, errno = EAGAIN;
   if (!opened) {
     int error = errno;
@@ -247,15 +253,16 @@ static bool launch_process(struct launch *launch, struct failure *failure) {
   process->input = pipes[0][1];
   process->output = pipes[1][0];
   process->error = pipes[2][0];
-  // Output is read where poll finds some, and we are its only reader.
+  // The guest reads output only after poll, and is the only reader.
   fcntl(process->input, F_SETFL, O_NONBLOCK);
 
-  // No signal may reach the child while it runs on our memory with our handlers.
+  // No signal may reach the child while it shares the guest's memory and handlers.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   process->started_us = now_us();
-  // Memory shared, parent held until exec: fork copies page tables and is dear inside gVisor.
+  // Shares the memory and blocks the parent until exec: fork copies page tables, which is expensive inside
+  // gVisor.
   process->exec_stage = "fork";
   pid_t pid = clone(child_main, stack + CHILD_STACK, CLONE_VM | CLONE_VFORK | SIGCHLD, launch);
   int error = pid < 0 ? errno : process->exec_error;
@@ -272,7 +279,7 @@ static struct winsize window(uint64_t cols, uint64_t rows) {
   return (struct winsize){.ws_col = (unsigned short)cols, .ws_row = (unsigned short)rows};
 }
 
-// argv as given, or the shell's. `shell_argv` is where the latter is put.
+// Returns the request's argv, or the argv of a shell, which is stored in `shell_argv`.
 static char *const *choose_argv(const struct request *request, const char *shell_argv[4]) {
   if (!request->has[F_SHELL]) return request->argv;
   shell_argv[0] = access("/bin/bash", X_OK) == 0 ? "/bin/bash" : "/bin/sh";
@@ -358,7 +365,7 @@ bool process_start_helper(int connection, char *const *argv, char *const *env) {
   return pid > 0 && helper.error == 0;
 }
 
-// ---- signals and the end
+// ---- signals and ends
 
 static bool is_process(const struct dirent *entry) { return entry->d_name[0] >= '1' && entry->d_name[0] <= '9'; }
 
@@ -380,7 +387,8 @@ static pid_t session_of(const char *pid) {
   return read_stat(pid, &state, &session) && state != 'Z' ? session : 0;
 }
 
-// Answers how many there were. A leader's number is not given anew while its session has members.
+// Returns the number of signalled processes. The kernel does not reuse a leader's number while its session
+// has members.
 static int signal_session(pid_t leader, int signal) {
   int count = 0;
   DIR *processes = opendir("/proc");
@@ -429,8 +437,8 @@ static bool stop_running(pid_t session) {
 // gVisor signals the members of a group one by one and misses a process that is forked meanwhile. Each round leaves
 // fewer processes that can fork, so the rounds continue until none runs.
 void process_stop_all(pid_t session) {
-  enum { PATIENCE_US = 10000000 };
-  uint64_t deadline = now_us() + PATIENCE_US;
+  enum { TIMEOUT_US = 10000000 };
+  uint64_t deadline = now_us() + TIMEOUT_US;
   pid_t target = session ? -session : -1;
   do kill(target, SIGSTOP), kill(target, SIGSTOP);
   while (stop_running(session) && now_us() < deadline);
@@ -446,8 +454,9 @@ void process_continue_all(pid_t spared_session) {
   if (processes) closedir(processes);
 }
 
-// Killing a thousand processes at once keeps a core busy for half a minute inside gVisor, and new processes wait behind
-// them. So they are stopped first, which costs almost nothing, and then killed a few at a time.
+// Killing a thousand processes at once keeps a core busy for half a minute inside gVisor, and new processes
+// wait behind them. So the processes are stopped first, which costs almost nothing, and are then killed a few
+// at a time.
 void process_begin_end(pid_t session) {
   note_out_of_memory(session);
   process_stop_all(session);
@@ -474,9 +483,9 @@ static bool is_key(const struct termios *settings, unsigned char byte) {
   return byte == settings->c_cc[VINTR] || byte == settings->c_cc[VQUIT] || byte == settings->c_cc[VSUSP];
 }
 
-// gVisor makes signals of Ctrl-C, Ctrl-\ and Ctrl-Z even for a program that has asked for the keys themselves (ISIG of
-// termios(3)): they would kill a tmux, an ssh or a node that only means to read them. So while such a key is written
-// to such a program, none has a meaning. What the program sets meanwhile stays.
+// gVisor turns Ctrl-C, Ctrl-\ and Ctrl-Z into signals even for a program in raw mode (ISIG of termios(3)).
+// They would kill a tmux, an ssh or a node that only wants to read these keys. So the keys have no special
+// meaning while they are written to such a program. Settings that the program changes meanwhile are kept.
 ssize_t terminal_write(int terminal, const unsigned char *bytes, size_t length) {
   static const int KEYS[] = {VINTR, VQUIT, VSUSP};
   struct termios before, now;
@@ -497,8 +506,8 @@ ssize_t terminal_write(int terminal, const unsigned char *bytes, size_t length) 
   return wrote;
 }
 
-// gVisor sends no SIGWINCH itself, and does not say from outside which group is in the foreground. So all get it; who
-// does not care about sizes does not notice: to ignore it is the default.
+// gVisor sends no SIGWINCH itself, and does not show the foreground group from outside. So every process of
+// the session gets the signal. The default is to ignore it, so other programs do not notice.
 bool terminal_resize(int terminal, const struct process *process, uint64_t cols, uint64_t rows) {
   struct winsize size = window(cols, rows);
   if (ioctl(terminal, TIOCSWINSZ, &size)) return false;
@@ -506,7 +515,7 @@ bool terminal_resize(int terminal, const struct process *process, uint64_t cols,
   return true;
 }
 
-// Under the lock, so that the reaper cannot free the number between the look and the kill.
+// Holds the lock, so that the reaper cannot free the number between the check and the kill.
 bool process_signal(struct process *process, int signal) {
   lock_registry();
   bool alive = !process->exited;
@@ -515,12 +524,13 @@ bool process_signal(struct process *process, int signal) {
   return alive;
 }
 
-// gVisor signals the members of a group one after the other, and a fork between two of them is missed: measured, a
-// thousand processes of a fork bomb outlived the SIGKILL of their group. So it is sent again at once, for a pause is a
-// pause for the bomb too, until the group is gone, which its end in wait() makes it, or until this bomb has won.
+// gVisor signals the members of a group one after the other, and misses a fork between two of them. Measured:
+// a thousand processes of a fork bomb outlived the SIGKILL of their group. So the signal is repeated without
+// a pause, which would also be a pause for the bomb. The loop ends when the group is gone, or after ten
+// seconds.
 void process_kill_rest(const struct process *process) {
-  enum { PATIENCE_US = 10000000 };
-  uint64_t deadline = now_us() + PATIENCE_US;
+  enum { TIMEOUT_US = 10000000 };
+  uint64_t deadline = now_us() + TIMEOUT_US;
   while (signal_all(process, SIGKILL) && now_us() < deadline) sched_yield();
 }
 
@@ -533,7 +543,7 @@ bool process_signal_pid(pid_t pid, int signal) {
   return known;
 }
 
-static void bury(pid_t pid, int status) {
+static void record_exit(pid_t pid, int status) {
   for (struct process *process = registry; process; process = process->next) {
     if (process->pid != pid || process->exited) continue;
     process->status = status;
@@ -543,14 +553,15 @@ static void bury(pid_t pid, int status) {
   }
 }
 
-// A fork bomb's orphans come faster than they are buried: who wants to kill it must not wait for the last of them.
+// Orphans of a fork bomb arrive faster than they are reaped. A caller that wants to kill the bomb must not
+// wait for the last of them.
 void reap_children(void) {
   pid_t pid;
   do {
     while (atomic_load(&registry_wanted) > 0) sched_yield();
     int status;
     pthread_mutex_lock(&registry_lock);
-    if ((pid = waitpid(-1, &status, WNOHANG)) > 0) bury(pid, status);
+    if ((pid = waitpid(-1, &status, WNOHANG)) > 0) record_exit(pid, status);
     pthread_mutex_unlock(&registry_lock);
   } while (pid > 0);
 }
@@ -575,7 +586,8 @@ size_t pipe_read(int fd, void *bytes, size_t size) {
 }
 
 // ---- pipes that outlive their process
-// A server started with `&` keeps its parent's pipes. If we closed them it would die of SIGPIPE at its next line.
+// A server that a shell started with `&` keeps its parent's pipes. If the guest closed them, the server would
+// die of SIGPIPE at its next line.
 
 static void *drain(void *unused) {
   (void)unused;
@@ -585,7 +597,8 @@ static void *drain(void *unused) {
     if (epoll_wait(drainer, &event, 1, -1) != 1) continue;
     ssize_t got = read(event.data.fd, bytes, sizeof bytes);
     if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) continue;
-    // By hand: a child between clone and exec holds a copy of every descriptor, which would keep the entry alive.
+    // Explicit removal: a child between clone and exec holds a copy of every descriptor, which would keep the
+    // entry alive.
     epoll_ctl(drainer, EPOLL_CTL_DEL, event.data.fd, NULL);
     close(event.data.fd);
   }

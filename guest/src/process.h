@@ -1,7 +1,7 @@
-// Processes: how one is started, how its end becomes known, and who kills it.
+// Starts processes, observes their ends, and kills them.
 //
-// Every child is a leader of its own session and group. It is known to the registry from before its first
-// instruction, so the reaper (PID 1's duty: it collects every child, ours or an orphan) can never miss one of ours.
+// Every child leads its own session and group. The registry knows a child before its first instruction, so
+// the reaper cannot miss one. The reaper is a duty of PID 1: it collects every child and every orphan.
 #ifndef KONTOR_PROCESS_H
 #define KONTOR_PROCESS_H
 
@@ -14,31 +14,32 @@
 
 struct process {
   struct process *next;
-  volatile pid_t pid;       // 0 until the child itself has stored it
-  int input, output, error; // our ends of its pipes; -1 once closed
-  bool on_terminal;         // `input` and `output` are its terminal's master then, and there is no `error`
-  int exit_event;           // an eventfd, readable once it has been reaped
-  bool exited;              // this and what follows: under the registry's lock until `exit_event` is readable
-  bool out_of_memory;       // it or a process of its session was killed because memory ran out
-  int status;               // as of waitpid
+  volatile pid_t pid;       // 0 until the child has stored its number
+  int input, output, error; // the guest's ends of the pipes; -1 once closed
+  bool on_terminal;         // `input` and `output` are the terminal's master then, and `error` is unused
+  int exit_event;           // an eventfd, readable once the process has been reaped
+  bool exited;              // this field and the following: under the registry's lock until `exit_event` is readable
+  bool out_of_memory;       // memory ran out, and a process of this session was killed
+  int status;               // status of waitpid
   uint64_t started_us, ended_us; // CLOCK_MONOTONIC
-  volatile int exec_error;  // errno of what failed in the child before its program ran
+  volatile int exec_error;  // errno of the step that failed in the child before exec
   const char *volatile exec_stage;
 };
 
 uint64_t now_us(void);
 uint64_t now_ms(void); // CLOCK_REALTIME
 
-// Starts what a SPAWN request describes. Blocks until its program runs or is known not to.
+// Starts the process that a SPAWN request describes. Blocks until exec has succeeded or failed.
 bool process_start(const struct request *request, struct process **started, struct failure *failure);
-// Starts a program of ours as root, in a session of its own, whose descriptor 0 is `connection`. It is in no registry.
+// Starts a helper program as root in its own session, with `connection` as descriptor 0. The registry does
+// not hold it.
 bool process_start_helper(int connection, char *const *argv, char *const *env);
-// Signals a process's group, or its session where it has a terminal: a shell gives each of its jobs a group. False
-// where it has been reaped: its number may be somebody else's by now.
+// Signals the process's group. Signals the whole session if it has a terminal, because a shell gives each job
+// its own group. False if the process was reaped: its number may belong to another process by now.
 bool process_signal(struct process *process, int signal);
-// After SIGKILL ended the process: ends what is left of its group or session.
+// Kills the rest of the process's group or session, after SIGKILL ended the process.
 void process_kill_rest(const struct process *process);
-// The same by the number of a leader that the registry knows.
+// Signals the group of the leader with this number, if the registry holds it.
 bool process_signal_pid(pid_t pid, int signal);
 // Session of a process. 0 if the process does not exist.
 pid_t process_session(pid_t pid);
@@ -54,27 +55,28 @@ bool process_end_some(pid_t session);
 void process_stop_all(pid_t session);
 // Sends SIGCONT to every process outside of a session.
 void process_continue_all(pid_t spared_session);
-// Ends the use of a process that has exited. Pipes that its children still hold are read on, to nowhere; a terminal is
-// closed, as its window is when its shell ends.
+// Releases a process that has exited. Output in pipes that its children still hold is read and discarded. A
+// terminal is closed, as a terminal window closes when its shell ends.
 void process_release(struct process *process);
 
-// Writes what is typed at a terminal; answers as write() does. `terminal` is the master, here and below.
+// Writes keyboard input to a terminal. Returns what write() returns. `terminal` is the master, here and
+// below.
 ssize_t terminal_write(int terminal, const unsigned char *bytes, size_t length);
-// A terminal's size, told to its session by SIGWINCH.
+// Sets a terminal's size and sends SIGWINCH to its session.
 bool terminal_resize(int terminal, const struct process *process, uint64_t cols, uint64_t rows);
 
 // Puts the exit of a process into a reply.
 void reply_exit(struct reply *reply, const struct process *process, bool timed_out);
 
-// Bytes that wait in a pipe.
+// Number of bytes that wait in a pipe.
 size_t pipe_backlog(int fd);
-// A buffer of `size` bytes from a pipe, or 0 at its end.
+// Reads up to `size` bytes from a pipe. Returns 0 at its end.
 size_t pipe_read(int fd, void *bytes, size_t size);
 
-// 512 streams need some 2600 descriptors, and a machine that is full of processes one more for whoever ends them; a
-// program gets back what the machine gave.
+// Raises the limits of PID 1. 512 streams need about 2600 descriptors, and a machine full of processes needs
+// one more process to end them. A program gets the machine's original limits.
 void raise_limits(void);
-// A number for /proc/PID/oom_score_adj: what the kernel is to end before PID 1.
+// Sets the oom_score_adj of every child, so that the kernel kills children before PID 1.
 void set_children_oom_score(const char *score);
 
 void reap_children(void);

@@ -30,7 +30,8 @@ static void put_record_header(struct ring *r, uint64_t position, uint32_t length
   copy_in(r, position, header, sizeof header);
 }
 
-// Nothing was dropped while the ring still grows, so what it holds lies at its beginning and realloc keeps it there.
+// Grows the ring, or drops the oldest records. A growing ring has dropped nothing, so its records lie at the
+// beginning, and realloc keeps them there.
 static void make_room(struct ring *r, size_t needed) {
   uint8_t stream;
   while (r->head - r->tail + needed > r->capacity && r->capacity < RING_LIMIT && r->tail == 0) {
@@ -50,7 +51,7 @@ static void make_room(struct ring *r, size_t needed) {
 void ring_append(struct ring *r, uint8_t stream, const unsigned char *bytes, uint32_t length) {
   make_room(r, RECORD_HEADER + (size_t)length);
   r->written += length;
-  if (!r->capacity) { // not even the first block could be had
+  if (!r->capacity) { // no memory even for the first block
     r->dropped = r->written;
     return;
   }
@@ -82,7 +83,7 @@ uint32_t ring_read(const struct ring *r, struct ring_cursor *cursor, uint64_t *o
       copy_out(r, cursor->position + RECORD_HEADER + skip, bytes, count);
       return count;
     }
-    // The newest record may still grow: stay on it.
+    // The newest record may still grow, so the reader stays on it.
     if (cursor->position == r->newest) return 0;
     cursor->position += RECORD_HEADER + length;
     cursor->offset += length;

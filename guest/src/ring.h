@@ -1,7 +1,7 @@
-// The output of a background command: its last 16 MiB, in records of one stream each, addressed by byte offsets.
+// Output of a background command: the last 16 MiB, in records of one stream each, addressed by byte offsets.
 //
-// Offsets count every byte the command ever wrote, both streams together, so a reader sees what was dropped before
-// it came. Memory grows with what is written; only at RING_LIMIT does the oldest record make room for the newest.
+// Offsets count every byte that the command wrote to both streams, so a reader sees how much was dropped.
+// Memory grows with the output. At RING_LIMIT, a new record replaces the oldest ones.
 #ifndef KONTOR_RING_H
 #define KONTOR_RING_H
 
@@ -13,19 +13,19 @@ enum { RING_LIMIT = 16 * 1024 * 1024, RING_LEAST = 256 * 1024, RECORD_LIMIT = 64
 struct ring {
   unsigned char *bytes;
   size_t capacity;
-  uint64_t head, tail, newest; // positions, ever rising; a position's place is its rest modulo capacity
+  uint64_t head, tail, newest; // positions, never decreasing; the place of a position is position modulo capacity
   uint64_t written, dropped;   // offsets
 };
 
-// Where a reader stands: a record, and the offset of the record's first byte. All zero is the beginning.
+// Position of a reader: a record, and the offset of the record's first byte. All zero is the beginning.
 struct ring_cursor {
   uint64_t position, offset;
 };
 
-// `length` at most RECORD_LIMIT.
+// `length` is at most RECORD_LIMIT.
 void ring_append(struct ring *ring, uint8_t stream, const unsigned char *bytes, uint32_t length);
-// Copies output from `*offset` on, of one stream, at most `limit` bytes; 0 where there is none yet. Moves `*offset`
-// forward to where the copied bytes begin, which is later than asked where the bytes in between were dropped.
+// Copies up to `limit` bytes of one stream, from `*offset` on. Returns 0 if none are available yet. Moves
+// `*offset` to the first copied byte, which is later if the bytes in between were dropped.
 uint32_t ring_read(const struct ring *ring, struct ring_cursor *cursor, uint64_t *offset, uint8_t *stream,
                    unsigned char *bytes, uint32_t limit);
 void ring_free(struct ring *ring);

@@ -1,4 +1,4 @@
-// What the guest does for a request. Each function answers on the connection and leaves closing it to the caller.
+// Handlers of the requests. Each sends its reply on the connection, which the caller closes.
 #ifndef KONTOR_SERVICES_H
 #define KONTOR_SERVICES_H
 
@@ -7,20 +7,21 @@
 void serve_spawn(int connection, const struct request *request);       // stream.c
 void serve_background(int connection, const struct request *request);  // commands.c: SPAWN with a command id
 void serve_command(int connection, const struct request *request);     // commands.c: COMMAND_*
-void serve_read(int connection, const struct request *request);        // files.c, and the following
+void serve_read(int connection, const struct request *request);        // files.c, also the following
 void serve_write(int connection, const struct request *request);
 void serve_list(int connection, const struct request *request);
 void serve_stat(int connection, const struct request *request);
 void serve_change(int connection, const struct request *request);      // MKDIR, MOVE, REMOVE
 void serve_watch(int connection, const struct request *request);       // watch.c
 void serve_tunnel(int connection, const struct request *request);      // tunnel.c
-void end_tunnels(void);                                                // all of them; their threads close them
+void end_tunnels(void);                                                // their threads close the connections
 
-// Before what may take long: the host gets its next spare connection. False, and it has none, where no thread is to be
-// had; whoever serves then ends soon (guest.c).
+// Lets another thread dial the host's next spare connection, before an operation that may take long. False if
+// no thread is available: the host has no spare then, so the caller must end soon (guest.c).
 bool let_another_dial(void);
 
-// Names of files that are being written beside their place (files.c), and of those that will replace another.
+// Names of temporary files that an upload writes beside its target (files.c), and of temporary files that
+// will replace a file.
 bool is_temporary(const char *name);
 bool is_replacement(const char *name);
 

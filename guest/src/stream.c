@@ -1,8 +1,9 @@
-// A process whose output goes to the connection it was asked for on.
+// Sends the output of a process on the connection of its SPAWN request.
 //
-// One thread, one poll, one frame of output in hand: while the host does not take it, the pipes are not read, and
-// the process stops at a full pipe. Nothing here waits in a write, so a timeout or a disconnect is acted on at once
-// however slow the host is. Input is symmetric: while the process does not take it, the connection is not read.
+// A stream has one thread with one poll, and keeps one frame of output in memory. While the host does not read, the pipes
+// are not read, and the process blocks on a full pipe. Nothing here blocks in a write, so a timeout or a
+// disconnect takes effect at once, even with a slow host. Input is symmetric: while the process does not
+// read, the connection is not read.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -19,15 +20,15 @@
 enum { PIECE = 128 * 1024, INPUT_PIECE = 64 * 1024 };
 
 struct stream {
-  int connection; // -1 once the host is gone
+  int connection; // -1 once the host has disconnected
   struct process *process;
   bool kill_on_disconnect, timed_out, killed;
-  uint64_t deadline_us; // 0: none
+  uint64_t deadline_us; // 0: no deadline
   unsigned char *out;   // a frame of output, sent from `out_at` to `out_end`
   size_t out_at, out_end;
   unsigned char *in; // input for the process, written from `in_at` to `in_end`
   size_t in_at, in_end;
-  unsigned char header[HEADER_BYTES]; // of the frame that is coming in
+  unsigned char header[HEADER_BYTES]; // header of the incoming frame
   size_t header_length;
   uint32_t payload_left;
 };
@@ -38,9 +39,9 @@ static void close_input(struct stream *s) {
   s->in_at = s->in_end = 0;
 }
 
-// Lets go of the socket now: a process may run on for hours, and an open connection to the host spoils a checkpoint.
-// The number stays taken, by /dev/null, for whoever serves this connection closes it in the end.
-static void let_go(int connection) {
+// Closes the socket now: a process may run for hours, and an open connection to the host spoils a checkpoint.
+// /dev/null keeps the descriptor's number in use, because the serving thread closes that number in the end.
+static void release_socket(int connection) {
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null < 0) {
     shutdown(connection, SHUT_RDWR);
@@ -52,7 +53,7 @@ static void let_go(int connection) {
 
 static void disconnect(struct stream *s) {
   if (s->connection < 0) return;
-  let_go(s->connection);
+  release_socket(s->connection);
   s->connection = -1;
   s->out_at = s->out_end = 0;
   close_input(s);
@@ -93,7 +94,7 @@ static void flush_input(struct stream *s) {
   s->in_at = s->in_end = 0;
 }
 
-// Reads a piece of what the host sends: input, its end, or something it should not have sent.
+// Reads the next piece from the host: input, the end of input, or an invalid frame.
 static void take_input(struct stream *s) {
   bool in_header = s->header_length < HEADER_BYTES;
   unsigned char *into = in_header ? s->header + s->header_length : s->in;
@@ -153,7 +154,7 @@ static void run(struct stream *s) {
   }
 }
 
-// What was in a pipe when the process ended, and no more: its children may go on writing for ever.
+// Sends only the bytes that were in a pipe when the process ended: its children may write forever.
 static void send_rest(struct stream *s, int *pipe, uint8_t type) {
   for (size_t left = pipe_backlog(*pipe); left > 0 && s->connection >= 0;) {
     size_t got = pipe_read(*pipe, s->out + HEADER_BYTES, left < PIECE ? left : PIECE);

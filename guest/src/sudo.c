@@ -1,4 +1,4 @@
-// PID 1's side and the helper's. See sudo.h.
+// The sides of PID 1 and of the helper. See sudo.h.
 #define _GNU_SOURCE
 #include "sudo.h"
 
@@ -83,7 +83,8 @@ long receive_descriptors(int connection, void *bytes, size_t length, int *descri
 
 // ---- PID 1
 
-// Credentials of the sender of the first byte, from the kernel. SO_PEERCRED is of no use: gVisor returns the caller's own.
+// Reads the credentials of the sender of the first byte from the kernel. SO_PEERCRED is unsuitable: gVisor
+// returns the caller's own.
 static bool read_sender(int connection, struct ucred *sender) {
   union {
     struct cmsghdr header;
@@ -101,7 +102,7 @@ static bool read_sender(int connection, struct ucred *sender) {
       memcpy(sender, CMSG_DATA(header), sizeof *sender);
       found = true;
     }
-    // Nobody is to fill our table.
+    // Closes received descriptors, so that a client cannot fill the guest's table.
     for (size_t at = CMSG_LEN(0); header->cmsg_type == SCM_RIGHTS && at < header->cmsg_len; at += sizeof(int)) {
       int fd;
       memcpy(&fd, (char *)header + at, sizeof fd);
@@ -157,7 +158,7 @@ static void *take(void *argument) {
   setsockopt(connection, SOL_SOCKET, SO_PASSCRED, &one, sizeof one);
   setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   bool known = read_sender(connection, &sender);
-  // The helper is a process of its own: a client on a busy host may be slow to send it the command.
+  // The helper is a separate process: a client on a busy host may send the command slowly.
   setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
   if (!known || !start_helper(connection, &sender)) {
     const char refused = SUDO_REFUSED;
@@ -198,8 +199,8 @@ bool start_sudo(void) {
 
 // ---- the helper
 
-// The payload: texts that end in NUL. user, cwd, flags, number of arguments, arguments, number of variables that were
-// named, these, and the caller's environment.
+// The payload of the helper's request: NUL-terminated texts. Order: user, cwd, flags, number of arguments,
+// arguments, number of named variables, named variables, the caller's environment.
 struct command {
   char *user, *cwd, *flags;
   char *argv[SUDO_LIST_LIMIT + 5];
@@ -249,7 +250,7 @@ static void set_variable(char *entry) {
   *value = '=';
 }
 
-// True for the caller's terminal variables, or for its whole environment with -E.
+// True for the caller's terminal variables, and for its whole environment with -E.
 static bool is_kept(const char *entry, const char *flags) {
   static const char *const NAMES[] = {"TERM=", "COLORTERM=", "LANG=", "LC_", "DISPLAY=", "TZ="};
   if (strchr(flags, 'E')) return strncmp(entry, "SUDO_", 5) != 0;
@@ -269,7 +270,7 @@ static void set_environment(const struct command *command, const struct user *us
   if (command->argv[0]) setenv("SUDO_COMMAND", command->argv[0], 1);
 }
 
-// Quotes each argument as one word of the shell, as sudo(8) does; `$` keeps its meaning.
+// Quotes each argument as one word of the shell, as sudo(8) does. `$` keeps its meaning.
 static char *join(char *const *argv) {
   size_t size = 1;
   for (char *const *word = argv; *word; word++) size += 2 * strlen(*word) + 1;
@@ -288,7 +289,7 @@ static char *join(char *const *argv) {
   return text;
 }
 
-// -s and -i: the user's shell, with the command as its script. Answers the program.
+// -s and -i: runs the user's shell with the command as its script. Returns the program.
 static const char *use_shell(struct command *command, const struct user *user, char *name, size_t size) {
   bool is_login = strchr(command->flags, 'i');
   if (!is_login && !strchr(command->flags, 's')) return command->argv[0];
@@ -348,7 +349,7 @@ static bool is_forwarded(int signal) {
   return false;
 }
 
-// Passes signals on until the command has ended. Ends it when the client is gone.
+// Forwards signals until the command has ended. Kills it if the client disconnects.
 static int supervise(pid_t pid, int ends) {
   for (int status;;) {
     struct pollfd sources[] = {{.fd = 0, .events = POLLIN}, {.fd = ends, .events = POLLIN}};
@@ -398,11 +399,11 @@ int sudo_helper(void) {
   pid_t pid = ends < 0 ? -1 : fork();
   if (pid == 0) run_command(command, user, slave);
   if (pid < 0) {
-    dprintf(error_output, "sudo: no process is to be had: %s\n", strerror(errno));
+    dprintf(error_output, "sudo: cannot start a process: %s\n", strerror(errno));
     return 1;
   }
   if (slave < 0) setpgid(pid, pid);
-  // A reader at the other end of a pipe waits for the last writer.
+  // A reader at the other end of a pipe waits until the last writer has closed it.
   for (int fd = 0; fd < 3; fd++) close(command->descriptors[fd]);
   if (slave >= 0) close(slave);
   struct __attribute__((packed)) {

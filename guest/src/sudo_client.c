@@ -30,8 +30,8 @@ static const char USAGE[] =
 struct options {
   const char *user, *cwd;
   char flags[8];
-  int first;         // of the words: variables, then the command
-  const char *only;  // an option that runs nothing
+  int first;         // index of the first word: variables, then the command
+  const char *only;  // an option that runs no command
 };
 
 static void add_flag(struct options *options, char flag) {
@@ -52,14 +52,14 @@ static char short_form(const char *option) {
   return 0;
 }
 
-// False: an option that is not known, or lacks its value.
+// False: the option is unknown, or has no value.
 static bool take_option(struct options *options, char letter, const char *value) {
   if (strchr("uDp", letter) && !value) return false;
   if (letter == 'u') options->user = *value == '#' ? value + 1 : value;
   else if (letter == 'D') options->cwd = value;
   else if (strchr("Eis", letter)) add_flag(options, letter);
   else if (strchr("vlVh", letter)) options->only = strchr("vlVh", letter);
-  // A password is never asked for, and HOME is always the target's.
+  // These options do nothing: sudo here never requires a password, and HOME is always the target user's.
   else if (letter == 'k' || letter == 'K') options->only = options->only ? options->only : "k";
   else if (!strchr("nSHp", letter)) return false;
   return true;
@@ -90,7 +90,7 @@ static bool read_options(int count, char **arguments, struct options *options) {
   return true;
 }
 
-// ---- what is sent
+// ---- the request
 
 struct payload {
   char *bytes;
@@ -136,7 +136,7 @@ static bool send_identity(void) {
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_CREDENTIALS;
   header->cmsg_len = CMSG_LEN(sizeof(struct ucred));
-  // The kernel refuses any other user than ours.
+  // The kernel refuses credentials of another user.
   struct ucred own = {.pid = getpid(), .uid = getuid(), .gid = getgid()};
   memcpy(CMSG_DATA(header), &own, sizeof own);
   return sendmsg(connection, &message, MSG_NOSIGNAL) == 1;
@@ -154,7 +154,7 @@ static bool send_command(const struct options *options, int count, char **argume
   add(&payload, options->flags);
   add_list(&payload, arguments + variables, count - variables);
   add_list(&payload, arguments + options->first, variables - options->first);
-  // Leaves out variables that do not fit: the command receives few of them.
+  // Leaves out variables that do not fit: the command needs few of them.
   for (char **entry = environ; *entry && words < SUDO_LIST_LIMIT; entry++, words++)
     if (payload.length + strlen(*entry) + 1 <= SUDO_PAYLOAD_LIMIT) add(&payload, *entry);
   unsigned length = (unsigned)payload.length;
@@ -165,7 +165,7 @@ static bool send_command(const struct options *options, int count, char **argume
   return sent;
 }
 
-// ---- while it runs
+// ---- while the command runs
 
 static void forward(int signal) {
   int error = errno;
@@ -209,7 +209,7 @@ static bool copy(int from, int to) {
   return got > 0 && write_exactly(to, bytes, (size_t)got);
 }
 
-// Copies output of the command that was not read yet.
+// Copies the unread output of the command.
 static void drain_terminal(void) {
   fcntl(master, F_SETFL, O_NONBLOCK);
   char bytes[16 * 1024];
@@ -217,7 +217,7 @@ static void drain_terminal(void) {
     if (!write_exactly(1, bytes, (size_t)got)) return;
 }
 
-// The status of waitpid, or -1 with a reason printed.
+// Returns the status of waitpid, or prints the reason and returns -1.
 static int follow(void) {
   bool reads = true;
   for (;;) {
@@ -226,7 +226,8 @@ static int follow(void) {
                                {.fd = master >= 0 && reads ? 0 : -1, .events = POLLIN}};
     if (poll(sources, 3, -1) < 0) continue;
     if (sources[1].revents & POLLIN) copy(master, 1);
-    // The command has closed its terminal and runs on: poll would answer at once, again and again.
+    // The command has closed its terminal and still runs. Without this pause, poll would return at once,
+    // repeatedly.
     else if (sources[1].revents) poll(NULL, 0, 20);
     if (sources[2].revents) reads = copy(0, master);
     if (!sources[0].revents) continue;
@@ -234,7 +235,7 @@ static int follow(void) {
     int status, got;
     if (master < 0) {
       int received = -1;
-      // A terminal comes with its descriptor, everything else without: look first.
+      // A terminal arrives with its descriptor, every other message without one, so the type is read first.
       if ((got = (int)recv(connection, &type, 1, MSG_PEEK)) < 0 && errno == EINTR) continue;
       if (got == 1 && type == SUDO_TERMINAL && receive_descriptors(connection, &type, 1, &received, 1) == 1) {
         master = received;
@@ -244,7 +245,7 @@ static int follow(void) {
     }
     if (!read_exactly(connection, &type, 1)) return -1;
     if (type == SUDO_ENDED && read_exactly(connection, &status, sizeof status)) return status;
-    if (type == SUDO_REFUSED) fprintf(stderr, "sudo: your user may not run commands as another one in this machine\n");
+    if (type == SUDO_REFUSED) fprintf(stderr, "sudo: your user may not run commands as another user in this machine\n");
     return -1;
   }
 }
@@ -301,7 +302,7 @@ int sudo_client(int count, char **arguments) {
     return 1;
   }
   catch_signals();
-  // A refusal is read even where the command could not be sent whole.
+  // Reads a refusal even if the command could not be sent whole.
   if (send_identity()) send_command(&options, count, arguments);
   int status = follow();
   if (master >= 0) drain_terminal();

@@ -1,5 +1,5 @@
-// A byte stream to a TCP port on the machine's loopback. After OK the connection carries no frames: each half is
-// pumped by a thread of its own, a half-close is passed on, and an error on either side ends both.
+// Forwards a byte stream to a TCP port on the machine's loopback. After OK, the connection carries no frames.
+// Each direction has its own thread. A half-close is forwarded, and an error on either side ends both.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -61,8 +61,9 @@ static void *pump(void *argument) {
   return NULL;
 }
 
-// A tunnel whose program is silent does not see that the host has gone for good: to a reader that looks as a half-close
-// does, and no poll inside gVisor tells them apart. So whoever finds the host gone ends them all.
+// A tunnel with a silent program does not notice that the host is gone. A reader sees the same as after a
+// half-close, and no poll inside gVisor distinguishes them. So the thread that finds the host gone ends all
+// tunnels.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct tunnel {
   int fd;

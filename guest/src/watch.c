@@ -1,9 +1,10 @@
-// WATCH: what changes in a directory, and below it, told as it happens.
+// WATCH: reports the changes in a directory, and below it, as they happen.
 //
-// inotify watches single directories, so a recursive watch is one for each directory, kept up as they come, move and
-// go; what a new directory already holds when its watch is set is looked up. inotify's own queue has no end inside
-// gVisor, so it is emptied at once into one of ours, which has: past it all that waits is dropped, and the reader is
-// told. Changes are gathered for a moment before they leave, in which several writes to one file become one.
+// inotify watches single directories. A recursive watch has one watch for each directory, and follows their
+// creation, move and deletion. Entries that a new directory already holds are read when its watch is set.
+// inotify's own queue has no limit inside gVisor. So it is copied at once into a bounded queue; beyond the
+// bound, all waiting changes are dropped, and the reader gets `overflow`. Changes wait for a moment before
+// they are sent, so that several writes to one file become one change.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -30,7 +31,7 @@ enum {
   READ_BYTES = 64 * 1024,
   READS_AT_ONCE = 64,
   OUT_BYTES = 64 * 1024,
-  PATHS_LIMIT = 8000, // what fits a frame
+  PATHS_LIMIT = 8000, // fits in a frame
 };
 
 static const uint32_t EVENTS = IN_CREATE | IN_MODIFY | IN_CLOSE_WRITE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |
@@ -45,26 +46,26 @@ struct directory {
 
 struct change {
   const char *kind;
-  char *path, *from; // `from` only where it moved
+  char *path, *from; // `from` only if it moved
   bool is_dir;
 };
 
 struct watcher {
   int inotify, connection;
   bool recursive, over, lost; // `over`: the watched directory is gone; `lost`: the next frame says overflow
-  int root;                   // its watch
-  struct directory *directories; // by ascending watch, as inotify numbers them
+  int root;                   // watch of the requested directory
+  struct directory *directories; // sorted by watch, because inotify numbers them in ascending order
   size_t directory_count, directory_room;
   struct change queue[QUEUE_LIMIT];
   size_t queued;
-  // the first half of a move, until its second half comes or is known not to
+  // first half of a move, until its second half arrives or is known to be missing
   struct change leaving;
   uint32_t cookie;
   unsigned char out[OUT_BYTES];
   size_t out_at, out_end;
 };
 
-// ---- what waits to be told
+// ---- queue of changes
 
 static void clear(struct change *change) {
   free(change->path);
@@ -78,8 +79,9 @@ static void drop_queue(struct watcher *w) {
   w->lost = true;
 }
 
-// Whether the last thing that is said of the path says this as well: it was made, or changed, and nothing since.
-static bool is_said(const struct watcher *w, const char *kind, const char *path) {
+// True if the last queued change of the path has the same meaning: it was created or modified, and nothing
+// happened since.
+static bool is_queued(const struct watcher *w, const char *kind, const char *path) {
   if (strcmp(kind, "created") && strcmp(kind, "modified")) return false;
   for (size_t i = w->queued; i-- > 0;) {
     const struct change *change = &w->queue[i];
@@ -90,19 +92,20 @@ static bool is_said(const struct watcher *w, const char *kind, const char *path)
   return false;
 }
 
-// Takes `path` and `from`; a path that is NULL, for want of memory, is a change that is lost.
-static void tell(struct watcher *w, const char *kind, char *path, char *from, bool is_dir) {
+// Adds a change to the queue, and takes ownership of `path` and `from`. A NULL path means that no memory was
+// available: the change is lost.
+static void queue_change(struct watcher *w, const char *kind, char *path, char *from, bool is_dir) {
   struct change change = {kind, path, from, is_dir};
   if (!path || strlen(path) + (from ? strlen(from) : 0) > PATHS_LIMIT) {
     clear(&change);
     return drop_queue(w);
   }
-  if (is_said(w, kind, path)) return clear(&change);
+  if (is_queued(w, kind, path)) return clear(&change);
   if (w->queued == QUEUE_LIMIT) drop_queue(w);
   w->queue[w->queued++] = change;
 }
 
-// ---- the directories
+// ---- watched directories
 
 static struct directory *find_directory(struct watcher *w, int watch) {
   size_t low = 0, high = w->directory_count;
@@ -142,16 +145,17 @@ static bool add_directory(struct watcher *w, int watch, const char *path) {
     if (!larger) return free(copy), false;
     w->directories = larger, w->directory_room = room;
   }
-  // inotify gives each new watch a larger number, so the last place is the right one.
+  // inotify gives each new watch a larger number, so the last place keeps the order.
   w->directories[w->directory_count++] = (struct directory){watch, copy};
   return true;
 }
 
-// Watches a directory and all below it. `is_new`: what it holds already came with it, and is told. False past a limit.
+// Watches a directory and all directories below it. With `is_new`, reports the entries that it already holds.
+// False beyond a limit.
 static bool watch_tree(struct watcher *w, const char *path, bool is_new, int depth) {
   if (depth > DEPTH_LIMIT || w->directory_count >= DIRECTORY_LIMIT) return false;
   int watch = inotify_add_watch(w->inotify, path, EVENTS);
-  if (watch < 0) return errno != ENOSPC && errno != ENOMEM; // gone again, or no directory any more
+  if (watch < 0) return errno != ENOSPC && errno != ENOMEM; // deleted meanwhile, or no longer a directory
   if (!add_directory(w, watch, path)) return false;
   DIR *directory = opendir(path);
   bool ok = true;
@@ -161,7 +165,7 @@ static bool watch_tree(struct watcher *w, const char *path, bool is_new, int dep
     if (fstatat(dirfd(directory), entry->d_name, &info, AT_SYMLINK_NOFOLLOW)) continue;
     char *below = join(path, entry->d_name);
     if (!below) ok = false;
-    else if (is_new && !is_temporary(entry->d_name)) tell(w, "created", strdup(below), NULL, S_ISDIR(info.st_mode));
+    else if (is_new && !is_temporary(entry->d_name)) queue_change(w, "created", strdup(below), NULL, S_ISDIR(info.st_mode));
     if (ok && S_ISDIR(info.st_mode)) ok = watch_tree(w, below, is_new, depth + 1);
     free(below);
   }
@@ -182,7 +186,7 @@ static void unwatch_tree(struct watcher *w, const char *top) {
   }
 }
 
-// The watches go with their directories; only what they are called changes.
+// The watches move with their directories; only the paths change.
 static void rename_tree(struct watcher *w, const char *from, const char *to) {
   for (size_t i = 0; i < w->directory_count; i++) {
     char *path = w->directories[i].path, *renamed;
@@ -193,43 +197,43 @@ static void rename_tree(struct watcher *w, const char *from, const char *to) {
   }
 }
 
-// ---- what inotify says
+// ---- events of inotify
 
-// The second half of a move did not come: it left what is watched.
-static void left(struct watcher *w) {
+// Reports a deletion: the second half of a move is missing, so the entry left the watched tree.
+static void report_departure(struct watcher *w) {
   struct change gone = w->leaving;
   w->leaving = (struct change){0};
   if (!gone.path) return;
   if (gone.is_dir) unwatch_tree(w, gone.path);
   const char *name = strrchr(gone.path, '/') + 1;
   if (is_temporary(name)) clear(&gone);
-  else tell(w, "deleted", gone.path, NULL, gone.is_dir);
+  else queue_change(w, "deleted", gone.path, NULL, gone.is_dir);
 }
 
-static void appeared(struct watcher *w, char *path, bool is_dir) {
-  tell(w, "created", strdup(path), NULL, is_dir);
+static void report_creation(struct watcher *w, char *path, bool is_dir) {
+  queue_change(w, "created", strdup(path), NULL, is_dir);
   if (is_dir && w->recursive && !watch_tree(w, path, true, 0)) drop_queue(w);
   free(path);
 }
 
-static void arrived(struct watcher *w, uint32_t cookie, const char *name, char *path, bool is_dir) {
+static void report_arrival(struct watcher *w, uint32_t cookie, const char *name, char *path, bool is_dir) {
   struct change from = w->leaving;
   if (!from.path || w->cookie != cookie) {
-    left(w);
-    return appeared(w, path, is_dir);
+    report_departure(w);
+    return report_creation(w, path, is_dir);
   }
   w->leaving = (struct change){0};
   const char *old_name = strrchr(from.path, '/') + 1;
   if (is_temporary(old_name)) {
-    // A write of ours, which appears by being renamed.
-    tell(w, is_replacement(old_name) ? "modified" : "created", path, NULL, false);
+    // An upload through the guest, which appears by a rename.
+    queue_change(w, is_replacement(old_name) ? "modified" : "created", path, NULL, false);
     clear(&from);
   } else if (is_temporary(name)) {
-    tell(w, "deleted", from.path, NULL, is_dir);
+    queue_change(w, "deleted", from.path, NULL, is_dir);
     free(path);
   } else {
     if (is_dir) rename_tree(w, from.path, path);
-    tell(w, "moved", path, from.path, is_dir);
+    queue_change(w, "moved", path, from.path, is_dir);
   }
 }
 
@@ -246,20 +250,20 @@ static void take_event(struct watcher *w, const struct inotify_event *event) {
   bool is_dir = event->mask & IN_ISDIR;
   char *path = join(directory->path, name);
   if (!path) return drop_queue(w);
-  if (w->leaving.path && !(event->mask & IN_MOVED_TO)) left(w);
-  if (event->mask & IN_MOVED_TO) return arrived(w, event->cookie, name, path, is_dir);
+  if (w->leaving.path && !(event->mask & IN_MOVED_TO)) report_departure(w);
+  if (event->mask & IN_MOVED_TO) return report_arrival(w, event->cookie, name, path, is_dir);
   if (event->mask & IN_MOVED_FROM) {
     w->leaving = (struct change){"moved", path, NULL, is_dir};
     w->cookie = event->cookie;
     return;
   }
   if (is_temporary(name)) return free(path);
-  if (event->mask & IN_DELETE) return tell(w, "deleted", path, NULL, is_dir);
-  if (!(event->mask & IN_CREATE)) return tell(w, "modified", path, NULL, false);
-  appeared(w, path, is_dir);
+  if (event->mask & IN_DELETE) return queue_change(w, "deleted", path, NULL, is_dir);
+  if (!(event->mask & IN_CREATE)) return queue_change(w, "modified", path, NULL, false);
+  report_creation(w, path, is_dir);
 }
 
-// Empties inotify's queue, or takes a good piece of it: what comes faster must not keep the connection waiting.
+// Empties inotify's queue, up to a limit: fast events must not block the connection.
 static bool take_events(struct watcher *w, char *bytes) {
   for (int reads = 0; reads < READS_AT_ONCE; reads++) {
     ssize_t got = read(w->inotify, bytes, READ_BYTES);
@@ -280,10 +284,10 @@ static void gather(struct watcher *w, char *bytes) {
   if (!w->leaving.path) return;
   poll(NULL, 0, GATHER_MS);
   take_events(w, bytes);
-  left(w);
+  report_departure(w);
 }
 
-// ---- what the host is told
+// ---- replies to the host
 
 static bool put(struct watcher *w, struct reply *reply) {
   if (reply->length > OUT_BYTES - w->out_end) return false;
@@ -318,7 +322,7 @@ static void fill(struct watcher *w) {
   memmove(w->queue, w->queue + taken, w->queued * sizeof *w->queue);
 }
 
-// False once the host is gone.
+// False once the host has disconnected.
 static bool flush_out(struct watcher *w) {
   for (fill(w); w->out_at < w->out_end; fill(w)) {
     ssize_t sent = send(w->connection, w->out + w->out_at, w->out_end - w->out_at, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -335,7 +339,7 @@ static void run(struct watcher *w, char *bytes) {
     struct pollfd fds[] = {{.fd = w->over ? -1 : w->inotify, .events = POLLIN},
                            {.fd = w->connection, .events = wanted}};
     poll(fds, 2, -1);
-    // The host says nothing while it watches: whatever comes is its end.
+    // The host sends nothing while it watches, so any event is its disconnect.
     if (fds[1].revents & ~POLLOUT) return;
     if (fds[0].revents) gather(w, bytes);
     if (!flush_out(w)) return;
@@ -353,7 +357,7 @@ static bool begin(struct watcher *w, const struct request *request, struct failu
   w->inotify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
   if (w->inotify < 0) return fail_errno(failure, errno, path);
   w->recursive = request->number[F_RECURSIVE];
-  // Through its own symlinks; below it none is followed.
+  // Follows symlinks of the requested path; none below it.
   w->root = inotify_add_watch(w->inotify, path, EVENTS & ~(uint32_t)IN_DONT_FOLLOW);
   if (w->root < 0) return fail_errno(failure, errno, path);
   char *real = realpath(path, NULL);
@@ -378,7 +382,7 @@ void serve_watch(int connection, const struct request *request) {
     w->connection = connection;
     if (!begin(w, request, &failure)) send_failure(connection, &failure);
     else if (send_empty(connection, OK)) run(w, bytes);
-    // A checkpoint finds neither the watches nor the connection.
+    // A checkpoint must find neither the watches nor the connection.
     if (w->inotify >= 0) close(w->inotify);
     for (size_t i = 0; i < w->directory_count; i++) free(w->directories[i].path);
     for (size_t i = 0; i < w->queued; i++) clear(&w->queue[i]);

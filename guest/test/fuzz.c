@@ -1,5 +1,6 @@
-// fuzz REQUESTS: damaged vectors and random bytes go through the request decoder, under the sanitizers. The sequence
-// is fixed, so a failure happens again; each payload lies in a block of its exact size, so a step past it is seen.
+// fuzz REQUESTS: sends damaged vectors and random bytes through the request decoder, under the sanitizers.
+// The sequence is fixed, so that a failure is reproducible. Each payload has a block of its exact size, so
+// that an overrun is detected.
 #include <stdint.h>
 
 #include "frame.h"

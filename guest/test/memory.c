@@ -1,4 +1,4 @@
-// memory: which process ends when memory runs out, and how soon the guest looks again.
+// memory: tests which process is killed when memory runs out, and the time until the next check.
 #include "memory.h"
 
 #include <stdio.h>
@@ -31,17 +31,17 @@ static void check(bool good, const char *what) {
 static void check_text(void) {
   const char *text = "MemTotal:    1048576 kB\nAnonPages:       12 kB\nMapped:  7 kB\n";
   check(memory_line(text, "AnonPages:") == 12 * 1024, "a line in the middle");
-  check(memory_line(text, "MemTotal:") == 1048576ULL * 1024, "the first line");
-  check(memory_line(text, "Shmem:") == 0, "a line that is not there");
+  check(memory_line(text, "MemTotal:") == 1048576ULL * 1024, "the first line of the text");
+  check(memory_line(text, "Shmem:") == 0, "a missing line");
   check(memory_line("", "Shmem:") == 0, "no text");
-  check(memory_line("AnonPages:", "AnonPages:") == 0, "a line that is cut off");
+  check(memory_line("AnonPages:", "AnonPages:") == 0, "a truncated line");
 }
 
 static void check_pause(void) {
   check(memory_pause_ms(0) > 0, "a pause without any memory left");
   check(memory_pause_ms(8192ULL * MIB) == 250, "the longest pause");
   check(memory_pause_ms(UINT64_MAX) == 250, "more memory than there is");
-  check(memory_pause_ms(60 * 1000 * 1000) == 10, "a pause that shrinks with what is left");
+  check(memory_pause_ms(60 * 1000 * 1000) == 10, "a pause that shrinks with the free memory");
 }
 
 static void check_victim(void) {
@@ -49,12 +49,12 @@ static void check_victim(void) {
   check(memory_victim(none, 0, MIB).pid == 0, "no process");
   struct candidate two[] = {{.pid = 9, .session = 9, .bytes = 10 * MIB}, {.pid = 7, .session = 7, .bytes = 900 * MIB}};
   struct victim victim = memory_victim(two, 2, 1024ULL * MIB);
-  check(victim.pid == 7 && !victim.is_session, "the largest of two");
+  check(victim.pid == 7 && !victim.is_session, "the larger of two");
   struct candidate many[100];
   for (int i = 0; i < 100; i++)
     many[i] = (struct candidate){.pid = 100 + i, .session = i % 2 ? 50 : 60, .bytes = (i % 2 ? 10 : 11) * MIB};
   victim = memory_victim(many, 100, 1024ULL * MIB);
-  check(victim.pid == 60 && victim.is_session, "the session that has most, of small processes");
+  check(victim.pid == 60 && victim.is_session, "the session with the most memory, of small processes");
   many[3].bytes = 500 * MIB;
   pid_t large = many[3].pid;
   victim = memory_victim(many, 100, 1024ULL * MIB);
@@ -73,7 +73,7 @@ static void check_bomb(void) {
 }
 
 static void check_processes(void) {
-  check(memory_of_processes(100) == 0 && memory_of_processes(1128) == 1000ULL * MIB, "what the headroom covers");
+  check(memory_of_processes(100) == 0 && memory_of_processes(1128) == 1000ULL * MIB, "processes that the headroom covers");
 }
 
 int main(void) {

@@ -1,4 +1,4 @@
-// vectors REQUESTS REPLIES: the guest's codec says what the golden vectors say, and the ring keeps its promises.
+// vectors REQUESTS REPLIES: compares the guest's codec with the golden vectors, and checks the ring.
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -33,7 +33,7 @@ static void check_request(const char *line) {
   check(find_text(line, "text", wanted, sizeof wanted) && !strcmp(got, wanted), name, got);
 }
 
-// What the guest says, built by the functions that build it there.
+// Builds a reply with the functions that the guest uses.
 static void build_reply(struct reply *reply, const char *name) {
   if (!strcmp(name, "pong")) {
     reply_begin(reply, PONG);
@@ -91,7 +91,7 @@ static void for_each_line(const char *path, void (*visit)(const char *line)) {
   if (file) fclose(file);
 }
 
-// Every byte says its own offset, so whatever is read can be checked against where it claims to be from.
+// Every byte depends on its offset, so that a reader can verify the offset of each byte.
 static unsigned char byte_at(uint64_t offset) { return (unsigned char)(offset * 31 + (offset >> 8)); }
 
 static void check_ring(uint32_t largest) {
@@ -105,24 +105,24 @@ static void check_ring(uint32_t largest) {
     uint32_t length = 1 + (uint32_t)(random % largest);
     for (uint32_t i = 0; i < length; i++) bytes[i] = byte_at(ring.written + i);
     ring_append(&ring, 1 + (random >> 40) % 2, bytes, length);
-    // a reader that falls behind, catches up, and falls behind again
+    // The reader falls behind, catches up, and falls behind again.
     for (int i = 0; (random >> 50) % 3 == 0 && i < 5; i++) {
       uint8_t stream;
       uint64_t before = at;
       uint32_t got = ring_read(&ring, &cursor, &at, &stream, bytes, 1 + (uint32_t)(random >> 20) % RECORD_LIMIT);
       bool good = (before == at || at == ring.dropped) && at + got <= ring.written;
       for (uint32_t j = 0; j < got; j++) good = good && bytes[j] == byte_at(at + j);
-      if (!good) check(false, "ring", "other bytes than were written");
+      if (!good) check(false, "ring", "returns other bytes than were written");
       at += got;
     }
   }
-  check(ring.capacity <= RING_LIMIT, "ring", "too much memory");
+  check(ring.capacity <= RING_LIMIT, "ring", "uses too much memory");
   check(largest < 100 || ring.dropped > 0, "ring", "never wrapped");
   struct ring_cursor fresh = {0};
   uint64_t offset = 0;
   uint8_t stream;
   for (uint32_t got; (got = ring_read(&ring, &fresh, &offset, &stream, bytes, sizeof bytes)) > 0;) offset += got;
-  check(offset == ring.written, "ring", "does not read to its end");
+  check(offset == ring.written, "ring", "does not return the last bytes");
   ring_free(&ring);
 }
 

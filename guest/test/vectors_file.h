@@ -1,4 +1,5 @@
-// The golden vectors as C reads them: JSON with one vector per line and no escapes in what is looked for here.
+// Reads the golden vectors in C: JSON with one vector per line, and without escapes in the fields that are
+// read.
 #ifndef KONTOR_VECTORS_FILE_H
 #define KONTOR_VECTORS_FILE_H
 
@@ -6,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Copies the text of `"name": "..."` out of a line; false where the line has none.
+// Copies the text of `"name": "..."` out of a line. False if the line has no such name.
 static inline int find_text(const char *line, const char *name, char *text, size_t size) {
   char key[64];
   snprintf(key, sizeof key, "\"%s\": \"", name);

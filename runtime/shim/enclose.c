@@ -71,7 +71,8 @@ struct enclosure {
     char **program;
 };
 
-/* Limits beyond those of all our user namespaces (namespaces(7)): a step makes mount, pid, IPC and UTS namespaces. */
+/* Limits in addition to those of every user namespace (namespaces(7)): a step makes mount, pid, IPC and UTS
+ * namespaces. */
 static const char *const sysctls[][2] = {
     {"max_net_namespaces", "0"},
     {"max_cgroup_namespaces", "0"},
@@ -80,7 +81,7 @@ static const char *const sysctls[][2] = {
 };
 
 static const char *const devices[] = {"null", "zero", "full", "random", "urandom", "tty"};
-/* Debian's directories of the certificates that the host trusts; links lead from the first to the second. */
+/* Debian's directories of trusted certificates. Links lead from the first directory to the second. */
 static const char *const certificates[] = {"etc/ssl/certs", "etc/ca-certificates"};
 static const char *const links[] = {"bin", "sbin", "lib", "lib32", "lib64", "libx32"};
 static const char *const empty[] = {"dev/shm", "dev/pts", "dev/mqueue", "proc", "sys", "root", "run", "tmp", "var/tmp"};
@@ -122,7 +123,7 @@ static void make_link(const char *target, const char *path) {
     own(path);
 }
 
-/* Bind-mounts the host's file or directory. Its owner has no id in the user namespace. */
+/* Bind-mounts the host's file or directory. The owner has no id in the user namespace. */
 static void share_at(const char *path, const char *from, unsigned long attributes) {
     int tree = clone_mount(from, 0);
     set_attributes(tree, attributes, -1, from);
@@ -189,7 +190,7 @@ static void mount_kernel_views(void) {
     const char *cgroups = "sys/fs/cgroup";
     if (mount("proc", "proc", "proc", flags, NULL)) fail("mount", "proc");
     if (mount("sysfs", "sys", "sysfs", flags | MS_RDONLY, NULL)) fail("mount", "sysfs");
-    /* runc expects a mount here, and a host with cgroup v1 alone has none. */
+    /* runc expects a cgroup2 mount here. A host with cgroup v1 alone has none. */
     if (mount("cgroup2", cgroups, "cgroup2", flags, NULL)) fail("mount", "cgroup2");
     if (mount(NULL, cgroups, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | flags, NULL)) fail("remount", "cgroup2");
 }
@@ -208,14 +209,13 @@ static void enter_network(const char *netns) {
     close(fd);
 }
 
-/* Runs as the host's root, so that the user namespace never sees the old root. */
+/* Runs as root of the host, so that the user namespace never sees the old root. */
 static void enter_root(struct enclosure *enclosure, int userns) {
     for (int i = 0; i < enclosure->directory_count; i++) {
         struct directory *each = &enclosure->directories[i];
         each->tree = clone_directory(each->from);
-        /*
-         * nosuid and nodev would be locked, and runc 1.1 remounts binds without them. Device nodes do not work anyway.
-         */
+        /* nosuid and nodev would be locked, and runc 1.1 remounts bind mounts without them. Device nodes do
+         * not work anyway. */
         set_attributes(each->tree, each->writable ? 0 : MOUNT_ATTR_RDONLY, userns, each->from);
     }
     enter_network(enclosure->netns);
@@ -234,7 +234,7 @@ static void enter_root(struct enclosure *enclosure, int userns) {
     if (syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/")) fail("enter", "the new root");
 }
 
-/* The parent may end before prctl takes effect; its end of the pipe is closed then. */
+/* The parent may end before prctl takes effect. The parent's end of the pipe is closed then. */
 static void end_with_parent(int parent) {
     struct pollfd poller = {.fd = parent};
     if (prctl(PR_SET_PDEATHSIG, SIGKILL)) fail("set", "the parent-death signal");
@@ -254,7 +254,7 @@ static void enter_users(int userns, int parent) {
         /* Older kernels lack some of these files. */
         if (access(path, F_OK) == 0) write_file(path, sysctls[i][1]);
     }
-    /* A kernel without keys has no keyring to leave. */
+    /* A kernel without key support has no keyring to leave. */
     if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0 && errno != ENOSYS) fail("join", "a session keyring");
     if (sethostname("builder", strlen("builder"))) fail("set", "the host name");
 }
@@ -284,7 +284,7 @@ static int enclose(struct enclosure *enclosure) {
     owner = enclosure->first;
     int userns = make_userns(enclosure->first, USERS);
     if (pipe2(alive, O_CLOEXEC) || pipe2(failure, O_CLOEXEC)) fail("pipe", "");
-    /* The procfs belongs to the host's user namespace: readable here, and not writable. */
+    /* The procfs belongs to the host's user namespace: the program can read it, but not write to it. */
     if (unshare(CLONE_NEWPID)) fail("unshare", "processes");
     pid_t program = fork();
     if (program < 0) fail("fork", "");
@@ -301,7 +301,7 @@ static int enclose(struct enclosure *enclosure) {
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
 }
 
-/* Returns the number of words the option takes; 0 for one that is unknown, or one too many. */
+/* Returns the number of words that the option takes. 0 for an unknown option, or for one beyond the limit. */
 static int parse_option(struct enclosure *enclosure, char **words) {
     const char *name = words[0], *value = words[1];
     bool writable = !strcmp(name, "--write");

@@ -1,4 +1,4 @@
 #pragma once
 
-/* `arguments` follow the word `enclose`. The exit code, or -1 for words that it does not know. */
+/* `arguments` follow the word `enclose`. Returns the exit code, or -1 for unknown arguments. */
 int enclose_main(int count, char **arguments);

@@ -1,7 +1,5 @@
-/*
- * Refuses the system calls that no builder and no build step needs (seccomp(2)). A step also has the stricter filter of
- * the apps; this filter protects against the builder itself, which parses a tenant's files.
- */
+/* Refuses the system calls that no builder and no build step needs (seccomp(2)). Steps also have the stricter
+ * filter of the apps. This filter restricts the builder itself, which parses a tenant's files. */
 #define _GNU_SOURCE
 #include "filter.h"
 
@@ -65,7 +63,7 @@ static const int refused[] = {
 #endif
 };
 
-/* A step's own mount, pid, IPC and UTS namespaces remain: runc makes them. */
+/* Mount, pid, IPC and UTS namespaces remain allowed, because runc makes them for each step. */
 enum { REFUSED_NAMESPACES = CLONE_NEWUSER | CLONE_NEWCGROUP | CLONE_NEWNET };
 enum { REFUSED_COUNT = sizeof refused / sizeof *refused, X32_BIT = 0x40000000 };
 
@@ -90,7 +88,7 @@ void install_filter(void) {
         ADD(IF(BPF_JEQ, (unsigned)refused[i], 0, 1));
         ADD(ERROR(EPERM));
     }
-    /* clone3's flags lie in memory, which a filter cannot read; libraries fall back to clone. */
+    /* clone3's flags are in memory, which a filter cannot read. Libraries fall back to clone. */
     ADD(IF(BPF_JEQ, SYS_clone3, 0, 1));
     ADD(ERROR(ENOSYS));
     ADD(IF(BPF_JEQ, SYS_clone, 1, 0));

@@ -1,17 +1,17 @@
 /*
- *     kontor-shim keep --listen ADDRESS:PORT … -- PROGRAM [ARGUMENT…]
+ * kontor-shim keep --listen ADDRESS:PORT … -- PROGRAM [ARGUMENT…]
  *
- * Keeps a server's doors open while the server itself is replaced: it binds the sockets, hands them down from descriptor
- * 3 on as systemd does (LISTEN_FDS and LISTEN_PID, sd_listen_fds(3)), and starts PROGRAM again when that ends without
- * having been asked to. Who connects meanwhile is not refused but waits in the sockets' own queues.
+ * Keeps a server's listening sockets open while the server is replaced. It binds the sockets and passes them
+ * as descriptors 3 and up, as systemd does (LISTEN_FDS and LISTEN_PID, sd_listen_fds(3)). It restarts PROGRAM
+ * after an unrequested exit. New connections wait in the sockets' queues meanwhile.
  *
- *  - SIGTERM and SIGINT are passed on; with the program's end this ends as well.
- *  - SIGHUP is passed on, and what ends of it is started again: a restart.
- *  - SIGUSR1 ends the program as SIGHUP does, and delays the next start for as long as the sender lives: an upgrade
- *    works on the database meanwhile. SIGHUP starts the program at once. A sender that is killed delays nothing.
- *  - A program that ends by itself with 0 was asked to by somebody else (`kontor down`): that is the end too.
- *  - One that fails before it has ever lived for SETTLED_S cannot start at all, and is not tried again. After a restart
- *    it is: the program before it could start.
+ * - SIGTERM and SIGINT are forwarded. When the program ends, this process ends too.
+ * - SIGHUP is forwarded, and the program is started again after its end: a restart.
+ * - SIGUSR1 ends the program as SIGHUP does, and delays the next start while the sender lives: an upgrade
+ *   changes the database meanwhile. SIGHUP starts the program at once. A killed sender delays nothing.
+ * - A program that exits with 0 was stopped by another command (`kontor down`), so this process ends too.
+ * - A program that fails before it has ever lived for STABLE_S cannot start at all, and is not retried.
+ *   After a restart it is retried, because the program before it could start.
  */
 #define _GNU_SOURCE
 #include "keep.h"
@@ -32,12 +32,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The kernel takes the smaller of this and net.core.somaxconn. */
-enum { FIRST_FD = 3, MAX_SOCKETS = 8, QUEUE = 4096, SETTLED_S = 10, LONGEST_WAIT_S = 10, HOLD_POLL_MS = 50 };
+/* The kernel uses the smaller of QUEUE and net.core.somaxconn. */
+enum { FIRST_FD = 3, MAX_SOCKETS = 8, QUEUE = 4096, STABLE_S = 10, LONGEST_WAIT_S = 10, HOLD_POLL_MS = 50 };
 
 static int sockets[MAX_SOCKETS], count = 0;
 
-/* `127.0.0.1:80` or `[::1]:80`. */
+/* Listens at an address such as `127.0.0.1:80` or `[::1]:80`. */
 static int listen_at(const char *text) {
     char host[64];
     const char *colon = strrchr(text, ':');
@@ -70,7 +70,7 @@ static int listen_at(const char *text) {
 
 static _Noreturn void become(char **argv, const sigset_t *unblocked) {
     char number[16];
-    /* Up and away first: the numbers they are to have may be those they have. */
+    /* Moves the sockets to high numbers first, because their final numbers may be in use by other sockets. */
     for (int i = 0; i < count; i++) sockets[i] = fcntl(sockets[i], F_DUPFD_CLOEXEC, FIRST_FD + MAX_SOCKETS);
     for (int i = 0; i < count; i++)
         if (dup2(sockets[i], FIRST_FD + i) < 0) _exit(126);
@@ -90,10 +90,10 @@ static time_t now(void) {
     return t.tv_sec;
 }
 
-/* How the program ended, as a shell says it. */
+/* Exit code of the program, in the convention of a shell. */
 static int code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-/* Signals of operators; `holder` is a descriptor of the process that delays the next start, or -1. */
+/* Signals from operators. `holder` is a descriptor of the process that delays the next start, or -1. */
 struct request {
     bool ending, restarting;
     int holder;
@@ -108,7 +108,8 @@ static void note(struct request *request, const siginfo_t *info) {
     request->ending |= info->si_signo == SIGTERM || info->si_signo == SIGINT;
     request->restarting |= info->si_signo == SIGHUP || info->si_signo == SIGUSR1;
     if (info->si_signo == SIGHUP || info->si_signo == SIGUSR1) forget_holder(request);
-    /* A descriptor, and at once: the program takes its time to end, and another process may get the number. */
+    /* Opens a descriptor at once: the program takes time to end, and another process may get the number
+     * meanwhile. */
     if (info->si_signo == SIGUSR1) request->holder = (int)syscall(SYS_pidfd_open, info->si_pid, 0);
 }
 
@@ -135,7 +136,7 @@ static int keep(char **argv) {
     waited = operators;
     sigaddset(&waited, SIGCHLD);
     sigprocmask(SIG_BLOCK, &waited, &before);
-    bool settled = false;
+    bool stable = false;
     for (int failures = 0;;) {
         struct request request = {.holder = -1};
         int status = 0;
@@ -147,18 +148,18 @@ static int keep(char **argv) {
             siginfo_t info;
             int signal = sigwaitinfo(&waited, &info);
             if (signal < 0 || signal == SIGCHLD) continue;
-            /* It is draining already: a second signal would cut it short. */
+            /* The program is draining already: a second signal would cut the drain short. */
             bool passed = signal != SIGUSR1 || !request.restarting;
             note(&request, &info);
             if (passed) kill(program, signal == SIGUSR1 ? SIGHUP : signal);
         }
-        bool lived = now() - started >= SETTLED_S;
-        settled |= lived || request.restarting;
+        bool lived = now() - started >= STABLE_S;
+        stable |= lived || request.restarting;
         if (request.ending ||
-            (!request.restarting && WIFEXITED(status) && (WEXITSTATUS(status) == 0 || !settled)))
+            (!request.restarting && WIFEXITED(status) && (WEXITSTATUS(status) == 0 || !stable)))
             return code_of(status);
         failures = request.restarting || lived ? 0 : failures + 1;
-        fprintf(stderr, "kontor-shim: the server ended (%d); starting it again\n", code_of(status));
+        fprintf(stderr, "kontor-shim: the server exited with %d; restarting it\n", code_of(status));
         int seconds = failures == 0 ? 0 : 1 << (failures < 4 ? failures - 1 : 3);
         if (failures > 0) wait_for_signal((seconds < LONGEST_WAIT_S ? seconds : LONGEST_WAIT_S) * 1000 + 100, &operators, &request);
         wait_for_holder(&operators, &request);

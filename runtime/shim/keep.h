@@ -1,4 +1,5 @@
 #pragma once
 
-/* `arguments` follow the word `keep`. Does not return but with the exit code, or -1 for words that it does not know. */
+/* `arguments` follow the word `keep`. Returns only at the end, with the exit code, or -1 for unknown
+ * arguments. */
 int keep_main(int count, char **arguments);

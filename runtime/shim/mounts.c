@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* glibc of Debian 12 defines these, older versions do not. */
+/* glibc of Debian 12 defines these constants; older versions do not. */
 #ifndef MOUNT_ATTR_IDMAP
 #define MOUNT_ATTR_IDMAP 0x00100000
 #endif
@@ -111,10 +111,8 @@ static void write_map(pid_t pid, const char *which, unsigned long first, unsigne
     write_file(path, map);
 }
 
-/*
- * Sets limits of this process's user namespace (proc_sys_user(5)): inotify instances and watches for each user, and no
- * user namespaces within. A kernel without a limit's file lacks the resource too.
- */
+/* Sets limits of this process's user namespace (proc_sys_user(5)): inotify instances and watches for each
+ * user, and no nested user namespaces. A kernel without a limit's file lacks the resource too. */
 static bool limit_users(void) {
     static const char *const limits[][2] = {
         {"/proc/sys/user/max_inotify_instances", "64"},
@@ -137,7 +135,8 @@ int make_userns(unsigned long first, unsigned long count) {
     pid_t child = fork();
     if (child < 0) fail("fork", "");
     if (child == 0) {
-        /* Keeps root's capabilities through the change of user: with kernel.unprivileged_userns_clone=0 it takes them. */
+        /* Keeps root's capabilities when the user changes. With kernel.unprivileged_userns_clone=0, a user
+         * namespace needs them. */
         prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP);
         bool made = !seteuid((uid_t)first) && !unshare(CLONE_NEWUSER) && limit_users();
         /* Set after the change of user, which clears the signal. */

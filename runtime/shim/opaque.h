@@ -1,4 +1,4 @@
 #pragma once
 
-/* `arguments` follow the word `opaque`. The exit code, or -1 for words that it does not know. */
+/* `arguments` follow the word `opaque`. Returns the exit code, or -1 for unknown arguments. */
 int opaque_main(int count, char **arguments);

@@ -1,26 +1,27 @@
 /*
- * kontor-shim root: a machine's root filesystem of layers, as one mount.
+ * kontor-shim root: mounts a machine's root filesystem, made of layers.
  *
  *     kontor-shim root --at DIRECTORY [--map FIRST:COUNT --users FILE --disk DIRECTORY --netns FILE
  *                      [--volume DIRECTORY]] -- LAYER…
  *
- * The layers, the lowest first, are stacked by overlayfs at DIRECTORY, read-only. With --map it is a machine's own on
- * the host's kernel, whose root is the host's user FIRST:
+ * overlayfs stacks the layers, the lowest first, read-only at DIRECTORY. With --map, the mount belongs to one
+ * machine on the host's kernel, whose root is the host's user FIRST:
  *
- *  - its user namespace is made here, with limits, and is kept as a mount on the file of --users;
- *  - no symlink is followed below `/./` in a layer's path, where builders write;
- *  - the layers are mapped (MOUNT_ATTR_IDMAP), so that many machines share files that root owns;
- *  - what it writes goes to the disk, which belongs to its users as it is;
- *  - /sys is a sysfs of its network namespace, so that it shows neither the host's interfaces nor anybody's control
- *    groups; and there every user may listen on every port and send echo requests, since nobody in a user namespace has
- *    rights over a network namespace that was made outside;
- *  - /persist is the volume, mapped, so that its files are on disk as other machines have them.
+ * - The machine's user namespace is made here, with limits, and is kept as a mount on the file of --users.
+ * - No symlink is followed below `/./` in a layer's path, because builders write there.
+ * - The layers are mapped (MOUNT_ATTR_IDMAP), so that many machines share files that root owns.
+ * - Writes go to the disk, which belongs to the machine's users without a mapping.
+ * - /sys is a sysfs of the machine's network namespace, so it shows neither interfaces of the host nor other
+ *   control groups. There, every user may listen on every port and send echo requests, because no process in
+ *   a user namespace has rights over a network namespace made outside.
+ * - /persist is the volume, mapped, so that its files have the same owners on disk for every machine.
  *
- * All of it is put together in a mount namespace of our own, which goes with us: what stays on the host is the one
- * mount at DIRECTORY, with those two below it, and no layer. There the layers have names of a few bytes, so that all
- * of them fit in the kernel's page of mount options, and a path may hold any character.
+ * The mounts are assembled in a private mount namespace, which ends with this process. The host keeps the
+ * mount at DIRECTORY, with the mounts of /sys and /persist below it, and no layer. The private namespace
+ * gives the layers names of a few bytes. So all of them fit in the kernel's page of mount options, and a path
+ * may contain any character.
  *
- * On failure it prints the error on stderr and exits with 1; nothing is mounted at DIRECTORY then.
+ * On failure it prints the error on stderr and exits with 1; DIRECTORY has no mount then.
  */
 #define _GNU_SOURCE
 #include "root.h"
@@ -60,7 +61,7 @@ static void make_owned(const char *path, unsigned long owner) {
     if (chown(path, (uid_t)owner, (gid_t)owner)) fail("chown", path);
 }
 
-/* In an empty working directory: mounts the overlay on `root`. */
+/* Mounts the overlay on `root`. The working directory must be empty. */
 static void stack(const struct request *request, const int *layers, int disk) {
     char options[MAX_LAYERS * 5 + 128], name[16];
     size_t at = (size_t)sprintf(options, "lowerdir=");
@@ -76,7 +77,7 @@ static void stack(const struct request *request, const int *layers, int disk) {
         attach(disk, "d");
         make_owned("d/upper", request->first);
         make_owned("d/work", request->first);
-        /* Volatile: what a program syncs need not reach a disk that ends with its machine. */
+        /* volatile: a sync of a program need not reach a disk that ends with its machine. */
         sprintf(options + at, ",upperdir=d/upper,workdir=d/work,volatile");
     } else {
         flags |= MS_RDONLY;

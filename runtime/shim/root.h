@@ -1,5 +1,5 @@
 #pragma once
 #include <stdbool.h>
 
-/* `arguments` follow the word `root`. The exit code, or -1 for words that it does not know. */
+/* `arguments` follow the word `root`. Returns the exit code, or -1 for unknown arguments. */
 int root_main(int count, char **arguments);

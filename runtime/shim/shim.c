@@ -1,23 +1,25 @@
 /*
- * kontor-shim: the parent of one machine's processes. Other commands put a root filesystem together (root.c), keep the
- * server's listening sockets (keep.c), enclose an image builder (enclose.c) and mark overlay layers (opaque.c).
+ * kontor-shim: the parent of one machine's processes. Other commands mount a root filesystem (root.c), keep
+ * the server's listening sockets (keep.c), enclose an image builder (enclose.c) and mark overlay layers
+ * (opaque.c).
  *
  *     kontor-shim run --status-fd N [--mask-proc-sys-net] -- PROGRAM [ARGUMENT…]
  *
- * It starts PROGRAM (runsc, runc) with /dev/null as stdin, stdout and stderr, writes how it ended as one line on the
- * status fd, closes that, and stays until the last descendant has ended. It is not the server's child in any way
- * that matters: a server that is killed takes no machine with it.
+ * It starts PROGRAM (runsc, runc) with /dev/null as stdin, stdout and stderr. It writes the program's end as
+ * one line to the status fd, closes that, and stays until the last descendant has ended. It leads its own
+ * session, so a killed server takes no machine with it.
  *
- *  - As the child subreaper (prctl(2)) it inherits the sandbox and the gofer that runsc leaves behind, or PID 1 itself that
- *    runc does, and reaps them at once. Left to PID 1 they can stay zombies for seconds, and everything that waits for a machine's end waits.
- *  - stdio is /dev/null because they hand their own to PID 1 inside: a file here would be a host file that the guest
- *    can fill.
- *  - --mask-proc-sys-net: runsc takes a network namespace that shows /proc/sys/net/core/rmem_default for the host's
- *    and refuses to start; kernels since 6.17 show it in all of them. PROGRAM then runs in a mount namespace of its
- *    own with an empty directory over /proc/sys/net. Only PROGRAM does: were the shim in it too, it would hold every
- *    other machine's disk mounted for as long as it lives.
+ * - It is the child subreaper (prctl(2)), so it inherits the sandbox and the gofer of runsc, or PID 1 of runc, and
+ *   reaps them at once. The host's PID 1 can leave them as zombies for seconds, and every wait for a
+ *   machine's end would be longer.
+ * - stdio is /dev/null because runsc and runc pass their own to PID 1 of the machine. Otherwise a guest could
+ *   fill a file of the host.
+ * - --mask-proc-sys-net: runsc takes a network namespace with /proc/sys/net/core/rmem_default for the host's,
+ *   and refuses to start. Kernels since 6.17 show this file in every namespace. So PROGRAM runs in its own
+ *   mount namespace with an empty directory over /proc/sys/net. The shim stays outside: otherwise it would
+ *   keep the disks of all other machines mounted for its whole life.
  *
- * Status line: "exit CODE", "signal NUMBER" or "error WHAT ERRNO" (PROGRAM was never started).
+ * Status line: "exit CODE", "signal NUMBER" or "error STEP ERRNO" (PROGRAM was never started).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -37,13 +39,13 @@
 #include "opaque.h"
 #include "root.h"
 
-/* What the child writes when it cannot come as far as PROGRAM. */
+/* Written by the child when it fails before PROGRAM starts. */
 struct failure {
     char what[24];
     int error;
 };
 
-static void say(int fd, const char *line) {
+static void write_status(int fd, const char *line) {
     /* The reader may be gone: the server can be killed while a machine starts. */
     if (write(fd, line, strlen(line)) < 0) return;
 }
@@ -76,7 +78,7 @@ static void report(int status_fd, int failure_fd, int status) {
         snprintf(line, sizeof line, "signal %d\n", WTERMSIG(status));
     else
         snprintf(line, sizeof line, "exit %d\n", WEXITSTATUS(status));
-    say(status_fd, line);
+    write_status(status_fd, line);
 }
 
 static int usage(void) {
@@ -111,11 +113,11 @@ int main(int argc, char **argv) {
     }
     if (at + 1 >= argc || status_fd < 3) return usage();
 
-    setsid(); /* fails only where we lead a session already */
+    setsid(); /* fails only if this process already leads a session */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return 1;
-    /* "/" so that no directory of the server's is kept busy by a machine. */
+    /* The working directory is "/", so that a machine keeps no directory of the server busy. */
     if (chdir("/") != 0) return 1;
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0) return 1;
@@ -125,7 +127,7 @@ int main(int argc, char **argv) {
     if (pipe2(failure, O_CLOEXEC) != 0) return 1;
     pid_t program = fork();
     if (program < 0) {
-        say(status_fd, "error fork 0\n");
+        write_status(status_fd, "error fork 0\n");
         return 1;
     }
     if (program == 0) become_program(failure[1], mask, argv + at + 1);

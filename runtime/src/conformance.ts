@@ -1,6 +1,6 @@
 /**
- * What every driver promises, as tests. A driver's own test file calls `conformance` with a way to make one; what only
- * a real machine can promise stands under `can`.
+ * Tests that every driver passes. A driver's own test file calls `conformance` with a function that makes a
+ * driver. Tests that need a real machine run only with the matching field of `can`.
  */
 import { constants } from "node:os";
 import { randomBytes } from "node:crypto";
@@ -30,26 +30,26 @@ import {
 } from "./driver.ts";
 
 export interface Conformant {
-  /** Open. */
+  /** An opened driver. */
   driver: Driver;
   /** Id of an image with a shell and coreutils. */
   image: string;
-  /** Of every machine of these tests. */
+  /** Isolation of every machine of these tests. */
   isolation?: Isolation;
-  /** The directories of an image with a shell and coreutils. */
+  /** Layer directories of an image with a shell and coreutils. */
   layers: string[];
-  /** Closes nothing, and opens another driver on the same state. */
+  /** Opens another driver on the same state, and leaves the first one open. */
   again: () => Promise<Driver>;
-  /** Closes the driver and removes all that the tests left. */
+  /** Closes the driver and deletes everything that the tests left. */
   dispose: () => Promise<void>;
 }
 
 export interface Abilities {
-  /** Machines have a kernel, a hostname and users of their own. */
+  /** Machines have their own kernel, hostname and users. */
   isolation: boolean;
-  /** Machines can be checkpointed, and images captured of them; their host name can change. */
+  /** Machines can be checkpointed and captured as images, and their hostname can change. */
   checkpoints: boolean;
-  /** A restored machine's processes go on where the checkpoint found them. */
+  /** Processes of a restored machine continue from the checkpoint. */
   processesContinue: boolean;
 }
 
@@ -76,7 +76,7 @@ export function machineSpec(image: string, change: Partial<MachineSpec> = {}): M
   };
 }
 
-/** Runs to the end and gives back all output. */
+/** Runs the command to its end and returns all output. */
 export async function execute(
   driver: Driver,
   id: MachineId,
@@ -121,10 +121,10 @@ async function contentOf(
 }
 
 export function conformance(name: string, make: () => Promise<Conformant>, can: Abilities): void {
-  describe(`${name}: what every driver promises`, () => {
+  describe(`${name} passes the driver tests`, () => {
     let subject: Conformant;
     let driver: Driver;
-    /** One machine for the tests that leave it as it was. */
+    /** A machine for tests that do not change it. */
     let shared: MachineId;
 
     beforeAll(async () => {
@@ -151,7 +151,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       return spec;
     }
 
-    /** A name below a directory of the test's own, where nothing is yet. */
+    /** Returns an unused path below a new directory of the test. */
     async function emptyPlace(): Promise<string> {
       const parent = await mkdtemp(join(tmpdir(), "kontor-checkpoint-"));
       onTestFinished(() => rm(parent, { recursive: true }));
@@ -164,7 +164,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       (await execute(driver, id, spec, stdin)).stdout.toString();
 
     describe("life", () => {
-      test("a machine that was created answers, is listed, and is gone once removed", async () => {
+      test("creates a machine that answers and is listed, and removes it", async () => {
         const spec = await boot();
         await driver.guest(spec.id).ping();
         expect((await driver.list()).find(({ id }) => id === spec.id)).toEqual({
@@ -178,33 +178,33 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(() => driver.guest(spec.id)).toThrow(expect.objectContaining({ kind: "not_found" }));
       });
 
-      test("the same id cannot be created twice", async () => {
+      test("rejects a second create of one id", async () => {
         const again = driver.create(specOf({ id: shared }));
         expect(await failureKind(again)).toBe("already_exists");
         await expect(driver.guest(shared).ping()).resolves.toBeUndefined();
       });
 
-      test("an image that is not there is named as missing, and leaves no machine", async () => {
+      test("reports a missing image, and leaves no machine", async () => {
         const spec = machineSpec("no-such-image");
         expect(await failureKind(driver.create(spec))).toBe("not_found");
         expect(await stateOf(spec.id)).toBeUndefined();
       });
 
-      test("a machine that was removed can be created again under the same id at once", async () => {
+      test("creates a machine again under the id of a removed one", async () => {
         const spec = await boot();
         await driver.remove(spec.id);
         await driver.create(spec);
         expect(await stateOf(spec.id)).toBe("running");
       });
 
-      test("a machine that could not be created can be created again under the same id", async () => {
+      test("creates a machine again under an id whose create failed", async () => {
         const spec = machineSpec("no-such-image");
         await failureKind(driver.create(spec));
         await boot({ id: spec.id });
         expect(await stateOf(spec.id)).toBe("running");
       });
 
-      test("machines created and removed at the same time do not disturb each other", async () => {
+      test("creates and removes machines concurrently", async () => {
         const specs = await Promise.all([boot(), boot(), boot()]);
         const answers = await Promise.all(specs.map(({ id }) => out(id, `printf ${id}`)));
         expect(answers).toEqual(specs.map(({ id }) => id));
@@ -212,7 +212,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         await expect(driver.guest(shared).ping()).resolves.toBeUndefined();
       });
 
-      test("verbs on a machine that is not there say so, but remove succeeds", async () => {
+      test("rejects each verb on a missing machine, except remove", async () => {
         const id = machineId();
         expect(await failureKind(driver.freeze(id))).toBe("not_found");
         expect(await failureKind(driver.thaw(id))).toBe("not_found");
@@ -221,7 +221,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         await driver.remove(id);
       });
 
-      test("remove works in every state and twice, and its exit is reported once", async () => {
+      test("removes a machine in every state, also twice, and reports its exit once", async () => {
         const exits: [MachineId, MachineExit["reason"]][] = [];
         driver.onExit((id, exit) => exits.push([id, exit.reason]));
         const [running, frozen] = await Promise.all([boot(), boot()]);
@@ -232,7 +232,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         }
       });
 
-      test("a process that runs while its machine is removed ends with machine_died", async () => {
+      test("ends a process with machine_died when its machine is removed", async () => {
         const { id } = await boot();
         const running = await driver.guest(id).spawn({ shell: "sleep 60", onDisconnect: "kill" });
         const ended = failureKind(Promise.all([collect(running), running.exit]));
@@ -240,7 +240,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await ended).toBe("machine_died");
       });
 
-      test("stats are of this machine", async () => {
+      test("reports the stats of the machine itself", async () => {
         const stats = await driver.stats(shared);
         expect(stats.at).toBeInstanceOf(Date);
         for (const reading of [
@@ -256,7 +256,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         }
       });
 
-      test("facts name the driver and the host", async () => {
+      test("reports facts with the driver's name and the host", async () => {
         const facts = await driver.facts();
         expect(facts.driver).toMatch(driver.name);
         expect(facts.vcpus).toBeGreaterThan(0);
@@ -273,7 +273,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         env: { OWNER: "somebody" },
       };
 
-      test("a claimed machine has the claim's limits, network, hostname and environment", async () => {
+      test("applies limits, network, hostname and environment when a machine is claimed", async () => {
         const spec = await boot();
         await driver.freeze(spec.id);
         await driver.claim(spec.id, claim);
@@ -289,7 +289,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
           expect(await out(spec.id, "cat /proc/sys/kernel/hostname")).toBe(`${claim.hostname}\n`);
       });
 
-      test("a claim can be repeated, and one of an earlier generation is refused", async () => {
+      test("accepts a repeated claim, and rejects one of an earlier generation", async () => {
         const { id } = await boot();
         await driver.claim(id, claim);
         await driver.claim(id, claim);
@@ -297,7 +297,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await out(id, 'printf "$OWNER"')).toBe("somebody");
       });
 
-      test("a frozen machine does nothing until it is thawed, and goes on where it was", async () => {
+      test("stops a frozen machine until it is thawed, then continues it", async () => {
         const { id } = await boot();
         const running = await driver
           .guest(id)
@@ -318,7 +318,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await out(id, "printf alive")).toBe("alive");
       });
 
-      test("what is asked of a frozen machine is answered after the thaw", async () => {
+      test("holds a request to a frozen machine until the thaw", async () => {
         const { id } = await boot();
         await driver.freeze(id);
         const answer = out(id, "printf thawed");
@@ -326,7 +326,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await answer).toBe("thawed");
       });
 
-      test("limits and network mode can be changed while the machine runs", async () => {
+      test("changes limits and network mode while the machine runs", async () => {
         const { id } = await boot();
         const resources = { vcpus: 2, memoryBytes: 768 * MIB, maxProcesses: 300 };
         await driver.setResources(id, resources);
@@ -337,7 +337,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
     });
 
     test.skipIf(can.checkpoints)(
-      "a machine that cannot be written down says so, to who would checkpoint, capture or restore it, and runs on",
+      "rejects checkpoint, capture and restore of a machine that cannot be checkpointed, and keeps it running",
       async () => {
         const [{ id }, directory] = [await boot(), await emptyPlace()];
         expect(await failureKind(driver.checkpoint(id, directory))).toBe("not_checkpointable");
@@ -349,14 +349,14 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
     );
 
     describe.runIf(can.checkpoints)("checkpoint and restore", () => {
-      async function restored(from: MachineSpec, directory: string, change: Partial<MachineSpec> = {}) {
+      async function bootRestored(from: MachineSpec, directory: string, change: Partial<MachineSpec> = {}) {
         const spec = { ...from, id: machineId(), ...change };
         onTestFinished(() => driver.remove(spec.id));
         await driver.restore(spec, directory);
         return spec;
       }
 
-      test("a restored machine has its files, under another id, with the spec's environment", async () => {
+      test("restores a machine with its files, under another id, with the spec's environment", async () => {
         const [spec, directory] = [await boot(), await emptyPlace()];
         await execute(driver, spec.id, "mkdir deep; echo kept > deep/kept; echo gone > gone; mv gone moved");
         const checkpoint = await driver.checkpoint(spec.id, directory);
@@ -367,13 +367,13 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         });
         expect(await stateOf(spec.id)).toBe("frozen");
         await driver.remove(spec.id);
-        const { id } = await restored(spec, directory, { env: { BASE: "again" } });
+        const { id } = await bootRestored(spec, directory, { env: { BASE: "again" } });
         expect(await out(id, 'cat deep/kept; ls; printf "$BASE"')).toBe("kept\ndeep\nmoved\nagain");
         await execute(driver, id, "rm deep/kept; mv moved gone; echo new > deep/kept");
         expect(await out(id, "cat deep/kept gone; ls")).toBe("new\ngone\ndeep\ngone\n");
       });
 
-      test("a checkpointed machine goes on where it was once it is thawed", async () => {
+      test("continues a checkpointed machine after a thaw", async () => {
         const [spec, directory] = [await boot(), await emptyPlace()];
         await execute(driver, spec.id, "echo before > file");
         await driver.checkpoint(spec.id, directory);
@@ -382,29 +382,29 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await out(spec.id, "cat file")).toBe("before\n");
       });
 
-      test("a frozen machine can be checkpointed", async () => {
+      test("checkpoints a frozen machine", async () => {
         const [spec, directory] = [await boot(), await emptyPlace()];
         await driver.freeze(spec.id);
         await driver.checkpoint(spec.id, directory);
         await driver.remove(spec.id);
-        await restored(spec, directory);
+        await bootRestored(spec, directory);
       });
 
-      test("one checkpoint makes many machines that do not disturb each other", async () => {
+      test("restores many independent machines from one checkpoint", async () => {
         const [spec, directory] = [await boot(), await emptyPlace()];
         await execute(driver, spec.id, "echo common > common");
         await driver.checkpoint(spec.id, directory);
         await driver.thaw(spec.id);
-        const twins = await Promise.all([restored(spec, directory), restored(spec, directory)]);
+        const twins = await Promise.all([bootRestored(spec, directory), bootRestored(spec, directory)]);
         await Promise.all(twins.map(({ id }) => execute(driver, id, `echo ${id} > own`)));
         for (const { id } of twins) expect(await out(id, "cat common own")).toBe(`common\n${id}\n`);
         expect(await out(spec.id, "ls")).toBe("common\n");
       });
 
-      test("a machine that goes on after its checkpoint answers who asks meanwhile, and was written as it stood", async () => {
+      test("answers requests while a resumed checkpoint is still written, and saves the earlier state", async () => {
         const [spec, directory] = [await boot(), await emptyPlace()];
         await execute(driver, spec.id, "echo before > file");
-        const writing = driver.checkpoint(spec.id, directory, { goesOn: true });
+        const writing = driver.checkpoint(spec.id, directory, { keepRunning: true });
         let isWritten = false;
         const answers = (async () => {
           const said = new Set<string>();
@@ -418,15 +418,15 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(["before\n", "interrupted"]).toEqual(expect.arrayContaining([...(await answers)]));
         expect(checkpoint.files.length).toBeGreaterThan(0);
         await execute(driver, spec.id, "echo after > file");
-        const { id } = await restored(spec, directory);
+        const { id } = await bootRestored(spec, directory);
         expect(await out(id, "cat file")).toBe("before\n");
         expect(await out(spec.id, "cat file")).toBe("after\n");
-        await driver.checkpoint(spec.id, `${directory}-again`, { goesOn: true });
+        await driver.checkpoint(spec.id, `${directory}-again`, { keepRunning: true });
         expect(await out(spec.id, "cat file")).toBe("after\n");
       });
 
       test.runIf(can.isolation)(
-        "five machines of one checkpoint go on by themselves, each with a name, an id and random numbers of its own",
+        "gives five machines of one checkpoint their own names, machine ids and random numbers",
         async () => {
           const [spec, directory] = [await boot({ hostname: "model" }), await emptyPlace()];
           const { id } = spec;
@@ -436,9 +436,11 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
             `setsid bash -c 'n=0; while :; do n=$((n + 1)); echo $n >> counts; sleep 0.02; done' >/dev/null 2>&1 &
              until [ -s counts ]; do sleep 0.01; done`,
           );
-          await driver.checkpoint(id, directory, { goesOn: true, isLasting: false });
+          await driver.checkpoint(id, directory, { keepRunning: true, isDurable: false });
           const names = ["one", "two", "three", "four", "five"];
-          const twins = await Promise.all(names.map((hostname) => restored(spec, directory, { hostname })));
+          const twins = await Promise.all(
+            names.map((hostname) => bootRestored(spec, directory, { hostname })),
+          );
           await driver.guest(id).writeFile("/workspace/own", Buffer.from("model"), { mode: 0o644, ...ROOTS });
           const facts =
             "cat /proc/sys/kernel/hostname /etc/hostname /etc/machine-id; ls; head -c 16 /dev/urandom | od -An -tx1";
@@ -463,7 +465,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       );
 
       test.runIf(can.isolation)(
-        "what was under way when a machine was written down is told so, and can be asked again",
+        "interrupts requests in flight at a checkpoint, and accepts them again",
         async () => {
           const [{ id }, directory] = [await boot(), await emptyPlace()];
           await driver
@@ -471,14 +473,14 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
             .startCommand({ id: "cmd_goes_on", shell: "while :; do date; sleep 0.05; done" });
           const running = await driver.guest(id).spawn({ shell: "sleep 60", onDisconnect: "run_on" });
           const ended = failureKind(Promise.all([collect(running), running.exit]));
-          await driver.checkpoint(id, directory, { goesOn: true });
+          await driver.checkpoint(id, directory, { keepRunning: true });
           expect(await ended).toBe("interrupted");
           expect(await driver.guest(id).getCommand("cmd_goes_on")).toMatchObject({ status: "running" });
           expect(await out(id, "pgrep -c -x sleep || true")).not.toBe("0\n");
         },
       );
 
-      test("a checkpoint that fails leaves the machine running and nothing on the disk", async () => {
+      test("keeps the machine running and leaves no files when a checkpoint fails", async () => {
         const { id } = await boot();
         await execute(driver, id, "echo here > here");
         const directory = await emptyPlace();
@@ -489,18 +491,18 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         await driver.checkpoint(id, directory);
       });
 
-      test("what is no whole checkpoint is not restored, and leaves no machine", async () => {
+      test("rejects an incomplete checkpoint, and leaves no machine", async () => {
         const spec = specOf();
         expect(await failureKind(driver.restore(spec, await emptyPlace()))).toBe("not_restorable");
         expect(await stateOf(spec.id)).toBeUndefined();
       });
 
       test.runIf(can.processesContinue)(
-        "processes go on exactly where they were, with their memory, open files and pipes",
+        "continues processes after a restore with their memory, open files and pipes",
         async () => {
           const [spec, directory] = [await boot(), await emptyPlace()];
           const { id } = spec;
-          // Counts what it is told over a pipe, in a variable, into a file that has no name any more.
+          // Counts lines that arrive over a pipe: in a variable, and in a file without a name.
           await execute(
             driver,
             id,
@@ -512,7 +514,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
           );
           await driver.checkpoint(id, directory);
           await driver.remove(id);
-          const again = await restored(spec, directory);
+          const again = await bootRestored(spec, directory);
           await execute(
             driver,
             again.id,
@@ -525,30 +527,25 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         },
       );
 
-      test.runIf(can.processesContinue)(
-        "a terminal goes on after a restore, with what it showed",
-        async () => {
-          const [spec, directory] = [await boot(), await emptyPlace()];
-          const shell = "echo before; read line; echo after $line; stty size; exit 4";
-          await driver
-            .guest(spec.id)
-            .startCommand({ id: "pty_kept", shell, terminal: { cols: 80, rows: 24 } });
-          await driver.guest(spec.id).followCommand("pty_kept", 0).next();
-          await driver.checkpoint(spec.id, directory);
-          await driver.remove(spec.id);
-          const guest = driver.guest((await restored(spec, directory)).id);
-          await guest.resizeCommand("pty_kept", { cols: 70, rows: 20 });
-          await guest.writeCommandStdin("pty_kept", Buffer.from("typed\n"), false);
-          const ended = async () => (await guest.getCommand("pty_kept")).exitCode;
-          await expect.poll(ended, { timeout: 10_000 }).toBe(4);
-          const { chunks } = await guest.commandLogs("pty_kept", 0, MIB);
-          const text = Buffer.concat(chunks.map(({ data }) => data)).toString();
-          expect(text).toBe("before\r\ntyped\r\nafter typed\r\n20 70\r\n");
-        },
-      );
+      test.runIf(can.processesContinue)("continues a terminal after a restore, with its output", async () => {
+        const [spec, directory] = [await boot(), await emptyPlace()];
+        const shell = "echo before; read line; echo after $line; stty size; exit 4";
+        await driver.guest(spec.id).startCommand({ id: "pty_kept", shell, terminal: { cols: 80, rows: 24 } });
+        await driver.guest(spec.id).followCommand("pty_kept", 0).next();
+        await driver.checkpoint(spec.id, directory);
+        await driver.remove(spec.id);
+        const guest = driver.guest((await bootRestored(spec, directory)).id);
+        await guest.resizeCommand("pty_kept", { cols: 70, rows: 20 });
+        await guest.writeCommandStdin("pty_kept", Buffer.from("typed\n"), false);
+        const readExitCode = async () => (await guest.getCommand("pty_kept")).exitCode;
+        await expect.poll(readExitCode, { timeout: 10_000 }).toBe(4);
+        const { chunks } = await guest.commandLogs("pty_kept", 0, MIB);
+        const text = Buffer.concat(chunks.map(({ data }) => data)).toString();
+        expect(text).toBe("before\r\ntyped\r\nafter typed\r\n20 70\r\n");
+      });
 
       test.runIf(can.processesContinue)(
-        "twenty checkpoints and restores in a row lose nothing",
+        "loses nothing over twenty checkpoints and restores",
         async () => {
           let spec = await boot();
           await execute(
@@ -566,7 +563,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
             );
             await driver.checkpoint(spec.id, directory);
             await driver.remove(spec.id);
-            spec = await restored(spec, directory);
+            spec = await bootRestored(spec, directory);
             const count = Number(await out(spec.id, "sleep 0.05; cat count"));
             expect(count).toBeGreaterThan(last);
             last = count;
@@ -586,7 +583,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         return { directory: await emptyPlace(), sizeBytes: 64 * MIB, isNew: true };
       }
 
-      test("what one machine wrote to a volume the next one finds, and nobody else", async () => {
+      test("shows the files of a volume to its next machine, and to no other", async () => {
         const volume = await newVolume();
         const first = await boot({ volume });
         const other = await boot();
@@ -598,7 +595,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect((await driver.list()).find(({ id }) => id === second.id)?.spec?.volume?.isNew).toBe(false);
       });
 
-      test("a volume that is made again keeps what is in it", async () => {
+      test("keeps the files of a volume when it is made again", async () => {
         const volume = await newVolume();
         const { id } = await boot({ volume });
         await execute(driver, id, inVolume("echo kept > file"));
@@ -607,7 +604,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await out(again.id, inVolume("cat file"))).toBe("kept\n");
       });
 
-      test("files are written to a volume as to any other place", async () => {
+      test("writes files to a volume with the file calls", async () => {
         const { id } = await boot({ volume: await newVolume() });
         const roots = { roots: ["/persist"] };
         await driver.guest(id).writeFile("/persist/a/b", Buffer.from("text"), { mode: 0o600, ...roots });
@@ -617,7 +614,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await driver.guest(id).stat("/persist/c")).toBeUndefined();
       });
 
-      test("one that should be there and is not is named as missing, and leaves no machine", async () => {
+      test("reports a missing volume that must exist, and leaves no machine", async () => {
         const volume = { ...(await newVolume()), isNew: false };
         const spec = specOf({ volume });
         expect(await failureKind(driver.create(spec))).toBe("volume_missing");
@@ -625,7 +622,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await driver.volumeUsage(volume.directory)).toBe(0);
       });
 
-      test("a volume is one machine's at a time, and free once that is removed", async () => {
+      test("lets one machine at a time use a volume, until that machine is removed", async () => {
         const volume = await newVolume();
         const holder = await boot({ volume });
         const late = specOf({ volume });
@@ -636,7 +633,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         await boot({ volume });
       });
 
-      test("what a volume holds is counted, while a machine has it and after", async () => {
+      test("measures the usage of a volume while attached and afterwards", async () => {
         const volume = await newVolume();
         const { id } = await boot({ volume });
         const empty = await driver.volumeUsage(volume.directory);
@@ -649,7 +646,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         }
       });
 
-      test.runIf(can.checkpoints)("a restored machine has its volume again, as that is now", async () => {
+      test.runIf(can.checkpoints)("restores a machine with the current content of its volume", async () => {
         const [directory, volume] = [await emptyPlace(), await newVolume()];
         const spec = await boot({ volume });
         await execute(driver, spec.id, inVolume("echo before > file"));
@@ -664,7 +661,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         );
       });
 
-      test.runIf(can.isolation)("a full volume is full for its machine alone, at its size", async () => {
+      test.runIf(can.isolation)("fills a volume at its size, for its own machine alone", async () => {
         const { id } = await boot({ volume: await newVolume() });
         const filled = await execute(driver, id, inVolume("cat /dev/zero > file; stat -c %s file"));
         expect(filled.stderr.toString()).toMatch(/No space left/);
@@ -676,7 +673,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       });
 
       test.runIf(can.processesContinue)(
-        "processes go on with their open files on the volume, also where these were moved",
+        "continues processes with their open files on the volume, also files that were moved",
         async () => {
           const [directory, volume] = [await emptyPlace(), await newVolume()];
           const spec = await boot({ volume });
@@ -704,7 +701,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
     });
 
     describe("exec", () => {
-      test("stdout, stderr and the exit code come back apart", async () => {
+      test("returns stdout, stderr and the exit code separately", async () => {
         const { stdout, stderr, exit } = await execute(driver, shared, "echo out; echo err >&2; exit 7");
         expect([stdout.toString(), stderr.toString()]).toEqual(["out\n", "err\n"]);
         expect(exit).toEqual({
@@ -717,32 +714,32 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(exit.durationUs).toBeGreaterThan(0);
       });
 
-      test("an argv reaches the program as it is, without a shell", async () => {
+      test("passes an argv to the program unchanged, without a shell", async () => {
         expect(await out(shared, { argv: ["printf", "%s", "$HOME; `id`"] })).toBe("$HOME; `id`");
       });
 
-      test("the working directory is /workspace unless another is given", async () => {
+      test("starts in /workspace unless cwd is set", async () => {
         expect(await out(shared, "pwd")).toMatch(/\/workspace\n$/);
         expect(await out(shared, { shell: "pwd", cwd: "/tmp" })).toMatch(/\/tmp\n$/);
       });
 
-      test("a process has the machine's environment with its own on top", async () => {
+      test("merges a process's environment over the machine's", async () => {
         const shell = 'printf "%s " "$BASE" "$OWN" "$HOME"';
         expect(await out(shared, { shell, env: { OWN: "own" } })).toMatch(/^base own \/root $/);
         expect(await out(shared, { shell, env: { BASE: "mine" } })).toMatch(/^mine {2}\/root $/);
       });
 
-      test("stdin arrives whole, and its end is seen", async () => {
+      test("delivers stdin whole, with its end", async () => {
         expect(await out(shared, "cat", "to the end")).toBe("to the end");
       });
 
-      test("output of any bytes comes back as it was", async () => {
+      test("returns output of arbitrary bytes unchanged", async () => {
         const bytes = Buffer.from(Array.from({ length: 256 }, (_, index) => index));
         const { stdout } = await execute(driver, shared, "cat", bytes);
         expect(stdout.equals(bytes)).toBe(true);
       });
 
-      test("100 MB of output arrive", async () => {
+      test("returns 100 MB of output", async () => {
         const running = await driver
           .guest(shared)
           .spawn({ shell: "head -c 100000000 /dev/zero", onDisconnect: "kill" });
@@ -753,7 +750,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await running.exit).toMatchObject({ code: 0 });
       }, 60_000);
 
-      test("a signal reaches the process group, and is reported", async () => {
+      test("sends a signal to the process group, and reports it", async () => {
         const running = await driver
           .guest(shared)
           .spawn({ shell: "echo up; sleep 60 & wait", onDisconnect: "kill" });
@@ -763,18 +760,18 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await running.exit).toMatchObject({ code: null, signal: 15, timedOut: false });
       });
 
-      test("a process past its timeout is killed with its children, and says so", async () => {
+      test("kills a process with its children at its timeout, and reports it", async () => {
         const { exit } = await execute(driver, shared, { shell: "sleep 61 & sleep 60", timeoutMs: 300 });
         expect(exit).toMatchObject({ code: null, signal: 9, timedOut: true });
       });
 
-      test("a child in the background does not hold up the end of its parent", async () => {
+      test("reports a parent's end while its child runs in the background", async () => {
         const { stdout, exit } = await execute(driver, shared, "sleep 60 & echo $!");
         expect(exit.code).toBe(0);
         expect((await execute(driver, shared, `kill ${stdout.toString()}`)).exit.code).toBe(0);
       });
 
-      test("what cannot be started says why", async () => {
+      test("reports why a process cannot start", async () => {
         const spawn = (spec: Partial<SpawnSpec>) =>
           failureKind(driver.guest(shared).spawn({ onDisconnect: "kill", ...spec }));
         expect(await spawn({ argv: ["/no/such/program"] })).toBe("exec_failed");
@@ -782,7 +779,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await spawn({ argv: ["true"], user: "no-such-user" })).toBe("exec_failed");
       });
 
-      test.runIf(can.isolation)("a process runs as root, or as the user that is named", async () => {
+      test.runIf(can.isolation)("runs a process as root, or as the named user", async () => {
         expect(await out(shared, { argv: ["id", "-un"] })).toBe("root\n");
         expect(await out(shared, { argv: ["id", "-u"], user: "nobody", cwd: "/" })).toBe("65534\n");
         expect(await out(shared, { argv: ["id", "-u"], user: "1234", cwd: "/" })).toBe("1234\n");
@@ -791,7 +788,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         );
       });
 
-      test("a process whose caller hangs up dies, or runs on, as was asked", async () => {
+      test("kills or keeps a process when its caller disconnects, as requested", async () => {
         const { id } = await boot();
         for (const onDisconnect of ["kill", "run_on"] as const) {
           const running = await driver
@@ -807,7 +804,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
     describe("background commands", () => {
       const text = (chunks: { data: Buffer }[]) => Buffer.concat(chunks.map(({ data }) => data)).toString();
 
-      async function followed(id: MachineId, command: string, offset = 0) {
+      async function collectOutput(id: MachineId, command: string, offset = 0) {
         const chunks: CommandChunk[] = [];
         const follow = driver.guest(id).followCommand(command, offset);
         for (;;) {
@@ -817,7 +814,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         }
       }
 
-      test("a command belongs to no connection; its output is there by offset, while it runs and after", async () => {
+      test("serves a command's output by offset without its connection, during and after the run", async () => {
         const guest = driver.guest(shared);
         const shell = "echo one; echo two >&2; read line; echo $line; exit 3";
         const { pid } = await guest.startCommand({ id: "cmd_a", tag: "first", shell, env: { A: "a" } });
@@ -832,7 +829,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
           startedAt: expect.any(Date),
         });
         await expect.poll(async () => (await guest.getCommand("cmd_a")).outputBytes).toBe(8);
-        const follow = followed(shared, "cmd_a", 4);
+        const follow = collectOutput(shared, "cmd_a", 4);
         await guest.writeCommandStdin("cmd_a", Buffer.from("three\n"), false);
         const { chunks, last } = await follow;
         expect(text(chunks)).toBe("two\nthree\n");
@@ -847,30 +844,30 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect((await guest.listCommands()).map(({ id }) => id)).toContain("cmd_a");
       });
 
-      test("a command that is killed gets SIGTERM, may end in its own way, and counts as killed", async () => {
+      test("sends SIGTERM to a killed command, lets it exit, and marks it killed", async () => {
         const guest = driver.guest(shared);
         const shell = "trap 'echo bye; exit 7' TERM; echo up; sleep 60 & wait";
         await guest.startCommand({ id: "cmd_trap", shell });
         await guest.followCommand("cmd_trap", 0).next();
         expect(await guest.killCommand("cmd_trap")).toMatchObject({ id: "cmd_trap" });
-        const { chunks, last } = await followed(shared, "cmd_trap");
+        const { chunks, last } = await collectOutput(shared, "cmd_trap");
         expect([text(chunks), last.status, last.exitCode]).toEqual(["up\nbye\n", "killed", 7]);
         expect(await guest.killCommand("cmd_trap")).toMatchObject({ status: "killed", exitCode: 7 });
       });
 
-      test("a command's whole group gets a signal, and one that ended gets none", async () => {
+      test("signals the whole group of a command, and ignores one that ended", async () => {
         const guest = driver.guest(shared);
         const shell = "trap 'echo heard; exit 3' USR1; echo up; sleep 60 & wait";
         await guest.startCommand({ id: "cmd_signal", shell });
         await guest.followCommand("cmd_signal", 0).next();
         await guest.signalCommand("cmd_signal", constants.signals.SIGUSR1);
-        const { chunks, last } = await followed(shared, "cmd_signal");
+        const { chunks, last } = await collectOutput(shared, "cmd_signal");
         expect([text(chunks), last.status, last.exitCode]).toEqual(["up\nheard\n", "exited", 3]);
         await guest.signalCommand("cmd_signal", constants.signals.SIGKILL);
         expect(await failureKind(guest.signalCommand("cmd_no", constants.signals.SIGKILL))).toBe("not_found");
       });
 
-      test("a reader who lets go of a silent command is let go of at once", async () => {
+      test("releases the reader of a silent command when it aborts", async () => {
         const guest = driver.guest(shared);
         await guest.startCommand({ id: "cmd_silent", argv: ["sleep", "60"] });
         const reader = new AbortController();
@@ -881,10 +878,10 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         await guest.killCommand("cmd_silent");
       });
 
-      test("each way a command's call can fail has its own word", async () => {
+      test("returns a separate error for each failure of a command call", async () => {
         const guest = driver.guest(shared);
         await guest.startCommand({ id: "cmd_done", argv: ["true"] });
-        await followed(shared, "cmd_done");
+        await collectOutput(shared, "cmd_done");
         expect(await failureKind(guest.startCommand({ id: "cmd_done", argv: ["true"] }))).toBe("exists");
         expect(await failureKind(guest.startCommand({ id: "cmd_no", argv: ["/no/such"] }))).toBe(
           "exec_failed",
@@ -898,7 +895,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         );
       });
 
-      test("a reader who follows hears that the machine died", async () => {
+      test("ends a follower with an error when the machine dies", async () => {
         const { id } = await boot();
         await driver.guest(id).startCommand({ id: "cmd_x", shell: "echo up; sleep 60" });
         const follow = driver.guest(id).followCommand("cmd_x", 0);
@@ -910,7 +907,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
     });
 
     describe("terminals", () => {
-      /** What a terminal shows, and what is typed at it. */
+      /** The output of a terminal, with its keyboard. */
       class Screen {
         text = "";
         last: CommandRecord | undefined;
@@ -966,7 +963,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
           await expect.poll(() => this.text, { timeout: 10_000 }).toContain(text);
         }
 
-        async ended(): Promise<CommandRecord> {
+        async waitForEnd(): Promise<CommandRecord> {
           await this.#reading;
           return this.last ?? expect.unreachable("it has no end");
         }
@@ -974,7 +971,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
 
       const bash = "exec bash --norc --noprofile -i";
 
-      test("a program on a terminal knows its size, hears of another one, and ends with its own code", async () => {
+      test("gives a program its terminal's size, later sizes, and its own exit code", async () => {
         const screen = await Screen.open(
           shared,
           "stty size; trap 'stty size' WINCH; read line; read line; exit 3",
@@ -989,38 +986,38 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         await screen.type("\n");
         await screen.shows("30 100\r\n");
         await screen.type("\n\n");
-        expect(await screen.ended()).toMatchObject({
+        expect(await screen.waitForEnd()).toMatchObject({
           status: "exited",
           exitCode: 3,
           terminal: { cols: 100, rows: 30 },
         });
       });
 
-      test("Ctrl-C ends what is in the foreground, and not the shell", async () => {
+      test("ends the foreground program on Ctrl-C, not the shell", async () => {
         const screen = await Screen.open(shared, bash);
         await screen.type("sh -c 'echo u\"\"p; exec sleep 60'\n");
         await screen.shows("up\r\n");
         await screen.type("\x03");
         await screen.type("echo st''ill here; exit 5\n");
         await screen.shows("still here");
-        expect(await screen.ended()).toMatchObject({ exitCode: 5, signal: null });
+        expect(await screen.waitForEnd()).toMatchObject({ exitCode: 5, signal: null });
       });
 
-      test("bytes go both ways as they are", async () => {
+      test("passes arbitrary bytes in both directions", async () => {
         const screen = await Screen.open(shared, "stty raw -echo; echo ready; head -c 12; exit");
         await screen.shows("ready");
         await screen.type("grüße\0\x7f\x03\r\n");
-        await screen.ended();
+        await screen.waitForEnd();
         expect(screen.text).toBe("ready\ngrüße\0\x7f\x03\r\n");
       });
 
-      test("what is written last is kept when it ends", async () => {
+      test("keeps the last output of a program that ends", async () => {
         const screen = await Screen.open(shared, "seq 1 20000");
-        await screen.ended();
+        await screen.waitForEnd();
         expect(screen.text.trimEnd().split("\r\n")).toHaveLength(20_000);
       });
 
-      test("a terminal waits for its slowest reader, and for none once all have gone", async () => {
+      test("waits for a terminal's slowest reader, and runs on without readers", async () => {
         const guest = driver.guest(shared);
         const terminal = { cols: 80, rows: 24 };
         await guest.startCommand({ id: "pty_flood", shell: "yes", terminal });
@@ -1028,29 +1025,30 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         const reader = new AbortController();
         const output = guest.followCommand("pty_flood", 0, reader.signal);
         await output.next();
-        const written = async () => (await guest.getCommand("pty_flood")).outputBytes;
+        const readOutputBytes = async () => (await guest.getCommand("pty_flood")).outputBytes;
         let before = -1;
         await expect
-          .poll(async () => [before, (before = await written())], { interval: 300, timeout: 20_000 })
+          .poll(async () => [before, (before = await readOutputBytes())], { interval: 300, timeout: 20_000 })
           .toSatisfy(([earlier, now]) => earlier === now);
         expect(before).toBeLessThan(4 * MIB);
         reader.abort();
         await output.return(undefined as never);
-        await expect.poll(written, { timeout: 20_000 }).toBeGreaterThan(before);
+        await expect.poll(readOutputBytes, { timeout: 20_000 }).toBeGreaterThan(before);
       });
 
-      test("a terminal that is killed hangs up on all its programs", async () => {
+      test("hangs up on all programs of a killed terminal", async () => {
         const screen = await Screen.open(shared, bash);
         await screen.type("sleep 6161\n");
         const sleeping = () => out(shared, "pgrep -f 'sleep 616[1]' > /dev/null && echo some || echo none");
-        // What is typed is seen before it runs; a program that is not in the foreground yet is not hung up on.
+        // The terminal shows input before it runs. A hangup does not reach a program that is not in the
+        // foreground yet.
         await expect.poll(sleeping).toBe("some\n");
         await screen.kill();
-        expect(await screen.ended()).toMatchObject({ status: "killed" });
+        expect(await screen.waitForEnd()).toMatchObject({ status: "killed" });
         await expect.poll(sleeping).toBe("none\n");
       });
 
-      test("only what runs on a terminal has a size, and only while it runs", async () => {
+      test("resizes only a running command with a terminal", async () => {
         const guest = driver.guest(shared);
         const size = { cols: 1, rows: 1 };
         await guest.startCommand({ id: "cmd_plain", argv: ["true"] });
@@ -1058,11 +1056,11 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await failureKind(guest.resizeCommand("cmd_plain", size))).toBe("guest_protocol");
         expect(await failureKind(guest.resizeCommand("cmd_none", size))).toBe("not_found");
         const screen = await Screen.open(shared, "true");
-        await screen.ended();
+        await screen.waitForEnd();
         expect(await failureKind(screen.resize(1, 1))).toBe("not_running");
       });
 
-      test("there are 16 at most", async () => {
+      test("rejects a terminal beyond the 16th", async () => {
         const { id } = await boot();
         const terminal = { cols: 80, rows: 24 };
         const open = (index: number) =>
@@ -1077,7 +1075,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       const write = (path: string, text: string) =>
         driver.guest(shared).writeFile(path, Buffer.from(text), { mode: 0o640, ...ROOTS });
 
-      test("a file that was written is read back, with its mode and size", async () => {
+      test("reads back a written file, with its mode and size", async () => {
         expect(await write("/workspace/deep/er/file", "content")).toEqual({ sizeBytes: 7 });
         expect((await contentOf(driver, shared, "/workspace/deep/er/file")).toString()).toBe("content");
         expect(await driver.guest(shared).stat("/workspace/deep/er/file")).toEqual({
@@ -1106,13 +1104,13 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await guest.stat("/workspace/paged")).toBeUndefined();
       });
 
-      test("a process sees what was written, and its files are read", async () => {
+      test("shows written files to a process, and reads the files of a process", async () => {
         await write("/workspace/shared", "from outside");
         expect(await out(shared, "cat shared; printf inside > from-inside")).toBe("from outside");
         expect((await contentOf(driver, shared, "/workspace/from-inside")).toString()).toBe("inside");
       });
 
-      test("16 MiB go in and out as they are", async () => {
+      test("writes and reads 16 MiB unchanged", async () => {
         const bytes = randomBytes(16 * MIB);
         async function* pieces() {
           for (let at = 0; at < bytes.length; at += 100_000) yield bytes.subarray(at, at + 100_000);
@@ -1124,7 +1122,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect((await contentOf(driver, shared, "/tmp/large")).equals(bytes)).toBe(true);
       });
 
-      test("a piece of a file is read from where it was asked for, and no more of it", async () => {
+      test("reads a requested range of a file, and no more", async () => {
         await write("/workspace/long", "0123456789");
         const piece = (offset: number, length: number) =>
           contentOf(driver, shared, "/workspace/long", { offset, length });
@@ -1135,7 +1133,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect((await piece(10, 1)).toString()).toBe("");
       });
 
-      test("a directory is made, listed, and its files moved and removed", async () => {
+      test("makes and lists a directory, and moves and removes its files", async () => {
         const guest = driver.guest(shared);
         await guest.mkdir("/workspace/box", { mode: 0o700, parents: false, ...ROOTS });
         expect(
@@ -1174,7 +1172,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await guest.stat("/workspace/other")).toBeUndefined();
       });
 
-      test("each way a file call can fail has its own word", async () => {
+      test("returns a separate error for each failure of a file call", async () => {
         const guest = driver.guest(shared);
         await write("/workspace/file", "0123456789");
         expect(await failureKind(guest.readFile("/workspace/none"))).toBe("path_not_found");
@@ -1192,7 +1190,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await failureKind(write(`/workspace/${"x".repeat(255)}`, "longest"))).toBe("none");
       });
 
-      test("a symlink does not lead a write out of the writable directories", async () => {
+      test("rejects a write that a symlink leads out of the writable directories", async () => {
         await execute(driver, shared, "ln -sfn /etc escape; ln -sf /etc/escaped link");
         expect(await failureKind(write("/workspace/escape/file", ""))).toBe("not_permitted");
         expect(await failureKind(write("/workspace/link", ""))).toBe("not_permitted");
@@ -1200,8 +1198,8 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
     });
 
     describe("watching a directory", () => {
-      /** Makes the directory, watches it, and collects what is told until `last` is. */
-      async function told(
+      /** Makes the directory, watches it, and collects changes until `last`. */
+      async function collectChanges(
         directory: string,
         recursive: boolean,
         work: () => Promise<unknown>,
@@ -1224,12 +1222,12 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       }
       const isAt = (path: string) => (change: FileChange) => "path" in change && change.path === path;
 
-      test("what is made, changed, moved and deleted is told, in order and by its path", async () => {
+      test("reports created, changed, moved and deleted entries in order, by path", async () => {
         await out(shared, "mkdir -p seen && : > seen/old");
         const one = "/workspace/seen/one";
         const two = "/workspace/seen/two";
         const steps = async () => {
-          // Apart, for what follows closely upon something of the same file is told with it.
+          // In separate steps, because changes of one file in quick succession become one.
           for (const step of [
             "echo 1 > one",
             "echo 2 >> one",
@@ -1242,7 +1240,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
             await sleep(100);
           }
         };
-        const all = await told("/workspace/seen", false, steps, isAt("/workspace/seen/last"));
+        const all = await collectChanges("/workspace/seen", false, steps, isAt("/workspace/seen/last"));
         expect(all).toEqual([
           { kind: "created", path: one, isDir: false },
           { kind: "modified", path: one, isDir: false },
@@ -1253,7 +1251,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         ]);
       });
 
-      test("a recursive watch follows directories as they come, move and go; another one does not", async () => {
+      test("follows new, moved and deleted directories in a recursive watch only", async () => {
         await out(shared, "mkdir -p tree/a/b");
         const steps = async () => {
           const each = [
@@ -1269,7 +1267,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
             await sleep(100);
           }
         };
-        const all = await told("/workspace/tree", true, steps, isAt("/workspace/tree/last"));
+        const all = await collectChanges("/workspace/tree", true, steps, isAt("/workspace/tree/last"));
         const lines = all.map((change) =>
           "path" in change ? `${change.kind} ${change.path.slice(16)}` : change.kind,
         );
@@ -1286,7 +1284,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(lines.filter((line) => line === "created n/e/w/g")).toHaveLength(1);
 
         await out(shared, "mkdir -p flat/below");
-        const flat = await told(
+        const flat = await collectChanges(
           "/workspace/flat",
           false,
           () => out(shared, "echo 1 > flat/below/f; : > flat/last"),
@@ -1295,7 +1293,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(flat.filter(isAt("/workspace/flat/below/f"))).toEqual([]);
       });
 
-      test("a file call shows as what it does to its file, and nothing of how it does it", async () => {
+      test("reports a file call as the change of its target, without temporary files", async () => {
         await out(shared, "mkdir -p calls");
         const steps = async () => {
           const guest = driver.guest(shared);
@@ -1305,13 +1303,13 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
           }
           await guest.remove("/workspace/calls/f", ROOTS);
         };
-        const all = await told("/workspace/calls", false, steps, ({ kind }) => kind === "deleted");
+        const all = await collectChanges("/workspace/calls", false, steps, ({ kind }) => kind === "deleted");
         expect(all.map(({ kind }) => kind)).toEqual(["created", "modified", "deleted"]);
       });
 
-      test("a watch ends with its directory, and with its reader's signal; what is no directory is not watched", async () => {
+      test("ends a watch with its directory and its reader's signal, and rejects a path that is no directory", async () => {
         await out(shared, "mkdir -p ends && : > ends/f");
-        const all = await told(
+        const all = await collectChanges(
           "/workspace/ends",
           true,
           () => out(shared, "rm -r ends"),
@@ -1335,15 +1333,15 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       });
     });
 
-    test("a port where nothing listens is refused", async () => {
+    test("refuses a connection to a port without a listener", async () => {
       expect(await failureKind(driver.guest(shared).connect(1))).toBe("connection_refused");
     });
 
     describe.runIf(can.checkpoints)("captured images", () => {
       const imageId = () => `captured-${randomBytes(6).toString("hex")}`;
 
-      /** An image of a machine in which `shell` ran. */
-      async function captured(shell: string) {
+      /** Captures an image of a machine that ran `shell`. */
+      async function captureMachine(shell: string) {
         const id = imageId();
         const machine = await boot();
         onTestFinished(() => driver.removeImage(id));
@@ -1352,8 +1350,8 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         return { id, image, machine };
       }
 
-      test("a machine of a captured image has what the captured one had, and none of its processes", async () => {
-        const { id, image, machine } = await captured(
+      test("boots a machine of a captured image with its files, and without its processes", async () => {
+        const { id, image, machine } = await captureMachine(
           "mkdir -p a/b; echo kept > a/b/c; chmod 700 a; ln -s b a/link; sleep 300 & echo $! > pid",
         );
         const [base] = (await driver.images()).filter((each) => each.id === subject.image);
@@ -1367,19 +1365,19 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         });
         expect((await driver.images()).map((each) => each.id)).toContain(id);
         expect(await out(machine.id, "cat a/link/c")).toBe("kept\n");
-        // A fake machine's processes are ones of this host, and those that left their group nobody's.
+        // Processes of a fake machine run on this host, and the fake loses those that left their group.
         if (can.isolation)
           expect(await out(machine.id, "kill -0 $(cat pid) 2>&1 || echo ended")).toMatch(/ended/);
         await driver.remove(machine.id);
         const next = await boot({ image: id });
         expect(await out(next.id, "cat a/link/c; stat -c %a a; echo more >> a/b/c")).toBe("kept\n700\n");
-        // What a machine writes is its own.
+        // Writes of a machine do not change its image.
         const last = await boot({ image: id });
         expect(await out(last.id, "cat a/b/c")).toBe("kept\n");
       });
 
-      test("an image is captured once, of a machine that is there, and is gone once it was removed", async () => {
-        const { id, machine } = await captured("echo one > file");
+      test("captures an image once, of an existing machine, and removes it", async () => {
+        const { id, machine } = await captureMachine("echo one > file");
         const again = driver.captureImage(machine.id, { id, name: "other" }, { timeoutMs: 60_000 });
         expect(await failureKind(again)).toBe("already_exists");
         const nobody = driver.captureImage(machineId(), { id: imageId(), name: "x" }, { timeoutMs: 60_000 });
@@ -1390,8 +1388,8 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await failureKind(driver.create(machineSpec(id)))).toBe("not_found");
       });
 
-      test("a captured image is still there for another driver on the same state", async () => {
-        const { id } = await captured("echo kept > file");
+      test("finds a captured image in another driver on the same state", async () => {
+        const { id } = await captureMachine("echo kept > file");
         await driver.close();
         driver = await subject.again();
         subject.driver = driver;
@@ -1401,7 +1399,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
     });
 
     describe("imported images", () => {
-      const imported = (): LayeredImage => ({
+      const makeLayeredImage = (): LayeredImage => ({
         id: `imported-${machineId()}`,
         name: "imported",
         layers: subject.layers,
@@ -1409,8 +1407,8 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         sizeBytes: 4096,
       });
 
-      test("a machine of an imported image has its environment, below its own", async () => {
-        const image = imported();
+      test("merges a machine's environment over that of its imported image", async () => {
+        const image = makeLayeredImage();
         onTestFinished(() => driver.removeImage(image.id));
         const made = await driver.importImage(image);
         const { layers: _, ...described } = image;
@@ -1425,8 +1423,8 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await out(id, 'printf "$IMPORTED/$BASE"')).toBe("image/base");
       });
 
-      test("an image is imported once, is found by another driver, and is gone once it was removed", async () => {
-        const image = imported();
+      test("imports an image once, finds it in another driver, and removes it", async () => {
+        const image = makeLayeredImage();
         onTestFinished(() => driver.removeImage(image.id));
         const made = await driver.importImage(image);
         expect(await failureKind(driver.importImage(image))).toBe("already_exists");
@@ -1443,7 +1441,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
     describe("private networks", () => {
       const serves = { name: "db.internal", address: "198.19.0.1", ports: [5432] };
 
-      test("a machine's group and what it serves are as it was made with, also for another driver", async () => {
+      test("keeps a machine's group and services, also in another driver", async () => {
         const { id } = await boot({ privateNetwork: { group: "acme", serves } });
         const find = async () => (await driver.list()).find((machine) => machine.id === id)?.spec;
         expect((await find())?.privateNetwork).toEqual({ group: "acme", serves });
@@ -1456,7 +1454,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         ).toBeUndefined();
       });
 
-      test("a group or a service that cannot be is refused, and nothing of the machine is left", async () => {
+      test("rejects an invalid group or service, and leaves no machine", async () => {
         for (const privateNetwork of [
           { group: "a b" },
           { group: "acme", serves: { ...serves, address: "10.0.0.2" } },
@@ -1469,7 +1467,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
     });
 
     describe("adoption", () => {
-      test("a new driver on the same state finds the machines, running and frozen, and works with them", async () => {
+      test("finds running and frozen machines in a new driver on the same state, and uses them", async () => {
         const [running, frozen] = await Promise.all([boot(), boot()]);
         await execute(driver, running.id, "echo kept > kept");
         if (can.isolation) {
@@ -1481,10 +1479,10 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         subject.driver = driver;
         expect(await stateOf(running.id)).toBe("running");
         const adopted = (await driver.list()).find(({ id }) => id === running.id)?.spec;
-        // The environment is its owner's secret: it is inside, and nowhere on the host's disk.
+        // The environment is a secret of its owner: it exists in the machine, and never on the host's disk.
         expect(adopted).toEqual({ ...running, env: {} });
         expect(await out(running.id, "cat kept")).toBe("kept\n");
-        // The fake's commands are its own process's children, and lost with it.
+        // Commands of the fake are children of its own process, and end with it.
         if (can.isolation) {
           expect(await driver.guest(running.id).getCommand("cmd_kept")).toMatchObject({ status: "running" });
           const logs = await driver.guest(running.id).commandLogs("cmd_kept", 0, 100);
@@ -1496,7 +1494,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       });
 
       test.runIf(can.checkpoints)(
-        "a machine that is checkpointed when the driver goes is found frozen, and goes on",
+        "finds a machine frozen, and continues it, when the driver closed during a checkpoint",
         async () => {
           const [spec, directory] = [await boot(), await emptyPlace()];
           await execute(driver, spec.id, "echo kept > kept");

@@ -1,169 +1,197 @@
 /**
- * The one seam between Kontor and whatever isolates a machine. Read this first.
+ * The interface between Kontor and an isolation engine. Read this first.
  *
- * A driver boots machines from images, changes what they may use, freezes, checkpoints and removes them, and hands
- * out a `Guest`: the connection to PID 1 inside. It knows nothing of sandboxes, owners or databases; it keeps no
- * truth of its own, and `list()` says what really exists so that the caller can compare it with what should.
+ * A driver boots machines from images, changes their limits, freezes, checkpoints and removes them. It
+ * returns a `Guest`, the connection to PID 1 of a machine. A driver knows no sandboxes, owners or databases.
+ * It stores no desired state: `list()` returns the machines that exist, and the caller compares them with its
+ * own rows.
  *
- * Every verb is idempotent where its name allows it: `remove` of a machine that is gone succeeds, `freeze` of a
- * frozen one too. Every verb has a deadline of its own and fails with a `RuntimeError`; nothing here hangs.
+ * A verb is idempotent if its name allows it: `remove` of a missing machine succeeds, and so does `freeze` of
+ * a frozen one. Every verb has a deadline and fails with a `RuntimeError`; none hangs.
  */
 import type { Duplex, Readable } from "node:stream";
 
-/** Fixed length, `m` and 19 characters of `[a-z0-9]`: runsc matches ids by prefix, so one may never begin another. */
+/**
+ * `m` and 19 characters of `[a-z0-9]`. The length is fixed because runsc matches ids by prefix, so no id may
+ * begin another.
+ */
 export type MachineId = string;
 
-/** `off`: no route at all. `restricted`: only the egress proxy. `open`: the internet, never hosts or private ranges. */
+/**
+ * `off`: no route. `restricted`: the egress proxy only. `open`: the internet, but never the host or private
+ * ranges.
+ */
 export type NetworkMode = "off" | "restricted" | "open";
 
-/** What a machine may use. All of it can be changed while the machine runs, but `diskBytes`. */
+/** Limits of a machine. All except `diskBytes` can change while the machine runs. */
 export interface Resources {
   /** Cores; fractions allowed. */
   vcpus: number;
-  /** Memory for the machine's processes. gVisor's own memory comes on top (cgroup/layout.ts). */
+  /** Memory for the machine's processes. gVisor's own memory is added to it (cgroup/layout.ts). */
   memoryBytes: number;
-  /** What the machine may write on its root disk; the guest gets ENOSPC past it. Fixed at create. */
+  /** Limit of the machine's writes to its root disk; the guest gets ENOSPC beyond it. Fixed at create. */
   diskBytes: number;
-  /** Of each user inside. A native machine counts threads as well, as Linux does: a Node process has about eleven. */
+  /**
+   * Limit for each user inside. A native machine also counts threads, as Linux does: a Node process has about
+   * eleven.
+   */
   maxProcesses: number;
 }
 
 /**
- * Files that outlive machines, mounted at `/persist`. At most one machine has a volume at a time. What a program there
- * has synced is on the host's disk.
+ * Files that outlive machines, mounted at `/persist`. At most one machine has a volume at a time. Synced data
+ * is on the host's disk.
  */
 export interface VolumeSpec {
-  /** The volume's own, whole or absent; the driver alone knows what is in it. */
+  /** Directory of the volume alone, complete or absent. Only the driver knows its content. */
   directory: string;
-  /** What it holds; the guest gets ENOSPC past it. Fixed once it is made. */
+  /** Capacity; the guest gets ENOSPC beyond it. Fixed once the volume is made. */
   sizeBytes: number;
-  /** An empty one is made where there is none. Otherwise a missing one is `volume_missing`, never an empty one. */
+  /**
+   * Makes an empty volume if none exists. Otherwise a missing volume is `volume_missing`, never an empty one.
+   */
   isNew: boolean;
 }
 
 /**
- * A machine's place among others, whatever its network mode: what belongs to a group reaches over TCP what others of it
- * serve, by an address that is the service's own, and nobody else does. A machine without a group reaches no machine.
+ * Private network of a machine, independent of its network mode. Machines of a group reach each other's
+ * services over TCP, at an address of the service. No other machine reaches them. A machine without a group
+ * reaches no machine.
  */
 export interface PrivateNetwork {
-  /** Machines of one group reach what others of it serve. Opaque, 1 to 64 of `[A-Za-z0-9_-]`. */
+  /**
+   * Name of the group, whose machines reach each other's services. Opaque, 1 to 64 characters of
+   * `[A-Za-z0-9_-]`.
+   */
   group: string;
   /**
-   * From its start on until it ends. Whoever begins to serve an address takes it from the machine that did before. The
-   * name is as DNS has it, ends in `.internal` and resolves within the group alone; `address` is one of
-   * `serviceAddress`, and outlives the machine; 1 to 16 ports, of TCP.
+   * Service of the machine, from its start to its end. A machine that starts to serve an address takes it
+   * over from the previous machine. The name is a DNS name that ends in `.internal`, and resolves within the
+   * group alone. `address` comes from `serviceAddress` and outlives the machine. 1 to 16 TCP ports.
    */
   serves?: { name: string; address: string; ports: number[] };
 }
 
 /**
- * `gvisor`: a kernel of its own, for code nobody has looked at. `native`: the host's kernel behind a user namespace, a
- * system call filter and eight capabilities, for what needs its speed; it cannot be checkpointed or captured.
+ * `gvisor`: its own kernel, for untrusted code. `native`: the host's kernel behind a user namespace, a system
+ * call filter and eight capabilities, for programs that need its speed. A native machine cannot be
+ * checkpointed or captured.
  */
 export type Isolation = "gvisor" | "native";
 
 export interface MachineSpec {
   id: MachineId;
-  /** Counts up each time the machine is started somewhere; orders of an older generation are refused. */
+  /** Number of starts of the machine, on any host. Requests of an older generation are refused. */
   generation: number;
   /** Id of an image that `ensureImage`, `captureImage` or `importImage` made. */
   image: string;
-  /** Fixed at create; `gvisor` where absent. */
+  /** Fixed at create. Default `gvisor`. */
   isolation?: Isolation;
   resources: Resources;
   network: NetworkMode;
   hostname: string;
   /**
-   * Base environment of every process, over the image's own; what `spawn` is given goes on top. Never written to the
-   * host's disk, so `list` answers it empty for a machine that was adopted; the machine itself keeps it.
+   * Base environment of every process, over the image's own; the environment of `spawn` overrides both. It is
+   * never written to the host's disk, so `list` returns it empty for an adopted machine. The machine itself
+   * keeps it.
    */
   env: Record<string, string>;
-  /** Fixed at create: a machine that waits in a pool cannot be given one. */
+  /** Fixed at create: a machine in a warm pool cannot be given a volume. */
   volume?: VolumeSpec;
-  /** Fixed at create, and at restore, where this counts: nothing of it is in a checkpoint. A pool machine has none. */
+  /**
+   * Fixed at create, and set again at restore, because a checkpoint does not contain it. A machine of a warm
+   * pool has none.
+   */
   privateNetwork?: PrivateNetwork;
 }
 
-/** What may change when a warm machine becomes somebody's: all of it is applied before `claim` answers. */
+/** Settings that change when a warm machine is claimed. All of them are applied before `claim` returns. */
 export interface ClaimSpec {
   generation: number;
   resources: Omit<Resources, "diskBytes">;
   network: NetworkMode;
-  /** A native machine keeps the one it was started with; `not_permitted` for another. */
+  /** A native machine keeps the hostname of its start; another one is `not_permitted`. */
   hostname: string;
   env: Record<string, string>;
 }
 
 /**
- * `running`: the guest answers. `frozen`: the cgroup freezer holds it, it uses no CPU. `dead`: its processes ended
- * (`exit` says why, if that is known) and what is left waits for `remove`.
+ * `running`: the guest responds. `frozen`: the cgroup freezer stops the machine, which uses no CPU. `dead`:
+ * its processes ended (`exit` has the reason, if known), and `remove` deletes the rest.
  */
 export type MachineState = "running" | "frozen" | "dead";
 
 export interface Machine {
   id: MachineId;
   state: MachineState;
-  /** Null where the driver finds a machine whose record it lost. */
+  /** Null if the driver found a machine without its record. */
   spec: MachineSpec | null;
   exit: MachineExit | null;
 }
 
 export interface MachineExit {
   /**
-   * `out_of_memory`: the kernel killed the machine at its limit. `removed`: the driver removed it. Ordinarily only the
-   * largest process gets SIGKILL and the machine lives on. The kernel kills in a native machine, PID 1 in the others.
+   * `out_of_memory`: the kernel killed the machine at its limit. `removed`: the driver removed it. Usually
+   * only the largest process gets SIGKILL, and the machine continues. In a native machine the kernel kills
+   * that process, in other machines PID 1.
    */
   reason: "out_of_memory" | "removed" | "failed";
   at: Date;
 }
 
 /**
- * A machine on disk, as `checkpoint` wrote it: memory, processes and root disk. It lies in a directory of its own with
- * this as `manifest.json`, written last.
+ * A machine on disk, written by `checkpoint`: memory, processes and root disk. It has its own directory, with
+ * this as `manifest.json`, which is written last.
  */
 export interface Checkpoint {
-  /** Of all files together. */
+  /** Sum over all files. */
   bytes: number;
-  /** Without a hash where it was not to last. */
+  /** The hash is null if the checkpoint is not durable. */
   files: { name: string; bytes: number; sha256: string | null }[];
-  /** Restores only on a host whose `HostFacts` list this build and the same `cpuClass`. */
+  /** The checkpoint restores only on a host whose `HostFacts` list this build and the same `cpuClass`. */
   runtimeBuild: string;
   cpuClass: string;
-  /** The guest program that is PID 1 in it; the host keeps every build. */
+  /** Build of the guest program, PID 1 of the machine. The host keeps every build. */
   guestBuild: string;
-  /** Size of its /dev/shm; absent, and unlimited, in checkpoints of older servers. */
+  /** Size of the machine's /dev/shm. Absent in checkpoints of older servers, which had no limit. */
   sharedMemoryBytes?: number;
 }
 
 export interface CheckpointOptions {
-  /** Writes past the page cache; the driver's choice where absent. */
+  /** Writes with direct I/O, past the page cache. Default: the driver's choice. */
   direct?: boolean;
-  /** The machine is not left frozen. */
-  goesOn?: boolean;
-  /** False where it serves restores of this process alone: it is neither hashed nor synced. */
-  isLasting?: boolean;
+  /** Continues the machine after the checkpoint instead of leaving it frozen. */
+  keepRunning?: boolean;
+  /** False for a checkpoint that this process alone restores: it is neither hashed nor synced. */
+  isDurable?: boolean;
 }
 
-/** One reading of the machine's cgroup; rates are for the caller to derive from two of them. */
+/** A reading of the machine's cgroup. The caller derives rates from two readings. */
 export interface MachineStats {
   /** Time of the CPU reading. */
   at: Date;
   cpuSeconds: number;
-  /** The working set: without the page cache the kernel can drop. */
+  /** The working set, without page cache that the kernel can drop. */
   memoryBytes: number;
-  /** Tasks on the host: in gVisor about two for each process inside, and twenty for the machine itself. */
+  /** Tasks on the host: gVisor has about two for each process inside, and twenty for the machine itself. */
   processes: number;
   diskBytes: number;
   egressDenied: number;
-  /** Over its network, in all that the slot it has ever carried: only differences say something. Zero without one. */
+  /**
+   * Received bytes of its network slot, including those of earlier machines: only differences are meaningful.
+   * Zero without a network.
+   */
   networkRxBytes: number;
   networkTxBytes: number;
 }
 
-/** Use of the filesystem that machines write to. */
+/** Usage of the filesystem that holds the machines' disks. */
 export interface DiskUse {
   freeBytes: number;
-  /** Bytes that each machine's disk and volume occupy on it; a volume on another filesystem counts zero. */
+  /**
+   * Bytes that each machine's disk and volume occupy on this filesystem. A volume on another filesystem
+   * counts zero.
+   */
   machines: ReadonlyMap<MachineId, number>;
 }
 
@@ -178,13 +206,16 @@ export type ImageStep =
       paths: string[];
       links?: Record<string, string>;
     }
-  /** Files that lie beside the recipe, in the directory `from`; `contents` are theirs, put in when it is read. */
+  /** Files next to the recipe, in the directory `from`. `contents` are read together with the recipe. */
   | { kind: "files"; from: string; into: string; contents?: Record<string, string> }
-  /** What the package-lock.json in this directory of the image names. */
+  /** Packages of the package-lock.json in this directory of the image. */
   | { kind: "npm-ci"; directory: string }
   | { kind: "run"; argv: string[] };
 
-/** A program that runs in every machine of an image from its start on, and answers on a port of its loopback. */
+/**
+ * A program that runs in every machine of an image from its start, and listens on a port of the machine's
+ * loopback.
+ */
 export interface ImageService {
   /** Protocol and version that the service speaks: `kontor-code/2`. */
   speaks: string;
@@ -192,60 +223,66 @@ export interface ImageService {
   port: number;
 }
 
-/** An image as data: steps in order, then commands whose output says what it really holds. */
+/** An image as data: steps in order, then commands whose output records the installed versions. */
 export interface ImageRecipe {
   name: string;
-  /** What a user may expect of the name, for example `python 3.12`. */
+  /** Versions that the image's name promises, for example `python 3.12`. */
   promise: Record<string, string>;
-  /** Each list is one way to make it; the first that works is taken. All but the first are substitutes. */
+  /**
+   * Alternatives, each with a list of steps; the first that succeeds is used. All but the first are
+   * substitutes.
+   */
   ways: { steps: ImageStep[]; substitute: boolean }[];
   env: Record<string, string>;
-  /** name of the content → argv that prints its version */
+  /** name of the content → argv of a command that prints its version */
   probes: Record<string, string[]>;
   service?: ImageService;
-  /** True adds the ordinary user `user`. Images that others build on never have it. */
+  /** True adds the ordinary user `user`. Base images of others never have it. */
   user?: boolean;
 }
 
 export interface Image {
   id: string;
   name: string;
-  /** Id of the image whose machine it was captured from; absent where it was made of a recipe. */
+  /** Id of the image of the captured machine. Absent if the image was made from a recipe. */
   base?: string;
   sizeBytes: number;
   env: Record<string, string>;
-  /** name → version found by the recipe's probes */
+  /** name → version, as the recipe's probes reported it */
   contents: Record<string, string>;
-  /** True where the image is not what its name promises (Python 3.13 under the name python-3.12). */
+  /** True if the image differs from its name's promise (Python 3.13 under the name python-3.12). */
   substituted: boolean;
-  /** Version inside if it differs from the promised one. Absent otherwise, and in images of older servers. */
+  /**
+   * Version inside, if it differs from the promised version. Absent otherwise, and in images of older
+   * servers.
+   */
   substitute?: string;
-  /** Its recipe's own, else that of the image it was made on. */
+  /** Service of its recipe, or of the image that it is based on. */
   service: ImageService | null;
   createdAt: Date;
 }
 
-/** For programs of the host: `nsenter --net=<netnsPath>`. */
+/** A network namespace for programs of the host: `nsenter --net=<netnsPath>`. */
 export interface LentNetwork {
   netnsPath: string;
-  /** Address of the resolver in it. */
+  /** Address of the resolver in the namespace. */
   resolver: string;
-  /** Nothing is left in it. */
+  /** Requires that no process is left in the namespace. */
   release(): Promise<void>;
 }
 
-/** An image whose files are kept by somebody else. */
+/** An image whose files belong to another component. */
 export interface LayeredImage {
-  /** The caller's choice: lower case letters, digits, `_`, `.` and `-`. */
+  /** Id that the caller chooses: lower case letters, digits, `_`, `.` and `-`. */
   id: string;
   name: string;
-  /** Absolute directories on this host, the lowest first, 100 at most. Only read. */
+  /** Absolute directories on this host, the lowest first, at most 100. They are only read. */
   layers: string[];
   env: Record<string, string>;
   sizeBytes: number;
 }
 
-/** `fraction` 0–1 over the whole of the work, `step` for a person. */
+/** `fraction` is 0–1 of all work. `step` is a text for a reader. */
 export type Progress = (p: { fraction: number; step: string }) => void;
 
 export interface HostFacts {
@@ -255,9 +292,9 @@ export interface HostFacts {
   vcpus: number;
   memoryBytes: number;
   diskFreeBytes: number;
-  /** The build that new machines are started with. */
+  /** Build of the engine that starts new machines. */
   runtimeBuild: string;
-  /** Every build that a checkpoint can be restored with, `runtimeBuild` included. */
+  /** Builds that can restore a checkpoint, `runtimeBuild` included. */
   runtimeBuilds: readonly string[];
   cpuClass: string;
 }
@@ -265,24 +302,28 @@ export interface HostFacts {
 export interface Driver {
   readonly name: "linux" | "fake";
 
-  /** Brings the host to what the driver needs (tables, cgroups, sockets) and adopts what runs already. */
+  /** Prepares the host for the driver (tables, cgroups, sockets) and adopts running machines. */
   open(): Promise<void>;
-  /** Lets go of the host without touching a machine: they run on and the next `open` adopts them. */
+  /**
+   * Releases the host's resources without touching a machine: machines run on, and the next `open` adopts
+   * them.
+   */
   close(): Promise<void>;
 
   facts(): Promise<HostFacts>;
-  /** Removes builds of the isolating program that no machine and none of these checkpoints need. */
+  /** Removes builds of the engine that no machine and none of these checkpoints need. */
   pruneRuntimes(neededBuilds: readonly string[]): Promise<void>;
   list(): Promise<Machine[]>;
 
-  /** Makes an image unless it is there; two callers at once share one build. */
+  /** Makes an image unless it exists. Two concurrent callers share one build. */
   ensureImage(recipe: ImageRecipe, progress?: Progress): Promise<Image>;
   images(): Promise<Image[]>;
   /**
-   * Makes an image of what a machine made of its own: its files as they are now, its image's environment and contents.
-   * Every process inside but PID 1 is ended first; the machine lives on. Files, directories and links only, by anybody's
-   * ownership. `image_failed` past the machine's disk, also where a sparse file says so; `already_exists` for an id that
-   * is taken. On failure nothing of it is left.
+   * Makes an image of a machine's current files, with the environment and contents of the machine's image.
+   * Every process inside except PID 1 is killed first; the machine continues. The image has files,
+   * directories and links only, with any owner. Fails with `image_failed` beyond the size of the machine's
+   * disk, also for the stated size of a sparse file, and with `already_exists` for an id in use. A failure
+   * leaves no image.
    */
   captureImage(
     id: MachineId,
@@ -290,79 +331,89 @@ export interface Driver {
     options: { timeoutMs: number },
   ): Promise<Image>;
   /**
-   * Makes an image of directories that are another's: layers of a container image, as overlayfs has them. They stay where
-   * they are, and as they are, until `removeImage`. Machines of either isolation run it. `already_exists` for an id that
-   * is taken, `image_failed` for layers that cannot be stacked.
+   * Makes an image of directories that another component owns: layers of a container image, in the format of
+   * overlayfs. They must stay in place, unchanged, until `removeImage`. Machines of either isolation can run
+   * it. Fails with `already_exists` for an id in use, and with `image_failed` for layers that cannot be
+   * stacked.
    */
   importImage(image: LayeredImage): Promise<Image>;
-  /** The caller has made sure that no machine and no checkpoint needs it. Succeeds where there is none. */
+  /**
+   * Removes an image, or succeeds if it is missing. The caller must ensure that no machine and no checkpoint
+   * needs it.
+   */
   removeImage(id: string): Promise<void>;
 
   /**
-   * A namespace of the machines' network for what is no machine, with the ways out of `mode`, until it is given back or
-   * the driver is opened anew.
+   * Lends a namespace of the machines' network, with the routes of `mode`, to a program that is no machine.
+   * The loan ends with `release`, or when the driver is opened again.
    */
   lendNetwork(mode: NetworkMode): Promise<LentNetwork>;
 
-  /** Boots a machine; answers when its guest does. On failure nothing of it is left. */
+  /** Boots a machine, and resolves when its guest responds. A failure leaves nothing of it. */
   create(spec: MachineSpec): Promise<void>;
-  /** Thaws a warm machine and makes it somebody's. Safe to repeat with the same spec. */
+  /** Thaws a warm machine and applies the claim. Safe to repeat with the same spec. */
   claim(id: MachineId, spec: ClaimSpec): Promise<void>;
   setNetwork(id: MachineId, mode: NetworkMode): Promise<void>;
   setResources(id: MachineId, resources: Omit<Resources, "diskBytes">): Promise<void>;
   freeze(id: MachineId): Promise<void>;
   thaw(id: MachineId): Promise<void>;
-  /** Ends the machine and everything it had on this host. Works in every state, also on what `list` calls dead. */
+  /**
+   * Ends the machine and deletes everything it had on this host. Works in every state, also for dead
+   * machines.
+   */
   remove(id: MachineId): Promise<void>;
   stats(id: MachineId): Promise<MachineStats>;
 
   /** Free bytes of the host's disk, and the bytes that machines occupy, dead ones included. */
   diskUse(): Promise<DiskUse>;
 
-  /** Bytes the files of a volume take, attached or not; zero where none was made. */
+  /** Bytes that the files of a volume occupy, attached or not. Zero if it was never made. */
   volumeUsage(directory: string): Promise<number>;
 
   /**
-   * Writes the whole machine to `directory`, which must not exist: aside, hashed and on disk before it gets its name. The
-   * machine is left frozen and its connections ended; `remove` frees its memory, `thaw` lets it go on where it was.
-   * With `goesOn` it goes on as soon as its bytes are written, before they are hashed: what is asked of it meanwhile
-   * waits, what was under way fails with `interrupted`.
-   * A failure leaves it running and unharmed, and no directory. `not_checkpointable` where something inside cannot be
-   * written down: `details` are `{ pid, process, file }`. A volume is not in it, but is synced with it.
+   * Writes the whole machine to `directory`, which must not exist. The files are written to a temporary
+   * directory, hashed and synced before the rename. The machine stays frozen, and its connections end.
+   * `remove` then frees its memory, or `thaw` continues it. With `keepRunning`, it continues as soon as its
+   * bytes are written, before they are hashed. New requests wait meanwhile, and requests in flight fail with
+   * `interrupted`. A failure leaves the machine running, and no directory. Fails with `not_checkpointable`
+   * for a machine whose state cannot be saved: `details` are `{ pid, process, file }`. A checkpoint does not
+   * contain the volume, but syncs it.
    */
   checkpoint(id: MachineId, directory: string, options?: CheckpointOptions): Promise<Checkpoint>;
   /**
-   * Boots a machine from a checkpoint, which stays as it is: with its files and processes where they were, and this
-   * spec's limits, network, hostname, environment and volume. The id may be another than the checkpointed machine's, the image
-   * may not. Answers when the guest does; on failure nothing of it is left. `not_restorable` where the checkpoint is
-   * damaged, or was made by another runtime build or on another class of processors.
+   * Boots a machine from a checkpoint, which stays unchanged. Files and processes are as in the checkpoint;
+   * limits, network, hostname, environment and volume come from this spec. The id may differ from the
+   * checkpointed machine's, the image may not. Resolves when the guest responds; a failure leaves nothing of
+   * it. Fails with `not_restorable` if the checkpoint is damaged, or comes from another runtime build or
+   * another class of processors.
    */
   restore(spec: MachineSpec, directory: string): Promise<void>;
 
-  /** The connection to PID 1. Cheap; fails with `not_found` where there is no such machine. */
+  /** Returns the connection to PID 1. Cheap. Fails with `not_found` if there is no such machine. */
   guest(id: MachineId): Guest;
-  /** Calls back once for every machine that ends, whoever ended it. */
+  /** Calls back once for every machine that ends, for any reason. */
   onExit(listener: (id: MachineId, exit: MachineExit) => void): void;
 }
 
-/** A process to start inside. Exactly one of `argv` and `shell` is given. */
+/** A process to start inside. Exactly one of `argv` and `shell` is set. */
 export interface SpawnSpec {
   argv?: string[];
-  /** Run by `/bin/bash -c`, or `/bin/sh -c` where there is no bash. */
+  /** Script for `/bin/bash -c`, or for `/bin/sh -c` if the image has no bash. */
   shell?: string;
   cwd?: string;
   env?: Record<string, string>;
-  /** A name or a number; root where absent. */
+  /** A name or a number. Default root. */
   user?: string;
-  /** The whole process group gets SIGKILL at this age. */
+  /** Age at which the whole process group gets SIGKILL. */
   timeoutMs?: number;
-  /** What becomes of the process when this connection ends: a streamed exec dies with it. */
+  /** Effect on the process when this connection ends: a streamed exec is killed with it. */
   onDisconnect: "kill" | "run_on";
 }
 
 /**
- * Exactly one of `code` and `signal` is a number. `outOfMemory`: the process, or another one of its session, was killed
- * because the machine's processes used more than its memory. `durationUs` is measured inside, from fork to exit.
+ * Exactly one of `code` and `signal` is a number. `outOfMemory`: this process, or another one of its session,
+ * was killed because the machine's processes exceeded its memory. `durationUs` is measured inside, from fork
+ * to exit.
  */
 export interface ProcessExit {
   code: number | null;
@@ -377,26 +428,26 @@ export interface OutputChunk {
   data: Buffer;
 }
 
-/** Output is pulled: what nobody reads stops the process, not the server. */
+/** Output is pulled: unread output blocks the process, not the server. */
 export interface GuestProcess {
   readonly pid: number;
   readonly output: AsyncIterable<OutputChunk>;
-  /** Settles after the last chunk was read. */
+  /** Resolves or rejects after the last chunk was read. */
   readonly exit: Promise<ProcessExit>;
   writeStdin(data: Buffer): Promise<void>;
   endStdin(): void;
   signal(signal: number): void;
-  /** Lets go of the connection; `onDisconnect` says what that means. */
+  /** Closes the connection; `onDisconnect` decides about the process. */
   close(): void;
 }
 
-/** A background command to start: it belongs to no connection, and its output is kept inside. */
+/** A background command to start. It has no connection, and the machine keeps its output. */
 export interface CommandSpec extends Omit<SpawnSpec, "onDisconnect"> {
-  /** The caller's choice, unique in this machine: 1 to 64 bytes. */
+  /** Id that the caller chooses, unique in this machine: 1 to 64 bytes. */
   id: string;
   /** At most 256 bytes. */
   tag?: string;
-  /** Runs on a terminal of this size; both its outputs are one stream then, `stdout`. */
+  /** Runs on a terminal of this size. Both outputs are one stream then, `stdout`. */
   terminal?: TerminalSize;
 }
 
@@ -406,13 +457,13 @@ export interface TerminalSize {
   rows: number;
 }
 
-/** A background command as its machine remembers it. */
+/** A background command, as its machine records it. */
 export interface CommandRecord {
   id: string;
   tag: string;
-  /** The shell line, or argv joined by blanks; at most 4095 bytes. */
+  /** The shell script, or argv joined by spaces; at most 4095 bytes. */
   text: string;
-  /** `killed` where it ended after `killCommand`, however it ended. */
+  /** `killed` for a command that ended after `killCommand`, with any exit. */
   status: "running" | "exited" | "killed";
   pid: number;
   exitCode: number | null;
@@ -422,21 +473,21 @@ export interface CommandRecord {
   outOfMemory: boolean;
   startedAt: Date;
   endedAt: Date | null;
-  /** All it ever wrote; the first `droppedBytes` of it are no longer kept. */
+  /** All output so far; the first `droppedBytes` are no longer kept. */
   outputBytes: number;
   droppedBytes: number;
-  /** As it is now; null where it runs on none. */
+  /** Current size; null without a terminal. */
   terminal: TerminalSize | null;
 }
 
 export interface CommandChunk extends OutputChunk {
-  /** Of the first byte of `data`, in all the command ever wrote. */
+  /** Position of the first byte of `data` in all output of the command. */
   offset: number;
 }
 
 export interface CommandLogs {
   chunks: CommandChunk[];
-  /** Where to go on. */
+  /** Offset of the next read. */
   nextOffset: number;
   command: CommandRecord;
 }
@@ -447,7 +498,7 @@ export interface FileStat {
   /** Permission bits only. */
   mode: number;
   modifiedAt: Date;
-  /** Null if the guest is of an older build, which does not report it. */
+  /** Null if the guest is an older build, which does not report owners. */
   uid: number | null;
   gid: number | null;
   /** Target of a symlink. The other fields describe the target, or the symlink itself if the target is missing. */
@@ -460,14 +511,14 @@ export interface DirEntry extends FileStat {
 
 /** A page of a directory: the first entries after a name, in byte order of their names. */
 export interface ListPage {
-  /** Maximum of entries; at most 10,001. */
+  /** Largest number of entries, at most 10,001. */
   limit: number;
   after?: string | undefined;
 }
 
 /**
- * What happened below a watched directory. `overflow` stands for changes that were lost, because they came faster than
- * they were read: look for yourself.
+ * A change below a watched directory. `overflow` replaces changes that were lost, because they came faster
+ * than they were read; the reader must list the directory.
  */
 export type FileChange =
   | { kind: "created" | "modified" | "deleted"; path: string; isDir: boolean }
@@ -480,7 +531,7 @@ export interface ReadOptions {
   length?: number;
 }
 
-/** Where a change may happen: the path, with every symlink followed, must lie under one of these. */
+/** Directories that allow changes: the path, with every symlink followed, must be below one of them. */
 export interface Within {
   roots: string[];
 }
@@ -490,11 +541,14 @@ export interface Guest {
   spawn(spec: SpawnSpec): Promise<GuestProcess>;
 
   /**
-   * Streams a file without holding it, from `offset` on (0) and at most `length` bytes of it. Fails with `is_directory`,
-   * `path_not_found`, `too_large` where the file is larger than `maxBytes`.
+   * Streams a file without holding it in memory, from `offset` (default 0) and at most `length` bytes. Fails
+   * with `is_directory`, `path_not_found`, or `too_large` if the file is larger than `maxBytes`.
    */
   readFile(path: string, options?: ReadOptions): Promise<{ stat: FileStat; content: Readable }>;
-  /** Written aside and renamed: a reader sees the old file or the new one. Parents are made. */
+  /**
+   * Writes to a temporary file that is then renamed: a reader sees the old file or the new one. Creates
+   * missing parents.
+   */
   writeFile(
     path: string,
     content: Buffer | AsyncIterable<Buffer>,
@@ -502,20 +556,21 @@ export interface Guest {
   ): Promise<{ sizeBytes: number }>;
   /** Without a page, the order is undefined, and more than 10,000 entries fail with `too_large`. */
   list(path: string, page?: ListPage): Promise<DirEntry[]>;
-  /** Undefined where nothing is there. */
+  /** Undefined if the path does not exist. */
   stat(path: string): Promise<FileStat | undefined>;
   mkdir(path: string, options: { mode: number; parents: boolean } & Within): Promise<void>;
   move(from: string, to: string, options: { overwrite: boolean } & Within): Promise<void>;
   /**
-   * Fails with `is_directory` for a directory unless `recursive` is set. A tree deeper than 256 directories fails with
-   * `too_large`; a part of it may be removed by then.
+   * Fails with `is_directory` for a directory unless `recursive` is set. A tree deeper than 256 directories
+   * fails with `too_large`, after a part of it may have been deleted.
    */
   remove(path: string, options: { recursive?: boolean } & Within): Promise<void>;
 
   /**
-   * Changes in a directory, with `recursive` in all below it, from the moment this resolves; read them at once. Ends when
-   * the directory itself is gone. Aborting `signal` lets go of the machine and ends with the signal's reason. Fails with
-   * `not_directory`, with `too_large` past 8192 directories, with `no_capacity` past 16 watches of the machine.
+   * Reports changes in a directory, with `recursive` in all directories below it, from the moment this
+   * resolves. Read them at once. Ends when the directory is gone. Aborting `signal` releases the connection,
+   * and ends with the signal's reason. Fails with `not_directory`, with `too_large` beyond 8192 directories,
+   * and with `no_capacity` beyond 16 watches of the machine.
    */
   watch(
     path: string,
@@ -523,32 +578,44 @@ export interface Guest {
   ): Promise<AsyncIterable<FileChange>>;
 
   /**
-   * Starts a process that outlives every connection and this server; its output goes to a ring of 16 MiB inside.
-   * Fails with `exists` for an id that is taken, `too_many_processes` while 128 run, or 16 on terminals, and as `spawn`
-   * does.
+   * Starts a process that outlives every connection and this server. A ring of 16 MiB inside keeps its
+   * output. Fails with `exists` for an id in use, with `too_many_processes` while 128 run, or 16 on
+   * terminals, and as `spawn` does.
    */
   startCommand(spec: CommandSpec): Promise<{ pid: number }>;
-  /** Newest first. Finished ones are forgotten past 100, or past 64 MiB of kept output. */
+  /** Newest first. Finished commands are dropped beyond 100, or beyond 64 MiB of kept output. */
   listCommands(): Promise<CommandRecord[]>;
-  /** Fails with `not_found` for a command the machine does not know (any more), as all below do. */
+  /**
+   * Fails with `not_found` for a command that the machine does not know or no longer knows, like all methods
+   * below.
+   */
   getCommand(id: string): Promise<CommandRecord>;
   /**
-   * SIGTERM to the group now, SIGKILL after 5 s; nothing for one that ended. On a terminal it is SIGHUP, and to the
-   * session. Answers with the record as of now.
+   * Sends SIGTERM to the group now, and SIGKILL after 5 s. Does nothing for a command that ended. On a
+   * terminal, sends SIGHUP to the session instead. Returns the current record.
    */
   killCommand(id: string): Promise<CommandRecord>;
-  /** To the group of a command that runs; nothing for one that ended. */
+  /** Signals the group of a running command. Does nothing for a command that ended. */
   signalCommand(id: string, signal: number): Promise<void>;
-  /** Fails with `not_running` once the command takes no more input, with `timeout` if it does not read it. */
+  /**
+   * Fails with `not_running` if the command accepts no more input, and with `timeout` if it does not read.
+   */
   writeCommandStdin(id: string, data: Buffer, eof: boolean): Promise<void>;
-  /** Its terminal's size; its programs get SIGWINCH. `not_running` once it has ended, `guest_protocol` where it has none. */
+  /**
+   * Sets the size of the terminal; its programs get SIGWINCH. Fails with `not_running` after its end, and
+   * with `guest_protocol` without a terminal.
+   */
   resizeCommand(id: string, size: TerminalSize): Promise<void>;
-  /** What is kept from `offset` on, at most `limit` bytes; of output that was dropped, from the first kept byte on. */
+  /**
+   * Kept output from `offset` on, at most `limit` bytes. If that output was dropped, starts at the first kept
+   * byte.
+   */
   commandLogs(id: string, offset: number, limit: number): Promise<CommandLogs>;
   /**
-   * Output from `offset` on as it comes, until the command has ended; returns its last record. Aborting `signal` lets
-   * go of the machine, also while nothing comes, and ends with the signal's reason. `no_capacity` past 16 followers.
-   * A command on a terminal waits for its slowest follower; any other writes on, and the ring forgets.
+   * Yields output from `offset` on as it arrives, until the command has ended. Returns the last record.
+   * Aborting `signal` releases the connection even without output, and ends with the signal's reason. Fails
+   * with `no_capacity` beyond 16 followers. A command on a terminal waits for its slowest follower. Any other
+   * command writes on, and the ring drops the oldest output.
    */
   followCommand(
     id: string,
@@ -556,11 +623,14 @@ export interface Guest {
     signal?: AbortSignal,
   ): AsyncGenerator<CommandChunk, CommandRecord, undefined>;
 
-  /** A byte stream to a TCP port on the machine's loopback. `connection_refused` where nothing listens. */
+  /**
+   * Opens a byte stream to a TCP port on the machine's loopback. Fails with `connection_refused` if nothing
+   * listens.
+   */
   connect(port: number): Promise<Duplex>;
 }
 
-/** Every way the runtime says no. `machines/` translates these, once, into what a caller may read. */
+/** Errors of the runtime. `machines/` translates them into errors for clients. */
 export type RuntimeErrorKind =
   | "not_found"
   | "already_exists"
@@ -577,7 +647,7 @@ export type RuntimeErrorKind =
   | "volume_missing"
   | "volume_in_use"
   | "connection_refused"
-  // of files and processes inside
+  // errors of files and processes inside
   | "path_not_found"
   | "is_directory"
   | "not_directory"
@@ -591,7 +661,7 @@ export type RuntimeErrorKind =
   | "guest_protocol"
   | "failed";
 
-/** `message` may be shown to a caller; `cause` and `details` are for the log. */
+/** A client may read `message`; `cause` and `details` are for the log. */
 export class RuntimeError extends Error {
   readonly kind: RuntimeErrorKind;
   readonly details: Record<string, unknown>;

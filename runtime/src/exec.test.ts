@@ -11,25 +11,25 @@ const failure = async (promise: Promise<unknown>): Promise<RuntimeError> => {
   return error as RuntimeError;
 };
 
-test("a program gets its stdin and gives back both streams", async () => {
+test("passes stdin to a program and returns both streams", async () => {
   const result = await run(["sh", "-c", "cat; echo warning >&2"], { stdin: "hello" });
   expect(result).toEqual({ code: 0, stdout: "hello", stderr: "warning\n" });
 });
 
-test("arguments reach the program as they are, whatever they hold", async () => {
+test("passes arguments of any content to the program unchanged", async () => {
   expect((await run(["printf", "%s", "$(id); `id` \"'\n"])).stdout).toBe("$(id); `id` \"'\n");
 });
 
-test("a failure names the program, its exit code and its last words", async () => {
+test("names the program, its exit code and its last lines when it fails", async () => {
   const error = await failure(run(["sh", "-c", "echo reason >&2; exit 3"]));
   expect(error).toMatchObject({ kind: "failed", message: "sh exited with 3: reason", details: { code: 3 } });
 });
 
-test("an exit code that was declared fine is no failure", async () => {
+test("accepts an exit code that the caller allows", async () => {
   expect((await run(["sh", "-c", "exit 4"], { okCodes: [0, 4] })).code).toBe(4);
 });
 
-test("a program that hangs is killed at its deadline, also when a grandchild holds the pipes", async () => {
+test("kills a program at its deadline, also when a grandchild holds the pipes", async () => {
   const error = await failure(run(["sh", "-c", "sleep 5 & wait"], { timeoutMs: 50 }));
   expect(error.kind).toBe("timeout");
 });
@@ -42,11 +42,11 @@ test("kills a program without output at its quiet limit, and not one that keeps 
   expect(stdout.trim().split("\n")).toHaveLength(8);
 });
 
-test("a program that is not installed is the host's fault", async () => {
+test("reports a missing program as a fault of the host", async () => {
   expect((await failure(run(["kontor-no-such-program"]))).kind).toBe("host_unsupported");
 });
 
-test("output beyond the limit is dropped, but the end of it is kept", async () => {
+test("drops output beyond the limit, but keeps its end", async () => {
   const { stdout } = await run(["sh", "-c", "head -c 3000000 /dev/zero; printf end"], {
     maxOutputBytes: 1000,
   });
@@ -54,10 +54,10 @@ test("output beyond the limit is dropped, but the end of it is kept", async () =
   expect(stdout.endsWith("end")).toBe(true);
 });
 
-test("a program that ignores its stdin is judged by its exit code", async () => {
+test("accepts a program that ignores its stdin and exits with 0", async () => {
   expect((await run(["true"], { stdin: "x".repeat(1_000_000) })).code).toBe(0);
 });
 
-test("an abort ends the program", async () => {
-  expect((await failure(run(["sleep", "60"], { signal: AbortSignal.abort() }))).message).toContain("stopped");
+test("kills the program on abort", async () => {
+  expect((await failure(run(["sleep", "60"], { signal: AbortSignal.abort() }))).message).toContain("aborted");
 });

@@ -1,36 +1,39 @@
 /**
- * The one door to child processes. Every program goes through `run`, or through `start` where what it reads and writes
- * is too much to be held: an argv array, never a shell; a deadline; bounded output; and one kind of error that says
- * which program failed, how, and its last words.
+ * The only way to start child processes: `run`, or `start` for streams too large for memory. Both take an
+ * argv array, never a shell, and have a deadline and bounded output. Both fail with one kind of error, which
+ * has the program, its exit and its last lines.
  */
 import { type ChildProcess, spawn } from "node:child_process";
 import type { Readable, Writable } from "node:stream";
 import { RuntimeError } from "./driver.ts";
 
-/** Enough for `ip -json` and `nft -j` listings of thousands of objects; what a program prints beyond is cut. */
+/** Enough for `ip -json` and `nft -j` listings of thousands of objects; further output is cut. */
 const DEFAULT_MAX_OUTPUT_BYTES = 8 * 1024 * 1024;
 const DEFAULT_TIMEOUT_MS = 30_000;
 const LAST_LINES = 8;
 
 export interface RunOptions {
-  /** Text or bytes for stdin; without it stdin is /dev/null. */
+  /** Text or bytes for stdin. Default: /dev/null. */
   stdin?: string | Uint8Array;
-  /** The child gets SIGKILL at this age and `run` fails with `timeout`. Default 30 s. */
+  /** Age at which the child gets SIGKILL, and `run` fails with `timeout`. Default 30 s. */
   timeoutMs?: number;
   /** Kills the process after this time without output. By default only `timeoutMs` counts. */
   quietMs?: number;
   cwd?: string;
-  /** The whole environment of the child; that of this process where absent. */
+  /** The whole environment of the child. Default: that of this process. */
   env?: NodeJS.ProcessEnv;
-  /** Each of stdout and stderr is kept up to this size; the rest is read and dropped. Default 8 MiB. */
+  /** Limit for each of stdout and stderr; further output is read and dropped. Default 8 MiB. */
   maxOutputBytes?: number;
-  /** Exit codes that are no failure. Default only 0. */
+  /** Exit codes of success. Default only 0. */
   okCodes?: readonly number[];
-  /** Called with each piece of stdout and stderr as it comes, for progress. */
+  /** Called with each piece of stdout and stderr, for progress. */
   onOutput?: (text: string, stream: "stdout" | "stderr") => void;
   /** Ends the child with SIGKILL and fails `run` with `failed`. */
   signal?: AbortSignal;
-  /** The child leads a process group, and the whole group is killed with it: for programs that start others. */
+  /**
+   * The child leads a process group, and the whole group is killed with it: for programs that start other
+   * processes.
+   */
   group?: boolean;
 }
 
@@ -41,12 +44,14 @@ export interface RunResult {
 }
 
 /**
- * Runs a program to its end. Fails with `timeout` at its deadline, `host_unsupported` where the program is not
- * installed, else `failed`; `details` hold `argv0`, `code`, `signal` and `stderr` (its last lines).
+ * Runs a program to its end. Fails with `timeout` at its deadline, with `host_unsupported` if the program is
+ * not installed, otherwise with `failed`. `details` hold `argv0`, `code`, `signal` and `stderr` (its last
+ * lines).
  */
 export async function run(argv: readonly string[], options: RunOptions = {}): Promise<RunResult> {
   const [program, ...args] = argv;
-  if (program === undefined) throw new RuntimeError("failed", "run() was given an empty argv");
+  if (program === undefined)
+    throw new RuntimeError("failed", "argv is empty; pass the program and its arguments");
   const maxBytes = options.maxOutputBytes ?? DEFAULT_MAX_OUTPUT_BYTES;
   const timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS;
   const child = spawn(program, args, {
@@ -67,7 +72,7 @@ export async function run(argv: readonly string[], options: RunOptions = {}): Pr
     stderr.add(piece);
     options.onOutput?.(piece.toString(), "stderr");
   });
-  // A program that ends without reading its stdin is judged by its exit code, not by our EPIPE.
+  // EPIPE is ignored: the exit code decides about a program that ends without reading its stdin.
   child.stdin?.on("error", () => {});
   child.stdin?.end(options.stdin);
 
@@ -76,7 +81,7 @@ export async function run(argv: readonly string[], options: RunOptions = {}): Pr
     ended ??= why;
     if (options.group === true) killGroup(child, "SIGKILL");
     else child.kill("SIGKILL");
-    // A grandchild may hold our pipes after the child is gone: let go of them, or "close" never comes.
+    // A grandchild may hold the pipes after the child's end. Without this, "close" would never arrive.
     child.stdout?.destroy();
     child.stderr?.destroy();
   };
@@ -122,26 +127,28 @@ export async function run(argv: readonly string[], options: RunOptions = {}): Pr
 export interface StartOptions {
   env: NodeJS.ProcessEnv;
   cwd: string;
-  /** At this age the child is ended as by `end`. */
+  /** Age at which the program ends as by `end`. */
   timeoutMs: number;
 }
 
-/** A program under way, the leader of a process group of its own. Both streams are the caller's to read and to end. */
-export interface Started {
+/**
+ * A running program, the leader of its own process group. The caller reads one stream and writes the other.
+ */
+export interface RunningProgram {
   stdin: Writable;
   stdout: Readable;
-  /** SIGTERM to its group, so that it tidies up, and SIGKILL two seconds later. */
+  /** Sends SIGTERM to the group, so that it can clean up, and SIGKILL two seconds later. */
   end(): void;
-  /** Resolves when it is gone and its stdout is closed, however it went; rejects where it could not be started. */
+  /** Resolves after any exit, once stdout is closed. Rejects if the program could not start. */
   ended: Promise<{ code: number | null; signal: string | null; isLate: boolean; stderr: string }>;
 }
 
-/** How long a program may tidy up once it was asked to end. */
+/** Time for cleanup between SIGTERM and SIGKILL. */
 const TIDY_MS = 2_000;
 const STDERR_MAX_BYTES = 64 * 1024;
 
 /** Starts a program whose input and output are streams. */
-export function start(argv: readonly string[], options: StartOptions): Started {
+export function start(argv: readonly string[], options: StartOptions): RunningProgram {
   const [program = "", ...args] = argv;
   const child = spawn(program, args, {
     stdio: ["pipe", "pipe", "pipe"],
@@ -151,7 +158,7 @@ export function start(argv: readonly string[], options: StartOptions): Started {
   });
   const stderr = new BoundedText(STDERR_MAX_BYTES);
   child.stderr.on("data", (piece: Buffer) => stderr.add(piece));
-  // Who reads its input, and how it ended, says whether that failed.
+  // Write errors are ignored: the reader of stdout, and the exit, show whether the program failed.
   child.stdin.on("error", () => {});
   let isLate = false;
   let killing: NodeJS.Timeout | undefined;
@@ -168,7 +175,7 @@ export function start(argv: readonly string[], options: StartOptions): Started {
     isLate = true;
     end();
   }, options.timeoutMs);
-  const ended = new Promise<Awaited<Started["ended"]>>((resolve, reject) => {
+  const ended = new Promise<Awaited<RunningProgram["ended"]>>((resolve, reject) => {
     child.once("error", (cause) =>
       reject(
         new RuntimeError("failed", `${program} could not be started`, { cause, details: { argv0: program } }),
@@ -187,14 +194,14 @@ function killGroup({ pid }: ChildProcess, signal: NodeJS.Signals): void {
   try {
     process.kill(-pid, signal);
   } catch {
-    // It is gone already.
+    // The program has ended already.
   }
 }
 
 function outcome(ended: string | undefined, code: number | null, signal: string | null, timeoutMs: number) {
   if (ended === "timeout") return `did not end within ${timeoutMs} ms`;
   if (ended === "quiet") return `printed nothing for ${timeoutMs} ms`;
-  if (ended === "aborted") return "was stopped";
+  if (ended === "aborted") return "was aborted";
   return signal === null ? `exited with ${code}` : `was killed by ${signal}`;
 }
 
@@ -202,7 +209,7 @@ function lastLines(text: string): string {
   return text.trim().split("\n").slice(-LAST_LINES).join("\n");
 }
 
-/** Keeps the beginning up to a limit, and the end beyond it: an error message stands at the end. */
+/** Keeps the beginning up to a limit, and the end beyond it, because an error message comes last. */
 class BoundedText {
   readonly #maxBytes: number;
   #head: Buffer[] = [];

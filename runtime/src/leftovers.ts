@@ -24,7 +24,7 @@ export class Leftovers {
     this.#retryMs = options.retryMs ?? RETRY_MS;
   }
 
-  /** Returns true when it is removed; false when it was set aside for retries. */
+  /** Returns true if it was removed, and false if it was set aside for retries. */
   remove(name: string): Promise<boolean> {
     return this.#turns.take(name, () => this.#attempt(name));
   }
@@ -35,12 +35,12 @@ export class Leftovers {
     await this.#turns.take(name, async () => this.#setAside.delete(name));
   }
 
-  /** Names that are still there. */
+  /** Names that are not removed yet. */
   get remaining(): string[] {
     return [...this.#setAside];
   }
 
-  /** Stops retries. The next start finds what is still there. */
+  /** Stops retries. The next start finds the remaining resources. */
   async close(): Promise<void> {
     this.#isClosed = true;
     clearTimeout(this.#timer);

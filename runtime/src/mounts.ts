@@ -1,4 +1,4 @@
-/** Mounts that are to go: of a machine's disk, of a build that was cut off. */
+/** Unmounts file systems: of a machine's disk, or of an interrupted build. */
 import { readFile } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { RuntimeError } from "./driver.ts";
@@ -6,7 +6,7 @@ import { run } from "./exec.ts";
 
 const UMOUNT_TIMEOUT_MS = 3_000;
 
-/** Unmounts whatever is mounted on or below `directory`; its loop devices detach by themselves. */
+/** Unmounts every mount on or below `directory`. Loop devices detach by themselves. */
 export async function unmountBelow(directory: string): Promise<void> {
   for (const mountPoint of mountPointsBelow(await readFile("/proc/self/mountinfo", "utf8"), directory)) {
     await unmount(mountPoint);
@@ -20,8 +20,8 @@ async function unmount(mountPoint: string): Promise<void> {
       await run(["umount", mountPoint]);
       return;
     } catch (error) {
-      // The last task that held it may still be on its way out. Past the deadline it is taken out of sight, and the
-      // kernel frees it with its last user.
+      // The last task that used the mount may still be exiting. Past the deadline, the mount is detached, and
+      // the kernel frees it with its last user.
       if (performance.now() > deadline) {
         await run(["umount", "--lazy", mountPoint]);
         return;
@@ -32,7 +32,7 @@ async function unmount(mountPoint: string): Promise<void> {
   }
 }
 
-/** From `/proc/self/mountinfo`, the deepest first. */
+/** Mount points of `/proc/self/mountinfo` below a directory, the deepest first. */
 export function mountPointsBelow(mountinfo: string, directory: string): string[] {
   return mountinfo
     .split("\n")
@@ -41,7 +41,7 @@ export function mountPointsBelow(mountinfo: string, directory: string): string[]
     .toReversed();
 }
 
-/** proc(5) writes space, tab, newline and backslash as `\040` and the like. */
+/** Decodes space, tab, newline and backslash, which proc(5) writes as `\040` and so on. */
 function unescapeOctal(text: string): string {
   return text.replaceAll(/\\([0-7]{3})/g, (_, digits: string) => String.fromCharCode(parseInt(digits, 8)));
 }

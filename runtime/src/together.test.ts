@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { together } from "./together.ts";
 
-test("a failure is thrown only once everything has ended", async () => {
+test("throws a failure only after all work has ended", async () => {
   const slow = Promise.withResolvers<void>();
   let ended = false;
   const all = together(

@@ -1,6 +1,6 @@
 /**
- * Runs work side by side and answers when all of it has ended, also when some failed: unlike `Promise.all`, nothing is
- * still under way when the first failure is thrown, so that an undo does not race with what it undoes.
+ * Waits until all work has ended, even if some fails, then throws the first failure. With `Promise.all`,
+ * other work would still run then, and an undo would race with it.
  */
 export async function together<T extends readonly Promise<unknown>[]>(
   ...work: T

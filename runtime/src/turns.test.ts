@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { Turns } from "./turns.ts";
 
-test("work on one key waits for what was asked before, also when that failed", async () => {
+test("runs work on one key in order, also after a failure", async () => {
   const turns = new Turns<string>();
   const order: string[] = [];
   const gate = Promise.withResolvers<void>();

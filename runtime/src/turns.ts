@@ -1,4 +1,4 @@
-/** Work on one key happens in the order it was asked for, one at a time; different keys do not wait for each other. */
+/** Runs work on one key in order, one at a time. Different keys do not wait for each other. */
 export class Turns<Key> {
   readonly #ends = new Map<Key, Promise<unknown>>();
 
@@ -13,7 +13,7 @@ export class Turns<Key> {
     }
   }
 
-  /** When no work is under way or waiting. */
+  /** Resolves when no work runs or waits. */
   async settled(): Promise<void> {
     while (this.#ends.size > 0) await Promise.allSettled(this.#ends.values());
   }

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { UndoStack } from "./undo.ts";
 
-test("undos run latest first, and one that fails does not stop the others", async () => {
+test("runs undos in reverse order, and continues after one that fails", async () => {
   const order: string[] = [];
   const undo = new UndoStack();
   undo.add("first", async () => order.push("first"));
@@ -11,7 +11,7 @@ test("undos run latest first, and one that fails does not stop the others", asyn
   expect(order).toEqual(["third", "first"]);
 });
 
-test("after commit nothing is undone", async () => {
+test("undoes nothing after commit", async () => {
   const undo = new UndoStack();
   undo.add("never", () => Promise.reject(new Error("ran")));
   undo.commit();

@@ -64,8 +64,8 @@ test("an unknown name is refused and says which known one is near", () => {
 
 test("a public authority is asked for public names alone", () => {
   expect(problems({ KONTOR_TLS_MODE: "acme" })).toEqual([
-    "KONTOR_PREVIEW_DOMAIN: tls_mode = acme needs a public name, not localhost",
-    "KONTOR_APPS_DOMAIN: tls_mode = acme needs a public name, not apps.localhost",
+    "KONTOR_PREVIEW_DOMAIN: tls_mode = acme requires a public name, not localhost",
+    "KONTOR_APPS_DOMAIN: tls_mode = acme requires a public name, not apps.localhost",
   ]);
   const names = { KONTOR_PREVIEW_DOMAIN: "example.org", KONTOR_APPS_DOMAIN: "apps.example.org:8443" };
   expect(load({ KONTOR_TLS_MODE: "acme", ...names }).appsDomain).toBe("apps.example.org:8443");
@@ -74,9 +74,9 @@ test("a public authority is asked for public names alone", () => {
 test("an object store is complete or named as what it lacks", () => {
   const some = { KONTOR_BACKUPS_STORE: "s3", KONTOR_BACKUPS_S3_ENDPOINT: "https://s3.example.com" };
   expect(problems(some)).toEqual([
-    "KONTOR_BACKUPS_S3_BUCKET: backups_store = s3 needs it",
-    "KONTOR_BACKUPS_S3_ACCESS_KEY: backups_store = s3 needs it",
-    "KONTOR_BACKUPS_S3_SECRET_KEY: backups_store = s3 needs it",
+    "KONTOR_BACKUPS_S3_BUCKET: required for backups_store = s3",
+    "KONTOR_BACKUPS_S3_ACCESS_KEY: required for backups_store = s3",
+    "KONTOR_BACKUPS_S3_SECRET_KEY: required for backups_store = s3",
   ]);
   const rest = { BUCKET: "kept", ACCESS_KEY: "AK", SECRET_KEY: "canary" };
   const all = Object.entries(rest).map(([name, value]) => [`KONTOR_BACKUPS_S3_${name}`, value]);

@@ -1,10 +1,10 @@
 /**
- * Every setting of the server, in one table: what it is called, what it may be, what it is by default and what it is
- * for. This file is the only reader of the environment.
+ * All settings of the server in one table: name, accepted values, default and purpose. This file is the only reader of
+ * the environment.
  *
- * A key `poolSize` is `KONTOR_POOL_SIZE` in the environment and `pool_size` in `<data>/kontor.toml`. Flags beat the
- * environment, the environment beats the file, the file beats the default. A name nobody knows or a value that does
- * not fit is an error that names the key: a typing mistake must not become a default.
+ * The key `poolSize` is `KONTOR_POOL_SIZE` in the environment and `pool_size` in `<data>/kontor.toml`. Flags override
+ * the environment, the environment overrides the file, and the file overrides the default. An unknown name or an
+ * invalid value is an error that names the key, so that a typing mistake never becomes a default.
  */
 import { readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
@@ -16,7 +16,7 @@ import { isLoopback, parseOpenedHosts, parsePorts } from "./lib/addresses.ts";
 import { parseRegions } from "./machines/regions.ts";
 import { withRestartSettings } from "./restart-settings.ts";
 
-/** One kind of value: `parse` answers undefined for text that does not fit, `expected` says what would. */
+/** A kind of value. `parse` returns undefined for invalid text, and `expected` describes valid text. */
 interface Kind<T> {
   expected: string;
   parse(text: string): T | undefined;
@@ -26,11 +26,11 @@ interface Key<T> extends Kind<T> {
   group: Group;
   default: T;
   doc: string;
-  /** Its value is never printed. */
+  /** True for a value that is never printed. */
   secret?: boolean;
-  /** A second name in the environment, one that other programs use too. */
+  /** A second name in the environment that other programs use too. */
   alias?: string;
-  /** Not in the file: it says where the file is. */
+  /** True for a setting that is not read from the file, because it locates the file. */
   notInFile?: boolean;
 }
 
@@ -80,20 +80,22 @@ const hosts: Kind<readonly string[]> = {
 };
 const egressHosts: Kind<readonly string[]> = {
   expected:
-    "auto and host names, *.example.com for all below one, :port where it is not 443 or 80, with commas",
+    "auto and host names, *.example.com for all below a name, :port if it is not 443 or 80, " +
+    "separated by commas",
   parse: (value) => {
     const items = list.parse(value);
     return items?.every((item) => item === AUTO || parseEntry(item) !== undefined) ? items : undefined;
   },
 };
 const regions: Kind<readonly string[]> = {
-  expected: "regions as code=name, or code=name@/directory, with commas; codes and directories differ",
+  expected:
+    "regions as code=name, or code=name@/directory, separated by commas; codes and directories " + "differ",
   parse: (value) => {
     const items = list.parse(value);
     return items && parseRegions(items) ? items : undefined;
   },
 };
-/** Ranges of addresses; names would have to be asked for, and may change. */
+/** Ranges of addresses. Names are not accepted, because they need a look-up and may change. */
 const ranges: Kind<readonly string[]> = {
   expected: "addresses and CIDR ranges, separated by commas",
   parse: (value) => {
@@ -128,7 +130,7 @@ const baseAddress: Kind<string> = {
   },
 };
 const headers: Kind<Readonly<Record<string, string>>> = {
-  expected: "headers as name=value, with commas",
+  expected: "headers as name=value, separated by commas",
   parse: (value) => {
     const pairs = (list.parse(value) ?? []).map((item) =>
       /^([\w!#$%&'*+.^`|~-]+)=([\x20-\x7e]*)$/.exec(item),
@@ -147,11 +149,11 @@ const email: Kind<string> = {
   parse: (value) => (/^[^@\s]+@[^@\s]+$/.test(value) ? value.toLowerCase() : undefined),
 };
 const domain: Kind<string> = {
-  expected: "a host name, with a port where it is not 443",
+  expected: "a host name, with a port if it is not 443",
   parse: (value) => (/^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:\d{1,5})?$/.test(value) ? value : undefined),
 };
 const ports: Kind<string> = {
-  expected: "two ports from 1024 on, first-last",
+  expected: "two ports, 1024 or higher, as first-last",
   parse: (value) => (parsePorts(value) ? value : undefined),
 };
 /** 32 bytes, as 64 hexadecimal digits or as base64. */
@@ -191,7 +193,7 @@ function or<T>(word: string, kind: Kind<T>): Kind<T | null> {
   };
 }
 
-/** Null where it is not set; there is no word for that. */
+/** Null if the setting is missing; no word stands for null. */
 function optional<T>(kind: Kind<T>): Kind<T | null> {
   return kind;
 }
@@ -207,22 +209,23 @@ function key<T>(
 }
 
 const keys = {
-  dataDir: key("server", path, "/var/lib/kontor", "Where everything is kept: database, images, keys.", {
+  dataDir: key("server", path, "/var/lib/kontor", "Directory of all data: database, images, keys.", {
     notInFile: true,
   }),
   host: key("server", text, "127.0.0.1", "Address the HTTP server listens on."),
-  port: key("server", whole(0, 65_535), 8080, "Port the HTTP server listens on; 0 takes a free one."),
+  port: key("server", whole(0, 65_535), 8080, "Port the HTTP server listens on; 0 chooses a free port."),
   tlsMode: key(
     "server",
     oneOf("local", "acme", "off"),
     "local",
-    "Who vouches for our names: an authority of our own, a public one (RFC 8555), or a proxy in front of us.",
+    "Source of TLS certificates: local (an own authority), acme (a public authority, RFC 8555), " +
+      "or off (a proxy in front ends TLS).",
   ),
   tlsPort: key(
     "server",
     whole(0, 65_535),
     8443,
-    "Port the TLS server listens on; 0 takes a free one. Domains that are not set carry it.",
+    "Port the TLS server listens on; 0 chooses a free port. Default domains include it.",
   ),
   trustedProxies: key(
     "server",
@@ -234,54 +237,61 @@ const keys = {
     "server",
     directoryUrl,
     "https://acme-v02.api.letsencrypt.org/directory",
-    "Where tls_mode = acme asks for certificates.",
+    "Directory URL of the certificate authority for tls_mode = acme.",
   ),
-  acmeEmail: key("server", optional(email), null, "Whom the certificate authority writes to."),
+  acmeEmail: key("server", optional(email), null, "Contact address for the certificate authority."),
   publicUrl: key(
     "server",
     optional(url),
     null,
-    "Address callers reach the server by, where it is not the loopback one.",
+    "Address at which clients reach the server, if it is not the loopback address.",
   ),
   metricsLoopback: key(
     "server",
     flag,
     false,
-    "Serve GET /metrics to callers on this host without an operator's token.",
+    "Serve GET /metrics to clients on this host without an operator's token.",
   ),
   logLevel: key(
     "server",
     oneOf("debug", "info", "warn", "error", "silent"),
     "info",
-    "Least important line that is logged.",
+    "Lowest level of log lines.",
   ),
   logFormat: key(
     "server",
     oneOf("json", "pretty"),
     "json",
-    "One JSON object per line, or lines for a person.",
+    "Log format: json (an object per line), or pretty (lines for people).",
   ),
   otlpEndpoint: key(
     "server",
     optional(baseAddress),
     null,
-    "Where runs of agents are told of as traces: an OpenTelemetry collector that takes OTLP over HTTP, without its /v1/traces. Off where it is not set.",
+    "Traces of agent runs: address of an OpenTelemetry collector for OTLP over HTTP, without " +
+      "/v1/traces. Default: no traces.",
   ),
-  otlpHeaders: key("server", optional(headers), null, "What otlp_endpoint wants to be sent, such as a key.", {
-    secret: true,
-  }),
-  otlpContent: key("server", flag, false, "Traces hold what models and tools were told and said as well."),
+  otlpHeaders: key(
+    "server",
+    optional(headers),
+    null,
+    "Headers that the collector at otlp_endpoint requires, such as a key.",
+    {
+      secret: true,
+    },
+  ),
+  otlpContent: key("server", flag, false, "Traces also hold the inputs and outputs of models and tools."),
   shutdownGraceSeconds: key(
     "server",
     whole(0, 3600),
     10,
-    "How long running requests and jobs may take to end at a shutdown.",
+    "Seconds that running requests and jobs get to end at a shutdown.",
   ),
   secretsKey: key(
     "server",
     optional(secretsKey),
     null,
-    "Key of the secrets at rest; <data>/secrets.key, made at first start, where it is not set.",
+    "Key of the secrets at rest. Default: <data>/secrets.key, which the first start creates.",
     { secret: true },
   ),
 
@@ -289,98 +299,103 @@ const keys = {
     "database",
     optional(databaseUrl),
     null,
-    "PostgreSQL 15 or newer to use; without it the server runs its own under <data>/postgres.",
+    "PostgreSQL 15 or newer to use. Default: an own PostgreSQL under <data>/postgres.",
     { secret: true, alias: "DATABASE_URL" },
   ),
   databaseConnections: key(
     "database",
     whole(4, 1000),
     20,
-    "Most connections to PostgreSQL for requests and jobs; upkeep has up to five more of its own.",
+    "Maximum of connections to PostgreSQL for requests and jobs; upkeep has up to five more.",
   ),
 
   runtime: key(
     "machines",
     oneOf("gvisor", "fake"),
     "gvisor",
-    "What isolates machines; fake runs nothing and is for tests.",
+    "Isolation of machines; fake runs nothing and is for tests.",
   ),
-  allowFakeRuntime: key("machines", flag, false, "Must be on for runtime = fake."),
+  allowFakeRuntime: key("machines", flag, false, "Required for runtime = fake."),
   killFile: key(
     "machines",
     optional(text),
     null,
-    "For tests: the server ends by SIGKILL at the named point that stands in this file.",
+    "For tests: file with the named point at which the server ends by SIGKILL.",
   ),
   runscPlatform: key(
     "machines",
     oneOf("auto", "systrap", "kvm"),
     "auto",
-    "How gVisor intercepts system calls.",
+    "gVisor's method of intercepting system calls.",
   ),
   runscPath: key(
     "machines",
     optional(path),
     null,
-    "The runsc for new sandboxes; unset: the one on PATH. A paused sandbox keeps the version that wrote it.",
+    "Path of runsc for new sandboxes. Default: the one on PATH. A paused sandbox keeps the " +
+      "version that wrote it.",
   ),
   runcPath: key(
     "machines",
     optional(path),
     null,
-    "Path of the runc for apps and build steps. Default: the one on PATH for apps, the one in /usr for builds.",
+    "Path of runc for apps and build steps. Default: the one on PATH for apps, the one in /usr " +
+      "for builds.",
   ),
-  buildahPath: key(
-    "machines",
-    optional(path),
-    null,
-    "Path of the buildah for builds. Default: the one in /usr.",
-  ),
+  buildahPath: key("machines", optional(path), null, "Path of buildah for builds. Default: the one in /usr."),
   instance: key(
     "machines",
     or("auto", whole(0, 63)),
     null,
-    "Number that keeps several servers on one host apart: addresses, network and cgroup names.",
+    "Number that separates several servers on one host: addresses, network and cgroup names.",
   ),
   regions: key(
     "machines",
     regions,
     Object.freeze(["eu-1=This host"]),
-    "Regions callers may choose, the default one first; a directory is where its volumes lie, <data>/volumes otherwise.",
+    "Regions that callers may choose, the default first; a directory holds the region's volumes. " +
+      "Default directory: <data>/volumes.",
   ),
   poolTemplates: key(
     "machines",
     or("auto", list),
     null,
-    "Templates that keep warm machines; auto: debian-12, and one machine of code-interpreter from 8 GiB of memory.",
+    "Templates with warm machines; auto: debian-12, and one machine of code-interpreter from 8 " +
+      "GiB of memory.",
   ),
-  poolSize: key("machines", whole(0, 100), 2, "Warm machines kept per pool template, at least."),
-  poolMax: key("machines", whole(0, 100), 8, "Warm machines a busy pool template grows to."),
+  poolSize: key("machines", whole(0, 100), 2, "Minimum of warm machines per pool template."),
+  poolMax: key("machines", whole(0, 100), 8, "Maximum of warm machines of a busy pool template."),
   prepareTemplates: key(
     "machines",
     or("all", list),
     null,
-    "Templates made ahead of time; the others on first use.",
+    "Templates built ahead of time; others are built on first use.",
   ),
   prepareImages: key(
     "machines",
     groupsToPrepare,
     [],
-    "Images to make ahead of time, after the templates: images of databases, and bases of functions and of apps without a Dockerfile. Other images are made on first use, which takes minutes.",
+    "Images built ahead of time, after the templates: images of databases, and bases of functions " +
+      "and of apps without a Dockerfile. Other images are built on first use, which takes minutes.",
   ),
   memoryOvercommit: key(
     "machines",
     decimal(0.1, 10),
     1.5,
-    "Memory promised to machines over the host's memory.",
+    "Memory promised to machines, as a multiple of the host's memory.",
   ),
-  cpuOvercommit: key("machines", decimal(0.1, 100), 16, "Cores promised to machines over the host's cores."),
-  maxMachines: key("machines", whole(1, 10_000), 500, "Machines this host holds at once."),
+  cpuOvercommit: key(
+    "machines",
+    decimal(0.1, 100),
+    16,
+    "Cores promised to machines, as a multiple of the host's cores.",
+  ),
+  maxMachines: key("machines", whole(1, 10_000), 500, "Maximum of machines on this host."),
   diskReserveGb: key(
     "machines",
     decimal(0, 10_000),
     1,
-    "Disk that is left free: below this no machine is started, and no volume moved there.",
+    "Free disk space in GB: below this, no machine starts and no volume moves to the disk.",
   ),
   suspensionGraceSeconds: key(
     "machines",
@@ -388,194 +403,203 @@ const keys = {
     0,
     "Seconds between a workspace's suspension and the freeze of its machines. They are thawed when it ends.",
   ),
-  machineDiskGb: key("machines", whole(1, 1000), 10, "What one machine may write on its disk."),
+  machineDiskGb: key("machines", whole(1, 1000), 10, "Maximum disk space of a machine in GB."),
   gitConcurrency: key(
     "machines",
     whole(1, 1000),
     8,
-    "Fetches from and pushes to repositories hosted here that are served at once; others wait.",
+    "Maximum of concurrent fetches from and pushes to hosted repositories; others wait.",
   ),
-  gitTimeoutMinutes: key("machines", whole(1, 1440), 15, "How long one fetch, push or checkout may take."),
-  gitPushMaxMb: key("machines", whole(1, 1_000_000), 1024, "Largest push to a repository hosted here."),
-  gitRepositoryMaxMb: key("machines", whole(1, 1_000_000), 4096, "Largest repository hosted here."),
+  gitTimeoutMinutes: key("machines", whole(1, 1440), 15, "Timeout of a fetch, push or checkout, in minutes."),
+  gitPushMaxMb: key("machines", whole(1, 1_000_000), 1024, "Largest push to a hosted repository, in MB."),
+  gitRepositoryMaxMb: key("machines", whole(1, 1_000_000), 4096, "Largest hosted repository, in MB."),
   gitCheckoutMaxMb: key(
     "machines",
     whole(1, 1_000_000),
     2048,
-    "Largest checkout, and the most that is fetched for one.",
+    "Largest checkout, and the most that is fetched for it, in MB.",
   ),
   buildConcurrency: key(
     "machines",
     whole(1, 100),
     2,
-    "Builds of templates carried out at once, and again as many of apps; others wait.",
+    "Maximum of concurrent template builds, and of concurrent app builds; others wait.",
   ),
   buildCacheGb: key(
     "machines",
     decimal(0.1, 100_000),
     20,
-    "What images of apps and what their builds keep for the next ones may take together before caches go.",
+    "Disk space in GB for images of apps and their build caches, above which caches are pruned.",
   ),
-  buildTimeoutMinutes: key("machines", whole(1, 1440), 30, "How long the steps of one build may take."),
-  buildMemoryMb: key("machines", whole(256, 1_000_000), 4096, "Memory a build has, at most."),
-  buildCpus: key("machines", decimal(0.1, 64), 2, "Cores a build has."),
+  buildTimeoutMinutes: key("machines", whole(1, 1440), 30, "Timeout of a build's steps, in minutes."),
+  buildMemoryMb: key("machines", whole(256, 1_000_000), 4096, "Maximum memory of a build, in MB."),
+  buildCpus: key("machines", decimal(0.1, 64), 2, "Cores of a build."),
 
   deployConcurrency: key(
     "machines",
     whole(1, 100),
     4,
-    "Deployments carried out at once that build something; others wait.",
+    "Maximum of concurrent deployments that build; others wait.",
   ),
   deployTimeoutMinutes: key(
     "machines",
     whole(1, 1440),
     60,
-    "How long one deployment may take, its wait for a builder included.",
+    "Timeout of a deployment in minutes, its wait for a builder included.",
   ),
-  appStartSeconds: key("machines", whole(1, 600), 60, "How long an app may take until it answers."),
+  appStartSeconds: key("machines", whole(1, 600), 60, "Seconds an app gets to start responding."),
   appDrainSeconds: key(
     "machines",
     whole(0, 3600),
     30,
-    "How long requests that an app had begun before a deployment may still take.",
+    "Seconds that an old app's requests in flight get to end after a deployment.",
   ),
   appFrozenMinutes: key(
     "machines",
     whole(0, 10_000),
     15,
-    "How long an app that is asleep keeps its memory, and wakes at once.",
+    "Minutes for which a sleeping app keeps its memory and wakes at once.",
   ),
   functionFrozenMinutes: key(
     "machines",
     whole(0, 10_000),
     10,
-    "How long a function that nobody asks keeps its memory, and wakes at once; then it is on disk.",
+    "Minutes for which an idle function keeps its memory and wakes at once; after them it is on " + "disk.",
   ),
 
   backupsStore: key(
     "backups",
     oneOf("directory", "s3"),
     "directory",
-    "Where backups of add-ons are kept: on this host, or in an object store that speaks S3.",
+    "Storage of add-on backups: directory (on this host), or s3 (an object store).",
   ),
   backupsDirectory: key(
     "backups",
     optional(path),
     null,
-    "Where backups_store = directory keeps them; <data>/backups where it is not set.",
+    "Directory of backups for backups_store = directory. Default: <data>/backups.",
   ),
   backupsS3Endpoint: key(
     "backups",
     optional(url),
     null,
-    "Address of the object store; downloads of backups lead there as well.",
+    "Address of the object store; downloads of backups lead there too.",
   ),
-  backupsS3Bucket: key("backups", optional(bucket), null, "Its bucket, which has to be there."),
+  backupsS3Bucket: key("backups", optional(bucket), null, "Bucket of the object store, which must exist."),
   backupsS3Region: key(
     "backups",
     text,
     "us-east-1",
-    "The region requests to the object store are signed for.",
+    "Region for which requests to the object store are signed.",
   ),
-  backupsS3AccessKey: key("backups", optional(text), null, "Name of the key to the object store."),
-  backupsS3SecretKey: key("backups", optional(text), null, "The key to the object store.", { secret: true }),
+  backupsS3AccessKey: key("backups", optional(text), null, "Access key id of the object store."),
+  backupsS3SecretKey: key("backups", optional(text), null, "Secret access key of the object store.", {
+    secret: true,
+  }),
   backupsS3Prefix: key(
     "backups",
     blobPrefix,
     "kontor/",
-    "What the names of backups begin with in the bucket; another for each installation.",
+    "Prefix of backup names in the bucket; use another for each installation.",
   ),
   backupsS3VirtualHosted: key(
     "backups",
     flag,
     false,
-    "The bucket is part of the object store's host name, and not of the path.",
+    "The bucket is part of the object store's host name instead of the path.",
   ),
 
   uplink: key(
     "network",
     or("auto", text),
     null,
-    "Interface machines reach the outside through; auto: the default route's.",
+    "Network interface of the machines' outgoing traffic; auto: the default route's.",
   ),
-  dnsServers: key("network", or("auto", list), null, "Resolvers for machines; auto: the host's own."),
+  dnsServers: key("network", or("auto", list), null, "DNS resolvers for machines; auto: the host's own."),
   defaultEgressAllowlist: key(
     "network",
     egressHosts,
     Object.freeze([AUTO]),
-    "Hosts a restricted machine may reach; auto: where this host's apt, npm, pip and git get packages from, and code forges.",
+    "Hosts that a restricted machine may reach; auto: package sources of this host's apt, npm, " +
+      "pip and git, and code forges.",
   ),
   allowPrivateHosts: key(
     "network",
     hosts,
     Object.freeze([]),
-    "Private hosts that addresses given by callers may lead to: webhooks, models, forges on the LAN.",
+    "Private hosts that callers' addresses may lead to: webhooks, models, forges on the LAN.",
   ),
   gitCaFile: key(
     "network",
     optional(path),
     null,
-    "Authorities https repositories are checked against; the host's own where it is not set.",
+    "Certificate authorities for https repositories. Default: the host's own.",
   ),
   gitKnownHosts: key(
     "network",
     optional(path),
     null,
-    "Host keys of ssh repositories (known_hosts), no others are trusted; the first one seen where it is not set.",
+    "Trusted host keys of ssh repositories (known_hosts). Default: the first key seen.",
   ),
-  appsDomain: key("network", domain, "apps.localhost:8443", "Deployed apps are served under this name."),
-  previewDomain: key(
-    "network",
-    domain,
-    "localhost:8443",
-    "Previews of sandbox ports are served under this name.",
-  ),
+  appsDomain: key("network", domain, "apps.localhost:8443", "Domain of deployed apps."),
+  previewDomain: key("network", domain, "localhost:8443", "Domain of previews of sandbox ports."),
 
   addonsHost: key(
     "network",
     text,
     "127.0.0.1",
-    "Address public add-ons listen on; where it is not a loopback one, they are reached by TLS alone.",
+    "Address that public add-ons listen on; if it is not a loopback address, they require TLS.",
   ),
-  addonsPorts: key("network", ports, "15400-15499", "Ports of public add-ons, one each."),
+  addonsPorts: key("network", ports, "15400-15499", "Ports of public add-ons, one for each."),
   addonsPublicName: key(
     "network",
     optional(domain),
     null,
-    "Host name in public add-ons' addresses; addons_host where it is not set.",
+    "Host name in the addresses of public add-ons. Default: addons_host.",
   ),
 
   operatorEmail: key(
     "accounts",
     email,
     "operator@kontor.local",
-    "Sign-in name of the account made at first start.",
+    "Sign-in name of the account that the first start creates.",
   ),
 
   activityRetentionDays: key(
     "accounts",
     or("forever", whole(1, 36_500)),
     365,
-    "Days after which entries of the audit log are removed, or forever.",
+    "Days after which entries of the audit log are deleted, or forever.",
   ),
   activityAccessRetentionDays: key(
     "accounts",
     or("forever", whole(1, 36_500)),
     90,
-    "Days that the audit log keeps entries of reads and runs, or forever. activity_retention_days limits them too.",
+    "Days that the audit log keeps entries of reads and runs, or forever. activity_retention_days " +
+      "limits them too.",
   ),
 
-  rateLimits: key("limits", flag, true, "Requests per token are limited."),
+  rateLimits: key("limits", flag, true, "Limit requests per token."),
   rateLimitPlatformStarter: key("limits", whole(1, 1e6), 60, "Platform requests per minute, plan starter."),
   rateLimitPlatformPro: key("limits", whole(1, 1e6), 100, "Platform requests per minute, plan pro."),
   streamsStarter: key(
     "limits",
     whole(2, 1e6),
     100,
-    "Streams open at once, plan starter; half for one token.",
+    "Maximum of open streams, plan starter; half for a single token.",
   ),
-  streamsPro: key("limits", whole(2, 1e6), 200, "Streams open at once, plan pro; half for one token."),
-  streamsTeam: key("limits", whole(2, 1e6), 500, "Streams open at once, plan team; half for one token."),
+  streamsPro: key(
+    "limits",
+    whole(2, 1e6),
+    200,
+    "Maximum of open streams, plan pro; half for a single token.",
+  ),
+  streamsTeam: key(
+    "limits",
+    whole(2, 1e6),
+    500,
+    "Maximum of open streams, plan team; half for a single token.",
+  ),
   rateLimitPlatformTeam: key("limits", whole(1, 1e6), 500, "Platform requests per minute, plan team."),
   rateLimitSandboxFree: key("limits", whole(1, 1e6), 240, "Sandbox requests per minute, tier free."),
   rateLimitSandboxPayg: key("limits", whole(1, 1e6), 2400, "Sandbox requests per minute, tier payg."),
@@ -586,7 +610,7 @@ const keys = {
     "Sandbox requests per minute, tier enterprise.",
   ),
   rateLimitSandboxCreatesPerSecond: key("limits", whole(1, 1e6), 10, "Sandboxes created per second."),
-  rateLimitSandboxCreatesBurst: key("limits", whole(1, 1e6), 100, "Sandboxes created at once."),
+  rateLimitSandboxCreatesBurst: key("limits", whole(1, 1e6), 100, "Burst of sandbox creations."),
   rateLimitAddress: key(
     "limits",
     whole(1, 1e6),
@@ -599,9 +623,14 @@ const keys = {
     600,
     "Requests per minute from one address with an unknown, revoked or expired credential.",
   ),
-  maxSandboxesFree: key("limits", whole(0, 10_000), 5, "Sandboxes running at once, tier free."),
-  maxSandboxesPayg: key("limits", whole(0, 10_000), 50, "Sandboxes running at once, tier payg."),
-  maxSandboxesEnterprise: key("limits", whole(0, 10_000), 500, "Sandboxes running at once, tier enterprise."),
+  maxSandboxesFree: key("limits", whole(0, 10_000), 5, "Maximum of running sandboxes, tier free."),
+  maxSandboxesPayg: key("limits", whole(0, 10_000), 50, "Maximum of running sandboxes, tier payg."),
+  maxSandboxesEnterprise: key(
+    "limits",
+    whole(0, 10_000),
+    500,
+    "Maximum of running sandboxes, tier enterprise.",
+  ),
 };
 
 type Keys = typeof keys;
@@ -609,7 +638,7 @@ export type ConfigKey = keyof Keys;
 export type Config = { readonly [K in ConfigKey]: Keys[K] extends Key<infer T> ? T : never };
 export type ConfigSource = "default" | "file" | "environment" | "flag";
 
-/** Every complaint about the configuration at once, each naming its key. */
+/** All errors of the configuration at once, each with its key. */
 export class ConfigError extends Error {
   override readonly name = "ConfigError";
   readonly problems: readonly string[];
@@ -623,19 +652,19 @@ export class ConfigError extends Error {
 /** Variables of clients. A shell with these may also start a server. */
 const clientVariables = ["KONTOR_URL", "KONTOR_TOKEN"];
 
-/** True for an environment variable that sets a server setting. */
+/** True for an environment variable of a server setting. */
 export const isSetting = (variable: string): boolean =>
   variable.startsWith("KONTOR_") && !clientVariables.includes(variable);
 
-/** Where each value of a configuration came from; kept aside, so that a Config is nothing but its values. */
+/** Source of each value of a configuration, kept apart so that a Config holds only its values. */
 const sourcesOf = new WeakMap<Config, Record<string, ConfigSource>>();
 
 /** Reads the server's own configuration, with the settings of the last `kontor restart`. Throws a `ConfigError`. */
 export const loadServerConfig = (): Config => loadConfig({ env: withRestartSettings(process.env) });
 
 /**
- * Reads the configuration. `dataDir` and `overrides` are what flags said (`overrides` as text, keys as in Config).
- * Throws a `ConfigError`.
+ * Reads the configuration. `dataDir` and `overrides` come from flags (`overrides` as text, keys as in Config). Throws a
+ * `ConfigError`.
  */
 export function loadConfig(
   options: {
@@ -664,7 +693,7 @@ export function loadConfig(
   const takeEnvironment = (name: ConfigKey) => {
     for (const variable of environmentNames(name)) {
       const value = env[variable];
-      // An empty variable is one a shell script left out, not a value.
+      // An empty variable counts as missing: shell scripts leave variables empty.
       if (value !== undefined && value.trim() !== "") return take(name, value, "environment", variable);
     }
   };
@@ -694,7 +723,7 @@ export function loadConfig(
     take(name as ConfigKey, value, "flag", `--${snake(name).replaceAll("_", "-")}`);
   }
 
-  // Names that nobody chose carry the port that somebody did.
+  // Default domains get the configured TLS port.
   for (const name of ["appsDomain", "previewDomain"] as const) {
     if (sources[name] === "default" && sources["tlsPort"] !== "default" && values["tlsPort"] !== 0) {
       const port = values["tlsPort"] as number;
@@ -709,10 +738,10 @@ export function loadConfig(
   return config;
 }
 
-/** What each key may be, is, and comes from, for a person. Secrets are `(set)`. */
+/** A row for people: accepted values, value and source of a key. Secrets show as `(set)`. */
 export interface ConfigRow {
   group: string;
-  /** As in the file. */
+  /** Name in the file. */
   name: string;
   env: string;
   value: string;
@@ -738,8 +767,8 @@ export function describeConfig(config: Config): ConfigRow[] {
 }
 
 /**
- * The sockets that were bound before this process was started and outlive it, plain HTTP first and then TLS, by their
- * descriptors: `kontor-shim keep` and systemd hand them down (sd_listen_fds(3)). None where nobody does.
+ * Returns the descriptors of sockets that were bound before this process started and that outlive it: plain HTTP first,
+ * then TLS. `kontor-shim keep` and systemd pass them on (sd_listen_fds(3)). Empty without them.
  */
 export function inheritedSockets(env: NodeJS.ProcessEnv = process.env, pid = process.pid): number[] {
   if (env["LISTEN_PID"] !== String(pid)) return [];
@@ -749,12 +778,12 @@ export function inheritedSockets(env: NodeJS.ProcessEnv = process.env, pid = pro
     : [];
 }
 
-/** The address that always works on this host: plain loopback. */
+/** Returns the address that always works on this host: plain loopback. */
 export function baseUrl(config: Pick<Config, "port">): string {
   return `http://127.0.0.1:${config.port}`;
 }
 
-/** A domain as names are compared: without the port that addresses carry. */
+/** Returns a domain as names are compared: without the port of addresses. */
 export function hostname(domain: string): string {
   return domain.replace(/:\d+$/, "");
 }
@@ -764,20 +793,23 @@ const configKeys = Object.keys(keys) as ConfigKey[];
 function contradictions(config: Config): string[] {
   const problems: string[] = [];
   if (config.runtime === "fake" && !config.allowFakeRuntime) {
-    problems.push("KONTOR_RUNTIME: fake isolates nothing; it needs KONTOR_ALLOW_FAKE_RUNTIME=1");
+    problems.push("KONTOR_RUNTIME: fake isolates nothing; set KONTOR_ALLOW_FAKE_RUNTIME=1 to use it");
   }
   if (config.poolMax < config.poolSize) {
     problems.push(`KONTOR_POOL_MAX: expected at least pool_size (${config.poolSize}), got ${config.poolMax}`);
   }
   if (!isLoopback(config.addonsHost) && config.tlsMode === "off") {
     problems.push(
-      `KONTOR_ADDONS_HOST: add-ons on ${config.addonsHost} are reached by TLS, which tls_mode = off has no certificates for`,
+      `KONTOR_ADDONS_HOST: add-ons on ${config.addonsHost} require TLS, but tls_mode = off has no ` +
+        "certificates; use a loopback address or another tls_mode",
     );
   }
   for (const name of ["previewDomain", "appsDomain"] as const) {
     const host = hostname(config[name]);
     if (config.tlsMode === "acme" && (!host.includes(".") || host.endsWith(".localhost"))) {
-      problems.push(`KONTOR_${snake(name).toUpperCase()}: tls_mode = acme needs a public name, not ${host}`);
+      problems.push(
+        `KONTOR_${snake(name).toUpperCase()}: tls_mode = acme requires a public name, not ${host}`,
+      );
     }
   }
   if (config.backupsStore === "s3") {
@@ -788,7 +820,7 @@ function contradictions(config: Config): string[] {
       "backupsS3SecretKey",
     ] as const) {
       if (config[name] === null)
-        problems.push(`KONTOR_${snake(name).toUpperCase()}: backups_store = s3 needs it`);
+        problems.push(`KONTOR_${snake(name).toUpperCase()}: required for backups_store = s3`);
     }
   }
   return problems;
@@ -811,7 +843,7 @@ function readFile(file: string, problems: string[]): Record<string, unknown> {
   }
 }
 
-/** The text a TOML value would be in the environment; a table becomes text that no kind accepts. */
+/** Converts a TOML value to its text in the environment. A table becomes text that no kind accepts. */
 function tomlText(value: unknown): string {
   if (Array.isArray(value)) return value.map(tomlText).join(",");
   return typeof value === "string" ? value : JSON.stringify(value);

@@ -35,7 +35,7 @@ test("an account is made with a password that signs in, listed, and given anothe
   const { actor } = await signIn(app, { ...from, password: made["password"]! });
   expect(actor.workspaces).toMatchObject([{ plan: "pro", sandboxTier: "free" }]);
   const again = await kontor("user", "create", "ann@example.test");
-  expect([again.code, again.stderr]).toEqual([1, "There is an account for ann@example.test already.\n"]);
+  expect([again.code, again.stderr]).toEqual([1, "An account for ann@example.test already exists.\n"]);
   const { plaintext } = await makeToken(db, made["id"]!);
   await json("user", "reset-password", "ann@example.test", "--keep-tokens");
   expect(await findActor(app, { kind: "token", secret: plaintext })).toBeDefined();
@@ -75,7 +75,7 @@ test("a mistake says how it is meant", async () => {
   const mistakes = [
     [["user"], "kontor user create <email>"],
     [["user", "create"], "usage: kontor user create"],
-    [["user", "create", "no-address"], "is no e-mail address"],
+    [["user", "create", "no-address"], "is not an e-mail address"],
     [["plan", "set", "bo@example.test", "--plan", "gold"], "--plan must be one of starter, pro, team"],
     [["plan", "set", "bo@example.test", "--paln", "pro"], "--paln"],
   ] as const;
@@ -83,6 +83,6 @@ test("a mistake says how it is meant", async () => {
   for (const [index, { code, stderr }] of ends.entries())
     expect([code, stderr]).toEqual([2, expect.stringContaining(mistakes[index]![1])]);
   expect((await kontor("suspend", "nobody@example.test")).stderr).toBe(
-    "There is no account for nobody@example.test.\n",
+    "An account for nobody@example.test does not exist.\n",
   );
 });

@@ -22,7 +22,7 @@ afterEach(async () => {
   await cgroups.removeParent();
 });
 
-/** A process that waits outside until it is put into the group, and then runs `script`. */
+/** A process that waits outside until it is moved into the group, and then runs `script`. */
 async function inGroup(script: string): Promise<ChildProcess> {
   const child = spawn("sh", ["-c", `read go; ${script}`], { stdio: ["pipe", "ignore", "ignore"] });
   children.push(child);
@@ -33,7 +33,7 @@ async function inGroup(script: string): Promise<ChildProcess> {
   return child;
 }
 
-test("a frozen group uses no CPU and goes on once thawed", async () => {
+test("uses no CPU in a frozen group, and continues after a thaw", async () => {
   await inGroup("while :; do :; done");
   await cgroups.freeze(NAME);
   await cgroups.freeze(NAME);
@@ -45,7 +45,7 @@ test("a frozen group uses no CPU and goes on once thawed", async () => {
   expect(await cgroups.isFrozen(NAME)).toBe(false);
 });
 
-test("a frozen group can be killed, and is empty and removable afterwards", async () => {
+test("kills a frozen group, which is then empty and removable", async () => {
   await inGroup("sleep 60 & sleep 60");
   await cgroups.freeze(NAME);
   await cgroups.killAll(NAME);
@@ -55,7 +55,10 @@ test("a frozen group can be killed, and is empty and removable afterwards", asyn
   expect(await cgroups.list()).toEqual([]);
 });
 
-/** A frozen group in one tree alone, with `child` in it: a process with write access to a cgroup mount can make it. */
+/**
+ * Freezes a group in one tree alone, with `child` in it. A process with write access to a cgroup mount can
+ * make such a group.
+ */
 async function freezeIn(group: string, child: ChildProcess): Promise<void> {
   await mkdir(group, { recursive: true });
   await writeFile(join(group, "cgroup.procs"), String(child.pid));
@@ -83,8 +86,8 @@ test("kills a process that only the freezer tree has below the group", async () 
   expect(await cgroups.list()).toEqual([]);
 });
 
-test("sets aside a group that cannot be emptied, and removes it once it can be", async () => {
-  // On v2, frozen tasks die too, so no group stays.
+test("sets aside a group that cannot be emptied, and removes it later", async () => {
+  // On v2, frozen tasks can be killed too, so no group remains.
   if (cgroups.layout.version === "v2") return;
   const logged: string[] = [];
   const own = await Cgroups.detect("kontor63-cgroup-test", (event) => logged.push(event));
@@ -99,14 +102,14 @@ test("sets aside a group that cannot be emptied, and removes it once it can be",
   expect(logged).toEqual(["leftover_set_aside", "leftover_removed_late"]);
 });
 
-test("a kill for the memory limit is seen", async () => {
+test("detects a kill for the memory limit", async () => {
   expect(await cgroups.oomKilled(NAME)).toBe(false);
   const child = await inGroup(`exec ${process.execPath} -e 'Buffer.alloc(200e6, 1)'`);
   await new Promise((resolve) => child.once("exit", resolve));
   expect(await cgroups.oomKilled(NAME)).toBe(true);
 });
 
-test("limits go up and down again", async () => {
+test("raises and lowers limits", async () => {
   await cgroups.setLimits(NAME, { ...resources, memoryBytes: 512 * 1024 * 1024 }, "gvisor");
   await expect(cgroups.setLimits(NAME, resources, "gvisor")).resolves.toBeUndefined();
 });

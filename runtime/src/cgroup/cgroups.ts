@@ -1,8 +1,9 @@
 /**
- * The machines' control groups: one group per machine under one group per installation, in whichever of cgroup v1 and
- * v2 the host has. The group is what a machine's processes are: who is in it is alive, an empty one is dead, and
- * killing a machine means killing all that is in its group. Groups are made before runsc runs, with their limits
- * already written, and runsc joins them as they are; what it adds in other v1 trees goes with `remove`.
+ * Control groups of the machines: one group per machine below one group per installation, on a host with
+ * cgroup v1 or v2. The group defines the machine: its members are alive, and an empty group is a dead
+ * machine. Killing a machine means killing every process in its group. Groups are made with their limits
+ * before runsc runs, and runsc joins them unchanged. `remove` deletes the groups that runsc adds in other v1
+ * trees.
  */
 import { readFileSync } from "node:fs";
 import { mkdir, readFile, readdir, rmdir, writeFile } from "node:fs/promises";
@@ -23,7 +24,7 @@ import {
 } from "./layout.ts";
 
 const FREEZE_TIMEOUT_MS = 5_000;
-/** Tearing down gigabytes of guest memory takes the kernel a while on a busy host. */
+/** On a busy host, the kernel needs time to free gigabytes of guest memory. */
 const KILL_TIMEOUT_MS = 20_000;
 const RMDIR_TIMEOUT_MS = 5_000;
 /** Timeout of one attempt to remove a leftover; failed attempts are retried. */
@@ -49,7 +50,7 @@ export class Cgroups {
     this.#leftovers = new Leftovers({ remove: (name) => this.#removeTree(name), log });
   }
 
-  /** Fails with `host_unsupported` where the host has no usable cgroups. */
+  /** Fails with `host_unsupported` if the host has no usable cgroups. */
   static async detect(parent: string, log?: LeftoverLog): Promise<Cgroups> {
     const layout = parseLayout(await readFile("/proc/self/mountinfo", "utf8"));
     if (layout === undefined) {
@@ -61,7 +62,7 @@ export class Cgroups {
     return new Cgroups(layout, parent, log);
   }
 
-  /** Makes the installation's own group; on v2 it hands the controllers down to the machines. */
+  /** Makes the installation's own group. On v2, enables the controllers for the machines' groups. */
   async open(): Promise<void> {
     await Promise.all(this.#ourTrees().map((tree) => mkdir(join(tree, this.#parent), { recursive: true })));
     if (this.layout.version === "v1") return;
@@ -77,22 +78,23 @@ export class Cgroups {
     }
   }
 
-  /** The share of the host's processors that all of ours have together, where others want them too: 1024 is usual. */
+  /** Sets the installation's share of the host's processors under contention. The usual value is 1024. */
   async setWeight(shares: number): Promise<void> {
     const tree = this.layout.trees.cpu;
     if (this.layout.version === "v1")
       return writeFile(join(tree, this.#parent, "cpu.shares"), String(shares), { flag: "r+" });
-    // systemd's and runc's way from the one scale (2 to 262144, 1024) to the other (1 to 10000, 100).
+    // Converts between the scales like systemd and runc: from (2 to 262144, default 1024) to (1 to 10000,
+    // default 100).
     const weight = Math.max(1, Math.round((shares * 100) / 1024));
     return writeFile(join(tree, this.#parent, "cpu.weight"), String(weight), { flag: "r+" });
   }
 
-  /** The path to name in an OCI spec: absolute, from the root of every tree. */
+  /** Path of the group in an OCI spec: absolute, from the root of every tree. */
   pathOf(name: string): string {
     return `/${this.#parent}/${name}`;
   }
 
-  /** Names of all groups that exist below ours, whoever made them. */
+  /** Names of all groups below the installation's own, made by any process. */
   async list(): Promise<string[]> {
     const names = await Promise.all(
       this.layout.allTrees.map(async (tree) => {
@@ -115,7 +117,10 @@ export class Cgroups {
     await this.#write(limitWrites(this.layout, this.pathOf(name), resources, isolation, 0));
   }
 
-  /** Acts at once, on a running machine too. Memory that is in use and cannot be reclaimed refuses to shrink. */
+  /**
+   * Takes effect at once, also on a running machine. The limit cannot shrink below memory that is in use and
+   * cannot be reclaimed.
+   */
   async setLimits(
     name: string,
     resources: Omit<Resources, "diskBytes">,
@@ -133,17 +138,18 @@ export class Cgroups {
             cause: error,
           });
         }
-        throw new RuntimeError("failed", `${path} did not take ${value}`, { cause: error });
+        throw new RuntimeError("failed", `the kernel did not accept ${value} in ${path}`, { cause: error });
       });
     }
   }
 
-  /** Answers when every task is held; a group that dies meanwhile counts as frozen. */
+  /** Resolves when every task is frozen. A group that dies meanwhile counts as frozen. */
   async freeze(name: string): Promise<void> {
     const files = freezerFiles(this.layout, this.pathOf(name));
     const deadline = performance.now() + FREEZE_TIMEOUT_MS;
     for (let waitMs = 0; ; waitMs = Math.min(waitMs + 1, 20)) {
-      // v1 can stay FREEZING when a task forks meanwhile; writing again makes it look again (freezer-subsystem.rst).
+      // v1 can stay FREEZING if a task forks meanwhile; another write makes the kernel check again
+      // (freezer-subsystem.rst).
       await writeFile(files.control, files.frozen, { flag: "r+" });
       if (files.isFrozen.test(await readFile(files.state, "utf8"))) return;
       if (performance.now() > deadline) {
@@ -164,7 +170,7 @@ export class Cgroups {
     return files.isFrozen.test((await readFile(files.state, "utf8").catch(nothing)) ?? "");
   }
 
-  /** Process ids in the group; empty where there is no group. Zombies are not in it. */
+  /** Process ids in the group, without zombies. Empty if there is no group. */
   async processes(name: string): Promise<number[]> {
     // Other errors, such as too many open files, must not make a live machine look dead.
     const text = await readFile(this.#file("pids", name, "cgroup.procs"), "utf8").catch(
@@ -176,7 +182,7 @@ export class Cgroups {
     return (text ?? "").split("\n").filter(Boolean).map(Number);
   }
 
-  /** True once the kernel has killed something in the group for its memory limit. */
+  /** True once the kernel has killed a process in the group for its memory limit. */
   async oomKilled(name: string): Promise<boolean> {
     const file = this.layout.version === "v2" ? "memory.events" : "memory.oom_control";
     const text = (await readFile(this.#file("memory", name, file), "utf8").catch(nothing)) ?? "";
@@ -233,9 +239,10 @@ export class Cgroups {
   }
 
   /**
-   * Sends SIGKILL to every process of the group and of its descendants, in every tree, until all are empty. A task may
-   * be in a group of one tree alone, since a process with write access to a cgroup mount can make groups there. On v1 a
-   * frozen task dies only once it is thawed; the signal is sent before the thaw, so that the task does not run again.
+   * Sends SIGKILL to every process of the group and of its descendants, in every tree, until all are empty. A
+   * task may be in a group of one tree alone, because a process with write access to a cgroup mount can make
+   * groups there. On v1, a frozen task dies only after a thaw. The signal is sent before the thaw, so that
+   * the task does not run again.
    */
   async killAll(name: string, timeoutMs = KILL_TIMEOUT_MS): Promise<void> {
     const deadline = performance.now() + timeoutMs;
@@ -259,9 +266,10 @@ export class Cgroups {
     for (const group of (await this.#groups(name)).toReversed()) await removeGroup(group);
   }
 
-  /** Makes a group in the group, to hold processes; answers the files that one joins it by. */
+  /** Makes a group for processes inside the group. Returns the files through which a process joins it. */
   async makeLeaf(name: string, leaf: string): Promise<string[]> {
-    // On a hybrid host the v2 tree too: without a group there, the processes would be in the server's.
+    // On a hybrid host, the v2 tree counts too: without a group there, the processes would be in the server's
+    // group.
     const trees = new Set([
       ...this.#ourTrees(),
       ...(this.layout.unified === undefined ? [] : [this.layout.unified]),
@@ -272,14 +280,14 @@ export class Cgroups {
   }
 
   /**
-   * Kills all processes in the group and removes it with its descendants. A group that cannot be removed is logged, set
-   * aside and retried: it fails neither a start nor a build.
+   * Kills all processes in the group and removes it with its descendants. A group that cannot be removed is
+   * logged, set aside and retried. It never fails a start or a build.
    */
   async removeTree(name: string): Promise<void> {
     await this.#leftovers.remove(name);
   }
 
-  /** Removes the installation's own group, unless a group that could not be removed is in it. */
+  /** Removes the installation's own group, unless it contains a group that could not be removed. */
   async removeParent(): Promise<void> {
     await this.#leftovers.close();
     if (this.#leftovers.remaining.length > 0) return;
@@ -328,7 +336,7 @@ async function removeGroup(directory: string): Promise<void> {
   }
 }
 
-/** The group's directory and its descendants, parents first; empty when there is no such group. */
+/** Directories of the group and its descendants, parents first. Empty if there is no such group. */
 async function groupsFrom(directory: string): Promise<string[]> {
   const entries = await readdir(directory, { withFileTypes: true }).catch(nothing);
   if (entries === undefined) return [];
@@ -344,7 +352,7 @@ async function processesIn(group: string): Promise<number[]> {
   const text = await read("cgroup.procs")
     .catch(() => read("cgroup.threads"))
     .catch(nothing);
-  // Zero is a process of another PID namespace.
+  // Zero stands for a process of another PID namespace.
   return (text ?? "")
     .split("\n")
     .map(Number)

@@ -15,7 +15,7 @@ const hybrid = [
 const unified = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
 const resources = { vcpus: 0.5, memoryBytes: 268_435_456, maxProcesses: 100 };
 
-test("on a hybrid host the controllers are found on v1, each in its own tree", () => {
+test("finds the controllers of a hybrid host on v1, each in its own tree", () => {
   const layout = parseLayout(hybrid);
   expect(layout).toMatchObject({
     version: "v1",
@@ -24,23 +24,23 @@ test("on a hybrid host the controllers are found on v1, each in its own tree", (
   expect(layout?.allTrees).toContain("/sys/fs/cgroup/systemd");
 });
 
-test("controllers that share a tree are found in it", () => {
+test("finds controllers that share a tree", () => {
   const layout = parseLayout(
     hybrid.replace("/cgroup/cpu rw - cgroup cgroup rw,cpu", "/cgroup/x rw - cgroup cgroup rw,cpu,cpuacct"),
   );
   expect(layout?.trees.cpu).toBe("/sys/fs/cgroup/x");
 });
 
-test("a host with the unified tree alone is v2", () => {
+test("takes a host with only the unified tree for v2", () => {
   expect(parseLayout(unified)).toMatchObject({ version: "v2", trees: { freezer: "/sys/fs/cgroup" } });
 });
 
-test("a host that lacks a controller, or cgroups at all, is not usable", () => {
+test("rejects a host without cgroups or without a controller", () => {
   expect(parseLayout(hybrid.replace("rw,pids", "rw,misc"))).toBeUndefined();
   expect(parseLayout("")).toBeUndefined();
 });
 
-test("v1 limits are written so that memory+swap is never below memory", () => {
+test("writes v1 limits so that memory+swap is never below memory", () => {
   expect(limitWrites(parseLayout(hybrid)!, "/kontor0/m1", resources, "gvisor")).toEqual([
     { path: "/sys/fs/cgroup/memory/kontor0/m1/memory.memsw.limit_in_bytes", value: "-1", optional: true },
     { path: "/sys/fs/cgroup/memory/kontor0/m1/memory.limit_in_bytes", value: "545259520" },
@@ -57,7 +57,7 @@ test("v1 limits are written so that memory+swap is never below memory", () => {
   ]);
 });
 
-test("v2 limits are written to the one tree, with swap off", () => {
+test("writes v2 limits to the one tree, with swap off", () => {
   expect(limitWrites(parseLayout(unified)!, "/kontor0/m1", resources, "gvisor")).toEqual([
     { path: "/sys/fs/cgroup/kontor0/m1/memory.max", value: "545259520" },
     { path: "/sys/fs/cgroup/kontor0/m1/memory.swap.max", value: "0", optional: true },
@@ -79,7 +79,7 @@ test("gives a started gVisor machine headroom above its size, and none to a new 
   expect(memoryOf("native")).toBe(String(resources.memoryBytes));
 });
 
-test("out of memory ends one process of a native machine, and gVisor's as a whole", () => {
+test("kills one process of a native machine out of memory, and a gVisor machine as a whole", () => {
   const groupOf = (isolation: Isolation) =>
     limitWrites(parseLayout(unified)!, "/kontor0/m1", resources, isolation).find(({ path }) =>
       path.endsWith("memory.oom.group"),
@@ -88,7 +88,7 @@ test("out of memory ends one process of a native machine, and gVisor's as a whol
   expect(groupOf("gvisor")).toBe("1");
 });
 
-test("a group that is still freezing is not called frozen", () => {
+test("does not report a group as frozen while it is freezing", () => {
   const v1 = freezerFiles(parseLayout(hybrid)!, "/kontor0/m1");
   expect(v1.isFrozen.test("FREEZING\n")).toBe(false);
   expect(v1.isFrozen.test("FROZEN\n")).toBe(true);
@@ -97,7 +97,7 @@ test("a group that is still freezing is not called frozen", () => {
   expect(v2.isFrozen.test("populated 1\nfrozen 1\n")).toBe(true);
 });
 
-test("a key is read whole, never by its beginning", () => {
+test("matches a key as a whole, not by its beginning", () => {
   expect(flatValue("oom_kill_disable 1\nunder_oom 0\noom_kill 2\n", "oom_kill")).toBe(2);
   expect(flatValue("oom_kill_disable 1\n", "oom_kill")).toBe(0);
 });

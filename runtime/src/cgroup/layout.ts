@@ -1,27 +1,28 @@
 /**
- * Where this host keeps its cgroups and what the files are called (cgroup-v1/*.rst and cgroup-v2.rst in the kernel's
- * documentation). All of it is text in, text out; `cgroups.ts` does the reading and writing.
+ * Paths and file names of this host's cgroups (cgroup-v1/*.rst and cgroup-v2.rst in the kernel's
+ * documentation). Pure: text in, text out; `cgroups.ts` reads and writes the files.
  */
 import { join } from "node:path";
 import type { Isolation, Resources } from "../driver.ts";
 
-/** The controllers whose files we write. On v1 each has a tree of its own, on v2 there is one tree. */
+/** Controllers whose files the driver writes. On v1 each has its own tree, on v2 all share one. */
 export const CONTROLLERS = ["memory", "cpu", "cpuacct", "pids", "freezer"] as const;
 export type Controller = (typeof CONTROLLERS)[number];
 
 export interface CgroupLayout {
   version: "v1" | "v2";
-  /** Root of the tree that holds each controller's files. On v2 all are the same. */
+  /** Root of the tree with each controller's files. On v2 all are the same. */
   trees: Record<Controller, string>;
-  /** Every tree of the host, an empty v2 one included: runsc and runc make a group in each of them. */
+  /** Every tree of the host, also an empty v2 tree: runsc and runc make a group in each of them. */
   allTrees: string[];
-  /** The v2 tree, with controllers or without; absent when v2 is not mounted. */
+  /** The v2 tree, with or without controllers. Absent if v2 is not mounted. */
   unified?: string;
 }
 
 /**
- * Reads `/proc/self/mountinfo` (proc_pid_mountinfo(5)). A hybrid host has the controllers on v1 and an empty v2 tree
- * beside them: what has the memory controller decides. Undefined where no tree has what a machine needs.
+ * Parses `/proc/self/mountinfo` (proc_pid_mountinfo(5)). A hybrid host has the controllers on v1 and an
+ * additional empty v2 tree, so the tree with the memory controller decides. Undefined if no tree has all that
+ * a machine needs.
  */
 export function parseLayout(mountinfo: string): CgroupLayout | undefined {
   const v1 = new Map<string, string>();
@@ -54,7 +55,7 @@ export function parseLayout(mountinfo: string): CgroupLayout | undefined {
   return { version: "v2", trees: trees as Record<Controller, string>, allTrees: [tree], unified: tree };
 }
 
-/** `optional`: the file is missing on kernels built without it (memsw without swap accounting). */
+/** `optional`: a kernel built without the feature lacks the file (memsw without swap accounting). */
 export interface CgroupWrite {
   path: string;
   value: string;
@@ -66,10 +67,10 @@ const CPU_PERIOD_US = 100_000;
 const MIN_CPU_QUOTA_US = 1_000;
 
 /**
- * How many tasks of the host's a machine may have. The limit a user meets is RLIMIT_NPROC inside, which answers EAGAIN
- * and leaves the machine alive; this one is the fence behind it for a guest that multiplies by changing its uid, and
- * running into it ends the machine, because the sentry cannot go on without a thread. Measured: 22 tasks
- * with one process inside, and two more for each.
+ * Limit of the machine's tasks on the host. A user normally meets RLIMIT_NPROC inside, which returns EAGAIN
+ * and leaves the machine alive. This limit is the second barrier, for a guest that multiplies by changing its
+ * uid. Reaching it ends the machine, because the sentry cannot continue without a thread. Measured: 22 tasks
+ * with one process inside, and two more for each further process.
  */
 export function hostTaskLimit(maxProcesses: number): number {
   return 256 + 4 * maxProcesses;
@@ -78,15 +79,16 @@ export function hostTaskLimit(maxProcesses: number): number {
 const MIB = 1024 * 1024;
 
 /**
- * Memory that a gVisor machine needs beside its processes: gVisor's kernel, page tables, the host's state of each
- * process, and what a fast process allocates before PID 1 has killed it. PID 1 acts at the machine's size. The host
- * kernel's limit lies above it and kills the whole machine. A native machine needs no headroom.
+ * Memory that a gVisor machine needs in addition to its processes: gVisor's kernel, page tables, the host's
+ * state of each process, and the allocations of a fast process before PID 1 has killed it. PID 1 acts at the
+ * machine's size. The host kernel's limit lies above it and kills the whole machine. A native machine needs
+ * no headroom.
  */
 export function headroomBytes(memoryBytes: number, isolation: Isolation): number {
   return isolation === "native" ? 0 : 256 * MIB + Math.floor(memoryBytes / 32);
 }
 
-/** The writes that make `resources` true, in an order the kernel accepts whatever held before. */
+/** Writes that apply `resources`, in an order that the kernel accepts from any earlier state. */
 export function limitWrites(
   layout: CgroupLayout,
   group: string,
@@ -102,8 +104,8 @@ export function limitWrites(
     return [
       { path: file("memory", "memory.max"), value: memory },
       { path: file("memory", "memory.swap.max"), value: "0", optional: true },
-      // A sentry that lost a helper hangs, so past the headroom the kernel kills the whole gVisor machine. In a native
-      // machine it kills the largest process.
+      // A sentry that lost a helper hangs. So beyond the headroom, the kernel kills the whole gVisor machine.
+      // In a native machine it kills the largest process.
       {
         path: file("memory", "memory.oom.group"),
         value: isolation === "gvisor" ? "1" : "0",
@@ -116,7 +118,7 @@ export function limitWrites(
     ];
   }
   return [
-    // memory+swap may never be below memory: open it, move memory, close it again.
+    // memory+swap must never be below memory: lift its limit, set memory, then set its limit again.
     { path: file("memory", "memory.memsw.limit_in_bytes"), value: "-1", optional: true },
     { path: file("memory", "memory.limit_in_bytes"), value: memory },
     { path: file("memory", "memory.memsw.limit_in_bytes"), value: memory, optional: true },
@@ -129,15 +131,16 @@ export function limitWrites(
 }
 
 /**
- * What was not used of a period may be used in the next, once over: starting a process keeps several of gVisor's
- * threads busy for some milliseconds, and without this a machine of one core was throttled in 21 of 30 periods of
- * short commands (p99 58 ms against 28). The kernel refuses a quota below the burst, hence first none (sched-bwc.rst).
+ * Unused time of a period may be used once in the next. Starting a process keeps several of gVisor's threads
+ * busy for some milliseconds. Without the burst, a machine of one core was throttled in 21 of 30 periods of
+ * short commands (p99 58 ms against 28). The kernel refuses a quota below the burst, so the burst is first
+ * set to zero (sched-bwc.rst).
  */
 function withBurst(path: string, quotaUs: string, quota: CgroupWrite[]): CgroupWrite[] {
   return [{ path, value: "0", optional: true }, ...quota, { path, value: quotaUs, optional: true }];
 }
 
-/** What freezes a group, and what its files say once it is frozen. */
+/** Files that freeze a group, and their content once it is frozen. */
 export function freezerFiles(layout: CgroupLayout, group: string) {
   const tree = join(layout.trees.freezer, group);
   return layout.version === "v2"
@@ -157,7 +160,7 @@ export function freezerFiles(layout: CgroupLayout, group: string) {
       };
 }
 
-/** The value of `key` in a flat-keyed file such as memory.stat; 0 where it is not there. */
+/** Value of `key` in a flat-keyed file such as memory.stat. 0 if the key is missing. */
 export function flatValue(text: string, key: string): number {
   for (const line of text.split("\n")) {
     if (line.startsWith(`${key} `)) return Number(line.slice(key.length + 1));

@@ -16,14 +16,14 @@ async function run(client: GuestClient, shell: string, spec: Partial<SpawnSpec> 
   return output.trim();
 }
 
-/** Processes of the guest's own pid namespace, by their names. */
+/** Names of the processes in the guest's own pid namespace. */
 async function processes(client: GuestClient): Promise<string[]> {
   return (await run(client, "for f in /proc/[0-9]*/comm; do read -r name < $f && echo $name; done")).split(
     "\n",
   );
 }
 
-test("as PID 1 it is the parent of orphans, and collects them", async () => {
+test("adopts and reaps orphans as PID 1", async () => {
   const { client } = await startIsolatedGuest();
   expect(await run(client, "cat /proc/1/comm")).toBe("kontor-guest");
   await run(client, "for i in 1 2 3 4 5; do (setsid sh -c 'sleep 0.1; exit 3' >/dev/null 2>&1 &); done");
@@ -33,7 +33,7 @@ test("as PID 1 it is the parent of orphans, and collects them", async () => {
   });
 });
 
-test("a child in the same group dies with a timeout and with the connection; no process is left", async () => {
+test("kills a child of the group at a timeout and at a disconnect, and leaves no process", async () => {
   const { client } = await startIsolatedGuest();
   const bare = (await processes(client)).toSorted();
   await run(client, "sleep 60 & sleep 60", { timeoutMs: 50 });
@@ -44,14 +44,14 @@ test("a child in the same group dies with a timeout and with the connection; no 
   expect((await processes(client)).toSorted()).toEqual(bare);
 });
 
-test("SIGTERM ends the machine", async () => {
+test("ends the machine on SIGTERM", async () => {
   const guest = await startIsolatedGuest();
   const ended = new Promise((resolve) => guest.process.once("exit", resolve));
   await run(guest.client, "kill -TERM 1").catch(() => {});
   await ended;
 });
 
-test("the machine's name and base environment can be set, and set again", async () => {
+test("sets the machine's name and base environment, also again", async () => {
   const { client } = await startIsolatedGuest();
   await client.configure({ hostname: "first", env: { A: "1", B: "2" } });
   await client.configure({ hostname: "second", env: { B: "base", PATH: "/usr/bin:/bin", HOME: "/tmp" } });
@@ -67,7 +67,7 @@ test("the machine's name and base environment can be set, and set again", async 
   await expect(bad).rejects.toMatchObject({ kind: "guest_protocol" });
 });
 
-test("a user is a name or a number, with its groups, home and shell; a number need not be known", async () => {
+test("accepts a user as name or number, with groups, home and shell, also an unknown number", async () => {
   const { client } = await startIsolatedGuest();
   await run(
     client,
@@ -85,7 +85,7 @@ test("a user is a name or a number, with its groups, home and shell; a number ne
   expect(capabilities).toMatch(/^CapEff:\s+0+$/);
 });
 
-test("a machine that may not start another process says so, and can again when one has ended", async () => {
+test("reports that no further process may start, and starts one after another has ended", async () => {
   const { client } = await startIsolatedGuest(["prlimit", "--nproc=2"]);
   const argv = ["sleep", "60"];
   const held: GuestProcess[] = [];
@@ -103,7 +103,7 @@ test("a machine that may not start another process says so, and can again when o
   );
 });
 
-test("a full disk says so, and leaves the old file and no half of the new one", async () => {
+test("reports a full disk, keeps the old file, and leaves no half of the new one", async () => {
   const { client, directory } = await startIsolatedGuest();
   const small = join(directory, "small");
   const options = { mode: 0o644, roots: [small] };
@@ -113,7 +113,7 @@ test("a full disk says so, and leaves the old file and no half of the new one", 
   expect(await run(client, `ls -A ${small}; cat ${small}/old`)).toBe("old\nold");
 });
 
-test("a file is moved between two mounts, a directory is not", async () => {
+test("moves a file between two mounts, and rejects a directory", async () => {
   const { client, directory } = await startIsolatedGuest();
   const options = { overwrite: false, roots: [directory] };
   const bytes = Buffer.alloc(500_000, "k");
@@ -132,7 +132,7 @@ test("a file is moved between two mounts, a directory is not", async () => {
   await expect(dir).rejects.toMatchObject({ kind: "failed" });
 });
 
-/** The host's directories below a root of our own, which has a volume at /persist. */
+/** The host's directories below a separate root, which has a volume at /persist. */
 const WITH_VOLUME = `
   mount -t tmpfs none /mnt
   for at in /*; do
@@ -141,7 +141,7 @@ const WITH_VOLUME = `
   mkdir /mnt/persist
   exec chroot /mnt "$@"`;
 
-test("what would make a checkpoint fail is named: a deleted file on the volume, a connection to elsewhere", async () => {
+test("names the obstacles to a checkpoint: a deleted file on the volume, a connection out of the machine", async () => {
   const { client } = await startIsolatedGuest(["sh", "-e", "-c", WITH_VOLUME, "sh"]);
   expect(await client.checkpointBlockers()).toEqual([]);
   const shell = "exec 3> /persist/log; rm /persist/log; echo up; read line";
@@ -175,7 +175,7 @@ test("what would make a checkpoint fail is named: a deleted file on the volume, 
   }
 });
 
-test("five hundred streams run at once; one past the limit hears that the machine is busy", async () => {
+test("runs five hundred streams at once, and rejects one past the limit as busy", async () => {
   const { client } = await startIsolatedGuest(["prlimit", "--nofile=1024:4096"]);
   expect(await run(client, "ulimit -n")).toBe("1024");
   await client.startCommand({ id: "c0", argv: ["sleep", "60"] });

@@ -44,7 +44,7 @@ const text = (result: Result): string => result.stdout.toString();
 
 // ---- processes
 
-test("a program gets its argv, environment, directory and no descriptor but its three", async () => {
+test("gives a program its argv, environment and directory, and only three descriptors", async () => {
   const { client, directory } = await startGuest();
   const shell = 'printf "%s|" "$@" "$A" "$PWD" "$HOME" "$USER" "$LANG"; ls /proc/self/fd | tr "\\n" " "';
   const argv = ["/bin/sh", "-c", shell, "sh", "a b", ""];
@@ -54,7 +54,7 @@ test("a program gets its argv, environment, directory and no descriptor but its 
   expect(result.durationUs).toBeGreaterThan(0);
 });
 
-test("the shell is bash, streams stay apart, and the code is the program's", async () => {
+test("runs the shell as bash, separates the streams, and returns the program's exit code", async () => {
   const { client } = await startGuest();
   const result = await run(client, { shell: "echo out; echo err >&2; [[ 1 == 1 ]] && exit 3" });
   expect(text(result)).toBe("out\n");
@@ -62,7 +62,7 @@ test("the shell is bash, streams stay apart, and the code is the program's", asy
   expect(result.code).toBe(3);
 });
 
-test("what cannot be started says why: no program, no permission, no directory, no user", async () => {
+test("reports why a start fails: no program, no permission, no directory, no user", async () => {
   const { client, directory } = await startGuest();
   const file = join(directory, "plain");
   writeFileSync(file, "no program", { mode: 0o644 });
@@ -80,7 +80,7 @@ test("what cannot be started says why: no program, no permission, no directory, 
   expect(text(await run(client, { shell: "echo still here" }))).toBe("still here\n");
 });
 
-test("input goes in, its end is an end of file, and bytes come back as they were", async () => {
+test("passes input unchanged, and its end as an end of file", async () => {
   const { client } = await startGuest();
   const bytes = randomBytes(5 * 1024 * 1024 + 17);
   const process = await client.spawn({ argv: ["cat"], onDisconnect: "kill" });
@@ -90,7 +90,7 @@ test("input goes in, its end is an end of file, and bytes come back as they were
   expect((await result).stdout.equals(bytes)).toBe(true);
 });
 
-test("a process that ends without reading its input is no error for the writer", async () => {
+test("accepts a process that ends without reading its input", async () => {
   const { client } = await startGuest();
   const process = await client.spawn({ shell: "exit 4", onDisconnect: "kill" });
   const result = collect(process);
@@ -99,7 +99,7 @@ test("a process that ends without reading its input is no error for the writer",
   expect((await result).code).toBe(4);
 });
 
-test("100 MB of output arrive whole through a slow reader, and neither side holds them", async () => {
+test("delivers 100 MB of output through a slow reader, without holding them in memory", async () => {
   const guest = await startGuest();
   const process = await guest.client.spawn({
     shell: "head -c 100000000 /dev/zero",
@@ -120,7 +120,7 @@ test("100 MB of output arrive whole through a slow reader, and neither side hold
   expect(mostKiB).toBeLessThan(8 * 1024);
 });
 
-test("a signal reaches the whole group, even while input that nobody reads fills the connection", async () => {
+test("signals the whole group, even while unread input fills the connection", async () => {
   const { client } = await startGuest();
   const process = await client.spawn({ shell: "sleep 60 & echo up; wait", onDisconnect: "kill" });
   const output = process.output[Symbol.asyncIterator]();
@@ -132,7 +132,7 @@ test("a signal reaches the whole group, even while input that nobody reads fills
   await stuck;
 });
 
-test("a timeout kills the group and says so, also while nobody takes the output", async () => {
+test("kills the group at a timeout and reports it, even while the output is unread", async () => {
   const { client } = await startGuest();
   const quiet = await run(client, { shell: "sleep 60 & echo $!; wait", timeoutMs: 100 });
   expect(quiet).toMatchObject({ signal: 9, timedOut: true });
@@ -144,7 +144,7 @@ test("a timeout kills the group and says so, also while nobody takes the output"
   expect(await collect(loud)).toMatchObject({ signal: 9, timedOut: true });
 });
 
-test("a child that keeps the output open is not waited for, and lives on when it writes later", async () => {
+test("does not wait for a child that keeps the output open, and lets it write later", async () => {
   const { client, directory } = await startGuest();
   const done = join(directory, "done");
   const shell = `(sleep 0.2; echo late; echo later >&2; touch ${done}) & echo early`;
@@ -154,14 +154,14 @@ test("a child that keeps the output open is not waited for, and lives on when it
   await until(() => existsSync(done));
 });
 
-test("all that was written before the end arrives before the exit", async () => {
+test("delivers all output from before the end before the exit", async () => {
   const { client } = await startGuest();
   const result = await run(client, { shell: "head -c 900000 /dev/zero; head -c 900000 /dev/zero >&2" });
   expect(result.stdout).toHaveLength(900_000);
   expect(result.stderr).toHaveLength(900_000);
 });
 
-test("a connection that ends kills the process, or lets it run to its end unread, as was asked for", async () => {
+test("kills a process or lets it run on when its connection ends, as requested", async () => {
   const { client, directory } = await startGuest();
   const killed = await client.spawn({ shell: "echo $$; sleep 60", onDisconnect: "kill" });
   const pid = Number.parseInt(String((await killed.output[Symbol.asyncIterator]().next()).value?.data), 10);
@@ -175,7 +175,7 @@ test("a connection that ends kills the process, or lets it run to its end unread
   await until(() => existsSync(done));
 });
 
-test("twenty processes at once each get their own output", async () => {
+test("gives twenty concurrent processes their own output", async () => {
   const { client } = await startGuest();
   const numbers = Array.from({ length: 20 }, (_, i) => i);
   const results = await Promise.all(
@@ -186,7 +186,7 @@ test("twenty processes at once each get their own output", async () => {
 
 // ---- files
 
-test("a file is written whole, with its mode, making its parents, and read back", async () => {
+test("writes a file with its mode and missing parents, and reads it back", async () => {
   const { client, directory } = await startGuest();
   const path = join(directory, "a/b/ä ö");
   const bytes = randomBytes(3_000_001);
@@ -201,7 +201,7 @@ test("a file is written whole, with its mode, making its parents, and read back"
   expect(readdirSync(join(directory, "a/b"))).toEqual(["ä ö"]);
 });
 
-test("an upload that breaks off leaves the old file and nothing else", async () => {
+test("keeps the old file and leaves nothing else when an upload breaks off", async () => {
   const { client, directory } = await startGuest();
   const path = join(directory, "file");
   writeFileSync(path, "old");
@@ -216,7 +216,7 @@ test("an upload that breaks off leaves the old file and nothing else", async () 
   expect(readFileSync(path, "utf8")).toBe("old");
 });
 
-test("an empty file and one of /proc, whose size says nothing, are read to their end", async () => {
+test("reads an empty file, and a file of /proc without a size, to the end", async () => {
   const { client, directory } = await startGuest();
   const path = join(directory, "empty");
   await client.writeFile(path, Buffer.alloc(0), { mode: 0o644, roots: [directory] });
@@ -225,7 +225,7 @@ test("an empty file and one of /proc, whose size says nothing, are read to their
   expect(Buffer.concat(await content.toArray()).toString()).toContain("Linux");
 });
 
-test("every refusal of a file call has its word", async () => {
+test("returns the matching error code for every refusal of a file call", async () => {
   const { client, directory } = await startGuest();
   const within = { roots: [directory] };
   const file = join(directory, "file");
@@ -284,7 +284,7 @@ test("every refusal of a file call has its word", async () => {
   expect(readFileSync(file, "utf8")).toBe("12345");
 });
 
-test("a symlink that leads out of the roots is not followed by a change; one that stays inside is", async () => {
+test("rejects a change through a symlink out of the roots, and follows one that stays inside", async () => {
   const { client, directory } = await startGuest();
   const [inside, outside] = [join(directory, "in"), join(directory, "out")];
   mkdirSync(inside);
@@ -336,7 +336,7 @@ test("resolves two symlinks in a row like the kernel for writes, moves, removals
   ]);
 });
 
-test("names of 255 bytes work everywhere", async () => {
+test("accepts names of 255 bytes in every call", async () => {
   const { client, directory } = await startGuest();
   const within = { roots: [directory] };
   const path = join(directory, "n".repeat(255));
@@ -349,7 +349,7 @@ test("names of 255 bytes work everywhere", async () => {
   expect(await client.stat(other)).toBeUndefined();
 });
 
-test("directories are made, listed with what symlinks lead to, and moved; a root itself may be asked for", async () => {
+test("makes, lists and moves directories, also a root itself, and lists the targets of symlinks", async () => {
   const { client, directory } = await startGuest();
   const within = { roots: [directory] };
   await client.mkdir(directory, { mode: 0o755, parents: true, ...within });
@@ -365,7 +365,7 @@ test("directories are made, listed with what symlinks lead to, and moved; a root
   expect(await client.stat(join(directory, "c/b"))).toMatchObject({ isDir: true });
 });
 
-test("a directory of 10,000 entries is listed, one more is too large", async () => {
+test("lists a directory of 10,000 entries, and rejects one more as too large", async () => {
   const { client, directory } = await startGuest();
   const many = join(directory, "many");
   mkdirSync(many);
@@ -375,7 +375,7 @@ test("a directory of 10,000 entries is listed, one more is too large", async () 
   await expect(client.list(many)).rejects.toMatchObject({ kind: "too_large" });
 });
 
-test("a reader that lets go in the middle costs nothing, and the next one begins anew", async () => {
+test("frees the resources of a reader that stops in the middle, and serves the next one", async () => {
   const { client, directory } = await startGuest();
   const path = join(directory, "big");
   writeFileSync(path, Buffer.alloc(4_000_000, 7));
@@ -389,7 +389,7 @@ test("a reader that lets go in the middle costs nothing, and the next one begins
 
 // ---- tunnels
 
-test("a tunnel carries bytes both ways and a half-close as an end of file", async () => {
+test("forwards bytes in both directions, and a half-close as an end of file", async () => {
   const { client } = await startGuest();
   const server = createServer({ allowHalfOpen: true }, (socket) => {
     const parts: Buffer[] = [];
@@ -406,7 +406,7 @@ test("a tunnel carries bytes both ways and a half-close as an end of file", asyn
   expect(answer.equals(Buffer.concat([Buffer.from("got "), bytes]))).toBe(true);
 });
 
-test("a server that speaks first is heard, and a port where nothing listens is refused", async () => {
+test("delivers the greeting of a server, and refuses a port without a listener", async () => {
   const { client } = await startGuest();
   const server = createServer((socket) => socket.end("hello"));
   server.listen(0, "::1");
@@ -423,12 +423,12 @@ test("a server that speaks first is heard, and a port where nothing listens is r
 
 // ---- background commands
 
-const ended = async (client: GuestClient, id: string) => {
+const waitForEnd = async (client: GuestClient, id: string) => {
   for await (const _ of client.followCommand(id, 0));
   return client.getCommand(id);
 };
 
-test("a background command belongs to no connection; its output can be asked for again and followed", async () => {
+test("runs a background command without a connection, and serves and streams its output", async () => {
   const { client } = await startGuest();
   const started = await client.startCommand({
     id: "c1",
@@ -458,10 +458,10 @@ test("a background command belongs to no connection; its output can be asked for
   await expect(client.getCommand("none")).rejects.toMatchObject({ kind: "not_found" });
 });
 
-test("past 16 MiB the oldest output goes, and offsets go on counting it", async () => {
+test("drops the oldest output past 16 MiB, and keeps its bytes in the offsets", async () => {
   const { client } = await startGuest();
   await client.startCommand({ id: "big", shell: "seq -f %015.0f 0 1999999" });
-  const { outputBytes, droppedBytes } = await ended(client, "big");
+  const { outputBytes, droppedBytes } = await waitForEnd(client, "big");
   expect(outputBytes).toBe(32_000_000);
   expect(droppedBytes).toBeGreaterThan(32_000_000 - 16 * 1024 * 1024);
   const { chunks } = await client.commandLogs("big", 0, 1000);
@@ -474,27 +474,31 @@ test("past 16 MiB the oldest output goes, and offsets go on counting it", async 
   expect(tail.nextOffset).toBe(32_000_000);
 });
 
-test("a background command takes input until its end, and can be killed, gently first", async () => {
+test("writes input to a background command until its end, and kills it, SIGTERM first", async () => {
   const { client } = await startGuest();
   await client.startCommand({ id: "cat", argv: ["cat"] });
   await client.writeCommandStdin("cat", Buffer.from("one "), false);
   await client.writeCommandStdin("cat", Buffer.alloc(600_000, "x"), true);
-  expect(await ended(client, "cat")).toMatchObject({ status: "exited", exitCode: 0, outputBytes: 600_004 });
+  expect(await waitForEnd(client, "cat")).toMatchObject({
+    status: "exited",
+    exitCode: 0,
+    outputBytes: 600_004,
+  });
   const late = client.writeCommandStdin("cat", Buffer.from("x"), false);
   await expect(late).rejects.toMatchObject({ kind: "not_running" });
   await client.startCommand({ id: "trap", shell: "trap 'echo bye; exit 7' TERM; echo up; sleep 60 & wait" });
   await client.followCommand("trap", 0).next();
   await client.killCommand("trap");
-  expect(await ended(client, "trap")).toMatchObject({ status: "killed", exitCode: 7 });
+  expect(await waitForEnd(client, "trap")).toMatchObject({ status: "killed", exitCode: 7 });
   await client.startCommand({ id: "late", shell: "sleep 60", timeoutMs: 50 });
-  expect(await ended(client, "late")).toMatchObject({ signal: 9, timedOut: true });
+  expect(await waitForEnd(client, "late")).toMatchObject({ signal: 9, timedOut: true });
 });
 
-test("only the last hundred finished commands are kept", async () => {
+test("keeps only the last hundred finished commands", async () => {
   const { client } = await startGuest();
   for (let i = 0; i < 105; i++) {
     await client.startCommand({ id: `c${i}`, argv: ["true"] });
-    await ended(client, `c${i}`);
+    await waitForEnd(client, `c${i}`);
   }
   const kept = await client.listCommands();
   expect(kept).toHaveLength(100);
@@ -503,7 +507,7 @@ test("only the last hundred finished commands are kept", async () => {
 
 // ---- the connection
 
-test("the guest is back when the host's socket went away and came again, and its commands ran on", async () => {
+test("reconnects after the host's socket was removed and made again, with its commands still running", async () => {
   const { client, connections } = await startGuest();
   await client.startCommand({ id: "c", shell: "echo a; sleep 0.3; echo b" });
   await connections.close();
@@ -511,10 +515,10 @@ test("the guest is back when the host's socket went away and came again, and its
   await sleep(200);
   await connections.listen();
   await client.ping();
-  expect(await ended(client, "c")).toMatchObject({ status: "exited", outputBytes: 4 });
+  expect(await waitForEnd(client, "c")).toMatchObject({ status: "exited", outputBytes: 4 });
 });
 
-test("a guest that is killed is gone, and who waits for it hears so", async () => {
+test("reports a killed guest as gone, also to waiting callers", async () => {
   const { client, connections, process } = await startGuest();
   const running = await client.spawn({ shell: "read line", onDisconnect: "kill" });
   const gone = once(connections, "gone");
@@ -526,7 +530,7 @@ test("a guest that is killed is gone, and who waits for it hears so", async () =
 
 // ---- watching
 
-test("who reads a watch too slowly is told that changes were lost, and hears what comes after", async () => {
+test("reports lost changes to a slow reader of a watch, and then later changes", async () => {
   const { client, directory } = await startGuest();
   const { signal } = new AbortController();
   const changes = await client.watch(directory, { recursive: false, signal });
@@ -567,7 +571,7 @@ test("lists a page of a large directory in byte order of the names", async () =>
   expect((await client.list(directory, { limit: 10_001 })).length).toBe(10_001);
   await expect(client.list(directory, { limit: 10_002 })).rejects.toMatchObject({ kind: "guest_protocol" });
   await expect(client.list(directory)).rejects.toMatchObject({ kind: "too_large" });
-  // Removed here, because a hook has only ten seconds.
+  // Deleted here, because a hook has only ten seconds.
   await client.remove(directory, { roots: [home], recursive: true });
 });
 
@@ -613,7 +617,7 @@ test("removes a tree without following symlinks, and refuses a tree that is too 
   });
 });
 
-test("a tree of too many directories is refused, one that grows beyond it overflows", async () => {
+test("rejects a watch of too many directories, and reports overflow for a tree that grows beyond the limit", async () => {
   const { client, directory } = await startGuest();
   const { signal } = new AbortController();
   for (let index = 0; index < 8100; index += 1)
@@ -630,7 +634,7 @@ test("a tree of too many directories is refused, one that grows beyond it overfl
   });
 });
 
-test("a seventeenth watch is refused; one that ends makes room", async () => {
+test("rejects a seventeenth watch until another one ends", async () => {
   const { client, directory } = await startGuest();
   const gone = new AbortController();
   const watch = (signal: AbortSignal) => client.watch(directory, { recursive: false, signal });

@@ -1,7 +1,7 @@
 /**
- * What a machine's guest can be asked, as calls. Each call is one connection and one exchange of frames; a call that
- * ends, well or badly, leaves no connection behind. Every wait for the guest has a deadline, but for the output of a
- * process and of a followed command, which may be silent for as long as they like.
+ * Requests to a machine's guest, as calls. Each call is one connection and one exchange of frames. Every end
+ * of a call, with or without an error, closes the connection. Every wait for the guest has a deadline, except
+ * for output of a process and of a followed command, which may be silent for any time.
  */
 import { Readable } from "node:stream";
 import type { Duplex } from "node:stream";
@@ -47,9 +47,9 @@ import {
 } from "./protocol.ts";
 import type { CheckpointBlocker, Fields } from "./protocol.ts";
 
-/** A small answer from memory. */
-const ANSWER_MS = 5000;
-/** Anything that touches the machine's disk or starts a program, on a busy host. */
+/** Deadline of a small reply from memory. */
+const REPLY_MS = 5000;
+/** Deadline of a request that uses the machine's disk or starts a program, on a busy host. */
 const WORK_MS = 30_000;
 /** Enough for a tree of a hundred thousand files. */
 const REMOVE_TREE_MS = 10 * 60_000;
@@ -85,33 +85,39 @@ export class GuestClient implements Guest {
     await this.hello();
   }
 
-  /** The guest's build. Fails with `host_unsupported` where it speaks another version of the protocol. */
+  /** Returns the guest's build. Fails with `host_unsupported` for another version of the protocol. */
   async hello(): Promise<{ version: number; build: string }> {
-    const pong = await this.#ask(REQUESTS.PING, {}, REPLIES.PONG, ANSWER_MS, parsePong);
+    const pong = await this.#request(REQUESTS.PING, {}, REPLIES.PONG, REPLY_MS, parsePong);
     if (pong.version !== PROTOCOL_VERSION)
-      throw new RuntimeError("host_unsupported", `the guest speaks version ${pong.version} of the protocol`);
+      throw new RuntimeError(
+        "host_unsupported",
+        `the guest uses version ${pong.version} of the protocol; this server needs version ${PROTOCOL_VERSION}`,
+      );
     return pong;
   }
 
-  /** Names the machine and replaces the environment every process starts from. Repeatable. */
+  /** Names the machine and replaces the base environment of its processes. Repeatable. */
   async configure(spec: { hostname: string; env: Record<string, string> }): Promise<void> {
     const fields = { hostname: spec.hostname, env: toEntries(spec.env) };
-    await this.#ask(REQUESTS.CONFIGURE, fields, REPLIES.OK, WORK_MS, nothing);
+    await this.#request(REQUESTS.CONFIGURE, fields, REPLIES.OK, WORK_MS, nothing);
   }
 
   /**
-   * Sets the memory that the machine's processes may use together, and the processors that they see. Past the memory,
-   * PID 1 kills the largest process. Guests of older servers do not know the request, so the kernel kills their whole
-   * machine, or they ignore the processors.
+   * Sets the memory that the machine's processes may use together, and the number of processors that they
+   * see. Beyond the memory, PID 1 kills the largest process. Guests of older servers ignore the processors,
+   * or do not know the request at all: then the kernel kills the whole machine.
    */
   async limit({ memoryBytes, vcpus }: Pick<Resources, "memoryBytes" | "vcpus">): Promise<void> {
     const limits = { memory: memoryBytes, cpus: Math.max(1, Math.ceil(vcpus)) };
-    await this.#ask(REQUESTS.LIMIT, limits, REPLIES.OK, ANSWER_MS, nothing).catch((error: unknown) => {
+    await this.#request(REQUESTS.LIMIT, limits, REPLIES.OK, REPLY_MS, nothing).catch((error: unknown) => {
       if (!(error instanceof RuntimeError && error.kind === "guest_protocol")) throw error;
     });
   }
 
-  /** What would make a checkpoint fail now: deleted files in use on the volume, connections to elsewhere. */
+  /**
+   * Lists the obstacles to a checkpoint: deleted files in use on the volume, and connections out of the
+   * machine.
+   */
   async checkpointBlockers(): Promise<CheckpointBlocker[]> {
     return this.#collect(REQUESTS.BLOCKERS, {}, REPLIES.BLOCKER, MAX_BLOCKERS, parseBlocker);
   }
@@ -126,7 +132,7 @@ export class GuestClient implements Guest {
   }
 
   async #signal(pid: number, signal: number): Promise<void> {
-    await this.#ask(REQUESTS.SIGNAL, { pid, signal }, REPLIES.OK, ANSWER_MS, nothing);
+    await this.#request(REQUESTS.SIGNAL, { pid, signal }, REPLIES.OK, REPLY_MS, nothing);
   }
 
   // ---- files
@@ -149,7 +155,7 @@ export class GuestClient implements Guest {
     const fields = { path: requirePath(path), mode: options.mode, root: options.roots };
     const exchange = await this.#begin(REQUESTS.WRITE, fields);
     try {
-      // An answer before the end can only be a refusal: what is left to send would be thrown away.
+      // A reply before the end is always a refusal, so the rest is not sent.
       for await (const piece of pieces(content)) {
         if (exchange.hasAnswer) break;
         await exchange.send(SENT.UPLOAD, piece, WORK_MS);
@@ -169,14 +175,20 @@ export class GuestClient implements Guest {
         throw protocolError("a directory entry without a name");
       return entry;
     });
-    // An older guest sends no owner, ignores the page's fields and sends all entries.
+    // An older guest sends no owner, ignores the page and sends all entries.
     const isWhole = page !== undefined && entries.some(({ uid }) => uid === null);
     return isWhole ? cutPage(entries, page) : entries.slice(0, page?.limit);
   }
 
   async stat(path: string): Promise<FileStat | undefined> {
     try {
-      return await this.#ask(REQUESTS.STAT, { path: requirePath(path) }, REPLIES.META, WORK_MS, parseMeta);
+      return await this.#request(
+        REQUESTS.STAT,
+        { path: requirePath(path) },
+        REPLIES.META,
+        WORK_MS,
+        parseMeta,
+      );
     } catch (error) {
       const nothingThere = ["path_not_found", "not_directory"];
       if (error instanceof RuntimeError && nothingThere.includes(error.kind)) return undefined;
@@ -191,7 +203,7 @@ export class GuestClient implements Guest {
       parents: options.parents ? 1 : 0,
       root: options.roots,
     };
-    await this.#ask(REQUESTS.MKDIR, fields, REPLIES.OK, WORK_MS, nothing);
+    await this.#request(REQUESTS.MKDIR, fields, REPLIES.OK, WORK_MS, nothing);
   }
 
   async move(from: string, to: string, options: { overwrite: boolean } & Within): Promise<void> {
@@ -201,14 +213,14 @@ export class GuestClient implements Guest {
       overwrite: options.overwrite ? 1 : 0,
       root: options.roots,
     };
-    await this.#ask(REQUESTS.MOVE, fields, REPLIES.OK, WORK_MS, nothing);
+    await this.#request(REQUESTS.MOVE, fields, REPLIES.OK, WORK_MS, nothing);
   }
 
   async remove(path: string, options: { recursive?: boolean } & Within): Promise<void> {
     const { roots: root, recursive = false } = options;
     const fields = { path: requirePath(path), recursive: recursive ? 1 : undefined, root };
     const timeoutMs = recursive ? REMOVE_TREE_MS : WORK_MS;
-    await this.#ask(REQUESTS.REMOVE, fields, REPLIES.OK, timeoutMs, nothing);
+    await this.#request(REQUESTS.REMOVE, fields, REPLIES.OK, timeoutMs, nothing);
   }
 
   async watch(
@@ -218,7 +230,7 @@ export class GuestClient implements Guest {
     const fields = { path: requirePath(path), recursive: recursive ? 1 : 0 };
     const exchange = await this.#begin(REQUESTS.WATCH, fields);
     await exchange.expect(REPLIES.OK, WORK_MS);
-    // Also where nobody ever comes to read.
+    // This also covers a stream that is never read.
     signal.addEventListener("abort", () => exchange.destroy(), { once: true });
     return changes(exchange, signal);
   }
@@ -235,7 +247,7 @@ export class GuestClient implements Guest {
 
   async startCommand(spec: CommandSpec): Promise<{ pid: number }> {
     const fields = { ...toSpawn(spec), command_id: spec.id, tag: spec.tag, ...spec.terminal };
-    return this.#ask(REQUESTS.SPAWN, fields, REPLIES.STARTED, WORK_MS, parseStarted);
+    return this.#request(REQUESTS.SPAWN, fields, REPLIES.STARTED, WORK_MS, parseStarted);
   }
 
   async listCommands(): Promise<CommandRecord[]> {
@@ -243,18 +255,18 @@ export class GuestClient implements Guest {
   }
 
   async getCommand(id: string): Promise<CommandRecord> {
-    return this.#ask(REQUESTS.COMMAND_GET, { command_id: id }, REPLIES.COMMAND, ANSWER_MS, parseCommand);
+    return this.#request(REQUESTS.COMMAND_GET, { command_id: id }, REPLIES.COMMAND, REPLY_MS, parseCommand);
   }
 
   async killCommand(id: string): Promise<CommandRecord> {
-    return this.#ask(REQUESTS.COMMAND_KILL, { command_id: id }, REPLIES.COMMAND, ANSWER_MS, parseCommand);
+    return this.#request(REQUESTS.COMMAND_KILL, { command_id: id }, REPLIES.COMMAND, REPLY_MS, parseCommand);
   }
 
   async signalCommand(id: string, signal: number): Promise<void> {
     const { status, pid } = await this.getCommand(id);
     if (status !== "running") return;
     await this.#signal(pid, signal).catch((error: unknown) => {
-      // It ended between the two.
+      // The command ended between the two calls.
       if (!(error instanceof RuntimeError && error.kind === "not_found")) throw error;
     });
   }
@@ -267,13 +279,13 @@ export class GuestClient implements Guest {
         data: data.subarray(at, at + MAX_FRAME_BYTES),
         eof: eof && last ? 1 : 0,
       };
-      await this.#ask(REQUESTS.COMMAND_STDIN, fields, REPLIES.OK, WORK_MS, nothing);
+      await this.#request(REQUESTS.COMMAND_STDIN, fields, REPLIES.OK, WORK_MS, nothing);
     }
   }
 
   async resizeCommand(id: string, { cols, rows }: TerminalSize): Promise<void> {
     const fields = { command_id: id, cols, rows };
-    await this.#ask(REQUESTS.COMMAND_RESIZE, fields, REPLIES.OK, ANSWER_MS, nothing);
+    await this.#request(REQUESTS.COMMAND_RESIZE, fields, REPLIES.OK, REPLY_MS, nothing);
   }
 
   async commandLogs(id: string, offset: number, limit: number): Promise<CommandLogs> {
@@ -309,7 +321,8 @@ export class GuestClient implements Guest {
     signal?: AbortSignal,
   ): AsyncGenerator<CommandChunk, CommandRecord, undefined> {
     const exchange = await this.#begin(REQUESTS.COMMAND_LOGS, { command_id: id, offset, follow: 1 });
-    // A generator cannot be ended while it waits: without this a silent command would hold its reader's connection.
+    // A waiting generator cannot be ended from outside. Without this, a silent command would keep its
+    // reader's connection.
     const letGo = (): void => exchange.destroy();
     signal?.addEventListener("abort", letGo, { once: true });
     try {
@@ -328,13 +341,13 @@ export class GuestClient implements Guest {
     }
   }
 
-  // ---- the three shapes of a request: one that begins a stream, one with one answer, one with a list
+  // ---- the three forms of a request: with a stream, with one reply, with a list
 
   #begin(type: number, fields: Fields): Promise<Exchange> {
     return Exchange.begin(this.#connections, encodeRequest(type, fields));
   }
 
-  async #ask<T>(
+  async #request<T>(
     type: number,
     fields: Fields,
     reply: number,
@@ -385,7 +398,7 @@ function toSpawn(spec: Omit<SpawnSpec, "onDisconnect">): Fields {
   };
 }
 
-/** Content in pieces that fit a frame, without copying it. */
+/** Splits content into pieces that fit in a frame, without copying. */
 async function* pieces(content: Buffer | AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   for await (const part of Buffer.isBuffer(content) ? [content] : content)
     for (let at = 0; at < part.length; at += MAX_FRAME_BYTES) yield part.subarray(at, at + MAX_FRAME_BYTES);
@@ -407,7 +420,7 @@ async function* changes(exchange: Exchange, signal: AbortSignal): AsyncGenerator
   }
 }
 
-/** A file's content; destroying the stream ends the exchange, whether or not it was ever read. */
+/** Stream of a file's content. Destroying it ends the exchange, also before the first read. */
 function toReadable(exchange: Exchange, maxBytes: number): Readable {
   let bytes = 0;
   const readNext = async (): Promise<Buffer | null> => {

@@ -22,7 +22,7 @@ async function dial(connections: GuestConnections): Promise<Socket> {
   return socket;
 }
 
-test("a connection is handed out once, whether it came before or after it was asked for", async () => {
+test("returns a connection once, for a dial before or after the request", async () => {
   const connections = await listen();
   const later = connections.take();
   const first = await dial(connections);
@@ -33,12 +33,12 @@ test("a connection is handed out once, whether it came before or after it was as
   expect(String((await once(second, "data"))[0])).toBe("2");
 });
 
-test("a machine that never dials in is a timeout", async () => {
+test("times out when a machine never connects", async () => {
   const connections = await listen();
   await expect(connections.take(20)).rejects.toMatchObject({ kind: "timeout" });
 });
 
-test("only two spares are kept, what is dialled beyond them is closed", async () => {
+test("keeps two spares, and closes further connections", async () => {
   const connections = await listen();
   const sockets = [await dial(connections), await dial(connections), await dial(connections)];
   await once((sockets[2] as Socket).resume(), "close");
@@ -48,7 +48,7 @@ test("only two spares are kept, what is dialled beyond them is closed", async ()
   expect(String((await once(sockets[1] as Socket, "data"))[0])).toBe("2");
 });
 
-test("a spare that speaks before it is asked is closed and never handed out", async () => {
+test("closes a spare that sends before a request, and never returns it", async () => {
   const connections = await listen();
   const rude = await dial(connections);
   rude.resume().write("hello");
@@ -58,7 +58,7 @@ test("a spare that speaks before it is asked is closed and never handed out", as
   expect(String((await once(polite, "data"))[0])).toBe("1");
 });
 
-test("a guest that hangs up and stays away is gone, and says so to who waits; when it dials in again it is back", async () => {
+test("reports a guest that disconnects and stays away as gone, and as back when it reconnects", async () => {
   const connections = await listen();
   const guest = await dial(connections);
   guest.destroy();
@@ -73,7 +73,7 @@ test("a guest that hangs up and stays away is gone, and says so to who waits; wh
   await connections.take();
 });
 
-test("closing removes the socket and ends every connection, spare or taken; listening again is possible", async () => {
+test("removes the socket and ends every connection on close, and can listen again", async () => {
   const connections = await listen();
   const taken = await dial(connections);
   await connections.take();
@@ -88,7 +88,7 @@ test("closing removes the socket and ends every connection, spare or taken; list
   await connections.take();
 });
 
-test("a guest that dials without end loses the socket for a moment, what it had going goes on, and then it is back", async () => {
+test("closes the socket for a moment when a guest dials without end, keeps connections in use, and reopens it", async () => {
   const connections = await listen();
   const first = await dial(connections);
   const taken = await connections.take();

@@ -1,11 +1,12 @@
 /**
- * The host's end of a machine's unix socket. The guest dials in and keeps a spare connection here; `take()` hands one
- * out for one request. There is nothing to reconnect: when this process restarts and listens on the same path, the
- * guest is back within milliseconds.
+ * The host's end of a machine's unix socket. The guest connects and keeps a spare connection here; `take()`
+ * returns it for one request. No reconnect is needed: when this process restarts and listens on the same
+ * path, the guest connects within milliseconds.
  *
  * The guest is not trusted. It may hold at most `MAX_SPARES` idle connections, which must be silent, and
- * `MAX_CONNECTIONS` in all; what is more is closed. Dialling that leads to nothing, over and over, would cost this
- * process its time: past `MAX_WASTED` in a second the socket is taken away for a second, and the kernel refuses.
+ * `MAX_CONNECTIONS` in all; further ones are closed. Endless dialling would cost this process its time. So
+ * after `MAX_WASTED` unused connections in a second, the socket is removed for a second, and the kernel
+ * refuses.
  */
 import { EventEmitter } from "node:events";
 import { chown, rm } from "node:fs/promises";
@@ -16,15 +17,15 @@ import { RuntimeError } from "../driver.ts";
 
 const MAX_SPARES = 2;
 const MAX_CONNECTIONS = 1024;
-/** A guest re-dials within 50 ms; past a second of silence it is not coming. */
+/** A guest reconnects within 50 ms; after a second of silence it counts as gone. */
 const GONE_AFTER_MS = 1000;
 const TAKE_MS = 5000;
-/** How long a machine may be held while others wait for it: as long as gigabytes take to be written. */
+/** Limit of a suspension while others wait for the machine: the time to write gigabytes. */
 const SUSPENDED_MS = 60_000;
-/** What is under way at a suspension gets this long to end by itself: most calls are shorter. */
+/** Time in which requests in flight may end by themselves at a suspension: most calls are shorter. */
 const DRAIN_MS = 250;
 const DRAIN_LOOK_MS = 5;
-/** Connections per second that end untaken. An honest guest has one, when it dies. */
+/** Limit of connections per second that end unused. An honest guest has one, when it dies. */
 const MAX_WASTED = 200;
 const PAUSE_MS = 1000;
 
@@ -34,7 +35,10 @@ interface Waiter {
   timer: NodeJS.Timeout;
 }
 
-/** Events: `gone` once each time the guest went away and stayed away; `back` when it dialled in again after that. */
+/**
+ * Events: `gone` once each time the guest has disconnected and stays away; `back` when it connects again
+ * afterwards.
+ */
 export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
   readonly path: string;
   readonly #owner: number | undefined;
@@ -45,19 +49,19 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
   #goneTimer: NodeJS.Timeout | undefined;
   #isGone = false;
   #isSuspended = false;
-  /** Ended by `suspend`, and by nobody's fault. */
+  /** Connections that `suspend` ended. */
   readonly #cut = new WeakSet<Socket>();
   #wasted = { since: 0, count: 0 };
   #pauseTimer: NodeJS.Timeout | undefined;
 
-  /** `owner`: the one user of the host's, beside root, who may dial; where absent, root alone. */
+  /** `owner`: the only user of the host besides root that may connect. Without it, only root may. */
   constructor(path: string, owner?: number) {
     super();
     this.path = path;
     this.#owner = owner;
   }
 
-  /** Listens, in place of whatever an earlier process left at the path. */
+  /** Listens at the path, and replaces a socket of an earlier process. */
   async listen(): Promise<void> {
     if (this.#server) return;
     this.#isGone = false;
@@ -67,25 +71,25 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
 
   async #open(): Promise<Server> {
     await rm(this.path, { force: true });
-    // Half-open: a tunnel's one direction may end before the other.
+    // Half-open: one direction of a tunnel may end before the other.
     const server = createServer({ allowHalfOpen: true }, (socket) => this.#accept(socket));
     await new Promise<void>((resolve, reject) => {
       server.once("error", reject);
       server.listen(this.path, resolve);
     });
-    // A dial in between is refused, and tried again.
+    // A connection before this change of owner is refused and retried.
     if (this.#owner !== undefined) await chown(this.path, this.#owner, this.#owner);
     return server;
   }
 
-  /** Whether the guest has an idle connection here. */
+  /** True if the guest has an idle connection here. */
   get isReady(): boolean {
     return this.#spares.length > 0;
   }
 
   /**
-   * A connection for one request; the caller owns and destroys it. Waits for the guest to dial in where there is no
-   * spare. Fails with `timeout`, or with `machine_died` once the guest is known to be gone.
+   * Returns a connection for one request, which the caller owns and destroys. Without a spare, waits until
+   * the guest connects. Fails with `timeout`, or with `machine_died` once the guest is known to be gone.
    */
   take(timeoutMs: number = TAKE_MS): Promise<Socket> {
     const spare = this.#isSuspended ? undefined : this.#spares.shift();
@@ -97,7 +101,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
       const timer = setTimeout(
         () => {
           this.#waiters = this.#waiters.filter((other) => other !== waiter);
-          reject(new RuntimeError("timeout", "the machine did not dial in"));
+          reject(new RuntimeError("timeout", "the machine did not connect in time"));
         },
         timeoutMs + (this.#isSuspended ? SUSPENDED_MS : 0),
       );
@@ -106,15 +110,15 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
     });
   }
 
-  /** Why a connection that was taken ended in mid-speech, as the error for whoever spoke on it. */
+  /** Returns the error for a connection in use that ended early. */
   endOf(socket: Socket): RuntimeError {
     if (this.#cut.has(socket))
-      return new RuntimeError("interrupted", "the machine was written down while the call was under way");
+      return new RuntimeError("interrupted", "a checkpoint of the machine interrupted the call");
     this.suspect();
-    return new RuntimeError("machine_died", "the machine's guest hung up");
+    return new RuntimeError("machine_died", "the machine's guest closed the connection");
   }
 
-  /** Told by whoever saw a connection end in mid-speech: unless the guest dials in within a second, it is gone. */
+  /** Called when a connection ended early: unless the guest connects within a second, it is gone. */
   suspect(): void {
     if (!this.#server || this.#isGone || this.#goneTimer || this.#spares.length > 0) return;
     this.#goneTimer = setTimeout(() => {
@@ -126,8 +130,8 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
   }
 
   /**
-   * Stops listening, removes the socket's file and ends every connection: nothing of the host is left inside, which
-   * is what a checkpoint needs. `listen()` may follow.
+   * Stops listening, removes the socket's file and ends every connection. Nothing of the host is left inside
+   * then, as a checkpoint requires. `listen()` may follow.
    */
   async close(): Promise<void> {
     this.#isSuspended = false;
@@ -136,8 +140,8 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
   }
 
   /**
-   * The same for a moment: who asks waits for the next `listen`, and what is under way ends with `interrupted` where it
-   * is not over soon.
+   * Closes like `close`, but for a moment: new calls wait for the next `listen`. Requests in flight end with
+   * `interrupted` unless they end soon.
    */
   async suspend(): Promise<void> {
     this.#isSuspended = true;
@@ -156,7 +160,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
     this.#pauseTimer = undefined;
     this.#spares = [];
     for (const socket of this.#all) socket.destroy();
-    // Node unlinks the path itself, when it closes a server that listened on one.
+    // Node unlinks the path itself when it closes a server that listened there.
     if (server) await new Promise<void>((resolve) => server.close(() => resolve()));
   }
 
@@ -168,10 +172,10 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
       return;
     }
     this.#all.add(socket);
-    // The error itself is of no interest: `close` follows, and that is what ends a connection's use.
+    // The error is ignored: `close` follows, and ends the use of the connection.
     socket.on("error", () => {});
     socket.once("close", () => this.#all.delete(socket));
-    this.#dialledIn();
+    this.#onDial();
     const waiter = this.#isSuspended ? undefined : this.#waiters.shift();
     if (waiter) {
       clearTimeout(waiter.timer);
@@ -181,7 +185,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
     this.#keep(socket);
   }
 
-  #dialledIn(): void {
+  #onDial(): void {
     clearTimeout(this.#goneTimer);
     this.#goneTimer = undefined;
     if (!this.#isGone) return;
@@ -191,7 +195,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
 
   #keep(socket: Socket): void {
     this.#spares.push(socket);
-    // Reading is how an end is noticed; a spare that says something before it is asked is not a spare.
+    // Reading detects the end of a connection. A spare that sends before a request is not valid.
     socket.on("readable", onSpareReadable);
     socket.on("end", onSpareEnd);
     socket.once("close", () => {
@@ -208,7 +212,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
     if (++this.#wasted.count > MAX_WASTED) this.#pause();
   }
 
-  /** The connections that are taken go on. */
+  /** Stops listening. Connections in use continue. */
   #pause(): void {
     const server = this.#server;
     if (!server || this.#pauseTimer) return;
@@ -220,7 +224,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
       else next.close();
       this.#pauseTimer = undefined;
     };
-    // Where it cannot be opened again nobody dials in, and the guest counts as gone.
+    // If the socket cannot be opened again, no guest can connect, and it counts as gone.
     this.#pauseTimer = setTimeout(() => void reopen().catch(() => this.suspect()), PAUSE_MS);
   }
 

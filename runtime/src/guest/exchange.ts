@@ -1,7 +1,7 @@
 /**
- * One request on one connection, and the frames that answer it. Frames are pulled: while nobody asks for the next
- * one, the socket is not read, and the guest stops at a full buffer. Whatever goes wrong ends in a `RuntimeError`
- * and a destroyed socket.
+ * A request on its own connection, and the frames of the reply. Frames are pulled: without a pending `next()`,
+ * the socket is not read, and the guest blocks on a full buffer. Every fault ends in a `RuntimeError` and a
+ * destroyed socket.
  */
 import type { Socket } from "node:net";
 import { RuntimeError } from "../driver.ts";
@@ -47,7 +47,7 @@ export class Exchange {
     this.#socket.destroy();
   }
 
-  /** The next frame. `timeoutMs` is how long the guest may be silent; null is for ever. */
+  /** Returns the next frame. `timeoutMs` limits the guest's silence; null is no limit. */
   async next(timeoutMs: number | null): Promise<Frame> {
     try {
       for (;;) {
@@ -64,21 +64,26 @@ export class Exchange {
     }
   }
 
-  /** The payload of the next frame, which must be of this type; an ERROR frame is thrown as what it says. */
+  /**
+   * Returns the payload of the next frame, which must be of this type. Throws the error of an ERROR frame.
+   */
   async expect(type: number, timeoutMs: number | null): Promise<Buffer> {
     const frame = await this.next(timeoutMs);
     if (frame.type !== type) throw this.refuse(frame);
     return frame.payload;
   }
 
-  /** The error for a frame that was not expected here, or the one that an ERROR frame carries. Ends the exchange. */
+  /** Returns the error for an unexpected frame, or the error in an ERROR frame. Ends the exchange. */
   refuse(frame: Frame): RuntimeError {
     this.destroy();
     if (frame.type !== REPLIES.ERROR) return protocolError("a reply out of order", { type: frame.type });
     return parse(this, frame.payload, parseError);
   }
 
-  /** Sends a frame, header and payload in one system call. Resolves when more may be sent, or an answer is there. */
+  /**
+   * Sends a frame, header and payload in one system call. Resolves when more may be sent, or when a reply has
+   * arrived.
+   */
   async send(type: number, payload: Buffer | undefined, timeoutMs: number | null): Promise<void> {
     const socket = this.#socket;
     socket.cork();
@@ -89,7 +94,7 @@ export class Exchange {
       await this.#changed(timeoutMs);
   }
 
-  /** Sends without waiting; calls back once the bytes have left or never will. */
+  /** Sends without waiting. Calls back once the bytes are sent, or never will be. */
   sendAndForget(type: number, payload: Buffer, done: () => void): void {
     if (this.isEnded) return done();
     this.#socket.cork();
@@ -98,12 +103,12 @@ export class Exchange {
     this.#socket.uncork();
   }
 
-  /** Whether the guest has said something that was not read yet. */
+  /** True if the guest has sent something that was not read yet. */
   get hasAnswer(): boolean {
     return this.#socket.readableLength > 0;
   }
 
-  /** Gives the connection away as a plain stream of bytes. The exchange is over. */
+  /** Hands the connection over as a plain stream of bytes. The exchange has ended then. */
   toStream(): Socket {
     const socket = this.#socket;
     const rest = this.#decoder.rest();

@@ -13,7 +13,7 @@ function decodeAll(pieces: Buffer[], streamed?: number): Frame[] {
   return frames;
 }
 
-function cut(bytes: Buffer, at: number[]): Buffer[] {
+function cutAt(bytes: Buffer, at: number[]): Buffer[] {
   const ends = [...at.map((n) => n % (bytes.length + 1)), bytes.length].toSorted((a, b) => a - b);
   return ends.map((end, i) => bytes.subarray(ends[i - 1] ?? 0, end));
 }
@@ -22,17 +22,17 @@ const frames = fc.array(
   fc.record({ type: fc.integer({ min: 0, max: 255 }), payload: fc.uint8Array({ maxLength: 300 }) }),
 );
 
-test("frames come out as they went in, however the stream is cut", () => {
+test("decodes frames from any pieces of the stream", () => {
   fc.assert(
     fc.property(frames, fc.array(fc.nat()), (sent, cuts) => {
       const wanted = sent.map(({ type, payload }) => ({ type, payload: Buffer.from(payload) }));
       const bytes = Buffer.concat(wanted.map(({ type, payload }) => encodeFrame(type, payload)));
-      expect(decodeAll(cut(bytes, cuts))).toEqual(wanted);
+      expect(decodeAll(cutAt(bytes, cuts))).toEqual(wanted);
     }),
   );
 });
 
-test("content comes out in pieces as it came in, between whole frames, and nothing of it is missing", () => {
+test("passes content on in pieces between whole frames, without loss", () => {
   const content = 7;
   const several = fc.array(
     fc.record({ type: fc.constantFrom(6, content), payload: fc.uint8Array({ maxLength: 300 }) }),
@@ -40,7 +40,7 @@ test("content comes out in pieces as it came in, between whole frames, and nothi
   fc.assert(
     fc.property(several, fc.array(fc.nat()), (sent, cuts) => {
       const bytes = Buffer.concat(sent.map(({ type, payload }) => encodeFrame(type, Buffer.from(payload))));
-      const got = decodeAll(cut(bytes, cuts), content);
+      const got = decodeAll(cutAt(bytes, cuts), content);
       const of = (frames: { type: number; payload: Uint8Array }[], type: number) =>
         frames.filter((frame) => frame.type === type).map(({ payload }) => Buffer.from(payload));
       expect(of(got, 6)).toEqual(of(sent, 6));
@@ -51,7 +51,7 @@ test("content comes out in pieces as it came in, between whole frames, and nothi
   expect(decodeAll([whole.subarray(0, 50)], content)).toHaveLength(1);
 });
 
-test("any bytes at all end in frames within the limit or in a protocol error", () => {
+test("decodes any bytes into frames within the limit, or rejects them", () => {
   fc.assert(
     fc.property(fc.array(fc.uint8Array({ maxLength: 200 })), (pieces) => {
       try {
@@ -64,12 +64,12 @@ test("any bytes at all end in frames within the limit or in a protocol error", (
   );
 });
 
-test("the largest frame is taken, one byte more is refused before any of it is held", () => {
+test("accepts the largest frame, and rejects a larger one before it holds any of it", () => {
   expect(decodeAll([encodeFrame(1, Buffer.alloc(MAX_FRAME_BYTES))])).toHaveLength(1);
   expect(() => decodeAll([encodeHeader(1, MAX_FRAME_BYTES + 1)])).toThrow(/too long/);
 });
 
-test("what follows the last frame can be had as bytes", () => {
+test("returns the bytes after the last frame", () => {
   const decoder = new FrameDecoder();
   decoder.push(Buffer.concat([encodeFrame(1, Buffer.alloc(0)), Buffer.from("rest")]));
   expect(decoder.next()?.type).toBe(1);

@@ -1,15 +1,16 @@
 /**
- * Frames: `u32 LE length | u8 type | payload`, as guest/PROTOCOL.md states them. Pure.
+ * Frames: `u32 LE length | u8 type | payload`, as specified in guest/PROTOCOL.md. Pure.
  *
- * What comes from a guest was written by whatever runs in the machine. The decoder holds at most one frame of at
- * most `MAX_FRAME_BYTES`, whatever the header says, and throws on the first violation; the caller hangs up.
+ * Frames of a guest come from untrusted programs in the machine. The decoder holds at most one frame of at
+ * most `MAX_FRAME_BYTES`, whatever the header states. It throws on the first violation, and the caller closes
+ * the connection.
  */
 import { RuntimeError } from "../driver.ts";
 
 export const HEADER_BYTES = 5;
-/** Payload of every frame but a request. */
+/** Payload limit of every frame except a request. */
 export const MAX_FRAME_BYTES = 256 * 1024;
-/** Payload of a request: a connection's first frame, host to guest. */
+/** Payload limit of a request, the first frame of a connection, from host to guest. */
 export const MAX_REQUEST_BYTES = 1024 * 1024;
 
 export interface Frame {
@@ -35,8 +36,9 @@ export function encodeFrame(type: number, payload: Buffer): Buffer {
 }
 
 /**
- * Bytes in, frames out. Give it a piece only when `next()` has answered undefined: it keeps no queue. Frames of the type
- * `streamed` may come out as several, without having been gathered: for content, whose frames mean nothing by themselves.
+ * Decodes bytes into frames. Push a piece only after `next()` has returned undefined: the decoder has no queue.
+ * A frame of the type `streamed` may be returned in several pieces without being collected. This type carries
+ * content, whose frames have no meaning by themselves.
  */
 export class FrameDecoder {
   readonly #streamed: number | undefined;
@@ -56,7 +58,10 @@ export class FrameDecoder {
     this.#piece = piece;
   }
 
-  /** Everything that was pushed and belongs to no returned frame; for the moment when frames end and bytes begin. */
+  /**
+   * Returns the pushed bytes that belong to no returned frame, for a protocol that changes from frames to
+   * bytes.
+   */
   rest(): Buffer {
     if (this.#headerLength > 0) throw protocolError("a frame is cut short");
     const rest = this.#piece;
@@ -98,7 +103,7 @@ export class FrameDecoder {
     return this.#headerLength === HEADER_BYTES;
   }
 
-  /** A payload that lies in one piece is not copied; one that does not is gathered in a buffer of its exact size. */
+  /** Does not copy a payload in one piece. Collects other payloads in a buffer of their exact size. */
   #readPayload(length: number): Buffer | undefined {
     if (!this.#payload) {
       if (this.#piece.length >= length) return this.#take(length);

@@ -11,7 +11,7 @@ import { MAX_FRAME_BYTES, encodeFrame, encodeHeader } from "./frames.ts";
 import { REPLIES, encodeFields } from "./protocol.ts";
 import { makeDirectory } from "./testing/guest-under-test.ts";
 
-/** A guest that answers every request, as soon as its first bytes come, with what `answer` writes. */
+/** A guest that answers every request with `answer` as soon as the first bytes arrive. */
 async function hostile(answer: (socket: Socket) => void): Promise<GuestClient> {
   const connections = new GuestConnections(join(makeDirectory(), "s.sock"));
   await connections.listen();
@@ -44,7 +44,7 @@ async function drain(process: GuestProcess): Promise<OutputChunk[]> {
   return chunks;
 }
 
-test("a length past the limit is refused at once, for every kind of call", async () => {
+test("rejects a length past the limit at once, in every kind of call", async () => {
   const guest = await hostile((socket) => socket.write(encodeHeader(REPLIES.OK, MAX_FRAME_BYTES + 1)));
   const broken = { kind: "guest_protocol" };
   await expect(guest.ping()).rejects.toMatchObject(broken);
@@ -56,7 +56,7 @@ test("a length past the limit is refused at once, for every kind of call", async
   await expect(guest.commandLogs("c", 0, 10)).rejects.toMatchObject(broken);
 });
 
-test("a reply out of order is refused", async () => {
+test("rejects a reply out of order", async () => {
   const guest = await hostile((socket) => socket.write(Buffer.concat([started, frame(REPLIES.PONG, {})])));
   await expect(guest.ping()).rejects.toMatchObject({ kind: "guest_protocol" });
   const process = await guest.spawn({ shell: "true", onDisconnect: "kill" });
@@ -64,7 +64,7 @@ test("a reply out of order is refused", async () => {
   await expect(process.exit).rejects.toMatchObject({ kind: "guest_protocol" });
 });
 
-test("a guest that hangs up in mid-answer is a machine that died", async () => {
+test("reports a guest that disconnects within a reply as a dead machine", async () => {
   const guest = await hostile((socket) =>
     socket.end(Buffer.concat([started, encodeHeader(REPLIES.STDOUT, 9)])),
   );
@@ -74,7 +74,7 @@ test("a guest that hangs up in mid-answer is a machine that died", async () => {
   await expect(guest.ping()).rejects.toBeInstanceOf(RuntimeError);
 });
 
-test("a directory, a file and a log without end are cut off", async () => {
+test("cuts off an endless directory, file and log", async () => {
   const entry = frame(REPLIES.ENTRY, { name: "a", size: 0, mode: 0, modified_ms: 0, is_dir: 0 });
   const entries = Buffer.concat(Array.from({ length: 1000 }, () => entry));
   const flood =
@@ -101,13 +101,13 @@ test("a directory, a file and a log without end are cut off", async () => {
   await expect(content.toArray()).rejects.toMatchObject({ kind: "guest_protocol" });
 });
 
-test("an entry whose name would lead elsewhere is refused", async () => {
+test("rejects an entry whose name leads elsewhere", async () => {
   const entry = frame(REPLIES.ENTRY, { name: "../a", size: 0, mode: 0, modified_ms: 0, is_dir: 0 });
   const guest = await hostile((socket) => socket.write(entry));
   await expect(guest.list("/")).rejects.toMatchObject({ kind: "guest_protocol" });
 });
 
-test("a flood of output that nobody reads is held back in the kernel, not in memory", async () => {
+test("holds a flood of unread output in the kernel, not in memory", async () => {
   const piece = encodeFrame(REPLIES.STDOUT, Buffer.alloc(MAX_FRAME_BYTES));
   let written = 0;
   const guest = await hostile((socket) => {
@@ -128,7 +128,7 @@ test("a flood of output that nobody reads is held back in the kernel, not in mem
   await expect(process.exit).rejects.toBeInstanceOf(RuntimeError);
 });
 
-test("whatever bytes answer a call, it ends in a value or a RuntimeError", async () => {
+test("ends every call in a value or a RuntimeError for random replies", async () => {
   let answer = Buffer.alloc(0);
   const guest = await hostile((socket) => void socket.end(answer));
   const types = fc.constantFrom(...Object.values(REPLIES));

@@ -1,6 +1,6 @@
 /**
- * A process inside, as its caller holds it. Output is pulled frame by frame: what nobody reads fills the socket, then
- * the pipe, and then stops the process, not the server.
+ * A process inside, as a handle for its caller. Output is pulled frame by frame. Unread output fills the
+ * socket, then the pipe, and then blocks the process, not the server.
  */
 import type { GuestProcess, OutputChunk, ProcessExit } from "../driver.ts";
 import { RuntimeError } from "../driver.ts";
@@ -12,7 +12,7 @@ import { REPLIES, SENT, parseExit } from "./protocol.ts";
 export class RunningProcess implements GuestProcess {
   readonly pid: number;
   readonly exit: Promise<ProcessExit>;
-  /** One reader; leaving its loop early leaves the rest to be read by the next loop. */
+  /** Allows one reader. Leaving the loop early leaves the rest for the next loop. */
   readonly output: AsyncIterable<OutputChunk>;
   readonly #exchange: Exchange;
   readonly #sendSignal: (pid: number, signal: number) => Promise<void>;
@@ -26,7 +26,7 @@ export class RunningProcess implements GuestProcess {
     const { promise, resolve, reject } = Promise.withResolvers<ProcessExit>();
     this.exit = promise;
     this.#settleExit = { resolve, reject };
-    // Who reads the output gets the same error there; that alone must not count as unhandled.
+    // The reader of the output gets the same error; without a reader it must not count as unhandled.
     promise.catch(() => {});
     this.output = { [Symbol.asyncIterator]: () => ({ next: () => this.#next() }) };
   }
@@ -56,7 +56,10 @@ export class RunningProcess implements GuestProcess {
     this.#settleExit.resolve(exit);
   }
 
-  /** Resolves when the bytes left, or when the process takes no more: it may end without reading its input. */
+  /**
+   * Resolves when the bytes are sent, or when the process accepts no more: it may end without reading its
+   * input.
+   */
   async writeStdin(data: Buffer): Promise<void> {
     for (let at = 0; at < data.length && !this.#isOver; at += MAX_FRAME_BYTES) {
       const piece = data.subarray(at, at + MAX_FRAME_BYTES);
@@ -68,10 +71,10 @@ export class RunningProcess implements GuestProcess {
     this.#exchange.sendAndForget(SENT.STDIN_EOF, Buffer.alloc(0), () => {});
   }
 
-  /** On a connection of its own, since this one may be full of input that the process does not read. */
+  /** Uses a separate connection, because this one may be full of input that the process does not read. */
   signal(signal: number): void {
     if (this.#isOver) return;
-    // A process that has ended meanwhile needs no signal, and a machine that died says so on `output`.
+    // A process that has ended meanwhile needs no signal, and `output` reports a machine that died.
     this.#sendSignal(this.pid, signal).catch(() => {});
   }
 
@@ -79,7 +82,7 @@ export class RunningProcess implements GuestProcess {
     if (this.#isOver) return;
     this.#isOver = true;
     this.#exchange.destroy();
-    this.#settleExit.reject(new RuntimeError("failed", "the process was let go of"));
+    this.#settleExit.reject(new RuntimeError("failed", "the process was closed"));
   }
 }
 

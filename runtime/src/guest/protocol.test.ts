@@ -41,7 +41,7 @@ function load(file: string): Vector[] {
   ) as Vector[];
 }
 
-/** In the vectors raw bytes are `{bytes: hex}`, and a list of one is a list. */
+/** In the vectors, raw bytes are `{bytes: hex}`, and a list of one entry is a list. */
 function toFields(fields: Record<string, unknown>): Fields {
   return Object.fromEntries(
     Object.entries(fields).map(([name, value]) => {
@@ -54,14 +54,14 @@ function toFields(fields: Record<string, unknown>): Fields {
 const requests = load("requests.json").filter((vector) => !vector.refused);
 const replies = load("replies.json");
 
-test.each(requests)("request vector: $name", ({ type, hex, fields, decodeOnly }) => {
+test.each(requests)("matches the request vector: $name", ({ type, hex, fields, decodeOnly }) => {
   const wanted = toFields(fields ?? {});
   const code = REQUESTS[type as keyof typeof REQUESTS];
   if (!decodeOnly) expect(encodeRequest(code, wanted).toString("hex")).toBe(hex);
   expect(decodeFields(Buffer.from(hex, "hex").subarray(HEADER_BYTES))).toEqual(wanted);
 });
 
-test.each(replies)("reply vector: $name", ({ type, hex, fields, payload }) => {
+test.each(replies)("matches the reply vector: $name", ({ type, hex, fields, payload }) => {
   const code = REPLIES[type as keyof typeof REPLIES];
   const decoder = new FrameDecoder();
   decoder.push(Buffer.from(hex, "hex"));
@@ -78,7 +78,7 @@ function payloadOf(name: string): Buffer {
   return Buffer.from(vector?.hex ?? "", "hex").subarray(HEADER_BYTES);
 }
 
-test("replies become typed values", () => {
+test("parses replies into typed values", () => {
   expect(parsePong(payloadOf("pong"))).toEqual({ version: 1, build: "0123456789ab" });
   expect(parseStarted(payloadOf("started"))).toEqual({ pid: 4711 });
   expect(parseExit(payloadOf("exit with a code"))).toEqual({
@@ -126,7 +126,7 @@ test("replies become typed values", () => {
   expect(parseError(payloadOf("error"))).toMatchObject({ kind: "path_not_found" });
 });
 
-test("a guest may only use the error words it was given, in one line without control characters", () => {
+test("accepts only known error codes, with a message of one line without control characters", () => {
   const say = (code: string, message: string) => parseError(encodeFields({ code, message }));
   expect(say("stale_generation", "x").kind).toBe("guest_protocol");
   expect(say("constructor", "x").kind).toBe("guest_protocol");
@@ -135,7 +135,7 @@ test("a guest may only use the error words it was given, in one line without con
   expect(say("failed", "x".repeat(100_000)).message.length).toBeLessThanOrEqual(1000);
 });
 
-test("an exit must have exactly one of code and signal, and a date must be one", () => {
+test("rejects an exit without exactly one of code and signal, and an invalid date", () => {
   const both = { exit_code: 0, signal: 9, timed_out: 0, duration_us: 1 };
   expect(() => parseExit(encodeFields(both))).toThrow(RuntimeError);
   expect(() => parseExit(encodeFields({ timed_out: 0, duration_us: 1 }))).toThrow(RuntimeError);
@@ -161,7 +161,7 @@ const parsers = [
 ];
 const payloads = replies.map((reply) => Buffer.from(reply.hex, "hex").subarray(HEADER_BYTES));
 
-test("a damaged reply is a value or a protocol error, never anything else", () => {
+test("parses a damaged reply into a value or a protocol error", () => {
   const damage = fc.array(fc.tuple(fc.nat(), fc.nat({ max: 255 })), { maxLength: 4 });
   fc.assert(
     fc.property(
@@ -183,7 +183,7 @@ test("a damaged reply is a value or a protocol error, never anything else", () =
   );
 });
 
-test("what a request may not hold is refused before a byte is sent", () => {
+test("rejects invalid request fields before a byte is sent", () => {
   expect(() => requirePath("a")).toThrow(/absolute/);
   expect(() => requirePath("/a\0b")).toThrow(/NUL/);
   expect(() => requirePath("/" + "é".repeat(2048))).toThrow(/4095/);

@@ -1,9 +1,9 @@
 /**
- * What is said to a guest and what it answers: typed values ↔ payload bytes, as guest/PROTOCOL.md states. Pure.
+ * Messages between host and guest: typed values ↔ payload bytes, as specified in guest/PROTOCOL.md. Pure.
  *
- * A payload that is not raw data is a list of fields, `u8 tag | u32 LE length | bytes`. Numbers are u64 LE. One table
- * says which tag is which field, so a message here is a plain object with the protocol's own field names. Replies are
- * parsed once, strictly, into the types below; nothing of a guest's goes further unparsed.
+ * A payload that is not raw data is a list of fields, `u8 tag | u32 LE length | bytes`. Numbers are u64 LE.
+ * A table maps tags to fields, so a message here is a plain object with the protocol's own field names.
+ * Replies are parsed once, strictly, into the types below; no other code reads unparsed data of a guest.
  */
 import { RuntimeError } from "../driver.ts";
 import type { CommandChunk, CommandRecord, FileChange, RuntimeErrorKind } from "../driver.ts";
@@ -58,7 +58,7 @@ export const REPLIES = {
 
 type Kind = "number" | "text" | "bytes" | "texts";
 
-/** tag → field. `texts` may come more than once. */
+/** tag → field. `texts` may be repeated. */
 const FIELDS: Record<number, { name: string; kind: Kind }> = {
   1: { name: "path", kind: "text" },
   2: { name: "mode", kind: "number" },
@@ -125,7 +125,7 @@ const TAGS = new Map(
 
 export type Value = number | string | Buffer | string[];
 
-/** A message's fields by name; a field that is undefined is not sent. */
+/** Fields of a message by name. An undefined field is not sent. */
 export type Fields = Record<string, Value | undefined>;
 
 // ---- fields ↔ bytes
@@ -158,7 +158,7 @@ export function encodeFields(fields: Fields): Buffer {
 
 function decodeValue(kind: Kind, bytes: Buffer): number | string | Buffer {
   if (kind === "bytes") return bytes;
-  // Names and messages are bytes to Linux; what is not UTF-8 is shown with replacement characters.
+  // Names and messages are bytes on Linux; bytes that are not UTF-8 become replacement characters.
   if (kind !== "number") return bytes.toString("utf8");
   if (bytes.length !== 8) throw protocolError("a number has not 8 bytes");
   const value = bytes.readBigUInt64LE();
@@ -166,7 +166,7 @@ function decodeValue(kind: Kind, bytes: Buffer): number | string | Buffer {
   return Number(value);
 }
 
-/** Unknown tags are skipped: a newer guest may say more. */
+/** Unknown tags are skipped: a newer guest may send more. */
 export function decodeFields(payload: Buffer): Fields {
   const fields: Fields = {};
   for (let at = 0; at < payload.length;) {
@@ -186,7 +186,7 @@ export function decodeFields(payload: Buffer): Fields {
 
 // ---- requests
 
-/** A request's frame. Refused here, before a byte is sent, is what the guest would refuse for its form. */
+/** Returns a request's frame. Rejects a request of invalid form before a byte is sent. */
 export function encodeRequest(type: number, fields: Fields): Buffer {
   const payload = encodeFields(fields);
   if (payload.length > MAX_REQUEST_BYTES)
@@ -205,15 +205,18 @@ export function requirePath(path: string): string {
 export function toEntries(env: Record<string, string>): string[] {
   return Object.entries(env).map(([name, value]) => {
     if (name === "" || /[=\0]/.test(name) || value.includes("\0"))
-      throw new RuntimeError("failed", "an environment variable's name holds = or NUL, or its value NUL");
+      throw new RuntimeError(
+        "failed",
+        "an environment variable's name contains = or NUL, or its value NUL; remove that character",
+      );
     return `${name}=${value}`;
   });
 }
 
 // ---- replies
 
-/** The words a guest may use, and what they are up here. Any other word is a breach of the protocol. */
-const ERROR_WORDS: Record<string, RuntimeErrorKind> = {
+/** Error codes that a guest may use, and their kinds in the runtime. Any other code violates the protocol. */
+const ERROR_KINDS: Record<string, RuntimeErrorKind> = {
   path_not_found: "path_not_found",
   is_directory: "is_directory",
   not_directory: "not_directory",
@@ -235,9 +238,9 @@ const ERROR_WORDS: Record<string, RuntimeErrorKind> = {
 export function parseError(payload: Buffer): RuntimeError {
   const fields = decodeFields(payload);
   const word = text(fields, "code");
-  const kind = Object.hasOwn(ERROR_WORDS, word) ? ERROR_WORDS[word] : undefined;
-  if (!kind) return protocolError("an unknown error word");
-  // The sentence may be shown to a person: one line, no control characters, not without end.
+  const kind = Object.hasOwn(ERROR_KINDS, word) ? ERROR_KINDS[word] : undefined;
+  if (!kind) return protocolError("an unknown error code");
+  // A client may read the message: it is one line, bounded, without control characters.
   const message = text(fields, "message")
     .slice(0, 1000)
     .replaceAll(/\p{Cc}/gu, " ");
@@ -249,13 +252,13 @@ export interface Stat {
   mode: number;
   modifiedAt: Date;
   isDir: boolean;
-  /** Null from an older guest, in a machine that was started or paused by an older server. */
+  /** Null for an older guest, in a machine that an older server started or paused. */
   uid: number | null;
   gid: number | null;
   linkTarget: string | null;
 }
 
-/** Why a checkpoint would fail now. */
+/** Obstacle to a checkpoint. */
 export interface CheckpointBlocker {
   pid: number;
   comm: string;
@@ -279,7 +282,7 @@ function optional(fields: Fields, name: string, max: number): number | null {
   return fields[name] === undefined ? null : number(fields, name, max);
 }
 
-// The last instant a Date can hold; past it a Date is invalid and toISOString throws far from here.
+// The last instant that a Date can hold. A later one is invalid, and toISOString throws on it in other code.
 const MAX_DATE_MS = 8.64e15;
 
 const date = (fields: Fields, name: string): Date => new Date(number(fields, name, MAX_DATE_MS));

@@ -1,4 +1,4 @@
-/** Two versions of runsc on one host: the installed one, and a program that calls it under another version. */
+/** Two versions of runsc on one host: the installed one, and a program that runs it under another version. */
 import { readFileSync, writeFileSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -31,7 +31,7 @@ exec runsc "$@"
   expect((await driver.checkpoint(paused.id, place)).runtimeBuild).toBe("test-older");
   await driver.remove(paused.id);
   await driver.close();
-  // The older package is gone, and another version is installed.
+  // Removes the older package, so that another version is installed.
   await rm(older);
   subject.options.runsc = "runsc";
   driver = await subject.again();

@@ -18,7 +18,7 @@ export class RunscBuilds {
   #current: string | undefined;
   #currentPath = "";
 
-  /** `program` is a path, or a name on PATH: the build that new machines are started with. */
+  /** `program` is the build that new machines are started with: a path, or a name on PATH. */
   constructor(directory: string, program: string) {
     this.#directory = directory;
     this.#program = program;
@@ -44,13 +44,13 @@ export class RunscBuilds {
     );
   }
 
-  /** The build that new machines are started with. */
+  /** Build that starts new machines. */
   get current(): string {
     if (this.#current === undefined) throw new RuntimeError("failed", "the driver is not open");
     return this.#current;
   }
 
-  /** Every build that a machine can be restored with. */
+  /** Builds that can restore a machine. */
   get all(): string[] {
     return [...this.#kept];
   }
@@ -59,7 +59,7 @@ export class RunscBuilds {
     return this.#kept.has(build);
   }
 
-  /** The program of that build; the current one when a record of an older server names none. */
+  /** Program of a build. A record of an older server names no build, and gets the current one. */
   path(build: string = this.current): string {
     return build === this.#current ? this.#currentPath : join(this.#directory, build);
   }
@@ -73,7 +73,7 @@ export class RunscBuilds {
     }
   }
 
-  /** A package may be rebuilt under the same version: the copy is replaced when size or time differ. */
+  /** A package may be rebuilt under the same version. The copy is replaced if size or time differ. */
   async #keep(build: string, source: string): Promise<void> {
     const copy = join(this.#directory, build);
     const [given, kept] = await Promise.all([stat(source), stat(copy).catch(() => undefined)]);

@@ -1,14 +1,17 @@
 /**
- * A machine to disk and on again. What the guest holds of the host must be gone first: an open connection to the host's
- * socket, or a socket bound on it, makes the checkpoint fail. So the host hangs up and stops listening, holds every task
- * inside (`runsc pause`), writes, and leaves the machine held: its owner first says that it is paused, and then either
- * removes it or lets it go on. The record says "held" before any of it is done, so that a server that starts again
- * knows a silent machine from a dead one.
+ * Writes a machine to disk and restores it. All references of the guest to the host must be gone first: an
+ * open connection to the host's socket, or a socket bound to it, makes the checkpoint fail. So the host
+ * closes the connections, stops listening, pauses every task inside (`runsc pause`), writes, and leaves the
+ * machine held. The machine's owner first records that it is paused, and then removes or resumes it. The machine's
+ * record has "held" before these steps, so that a restarted server can distinguish a silent machine from a
+ * dead one.
  *
- * A machine that only stands model for others goes on as soon as its bytes are written. Its connections inside go on as
- * if nothing had been; gVisor resets those that leave the machine, and a system call that was waiting may end with EINTR.
+ * A machine that is only copied continues as soon as its bytes are written. Connections inside continue
+ * undisturbed. gVisor resets those that leave the machine, and a system call that was waiting may end with
+ * EINTR.
  *
- * Measured on two cores: an idle machine in 0.15 s, 1 GiB of heap in 0.7 s past the page cache and 2.4 s through it.
+ * Measured on two cores: an idle machine in 0.15 s, 1 GiB of heap in 0.7 s with direct I/O and 2.4 s through
+ * the page cache.
  */
 import { readdir, rm, statfs } from "node:fs/promises";
 import { dirname, join } from "node:path";
@@ -16,24 +19,27 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Cgroups } from "../cgroup/cgroups.ts";
 import { RuntimeError, type Checkpoint, type CheckpointOptions } from "../driver.ts";
 import { run } from "../exec.ts";
-import { aside, begin, commit } from "../snapshots/manifest.ts";
+import { commit, makeTemporary, temporaryPath } from "../snapshots/manifest.ts";
 import { syncVolume } from "../volumes/image.ts";
-import { bootMachine, guestAnswers, type CreateNeeds, type CreateTimings } from "../linux/create.ts";
+import { bootMachine, waitForGuest, type CreateNeeds, type CreateTimings } from "../linux/create.ts";
 import { diskUsage } from "../linux/disk.ts";
 import type { LinuxMachine } from "../linux/machine.ts";
 import { writeRecord } from "../linux/records.ts";
 import { checkpointArgv, pauseArgv, restoreArgv, resumeArgv, stateArgv, type Platform } from "./runsc.ts";
 
-/** Above this, writing and reading past the page cache is faster and leaves the host's cache alone. */
+/** Above this size, direct I/O is faster, and leaves the host's page cache alone. */
 const DIRECT_ABOVE_BYTES = 256 * 1024 * 1024;
 const COMMAND_TIMEOUT_MS = 15_000;
 const CHECKPOINT_TIMEOUT_MS = 30_000;
 const RESTORE_TIMEOUT_MS = 30_000;
-/** The slowest disk that is given the time it needs. */
+/** Throughput of the slowest disk for which the deadlines suffice. */
 const BYTES_PER_MS = 25_000;
-/** What is to be left of the host's disk. */
+/** Free bytes that must remain on the host's disk. */
 const RESERVE_BYTES = 256 * 1024 * 1024;
-/** The guest closes its end within a few milliseconds of ours, later where others keep the processors busy. */
+/**
+ * The guest closes its end within a few milliseconds of the host, later if other programs keep the processors
+ * busy.
+ */
 const HUNG_UP_AFTER_MS = 10;
 const TRIES = 4;
 
@@ -46,7 +52,10 @@ export interface CheckpointNeeds {
   reached: (point: string) => Promise<void>;
 }
 
-/** The machine answers before, and is held afterwards unless it `goesOn`; on failure it answers again. */
+/**
+ * Checkpoints a machine that responds. It stays held afterwards, or continues with `keepRunning`; after a
+ * failure it responds again.
+ */
 export async function checkpointMachine(
   needs: CheckpointNeeds,
   machine: LinuxMachine,
@@ -56,15 +65,19 @@ export async function checkpointMachine(
   await refuseBlocked(machine);
   const bytes = await expectedBytes(needs, machine);
   await refuseFull(dirname(directory), bytes);
-  const into = { directory: await begin(directory), direct: options.direct ?? bytes > DIRECT_ABOVE_BYTES };
+  const into = {
+    directory: await makeTemporary(directory),
+    direct: options.direct ?? bytes > DIRECT_ABOVE_BYTES,
+  };
   try {
     await mark(machine, true);
-    await (options.goesOn ? machine.connections.suspend() : machine.connections.close());
+    await (options.keepRunning ? machine.connections.suspend() : machine.connections.close());
     await needs.reached("checkpoint.disconnected");
     await write(needs, machine, into, CHECKPOINT_TIMEOUT_MS + bytes / BYTES_PER_MS);
     await needs.reached("checkpoint.written");
-    if (options.goesOn) await goOn(needs, machine);
-    // What the machine remembers having written must be there when it wakes, whatever becomes of the host meanwhile.
+    if (options.keepRunning) await unpause(needs, machine);
+    // Data that the machine's memory counts as written must be on disk when it resumes, even if the host
+    // fails meanwhile.
     if (machine.spec.volume !== undefined) await syncVolume(machine.paths.volume);
     const { runtimeBuild, cpuClass } = needs;
     const { guestBuild, sharedMemoryBytes } = machine;
@@ -73,8 +86,8 @@ export async function checkpointMachine(
     await needs.reached("checkpoint.stored");
     return checkpoint;
   } catch (error) {
-    await rm(aside(directory), { recursive: true, force: true });
-    if (machine.isHeld) await letGo(needs, machine);
+    await rm(temporaryPath(directory), { recursive: true, force: true });
+    if (machine.isHeld) await resumeMachine(needs, machine);
     throw error;
   }
 }
@@ -86,7 +99,7 @@ export interface RestoreFrom {
   platform: Platform;
 }
 
-/** Boots the machine from a checkpoint, whose files are only read. */
+/** Boots the machine from a checkpoint. Only reads the checkpoint's files. */
 export function restoreMachine(
   needs: CreateNeeds,
   machine: LinuxMachine,
@@ -101,32 +114,36 @@ export function restoreMachine(
   });
 }
 
-type LetGoNeeds = Pick<CheckpointNeeds, "cgroups" | "runsc" | "platform">;
+type ResumeNeeds = Pick<CheckpointNeeds, "cgroups" | "runsc" | "platform">;
 
-/** The machine goes on where it was held. Fails where it does not answer any more. */
-export async function letGo(needs: LetGoNeeds, machine: LinuxMachine): Promise<void> {
+/** Resumes a held machine. Fails if it does not respond any more. */
+export async function resumeMachine(needs: ResumeNeeds, machine: LinuxMachine): Promise<void> {
   const input = { ...needs, paths: machine.paths, id: machine.id };
-  // Nests inside gVisor: one that an earlier server left in the midst of a checkpoint goes on when that has ended.
+  // Nests inside gVisor: a machine that an earlier server left within a checkpoint continues when that has
+  // ended.
   const { stdout } = await run(stateArgv(input), { timeoutMs: COMMAND_TIMEOUT_MS });
-  if (/"status": "paused"/.test(stdout)) return goOn(needs, machine);
+  if (/"status": "paused"/.test(stdout)) return unpause(needs, machine);
   await machine.connections.listen();
-  await guestAnswers(needs.cgroups, machine);
+  await waitForGuest(needs.cgroups, machine);
   await mark(machine, false);
 }
 
-/** From `runsc pause`; who waits for the guest has it with its first dial. */
-async function goOn(needs: LetGoNeeds, machine: LinuxMachine): Promise<void> {
+/** Reverts `runsc pause`. A caller that waits for the guest gets it at its first connection. */
+async function unpause(needs: ResumeNeeds, machine: LinuxMachine): Promise<void> {
   await machine.connections.listen();
   await run(resumeArgv({ ...needs, paths: machine.paths, id: machine.id }), {
     timeoutMs: COMMAND_TIMEOUT_MS,
   });
-  await guestAnswers(needs.cgroups, machine);
+  await waitForGuest(needs.cgroups, machine);
   await mark(machine, false);
 }
 
-/** What makes a checkpoint fail, or its restore, is refused with its name. Connections do not: they are cut. */
+/**
+ * Rejects a checkpoint that would fail, or whose restore would, and names the cause. Connections are no
+ * cause: they are closed.
+ */
 async function refuseBlocked(machine: LinuxMachine): Promise<void> {
-  // On the machine's own disk a deleted file is part of the checkpoint.
+  // On the machine's own disk, a deleted file is part of the checkpoint.
   if (machine.spec.volume === undefined) return;
   const blockers = await machine.guest.checkpointBlockers();
   const blocker = blockers.find(({ reason }) => reason === "deleted_file");
@@ -140,7 +157,7 @@ async function refuseBlocked(machine: LinuxMachine): Promise<void> {
   );
 }
 
-/** Memory and the disk's upper layer, which is written whole. */
+/** Bytes of memory and of the disk's upper layer, which is written whole. */
 async function expectedBytes(needs: CheckpointNeeds, machine: LinuxMachine): Promise<number> {
   const [{ memoryBytes }, diskBytes] = await Promise.all([
     needs.cgroups.usage(machine.id),
@@ -170,7 +187,8 @@ async function write(
       await run(checkpointArgv(input, into), { timeoutMs });
       return await refuseIncomplete(into.directory);
     } catch (error) {
-      // One connection that the guest had not closed yet is enough to fail; the machine is none the worse for it.
+      // A connection that the guest has not closed yet is enough to fail. The failure does not harm the
+      // machine.
       const again = error instanceof RuntimeError && error.kind === "failed" && attempt < TRIES;
       if (!again) throw error;
       await run(resumeArgv(input), { timeoutMs: COMMAND_TIMEOUT_MS });
@@ -182,7 +200,7 @@ async function write(
 async function refuseIncomplete(directory: string): Promise<void> {
   const files = await readdir(directory);
   if (["checkpoint.img", "pages.img", "pages_meta.img"].every((name) => files.includes(name))) return;
-  throw new RuntimeError("failed", "runsc wrote no whole checkpoint", { details: { files } });
+  throw new RuntimeError("failed", "runsc wrote an incomplete checkpoint", { details: { files } });
 }
 
 async function mark(machine: LinuxMachine, isHeld: boolean): Promise<void> {

@@ -1,4 +1,4 @@
-/** Processors of a real gVisor machine, as its programs count them. */
+/** Tests the number of processors in a real gVisor machine, as programs count them. */
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
@@ -35,7 +35,7 @@ const COUNTS = [
   "grep -c '^cpu[0-9]' /proc/stat",
 ];
 
-async function seen(id: string): Promise<number[]> {
+async function readProcessorCounts(id: string): Promise<number[]> {
   const { stdout } = await execute(driver, id, COUNTS.join("; "));
   return stdout.toString().trim().split("\n").map(Number);
 }
@@ -45,16 +45,16 @@ const each = (count: number) => COUNTS.map(() => Math.min(count, host));
 test("shows programs the machine's processors, by every way to count them", async () => {
   for (const vcpus of [0.25, 1, 2]) {
     const { id } = await boot(vcpus);
-    expect(await seen(id), String(vcpus)).toEqual(each(Math.ceil(vcpus)));
+    expect(await readProcessorCounts(id), String(vcpus)).toEqual(each(Math.ceil(vcpus)));
   }
 });
 
 test("shows the new count after a change of size and after a restore, to users other than root too", async () => {
   const spec = await boot(1);
   await driver.setResources(spec.id, { ...spec.resources, vcpus: 2 });
-  expect(await seen(spec.id)).toEqual(each(2));
+  expect(await readProcessorCounts(spec.id)).toEqual(each(2));
   await driver.setResources(spec.id, spec.resources);
-  expect(await seen(spec.id)).toEqual(each(1));
+  expect(await readProcessorCounts(spec.id)).toEqual(each(1));
   const nobody = await execute(driver, spec.id, { shell: "nproc; head -1 /proc/cpuinfo", user: "nobody" });
   expect(nobody.stdout.toString()).toMatch(/^1\nprocessor\s*: 0\n$/);
   const paused = join(subject.stateDir, "paused");
@@ -62,7 +62,7 @@ test("shows the new count after a change of size and after a restore, to users o
   await driver.remove(spec.id);
   const larger = { ...spec, resources: { ...spec.resources, vcpus: 2 } };
   await driver.restore(larger, paused);
-  expect(await seen(spec.id)).toEqual(each(2));
+  expect(await readProcessorCounts(spec.id)).toEqual(each(2));
   await driver.setResources(spec.id, spec.resources);
-  expect(await seen(spec.id)).toEqual(each(1));
+  expect(await readProcessorCounts(spec.id)).toEqual(each(1));
 });

@@ -1,4 +1,7 @@
-/** Machines with a kernel of their own: gVisor lays their writable layer over an image's files, and keeps it on their disk. */
+/**
+ * Machines with their own kernel: gVisor lays a writable layer over an image's files, and keeps it on the
+ * machine's disk.
+ */
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Bundle, Engine } from "../linux/engine.ts";

@@ -12,14 +12,14 @@ import type { MachineExit, MachineId } from "../driver.ts";
 import { TEST_IMAGES } from "../rootfs/testing/image.ts";
 import { hostPaths, machinePaths } from "../linux/paths.ts";
 import { LinuxDriver } from "../linux/driver.ts";
-import { INSTANCE, leftOf, makeDriver as make } from "../linux/testing/driver.ts";
+import { INSTANCE, listLeftovers, makeDriver as make } from "../linux/testing/driver.ts";
 
 const exec = promisify(execFile);
 const MIB = 1024 * 1024;
 
 conformance("gvisor", make, { isolation: true, checkpoints: true, processesContinue: true });
 
-describe("what only a real machine promises", () => {
+describe("a real machine", () => {
   let subject: Awaited<ReturnType<typeof make>>;
   let driver: LinuxDriver;
   let cgroups: Cgroups;
@@ -38,7 +38,7 @@ describe("what only a real machine promises", () => {
     return spec;
   }
 
-  /** `small` changes the resources alone. */
+  /** `small` changes the resources only. */
   const withResources = (small: Partial<ReturnType<typeof machineSpec>["resources"]>) => ({
     resources: { ...machineSpec("").resources, ...small },
   });
@@ -65,14 +65,14 @@ describe("what only a real machine promises", () => {
     await driver.remove(id);
   });
 
-  test("a captured image shares what did not change with its base, and holds neither devices nor what was deleted", async () => {
+  test("shares unchanged files of a captured image with its base, and leaves out devices and deleted files", async () => {
     const { id } = await boot();
     const [captured, images] = ["captured-host-test", TEST_IMAGES];
     await driver.removeImage(captured);
     onTestFinished(() => driver.removeImage(captured));
     const steps = [
       "rm -r /usr/share/zoneinfo /etc/issue",
-      // Linked first: a link takes what was set before away again, in the gVisor of 2024-07.
+      // The link comes first: in the gVisor of 2024-07, a link reverts earlier changes of owner and mode.
       "cp /bin/true /opt/suid && ln /opt/suid /opt/suid2 && chown 7:8 /opt/suid && chmod 4755 /opt/suid",
       "mkfifo /opt/pipe && mknod /opt/disk b 8 0 && touch -d 2001-02-03T04:05:06Z /opt/old",
       "chmod 600 /etc/passwd && mv /etc/profile /etc/profile.moved && ln -s /etc/shadow /opt/link",
@@ -90,7 +90,7 @@ describe("what only a real machine promises", () => {
       expect(await isGone(name), name).toBe(true);
     const suid = await of(captured, "opt/suid");
     expect([suid.mode & 0o7777, suid.uid, suid.gid, suid.nlink]).toEqual([0o4755, 7, 8, 2]);
-    // Nobody but root gets as far as that program.
+    // Only root can reach that program.
     expect((await lstat(join(images, captured))).mode & 0o777).toBe(0o700);
     expect((await of(captured, "opt/old")).mtime.toISOString()).toBe("2001-02-03T04:05:06.000Z");
     expect((await of(captured, "etc/passwd")).mode & 0o777).toBe(0o600);
@@ -101,7 +101,7 @@ describe("what only a real machine promises", () => {
     expect(seen.stdout.toString()).toMatch(/^[1-9]\d+\nlink\nold\nsuid\nsuid2\ngit version /);
   });
 
-  test("a machine that is removed while its image is captured leaves neither", async () => {
+  test("leaves neither machine nor image when a machine is removed during its capture", async () => {
     const { id } = await boot();
     await execute(driver, id, "head -c 200M /dev/urandom > /workspace/large");
     const ours = async () =>
@@ -116,14 +116,14 @@ describe("what only a real machine promises", () => {
     expect((await driver.images()).map((image) => image.id)).not.toContain("captured-cut");
   });
 
-  test("a file that says it is larger than the machine's disk is no part of an image", async () => {
+  test("rejects a file in an image whose stated size exceeds the machine's disk", async () => {
     const { id } = await boot();
     await execute(driver, id, "truncate -s 100G /workspace/sparse");
     const capture = driver.captureImage(id, { id: "captured-bomb", name: "bomb" }, { timeoutMs: 60_000 });
-    await expect(capture).rejects.toThrow("more than 1024 MiB");
+    await expect(capture).rejects.toThrow("exceed 1024 MiB");
   });
 
-  test("a machine whose processes are killed from outside is dead, and says so", async () => {
+  test("reports a machine as dead after its processes were killed from outside", async () => {
     const { id } = await boot();
     const reason = exitOf(id);
     await cgroups.killAll(id);
@@ -133,7 +133,7 @@ describe("what only a real machine promises", () => {
   test("reports the death of a machine without a connection to the host", async () => {
     const { id } = await boot();
     const reason = exitOf(id);
-    // The guest cannot dial in again. The call uses the spare connection and succeeds.
+    // The guest cannot connect again. The call uses the spare connection and succeeds.
     await rm(machinePaths(hostPaths(subject.stateDir, INSTANCE), id).guestSocket);
     for (let spares = 0; spares < 2; spares++)
       await execute(driver, id, { argv: ["true"] }).catch(() => undefined);
@@ -141,7 +141,7 @@ describe("what only a real machine promises", () => {
     expect(await reason).toBe("failed");
   });
 
-  test("a full disk is ENOSPC inside: the machine lives, and has room again once something is deleted", async () => {
+  test("reports ENOSPC inside on a full disk, and keeps the machine usable after a deletion", async () => {
     const { id } = await boot(withResources({ diskBytes: 64 * MIB }));
     const filled = await execute(driver, id, "head -c 64M /dev/zero > within && cp within beyond");
     expect(filled.stderr.toString()).toContain("No space left on device");
@@ -155,7 +155,7 @@ describe("what only a real machine promises", () => {
     );
   });
 
-  test("a fork bomb stops at maxProcesses, and the machine goes on", async () => {
+  test("stops a fork bomb at maxProcesses, and keeps the machine running", async () => {
     const { id } = await boot(withResources({ maxProcesses: 40 }));
     const bomb = { argv: ["/bin/sh", "-c", "i=0; while [ $i -lt 100 ]; do sleep 60 & i=$((i+1)); done"] };
     expect((await execute(driver, id, bomb)).stderr.toString()).toContain("Cannot fork");
@@ -163,7 +163,7 @@ describe("what only a real machine promises", () => {
     expect((await execute(driver, id, { argv: ["echo", "alive"] })).stdout.toString()).toBe("alive\n");
   });
 
-  test("nothing of the host's can be written from inside", async () => {
+  test("lets a machine write to nothing of the host", async () => {
     const { id } = await boot();
     for (const path of ["/.kontor/guest", "/.kontor/run/file", "/etc/resolv.conf"]) {
       expect((await execute(driver, id, `echo > ${path}`)).stderr.toString()).toContain(
@@ -184,13 +184,13 @@ describe("what only a real machine promises", () => {
     );
   });
 
-  test("programs see the cores and the memory the machine was started with", async () => {
+  test("shows programs the cores and the memory of the machine's start", async () => {
     const { id } = await boot(withResources({ vcpus: 1, memoryBytes: 256 * MIB }));
     const seen = await execute(driver, id, "nproc; grep MemTotal /proc/meminfo");
     expect(seen.stdout.toString()).toMatch(/^1\nMemTotal: +262144 kB\n$/);
   });
 
-  test("a machine's disk is let go at its removal while other machines run on", async () => {
+  test("releases a machine's disk at its removal while other machines run", async () => {
     const [gone, stays] = await Promise.all([boot(), boot()]);
     const image = join(subject.stateDir, "machines", gone.id, "disk.img");
     expect((await exec("losetup", ["--associated", image])).stdout).toContain(image);
@@ -199,16 +199,16 @@ describe("what only a real machine promises", () => {
     await driver.guest(stays.id).ping();
   });
 
-  test("a start that fails names the reason and leaves nothing", async () => {
+  test("names the reason of a failed start, and leaves nothing", async () => {
     const broken = await make({ instance: 61, guestBinary: "/nonexistent/guest" });
     onTestFinished(broken.dispose);
     const spec = machineSpec(broken.image);
     expect(await failureKind(broken.driver.create(spec))).toBe("failed");
     expect(await broken.driver.list()).toEqual([]);
-    expect(await leftOf(broken.stateDir, 61)).toEqual([]);
+    expect(await listLeftovers(broken.stateDir, 61)).toEqual([]);
   });
 
-  test("machines outlive a server that is killed, and the next one has them back with their environment", async () => {
+  test("adopts the machines of a killed server, with their environment", async () => {
     const victim = await make({ instance: 61 });
     onTestFinished(victim.dispose);
     await victim.driver.close();
@@ -232,10 +232,10 @@ describe("what only a real machine promises", () => {
 
   const points = ["checkpoint.disconnected", "checkpoint.paused", "checkpoint.written", "checkpoint.stored"];
   const counting =
-    // Appended: a file that is written anew is empty for a moment, and whoever reads it then learns nothing.
+    // Appends, because a rewritten file is empty for a moment, and a reader would then find nothing.
     "setsid bash -c 'while :; do echo >> n; sleep 0.01; done' >/dev/null 2>&1 &";
 
-  test.each(points)("a checkpoint that fails at %s leaves the machine as it was", async (point) => {
+  test.each(points)("leaves the machine unchanged when a checkpoint fails at %s", async (point) => {
     const failing = await make({
       instance: 61,
       reached: async (at) => {
@@ -254,7 +254,7 @@ describe("what only a real machine promises", () => {
   });
 
   test.each([...points, "restore.started"])(
-    "after kill -9 of the server at %s the machine is there, and can go on or be removed",
+    "resumes or removes a machine after kill -9 of the server at %s",
     async (point) => {
       const victim = await make({ instance: 61 });
       onTestFinished(victim.dispose);
@@ -294,7 +294,7 @@ describe("what only a real machine promises", () => {
     },
   );
 
-  test("a machine that is held for a checkpoint is removed as any other, with its memory", async () => {
+  test("removes a machine that is held for a checkpoint, with its memory", async () => {
     const { id } = await boot();
     const place = join(subject.stateDir, "snapshot");
     onTestFinished(() => rm(place, { recursive: true }));
@@ -303,7 +303,7 @@ describe("what only a real machine promises", () => {
     await expect(cgroups.processes(id)).resolves.toEqual([]);
   });
 
-  test("a damaged checkpoint is not restored, and leaves nothing", async () => {
+  test("rejects a damaged checkpoint, and leaves nothing", async () => {
     const spec = await boot();
     const place = join(subject.stateDir, "snapshot");
     onTestFinished(() => rm(place, { recursive: true }));
@@ -325,7 +325,7 @@ describe("what only a real machine promises", () => {
       return { directory, sizeBytes, isNew: true };
     }
 
-    /** Its image as it lies on the host, and the figures of its loop device. */
+    /** Image of a volume on the host, with the state of its loop device. */
     const imageOf = ({ directory }: { directory: string }) => join(directory, "volume.ext4");
     async function deviceOf(id: MachineId): Promise<string> {
       const mounts = (await readFile("/proc/self/mountinfo", "utf8")).split("\n");
@@ -336,7 +336,7 @@ describe("what only a real machine promises", () => {
       return Number(figures.trim().split(/\s+/)[15]);
     }
 
-    test("what a program synced to the volume is on the disk, and there after its machine was killed", async () => {
+    test("keeps data that a program synced to a volume, after its machine was killed", async () => {
       const volume = await newVolume();
       const { id } = await boot({ volume });
       await execute(driver, id, { shell: "echo kept > file", cwd: "/persist" });
@@ -349,12 +349,12 @@ describe("what only a real machine promises", () => {
       expect((await execute(driver, again.id, "cat /persist/file")).stdout.toString()).toBe("kept\n");
     });
 
-    test("what a volume holds is cached once: its device goes past the host's cache", async () => {
+    test("caches the content of a volume once: its device bypasses the host's page cache", async () => {
       const { id } = await boot({ volume: await newVolume() });
       expect(await readFile(`${await deviceOf(id)}/loop/dio`, "utf8")).toBe("1\n");
     });
 
-    test("a volume that a host lost power over is made whole when it is attached", async () => {
+    test("repairs a volume when it is attached after the host lost power", async () => {
       const [volume, cutOff] = [await newVolume(), await newVolume()];
       const { id } = await boot({ volume });
       await execute(driver, id, { shell: "mkdir -p a/b; echo kept > a/b/file; sync", cwd: "/persist" });
@@ -366,11 +366,12 @@ describe("what only a real machine promises", () => {
       await exec("e2fsck", ["-f", "-n", imageOf(cutOff)]);
     });
 
-    test("a volume is let go of in every copy of the host's mounts, and of one that is held the end is waited for", async () => {
+    test("releases a volume in every copy of the host's mounts, and waits for one that is held", async () => {
       const volume = await newVolume();
       const { id } = await boot({ volume });
       await execute(driver, id, { shell: "echo kept > file; sync", cwd: "/persist" });
-      // What a machine has while it is started: a copy of all mounts. One of these looks away, one holds a file.
+      // A copy of all mounts, such as a machine has during its start. The first copy is idle, the second
+      // holds a file open.
       const copy = (shell: string) => {
         const child = spawn("unshare", ["--mount", "--propagation", "private", "sh", "-c", shell]);
         onTestFinished(() => void child.kill("SIGKILL"));
@@ -390,20 +391,20 @@ describe("what only a real machine promises", () => {
       expect(idle.child.exitCode).toBeNull();
     });
 
-    test("what was deleted from a volume is the host's again once the machine is gone", async () => {
+    test("returns space of files deleted from a volume to the host when its machine is removed", async () => {
       const volume = await newVolume();
       const { id } = await boot({ volume });
       const shell = "head -c 100000000 /dev/urandom > big; sync big; rm big; echo small > small";
       await execute(driver, id, { shell, cwd: "/persist" });
-      const taken = async () => (await stat(imageOf(volume))).blocks * 512;
-      expect(await taken()).toBeGreaterThan(100_000_000);
+      const readAllocatedBytes = async () => (await stat(imageOf(volume))).blocks * 512;
+      expect(await readAllocatedBytes()).toBeGreaterThan(100_000_000);
       await driver.remove(id);
-      expect(await taken()).toBeLessThan(10_000_000);
+      expect(await readAllocatedBytes()).toBeLessThan(10_000_000);
       expect(await driver.volumeUsage(volume.directory)).toBeLessThan(1_000_000);
-      expect(await leftOf(volume.directory, INSTANCE)).toEqual([]);
+      expect(await listLeftovers(volume.directory, INSTANCE)).toEqual([]);
     });
 
-    test.each([1, 100])("a volume of %i GiB holds all of it", async (gib) => {
+    test.each([1, 100])("fits %i GiB of files in a volume of that size", async (gib) => {
       const volume = await newVolume(gib * 1024 * MIB);
       const { id } = await boot({ volume });
       const { bavail, bsize } = await statfs(join(subject.stateDir, "machines", id, "volume"));
@@ -420,10 +421,10 @@ describe("what only a real machine promises", () => {
       ["its working directory", "mkdir lost; cd lost; rmdir ../lost; touch /up; exec sleep 61"],
       ["its program", "cp /bin/sleep lost; (sleep 0.3; rm lost; touch /up) & exec ./lost 61"],
     ])(
-      "a process for which the volume holds no more than a deleted name, %s, is refused with both",
+      "rejects a checkpoint of a process with a deleted name on the volume, and names both: %s",
       async (_, hold) => {
         const { id } = await boot({ volume: await newVolume() });
-        // On the machine's own disk the same does no harm.
+        // On the machine's own disk, the same does no harm.
         for (const cwd of ["/workspace", "/persist"]) {
           await execute(driver, id, {
             shell: `rm -f /up; setsid bash -c '${hold}' >/dev/null 2>&1 & until [ -e /up ]; do sleep 0.01; done`,
@@ -443,7 +444,7 @@ describe("what only a real machine promises", () => {
     );
   });
 
-  test("a machine that was paused is restored though the server brings another guest program now", async () => {
+  test("restores a paused machine after the server has another guest program", async () => {
     const place = join(subject.stateDir, "snapshot");
     onTestFinished(() => rm(place, { recursive: true }));
     const spec = await boot();
@@ -468,7 +469,7 @@ describe("what only a real machine promises", () => {
     driver = await subject.again();
   });
 
-  test("calls under way of every kind do not keep a machine from being checkpointed", async () => {
+  test("checkpoints a machine with calls of every kind in flight", async () => {
     const spec = await boot();
     const { id } = spec;
     const place = join(subject.stateDir, "snapshot");
@@ -481,7 +482,7 @@ describe("what only a real machine promises", () => {
       kinds.map((onDisconnect) => driver.guest(id).spawn({ shell, onDisconnect })),
     );
     const running = await Promise.all(started);
-    // What nobody reads waits in the machine, and must not be in the way either.
+    // Unread data waits in the machine, and must not block the checkpoint.
     for (const { exit } of running) exit.catch(() => {});
     await driver.guest(id).startCommand({ id: "cmd_followed", shell: "sleep 60" });
     const followed = failureKind(driver.guest(id).followCommand("cmd_followed", 0).next());
@@ -510,7 +511,7 @@ describe("what only a real machine promises", () => {
         Object.keys(calls).map(async (id) => (await driver.guest(spec.id).getCommand(id)).outputBytes),
       );
     await expect.poll(outputs).toEqual([1, 1, 1, 1]);
-    await driver.checkpoint(spec.id, join(subject.stateDir, "model"), { goesOn: true });
+    await driver.checkpoint(spec.id, join(subject.stateDir, "model"), { keepRunning: true });
     const paused = join(subject.stateDir, "waiting");
     await driver.checkpoint(spec.id, paused);
     await driver.remove(spec.id);
@@ -523,7 +524,7 @@ describe("what only a real machine promises", () => {
     expect(await outputs()).toEqual([1, 1, 1, 1]);
   });
 
-  test("what has no record is removed when a driver opens", async () => {
+  test("removes everything without a record when a driver opens", async () => {
     const { id } = await boot();
     await driver.close();
     await rm(join(subject.stateDir, "machines", id, "machine.json"));
@@ -533,15 +534,15 @@ describe("what only a real machine promises", () => {
     expect(await readdir(join(subject.stateDir, "machines"))).not.toContain(id);
   });
 
-  test("after the last machine is removed nothing of any is left on the host", async () => {
+  test("leaves nothing on the host after the last machine is removed", async () => {
     const specs = await Promise.all([boot(), boot()]);
     await driver.freeze(specs[1]?.id ?? "");
     await Promise.all(specs.map(({ id }) => driver.remove(id)));
     await driver.settled();
-    await expect.poll(() => leftOf(subject.stateDir, INSTANCE), { timeout: 10_000 }).toEqual([]);
+    await expect.poll(() => listLeftovers(subject.stateDir, INSTANCE), { timeout: 10_000 }).toEqual([]);
   });
 
-  test("a driver that is taken down leaves no namespace, interface, table or control group either", async () => {
+  test("leaves no namespace, interface, table or control group when a driver is uninstalled", async () => {
     const installed = await make({ instance: 61 });
     const spec = machineSpec(installed.image, { network: "open" });
     await installed.driver.create(spec);

@@ -1,10 +1,14 @@
-/** Memory of a real gVisor machine. Filling it kills a process or fails, and never kills the machine. */
+/**
+ * Tests the memory of a real gVisor machine. Filling it kills a process or fails, and never kills the
+ * machine.
+ */
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { execute, failureKind, machineId, machineSpec } from "../conformance.ts";
 import type { LinuxDriver } from "../linux/driver.ts";
 import { makeDriver } from "../linux/testing/driver.ts";
+import { testImage } from "../rootfs/testing/image.ts";
 
 const MIB = 1024 * 1024;
 
@@ -17,9 +21,9 @@ beforeAll(async () => {
 });
 afterAll(() => subject?.dispose());
 
-async function boot(memoryMib: number, maxProcesses = 200) {
+async function boot(memoryMib: number, maxProcesses = 200, image = subject.image) {
   const resources = { vcpus: 1, memoryBytes: memoryMib * MIB, diskBytes: 1024 * MIB, maxProcesses };
-  const spec = machineSpec(subject.image, { resources });
+  const spec = machineSpec(image, { resources });
   onTestFinished(() => driver.remove(spec.id));
   await driver.create(spec);
   return spec;
@@ -58,8 +62,33 @@ test("restores a checkpoint of an older server, whose /dev/shm has no size", asy
   expect((await execute(driver, restored.id, "echo alive")).stdout.toString()).toBe("alive\n");
 });
 
-/** Number of rounds of each case. KONTOR_MEMORY_ROUNDS=50 makes a longer run. */
+/**
+ * Number of rounds of each case. KONTOR_MEMORY_ROUNDS=50 makes a longer run, and prints the slowest response of each
+ * case.
+ */
 const ROUNDS = Number(process.env["KONTOR_MEMORY_ROUNDS"] ?? 2);
+const ROUNDS_TIMEOUT_MS = 60_000 + ROUNDS * 60_000;
+
+/** Runs the command in every round. After each, the machine runs and executes the next command. */
+async function survive(
+  spec: Awaited<ReturnType<typeof boot>>,
+  command: Parameters<typeof execute>[2],
+  check: (ran: Awaited<ReturnType<typeof execute>>) => void,
+): Promise<void> {
+  let slowestMs = 0;
+  for (let round = 0; round < ROUNDS; round += 1) {
+    check(await execute(driver, spec.id, command));
+    const sentAt = performance.now();
+    const after = await execute(driver, spec.id, "echo alive");
+    slowestMs = Math.max(slowestMs, performance.now() - sentAt);
+    expect(after.stdout.toString()).toBe("alive\n");
+    expect(after.exit.outOfMemory).toBe(false);
+    expect((await driver.list()).find(({ id }) => id === spec.id)).toMatchObject({ state: "running" });
+  }
+  if (process.env["KONTOR_MEMORY_ROUNDS"] !== undefined) {
+    process.stderr.write(`${ROUNDS} rounds, slowest next command ${Math.round(slowestMs)} ms\n`);
+  }
+}
 
 test.each([
   ["reads one endless line", "tail /dev/zero", "outOfMemory"],
@@ -75,16 +104,41 @@ test.each([
   "survives a command that %s",
   async (_, shell, end) => {
     const spec = await boot(512);
-    for (let round = 0; round < ROUNDS; round += 1) {
-      const { exit } = await execute(driver, spec.id, shell);
-      expect(exit.outOfMemory).toBe(end === "outOfMemory");
-      const after = await execute(driver, spec.id, "echo alive");
-      expect(after.stdout.toString()).toBe("alive\n");
-      expect(after.exit.outOfMemory).toBe(false);
-    }
-    expect((await driver.list()).find(({ id }) => id === spec.id)).toMatchObject({ state: "running" });
+    await survive(spec, shell, ({ exit }) => expect(exit.outOfMemory).toBe(end === "outOfMemory"));
   },
-  60_000 + ROUNDS * 60_000,
+  ROUNDS_TIMEOUT_MS,
+);
+
+test(
+  "survives a numpy array that is larger than the memory",
+  async () => {
+    const { image } = await testImage("code-interpreter");
+    const spec = await boot(512, 200, image.id);
+    const argv = [
+      "python3",
+      "-c",
+      "import numpy; print('start', flush=True); print(numpy.ones(10 ** 9).sum())",
+    ];
+    await survive(spec, { argv }, ({ stdout, exit }) => {
+      expect(stdout.toString()).toBe("start\n");
+      expect(exit.outOfMemory).toBe(true);
+    });
+  },
+  ROUNDS_TIMEOUT_MS,
+);
+
+test(
+  "survives a fork bomb, and kills it with its command",
+  async () => {
+    // The process limit of a sandbox.
+    const spec = await boot(512, 1024);
+    const bomb = { shell: "bomb() { bomb | bomb & }; bomb; sleep 300", timeoutMs: 3_000 };
+    await survive(spec, bomb, ({ exit }) => expect(exit.timedOut || exit.outOfMemory).toBe(true));
+    // PID 1, and the shell that counts.
+    const left = await execute(driver, spec.id, "cd /proc; set -- [0-9]*; echo $#");
+    expect(left.stdout.toString()).toBe("2\n");
+  },
+  ROUNDS_TIMEOUT_MS,
 );
 
 test("kills the largest process, and keeps smaller ones of other commands", async () => {

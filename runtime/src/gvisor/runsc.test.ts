@@ -5,7 +5,7 @@ import { checkpointArgv, restoreArgv, runArgv } from "./runsc.ts";
 const id = "m0123456789abcdefghi";
 const paths = machinePaths(hostPaths("/var/lib/kontor/runtime", 7), id);
 
-test("runsc is started with the machine's own root, disk and log", () => {
+test("starts runsc with the machine's own root, disk and log", () => {
   expect(runArgv({ runsc: "runsc", platform: "systrap", paths, id })).toEqual([
     "runsc",
     "--root=/run/kontor/7/m0123456789abcdefghi/runsc",
@@ -24,7 +24,7 @@ test("runsc is started with the machine's own root, disk and log", () => {
   ]);
 });
 
-test("a checkpoint never stops the machine, and is neither compressed nor, when small, written directly", () => {
+test("never stops the machine for a checkpoint, without compression, and without direct I/O if it is small", () => {
   const input = { runsc: "runsc", platform: "systrap", paths, id } as const;
   const flags = (argv: string[]) => argv.slice(argv.indexOf("--cpu-num-from-quota") + 1);
   expect(flags(checkpointArgv(input, { directory: "/s", direct: false }))).toEqual([

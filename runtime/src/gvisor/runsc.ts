@@ -1,4 +1,4 @@
-/** The command lines of runsc: pure, and tested as text. */
+/** Command lines of runsc: pure, and tested as text. */
 import type { MachineId } from "../driver.ts";
 import type { MachinePaths } from "../linux/paths.ts";
 
@@ -14,10 +14,10 @@ export interface RunscInput {
 /**
  * Flags, each present in the release of July 2024:
  * - overlay2: the writable layer is an unnamed file on the machine's own disk image, which bounds it.
- * - host-uds=open: PID 1 may dial the one socket bound into the machine; it can bind none on the host.
+ * - host-uds=open: PID 1 may connect to the one socket bound into the machine. It can bind none on the host.
  * - net-disconnect-ok: an established TCP connection does not spoil a checkpoint.
- * - cpu-num-from-quota: the kernel has as many cores as its programs may use (never below 2), not all of the host's.
- *   PID 1 shows programs the exact number (guest/src/cpus.c).
+ * - cpu-num-from-quota: the kernel has as many cores as its programs may use (at least 2), not all of the
+ *   host's. PID 1 shows programs the exact number (guest/src/cpus.c).
  */
 function runscArgv({ runsc, platform, paths }: RunscInput, ...verb: string[]): string[] {
   return [
@@ -40,7 +40,7 @@ export function runArgv(input: RunscInput): string[] {
   return runscArgv(input, "run", "--detach", `--bundle=${input.paths.directory}`, input.id);
 }
 
-/** Starts the machine from a checkpoint and returns; it runs then, there is nothing to resume. */
+/** Starts the machine from a checkpoint and returns. The machine runs then, and needs no resume. */
 export function restoreArgv(input: RunscInput, from: { directory: string; direct: boolean }): string[] {
   const direct = from.direct ? ["--direct"] : [];
   const bundle = `--bundle=${input.paths.directory}`;
@@ -55,7 +55,7 @@ export function restoreArgv(input: RunscInput, from: { directory: string; direct
   );
 }
 
-/** Holds every task inside; `resumeArgv` lets them go on. */
+/** Pauses every task inside; `resumeArgv` resumes them. */
 export function pauseArgv(input: RunscInput): string[] {
   return runscArgv(input, "pause", input.id);
 }
@@ -71,8 +71,8 @@ export function stateArgv(input: RunscInput): string[] {
 }
 
 /**
- * Never without leave-running: a plain checkpoint that fails loses the machine, this one leaves it paused. Without
- * compression: deflate takes twice the time for a heap.
+ * Always with leave-running: a plain checkpoint that fails loses the machine, this one leaves it paused.
+ * Without compression: deflate takes twice the time for a heap.
  */
 export function checkpointArgv(input: RunscInput, into: { directory: string; direct: boolean }): string[] {
   const direct = into.direct ? ["--direct"] : [];

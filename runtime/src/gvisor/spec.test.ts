@@ -25,11 +25,11 @@ const spec = ociSpec(input) as {
   root: { path: string };
 };
 
-test("a machine never starts in the host's network: its namespace is named by path", () => {
+test("names the machine's network namespace by path, so it never starts in the host's network", () => {
   expect(spec.linux.namespaces).toContainEqual({ type: "network", path: "/run/netns/kv0-3" });
 });
 
-test("everything of the host's that is bound in is read-only", () => {
+test("binds files of the host read-only", () => {
   const bound = spec.mounts.filter(({ type }) => type === "bind");
   expect(bound.map(({ source, destination }) => [source, destination])).toEqual([
     ["/opt/kontor-guest", "/.kontor/guest"],
@@ -39,7 +39,7 @@ test("everything of the host's that is bound in is read-only", () => {
   for (const { options } of bound) expect(options).toEqual(["bind", "ro", "nosuid"]);
 });
 
-test("a volume is the one thing of the host's that a machine may write to", () => {
+test("lets a machine write to nothing of the host except its volume", () => {
   const withVolume = ociSpec({ ...input, hasVolume: true }) as typeof spec;
   expect(withVolume.mounts.filter(({ options }) => options.includes("rw"))).toEqual([
     {
@@ -60,13 +60,13 @@ test("limits /dev/shm, except in the restore of a checkpoint without a limit", (
   expect(optionsOf(undefined)).toEqual(["nosuid", "nodev", "mode=1777"]);
 });
 
-test("no program that PID 1 starts can have SYS_ADMIN", () => {
+test("gives SYS_ADMIN to no program that PID 1 starts", () => {
   expect(spec.process.capabilities["effective"]).toContain("CAP_SYS_ADMIN");
   expect(spec.process.capabilities["bounding"]).not.toContain("CAP_SYS_ADMIN");
   expect(spec.process.capabilities["bounding"]).not.toContain("CAP_SYS_RESOURCE");
 });
 
-test("the machine's limits, program, control group and root filesystem are those it was given", () => {
+test("uses the given limits, program, control group and root filesystem", () => {
   expect(spec.process.rlimits).toContainEqual({ type: "RLIMIT_NPROC", soft: 200, hard: 200 });
   expect(spec.process.args).toEqual(["/.kontor/guest", "/.kontor/run/guest.sock"]);
   expect(spec.linux.cgroupsPath).toBe("/kontor0/m1");

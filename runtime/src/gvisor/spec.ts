@@ -1,11 +1,11 @@
 /**
- * The OCI spec (config.json) of a machine: a value computed from a value. The root filesystem is the image's own
- * directory, shared and read-only below; gVisor lays the machine's writable layer over it.
+ * The OCI spec (config.json) of a machine, computed without side effects. The root filesystem is the image's
+ * own directory, shared and read-only. gVisor lays the machine's writable layer over it.
  */
-import { bind, GUEST_ARGV, ourMounts, VOLUME, type OurFiles } from "../linux/inside.ts";
+import { bind, GUEST_ARGV, kontorMounts, VOLUME, type KontorFiles } from "../linux/inside.ts";
 import type { MachinePaths } from "../linux/paths.ts";
 
-export interface SpecInput extends OurFiles {
+export interface SpecInput extends KontorFiles {
   paths: Pick<MachinePaths, "guestDirectory" | "volume">;
   rootfs: string;
   hostname: string;
@@ -17,10 +17,10 @@ export interface SpecInput extends OurFiles {
   hasVolume: boolean;
 }
 
-/** Counted by gVisor alone: the sentry's own descriptors on the host have the host's limit. */
+/** Counted by gVisor alone: the sentry's own descriptors on the host are subject to the host's limit. */
 const MAX_OPEN_FILES = 65_536;
 
-/** Docker's default set, for what images expect. They are rights in gVisor's own kernel and none on the host. */
+/** Docker's default set, which images expect. These are rights in gVisor's own kernel, not on the host. */
 const CAPABILITIES = [
   "AUDIT_WRITE",
   "CHOWN",
@@ -40,8 +40,9 @@ const CAPABILITIES = [
 ].map((name) => `CAP_${name}`);
 
 /**
- * PID 1 sets the hostname at claim, which takes SYS_ADMIN. It stands outside the bounding set, so that no program PID 1
- * starts has it (capabilities(7), "during execve"): who has it is not held by RLIMIT_NPROC.
+ * PID 1 sets the hostname at a claim, which needs SYS_ADMIN. The capability is outside the bounding set, so
+ * that no program that PID 1 starts has it (capabilities(7), "during execve"). RLIMIT_NPROC does not bind a
+ * process that has it.
  */
 const CAPABILITIES_OF_PID_1 = [...CAPABILITIES, "CAP_SYS_ADMIN"];
 
@@ -80,7 +81,7 @@ export function ociSpec(input: SpecInput): Record<string, unknown> {
         options: ["nosuid", "nodev", "mode=1777", ...sizeOption(input.sharedMemoryBytes)],
       },
       { destination: "/sys", type: "sysfs", source: "sysfs", options: ["nosuid", "noexec", "nodev", "ro"] },
-      ...ourMounts(input),
+      ...kontorMounts(input),
       ...(input.hasVolume ? [bind(input.paths.volume, VOLUME, "rw")] : []),
     ],
     linux: {
@@ -89,7 +90,7 @@ export function ociSpec(input: SpecInput): Record<string, unknown> {
         { type: "ipc" },
         { type: "uts" },
         { type: "mount" },
-        // Always by path: runsc without one would use the host's network.
+        // Always by path: without one, runsc would use the host's network.
         { type: "network", path: input.netnsPath },
       ],
       cgroupsPath: input.cgroupsPath,

@@ -1,4 +1,4 @@
-/** The ordinary user of an image, and its `sudo`, in a real gVisor machine. */
+/** Tests the ordinary user of an image, and its `sudo`, in a real gVisor machine. */
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { execute, machineSpec } from "../conformance.ts";
@@ -57,7 +57,7 @@ test("sudo passes the machine's environment to the command, and the caller's onl
   expect((await run(`OWN=3 sudo -E sh -c ${show}`)).out).toBe("yes 3 /home/user user user 1000");
 });
 
-test("sudo passes on input, output, exit codes and signals", async () => {
+test("sudo forwards input, output, exit codes and signals", async () => {
   const bytes = Buffer.alloc(3_000_000, "x");
   expect((await run("sudo cat | sudo wc -c", {}, bytes)).out).toBe("3000000");
   expect(await run("sudo sh -c 'echo out; echo err >&2; exit 7'")).toMatchObject({
@@ -100,31 +100,31 @@ test("ends the command of sudo with the caller's timeout", async () => {
   await expect.poll(async () => (await run("pgrep -fc 'sleep 123[4]' || true")).out).toBe("0");
 });
 
-test("runs many sudo at once, also while others only dial", async () => {
+test("runs many sudo at once, also while other clients connect without a request", async () => {
   const dial = `perl -MSocket -e 'for (1..10) { socket(my $s, AF_UNIX, SOCK_STREAM, 0); connect($s, pack("S a*", 1, "\\0kontor-sudo")); push @all, $s } sleep 3'`;
   const many = "for n in $(seq 20); do sudo id -u & done; wait $(jobs -p | tail -n 20)";
   const { out } = await run(`${dial} > /dev/null & sleep 0.2; ${many}`);
   expect(out.split("\n").filter((line) => line === "0")).toHaveLength(20);
 });
 
-test("gives a command at a terminal a terminal, with its size and its keys", async () => {
+test("gives a command at a terminal a terminal of its own, with size and keys", async () => {
   const guest = driver.guest(spec.id);
   const shell =
     "sudo sh -c 'test -t 0 && stty size && tty; read line; echo got $line; sleep 600'; echo ended $?";
   const size = { cols: 90, rows: 30 };
   await guest.startCommand({ id: "terminal", shell, user: "user", terminal: size });
-  const said = async () => {
+  const readScreen = async () => {
     const { chunks } = await guest.commandLogs("terminal", 0, 64 * 1024);
     return Buffer.concat(chunks.map(({ data }) => data)).toString();
   };
-  await expect.poll(said).toContain("30 90");
+  await expect.poll(readScreen).toContain("30 90");
   await guest.writeCommandStdin("terminal", Buffer.from("hello\r"), false);
-  await expect.poll(said).toContain("got hello");
+  await expect.poll(readScreen).toContain("got hello");
   await guest.writeCommandStdin("terminal", Buffer.from("\u0003"), false);
-  await expect.poll(said).toContain("ended 130");
+  await expect.poll(readScreen).toContain("ended 130");
 });
 
-test("keeps a running sudo, and takes new ones, after a restore", async () => {
+test("keeps a running sudo after a restore, and accepts new ones", async () => {
   await driver.guest(spec.id).startCommand({
     id: "kept",
     shell: "sudo sh -c 'echo up; until test -e /tmp/go; do sleep 0.1; done; echo went'",

@@ -9,7 +9,7 @@ import {
 } from "./addresses.ts";
 import { addressSlot, gatewayOnLoopback, makeSlot, removeSlot } from "./links.ts";
 
-test("every slot of every instance has an address of its own, and none is the gateway's", () => {
+test("gives every slot of every instance its own address, never the gateway's", () => {
   for (const instance of [0, 63]) {
     const slots = Array.from({ length: MAX_SLOT + 1 }, (_, slot) => slot);
     const addresses = slots.map((slot) => slotNames(instance, slot).address);
@@ -18,7 +18,7 @@ test("every slot of every instance has an address of its own, and none is the ga
   }
 });
 
-test("names fit the kernel's 15 characters and tell instances apart", () => {
+test("makes names that fit the kernel's 15 characters and distinguish instances", () => {
   expect(slotNames(63, MAX_SLOT).hostInterface).toBe("kv63-65533");
   expect(slotOfName(6, "kv61-0")).toBeUndefined();
   expect(slotOfName(61, "kv61-0")).toBe(0);
@@ -26,20 +26,20 @@ test("names fit the kernel's 15 characters and tell instances apart", () => {
   expect(slotOfAddress(61, "100.64.0.1")).toBeUndefined();
 });
 
-test("an instance or a slot out of range is refused", () => {
+test("rejects an instance or a slot out of range", () => {
   expect(() => instanceNames(64)).toThrow("0 to 63");
   expect(() => slotNames(0, MAX_SLOT + 1)).toThrow("0 to 65533");
   expect(() => slotNames(0, 1.5)).toThrow("whole number");
 });
 
-test("services have addresses of their own, from the first to the last", () => {
+test("gives each service its own address, from the first to the last", () => {
   expect([0, 255, MAX_SLOT].map(serviceAddress)).toEqual(["198.19.0.1", "198.19.1.0", "198.19.255.254"]);
   for (const index of [-1, 1.5, MAX_SLOT + 1]) {
     expect(() => serviceAddress(index)).toThrow("0 to 65533");
   }
 });
 
-test("a slot is a namespace and a veth pair with a fixed neighbour; the machine's end comes up last", () => {
+test("makes a slot as a namespace and a veth pair with a fixed neighbour, the machine's end last", () => {
   expect(makeSlot(61, 5)).toBe(`netns add kv61-5
 link add kv61-5 address 02:00:0a:00:00:01 type veth peer name eth0 address 02:00:0a:00:00:02 netns kv61-5
 addr add 100.125.255.255/32 dev kv61-5 scope link

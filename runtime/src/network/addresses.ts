@@ -1,10 +1,11 @@
 /**
- * Every name and address of a machine's network follows from two numbers: the instance (which server on this host)
- * and the slot. Nothing has to be stored, and two servers on one host can never take each other's.
+ * Every name and address of a machine's network derives from two numbers: the instance (a server on this
+ * host) and the slot. So nothing is stored, and two servers on one host never use the same names or
+ * addresses.
  */
 import { RuntimeError } from "../driver.ts";
 
-/** What every machine sees, whichever slot it lives in: a checkpoint made in one slot restores in another. */
+/** Address of every machine inside, in any slot: a checkpoint made in one slot restores in another. */
 export const MACHINE_ADDRESS = "10.0.0.2";
 export const MACHINE_PREFIX_LENGTH = 30;
 export const GATEWAY_ADDRESS = "10.0.0.1";
@@ -14,18 +15,20 @@ export const GATEWAY_MAC = "02:00:0a:00:00:01";
 
 /** 100.64.0.0/10 holds 64 blocks of /16, one for each instance. */
 export const MAX_INSTANCE = 63;
-/** Host numbers 1 to 65534 of the instance's /16; 65535 is the gateway's. */
+/** Host numbers 1 to 65534 of the instance's /16; 65535 belongs to the gateway. */
 export const MAX_SLOT = 65_533;
 
-/** Names of one instance's things on the host. */
+/** Names of an instance's objects on the host. */
 export interface InstanceNames {
   /** nft: one table of family inet and one of family netdev. */
   table: string;
-  /** Begins every interface and namespace of the instance; the dash keeps `kv6-` from matching `kv61-0`. */
+  /**
+   * Prefix of every interface and namespace of the instance. The dash keeps `kv6-` from matching `kv61-0`.
+   */
   interfacePrefix: string;
   /** All outer addresses of the instance. */
   range: string;
-  /** The host's own address towards its machines, which they know as 10.0.0.1. */
+  /** The host's address towards its machines, which use 10.0.0.1 for it. */
   gateway: string;
 }
 
@@ -35,7 +38,7 @@ export interface SlotNames {
   netnsPath: string;
   /** nft: chains of the instance's netdev table. */
   chains: { fromMachine: string; toMachine: string };
-  /** Unique on this host; the host and its proxies know the machine by it. */
+  /** Address of the machine for the host and its proxies, unique on this host. */
   address: string;
 }
 
@@ -66,14 +69,14 @@ export function slotNames(instance: number, slot: number): SlotNames {
   };
 }
 
-/** The slot an interface or namespace of this instance belongs to; undefined for everybody else's. */
+/** Slot of an interface or namespace of this instance. Undefined for any other name. */
 export function slotOfName(instance: number, name: string): number | undefined {
   const match = /^kv(\d+)-(\d+)$/.exec(name);
   if (match === null || Number(match[1]) !== instance) return undefined;
   return Number(match[2]);
 }
 
-/** The slot of an outer address of this instance, the inverse of `slotNames`. */
+/** Slot of an outer address of this instance, the inverse of `slotNames`. */
 export function slotOfAddress(instance: number, address: string): number | undefined {
   const [a, b, hi, lo] = address.split(".").map(Number);
   if (a !== 100 || b !== 64 + instance || hi === undefined || lo === undefined) return undefined;
@@ -81,8 +84,9 @@ export function slotOfAddress(instance: number, address: string): number | undef
 }
 
 /**
- * Where what machines serve to each other is found: one half of RFC 2544's range, which leads nowhere on the internet
- * and is refused as an outside. Of an index from 0 to 65533; whose it is, the caller says.
+ * Addresses of the services that machines offer to each other: one half of RFC 2544's range. The internet
+ * does not route this range, and open machines cannot reach it outside. `serviceAddress` takes an index from
+ * 0 to 65533, which the caller assigns.
  */
 export const SERVICE_RANGE = "198.19.0.0/16";
 
@@ -94,7 +98,7 @@ export function serviceAddress(index: number): string {
   return `198.19.${host >> 8}.${host & 255}`;
 }
 
-/** An IPv4 address as the number nft's raw expressions want, `0x0a000002`. */
+/** An IPv4 address as a number for nft's raw expressions, `0x0a000002`. */
 export function addressAsHex(address: string): string {
   return `0x${Buffer.from(address.split(".").map(Number)).toString("hex")}`;
 }

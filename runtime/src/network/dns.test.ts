@@ -8,7 +8,7 @@ afterEach(async () => {
   for (const cleanup of cleanups.splice(0).toReversed()) await cleanup();
 });
 
-/** A resolver on loopback that answers, over UDP and TCP, with what `answer` makes of the question. */
+/** A resolver on loopback, which sends the result of `answer` for each question over UDP and TCP. */
 async function resolver(address: string, answer: (question: Buffer) => Buffer | undefined): Promise<number> {
   const tcp = net.createServer((socket) => {
     socket.on("data", (data) => {
@@ -56,23 +56,23 @@ async function ask(port: number, question: Buffer): Promise<Buffer> {
 }
 
 const QUESTION = Buffer.from("1234010000010000000000000161026c6f0000010001", "hex");
-const answered = (question: Buffer) =>
+const answerTo = (question: Buffer) =>
   Buffer.concat([failure(question).fill(0x80, 2, 4), Buffer.from("answer")]);
 
-test("a question goes to the resolver as it is and its answer comes back", async () => {
+test("forwards a question unchanged to the resolver, and returns its answer", async () => {
   const seen: Buffer[] = [];
   const serverPort = await resolver("127.0.0.1", (question) => {
     seen.push(question);
-    return answered(question);
+    return answerTo(question);
   });
   const port = await forwarder({ servers: ["127.0.0.1"], serverPort });
-  expect(await ask(port, QUESTION)).toEqual(answered(QUESTION));
+  expect(await ask(port, QUESTION)).toEqual(answerTo(QUESTION));
   expect(seen).toEqual([QUESTION]);
 });
 
-test("an answer with another id is not taken for ours", async () => {
+test("ignores an answer with another id", async () => {
   const serverPort = await resolver("127.0.0.1", (question) => {
-    const forged = answered(question);
+    const forged = answerTo(question);
     forged.writeUInt16BE(0x9999, 0);
     return forged;
   });
@@ -80,8 +80,8 @@ test("an answer with another id is not taken for ours", async () => {
   expect(await ask(port, QUESTION)).toEqual(failure(QUESTION));
 });
 
-test("a resolver that is silent or refuses is passed over for the next", async () => {
-  const serverPort = await resolver("127.0.0.1", answered);
+test("tries the next resolver after one that is silent or refuses", async () => {
+  const serverPort = await resolver("127.0.0.1", answerTo);
   const silent = dgram.createSocket("udp4");
   await new Promise<void>((resolve) => silent.bind(serverPort, "127.0.0.2", resolve));
   cleanups.push(async () => silent.close());
@@ -90,22 +90,22 @@ test("a resolver that is silent or refuses is passed over for the next", async (
     serverPort,
     serverTimeoutMs: 50,
   });
-  expect(await ask(port, QUESTION)).toEqual(answered(QUESTION));
+  expect(await ask(port, QUESTION)).toEqual(answerTo(QUESTION));
 });
 
-test("without a resolver the asker hears of the failure and does not wait", async () => {
+test("returns a failure at once without a resolver", async () => {
   const port = await forwarder({ servers: [], serverPort: 53 });
   const answer = await ask(port, QUESTION);
   expect(answer.subarray(0, 4).toString("hex")).toBe("12348102");
 });
 
-test("a question too many is answered with a failure at once, and the rest still go through", async () => {
+test("fails a question past the limit at once, and forwards the others", async () => {
   const waiting: (() => void)[] = [];
   const server = dgram.createSocket("udp4");
   await new Promise<void>((resolve) => server.bind(0, "127.0.0.1", resolve));
   cleanups.push(async () => server.close());
   server.on("message", (question, from) =>
-    waiting.push(() => server.send(answered(question), from.port, from.address)),
+    waiting.push(() => server.send(answerTo(question), from.port, from.address)),
   );
   const port = await forwarder({
     servers: ["127.0.0.1"],
@@ -127,26 +127,26 @@ test("a question too many is answered with a failure at once, and the rest still
   await expect.poll(() => answers.length).toBe(65);
 });
 
-test("what is no question is ignored and does no harm", async () => {
-  const serverPort = await resolver("127.0.0.1", answered);
+test("ignores a message that is no question", async () => {
+  const serverPort = await resolver("127.0.0.1", answerTo);
   const port = await forwarder({ servers: ["127.0.0.1"], serverPort });
   const socket = dgram.createSocket("udp4");
   cleanups.push(async () => socket.close());
-  for (const noise of [Buffer.alloc(0), Buffer.alloc(11, 1), Buffer.alloc(2000, 0xff), answered(QUESTION)]) {
+  for (const noise of [Buffer.alloc(0), Buffer.alloc(11, 1), Buffer.alloc(2000, 0xff), answerTo(QUESTION)]) {
     socket.send(noise, port, "127.0.0.1");
   }
-  expect(await ask(port, QUESTION)).toEqual(answered(QUESTION));
+  expect(await ask(port, QUESTION)).toEqual(answerTo(QUESTION));
 });
 
-test("TCP is passed through, and closing lets go of a connection that idles", async () => {
-  const serverPort = await resolver("127.0.0.1", answered);
+test("forwards TCP, and closes an idle connection", async () => {
+  const serverPort = await resolver("127.0.0.1", answerTo);
   const dns = new DnsForwarder({ address: "127.0.0.1", servers: () => ["127.0.0.1"], serverPort });
   const port = await dns.open();
   const socket = net.connect(port, "127.0.0.1");
   socket.write(Buffer.concat([Buffer.from([0, QUESTION.length]), QUESTION]));
   const pieces: Buffer[] = [];
   for await (const piece of socket) pieces.push(piece as Buffer);
-  expect(Buffer.concat(pieces).subarray(2)).toEqual(answered(QUESTION));
+  expect(Buffer.concat(pieces).subarray(2)).toEqual(answerTo(QUESTION));
 
   const idle = net.connect(port, "127.0.0.1");
   await new Promise((resolve) => idle.once("connect", resolve));
@@ -158,9 +158,9 @@ test("TCP is passed through, and closing lets go of a connection that idles", as
 });
 
 const INTERNAL = Buffer.from("12340100000100000000000002446204686f757308696e7465726e616c0000010001", "hex");
-const framed = (message: Buffer) => Buffer.concat([Buffer.from([0, message.length]), message]);
+const addLength = (message: Buffer) => Buffer.concat([Buffer.from([0, message.length]), message]);
 
-/** All that comes back over one TCP connection, however it ends. */
+/** Returns all that one TCP connection delivers until its end. */
 async function askByTcp(port: number, ...pieces: Buffer[]): Promise<Buffer> {
   const socket = net.connect(port, "127.0.0.1");
   const heard: Buffer[] = [];
@@ -180,7 +180,7 @@ async function withNames() {
   const seen: Buffer[] = [];
   const serverPort = await resolver("127.0.0.1", (question) => {
     seen.push(question);
-    return answered(question);
+    return answerTo(question);
   });
   const port = await forwarder({
     servers: ["127.0.0.1"],
@@ -191,42 +191,42 @@ async function withNames() {
   return { port, seen };
 }
 
-test("a name below .internal is answered here, in the letters it was asked in, and never handed on", async () => {
+test("answers a name below .internal itself, with the letter case of the question", async () => {
   const { port, seen } = await withNames();
   const answer = await ask(port, INTERNAL);
   expect(answer.subarray(0, 8).toString("hex")).toBe("1234858000010001");
   expect(answer.subarray(12, INTERNAL.length)).toEqual(INTERNAL.subarray(12));
   expect(answer.subarray(INTERNAL.length).toString("hex")).toBe("c00c00010001000000050004c6130001");
-  expect(await askByTcp(port, framed(INTERNAL))).toEqual(framed(answer));
+  expect(await askByTcp(port, addLength(INTERNAL))).toEqual(addLength(answer));
   const unknown = Buffer.from(INTERNAL).fill("x", 13, 15);
   expect((await ask(port, unknown)).subarray(2, 8).toString("hex")).toBe("858300010000");
-  expect((await askByTcp(port, framed(unknown))).subarray(4, 6).toString("hex")).toBe("8583");
+  expect((await askByTcp(port, addLength(unknown))).subarray(4, 6).toString("hex")).toBe("8583");
   expect(seen).toEqual([]);
 });
 
-test("over TCP a question may come in pieces and after another; one of the other kind ends the connection", async () => {
+test("accepts TCP questions in pieces and in sequence, and ends the connection at one of the other kind", async () => {
   const { port, seen } = await withNames();
-  const own = framed(await ask(port, INTERNAL));
-  const both = Buffer.concat([framed(INTERNAL), framed(INTERNAL)]);
+  const own = addLength(await ask(port, INTERNAL));
+  const both = Buffer.concat([addLength(INTERNAL), addLength(INTERNAL)]);
   expect(await askByTcp(port, both.subarray(0, 1), both.subarray(1, 20), both.subarray(20))).toEqual(
     Buffer.concat([own, own]),
   );
-  await askByTcp(port, framed(INTERNAL), framed(QUESTION));
+  await askByTcp(port, addLength(INTERNAL), addLength(QUESTION));
   expect(seen).toEqual([]);
-  await askByTcp(port, framed(QUESTION), framed(INTERNAL));
+  await askByTcp(port, addLength(QUESTION), addLength(INTERNAL));
   expect(seen.every((question) => question.equals(QUESTION))).toBe(true);
 });
 
-test("who may not ask outside is refused, and nothing he asks goes there", async () => {
+test("refuses a machine without access to outside names, and forwards none of its questions", async () => {
   const seen: Buffer[] = [];
   const serverPort = await resolver("127.0.0.1", (question) => void seen.push(question));
-  const port = await forwarder({ servers: ["127.0.0.1"], serverPort, mayAskOutside: () => false });
+  const port = await forwarder({ servers: ["127.0.0.1"], serverPort, mayResolveOutside: () => false });
   expect((await ask(port, QUESTION)).subarray(2, 4).toString("hex")).toBe("8105");
-  expect((await askByTcp(port, framed(QUESTION))).subarray(4, 6).toString("hex")).toBe("8105");
+  expect((await askByTcp(port, addLength(QUESTION))).subarray(4, 6).toString("hex")).toBe("8105");
   expect(seen).toEqual([]);
 });
 
-test("what cannot be read as one question is a format error, and goes nowhere", async () => {
+test("returns a format error for a message that is not one question, and forwards nothing", async () => {
   const { port, seen } = await withNames();
   const twice = Buffer.from(QUESTION);
   twice.writeUInt16BE(2, 4);

@@ -1,13 +1,14 @@
 /**
- * The DNS forwarder: what open machines know as 10.0.0.1 port 53. It hands questions as they are to the host's own
- * resolvers and answers back, over UDP and TCP, and understands nothing of answers but the first twelve bytes. Who may
- * ask at all is decided by nft before a packet gets here; what an answer names is judged when the machine connects to
- * it, so an answer that points at a private address (DNS rebinding) opens nothing.
+ * The DNS forwarder, at 10.0.0.1 port 53 for open machines. It forwards questions unchanged to the host's
+ * resolvers and returns their answers, over UDP and TCP. It reads only the first twelve bytes of an answer.
+ * nft decides which machines may send questions, before a packet arrives here. The addresses in an answer are
+ * checked when the machine connects to them, so an answer with a private address (DNS rebinding) opens
+ * nothing.
  *
- * Names below `.internal` are the machines' own: they are answered here, each to those it means something to, and never
- * handed on.
+ * Names below `.internal` belong to the machines. They are answered here, each for the machines of its group,
+ * and never forwarded.
  *
- * Everything a machine can make it hold is bounded: questions at once, connections, their age.
+ * Everything that a machine can make it hold is bounded: concurrent questions, connections, their age.
  */
 import dgram from "node:dgram";
 import net from "node:net";
@@ -27,23 +28,26 @@ import {
 
 export interface DnsForwarderOptions {
   address: string;
-  /** Addresses of resolvers, in order; asked anew for each question. */
+  /** Addresses of resolvers, in order. Called again for each question. */
   servers: () => readonly string[];
   serverPort?: number;
-  /** How long one server is waited for before the next is asked. */
+  /** Timeout for one server before the next is tried. */
   serverTimeoutMs?: number;
-  /** The address of a name below `.internal`, as the machine at `asker` knows it. Without it there are none. */
-  internal?: (asker: string, name: string) => string | undefined;
-  /** Whether the machine may ask for other names. Without it everybody may. */
-  mayAskOutside?: (asker: string) => boolean;
+  /**
+   * Address of a name below `.internal`, for the machine at `client`. Without this function, no such name
+   * exists.
+   */
+  internal?: (client: string, name: string) => string | undefined;
+  /** Whether the machine may resolve other names. Without this function, every machine may. */
+  mayResolveOutside?: (client: string) => boolean;
 }
 
-/** A stub resolver asks for A and AAAA with one retry or two: 64 is a busy machine, 1024 a busy host. */
+/** A stub resolver sends A and AAAA with one or two retries: 64 is a busy machine, 1024 a busy host. */
 const MAX_QUESTIONS = 1024;
 const MAX_QUESTIONS_PER_MACHINE = 64;
 const MAX_CONNECTIONS = 256;
 const MAX_CONNECTIONS_PER_MACHINE = 8;
-/** glibc waits 5 s for a server; with two servers we answer before it gives up. */
+/** glibc waits 5 s for a server; with two servers, the answer arrives before that. */
 const SERVER_TIMEOUT_MS = 2_000;
 const CONNECTION_IDLE_MS = 10_000;
 const CONNECTION_AGE_MS = 60_000;
@@ -60,7 +64,7 @@ export class DnsForwarder {
     this.#options = options;
   }
 
-  /** Listens on a free port, the same for UDP and TCP, and answers it. */
+  /** Listens on a free port, the same for UDP and TCP, and returns it. */
   async open(): Promise<number> {
     for (let attempt = 1; ; attempt++) {
       const tcp = net.createServer({ allowHalfOpen: true }, (client) => this.#accept(client));
@@ -69,7 +73,7 @@ export class DnsForwarder {
         this.#udp = await bindUdp(this.#options.address, port);
       } catch (error) {
         tcp.close();
-        // The kernel chose a port that is free for TCP; somebody may hold it for UDP.
+        // The kernel chose a port that is free for TCP; another process may use it for UDP.
         if (attempt === 8) throw error;
         continue;
       }
@@ -84,7 +88,8 @@ export class DnsForwarder {
     const tcp = this.#tcp;
     const udp = this.#udp;
     this.#tcp = undefined;
-    // What is under way stays unanswered, and is asked again of whoever comes next: an error would be final.
+    // Questions in flight stay unanswered, and the client repeats them to the next server. An error would be
+    // final.
     this.#udp = undefined;
     for (const socket of this.#open) socket.destroy();
     if (tcp !== undefined) await new Promise((resolve) => tcp.close(resolve));
@@ -95,30 +100,30 @@ export class DnsForwarder {
     if (question.length < HEADER_BYTES || isResponse(question)) return;
     const own = this.#answerHere(question, parseQuestion(question), from.address);
     const release = own === undefined ? this.#questions.take(from.address) : undefined;
-    const answer = release === undefined ? own : await this.#ask(question);
+    const answer = release === undefined ? own : await this.#query(question);
     release?.();
-    // The socket may have been closed while the question was out.
+    // The socket may have been closed meanwhile.
     this.#udp?.send(answer ?? failure(question), from.port, from.address);
   }
 
-  /** What no other resolver is asked; undefined for all else. */
-  #answerHere(message: Buffer, question: Question | undefined, asker: string): Buffer | undefined {
-    const { internal, mayAskOutside } = this.#options;
+  /** Answers that are never forwarded. Undefined for all other questions. */
+  #answerHere(message: Buffer, question: Question | undefined, client: string): Buffer | undefined {
+    const { internal, mayResolveOutside } = this.#options;
     if (question === undefined) return errorAnswer(message, FORMAT_ERROR);
-    if (question.isInternal) return answerInternal(message, question, internal?.(asker, question.name));
-    return (mayAskOutside?.(asker) ?? true) ? undefined : errorAnswer(message, REFUSED);
+    if (question.isInternal) return answerInternal(message, question, internal?.(client, question.name));
+    return (mayResolveOutside?.(client) ?? true) ? undefined : errorAnswer(message, REFUSED);
   }
 
-  async #ask(question: Buffer): Promise<Buffer | undefined> {
+  async #query(question: Buffer): Promise<Buffer | undefined> {
     for (const server of this.#options.servers()) {
-      const answer = await this.#askServer(question, server);
+      const answer = await this.#queryServer(question, server);
       if (answer !== undefined) return answer;
     }
     return undefined;
   }
 
-  /** A socket of its own for each question: its random port is what makes a forged answer hard (RFC 5452). */
-  #askServer(question: Buffer, server: string): Promise<Buffer | undefined> {
+  /** A separate socket for each question: its random port makes a forged answer hard (RFC 5452). */
+  #queryServer(question: Buffer, server: string): Promise<Buffer | undefined> {
     const { serverPort = 53, serverTimeoutMs = SERVER_TIMEOUT_MS } = this.#options;
     return new Promise((resolve) => {
       const socket = dgram.createSocket(net.isIPv6(server) ? "udp6" : "udp4");
@@ -132,7 +137,7 @@ export class DnsForwarder {
       const deadline = setTimeout(finish, serverTimeoutMs, undefined);
       this.#open.add(handle);
       socket.on("error", () => finish(undefined));
-      // Connected: the kernel takes answers from this server only, and reports a refusal at once.
+      // Connected: the kernel accepts answers from this server only, and reports a refusal at once.
       socket.once("connect", () => socket.send(question));
       socket.connect(serverPort, server);
       socket.on("message", (answer) => {
@@ -143,15 +148,16 @@ export class DnsForwarder {
   }
 
   /**
-   * A TCP connection: length-prefixed questions one way, answers the other. Those of a connection are answered here or
-   * passed on, as its first one is; one of the other kind ends it, and its asker begins another.
+   * Serves a TCP connection: length-prefixed questions in one direction, answers in the other. All questions
+   * of a connection are answered here, or all are forwarded, as its first one is. A question of the other
+   * kind ends the connection, and the client opens another one.
    */
   #accept(client: net.Socket): void {
-    const asker = client.remoteAddress ?? "";
-    const release = this.#connections.take(asker);
+    const address = client.remoteAddress ?? "";
+    const release = this.#connections.take(address);
     if (release === undefined) return void client.resetAndDestroy();
     const questions = new QuestionStream((message) =>
-      this.#answerHere(message, parseQuestion(message), asker),
+      this.#answerHere(message, parseQuestion(message), address),
     );
     const handle = this.#hold([client, questions], release);
     questions.once("kind", (kind: "own" | "passed") => {
@@ -161,7 +167,7 @@ export class DnsForwarder {
     client.pipe(questions);
   }
 
-  #relay(client: net.Socket, questions: QuestionStream, handle: Held): void {
+  #relay(client: net.Socket, questions: QuestionStream, handle: HeldConnection): void {
     const [server] = this.#options.servers();
     if (server === undefined) return handle.destroy();
     const upstream = net.connect({ host: server, port: this.#options.serverPort ?? 53, allowHalfOpen: true });
@@ -171,10 +177,13 @@ export class DnsForwarder {
     upstream.pipe(client);
   }
 
-  /** Ends together: by age, by idling, by an error of any, and with the first, the machine's own. */
-  #hold([client, ...others]: [net.Socket, ...Duplex[]], release: () => void): Held {
+  /**
+   * Ends the sockets together: by age, when idle, at an error of any, and when the first one, the machine's
+   * own, closes.
+   */
+  #hold([client, ...others]: [net.Socket, ...Duplex[]], release: () => void): HeldConnection {
     const members: Duplex[] = [];
-    const handle: Held = {
+    const handle: HeldConnection = {
       destroy: () => {
         if (!this.#open.delete(handle)) return;
         clearTimeout(age);
@@ -195,13 +204,13 @@ export class DnsForwarder {
   }
 }
 
-/** What one connection holds, and lets go of together. */
-interface Held {
+/** Sockets of one connection, which end together. */
+interface HeldConnection {
   destroy: () => void;
   add: (member: Duplex) => void;
 }
 
-/** Counts what is under way, in all and for each machine. */
+/** Counts operations in flight, in all and for each machine. */
 class Load {
   readonly #max: number;
   readonly #maxPerMachine: number;
@@ -213,7 +222,7 @@ class Load {
     this.#maxPerMachine = maxPerMachine;
   }
 
-  /** Answers how to give the place back; undefined where there is none. */
+  /** Returns a function that releases the place. Undefined if no place is free. */
   take(machine: string): (() => void) | undefined {
     const own = this.#byMachine.get(machine) ?? 0;
     if (this.#total >= this.#max || own >= this.#maxPerMachine) return undefined;
@@ -228,7 +237,7 @@ class Load {
   }
 }
 
-/** "Server failure": a resolver inside gives up at once and does not wait. */
+/** "Server failure": a resolver inside gives up at once instead of waiting. */
 export function failure(question: Buffer): Buffer {
   return errorAnswer(question, SERVER_FAILURE);
 }

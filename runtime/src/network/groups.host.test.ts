@@ -12,7 +12,7 @@ import {
   WEB_ADDRESS,
   type Internet,
 } from "./testing/internet.ts";
-import { probe, type ProbeDoor } from "./testing/probe.ts";
+import { probe, type ProbeAttempt } from "./testing/probe.ts";
 
 const INSTANCE = 60;
 const PORT = 5432;
@@ -35,30 +35,30 @@ const options = (): HostNetworkOptions => ({
   proxyPort: 3128,
 });
 
-/** Slots of the tests: who serves, and who would like to be served. */
+/** Slots of the tests: the server, and its possible clients. */
 const DB = 0;
 const MATE = 1;
 const STRANGER = 2;
 const LONER = 3;
 
-const tcp = (host: string, port = PORT): ProbeDoor => ({ kind: "tcp", host, port });
-const name = (of = SERVICE.name): ProbeDoor => ({ kind: "dns", server: "10.0.0.1", name: of });
-const tried = async (slot: number, doors: ProbeDoor[]) => probe(netnsOf(slot), doors);
+const tcp = (host: string, port = PORT): ProbeAttempt => ({ kind: "tcp", host, port });
+const name = (of = SERVICE.name): ProbeAttempt => ({ kind: "dns", server: "10.0.0.1", name: of });
+const tryAll = async (slot: number, attempts: ProbeAttempt[]) => probe(netnsOf(slot), attempts);
 
-async function kept(inside: Inside | Promise<Inside>): Promise<Inside> {
+async function keepUntilEnd(inside: Inside | Promise<Inside>): Promise<Inside> {
   const it = await inside;
   cleanups.push(() => it.end());
   return it;
 }
 const serve = (slot: number, says = "db", ...ports: number[]) =>
-  kept(serveIn(netnsOf(slot), says, ...(ports.length === 0 ? [PORT, OTHER_PORT] : ports)));
-const connect = (slot: number, host = SERVICE.address) => kept(connectIn(netnsOf(slot), host, PORT));
+  keepUntilEnd(serveIn(netnsOf(slot), says, ...(ports.length === 0 ? [PORT, OTHER_PORT] : ports)));
+const connect = (slot: number, host = SERVICE.address) => keepUntilEnd(connectIn(netnsOf(slot), host, PORT));
 
 /**
- * Packets of TCP that have come into a namespace since the first call for it, but for resets: those are ours, also to what
- * is left there of a connection that an earlier tenant had.
+ * TCP packets that a namespace has received since the first call, without resets. Resets come from the host,
+ * also for connections of an earlier tenant.
  */
-async function arrived(slot: number): Promise<number> {
+async function countArrivals(slot: number): Promise<number> {
   const inside = ["nsenter", `--net=${netnsOf(slot)}`, "nft"];
   const stdin = `table ip seen {
 	counter heard { }
@@ -98,102 +98,106 @@ afterEach(async () => {
   for (const slot of network.list()) await network.detach(slot);
 });
 
-test("a machine reaches what another of its group serves, by name and by address, and is seen as itself", async () => {
+test("connects a machine to a service of its group, by name and by address, with its own source address", async () => {
   await serve(DB);
-  expect(await tried(MATE, [name(), tcp(SERVICE.address)])).toEqual([
+  expect(await tryAll(MATE, [name(), tcp(SERVICE.address)])).toEqual([
     { answered: SERVICE.address },
     { answered: SEES(MATE) },
   ]);
-  // To the machine that serves, whoever asks stands where it stands for the host.
-  expect(await tried(MATE, [name("DB.Shop.INTERNAL")])).toEqual([{ answered: SERVICE.address }]);
+  // For the server, a client's address is the host's.
+  expect(await tryAll(MATE, [name("DB.Shop.INTERNAL")])).toEqual([{ answered: SERVICE.address }]);
 });
 
-test("of the machine that serves nothing else is reached: no other port, not its own address, no other protocol", async () => {
+test("blocks other ports, the own address and other protocols of a machine with a service", async () => {
   await serve(DB);
-  const doors: ProbeDoor[] = [
+  const attempts: ProbeAttempt[] = [
     tcp(SERVICE.address, OTHER_PORT),
     tcp(addressOf(DB)),
     tcp(addressOf(DB), OTHER_PORT),
     tcp(NOT_SERVED),
     { kind: "udp", host: SERVICE.address, port: PORT },
   ];
-  expect(await tried(MATE, doors)).toEqual([REFUSED, REFUSED, REFUSED, REFUSED, REFUSED]);
-  expect(await tried(MATE, [{ kind: "icmp", host: SERVICE.address }])).toEqual([{ refused: "EHOSTUNREACH" }]);
+  expect(await tryAll(MATE, attempts)).toEqual([REFUSED, REFUSED, REFUSED, REFUSED, REFUSED]);
+  expect(await tryAll(MATE, [{ kind: "icmp", host: SERVICE.address }])).toEqual([
+    { refused: "EHOSTUNREACH" },
+  ]);
 });
 
-test("a machine of another group, or of none, reaches it by no door, and its name means nothing to it", async () => {
+test("blocks a machine of another group, or of none, on every path, and hides the name from it", async () => {
   await serve(DB);
-  const before = await arrived(DB);
+  const before = await countArrivals(DB);
   for (const slot of [STRANGER, LONER]) {
-    expect(await tried(slot, [tcp(SERVICE.address), tcp(addressOf(DB)), name()])).toEqual([
+    expect(await tryAll(slot, [tcp(SERVICE.address), tcp(addressOf(DB)), name()])).toEqual([
       REFUSED,
       REFUSED,
       UNKNOWN,
     ]);
     await network.setMode(slot, "off");
-    expect(await tried(slot, [tcp(SERVICE.address), tcp(addressOf(DB))])).toEqual([REFUSED, REFUSED]);
+    expect(await tryAll(slot, [tcp(SERVICE.address), tcp(addressOf(DB))])).toEqual([REFUSED, REFUSED]);
   }
-  expect(await arrived(DB)).toBe(before);
+  expect(await countArrivals(DB)).toBe(before);
 });
 
-test("two groups may use one address and one name, and each reaches its own", async () => {
+test("keeps two groups with one address and one name apart", async () => {
   await serve(DB, "acme's");
   await network.attach(4, "off", "globex");
   await network.serve(4, SERVICE);
   await serve(4, "globex's");
-  expect(await tried(MATE, [tcp(SERVICE.address)])).toEqual([{ answered: `acme's sees ${addressOf(MATE)}` }]);
-  expect(await tried(STRANGER, [tcp(SERVICE.address), name()])).toEqual([
+  expect(await tryAll(MATE, [tcp(SERVICE.address)])).toEqual([
+    { answered: `acme's sees ${addressOf(MATE)}` },
+  ]);
+  expect(await tryAll(STRANGER, [tcp(SERVICE.address), name()])).toEqual([
     { answered: `globex's sees ${addressOf(STRANGER)}` },
     { answered: SERVICE.address },
   ]);
 });
 
-test("the machine that serves opens no connection to those it serves, nor along one that they opened", async () => {
+test("blocks connections from a server to its clients, also along existing ones", async () => {
   await serve(MATE, "mate");
   await serve(DB);
   const held = await connect(MATE);
   expect(await held.next()).toBe(SEES(MATE));
-  expect(await tried(DB, [tcp(addressOf(MATE)), tcp(SERVICE.address, OTHER_PORT)])).toEqual([
+  expect(await tryAll(DB, [tcp(addressOf(MATE)), tcp(SERVICE.address, OTHER_PORT)])).toEqual([
     REFUSED,
     REFUSED,
   ]);
 });
 
-test("off: the group and its names, and nothing else, not one packet", async () => {
+test("allows only the group and its names in mode off, and not one other packet", async () => {
   await serve(DB);
   await network.setMode(MATE, "off");
-  expect(await tried(MATE, [name(), tcp(SERVICE.address)])).toEqual([
+  expect(await tryAll(MATE, [name(), tcp(SERVICE.address)])).toEqual([
     { answered: SERVICE.address },
     { answered: SEES(MATE) },
   ]);
-  const doors: ProbeDoor[] = [
+  const attempts: ProbeAttempt[] = [
     name("web.test"),
     tcp(WEB_ADDRESS, HTTP_PORT),
     { kind: "udp", host: WEB_ADDRESS, port: ECHO_PORT },
     { kind: "udp", host: DNS_ADDRESS, port: 53 },
   ];
-  expect((await tried(MATE, doors)).filter((result) => "answered" in result)).toEqual([]);
-  expect((await tried(MATE, [name("web.test")]))[0]).toEqual({ refused: "EREFUSED" });
+  expect((await tryAll(MATE, attempts)).filter((result) => "answered" in result)).toEqual([]);
+  expect((await tryAll(MATE, [name("web.test")]))[0]).toEqual({ refused: "EREFUSED" });
   expect(await internet.seen()).toEqual([]);
 });
 
-test("a name below .internal is never handed to a resolver outside, whoever asks", async () => {
+test("never forwards a name below .internal to an outside resolver", async () => {
   for (const slot of [MATE, STRANGER, LONER]) {
-    expect(await tried(slot, [name("nobody.shop.internal"), name("internal")])).toEqual([UNKNOWN, UNKNOWN]);
+    expect(await tryAll(slot, [name("nobody.shop.internal"), name("internal")])).toEqual([UNKNOWN, UNKNOWN]);
   }
   expect(await internet.seen()).toEqual([]);
 });
 
-test("restricted: the group's addresses are reached as in any mode", async () => {
+test("reaches the group's addresses in mode restricted", async () => {
   await serve(DB);
   await network.setMode(MATE, "restricted");
-  expect(await tried(MATE, [tcp(SERVICE.address), tcp(WEB_ADDRESS, HTTP_PORT)])).toEqual([
+  expect(await tryAll(MATE, [tcp(SERVICE.address), tcp(WEB_ADDRESS, HTTP_PORT)])).toEqual([
     { answered: SEES(MATE) },
     REFUSED,
   ]);
 });
 
-test("a change of mode leaves a connection within the group as it is", async () => {
+test("keeps a connection within the group across a change of mode", async () => {
   await serve(DB);
   const held = await connect(MATE);
   await held.next();
@@ -204,58 +208,64 @@ test("a change of mode leaves a connection within the group as it is", async () 
   }
 });
 
-test("a spoofed source reaches nothing, though it is that of a machine that may", async () => {
+test("blocks a spoofed source, even the address of an allowed machine", async () => {
   await serve(DB);
   const stdin = `addr add ${addressOf(MATE)}/32 dev eth0\n`;
   await run(["nsenter", `--net=${netnsOf(STRANGER)}`, "ip", "-batch", "-"], { stdin });
-  const before = await arrived(DB);
-  expect(await tried(STRANGER, [{ ...tcp(SERVICE.address), source: addressOf(MATE) } as ProbeDoor])).toEqual([
-    { refused: "silence" },
-  ]);
-  expect(await arrived(DB)).toBe(before);
+  const before = await countArrivals(DB);
+  expect(
+    await tryAll(STRANGER, [{ ...tcp(SERVICE.address), source: addressOf(MATE) } as ProbeAttempt]),
+  ).toEqual([{ refused: "silence" }]);
+  expect(await countArrivals(DB)).toBe(before);
 });
 
-test("while nobody serves an address it refuses at once and keeps its name; then it leads to the next who does", async () => {
+test("refuses an address without a server at once, keeps its name, and then leads to the next server", async () => {
   await serve(DB);
   const held = await connect(MATE);
   await held.next();
   await network.detach(DB);
-  expect(await tried(MATE, [tcp(SERVICE.address), name()])).toEqual([REFUSED, { answered: SERVICE.address }]);
+  expect(await tryAll(MATE, [tcp(SERVICE.address), name()])).toEqual([
+    REFUSED,
+    { answered: SERVICE.address },
+  ]);
   held.send("to whom?");
   expect(await held.next()).toBe("ECONNRESET");
   await network.attach(4, "off", "acme");
   await serve(4, "next");
-  expect(await tried(MATE, [tcp(SERVICE.address)])).toEqual([REFUSED]);
+  expect(await tryAll(MATE, [tcp(SERVICE.address)])).toEqual([REFUSED]);
   await network.serve(4, SERVICE);
-  expect(await tried(MATE, [tcp(SERVICE.address)])).toEqual([{ answered: `next sees ${addressOf(MATE)}` }]);
+  expect(await tryAll(MATE, [tcp(SERVICE.address)])).toEqual([{ answered: `next sees ${addressOf(MATE)}` }]);
 });
 
-test("who begins to serve takes it from who did, and the end of that one changes nothing", async () => {
+test("moves a service to the machine that serves it last, and ignores the end of the earlier one", async () => {
   await serve(DB);
   await network.attach(4, "off", "acme");
   await serve(4, "next");
   await network.serve(4, { ...SERVICE, ports: [PORT, OTHER_PORT] });
   await network.withdraw(DB);
   await network.detach(DB);
-  expect(await tried(MATE, [tcp(SERVICE.address), tcp(SERVICE.address, OTHER_PORT), name()])).toEqual([
+  expect(await tryAll(MATE, [tcp(SERVICE.address), tcp(SERVICE.address, OTHER_PORT), name()])).toEqual([
     { answered: `next sees ${addressOf(MATE)}` },
     { answered: `next sees ${addressOf(MATE)}` },
     { answered: SERVICE.address },
   ]);
 });
 
-test("a machine that ended withdraws what it served, and an address that gets another name loses the one it had", async () => {
+test("withdraws the services of a machine that ended, and the old name of an address with a new one", async () => {
   await serve(DB);
   await network.withdraw(DB);
-  expect(await tried(MATE, [tcp(SERVICE.address), name()])).toEqual([REFUSED, { answered: SERVICE.address }]);
+  expect(await tryAll(MATE, [tcp(SERVICE.address), name()])).toEqual([
+    REFUSED,
+    { answered: SERVICE.address },
+  ]);
   await network.serve(DB, { ...SERVICE, name: "other.shop.internal" });
-  expect(await tried(MATE, [name(), name("other.shop.internal")])).toEqual([
+  expect(await tryAll(MATE, [name(), name("other.shop.internal")])).toEqual([
     UNKNOWN,
     { answered: SERVICE.address },
   ]);
 });
 
-/** Its machine vanishes without a word, and the slot is given to a machine of `group`. */
+/** Ends the machine without notice, and gives its slot to a machine of `group`. */
 async function reuse(slot: number, inside: Inside, group: string | undefined): Promise<void> {
   await run(["nsenter", `--net=${netnsOf(slot)}`, "ip", "link", "set", "eth0", "down"]);
   await inside.end();
@@ -267,33 +277,33 @@ test.each([
   ["another group", "globex"],
   ["no group", undefined],
 ])(
-  "a slot that goes to %s: not a packet of a client's old connection comes to the next tenant",
+  "sends no packet of a client's old connection to the next tenant of its slot: %s",
   async (_title, group) => {
     const db = await serve(DB);
     const held = await connect(MATE);
     await held.next();
     await reuse(MATE, held, group);
-    const before = await arrived(MATE);
+    const before = await countArrivals(MATE);
     db.send("the balance is");
     expect(await db.next()).toBe("ECONNRESET");
-    expect(await arrived(MATE)).toBe(before);
+    expect(await countArrivals(MATE)).toBe(before);
   },
 );
 
-test("a slot that goes to another group: not a packet for the server's old connection comes to the next tenant", async () => {
+test("sends no packet of a server's old connection to the next tenant of its slot, in another group", async () => {
   const db = await serve(DB);
   const held = await connect(MATE);
   await held.next();
   await reuse(DB, db, "globex");
   await serve(DB, "another tenant");
-  const before = await arrived(DB);
+  const before = await countArrivals(DB);
   held.send("the password is");
   expect(await held.next()).toBe("ECONNRESET");
-  expect(await arrived(DB)).toBe(before);
-  expect(await tried(MATE, [tcp(SERVICE.address)])).toEqual([REFUSED]);
+  expect(await countArrivals(DB)).toBe(before);
+  expect(await tryAll(MATE, [tcp(SERVICE.address)])).toEqual([REFUSED]);
 });
 
-test("a server that comes back finds groups and services: connections go on, new ones are made, names are known", async () => {
+test("restores groups and services after a restart: connections continue, new ones open, names resolve", async () => {
   await serve(DB);
   const held = await connect(MATE);
   await held.next();
@@ -304,7 +314,7 @@ test("a server that comes back finds groups and services: connections go on, new
     { slot: DB, privateNetwork: { group: "acme", serves: SERVICE } },
     { slot: MATE, privateNetwork: { group: "acme" } },
     { slot: STRANGER, privateNetwork: { group: "globex" } },
-    // A restart of the host took its namespace away.
+    // A restart of the host removed its namespace.
     {
       slot: 7,
       privateNetwork: { group: "acme", serves: { ...SERVICE, address: NOT_SERVED, name: "gone.internal" } },
@@ -314,16 +324,16 @@ test("a server that comes back finds groups and services: connections go on, new
   await network.open(members);
   held.send("and after");
   expect(await held.next()).toBe("and after");
-  expect(await tried(MATE, [tcp(SERVICE.address), name()])).toEqual([
+  expect(await tryAll(MATE, [tcp(SERVICE.address), name()])).toEqual([
     { answered: SEES(MATE) },
     { answered: SERVICE.address },
   ]);
-  expect(await tried(STRANGER, [tcp(SERVICE.address), name()])).toEqual([REFUSED, UNKNOWN]);
+  expect(await tryAll(STRANGER, [tcp(SERVICE.address), name()])).toEqual([REFUSED, UNKNOWN]);
   await network.detach(7);
-  expect(await tried(MATE, [tcp(NOT_SERVED)])).toEqual([REFUSED]);
+  expect(await tryAll(MATE, [tcp(NOT_SERVED)])).toEqual([REFUSED]);
 });
 
-test("while a server comes back nobody is told that a name is unknown, or that he may not ask: at worst he waits", async () => {
+test("delays names during a restart, and never reports them as unknown or refused", async () => {
   const script = `const dns = require("dns").promises; const resolver = new dns.Resolver({ timeout: 20, tries: 1 });
     resolver.setServers(["10.0.0.1"]);
     const heard = new Set();
@@ -334,7 +344,7 @@ test("while a server comes back nobody is told that a name is unknown, or that h
     };
     ask("${SERVICE.name}"); ask("web.test");
     process.stdin.on("data", () => { heard.clear(); console.log("anew"); });`;
-  const asker = await kept(runIn(netnsOf(MATE), script));
+  const asker = await keepUntilEnd(runIn(netnsOf(MATE), script));
   const heard = new Set<string>();
   const listen = async () => {
     for (const said of (await asker.next()).split("\n")) heard.add(said);
@@ -357,15 +367,15 @@ test("while a server comes back nobody is told that a name is unknown, or that h
   expect(heard).toEqual(known);
 });
 
-test("a machine that no record speaks of is in no group after a start", async () => {
+test("puts a machine without a record into no group after a start", async () => {
   await serve(DB);
   await network.close();
   network = new HostNetwork(options());
   await network.open([{ slot: DB, privateNetwork: { group: "acme", serves: SERVICE } }]);
-  expect(await tried(MATE, [tcp(SERVICE.address), name()])).toEqual([REFUSED, UNKNOWN]);
+  expect(await tryAll(MATE, [tcp(SERVICE.address), name()])).toEqual([REFUSED, UNKNOWN]);
 });
 
-test("rules that a firewall's restart swept away are put back with the groups", async () => {
+test("restores the rules and groups after a restart of a firewall flushed them", async () => {
   await serve(DB);
   const held = await connect(MATE);
   await held.next();
@@ -374,21 +384,21 @@ test("rules that a firewall's restart swept away are put back with the groups", 
   await network.refresh();
   held.send("still there");
   expect(await held.next()).toBe("still there");
-  expect(await tried(MATE, [tcp(SERVICE.address)])).toEqual([{ answered: SEES(MATE) }]);
-  expect(await tried(STRANGER, [tcp(SERVICE.address)])).toEqual([REFUSED]);
+  expect(await tryAll(MATE, [tcp(SERVICE.address)])).toEqual([{ answered: SEES(MATE) }]);
+  expect(await tryAll(STRANGER, [tcp(SERVICE.address)])).toEqual([REFUSED]);
 });
 
-test("a change that the kernel refused is made good: what should be in force is, at the next one", async () => {
+test("applies the intended state at the next change after the kernel refused one", async () => {
   await serve(DB);
   await network.attach(4, "off", "acme");
   await serve(4, "next");
   await run(["nft", "delete", "table", "inet", `kontor${INSTANCE}`]);
   await expect(network.serve(4, SERVICE)).rejects.toThrow("nft exited");
   await network.refresh();
-  expect(await tried(MATE, [tcp(SERVICE.address)])).toEqual([{ answered: `next sees ${addressOf(MATE)}` }]);
+  expect(await tryAll(MATE, [tcp(SERVICE.address)])).toEqual([{ answered: `next sees ${addressOf(MATE)}` }]);
 });
 
-test("bytes flow in the kernel: 64 MB come back while no server is there at all", async () => {
+test("moves 64 MB through the kernel while no server runs", async () => {
   await serve(DB);
   await network.close();
   try {
@@ -404,7 +414,7 @@ test("bytes flow in the kernel: 64 MB come back while no server is there at all"
   }
 });
 
-test("thirty machines of one group come and go at once, and nothing of them is left in the sets", async () => {
+test("starts and ends thirty machines of one group at once, and leaves nothing in the sets", async () => {
   const slots = Array.from({ length: 30 }, (_, index) => 100 + index);
   await Promise.all(slots.map((slot) => network.attach(slot, "off", "acme")));
   await Promise.all(

@@ -5,11 +5,11 @@ import { Groups } from "./groups.ts";
 const SERVICE = { name: "db.internal", address: serviceAddress(0), ports: [5432] };
 const MINUTE_MS = 60_000;
 
-/** The number a text gives to a slot's address. */
+/** The number that a text assigns to the address of a slot. */
 const markIn = (text: string, address: string) =>
   new RegExp(`members { ${address} \\. (\\d+) }`).exec(text)?.[1];
 
-test("to join, to serve and to leave are small texts, and what is taken away is added first", () => {
+test("returns small texts for join, serve and leave, and adds each element before its deletion", () => {
   const groups = new Groups(0);
   const joined = groups.join(0, "a");
   const mark = markIn(joined, "100.64.0.1");
@@ -30,7 +30,7 @@ test("to join, to serve and to leave are small texts, and what is taken away is 
   expect(groups.leave(0)).toBe("");
 });
 
-test("a group has one number while anybody is in it, and no two have the same", () => {
+test("keeps one number for a group with members, and never gives it to another group", () => {
   const groups = new Groups(0);
   const marks = Array.from({ length: 200 }, (_, slot) =>
     markIn(groups.join(slot, `group-${slot % 100}`), `100.64.0.${slot + 1}`),
@@ -39,7 +39,7 @@ test("a group has one number while anybody is in it, and no two have the same", 
   expect(marks.slice(0, 100)).toEqual(marks.slice(100));
 });
 
-test("an earlier process' numbers are kept, and what it had is said as it was", () => {
+test("keeps the numbers of an earlier process, and declares its state unchanged", () => {
   const before = new Groups(0);
   before.join(0, "a");
   before.join(1, "a");
@@ -58,7 +58,7 @@ test("an earlier process' numbers are kept, and what it had is said as it was", 
   expect(after.find(1, "db.internal")).toBe(SERVICE.address);
 });
 
-test("two groups that somehow had one number do not share it on", () => {
+test("separates two groups that had the same number", () => {
   const groups = new Groups(0);
   groups.adopt([
     { slot: 0, privateNetwork: { group: "a" } },
@@ -70,7 +70,7 @@ test("two groups that somehow had one number do not share it on", () => {
   expect(markIn(said, "100.64.0.2")).not.toBe("7");
 });
 
-test("a name is known for ten minutes after who served it has gone, and only within its group", () => {
+test("resolves a name for ten minutes after its service ended, within its group only", () => {
   let now = 0;
   const groups = new Groups(0, () => now);
   groups.join(0, "a");
@@ -90,7 +90,7 @@ test("a name is known for ten minutes after who served it has gone, and only wit
   expect(groups.find(1, "db.internal")).toBeUndefined();
 });
 
-test("in doubt everything is said anew, once", () => {
+test("declares the whole state once after a doubt", () => {
   const groups = new Groups(0);
   groups.join(0, "a");
   groups.doubt();
@@ -101,7 +101,7 @@ test("in doubt everything is said anew, once", () => {
   expect(groups.leave(1)).not.toContain("flush");
 });
 
-test("a name that another machine has taken over stays with it when the one before goes", () => {
+test("keeps a name with the machine that took it over when the earlier one ends", () => {
   const groups = new Groups(0);
   groups.join(1, "a");
   groups.serve(1, { ...SERVICE, address: serviceAddress(1) });

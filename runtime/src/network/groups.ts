@@ -1,10 +1,11 @@
 /**
- * Which machines belong together, and what they serve to each other: the elements of the sets that `rules.ts` asks, and
- * the names. A group is a number in the kernel, drawn when its first machine comes and kept until its last one has
- * gone; it is read back by a server that starts again, so connections outlive that.
+ * Members of groups, and the services that they offer: the elements of the sets in `rules.ts`, and the names.
+ * The kernel knows a group by a number, which is drawn at its first member and kept until its last one has
+ * left. A restarted server reads it back, so connections survive.
  *
- * Every verb answers the nft text of a change and takes it for made. One that was not made leaves the two in doubt: all
- * is said anew then (`declare`), and the kernel is never asked what it holds.
+ * Every method returns the nft text of a change, and assumes that the caller applies it. After a text that
+ * was not applied, the two states may differ. `declare` then returns the whole state; the kernel's sets are
+ * never read.
  */
 import { randomInt } from "node:crypto";
 import type { PrivateNetwork } from "../driver.ts";
@@ -12,20 +13,20 @@ import { instanceNames, slotNames } from "./addresses.ts";
 
 type Service = NonNullable<PrivateNetwork["serves"]>;
 
-/** A machine of a group, as its record says it. */
+/** A machine of a group, from its record. */
 export interface Member {
   slot: number;
   privateNetwork: PrivateNetwork;
 }
 
-interface Held extends Service {
+interface ServiceOfSlot extends Service {
   group: string;
   slot: number;
 }
 
 /**
- * A name is known this long after who served it has gone: a database that starts again is refused meanwhile, which
- * programs try again, and is not said to be unknown, which they give up at.
+ * Time for which a name resolves after its service ended. A client of a restarting database is then refused
+ * and retries. Many programs would give up at an unknown name.
  */
 const LINGER_MS = 10 * 60_000;
 
@@ -33,12 +34,12 @@ export class Groups {
   readonly #instance: number;
   readonly #table: string;
   readonly #now: () => number;
-  /** Group → its number. */
+  /** Group → its number in the kernel. */
   readonly #marks = new Map<string, number>();
   /** Slot → group. */
   readonly #members = new Map<number, string>();
-  /** Group and service address → who serves it. */
-  readonly #services = new Map<string, Held>();
+  /** Group and service address → the machine that serves it. */
+  readonly #services = new Map<string, ServiceOfSlot>();
   /** Group and name → address. */
   readonly #names = new Map<string, { address: string; untilMs: number }>();
   #isInDoubt = false;
@@ -49,7 +50,9 @@ export class Groups {
     this.#now = now;
   }
 
-  /** What an earlier process had. Answers no text: `declare` says it, once the numbers are known. */
+  /**
+   * Adopts the members of an earlier process. Returns no text: `declare` does, once the numbers are known.
+   */
   adopt(members: readonly Member[]): void {
     for (const { slot, privateNetwork } of members) {
       this.#members.set(slot, privateNetwork.group);
@@ -57,7 +60,7 @@ export class Groups {
     }
   }
 
-  /** The numbers that groups have in the kernel, by slot. */
+  /** Sets the numbers that groups have in the kernel, by slot. */
   recall(marks: ReadonlyMap<number, number>): void {
     for (const [slot, group] of this.#members) {
       const mark = marks.get(slot);
@@ -66,52 +69,55 @@ export class Groups {
     }
   }
 
-  /** An unused slot's machine is in the group from here on. */
+  /** Adds the machine of an unused slot to the group. */
   join(slot: number, group: string): string {
     this.#members.set(slot, group);
-    return this.#said(this.#membership(slot, group, "add"));
+    return this.#textOrAll(this.#membership(slot, group, "add"));
   }
 
-  /** Also of a slot that is in no group. */
+  /** Removes the slot from its group, if it is in one. */
   leave(slot: number): string {
     const group = this.#members.get(slot);
     if (group === undefined) return "";
     const text = this.withdraw(slot) + this.#membership(slot, group, "delete");
     this.#members.delete(slot);
     if (![...this.#members.values()].includes(group)) this.#marks.delete(group);
-    return this.#said(text);
+    return this.#textOrAll(text);
   }
 
-  /** The slot's machine serves this from here on; who did so before does not. */
+  /** Makes the slot's machine serve this address, in place of the machine that did before. */
   serve(slot: number, service: Service): string {
     const group = this.#members.get(slot);
     if (group === undefined) return "";
     const before = this.#services.get(key(group, service.address));
     const taken = before === undefined ? "" : this.#elements(before, "delete");
-    return this.#said(taken + this.#elements(this.#hold(slot, group, service), "add"));
+    return this.#textOrAll(taken + this.#elements(this.#hold(slot, group, service), "add"));
   }
 
-  /** It serves nothing more. Its name stays for a while, and its address refuses. */
+  /**
+   * Ends the services of the slot's machine. Their names stay for a while, and their addresses refuse
+   * connections.
+   */
   withdraw(slot: number): string {
     const held = [...this.#services.values()].filter((service) => service.slot === slot);
     this.#forgetNames();
     for (const { group, address, name } of held) {
       this.#services.delete(key(group, address));
-      // Who came after it may have its name by now.
+      // A later machine may have taken over the name.
       if (this.#names.get(key(group, name))?.address !== address) continue;
       this.#names.set(key(group, name), { address, untilMs: this.#now() + LINGER_MS });
     }
-    return this.#said(held.map((service) => this.#elements(service, "delete")).join(""));
+    return this.#textOrAll(held.map((service) => this.#elements(service, "delete")).join(""));
   }
 
-  /** What the name means to the slot's machine. */
+  /** Address of a name, as the slot's machine may resolve it. */
   find(slot: number, name: string): string | undefined {
     const group = this.#members.get(slot);
     const found = group === undefined ? undefined : this.#names.get(key(group, name));
     return found === undefined || found.untilMs < this.#now() ? undefined : found.address;
   }
 
-  /** A text that was answered is not in force. */
+  /** Records that a returned text was not applied. */
   doubt(): void {
     this.#isInDoubt = true;
   }
@@ -120,7 +126,7 @@ export class Groups {
     return this.#isInDoubt;
   }
 
-  /** All of it, whatever the sets hold. */
+  /** Declares the whole state, whatever the sets contain. */
   declare(): string {
     this.#isInDoubt = false;
     const flush = ["map groups", "set members", "set askers", "map services", "set served"].map(
@@ -131,14 +137,14 @@ export class Groups {
     return [...flush, ...members, ...services].join("");
   }
 
-  #said(text: string): string {
+  #textOrAll(text: string): string {
     return this.#isInDoubt ? this.declare() : text;
   }
 
-  #hold(slot: number, group: string, service: Service): Held {
+  #hold(slot: number, group: string, service: Service): ServiceOfSlot {
     const held = { ...service, group, slot };
     this.#services.set(key(group, service.address), held);
-    // An address has one name: what had it before is gone.
+    // An address has one name: an earlier name is dropped.
     for (const [name, { address }] of this.#names) {
       if (address === service.address && name.startsWith(key(group, ""))) this.#names.delete(name);
     }
@@ -168,7 +174,7 @@ export class Groups {
       .join("");
   }
 
-  #elements({ slot, group, address, ports }: Held, verb: Verb): string {
+  #elements({ slot, group, address, ports }: ServiceOfSlot, verb: Verb): string {
     const machine = slotNames(this.#instance, slot).address;
     const mark = this.#markOf(group);
     return [...new Set(ports)]
@@ -180,7 +186,7 @@ export class Groups {
       .join("");
   }
 
-  /** What is taken away is added first: what somebody else has deleted is no reason to fail. */
+  /** Adds an element before its deletion, so that an element deleted by another program causes no error. */
   #text(verb: Verb, element: string): string {
     const add = `add element ${this.#table} ${element}\n`;
     return verb === "add" ? add : `${add}delete element ${this.#table} ${element}\n`;
@@ -189,7 +195,7 @@ export class Groups {
 
 type Verb = "add" | "delete";
 
-/** No group and no name has a blank in it. */
+/** The separator is a space, which no group and no name contains. */
 function key(group: string, what: string): string {
   return `${group} ${what}`;
 }

@@ -1,4 +1,4 @@
-/** The `ip -batch` text that makes, addresses and removes one slot's namespace and veth pair, pure. */
+/** The `ip -batch` text that makes, configures and removes one slot's namespace and veth pair. Pure. */
 import {
   GATEWAY_ADDRESS,
   GATEWAY_MAC,
@@ -10,8 +10,8 @@ import {
 } from "./addresses.ts";
 
 /**
- * The namespace and the host's end of the pair. The machine's end stays down until the slot's nft table stands. The
- * neighbour is fixed: no machine can claim another's address, and none is waited for.
+ * Makes the namespace and the veth pair. The machine's end stays down until the slot's nft table exists. The
+ * neighbour is fixed, so no machine can claim another's address, and no resolution is awaited.
  */
 export function makeSlot(instance: number, slot: number): string {
   const { gateway } = instanceNames(instance);
@@ -25,7 +25,9 @@ route add ${address}/32 dev ${hostInterface} src ${gateway}
 `;
 }
 
-/** To be run inside the namespace: runsc takes the address off eth0, so this precedes every start and restore. */
+/**
+ * Run inside the namespace. runsc removes the address from eth0, so this precedes every start and restore.
+ */
 export function addressSlot(): string {
   return `link set lo up
 addr replace ${MACHINE_ADDRESS}/${MACHINE_PREFIX_LENGTH} dev eth0
@@ -34,15 +36,15 @@ route replace default via ${GATEWAY_ADDRESS} dev eth0
 `;
 }
 
-/** With `ip -force`: either may be gone already. */
+/** For `ip -force`: either object may be gone already. */
 export function removeSlot(instance: number, slot: number): string {
   const { hostInterface } = slotNames(instance, slot);
   return `link del ${hostInterface}\nnetns del ${hostInterface}\n`;
 }
 
 /**
- * The gateway address has to be there before the first machine, for what listens on it. Scope host keeps the kernel
- * from taking it as a source towards anywhere else.
+ * The gateway address must exist before the first machine, for the servers that listen on it. Scope host
+ * keeps the kernel from using it as a source address towards other hosts.
  */
 export function gatewayOnLoopback(instance: number, verb: "replace" | "del"): string {
   return `addr ${verb} ${instanceNames(instance).gateway}/32 dev lo scope host\n`;

@@ -4,7 +4,7 @@ import { parseDefaultUplink, parseNameservers } from "./uplink.ts";
 
 const listing = (...items: unknown[]) => JSON.stringify({ nftables: [{ metainfo: {} }, ...items] });
 
-test("slots, modes and groups are found again in the host's ruleset, other instances' left alone", () => {
+test("reads slots, modes and groups from the host's ruleset, and ignores other instances", () => {
   const set = (table: string, name: string, elem: unknown[]) => ({
     set: { family: "inet", table, name, elem },
   });
@@ -21,8 +21,8 @@ test("slots, modes and groups are found again in the host's ruleset, other insta
     chain("kontor0", "from_3"),
     chain("kontor0", "to_3"),
   );
-  const { doors, chained, marks } = readRuleset(61, text);
-  expect(doors).toEqual(
+  const { access, chained, marks } = readRuleset(61, text);
+  expect(access).toEqual(
     new Map([
       [0, { mode: "restricted" }],
       [1, { mode: "open", tenancy: 4711 }],
@@ -32,13 +32,13 @@ test("slots, modes and groups are found again in the host's ruleset, other insta
   expect(marks).toEqual(new Map([[2, 9]]));
 });
 
-test("counters are read by slot; an empty set has no elements", () => {
+test("reads counters by slot, and an empty set as no elements", () => {
   const elem = [{ elem: { val: "100.125.0.1", counter: { packets: 6, bytes: 298 } } }];
   expect(readCounters(61, listing({ set: { name: "denied", elem } }))).toEqual(new Map([[0, 6]]));
   expect(readCounters(61, listing({ set: { name: "denied" } }))).toEqual(new Map());
 });
 
-test("the uplink is the default route's interface with the lowest metric", () => {
+test("chooses the default route's interface with the lowest metric as uplink", () => {
   const head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n";
   const route = (name: string, destination: string, metric: number, mask: string) =>
     `${name}\t${destination}\t010200C0\t0003\t0\t0\t${metric}\t${mask}\t0\t0\t0\n`;
@@ -54,7 +54,7 @@ test("the uplink is the default route's interface with the lowest metric", () =>
   expect(parseDefaultUplink(head)).toBeNull();
 });
 
-test("resolvers are read from resolv.conf in order, comments and options ignored", () => {
+test("reads resolvers from resolv.conf in order, without comments and options", () => {
   expect(
     parseNameservers(
       "# nameserver 9.9.9.9\nsearch lan\nnameserver 127.0.0.53\nnameserver  fe80::1%eth0 \noptions edns0\n",

@@ -1,17 +1,17 @@
-/** Reads what `nft -j -n list` prints (libnftables-json(5)), pure. */
+/** Parses the output of `nft -j -n list` (libnftables-json(5)). Pure. */
 import { instanceNames, slotOfAddress } from "./addresses.ts";
-import type { Door } from "./rules.ts";
+import type { NetworkAccess } from "./rules.ts";
 
 type Json = Record<string, unknown>;
 
 /**
- * What `nft -j list ruleset` says of this instance: which slots have both their chains, each slot's door, and the number
- * of its group.
+ * State of this instance in `nft -j list ruleset`: the slots with both chains, each slot's network access,
+ * and the number of its group.
  */
 export function readRuleset(
   instance: number,
   listing: string,
-): { chained: Set<number>; doors: Map<number, Door>; marks: Map<number, number> } {
+): { chained: Set<number>; access: Map<number, NetworkAccess>; marks: Map<number, number> } {
   const { table } = instanceNames(instance);
   const items = (JSON.parse(listing) as { nftables: Record<string, Json>[] }).nftables;
   const chains = items.flatMap(({ chain }) =>
@@ -25,22 +25,22 @@ export function readRuleset(
     const found = items.find(({ [kind]: it }) => it?.["table"] === table && it["name"] === name)?.[kind];
     return (found?.["elem"] as unknown[] | undefined) ?? [];
   };
-  const doors = new Map<number, Door>();
+  const access = new Map<number, NetworkAccess>();
   for (const address of elements("set", "restricted")) {
     const slot = slotOfAddress(instance, String(address));
-    if (slot !== undefined) doors.set(slot, { mode: "restricted" });
+    if (slot !== undefined) access.set(slot, { mode: "restricted" });
   }
-  const marked = (name: string): [number, number][] =>
+  const readMarks = (name: string): [number, number][] =>
     elements("set", name).flatMap((element) => {
       const [address, mark] = (element as { concat: [string, number] }).concat;
       const slot = slotOfAddress(instance, address);
       return slot === undefined ? [] : [[slot, Number(mark)]];
     });
-  for (const [slot, tenancy] of marked("open")) doors.set(slot, { mode: "open", tenancy });
-  return { chained, doors, marks: new Map(marked("members")) };
+  for (const [slot, tenancy] of readMarks("open")) access.set(slot, { mode: "open", tenancy });
+  return { chained, access, marks: new Map(readMarks("members")) };
 }
 
-/** Slot → packets, from `nft -j list set … denied`. */
+/** Slot → refused packets, from `nft -j list set … denied`. */
 export function readCounters(instance: number, listing: string): Map<number, number> {
   const items = (JSON.parse(listing) as { nftables: Record<string, Json>[] }).nftables;
   const elements = (items.find(({ set }) => set !== undefined)?.["set"]?.["elem"] ?? []) as {

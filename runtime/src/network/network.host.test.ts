@@ -8,9 +8,9 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest
 import { run } from "../exec.ts";
 import { instanceNames } from "./addresses.ts";
 import { failure } from "./dns.ts";
-import type { EgressDoor } from "./egress.ts";
+import type { EgressServices } from "./egress.ts";
 import { HostNetwork, type HostNetworkOptions } from "./network.ts";
-import { probe, type ProbeDoor } from "./testing/probe.ts";
+import { probe, type ProbeAttempt } from "./testing/probe.ts";
 import {
   DNS_ADDRESS,
   ECHO_PORT,
@@ -26,7 +26,7 @@ import {
 } from "./testing/internet.ts";
 
 const INSTANCE = 60;
-/** Of the second server. The driver's tests have 61 and 62. */
+/** Instance of the second server. The driver's tests use 61 and 62. */
 const OTHER_INSTANCE = 63;
 const PROXY_PORT = 3128;
 const HOST_SERVICE_PORT = 17_001;
@@ -36,7 +36,10 @@ const REFUSED = { refused: "ECONNREFUSED" };
 let internet: Internet;
 let network: HostNetwork;
 let hostService: net.Server;
-/** Of the host's own, on the very port machines know: they must reach ours instead, and never this one. */
+/**
+ * A proxy of the host itself, on the port that machines use: they must reach the egress proxy instead, never
+ * this one.
+ */
 let hostProxy: net.Server;
 let a: { netnsPath: string; address: string };
 let b: { netnsPath: string; address: string };
@@ -51,8 +54,8 @@ const options = (more: Partial<HostNetworkOptions> = {}): HostNetworkOptions => 
   ...more,
 });
 
-/** Serves restricted machines as the server does, and keeps what it is told. */
-class TestEgress implements EgressDoor {
+/** Serves restricted machines like the server, and records its input. */
+class TestEgress implements EgressServices {
   readonly shutAddresses: string[] = [];
   denied = 0;
   ports = { proxyPort: 0, dnsPort: 0 };
@@ -66,7 +69,7 @@ class TestEgress implements EgressDoor {
     const resolver = (this.#resolver = dgram.createSocket("udp4"));
     await new Promise<void>((resolve) => resolver.bind(0, address, resolve));
     resolver.on("message", (question, from) => {
-      // "Refused", which is an answer.
+      // "Refused", a regular DNS reply.
       resolver.send(failure(question).fill(0x85, 3, 4), from.port, from.address);
     });
     const { port: proxyPort } = this.#proxy.address() as net.AddressInfo;
@@ -93,7 +96,7 @@ async function serve(host: string, port: number, says = "a service of the host")
   return server;
 }
 
-/** A TCP server inside a machine: the probe's own Node, kept alive until the test is over. */
+/** A TCP server inside a machine: the probe's own Node, kept alive until the end of the test. */
 async function serveInside(netnsPath: string): Promise<void> {
   const script = `require("net").createServer((s) => { s.on("error", () => {}); s.write("inside"); }).listen(${MACHINE_SERVICE_PORT}, () => console.log("ready"))`;
   const child = spawn("nsenter", [`--net=${netnsPath}`, process.execPath, "-e", script], {
@@ -134,8 +137,8 @@ afterEach(async () => {
   for (const slot of network.list()) await network.detach(slot);
 });
 
-/** Every way out there is but the two that a mode opens: all of them are shut in every mode. */
-function shutDoors(): ProbeDoor[] {
+/** Every path out except the two that a mode opens. All of them are closed in every mode. */
+function closedPaths(): ProbeAttempt[] {
   return [
     { kind: "tcp", host: b.address, port: MACHINE_SERVICE_PORT },
     { kind: "tcp", host: "10.0.0.1", port: HOST_SERVICE_PORT },
@@ -150,8 +153,8 @@ function shutDoors(): ProbeDoor[] {
   ];
 }
 
-/** The internet itself: open in `open` only. */
-const OUTSIDE: ProbeDoor[] = [
+/** The internet itself: reachable in `open` only. */
+const OUTSIDE: ProbeAttempt[] = [
   { kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT },
   { kind: "udp", host: WEB_ADDRESS, port: ECHO_PORT },
   { kind: "udp", host: WEB_ADDRESS, port: ECHO_PORT, bytes: 4000 },
@@ -159,40 +162,40 @@ const OUTSIDE: ProbeDoor[] = [
   { kind: "icmp", host: WEB_ADDRESS },
   { kind: "dns", server: "10.0.0.1", name: "secret-data.tunnel.test" },
 ];
-const PROXY: ProbeDoor = { kind: "tcp", host: "10.0.0.1", port: PROXY_PORT };
+const PROXY: ProbeAttempt = { kind: "tcp", host: "10.0.0.1", port: PROXY_PORT };
 
-test("off: nothing gets out by any door, not one packet", async () => {
+test("lets no packet out in mode off, on any path", async () => {
   await serveInside(b.netnsPath);
-  const doors = [...shutDoors(), ...OUTSIDE, PROXY];
-  const results = await probe(a.netnsPath, doors);
+  const attempts = [...closedPaths(), ...OUTSIDE, PROXY];
+  const results = await probe(a.netnsPath, attempts);
   expect(results.filter((result) => "answered" in result)).toEqual([]);
   expect(await internet.seen()).toEqual([]);
 });
 
-test("restricted: the proxy answers, and nothing gets out by any other door, not one packet", async () => {
+test("lets packets out to the proxy only in mode restricted", async () => {
   await serveInside(b.netnsPath);
   await network.setMode(0, "restricted");
-  const results = await probe(a.netnsPath, [PROXY, ...shutDoors(), ...OUTSIDE]);
+  const results = await probe(a.netnsPath, [PROXY, ...closedPaths(), ...OUTSIDE]);
   expect(results[0]).toEqual({ answered: "the egress proxy" });
   expect(results.slice(1).filter((result) => "answered" in result)).toEqual([]);
   expect(await internet.seen()).toEqual([]);
 });
 
-test("restricted: the resolver beside the proxy answers by UDP, and neither is reached by the ports it listens on", async () => {
+test("serves the resolver of mode restricted over UDP, and hides the real ports of resolver and proxy", async () => {
   await network.setMode(0, "restricted");
   const { proxyPort, dnsPort } = egress.ports;
-  const doors: ProbeDoor[] = [
+  const attempts: ProbeAttempt[] = [
     { kind: "dns", server: "10.0.0.1", name: "web.test" },
     { kind: "tcp", host: "10.0.0.1", port: 53 },
     { kind: "tcp", host: "10.0.0.1", port: proxyPort },
     { kind: "udp", host: "10.0.0.1", port: dnsPort },
   ];
-  expect(await probe(a.netnsPath, doors)).toEqual([{ refused: "EREFUSED" }, REFUSED, REFUSED, REFUSED]);
+  expect(await probe(a.netnsPath, attempts)).toEqual([{ refused: "EREFUSED" }, REFUSED, REFUSED, REFUSED]);
   expect(egress.machineAt(a.address)).toBe("machine-0");
   expect(egress.machineAt("198.51.100.1")).toBeUndefined();
 });
 
-test("restricted: a flood of connections is turned away before it reaches the proxy, and hinders no other machine", async () => {
+test("drops a flood of connections before it reaches the proxy, without harm to other machines", async () => {
   await network.setMode(0, "restricted");
   await network.setMode(1, "restricted");
   const flood = await probe(
@@ -205,7 +208,7 @@ test("restricted: a flood of connections is turned away before it reaches the pr
   await expect.poll(() => probe(a.netnsPath, [PROXY])).toEqual([{ answered: "the egress proxy" }]);
 });
 
-test("the proxy is told when a machine leaves restricted, and what it refused is counted with the rest", async () => {
+test("informs the proxy when a machine leaves mode restricted, and counts its refusals with the others", async () => {
   await network.setMode(0, "restricted");
   egress.shutAddresses.splice(0);
   await network.setMode(1, "open");
@@ -218,7 +221,7 @@ test("the proxy is told when a machine leaves restricted, and what it refused is
   expect(egress.shutAddresses).toEqual([a.address]);
 });
 
-test("open: the internet and its names are reached; hosts, machines, metadata and private ranges are not", async () => {
+test("reaches the internet and its names in mode open, but no hosts, machines, metadata or private ranges", async () => {
   await serveInside(b.netnsPath);
   await network.setMode(0, "open");
   const outside = await probe(a.netnsPath, OUTSIDE);
@@ -229,23 +232,23 @@ test("open: the internet and its names are reached; hosts, machines, metadata an
   expect(new Set(seen.map(({ source }) => source))).toEqual(new Set([UPLINK_ADDRESS]));
 
   await internet.forget();
-  const shut = await probe(a.netnsPath, [...shutDoors(), PROXY]);
+  const shut = await probe(a.netnsPath, [...closedPaths(), PROXY]);
   expect(shut.filter((result) => "answered" in result)).toEqual([]);
   expect(await internet.seen()).toEqual([]);
 });
 
-test("open: counts DNS questions against a limit of the machine, in the kernel", async () => {
-  const limited = async (): Promise<string> =>
+test("counts DNS questions in mode open against a limit of the machine, in the kernel", async () => {
+  const listLimits = async (): Promise<string> =>
     (await run(["nft", "list", "set", "inet", instanceNames(INSTANCE).table, "open_questions"])).stdout;
   await network.setMode(0, "open");
   await network.setMode(1, "open");
-  const question: ProbeDoor = { kind: "dns", server: "10.0.0.1", name: "web.test" };
+  const question: ProbeAttempt = { kind: "dns", server: "10.0.0.1", name: "web.test" };
   expect(await probe(a.netnsPath, [question])).toEqual([{ answered: WEB_ADDRESS }]);
-  expect(await limited()).toContain(`${a.address} limit rate over 500/second burst 1000 packets`);
-  expect(await limited()).not.toContain(b.address);
+  expect(await listLimits()).toContain(`${a.address} limit rate over 500/second burst 1000 packets`);
+  expect(await listLimits()).not.toContain(b.address);
 });
 
-test("open: a name that points at a private address resolves and opens nothing (DNS rebinding)", async () => {
+test("resolves a name with a private address in mode open, and blocks the address (DNS rebinding)", async () => {
   await network.setMode(0, "open");
   const names = await probe(a.netnsPath, [
     { kind: "dns", server: "10.0.0.1", name: "metadata.test" },
@@ -253,60 +256,60 @@ test("open: a name that points at a private address resolves and opens nothing (
   ]);
   expect(names).toEqual([{ answered: METADATA_ADDRESS }, { answered: "10.66.0.1" }]);
   await internet.forget();
-  const doors = names.map(
+  const attempts = names.map(
     (name) => ({ kind: "tcp", host: Object.values(name)[0]!, port: HTTP_PORT }) as const,
   );
-  expect(await probe(a.netnsPath, doors)).toEqual([REFUSED, REFUSED]);
+  expect(await probe(a.netnsPath, attempts)).toEqual([REFUSED, REFUSED]);
   expect(await internet.seen()).toEqual([]);
 });
 
-test("a refusal is heard at once, for UDP too: programs inside do not wait for a timeout", async () => {
-  const doors: ProbeDoor[] = [
+test("refuses at once, also over UDP, so that programs inside do not wait for a timeout", async () => {
+  const attempts: ProbeAttempt[] = [
     { kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT },
     { kind: "tcp", host: "10.0.0.1", port: PROXY_PORT },
     { kind: "udp", host: WEB_ADDRESS, port: ECHO_PORT },
     { kind: "udp", host: "10.0.0.1", port: 53 },
   ];
-  // The kernel sends one address at most one ICMP refusal a second on average (icmp_ratelimit), and the tests before
-  // this one may have used up what it had saved.
+  // The kernel sends one address at most one ICMP refusal a second on average (icmp_ratelimit), and earlier
+  // tests may have used up the burst.
   await sleep(2500);
-  expect(await probe(a.netnsPath, doors)).toEqual([REFUSED, REFUSED, REFUSED, REFUSED]);
+  expect(await probe(a.netnsPath, attempts)).toEqual([REFUSED, REFUSED, REFUSED, REFUSED]);
 });
 
-test("a spoofed source address never leaves, whoever's it is", async () => {
+test("drops every spoofed source address", async () => {
   await network.setMode(0, "open");
   await network.setMode(1, "open");
   const spoofed = [b.address, a.address, UPLINK_ADDRESS, "198.51.100.99"];
   const batch = spoofed.map((address) => `addr add ${address}/32 dev eth0\n`).join("");
   await run(["nsenter", `--net=${a.netnsPath}`, "ip", "-batch", "-"], { stdin: batch });
-  const doors = spoofed.flatMap((source): ProbeDoor[] => [
+  const attempts = spoofed.flatMap((source): ProbeAttempt[] => [
     { kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT, source },
     { kind: "udp", host: WEB_ADDRESS, port: ECHO_PORT, source },
   ]);
-  const results = await probe(a.netnsPath, doors);
-  expect(results).toEqual(doors.map(() => ({ refused: "silence" })));
+  const results = await probe(a.netnsPath, attempts);
+  expect(results).toEqual(attempts.map(() => ({ refused: "silence" })));
   expect(await internet.seen()).toEqual([]);
 });
 
-test("IPv6 does not exist, in any mode: neither the internet's nor the host's", async () => {
+test("has no IPv6 in any mode, neither of the internet nor of the host", async () => {
   const batch = `addr add 2001:db8:99::2/64 dev eth0 nodad
 neigh add 2001:db8:99::1 lladdr 02:00:0a:00:00:01 dev eth0
 route add default via 2001:db8:99::1 dev eth0
 `;
   await run(["nsenter", `--net=${a.netnsPath}`, "ip", "-6", "-batch", "-"], { stdin: batch });
-  const doors: ProbeDoor[] = [
+  const attempts: ProbeAttempt[] = [
     { kind: "tcp", host: WEB_ADDRESS_V6, port: HTTP_PORT },
     { kind: "udp", host: WEB_ADDRESS_V6, port: ECHO_PORT },
     { kind: "tcp", host: UPLINK_ADDRESS_V6, port: HOST_SERVICE_PORT },
   ];
   for (const mode of ["off", "restricted", "open"] as const) {
     await network.setMode(0, mode);
-    expect((await probe(a.netnsPath, doors)).filter((result) => "answered" in result)).toEqual([]);
+    expect((await probe(a.netnsPath, attempts)).filter((result) => "answered" in result)).toEqual([]);
   }
   expect(await internet.seenV6()).toBe(0);
 });
 
-test("the host reaches a port inside in every mode, and a connection outlives a change of mode", async () => {
+test("connects from the host to a port inside in every mode, and keeps a connection across a change of mode", async () => {
   await serveInside(a.netnsPath);
   const connect = async () => {
     const socket = net.connect(MACHINE_SERVICE_PORT, a.address);
@@ -322,7 +325,7 @@ test("the host reaches a port inside in every mode, and a connection outlives a 
   expect(first.socket.destroyed).toBe(false);
 });
 
-test("nobody outside reaches a machine, though the host forwards for it", async () => {
+test("blocks connections from outside, though the host forwards for the machine", async () => {
   await serveInside(a.netnsPath);
   await network.setMode(0, "open");
   await run([
@@ -335,15 +338,15 @@ test("nobody outside reaches a machine, though the host forwards for it", async 
     "via",
     UPLINK_ADDRESS,
   ]);
-  const doors: ProbeDoor[] = [
+  const attempts: ProbeAttempt[] = [
     { kind: "tcp", host: a.address, port: MACHINE_SERVICE_PORT },
     { kind: "tcp", host: network.gateway, port: PROXY_PORT },
   ];
-  const results = await probe(internet.netnsPath, doors);
+  const results = await probe(internet.netnsPath, attempts);
   expect(results).toEqual([{ refused: "silence" }, { refused: "silence" }]);
 });
 
-test("shutting a machine ends the connections it has, and opening it again does not revive them", async () => {
+test("ends the connections of a machine that is shut, and does not revive them when it opens again", async () => {
   await network.setMode(0, "open");
   const script = `const s = require("net").connect(${ECHO_PORT}, "${WEB_ADDRESS}");
     s.on("data", (d) => console.log(String(d))); s.on("error", (e) => console.log(e.code)); s.on("connect", () => s.write("one"));
@@ -360,7 +363,7 @@ test("shutting a machine ends the connections it has, and opening it again does 
   expect(await next()).toBe("ECONNRESET");
 });
 
-test("what is refused is counted for the machine that tried, and begins anew with the next tenant", async () => {
+test("counts refusals for the machine that caused them, and restarts at zero for the next tenant", async () => {
   await probe(a.netnsPath, [{ kind: "tcp", host: METADATA_ADDRESS, port: HTTP_PORT }]);
   expect(await network.deniedCount(0)).toBe(1);
   expect(await network.deniedCount(1)).toBe(0);
@@ -369,7 +372,7 @@ test("what is refused is counted for the machine that tried, and begins anew wit
   expect(await network.deniedCount(0)).toBe(0);
 });
 
-test("a server that comes back finds slots and modes, machines stay connected, and strays are swept", async () => {
+test("finds slots and modes after a restart, keeps machines connected, and sweeps leftovers", async () => {
   await network.attach(2, "restricted");
   await network.setMode(0, "open");
   await network.close();
@@ -377,15 +380,15 @@ test("a server that comes back finds slots and modes, machines stay connected, a
   await network.open();
   expect(network.list()).toEqual([0, 1, 2]);
   expect([0, 1, 2].map((slot) => network.mode(slot))).toEqual(["open", "off", "restricted"]);
-  const doors: ProbeDoor[] = [{ kind: "dns", server: "10.0.0.1", name: "web.test" }, PROXY];
-  expect(await probe(a.netnsPath, doors)).toEqual([{ answered: WEB_ADDRESS }, REFUSED]);
+  const attempts: ProbeAttempt[] = [{ kind: "dns", server: "10.0.0.1", name: "web.test" }, PROXY];
+  expect(await probe(a.netnsPath, attempts)).toEqual([{ answered: WEB_ADDRESS }, REFUSED]);
   await network.sweep(new Set([0]));
   expect(network.list()).toEqual([0]);
   await network.setMode(0, "off");
-  expect(await probe(a.netnsPath, doors)).toEqual([REFUSED, REFUSED]);
+  expect(await probe(a.netnsPath, attempts)).toEqual([REFUSED, REFUSED]);
 });
 
-test("half a slot, as a killed server leaves it, is removed at the next start", async () => {
+test("removes half a slot of a killed server at the next start", async () => {
   await network.close();
   await run(["ip", "link", "del", `kv${INSTANCE}-1`]);
   await run(["ip", "netns", "add", `kv${INSTANCE}-7`]);
@@ -397,14 +400,14 @@ test("half a slot, as a killed server leaves it, is removed at the next start", 
   expect(existsSync(`/run/netns/kv${INSTANCE}-7`)).toBe(false);
 });
 
-test("a second server on the host has tables and addresses of its own and disturbs nobody", async () => {
+test("runs a second server on the host with its own tables and addresses", async () => {
   const other = new HostNetwork(options({ instance: OTHER_INSTANCE }));
   await other.open();
   cleanups.push(() => other.close({ removeAll: true }));
   const c = await other.attach(0, "open");
   await network.setMode(0, "open");
   await serveInside(a.netnsPath);
-  const reach: ProbeDoor = { kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT };
+  const reach: ProbeAttempt = { kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT };
   const results = await probe(c.netnsPath, [
     reach,
     { kind: "tcp", host: a.address, port: MACHINE_SERVICE_PORT },
@@ -417,7 +420,7 @@ test("a second server on the host has tables and addresses of its own and distur
   ]);
 });
 
-test("an uplink other than the one that is set lets nobody out", async () => {
+test("lets no packet out through an interface other than the configured uplink", async () => {
   await network.close();
   network = new HostNetwork(options({ uplink: "lo" }));
   await network.open();
@@ -429,7 +432,7 @@ test("an uplink other than the one that is set lets nobody out", async () => {
   await network.open();
 });
 
-test("a burst of machines comes up and goes at once, and nothing of them is left", async () => {
+test("starts and ends a burst of machines at once, and leaves nothing of them", async () => {
   const slots = Array.from({ length: 30 }, (_, index) => 100 + index);
   await Promise.all(slots.map((slot) => network.attach(slot, "open")));
   expect(network.list().length).toBe(32);
@@ -441,27 +444,27 @@ test("a burst of machines comes up and goes at once, and nothing of them is left
   expect(left.length).toBeLessThanOrEqual(18);
 });
 
-test("rules that a firewall's restart swept away are put back as they were", async () => {
+test("restores the rules after a restart of a firewall flushed them", async () => {
   await network.setMode(0, "open");
   const tables = `delete table inet kontor${INSTANCE}\ndelete table netdev kontor${INSTANCE}\n`;
   await run(["nft", "-f", "-"], { stdin: tables });
   await network.refresh();
-  const doors: ProbeDoor[] = [
+  const attempts: ProbeAttempt[] = [
     { kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT },
     { kind: "dns", server: "10.0.0.1", name: "web.test" },
     { kind: "tcp", host: METADATA_ADDRESS, port: HTTP_PORT },
   ];
-  expect(await probe(a.netnsPath, doors)).toEqual([
+  expect(await probe(a.netnsPath, attempts)).toEqual([
     { answered: expect.stringContaining("200 OK") as string },
     { answered: WEB_ADDRESS },
     REFUSED,
   ]);
-  expect(await probe(b.netnsPath, doors.slice(0, 1))).toEqual([REFUSED]);
+  expect(await probe(b.netnsPath, attempts.slice(0, 1))).toEqual([REFUSED]);
   await network.setMode(0, "off");
-  expect(await probe(a.netnsPath, doors.slice(0, 1))).toEqual([REFUSED]);
+  expect(await probe(a.netnsPath, attempts.slice(0, 1))).toEqual([REFUSED]);
 });
 
-test("removing all leaves no table, namespace, interface or address of the instance", async () => {
+test("removes every table, namespace, interface and address of the instance", async () => {
   const gone = new HostNetwork(options({ instance: OTHER_INSTANCE }));
   await gone.open();
   cleanups.push(() => gone.close({ removeAll: true }));
@@ -475,7 +478,7 @@ test("removing all leaves no table, namespace, interface or address of the insta
   expect((await run(["ip", "netns"])).stdout).not.toContain(`kv${OTHER_INSTANCE}-`);
 });
 
-test("a slot in use is not given twice, and an unknown one has no mode", async () => {
+test("rejects a slot in use, and a mode for an unknown one", async () => {
   await expect(network.attach(0, "open")).rejects.toMatchObject({ kind: "already_exists" });
   expect(network.mode(0)).toBe("off");
   await expect(network.setMode(9, "open")).rejects.toMatchObject({ kind: "not_found" });

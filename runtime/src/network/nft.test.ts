@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { Nft } from "./nft.ts";
 
-test("transactions never overlap, and what waits is joined into one", async () => {
+test("never overlaps transactions, and joins waiting texts into one", async () => {
   const done: string[] = [];
   let running = 0;
   const nft = new Nft(async (text) => {
@@ -14,7 +14,7 @@ test("transactions never overlap, and what waits is joined into one", async () =
   expect(done).toEqual(["a\n", "b\nc\n"]);
 });
 
-test("a text that fails rejects its own caller and nobody else", async () => {
+test("rejects only the caller of a text that fails", async () => {
   const done: string[] = [];
   const nft = new Nft(async (text) => {
     if (text.includes("bad")) throw new Error("syntax error");

@@ -1,11 +1,12 @@
 /**
- * The one place that runs `nft`. Transactions of one process go one after the other: two at once make each other start
- * over (the kernel's ruleset has a generation) and, with dozens of them, never end (measured: none of 72 within 20 s).
- * What is asked for while one runs is joined into the next, so a burst of machines costs a few transactions.
+ * The only caller of `nft`. Transactions of one process run one after the other: two at once make each other
+ * restart (the kernel's ruleset has a generation), and dozens of them never end (measured: none of 72 within
+ * 20 s). Texts that arrive during a transaction are joined into the next, so a burst of machines costs a few
+ * transactions.
  */
 import { run } from "../exec.ts";
 
-/** One transaction takes 3 ms, 15 to 20 with a deletion in it (the kernel waits for its readers). */
+/** A transaction takes 3 ms, or 15 to 20 with a deletion (the kernel waits for its readers). */
 const TIMEOUT_MS = 20_000;
 
 interface Waiting {
@@ -23,7 +24,7 @@ export class Nft {
     this.#execute = execute;
   }
 
-  /** Settles when the rules are in force. A text that fails changes nothing, and does not keep others from passing. */
+  /** Resolves when the rules are in force. A text that fails changes nothing, and does not block others. */
   apply(text: string): Promise<void> {
     if (text === "") return Promise.resolve();
     return new Promise((resolve, reject) => {

@@ -7,14 +7,14 @@ const SERVES = { name: "db.shop.internal", address: serviceAddress(0), ports: [5
 const check = (privateNetwork?: PrivateNetwork) => () =>
   checkPrivateNetwork(privateNetwork === undefined ? {} : { privateNetwork });
 
-test("a machine has no group, or one, and may serve in it", () => {
+test("accepts a machine without a group, in one, and with a service", () => {
   expect(check()).not.toThrow();
   expect(check({ group: "7f2c1b7e-0000-4000-8000-000000000000" })).not.toThrow();
   expect(check({ group: "a", serves: SERVES })).not.toThrow();
   expect(check({ group: "a", serves: { ...SERVES, address: serviceAddress(MAX_SLOT) } })).not.toThrow();
 });
 
-test("what rules and names could not bear is refused, and the field is named", () => {
+test("rejects values that rules or names do not allow, and names the field", () => {
   const serving = (change: Partial<typeof SERVES>) => check({ group: "a", serves: { ...SERVES, ...change } });
   for (const group of ["", "a".repeat(65), "a b", 'a" }'])
     expect(check({ group })).toThrow("privateNetwork.group");

@@ -1,18 +1,18 @@
 /**
- * What a machine asks over one TCP connection: messages with their length before them (RFC 1035 §4.2.2), of which each
- * is looked at whole before any byte of it goes on. Holds one message, of at most 64 KiB.
+ * DNS questions over one TCP connection: messages with their length before them (RFC 1035 §4.2.2). Each is
+ * checked whole before any byte of it is forwarded. Holds one message of at most 64 KiB.
  */
 import { Transform, type TransformCallback } from "node:stream";
 
 const LENGTH_BYTES = 2;
 
-/** Emits `kind` before the first output: `own` where that is answers of ours, `passed` where it is what was asked. */
+/** Emits `kind` before the first output: `own` for local answers, `passed` for forwarded questions. */
 export class QuestionStream extends Transform {
   readonly #answer: (message: Buffer) => Buffer | undefined;
   #rest: Buffer = Buffer.alloc(0);
   #kind: "own" | "passed" | undefined;
 
-  /** `answer` says what is answered here; a message it has nothing for is passed on. */
+  /** `answer` returns a local answer; a message without one is forwarded. */
   constructor(answer: (message: Buffer) => Buffer | undefined) {
     super();
     this.#answer = answer;
@@ -25,7 +25,7 @@ export class QuestionStream extends Transform {
       const kind = answer === undefined ? "passed" : "own";
       if (this.#kind === undefined) this.emit("kind", (this.#kind = kind));
       if (kind !== this.#kind) return done(new Error("questions of both kinds on one connection"));
-      this.push(framed(answer ?? message));
+      this.push(addLength(answer ?? message));
     }
     done();
   }
@@ -40,7 +40,7 @@ export class QuestionStream extends Transform {
   }
 }
 
-function framed(message: Buffer): Buffer {
+function addLength(message: Buffer): Buffer {
   const length = Buffer.alloc(LENGTH_BYTES);
   length.writeUInt16BE(message.length);
   return Buffer.concat([length, message]);

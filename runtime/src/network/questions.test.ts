@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { answerInternal, parseQuestion } from "./questions.ts";
 
-/** A query for a name's record of this type. */
+/** A query for a record of this type of the name. */
 function query(name: string, type = 1): Buffer {
   const labels = name.split(".").flatMap((label) => [Buffer.from([label.length]), Buffer.from(label)]);
   const header = Buffer.from("abcd01000001000000000000", "hex");
@@ -13,7 +13,7 @@ const answerTo = (message: Buffer, address?: string) => {
   return answerInternal(message, question, address);
 };
 
-test("a question's name is read in lower case, and whether it is one of ours", () => {
+test("reads a question's name in lower case, and detects names below .internal", () => {
   expect(parseQuestion(query("Db.Shop.INTERNAL"))).toMatchObject({
     name: "db.shop.internal",
     isInternal: true,
@@ -24,19 +24,19 @@ test("a question's name is read in lower case, and whether it is one of ours", (
   }
 });
 
-test("what asks for another kind of record hears that there is none, and that the name is known", () => {
+test("returns no record for another type, without reporting the name as unknown", () => {
   const aaaa = answerTo(query("db.internal", 28), "198.19.0.1");
   expect(aaaa.subarray(2, 8).toString("hex")).toBe("858000010000");
   expect(aaaa.length).toBe(query("db.internal").length);
 });
 
-test("records that follow the question are not sent back", () => {
+test("does not send back the records that follow a question", () => {
   const withOptions = Buffer.concat([query("db.internal"), Buffer.from("0000291000000000000000", "hex")]);
   withOptions.writeUInt16BE(1, 10);
   expect(answerTo(withOptions, "198.19.0.1")).toEqual(answerTo(query("db.internal"), "198.19.0.1"));
 });
 
-test("no cut or lying message is read past its end", () => {
+test("reads no truncated or false message past its end", () => {
   const whole = query("db.shop.internal");
   for (let length = 0; length < whole.length; length += 1) {
     expect(parseQuestion(whole.subarray(0, length))).toBeUndefined();

@@ -1,4 +1,4 @@
-/** As much of DNS as answering for a zone of our own takes (RFC 1035 §4), pure. */
+/** The parts of DNS that answering for a local zone needs (RFC 1035 §4). Pure. */
 
 export const HEADER_BYTES = 12;
 const RESPONSE_BIT = 0x80;
@@ -7,7 +7,7 @@ const RECURSION_WANTED_BIT = 0x01;
 const RECURSION_AVAILABLE_BIT = 0x80;
 const TYPE_A = 1;
 const CLASS_IN = 1;
-/** A program that keeps a name longer than this would go on with one that was given away. */
+/** A program that caches a name for longer would use an address that another service has by then. */
 const TTL_SECONDS = 5;
 const MAX_NAME_BYTES = 255;
 
@@ -17,12 +17,12 @@ const NO_SUCH_NAME = 3;
 export const REFUSED = 5;
 
 export interface Question {
-  /** In lower case, without the last dot. */
+  /** In lower case, without the final dot. */
   name: string;
   isInternal: boolean;
-  /** For an address of four bytes. */
+  /** True for an IPv4 address record. */
   isForAddress: boolean;
-  /** Where it ends in its message. */
+  /** Offset of the question's end in the message. */
   end: number;
 }
 
@@ -30,14 +30,14 @@ export function isResponse(message: Buffer): boolean {
   return ((message[2] ?? 0) & RESPONSE_BIT) !== 0;
 }
 
-/** The one question of an ordinary query; undefined for everything else. */
+/** Parses the one question of an ordinary query. Undefined for everything else. */
 export function parseQuestion(message: Buffer): Question | undefined {
   const isQuery = message.length >= HEADER_BYTES && ((message[2] ?? 0) & 0xf8) === 0;
   if (!isQuery || message.readUInt16BE(4) !== 1) return undefined;
   const labels: string[] = [];
   let at = HEADER_BYTES;
   for (let length = message[at]; length !== 0; length = message[at]) {
-    // Past 63 it is no length but a pointer, and there is nothing before a first name to point at.
+    // A value above 63 is a pointer, not a length, and the first name of a message has nothing to point at.
     if (length === undefined || length > 63 || at - HEADER_BYTES > MAX_NAME_BYTES) return undefined;
     labels.push(message.toString("latin1", at + 1, at + 1 + length).toLowerCase());
     at += 1 + length;
@@ -52,7 +52,9 @@ export function parseQuestion(message: Buffer): Question | undefined {
   };
 }
 
-/** To a question for a name of ours: its address, nothing where another kind of record is asked for, or no such name. */
+/**
+ * Answers a question for a local name: its address, an empty answer for another record type, or no such name.
+ */
 export function answerInternal(message: Buffer, question: Question, address: string | undefined): Buffer {
   const isAnswered = address !== undefined && question.isForAddress;
   const header = Buffer.alloc(HEADER_BYTES);
@@ -63,20 +65,20 @@ export function answerInternal(message: Buffer, question: Question, address: str
   header.writeUInt16BE(isAnswered ? 1 : 0, 6);
   return Buffer.concat([
     header,
-    // As it was asked, also in its letters' case: that is how a resolver knows its own question.
+    // Copied with its letter case: a resolver recognises its own question by it.
     message.subarray(HEADER_BYTES, question.end),
     ...(isAnswered ? [addressRecord(address)] : []),
   ]);
 }
 
-/** Of the name the question is for, by a pointer to it. */
+/** Address record of the question's name, which it references by a pointer. */
 function addressRecord(address: string): Buffer {
   const record = Buffer.from("c00c00010001000000000004", "hex");
   record.writeUInt32BE(TTL_SECONDS, 6);
   return Buffer.concat([record, Buffer.from(address.split(".").map(Number))]);
 }
 
-/** The question sent back with an error in it: a resolver inside gives up at once and does not wait. */
+/** Returns the question with an error code: a resolver inside gives up at once instead of waiting. */
 export function errorAnswer(message: Buffer, code: number): Buffer {
   const answer = Buffer.from(message);
   answer[2] = (answer[2] ?? 0) | RESPONSE_BIT;

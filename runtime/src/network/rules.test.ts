@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
-import { changeDoor, instanceTables, removeInstanceTables, resetDenied, setUplink } from "./rules.ts";
+import { changeAccess, instanceTables, removeInstanceTables, resetDenied, setUplink } from "./rules.ts";
 
-test("an instance's tables: asked of every packet, machines only through the uplink, never into a refused range", () => {
+test("checks every packet in an instance's tables, and lets machines out through the uplink only", () => {
   const egress = { proxyPort: 4128, dnsPort: 4054 };
   expect(instanceTables({ instance: 61, proxyPort: 3128, dnsPort: 4053, egress }))
     .toBe(`add table inet kontor61
@@ -109,25 +109,25 @@ add table netdev kontor61
 `);
 });
 
-test("without an egress proxy restricted machines reach nothing: no rule speaks of them", () => {
+test("has no rules for restricted machines without an egress proxy", () => {
   const rules = instanceTables({ instance: 61, proxyPort: 3128, dnsPort: 4053, egress: null });
   expect(rules).not.toContain("@restricted");
 });
 
-test("a change of mode is one transaction that touches only this machine", () => {
+test("changes a mode in one transaction that touches only this machine", () => {
   const open = { mode: "open", tenancy: 77 } as const;
-  expect(changeDoor(0, 300, { mode: "off" }, open)).toBe(
+  expect(changeAccess(0, 300, { mode: "off" }, open)).toBe(
     "add element inet kontor0 tenancy { 100.64.1.45 : 77 }\nadd element inet kontor0 open { 100.64.1.45 . 77 }\n",
   );
-  expect(changeDoor(0, 300, open, { mode: "restricted" })).toBe(
+  expect(changeAccess(0, 300, open, { mode: "restricted" })).toBe(
     "add element inet kontor0 tenancy { 100.64.1.45 : 77 }\ndelete element inet kontor0 tenancy { 100.64.1.45 : 77 }\n" +
       "add element inet kontor0 open { 100.64.1.45 . 77 }\ndelete element inet kontor0 open { 100.64.1.45 . 77 }\n" +
       "add element inet kontor0 restricted { 100.64.1.45 }\n",
   );
-  expect(changeDoor(0, 300, { mode: "off" }, { mode: "off" })).toBe("");
+  expect(changeAccess(0, 300, { mode: "off" }, { mode: "off" })).toBe("");
 });
 
-test("what is taken away is added first, so that taking it away twice is no error", () => {
+test("adds each element before its deletion, so that a second deletion is no error", () => {
   expect(removeInstanceTables(3)).toBe(
     "add table inet kontor3\ndelete table inet kontor3\nadd table netdev kontor3\ndelete table netdev kontor3\n",
   );
@@ -136,7 +136,7 @@ test("what is taken away is added first, so that taking it away twice is no erro
   );
 });
 
-test("without an uplink the set is empty and nobody leaves", () => {
+test("lets no machine out without an uplink", () => {
   expect(setUplink(3, null)).toBe("flush set inet kontor3 uplink\n");
   expect(setUplink(3, "eth0")).toBe(
     'flush set inet kontor3 uplink\nadd element inet kontor3 uplink { "eth0" }\n',

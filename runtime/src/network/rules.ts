@@ -1,22 +1,25 @@
 /**
- * The nft text of the machines' network, pure. An instance has two tables:
+ * The nft text of the machines' network. Pure. An instance has two tables:
  *
- * - family `inet`: who may go where. A machine's mode is membership in a set, so changing it is one small transaction,
- *   and every packet is asked, not only a connection's first: what was open is shut at once.
- * - family `netdev`: two chains per slot (slot-rules.ts). What does not come from 10.0.0.2 never gets in, IPv6 included.
- *   One table for all slots: nft 1.0.6 pays 0.2 ms for every table there is, whatever it is asked (18 ms at 72).
+ * - family `inet`: decides which destinations a machine reaches. A machine's mode is membership in a set, so
+ *   a change is one small transaction. Every packet is checked, not only a connection's first, so open
+ *   connections end at once.
+ * - family `netdev`: two chains per slot (slot-rules.ts). Packets from another source than 10.0.0.2 never
+ *   enter, IPv6 included. All slots share one table: nft 1.0.6 needs 0.2 ms for every existing table, at any
+ *   command (18 ms at 72).
  *
- * nft 1.0.6 pitfalls kept out of here: `rt`, `fwd`, `redirect`, `masquerade` are no names for tables or chains, and a
+ * nft 1.0.6 pitfalls avoided here: `rt`, `fwd`, `redirect`, `masquerade` cannot name tables or chains, and a
  * rule before `}` on one line needs a `;`.
  */
 import type { NetworkMode } from "../driver.ts";
 import { instanceNames, SERVICE_RANGE, slotNames, type InstanceNames } from "./addresses.ts";
 
 /**
- * Where an open machine may not go: RFC 6890's special ranges, hosts' private ones, other machines (100.64.0.0/10) and
- * every cloud's metadata service (169.254.169.254). Addresses of the host itself are refused in the input chain,
- * whatever they are. TEST-NET-2 and 3 lead nowhere on the internet and are left out: tests play the internet with the
- * first, and networks that put a mirror in front of package archives give it an address of the second.
+ * Destinations closed to open machines: RFC 6890's special ranges, private ranges of hosts, other machines
+ * (100.64.0.0/10) and the metadata service of every cloud (169.254.169.254). The input chain refuses the
+ * host's own addresses, whatever they are. TEST-NET-2 and 3 are left out, because they lead nowhere on the
+ * internet. Tests use the first as their internet, and networks with a mirror of package archives give it an
+ * address of the second.
  */
 export const REFUSED_RANGES = [
   "0.0.0.0/8",
@@ -34,15 +37,16 @@ export const REFUSED_RANGES = [
 ] as const;
 
 /**
- * Connections to the outside and to other machines one machine may have at once. The host's connection table is one for all (262,144 entries
- * on a usual host) and a full one stops the host itself.
+ * Limit of one machine's concurrent connections to the outside and to other machines. The host has one
+ * connection table for all (262,144 entries on a usual host), and a full table stops the host itself.
  */
 const MAX_FLOWS = 4096;
 
 /**
- * Limits of one machine towards the egress proxy, its resolver and the DNS forwarder, which run in the server's own
- * process: the kernel drops a flood before it costs the server anything. npm, the busiest of installers, opens some
- * fifty connections at once. An open machine may resolve more names: crawlers do, and nothing else slows them.
+ * Limits of one machine towards the egress proxy, its resolver and the DNS forwarder, which run in the
+ * server's process: the kernel drops a flood before it costs the server anything. npm, the busiest installer,
+ * opens some fifty connections at once. An open machine may resolve more names, because crawlers do, and
+ * nothing else slows them.
  */
 const MAX_NEW_CONNECTIONS = "100/second burst 200 packets";
 const MAX_QUESTIONS = "200/second burst 200 packets";
@@ -50,26 +54,30 @@ const MAX_OPEN_QUESTIONS = "500/second burst 1000 packets";
 
 export interface InstanceRules {
   instance: number;
-  /** The egress proxy's port as machines know it, at 10.0.0.1. */
+  /** Port of the egress proxy for machines, at 10.0.0.1. */
   proxyPort: number;
-  /** Where the DNS forwarder listens on the gateway address. */
+  /** Port of the DNS forwarder on the gateway address. */
   dnsPort: number;
-  /** Where what serves restricted machines listens there; null: they reach nothing. */
+  /**
+   * Ports of the services for restricted machines, on the gateway address. Null: these machines reach
+   * nothing.
+   */
   egress: { proxyPort: number; dnsPort: number } | null;
 }
 
 /**
- * Declares the instance's tables. `flush table` removes rules but keeps what the sets hold, so a server that comes back
- * puts its rules in place, in one transaction, around machines that run.
+ * Declares the instance's tables. `flush table` removes rules but keeps the sets' elements, so a restarted
+ * server replaces its rules in one transaction, around running machines.
  *
- * Refusals are a reset, and `port-unreachable` for all but TCP: of ICMP's reasons gVisor's stack tells a program only
- * that one and the unreachable net or host (`admin-prohibited` left a resolver inside waiting for 8 s).
+ * A refusal is a reset, or `port-unreachable` for protocols other than TCP. gVisor's stack reports only this
+ * ICMP reason and the unreachable net or host to a program (`admin-prohibited` left a resolver inside waiting
+ * for 8 s).
  *
- * A connection between machines bears the number of the group that whoever opened it was in (`groups`), and each of its
- * packets is asked three things: is that machine in this group still (`members`), is the address it was sent to served
- * in it, and by this very machine (`served`). So neither a slot's next machine nor a service's next one inherits a
- * packet of what was before, whatever the host's NAT remembers. What nobody serves is refused before it is routed,
- * whether the host has a way there or not.
+ * A connection between machines is marked with the number of the client's group (`groups`). Each of its
+ * packets is checked three times. Is the client still in this group (`members`)? Is the destination address
+ * served in the group, and by this very machine (`served`)? So neither a slot's next machine nor a service's
+ * next one receives a packet of an earlier connection, whatever the host's NAT remembers. An address without
+ * a server is refused before routing, whether the host has a route to it or not.
  */
 export function instanceTables({ instance, proxyPort, dnsPort, egress }: InstanceRules): string {
   const { table, interfacePrefix, gateway, range } = instanceNames(instance);
@@ -179,8 +187,8 @@ add table netdev ${table}
 const NO_EGRESS = { redirects: "", accepts: "" };
 
 /**
- * The ports machines know lead to those the listeners have: these are free ones, so a proxy of the host's own on the
- * usual port is in nobody's way and within no machine's reach.
+ * Redirects the ports that machines use to the listeners' ports, which are free ones. So a proxy of the host
+ * itself on the usual port stays undisturbed, and no machine reaches it.
  */
 function egressRules(
   interfaces: string,
@@ -200,7 +208,7 @@ function egressRules(
   };
 }
 
-/** Takes all of the instance away; made first, so that it works where there is nothing. */
+/** Removes both tables of the instance. They are added first, so that this works if they are missing. */
 export function removeInstanceTables(instance: number): string {
   const { table } = instanceNames(instance);
   return ["inet", "netdev"]
@@ -208,7 +216,7 @@ export function removeInstanceTables(instance: number): string {
     .join("");
 }
 
-/** Machines leave through this interface and no other; null: through none. */
+/** Lets machines out through this interface alone. Null: through none. */
 export function setUplink(instance: number, uplink: string | null): string {
   const { table } = instanceNames(instance);
   const add = uplink === null ? "" : `add element inet ${table} uplink { "${uplink}" }\n`;
@@ -216,17 +224,21 @@ export function setUplink(instance: number, uplink: string | null): string {
 }
 
 /**
- * What a machine's membership in the sets says. The tenancy is a number drawn anew each time a slot becomes open; it
- * marks the connections made since. A peer that goes on sending to an earlier tenant's connection thus reaches nobody,
- * though the address is the same and the host's NAT still knows the way.
+ * Network access of a machine, as membership in the sets. The tenancy is a number drawn each time a slot
+ * becomes open; it marks the connections made since. A peer that still sends to an earlier tenant's
+ * connection thus reaches no machine, though the address is the same and the host's NAT still has the
+ * mapping.
  */
-export type Door = { mode: "off" } | { mode: "restricted" } | { mode: "open"; tenancy: number };
+export type NetworkAccess = { mode: "off" } | { mode: "restricted" } | { mode: "open"; tenancy: number };
 
-const ELEMENTS: Record<NetworkMode, (names: InstanceNames, address: string, door: Door) => string[]> = {
+const ELEMENTS: Record<
+  NetworkMode,
+  (names: InstanceNames, address: string, access: NetworkAccess) => string[]
+> = {
   off: () => [],
   restricted: ({ table }, address) => [`element inet ${table} restricted { ${address} }`],
-  open: ({ table }, address, door) => {
-    const tenancy = "tenancy" in door ? door.tenancy : 0;
+  open: ({ table }, address, access) => {
+    const tenancy = "tenancy" in access ? access.tenancy : 0;
     return [
       `element inet ${table} tenancy { ${address} : ${tenancy} }`,
       `element inet ${table} open { ${address} . ${tenancy} }`,
@@ -234,18 +246,21 @@ const ELEMENTS: Record<NetworkMode, (names: InstanceNames, address: string, door
   },
 };
 
-/** One transaction: out of one mode and into another. Empty where both are off. */
-export function changeDoor(instance: number, slot: number, from: Door, to: Door): string {
+/** A transaction that leaves one mode and enters another. Empty if both are off. */
+export function changeAccess(instance: number, slot: number, from: NetworkAccess, to: NetworkAccess): string {
   const names = instanceNames(instance);
   const { address } = slotNames(instance, slot);
   return [
-    // Added first: what somebody else has deleted is no reason to fail.
+    // Added first: an element that another program has deleted must cause no error.
     ...ELEMENTS[from.mode](names, address, from).map((element) => `add ${element}\ndelete ${element}\n`),
     ...ELEMENTS[to.mode](names, address, to).map((element) => `add ${element}\n`),
   ].join("");
 }
 
-/** The count of what was refused begins anew. Added first: nft 1.0.6 has no `destroy`, `delete` wants it there. */
+/**
+ * Resets the count of refusals. Adds the element first: nft 1.0.6 has no `destroy`, and `delete` requires the
+ * element.
+ */
 export function resetDenied(instance: number, slot: number): string {
   const { table } = instanceNames(instance);
   const { address } = slotNames(instance, slot);

@@ -1,14 +1,14 @@
 /**
- * The nft text of one slot, pure: two chains on the host's end of its veth pair, which rewrite between the address every
- * machine has inside and its unique outer one, without state.
+ * The nft text of one slot. Pure. Two chains on the host's end of its veth pair translate, without state,
+ * between the address that every machine has inside and its unique outer address.
  */
 import { addressAsHex, GATEWAY_ADDRESS, instanceNames, MACHINE_ADDRESS, slotNames } from "./addresses.ts";
 
 /**
- * The rewrite of one slot. ARP is rewritten too, so that the kernel's source check (rp_filter, strict on many hosts)
- * sees an address it has a route for. ICMP errors quote the header of the packet they are about, with the outer
- * addresses; the guest would not recognise its own packet and time out. So the quote is put right, and what that takes
- * from the checksum's sum goes into the error's unused word (RFC 792; bytes 4 and 5), which keeps the sum as it was.
+ * The rewrite of one slot. ARP is rewritten too, so that the kernel's source check (rp_filter, strict on many
+ * hosts) finds a route for the address. ICMP errors quote the header of the original packet with its outer
+ * addresses. The guest would not recognise its own packet, and would time out. So the quote is corrected, and
+ * the difference goes into the error's unused word (RFC 792; bytes 4 and 5), which keeps the checksum valid.
  */
 export function slotChains(instance: number, slot: number): string {
   const { table, gateway } = instanceNames(instance);
@@ -37,7 +37,10 @@ export function slotChains(instance: number, slot: number): string {
 `;
 }
 
-/** Chains are added first so that it works where they are gone; the kernel takes them along with the interface. */
+/**
+ * Adds the chains first, so that this works if they are gone. The kernel removes them together with the
+ * interface.
+ */
 export function removeSlotChains(instance: number, slot: number): string {
   const { table } = instanceNames(instance);
   return Object.values(slotNames(instance, slot).chains)
@@ -47,7 +50,7 @@ export function removeSlotChains(instance: number, slot: number): string {
     .join("");
 }
 
-/** What must be added so that the one's-complement sum (RFC 1071) of the addresses stays the same. */
+/** Value to add so that the one's-complement sum (RFC 1071) of the addresses stays the same. */
 function balance(before: string[], after: string[]): string {
   const sum = (addresses: string[]) =>
     addresses

@@ -1,7 +1,7 @@
-/** Which interface the host itself leaves through, read from the kernel's table. */
+/** Finds the interface of the host's default route in the kernel's table. */
 import { readFile } from "node:fs/promises";
 
-/** The interface of the IPv4 default route with the lowest metric; null where there is none. */
+/** Interface of the IPv4 default route with the lowest metric. Null if there is none. */
 export async function defaultUplink(): Promise<string | null> {
   return parseDefaultUplink(await readFile("/proc/net/route", "utf8"));
 }
@@ -14,12 +14,12 @@ export function parseDefaultUplink(table: string): string | null {
     .map((line) => line.trim().split(/\s+/))
     .filter((columns) => columns[1] === "00000000" && columns[7] === "00000000")
     .map((columns) => ({ name: columns[0] ?? "", metric: Number(columns[6]) }))
-    // `*` stands for a route without an interface, an unreachable one.
+    // `*` stands for an unreachable route, which has no interface.
     .filter((route) => /^[\w.@:-]{1,15}$/.test(route.name));
   return routes.toSorted((a, b) => a.metric - b.metric)[0]?.name ?? null;
 }
 
-/** The servers of a resolv.conf, in its order (resolv.conf(5): at most three are used). */
+/** Servers of a resolv.conf, in order (resolv.conf(5): at most three are used). */
 export function parseNameservers(resolvConf: string): string[] {
   return [...resolvConf.matchAll(/^\s*nameserver\s+(\S+)/gm)].map((match) => match[1] ?? "").slice(0, 3);
 }

@@ -1,7 +1,10 @@
-/** Resource limits (setrlimit(2)) of a native machine's processes. runc is started under them and hands them on. */
+/**
+ * Resource limits (setrlimit(2)) of a native machine's processes. runc is started under them and its children
+ * inherit them.
+ */
 import { hostTaskLimit } from "../cgroup/layout.ts";
 
-/** Hard limits of this process, and so the most it can pass on: raising a limit takes CAP_SYS_RESOURCE. */
+/** Hard limits of this process, the most that it can pass on: raising a limit needs CAP_SYS_RESOURCE. */
 export interface OwnLimits {
   openFiles: number;
   processes: number;

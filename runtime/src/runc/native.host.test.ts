@@ -9,7 +9,7 @@ import { Cgroups } from "../cgroup/cgroups.ts";
 import { conformance, execute, failureKind, machineId, machineSpec } from "../conformance.ts";
 import type { Isolation, MachineExit, MachineId, MachineSpec } from "../driver.ts";
 import type { LinuxDriver } from "../linux/driver.ts";
-import { INSTANCE, leftOf, makeDriver as make } from "../linux/testing/driver.ts";
+import { INSTANCE, listLeftovers, makeDriver as make } from "../linux/testing/driver.ts";
 import { DNS_ADDRESS, METADATA_ADDRESS, startInternet, WEB_ADDRESS } from "../network/testing/internet.ts";
 
 const exec = promisify(execFile);
@@ -50,7 +50,7 @@ const native = async () => ({ ...(await make()), isolation: "native" as const })
 
 conformance("native", native, { isolation: true, checkpoints: false, processesContinue: false });
 
-describe("what only a machine on the host's kernel promises", () => {
+describe("a machine on the host's kernel", () => {
   let subject: Awaited<ReturnType<typeof make>>;
   let driver: LinuxDriver;
   let cgroups: Cgroups;
@@ -74,7 +74,7 @@ describe("what only a machine on the host's kernel promises", () => {
   });
   const out = async (id: MachineId, shell: string) => (await execute(driver, id, shell)).stdout.toString();
 
-  /** The host's user that is root inside. */
+  /** User of the host that is root inside. */
   const firstUser = async (id: MachineId) =>
     Number((await out(id, "cat /proc/self/uid_map")).trim().split(/ +/)[1]);
 
@@ -86,8 +86,11 @@ describe("what only a machine on the host's kernel promises", () => {
     });
   }
 
-  /** Layers as overlayfs has them, each of what `make` puts there; below them the image with a shell. */
-  async function layered(...make: ((layer: string) => Promise<unknown>)[]): Promise<string> {
+  /**
+   * Layers in the format of overlayfs, each with the files that `make` writes; below them the image with a
+   * shell.
+   */
+  async function makeLayers(...make: ((layer: string) => Promise<unknown>)[]): Promise<string> {
     const directory = await mkdtemp(join(tmpdir(), "kontor-layers-"));
     onTestFinished(() => rm(directory, { recursive: true }));
     const layers = await Promise.all(
@@ -104,7 +107,7 @@ describe("what only a machine on the host's kernel promises", () => {
     return image.id;
   }
 
-  test("its root is nobody on the host, with few rights and a filter of system calls", async () => {
+  test("has a root without rights on the host, with few capabilities and a filter of system calls", async () => {
     const { id } = await boot();
     const first = await firstUser(id);
     expect(await out(id, "cat /proc/self/uid_map /proc/self/gid_map | tr -s ' '")).toBe(
@@ -122,9 +125,10 @@ describe("what only a machine on the host's kernel promises", () => {
     expect(await readFile(`/proc/${pid}/status`, "utf8")).toContain(`Uid:${`\t${first}`.repeat(4)}\n`);
   });
 
-  test("what looks at the host or would change it is refused", async () => {
+  test("refuses system calls that inspect or change the host", async () => {
     const { id } = await boot();
-    // Of x86_64: mount, umount2, unshare, setns, keyctl, bpf, process_vm_writev, open_by_handle_at and add_key.
+    // Numbers on x86_64: mount, umount2, unshare, setns, keyctl, bpf, process_vm_writev, open_by_handle_at
+    // and add_key.
     const calls = [
       "165,0,0,0,0,0",
       "166,0,0",
@@ -160,7 +164,7 @@ describe("what only a machine on the host's kernel promises", () => {
     expect(await out(id, "ls /proc | grep -c '^[0-9]*$'")).toMatch(/^[2-9]\n$/);
   });
 
-  test("its root installs, changes owners, becomes another user and listens on port 80", async () => {
+  test("lets its root install packages, change owners, become another user and listen on port 80", async () => {
     const { id } = await boot();
     const shell = `set -e; install -o 1000 -g 1000 /bin/true /opt/own; stat -c %u:%g /opt/own; sed -i s/root:x/root:x/ /etc/passwd
       chown 65535 /opt/own; su -s /bin/sh -c 'id -u' nobody
@@ -170,7 +174,7 @@ describe("what only a machine on the host's kernel promises", () => {
 
   // Numbers of system calls are those of x86_64.
   test.skipIf(process.arch !== "x64")(
-    "a machine that exhausts its per-user kernel resources leaves those of another machine and the host",
+    "leaves the kernel resources of other machines and the host when a machine exhausts its own",
     async () => {
       const small = withResources({ maxProcesses: 60 });
       const [greedy, neighbour] = await Promise.all([boot(small), boot(small)]);
@@ -187,7 +191,7 @@ describe("what only a machine on the host's kernel promises", () => {
     },
   );
 
-  test("memory that runs out ends the process that has most, and not the machine", async () => {
+  test("kills the largest process out of memory, and not the machine", async () => {
     const { id } = await boot(withResources({ memoryBytes: 256 * MIB }));
     await driver.guest(id).startCommand({ id: "cmd_small", argv: ["sleep", "300"] });
     const eater = `perl -e '$x = "a" x (400 << 20)'`;
@@ -197,7 +201,7 @@ describe("what only a machine on the host's kernel promises", () => {
     expect(await out(id, "cat /proc/1/oom_score_adj /proc/self/oom_score_adj")).toBe("0\n500\n");
   });
 
-  test("a machine whose PID 1 is gone is dead", async () => {
+  test("reports a machine without PID 1 as dead", async () => {
     const { id } = await boot();
     const reason = exitOf(id);
     await cgroups.killAll(id);
@@ -206,7 +210,7 @@ describe("what only a machine on the host's kernel promises", () => {
     await driver.remove(id);
   });
 
-  test("limits go up and down while it runs", async () => {
+  test("raises and lowers limits of a running machine", async () => {
     const { id } = await boot(withResources({ memoryBytes: 128 * MIB }));
     const resources = { vcpus: 1, maxProcesses: 200 };
     const eaten = "head -c 200M /dev/zero | tail -c 200M | wc -c";
@@ -217,7 +221,7 @@ describe("what only a machine on the host's kernel promises", () => {
     expect(await out(id, eaten)).toBe("0\n");
   });
 
-  test("a full disk is ENOSPC inside, also when it is full of small files, and has room again after", async () => {
+  test("reports ENOSPC inside on a full disk, also with many small files, and has room again after a deletion", async () => {
     const { id } = await boot(withResources({ diskBytes: 64 * MIB }));
     const filled = await execute(driver, id, "head -c 64M /dev/zero > within && cp within beyond");
     expect(filled.stderr.toString()).toContain("No space left on device");
@@ -228,7 +232,7 @@ describe("what only a machine on the host's kernel promises", () => {
   });
 
   test.each([undefined, "nobody"])(
-    "a fork bomb of user %s stops at maxProcesses, and the machine goes on",
+    "stops a fork bomb of user %s at maxProcesses, and keeps the machine running",
     async (user) => {
       const { id } = await boot(withResources({ maxProcesses: 40 }));
       const argv = ["/bin/sh", "-c", "i=0; while [ $i -lt 100 ]; do sleep 60 & i=$((i+1)); done"];
@@ -240,7 +244,7 @@ describe("what only a machine on the host's kernel promises", () => {
     },
   );
 
-  test("a fork bomb of many users stops at the group's limit, and is ended with its machine", async () => {
+  test("stops a fork bomb of many users at the group's limit, and ends it with its machine", async () => {
     const { id } = await boot(withResources({ maxProcesses: 20 }));
     const perl = `for my $user (1000 .. 1100) { next if fork; $> = $< = $user; fork for 1 .. 5; sleep 60; exit } sleep 60`;
     await driver.guest(id).startCommand({ id: "cmd_bomb", argv: ["perl", "-e", perl] });
@@ -249,7 +253,7 @@ describe("what only a machine on the host's kernel promises", () => {
     expect(await cgroups.list()).not.toContain(id);
   });
 
-  test("what one machine writes neither another one nor the image has", async () => {
+  test("keeps a machine's writes from other machines and from the image", async () => {
     const [one, other] = await Promise.all([boot(), boot()]);
     await execute(
       driver,
@@ -266,19 +270,19 @@ describe("what only a machine on the host's kernel promises", () => {
     );
   });
 
-  test("nothing of the host's can be written from inside", async () => {
+  test("lets a machine write to nothing of the host", async () => {
     const { id } = await boot();
     for (const path of ["/.kontor/guest", "/.kontor/run/file", "/etc/resolv.conf", "/sys/kernel/profiling"]) {
       expect((await execute(driver, id, `echo > ${path}`)).stderr.toString()).toMatch(
         /Read-only file system/,
       );
     }
-    // Nobody but root dials the host: what runs as another user speaks in nobody's name.
+    // Only root may connect to the host, so no other user can pretend to be PID 1.
     const dial = `perl -MSocket -e 'socket S,1,1,0; connect(S, sockaddr_un("/.kontor/run/guest.sock")) or print $! + 0'`;
     expect((await execute(driver, id, { shell: dial, user: "nobody" })).stdout.toString()).toBe("13");
   });
 
-  test("a volume's files are the same to machines of both kinds", async () => {
+  test("shows a volume's files with the same owners in machines of both kinds", async () => {
     const volume = { directory: join(subject.stateDir, "shared-volume"), sizeBytes: 256 * MIB, isNew: true };
     onTestFinished(() => rm(volume.directory, { recursive: true, force: true }));
     const first = await boot({ volume });
@@ -293,7 +297,7 @@ describe("what only a machine on the host's kernel promises", () => {
     expect(await out(third.id, "cat /persist/file; stat -c %u /persist/file")).toBe("kept\nmore\n1000\n");
   });
 
-  test("the first machines of a new installation can start at the same time", async () => {
+  test("starts the first machines of a new installation at the same time", async () => {
     const fresh = await make({ instance: 61 });
     onTestFinished(fresh.dispose);
     const specs = Array.from({ length: 6 }, () => machineSpec(fresh.image, { isolation: "native" }));
@@ -301,7 +305,7 @@ describe("what only a machine on the host's kernel promises", () => {
     expect(await fresh.driver.list()).toHaveLength(6);
   });
 
-  test("machines outlive a server that is killed, and the next one has them back", async () => {
+  test("adopts the machines of a killed server", async () => {
     const victim = await make({ instance: 61 });
     onTestFinished(victim.dispose);
     await victim.driver.close();
@@ -324,8 +328,8 @@ describe("what only a machine on the host's kernel promises", () => {
   });
 
   describe.each<Isolation>(["native", "gvisor"])("images of layers, %s", (isolation) => {
-    test("layers lie over each other, with what they take away", async () => {
-      const image = await layered(
+    test("stacks layers, including their deletions", async () => {
+      const image = await makeLayers(
         async (layer) => {
           await mkdir(join(layer, "srv/kept"), { recursive: true });
           await writeFile(join(layer, "srv/one"), "one\n");
@@ -356,11 +360,11 @@ describe("what only a machine on the host's kernel promises", () => {
       expect(await readFile("/proc/self/mountinfo", "utf8")).not.toContain(image);
     });
 
-    test("no symlink of an image leads our mounts out of it, or aside", async () => {
+    test("keeps mounts inside the image, in place, for any symlinks of the image", async () => {
       const trap = await mkdtemp(join(tmpdir(), "kontor-trap-"));
       onTestFinished(() => rm(trap, { recursive: true }));
       await chmod(trap, 0o777);
-      const image = await layered(async (layer) => {
+      const image = await makeLayers(async (layer) => {
         for (const name of [".kontor", "etc", "proc", "dev", "sys", "tmp", "persist"])
           await symlink(trap, join(layer, name));
       });
@@ -371,8 +375,8 @@ describe("what only a machine on the host's kernel promises", () => {
       expect(await readdir(trap)).toEqual([]);
     });
 
-    test("a link in the place of resolv.conf is not followed", async () => {
-      const image = await layered(async (layer) => {
+    test("does not follow a link in place of resolv.conf", async () => {
+      const image = await makeLayers(async (layer) => {
         await mkdir(join(layer, "etc"));
         await symlink("../../../../../../tmp/resolv.conf", join(layer, "etc/resolv.conf"));
       });
@@ -381,13 +385,13 @@ describe("what only a machine on the host's kernel promises", () => {
     });
   });
 
-  test("an image whose layers are gone boots nothing, and leaves nothing", async () => {
+  test("boots nothing from an image with missing layers, and leaves nothing", async () => {
     expect(
       await failureKind(
         driver.importImage({ id: "missing", name: "x", layers: ["/nonexistent"], env: {}, sizeBytes: 1 }),
       ),
     ).toBe("image_failed");
-    const image = await layered(async () => {});
+    const image = await makeLayers(async () => {});
     const directory = (
       await readFile(join(subject.options.imagesDirectory!, image, "image.json"), "utf8")
     ).match(/"(\/[^"]*kontor-layers-[^"]*)"/)![1]!;
@@ -395,10 +399,10 @@ describe("what only a machine on the host's kernel promises", () => {
     const spec = machineSpec(image, { isolation: "native" });
     expect(await failureKind(driver.create(spec))).toBe("failed");
     await driver.settled();
-    expect(await leftOf(subject.stateDir, INSTANCE)).toEqual([]);
+    expect(await listLeftovers(subject.stateDir, INSTANCE)).toEqual([]);
   });
 
-  test("it reaches what its network mode says, by the host's own protocols", async () => {
+  test("reaches the destinations of its network mode, with the host's own protocols", async () => {
     const internet = await startInternet();
     onTestFinished(() => internet.close());
     const online = await make({ instance: 61, uplink: internet.uplink, dnsServers: [DNS_ADDRESS] });
@@ -423,13 +427,13 @@ describe("what only a machine on the host's kernel promises", () => {
     expect(await text(tunnel)).toBe("served");
   });
 
-  test("after the last machine is removed nothing of any is left on the host", async () => {
+  test("leaves nothing on the host after the last machine is removed", async () => {
     const volume = { directory: join(subject.stateDir, "left-volume"), sizeBytes: 64 * MIB, isNew: true };
     onTestFinished(() => rm(volume.directory, { recursive: true, force: true }));
     const specs = await Promise.all([boot(), boot({ volume })]);
     await driver.freeze(specs[1]?.id ?? "");
     await Promise.all(specs.map(({ id }) => driver.remove(id)));
     await driver.settled();
-    await expect.poll(() => leftOf(subject.stateDir, INSTANCE), { timeout: 10_000 }).toEqual([]);
+    await expect.poll(() => listLeftovers(subject.stateDir, INSTANCE), { timeout: 10_000 }).toEqual([]);
   });
 });

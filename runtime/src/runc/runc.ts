@@ -1,4 +1,4 @@
-/** The command line of runc: pure, and tested as text. */
+/** Command line of runc: pure, and tested as text. */
 import type { MachineId } from "../driver.ts";
 import type { MachinePaths } from "../linux/paths.ts";
 import type { MachineLimits } from "./limits.ts";

@@ -36,14 +36,14 @@ const specOf = (change: Partial<typeof input> = {}) =>
     root: { path: string };
   };
 
-test("a machine has namespaces of its own, and users that are nobody on the host", () => {
+test("gives a machine its own namespaces, and users without rights on the host", () => {
   const { linux } = specOf();
   expect(linux.namespaces.map(({ type }) => type)).toEqual(["pid", "ipc", "uts", "mount", "user"]);
   expect(linux.namespaces).toContainEqual({ type: "user", path: "/run/kontor/0/m1/users" });
   expect(linux.uidMappings).toEqual([{ containerID: 0, hostID: 2 ** 24, size: 65_536 }]);
 });
 
-test("its root has eight of the capabilities, gains no others, and may open no device", () => {
+test("gives its root eight capabilities, no way to gain others, and no device", () => {
   const { process, linux } = specOf();
   for (const set of ["bounding", "effective", "permitted"]) expect(process.capabilities[set]).toHaveLength(8);
   expect(process.capabilities["inheritable"]).toBeUndefined();
@@ -52,11 +52,11 @@ test("its root has eight of the capabilities, gains no others, and may open no d
   expect(linux.resources.devices).toEqual([{ allow: false, access: "rwm" }]);
 });
 
-test("what is bound in of the host's is read-only", () => {
+test("binds files of the host read-only", () => {
   for (const { type, options } of specOf().mounts) if (type === "bind") expect(options).toContain("ro");
 });
 
-test("limits are never above this process's own, which cannot be raised", () => {
+test("sets no limit above that of this process, which cannot be raised", () => {
   expect(machineLimits({ openFiles: 20_000, processes: 90_000 }, 200)).toEqual({
     openFiles: 20_000,
     processes: { soft: 200, hard: 1056 },
@@ -67,7 +67,7 @@ test("limits are never above this process's own, which cannot be raised", () => 
   });
 });
 
-test("this process's own limits are the hard ones", () => {
+test("reads the hard limits of this process", () => {
   const text = [
     "Limit                     Soft Limit           Hard Limit           Units     ",
     "Max processes             96365                unlimited            processes ",
@@ -76,7 +76,7 @@ test("this process's own limits are the hard ones", () => {
   expect(ownLimits(text)).toEqual({ openFiles: 20_000, processes: Infinity });
 });
 
-test("no system call is both allowed and refused, and none that mounts or makes namespaces is allowed", () => {
+test("has no system call both allowed and refused, and allows none that mounts or makes namespaces", () => {
   const { syscalls, architectures } = systemCallFilter("arm64") as {
     architectures: string[];
     syscalls: { names: string[]; action: string; args?: { value: number; op: string }[] }[];
@@ -94,12 +94,12 @@ test("no system call is both allowed and refused, and none that mounts or makes 
   ))
     expect(always.has(name), name).toBe(false);
   expect(syscalls.find(({ names }) => names[0] === "clone")?.args).toMatchObject([
-    // The namespaces' bits must all be 0: `value` is the mask.
+    // The bits of the namespaces must all be 0: `value` is the mask.
     { op: "SCMP_CMP_MASKED_EQ", value: 0x7e020000 },
   ]);
 });
 
-test("runc is started with the machine's own state, log and bundle", () => {
+test("starts runc with the machine's own state, log and bundle", () => {
   const paths = {
     directory: "/state/machines/m1",
     log: "/state/machines/m1/engine.log",

@@ -1,24 +1,28 @@
 /**
- * The OCI spec (config.json) of a native machine: a value computed from a value. The shim has already assembled the
- * root, with `/sys` and the volume, and made the user namespace. The spec names no network namespace, because a process
- * in the user namespace could not enter it: runc is started in it, under the machine's limits (limits.ts).
+ * The OCI spec (config.json) of a native machine, computed without side effects. The shim has already
+ * assembled the root, with `/sys` and the volume, and made the user namespace. The spec names no network
+ * namespace, because a process in the user namespace could not enter it. runc is started in that namespace,
+ * under the machine's limits (limits.ts).
  */
-import { GUEST_ARGV, ourMounts, type OurFiles } from "../linux/inside.ts";
+import { GUEST_ARGV, kontorMounts, type KontorFiles } from "../linux/inside.ts";
 import type { MachinePaths } from "../linux/paths.ts";
 import { systemCallFilter } from "./system-calls.ts";
 import { USERS } from "./users.ts";
 
-export interface NativeSpecInput extends OurFiles {
+export interface NativeSpecInput extends KontorFiles {
   paths: Pick<MachinePaths, "guestDirectory" | "root" | "users">;
-  /** The host's user that is root inside, as the namespace at `paths.users` maps it. */
+  /** User of the host that is root inside, as the namespace at `paths.users` maps it. */
   firstUser: number;
   hostname: string;
   cgroupsPath: string;
-  /** Node's word for it. */
+  /** Name of the architecture in Node. */
   architecture: string;
 }
 
-/** Enough to install packages, serve low ports and become another user; over files and processes of its own users only. */
+/**
+ * Enough to install packages, serve low ports and become another user. They apply only to files and processes
+ * of the machine's own users.
+ */
 const CAPABILITIES = [
   "CHOWN",
   "DAC_OVERRIDE",
@@ -31,12 +35,13 @@ const CAPABILITIES = [
 ].map((name) => `CAP_${name}`);
 
 /**
- * What the kernel should kill first when the machine's memory is used up: anything but PID 1, which says how it ended.
- * A thousandth of the memory each; programs may lower it, and are then still larger than PID 1.
+ * Makes the kernel kill any process before PID 1 when the machine's memory is used up, because PID 1 reports
+ * that end. Adds half of the memory to the size of each process. Programs may lower the score, and are then
+ * still larger than PID 1.
  */
 const OOM_SCORE_OF_CHILDREN = "500";
 
-/** What says something of the host, or could be used against it. */
+/** Files that reveal something about the host, or could be used against it. */
 const MASKED = [
   "/proc/acpi",
   "/proc/asound",
@@ -75,7 +80,7 @@ export function nativeSpec(input: NativeSpecInput): Record<string, unknown> {
       mount("/dev/pts", "devpts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]),
       mount("/dev/shm", "tmpfs", ["nosuid", "noexec", "nodev", "mode=1777", "size=64m"]),
       mount("/dev/mqueue", "mqueue", ["nosuid", "noexec", "nodev"]),
-      ...ourMounts(input),
+      ...kontorMounts(input),
     ],
     linux: {
       namespaces: [
@@ -88,7 +93,8 @@ export function nativeSpec(input: NativeSpecInput): Record<string, unknown> {
       uidMappings: mapping,
       gidMappings: mapping,
       cgroupsPath: input.cgroupsPath,
-      // Limits of memory, processors and tasks are in the group already, and runc leaves them as they are.
+      // The control group has the limits of memory, processors and tasks already, and runc leaves them
+      // unchanged.
       resources: { devices: [{ allow: false, access: "rwm" }] },
       seccomp: systemCallFilter(input.architecture),
       maskedPaths: MASKED,

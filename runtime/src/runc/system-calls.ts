@@ -1,11 +1,13 @@
 /**
- * What a program on the host's kernel may ask of it: a table as data, and the OCI form of it. It holds what ordinary
- * programs use and what is as safe for a stranger as for anybody: nothing that mounts, makes namespaces, reaches into
- * other processes' memory, loads code into the kernel or needs a capability that no machine has. The container engines'
- * defaults say the same, apart from nested containers, which these machines do not run.
+ * System calls that a program on the host's kernel may use: a table as data, and its OCI form. It contains
+ * calls that ordinary programs use and that are safe for untrusted programs. It contains none that mounts,
+ * makes namespaces, accesses other processes' memory, loads code into the kernel, or needs a capability that
+ * no machine has. The defaults of container engines are the same, except for nested containers, which these
+ * machines do not run.
  *
- * What is not named is answered "not implemented", as an older kernel would: libraries then do without. What is refused
- * is answered "not permitted". Only the host's own word size: 32-bit programs do not run.
+ * A call in neither list fails as "not implemented", as on an older kernel, and libraries then do without it.
+ * A refused call fails as "not permitted". Only the host's own word size is allowed: 32-bit programs do not
+ * run.
  */
 import { constants } from "node:os";
 
@@ -52,7 +54,7 @@ const REFUSED = words(`
 
 /** CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET. */
 const NEW_NAMESPACES = 0x7e02_0000;
-/** Linux, Linux with 32-bit addresses, the same with UNAME26, and the question which one it is. */
+/** Linux, Linux with 32-bit addresses, both with UNAME26, and the query of the current value. */
 const PERSONALITIES = [0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 /** AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK, which lists addresses. */
 const SOCKET_FAMILIES = [1, 2, 10, 16];
@@ -75,7 +77,7 @@ interface SystemCallFilter {
   syscalls: Rule[];
 }
 
-const allowed = (name: string, index: number, op: string, value: number, valueTwo = 0) => ({
+const allowCall = (name: string, index: number, op: string, value: number, valueTwo = 0) => ({
   names: [name],
   action: "SCMP_ACT_ALLOW",
   args: [{ index, op, value, valueTwo }],
@@ -100,7 +102,7 @@ export function stepSystemCallFilter(architecture: string): SystemCallFilter {
   };
 }
 
-/** `linux.seccomp` of an OCI spec. Names that the host's libseccomp does not know yet are passed over by runc. */
+/** `linux.seccomp` of an OCI spec. runc skips names that the host's libseccomp does not know yet. */
 export function systemCallFilter(architecture: string): SystemCallFilter {
   return {
     defaultAction: "SCMP_ACT_ERRNO",
@@ -109,11 +111,11 @@ export function systemCallFilter(architecture: string): SystemCallFilter {
     syscalls: [
       { names: ALLOWED, action: "SCMP_ACT_ALLOW" },
       { names: REFUSED, action: "SCMP_ACT_ERRNO", errnoRet: constants.errno.EPERM },
-      allowed("clone", 0, "SCMP_CMP_MASKED_EQ", NEW_NAMESPACES),
-      // Its flags lie in memory, where a filter cannot look: libraries fall back to clone.
+      allowCall("clone", 0, "SCMP_CMP_MASKED_EQ", NEW_NAMESPACES),
+      // clone3's flags are in memory, which a filter cannot read. Libraries fall back to clone.
       { names: ["clone3"], action: "SCMP_ACT_ERRNO", errnoRet: constants.errno.ENOSYS },
-      ...PERSONALITIES.map((value) => allowed("personality", 0, "SCMP_CMP_EQ", value)),
-      ...SOCKET_FAMILIES.map((family) => allowed("socket", 0, "SCMP_CMP_EQ", family)),
+      ...PERSONALITIES.map((value) => allowCall("personality", 0, "SCMP_CMP_EQ", value)),
+      ...SOCKET_FAMILIES.map((family) => allowCall("socket", 0, "SCMP_CMP_EQ", family)),
     ],
   };
 }

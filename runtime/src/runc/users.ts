@@ -14,9 +14,9 @@ import { RuntimeError, type MachineId } from "../driver.ts";
 
 /** Number of users in a range: enough for the user `nobody`, 65534. */
 export const USERS = 65_536;
-/** The range that all machines of older servers share. */
+/** Range that all machines of older servers share. */
 export const SHARED_FIRST_USER = 100_000;
-/** From 2^24, above the ids of people and of subuid(5), to 2^29: builds have ids from 2^30 on. */
+/** From 2^24, above the ids of people and of subuid(5), to 2^29. Builds have ids from 2^30 on. */
 const FIRST_RANGE = 2 ** 24 / USERS;
 const END_RANGE = 2 ** 29 / USERS;
 
@@ -44,7 +44,10 @@ export class UserRanges {
     }
   }
 
-  /** The host's user that is root inside; fails with `no_capacity` once every range is leased. */
+  /**
+   * Leases a range and returns its first user, which is root inside. Fails with `no_capacity` once every
+   * range is leased.
+   */
   async lease(id: MachineId): Promise<number> {
     const earlier = this.#leases.get(id);
     if (earlier !== undefined) return earlier * USERS;
@@ -61,7 +64,7 @@ export class UserRanges {
     );
   }
 
-  /** Call it only when no process of the machine is left. */
+  /** Call this only when no process of the machine is left. */
   async release(id: MachineId): Promise<void> {
     const range = this.#leases.get(id);
     if (range === undefined) return;

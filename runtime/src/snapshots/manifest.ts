@@ -1,6 +1,7 @@
 /**
- * The directory of a checkpoint, once its bytes are written: every file hashed and on disk, then the manifest, then the
- * name. A directory that has its final name is whole; one that has not is a leftover.
+ * The directory of a checkpoint after its bytes are written. Every file is hashed and synced, then the
+ * manifest is written, then the directory is renamed. A directory with its final name is complete; any other
+ * is a leftover.
  */
 import { createHash } from "node:crypto";
 import { link, mkdir, open, readdir, readFile, rename, rm, stat } from "node:fs/promises";
@@ -8,59 +9,63 @@ import { dirname, join, relative } from "node:path";
 import { RuntimeError, type Checkpoint, type CheckpointOptions } from "../driver.ts";
 
 const MANIFEST = "manifest.json";
-/** Small enough that the server answers others between two pieces: 1 MiB takes SHA-256 a millisecond. */
+/**
+ * Small enough that the server handles other work between two pieces: SHA-256 of 1 MiB takes a millisecond.
+ */
 const PIECE_BYTES = 1024 * 1024;
 
-/** Where a checkpoint is written before it is whole. */
-export function aside(directory: string): string {
+/** Temporary name of a checkpoint until it is complete. */
+export function temporaryPath(directory: string): string {
   return `${directory}.unfinished`;
 }
 
-/** An empty directory to write into; whatever an earlier try left there is gone. */
-export async function begin(directory: string): Promise<string> {
-  const at = aside(directory);
+/** Makes an empty directory to write into. Deletes the leftovers of an earlier attempt. */
+export async function makeTemporary(directory: string): Promise<string> {
+  const at = temporaryPath(directory);
   await rm(at, { recursive: true, force: true });
   await mkdir(at, { recursive: true, mode: 0o700 });
   return at;
 }
 
-/** Hashes and syncs what was written aside, and gives it its name. What is not to last gets a name alone. */
+/**
+ * Hashes and syncs the temporary directory, and renames it. A checkpoint that is not durable is only renamed.
+ */
 export async function commit(
   directory: string,
   made: Omit<Checkpoint, "bytes" | "files">,
-  { isLasting = true }: Pick<CheckpointOptions, "isLasting"> = {},
+  { isDurable = true }: Pick<CheckpointOptions, "isDurable"> = {},
 ): Promise<Checkpoint> {
-  const at = aside(directory);
+  const at = temporaryPath(directory);
   const files: Checkpoint["files"] = [];
-  const look = isLasting ? hashAndSync : measure;
+  const look = isDurable ? hashAndSync : measure;
   for (const name of await filesBelow(at)) files.push({ name, ...(await look(join(at, name))) });
   const checkpoint = { bytes: files.reduce((sum, { bytes }) => sum + bytes, 0), files, ...made };
   const manifest = await open(join(at, MANIFEST), "wx", 0o600);
   try {
     await manifest.writeFile(JSON.stringify(checkpoint));
-    if (isLasting) await manifest.sync();
+    if (isDurable) await manifest.sync();
   } finally {
     await manifest.close();
   }
-  if (isLasting) await syncDirectory(at);
+  if (isDurable) await syncDirectory(at);
   await rename(at, directory);
-  if (isLasting) await syncDirectory(dirname(directory));
+  if (isDurable) await syncDirectory(dirname(directory));
   return checkpoint;
 }
 
 /**
- * The same checkpoint under another name, without copying a byte: what is left of it when one name is removed is the
- * other, and the bytes go with the last. False where it is gone, or goes meanwhile.
+ * Gives the checkpoint a second name without copying. Each name can be deleted alone; the bytes are freed
+ * with the last. False if the checkpoint is gone, or disappears meanwhile.
  */
-export async function share(directory: string, as: string): Promise<boolean> {
-  const at = await begin(as);
+export async function shareCheckpoint(directory: string, as: string): Promise<boolean> {
+  const at = await makeTemporary(as);
   try {
     for (const entry of await readdir(directory, { recursive: true, withFileTypes: true })) {
       const from = join(entry.parentPath, entry.name);
       const to = join(at, relative(directory, from));
       await (entry.isDirectory() ? mkdir(to, { recursive: true }) : link(from, to));
     }
-    // A checkpoint without its manifest is none: half of one may have been deleted already.
+    // A checkpoint without a manifest is invalid: half of it may have been deleted already.
     await readFile(join(at, MANIFEST));
     await syncDirectory(at);
     await rename(at, as);
@@ -73,16 +78,19 @@ export async function share(directory: string, as: string): Promise<boolean> {
   }
 }
 
-/** Fails with `not_restorable` where there is no whole checkpoint. */
+/** Fails with `not_restorable` if there is no complete checkpoint. */
 export async function readManifest(directory: string): Promise<Checkpoint> {
   try {
     return JSON.parse(await readFile(join(directory, MANIFEST), "utf8")) as Checkpoint;
   } catch (error) {
-    throw new RuntimeError("not_restorable", "the checkpoint is not there, or not whole", { cause: error });
+    throw new RuntimeError("not_restorable", "the checkpoint is missing or incomplete", { cause: error });
   }
 }
 
-/** Fails with `not_restorable` where a byte is not what it was when it was written, or there are fewer or more of them. */
+/**
+ * Fails with `not_restorable` if the bytes differ from those that were written, or if some are missing or
+ * added.
+ */
 export async function verify(directory: string, checkpoint: Checkpoint): Promise<void> {
   for (const { name, bytes, sha256 } of checkpoint.files) {
     const look = sha256 === null ? measure : hash;
@@ -102,14 +110,14 @@ async function filesBelow(directory: string): Promise<string[]> {
     .toSorted();
 }
 
-type Hashed = { bytes: number; sha256: string };
+type FileDigest = { bytes: number; sha256: string };
 
 async function measure(path: string): Promise<{ bytes: number; sha256: null }> {
   return { bytes: (await stat(path)).size, sha256: null };
 }
 
-/** The write-back goes on while the bytes are read again. */
-async function hashAndSync(path: string): Promise<Hashed> {
+/** The write-back continues while the bytes are read again. */
+async function hashAndSync(path: string): Promise<FileDigest> {
   const file = await open(path, "r+");
   try {
     const [hashed] = await Promise.all([hash(path), file.sync()]);
@@ -119,7 +127,7 @@ async function hashAndSync(path: string): Promise<Hashed> {
   }
 }
 
-async function hash(path: string): Promise<Hashed> {
+async function hash(path: string): Promise<FileDigest> {
   const file = await open(path, "r");
   try {
     const sum = createHash("sha256");
@@ -136,7 +144,7 @@ async function hash(path: string): Promise<Hashed> {
   }
 }
 
-/** A name is on disk only when its directory is (fsync(2)). */
+/** A name is on disk only after its directory is synced (fsync(2)). */
 export async function syncDirectory(path: string): Promise<void> {
   const directory = await open(path, "r");
   try {

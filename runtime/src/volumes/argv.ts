@@ -1,8 +1,8 @@
-/** The command lines of volumes: pure, and tested as text. */
+/** Command lines for volumes: pure, and tested as text. */
 
 /**
- * Unlike a machine's disk, a volume is kept: it has a journal, so that a host that lost power loses nothing that was
- * synced, and inodes for small files. Made in 10 ms; an empty one of 10 GiB takes 250 KiB.
+ * Unlike a machine's disk, a volume is kept. So it has a journal, which protects synced data when the host
+ * loses power, and inodes for small files. Made in 10 ms; an empty volume of 10 GiB takes 250 KiB.
  */
 export function mkfsVolumeArgv(image: string): string[] {
   return [
@@ -22,25 +22,25 @@ export function mkfsVolumeArgv(image: string): string[] {
 
 export const JOURNAL_MIB = 64;
 
-/** Replays the journal and repairs what is safe to; 10 ms where the volume was let go of in order. */
+/** Replays the journal and makes the safe repairs. Takes 10 ms after a clean unmount. */
 export function fsckArgv(image: string): string[] {
   return ["e2fsck", "-p", image];
 }
 
-/** Looks at everything and repairs it, whatever that takes. */
+/** Checks everything and repairs it, at any cost. */
 export function repairArgv(image: string): string[] {
   return ["e2fsck", "-f", "-y", image];
 }
 
 /**
- * Not noexec: the sentry maps programs that lie there. The inode tables lie in a file that began as a hole, so nothing
- * has to write zeros to them.
+ * Without noexec: the sentry maps programs from this file system. The image file begins as a hole, so the
+ * inode tables need no writing of zeros.
  */
 export function mountVolumeArgv(image: string, directory: string): string[] {
   return ["mount", "-o", "loop,nodev,nosuid,noatime,noinit_itable,errors=remount-ro", image, directory];
 }
 
-/** Gives what was deleted back to the host: the image gets holes. */
+/** Returns the space of deleted files to the host: the image gets holes. */
 export function trimArgv(mountPoint: string): string[] {
   return ["fstrim", mountPoint];
 }
@@ -50,14 +50,14 @@ export function syncArgv(mountPoint: string): string[] {
 }
 
 /**
- * The device reads and writes the image past the host's page cache, while it is in use: what is cached is cached above
- * it already. Refused where the filesystem below cannot.
+ * Lets the device bypass the host's page cache while it is in use, because the data is already cached above
+ * it. Fails if the filesystem below does not support this.
  */
 export function directArgv(device: string): string[] {
   return ["losetup", "--direct-io=on", device];
 }
 
-/** Prints the loop devices that an image is attached to, `/dev/loop0: …` each; nothing where there are none. */
+/** Prints the loop devices of an image, as `/dev/loop0: …` each. Prints nothing if there are none. */
 export function loopArgv(image: string): string[] {
   return ["losetup", "--associated", image];
 }

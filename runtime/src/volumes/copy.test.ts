@@ -21,10 +21,10 @@ beforeEach(async () => {
 const copy = (reserveBytes = 0, signal?: AbortSignal) =>
   copyVolume(from, to, { reserveBytes, ...(signal ? { signal } : {}) });
 
-test("a copy is the same, byte for byte, and its holes take no room", async () => {
+test("copies byte for byte, without space for holes", async () => {
   const file = await open(join(from, "image"), "w");
   await file.write("begin", 0);
-  // Written, and zeros all the same.
+  // Written data that is all zeros.
   await file.write(Buffer.alloc(3 * MIB), 0, 3 * MIB, 50 * MIB + 5);
   await file.write("middle", 40 * MIB - 3);
   await file.truncate(100 * MIB + 7);
@@ -40,7 +40,7 @@ test("a copy is the same, byte for byte, and its holes take no room", async () =
   expect(await copy()).toEqual({ bytes, sha256 });
 });
 
-test("a listing of extents is read whole or not at all", () => {
+test("parses a listing of extents completely or not at all", () => {
   const head = "Filesystem type is: ef53\nFile size of /v is 104857600 (104857600 blocks of 1 bytes)\n";
   const columns = " ext:     logical_offset:        physical_offset: length:   expected: flags:\n";
   const lines = [
@@ -55,7 +55,7 @@ test("a listing of extents is read whole or not at all", () => {
   expect(parseExtents(`${head}${columns}${lines}`)).toBeUndefined();
 });
 
-test("what an earlier try left is started over, and goes where the next one fails too", async () => {
+test("restarts after the leftovers of an earlier attempt, and deletes them when the next one fails too", async () => {
   await writeFile(join(from, "image"), "new");
   for (const left of [to, `${to}.unfinished`]) {
     await mkdir(left, { recursive: true });
@@ -69,13 +69,13 @@ test("what an earlier try left is started over, and goes where the next one fail
   expect(await readdir(join(place, "there"))).toEqual([]);
 });
 
-test("a disk that would be too full is left as it was", async () => {
+test("leaves a disk unchanged that would be too full", async () => {
   await writeFile(join(from, "image"), "full");
   await expect(copy(Number.MAX_SAFE_INTEGER)).rejects.toMatchObject({ kind: "no_capacity" });
   expect(await readdir(join(place, "there"))).toEqual([]);
 });
 
-test("a volume that is not there is named as missing", async () => {
+test("reports a missing volume", async () => {
   await rm(from, { recursive: true });
   await expect(copy()).rejects.toThrow(RuntimeError);
   await expect(copy()).rejects.toMatchObject({ kind: "volume_missing" });

@@ -1,35 +1,41 @@
 /**
- * A volume's directory to another place of the host, holes and all: written aside, synced, read back and compared, and
- * only then given its name. The volume must not be attached. An earlier try is started over.
+ * Copies a volume's directory to another place of the host, with its holes. The copy is written to a
+ * temporary name, synced, read back and compared before it is renamed. The volume must not be attached. An
+ * earlier attempt is started again.
  */
 import { createHash, type Hash } from "node:crypto";
 import { mkdir, open, readdir, rename, rm, statfs } from "node:fs/promises";
 import { dirname, join, relative } from "node:path";
 import { RuntimeError } from "../driver.ts";
-import { aside, begin, syncDirectory } from "../snapshots/manifest.ts";
+import { makeTemporary, syncDirectory, temporaryPath } from "../snapshots/manifest.ts";
 import { writtenExtents } from "./extents.ts";
-import { untilLetGo } from "./image.ts";
+import { waitUntilReleased } from "./image.ts";
 
-/** Small enough that the server answers others between two pieces: 1 MiB takes SHA-256 a millisecond. */
+/**
+ * Small enough that the server handles other work between two pieces: SHA-256 of 1 MiB takes a millisecond.
+ */
 const PIECE_BYTES = 1024 * 1024;
 const ZEROS = Buffer.alloc(PIECE_BYTES);
 
-export interface Copied {
-  /** That were not zero. */
+export interface CopyResult {
+  /** Number of bytes in pieces that are not zero. */
   bytes: number;
-  /** Of all pieces that were not zero, each after its place. */
+  /** Hash of all pieces that are not zero, each after its position. */
   sha256: string;
 }
 
-/** Fails with `volume_missing` where nothing is there, and with `no_capacity` where the disk would be too full. */
+/**
+ * Fails with `volume_missing` if the volume does not exist, and with `no_capacity` if the disk would be too
+ * full.
+ */
 export async function copyVolume(
   from: string,
   to: string,
   options: { reserveBytes: number; signal?: AbortSignal },
-): Promise<Copied> {
-  await untilLetGo(from);
+): Promise<CopyResult> {
+  await waitUntilReleased(from);
   await rm(to, { recursive: true, force: true });
-  const at = await begin(to);
+  const at = await makeTemporary(to);
   try {
     const written = createHash("sha256");
     const read = createHash("sha256");
@@ -44,14 +50,14 @@ export async function copyVolume(
     }
     const sha256 = written.digest("hex");
     if (read.digest("hex") !== sha256) {
-      throw new RuntimeError("failed", "what was written of the volume is not what was read of it");
+      throw new RuntimeError("failed", "the copy of the volume differs from the original");
     }
     await syncDirectory(at);
     await rename(at, to);
     await syncDirectory(dirname(to));
     return { bytes, sha256 };
   } catch (error) {
-    await rm(aside(to), { recursive: true, force: true });
+    await rm(temporaryPath(to), { recursive: true, force: true });
     throw error;
   }
 }
@@ -88,7 +94,7 @@ async function copyFile(
   }
 }
 
-/** The pieces that are not zero, in order; holes are not even read. Each is hashed with its place. */
+/** Yields the pieces that are not zero, in order, without reading holes. Each is hashed with its position. */
 async function* pieces(
   path: string,
   hash: Hash,
@@ -100,7 +106,7 @@ async function* pieces(
     const buffer = Buffer.allocUnsafe(PIECE_BYTES);
     let next = 0;
     for (const { start, end } of await writtenExtents(path, size)) {
-      // Whole pieces, wherever an extent begins: the copy's extents are others than the original's.
+      // Reads whole pieces, wherever an extent begins: the extents of copy and original differ.
       for (let at = Math.max(next, start - (start % PIECE_BYTES)); at < end; at = next) {
         signal?.throwIfAborted();
         next = at + PIECE_BYTES;
@@ -119,10 +125,10 @@ async function* pieces(
 async function refuseFull(directory: string, reserveBytes: number): Promise<void> {
   const { bavail, bsize } = await statfs(directory);
   if (bavail * bsize > reserveBytes) return;
-  throw new RuntimeError("no_capacity", "the disk there has no room for the volume");
+  throw new RuntimeError("no_capacity", "the target disk has no room for the volume");
 }
 
-/** Directories before what is in them. */
+/** Lists directories before their content. */
 async function everythingBelow(directory: string): Promise<{ name: string; isDirectory: boolean }[]> {
   try {
     const entries = await readdir(directory, { recursive: true, withFileTypes: true });
@@ -135,6 +141,6 @@ async function everythingBelow(directory: string): Promise<{ name: string; isDir
       .toSorted((a, b) => (a.name < b.name ? -1 : 1));
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
-    throw new RuntimeError("volume_missing", "the volume's data is not where it should be", { cause: error });
+    throw new RuntimeError("volume_missing", "the volume's data is missing", { cause: error });
   }
 }

@@ -1,17 +1,20 @@
-/** Where in a sparse file something was written: an image of 100 GiB is read as fast as what is in it. */
+/**
+ * Finds the written parts of a sparse file, so that reading an image of 100 GiB takes only the time of its
+ * content.
+ */
 import { RuntimeError } from "../driver.ts";
 import { run } from "../exec.ts";
 
 export interface Extent {
-  /** Bytes; `end` is exclusive. */
+  /** Offsets in bytes; `end` is exclusive. */
   start: number;
   end: number;
 }
 
-/** A line for each extent has 90 bytes; a listing that was cut off would hide data. */
+/** A line for each extent has 90 bytes. A truncated listing would hide data. */
 const MAX_LISTING_BYTES = 32 * 1024 * 1024;
 
-/** In order. The whole of it where the filesystem does not say, or too much. */
+/** Written extents in order. The whole file if the filesystem does not report them, or reports too many. */
 export async function writtenExtents(path: string, sizeBytes: number): Promise<Extent[]> {
   const whole = [{ start: 0, end: sizeBytes }];
   try {
@@ -24,7 +27,7 @@ export async function writtenExtents(path: string, sizeBytes: number): Promise<E
   }
 }
 
-/** From `filefrag -b1 -v`: undefined for what is no such listing. */
+/** Parses the output of `filefrag -b1 -v`. Undefined for any other text. */
 export function parseExtents(listing: string): Extent[] | undefined {
   if (!/: \d+ extents? found\s*$/.test(listing)) return undefined;
   return Array.from(listing.matchAll(/^ *\d+: +(\d+)\.\. *(\d+):/gm), ([, first, last]) => ({

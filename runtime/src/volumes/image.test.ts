@@ -4,7 +4,7 @@ import { imageBytes, usedBytes } from "./image.ts";
 
 const GIB = 1024 ** 3;
 
-test("a volume has a journal, and nothing on it is a device or another user's program for the host", () => {
+test("gives a volume a journal, and disables devices and setuid programs on it for the host", () => {
   expect(mkfsVolumeArgv("/v/volume.ext4").join(" ")).toBe(
     "mkfs.ext4 -q -F -m0 -J size=64 -O ^resize_inode -E lazy_itable_init=1,lazy_journal_init=1,nodiscard /v/volume.ext4",
   );
@@ -17,16 +17,16 @@ test("a volume has a journal, and nothing on it is a device or another user's pr
   ]);
 });
 
-test("a volume's device goes past the host's page cache", () => {
+test("makes a volume's device bypass the host's page cache", () => {
   expect(directArgv("/dev/loop7")).toEqual(["losetup", "--direct-io=on", "/dev/loop7"]);
 });
 
-test("the first look repairs what is safe to, the second whatever there is", () => {
+test("makes safe repairs in the first check, and all repairs in the second", () => {
   expect(fsckArgv("/v")).toEqual(["e2fsck", "-p", "/v"]);
   expect(repairArgv("/v")).toEqual(["e2fsck", "-f", "-y", "/v"]);
 });
 
-test("an image is as much larger than what it holds as ext4 needs for itself, in whole MiB", () => {
+test("makes an image larger than its content by the overhead of ext4, in whole MiB", () => {
   for (const gib of [1, 10, 100]) {
     const bytes = imageBytes(gib * GIB);
     expect(bytes % 1024 ** 2).toBe(0);
@@ -35,7 +35,7 @@ test("an image is as much larger than what it holds as ext4 needs for itself, in
   }
 });
 
-test("what files take is read from a superblock: blocks that are neither free nor ext4's own", () => {
+test("reads the usage from a superblock: blocks that are neither free nor overhead of ext4", () => {
   const superblock = Buffer.alloc(1024);
   superblock.writeUInt32LE(10_000, 0x04);
   superblock.writeUInt32LE(1, 0x150);

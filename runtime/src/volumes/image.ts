@@ -1,7 +1,7 @@
 /**
- * A volume: a sparse file with an ext4 filesystem in it, in a directory of its own. While a machine has it, it is
- * mounted through a loop device on a directory of that machine's, so that whatever takes a machine off the host takes
- * the mount off as well. Its size is what the kernel enforces; it takes what is in it.
+ * A volume: a sparse file with an ext4 filesystem, in its own directory. A machine's volume is mounted
+ * through a loop device on a directory of that machine, so removing the machine removes the mount too. The
+ * kernel enforces the volume's size; the file occupies only the space of its content.
  */
 import { mkdir, open, readFile, rename, rmdir, stat, statfs } from "node:fs/promises";
 import { dirname, join } from "node:path";
@@ -9,7 +9,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { RuntimeError, type VolumeSpec } from "../driver.ts";
 import { run } from "../exec.ts";
 import { mountPointsBelow } from "../mounts.ts";
-import { begin, syncDirectory } from "../snapshots/manifest.ts";
+import { makeTemporary, syncDirectory } from "../snapshots/manifest.ts";
 import {
   directArgv,
   fsckArgv,
@@ -22,36 +22,36 @@ import {
   trimArgv,
 } from "./argv.ts";
 
-/** Repairs were made; with 2 e2fsck asks for a reboot, which is for mounted filesystems. */
+/** Exit codes after repairs. With 2, e2fsck demands a reboot, which applies only to mounted filesystems. */
 const REPAIRED = [0, 1, 2];
 const FSCK_TIMEOUT_MS = 30_000;
 const REPAIR_TIMEOUT_MS = 300_000;
 const TRIM_TIMEOUT_MS = 20_000;
-/** Whatever has a file open there is on its way out, or a person's. */
+/** Time for programs with an open file on the volume: they are ending, or belong to a person on the host. */
 const LET_GO_TIMEOUT_MS = 30_000;
 const SYNC_TIMEOUT_MS = 60_000;
 const MIB = 1024 * 1024;
 
-/** Mounts a volume, which is made first where that is asked for and checked where it is not clean. */
+/** Mounts a volume. Makes it first if requested, and checks it if it is not clean. */
 export async function attachVolume(volume: VolumeSpec, mountPoint: string): Promise<void> {
   const image = imageOf(volume.directory);
   const isThere = await exists(image);
   if (!isThere && !volume.isNew) {
-    throw new RuntimeError("volume_missing", "the volume's data is not where it should be", {
+    throw new RuntimeError("volume_missing", "the volume's data is missing", {
       details: { directory: volume.directory },
     });
   }
   if (!isThere) await makeVolume(volume);
-  await untilLetGo(volume.directory);
+  await waitUntilReleased(volume.directory);
   await check(image);
   await mkdir(mountPoint, { recursive: true, mode: 0o700 });
   await run(mountVolumeArgv(image, mountPoint));
   await bypassCache(image);
-  // A volume that is empty looks empty; a repair that needs the directory makes it again.
+  // An empty volume should look empty. A repair that needs the directory makes it again.
   if (!isThere) await rmdir(join(mountPoint, "lost+found"));
 }
 
-/** A volume whose host cannot do it is slower to sync, and as good. */
+/** Without direct I/O, a volume is slower to sync, but works. */
 async function bypassCache(image: string): Promise<void> {
   try {
     const [device] = /^\/dev\/loop\d+/.exec((await run(loopArgv(image))).stdout) ?? [];
@@ -62,39 +62,43 @@ async function bypassCache(image: string): Promise<void> {
 }
 
 /**
- * Until no loop device has the image: a filesystem that is in use must be neither checked nor copied. As a rule nothing
- * has it: removing a machine's mount point takes the mount out of every copy of the host's mounts (rmdir(2) detaches it
- * there), such as a machine has while it is started. What holds a file on it open is waited for.
+ * Waits until no loop device uses the image: a filesystem in use must be neither checked nor copied. Usually
+ * no device uses it. Removing a machine's mount point removes the mount from every copy of the host's mounts
+ * (rmdir(2) detaches it there), such as that of a starting machine. A program with an open file on the volume
+ * is awaited.
  */
-export async function untilLetGo(directory: string): Promise<void> {
+export async function waitUntilReleased(directory: string): Promise<void> {
   const deadline = performance.now() + LET_GO_TIMEOUT_MS;
   while ((await run(loopArgv(imageOf(directory)))).stdout.trim() !== "") {
     if (performance.now() > deadline) {
-      throw new RuntimeError("volume_in_use", "the volume is still in use somewhere on the host");
+      throw new RuntimeError("volume_in_use", "the volume is still in use on the host");
     }
     await sleep(20);
   }
 }
 
-/** What was deleted goes back to the host. To be followed by the unmounting; does nothing where nothing is mounted. */
+/**
+ * Returns the space of deleted files to the host. Call it before the unmount; it does nothing without a
+ * mount.
+ */
 export async function trimVolume(mountPoint: string): Promise<void> {
   const mounts = await readFile("/proc/self/mountinfo", "utf8");
   if (!mountPointsBelow(mounts, mountPoint).includes(mountPoint)) return;
   try {
-    // What was deleted is free only once the journal says so.
+    // Space of deleted files is free only after the journal is written.
     await syncVolume(mountPoint);
     await run(trimArgv(mountPoint), { timeoutMs: TRIM_TIMEOUT_MS });
   } catch {
-    // One that cannot be trimmed, or not in time, is as good a volume as any.
+    // A volume that cannot be trimmed in time remains usable.
   }
 }
 
-/** All that was written to an attached volume is on the host's disk when this returns. */
+/** On return, all data written to an attached volume is on the host's disk. */
 export async function syncVolume(mountPoint: string): Promise<void> {
   await run(syncArgv(mountPoint), { timeoutMs: SYNC_TIMEOUT_MS });
 }
 
-/** Bytes that files take: asked of the filesystem where it is mounted, else read from its superblock. */
+/** Bytes that files occupy: from the filesystem if it is mounted, otherwise from its superblock. */
 export async function volumeUsage(directory: string, mountPoint: string | undefined): Promise<number> {
   const mounted = mountPoint === undefined ? undefined : await mountedUsage(mountPoint);
   if (mounted !== undefined) return mounted;
@@ -113,11 +117,11 @@ export async function volumeUsage(directory: string, mountPoint: string | undefi
   return usedBytes(block);
 }
 
-/** Undefined where nothing is mounted there: of a machine that is being removed, any more. */
+/** Undefined without a mount, for example while the machine is being removed. */
 async function mountedUsage(mountPoint: string): Promise<number | undefined> {
   try {
     const { bsize, blocks, bfree } = await statfs(mountPoint);
-    // Asked for afterwards: without its mount the directory speaks for the host's own disk.
+    // Checked afterwards: without its mount, the directory would report the host's own disk.
     const [here, above] = await Promise.all([stat(mountPoint), stat(dirname(mountPoint))]);
     return here.dev === above.dev ? undefined : (blocks - bfree) * bsize;
   } catch (error) {
@@ -129,7 +133,7 @@ async function mountedUsage(mountPoint: string): Promise<number | undefined> {
 const SUPERBLOCK_AT = 1024;
 const SUPERBLOCK_BYTES = 1024;
 
-/** From the superblock, as the kernel's "ext4 Data Structures and Algorithms" gives its fields. */
+/** Reads the superblock; its fields are in the kernel's "ext4 Data Structures and Algorithms". */
 export function usedBytes(superblock: Buffer): number {
   const wide = (low: number, high: number) =>
     superblock.readUInt32LE(low) + superblock.readUInt32LE(high) * 2 ** 32;
@@ -139,8 +143,8 @@ export function usedBytes(superblock: Buffer): number {
 }
 
 /**
- * What ext4 keeps for itself: inode tables (256 bytes for each 16 KiB), the journal, 16 MiB of reserved clusters, and
- * bitmaps. The guest gets what it was promised.
+ * Adds the overhead of ext4: inode tables (256 bytes for each 16 KiB), the journal, 16 MiB of reserved
+ * clusters, and bitmaps. So the guest gets the promised size.
  */
 export function imageBytes(sizeBytes: number): number {
   const whole = sizeBytes + Math.ceil(sizeBytes / 56) + (JOURNAL_MIB + 32) * MIB;
@@ -148,7 +152,7 @@ export function imageBytes(sizeBytes: number): number {
 }
 
 async function makeVolume({ directory, sizeBytes }: VolumeSpec): Promise<void> {
-  const at = await begin(directory);
+  const at = await makeTemporary(directory);
   const image = await open(imageOf(at), "wx", 0o600);
   try {
     await image.truncate(imageBytes(sizeBytes));

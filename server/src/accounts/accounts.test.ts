@@ -1,4 +1,4 @@
-/** Accounts through the real HTTP layer, on a real database. */
+/** Tests accounts through the real HTTP layer, on a real database. */
 import { randomUUID } from "node:crypto";
 import { sql } from "kysely";
 import { afterAll, beforeAll, expect, test } from "vitest";
@@ -35,7 +35,7 @@ const log = Object.assign(Object.create(silentLog) as typeof silentLog, {
   debug: (...line: unknown[]) => lines.push(JSON.stringify(line)),
   error: (...line: unknown[]) => lines.push(JSON.stringify(line)),
 });
-// The verbs under test take no more of App than this.
+// The tested verbs need only this part of App.
 const app = {
   config: testConfig({ rateLimits: "off" }),
   db,
@@ -43,7 +43,7 @@ const app = {
   log,
   secrets: testSecrets(),
 } as unknown as App;
-/** Workspace → how many of them it holds. */
+/** Number of resources in each workspace. */
 const ships = new Map<string, number>();
 const addons = new Addons(app);
 const none = async () => ({ items: [], total: 0 });
@@ -100,7 +100,7 @@ async function call(
   return { status: response.statusCode, json, headers: response.headers };
 }
 
-test("the first start makes one operator, and no later one makes another", async () => {
+test("creates one operator at the first start, and none at a later start", async () => {
   const kept: OperatorSecrets[] = [];
   const again = await Promise.all(
     [1, 2].map(() => bootstrapOperator(app, async (secrets) => void kept.push(secrets))),
@@ -112,7 +112,7 @@ test("the first start makes one operator, and no later one makes another", async
   expect(json.workspaces).toMatchObject([{ kind: "personal", plan: "team", sandbox_tier: "enterprise" }]);
 });
 
-test("an account whose secrets could not be kept is not made", async () => {
+test("creates no account if its secrets could not be stored", async () => {
   const other = await testDatabase();
   const lost = { ...app, db: other.db };
   await expect(bootstrapOperator(lost, () => Promise.reject(new Error("disk full")))).rejects.toThrow(
@@ -121,7 +121,7 @@ test("an account whose secrets could not be kept is not made", async () => {
   expect(await bootstrapOperator(lost)).toBeDefined();
 });
 
-test("a password is checked against argon2id with the parameters it was stored with", async () => {
+test("checks a password against argon2id with its stored parameters", async () => {
   const hash = await hashPassword("correct horse");
   expect(hash).toMatch(/^\$argon2id\$m=19456,t=2,p=1\$/);
   expect(await isPassword("correct horse", hash)).toBe(true);
@@ -129,7 +129,7 @@ test("a password is checked against argon2id with the parameters it was stored w
   expect(await isPassword("", "!")).toBe(false);
 });
 
-test("a session signs in, reads, and is gone after sign-out, a password reset, and two weeks", async () => {
+test("signs in, reads, and ends the session after sign-out, a password reset or two weeks", async () => {
   await createUser(app, operator, { email: "Ann@Example.test", name: "Ann", password: "ann's password" });
   const signIn = async (password = "ann's password") => {
     const answer = await call(null, "POST", "/session", { email: "ann@example.TEST", password });
@@ -160,7 +160,7 @@ test("a session signs in, reads, and is gone after sign-out, a password reset, a
   expect((await call(third.cookie, "GET", "/session")).status).toBe(401);
 });
 
-test("guessing passwords is slowed down, for known and unknown addresses alike", async () => {
+test("slows down guesses of passwords, for known and unknown addresses alike", async () => {
   for (const email of ["operator@kontor.local", "nobody@example.test"]) {
     const answers = [];
     for (let guess = 0; guess < 12; guess++) {
@@ -249,7 +249,7 @@ test("accepts the owner's sign-in while another address guesses, and audits refu
   expect(JSON.stringify(noted)).not.toContain("guess");
 });
 
-test("a token's plaintext is answered once; the list has hashes, and revoking ends it at once", async () => {
+test("returns a token's plaintext once, lists only hashes, and revokes a token at once", async () => {
   const created = await call(first.token, "POST", "/api-tokens", { name: "ci", expires_in_days: 30 });
   expect(created.status).toBe(201);
   expect(created.json).toMatchObject({
@@ -271,7 +271,7 @@ test("a token's plaintext is answered once; the list has hashes, and revoking en
   expect((await call(first.token, "DELETE", `/api-tokens/${id}`)).json.code).toBe("token_not_found");
 });
 
-test("an expired token is refused from that moment on, also while it is remembered", async () => {
+test("refuses an expired token at once, even while it is cached", async () => {
   const { json } = await call(first.token, "POST", "/api-tokens", { name: "short", expires_in_days: 30 });
   clock.advance(30 * 86_400_000 - 500);
   expect((await call(json.token, "GET", "/session")).status).toBe(200);
@@ -279,7 +279,7 @@ test("an expired token is refused from that moment on, also while it is remember
   expect((await call(json.token, "GET", "/session")).status).toBe(401);
 });
 
-test("a plan's number of active tokens binds, expired and revoked ones not counted", async () => {
+test("limits active tokens by the plan, without expired and revoked tokens", async () => {
   const { user } = await makePerson(db);
   const { plaintext } = await makeToken(db, user.id);
   const refused = await call(plaintext, "POST", "/api-tokens", { name: "second" });
@@ -293,7 +293,7 @@ test("a plan's number of active tokens binds, expired and revoked ones not count
   const pro = await makePerson(db, { workspace: { plan: "pro" } });
   const own = await makeToken(db, pro.user.id);
   await makeToken(db, pro.user.id, { expiresAt: new Date(clock.now().getTime() - 1) });
-  // Both at once: the last free places are given out once.
+  // Concurrent requests get the last free slots only once.
   const answers = await Promise.all(
     [1, 2, 3, 4, 5, 6].map((n) => call(own.plaintext, "POST", "/api-tokens", { name: `token ${n}` })),
   );
@@ -331,7 +331,7 @@ test.each([
   expect(planLimit(limit, allowed, "pro").detail).toBe(detail);
 });
 
-test("a token cannot widen itself: scoped, bound and agent-class ones are refused", async () => {
+test("refuses new tokens to a scoped token, a bound token and an agent's token", async () => {
   const { user, workspace } = await makePerson(db, { workspace: { plan: "pro" } });
   const scoped = await makeToken(db, user.id, { scopes: ["platform:read", "platform:write"] });
   const bound = await makeToken(db, user.id, { workspaceId: workspace.id });
@@ -359,7 +359,7 @@ test("a token cannot widen itself: scoped, bound and agent-class ones are refuse
   expect(acting).toMatchObject({ kind: "worker", id: worker_id });
 });
 
-test("bad token requests name the field", async () => {
+test("names the field of an invalid token request", async () => {
   const bad = {
     name: "",
     expires_in_days: 31,
@@ -378,13 +378,13 @@ test("bad token requests name the field", async () => {
   expect(foreign).toMatchObject({ status: 404, json: { code: "workspace_not_found" } });
 });
 
-test("text that PostgreSQL cannot store is the caller's mistake, not the server's", async () => {
+test("treats text that PostgreSQL cannot store as a client error", async () => {
   const { status, json } = await call(first.token, "POST", "/teams", { name: "a\u0000b" });
   expect(status).toBe(422);
   expect(json.detail[0].msg).toContain("NUL");
 });
 
-test("a token bound to a team reaches that team alone, and ends with the membership", async () => {
+test("limits a token bound to a team to that team, until the membership ends", async () => {
   const owner = await makePerson(db, { workspace: { plan: "team" } });
   const member = await makePerson(db);
   const team = await makeTeam(db, { [owner.user.id]: "owner", [member.user.id]: "member" });
@@ -398,7 +398,7 @@ test("a token bound to a team reaches that team alone, and ends with the members
   expect((await call(plaintext, "GET", "/session")).status).toBe(401);
 });
 
-test("a team: made, shared, limited to its included members, renamed, emptied and deleted", async () => {
+test("creates, shares, renames and deletes a team, and limits it to its included members", async () => {
   const [owner, admin, third, fourth] = await Promise.all(
     ["team", "starter", "starter", "starter"].map((plan) =>
       makePerson(db, { workspace: { plan: plan as "team" } }),
@@ -457,7 +457,7 @@ test("a team: made, shared, limited to its included members, renamed, emptied an
   expect((await call(by, "GET", path)).json.code).toBe("team_not_found");
 });
 
-test("a suspended workspace refuses changes with 402 and still answers reads", async () => {
+test("refuses changes in a suspended workspace with 402, and allows reads", async () => {
   const { user, workspace } = await makePerson(db, { workspace: { plan: "team" } });
   const { plaintext } = await makeToken(db, user.id);
   expect((await call(plaintext, "POST", "/teams", { name: "before" })).status).toBe(201);
@@ -599,7 +599,7 @@ test("deletes a suspended account", async () => {
   expect((await deletion(cookie)).status).toBe(204);
 });
 
-test("activity: newest first, by workspace and by who, never somebody else's", async () => {
+test("lists activity newest first, by workspace and actor, without other people's entries", async () => {
   const { user, workspace } = await makePerson(db, { workspace: { plan: "team" } });
   const { plaintext } = await makeToken(db, user.id);
   const team = await call(plaintext, "POST", "/teams", { name: "Log" });
@@ -636,7 +636,7 @@ test("activity: newest first, by workspace and by who, never somebody else's", a
   expect((await list("?workspace=66666666-6666-4666-8666-666666666666")).status).toBe(404);
 });
 
-test("no password and no token is found in logs, activity or stored answers", async () => {
+test("keeps passwords and tokens out of logs, activity and stored responses", async () => {
   const password = "canary-password-9000";
   await createUser(app, operator, { email: "canary@example.test", name: "Canary", password });
   const session = await call(null, "POST", "/session", { email: "canary@example.test", password });

@@ -1,6 +1,6 @@
 /**
- * Who is asking. Every verb that reads or changes an owned thing takes an Actor; it is made in one place, by
- * `authenticate`, from a token or a sign-in session.
+ * The identity behind a request. Every verb that reads or changes an owned resource takes an Actor. Only `authenticate`
+ * creates it, from a token or a session.
  */
 
 import type { Db } from "#db/db.ts";
@@ -18,13 +18,13 @@ export type Scope = (typeof scopes)[number];
 
 export type Plan = "starter" | "pro" | "team";
 export type SandboxTier = "free" | "payg" | "enterprise";
-/** A viewer reads and changes nothing. */
+/** A viewer reads, and changes nothing. */
 export const teamRoles = ["owner", "admin", "member", "viewer"] as const;
 export type TeamRole = (typeof teamRoles)[number];
 
-/** One workspace an actor can reach: the personal one or a team's. */
+/** A workspace that an actor reaches: the personal workspace, or a team's. */
 export interface ReachableWorkspace {
-  /** Workspace id (uuid); for a team it is the team's id. */
+  /** Workspace id (UUID). For a team it is the team's id. */
   id: string;
   kind: "personal" | "team";
   role: TeamRole;
@@ -40,40 +40,45 @@ export interface Actor {
   label: string;
   role: TeamRole | null;
   userId: string;
-  /** Null: full access. */
+  /** Null means full access. */
   scopes: readonly Scope[] | null;
   tokenId: string | null;
-  /** True for a token made for a single workspace, which it alone reaches. */
+  /** True for a token that was created for a single workspace and reaches only this. */
   isBound?: boolean;
-  /** True for a token made with `secrets: "hidden"`: responses hold hints in place of secrets. */
+  /** True for a token created with `secrets: "hidden"`: responses hold hints in place of secrets. */
   hidesSecrets?: boolean;
-  /** Personal one first. A token bound to one workspace reaches that alone. */
+  /** The personal workspace comes first. A token bound to a workspace reaches only this. */
   workspaces: readonly ReachableWorkspace[];
   /** In a request that writes: teams left out of `workspaces`, because the actor is a viewer there. */
   viewed?: readonly ReachableWorkspace[];
   ip: string | null;
-  /** Told of each deed of this request, in the deed's own transaction; set where the request has an Idempotency-Key. */
-  witness?: (tx: Db, deed: Deed) => Promise<void>;
-  /** Runs this installation: may read what concerns all of it, such as `/metrics`. */
+  /**
+   * Called for each activity of the request, in the transaction of the activity. Set if the request has an
+   * Idempotency-Key.
+   */
+  onActivity?: (tx: Db, deed: ActivityRecord) => Promise<void>;
+  /** True for an operator of this installation, who may read data about all of it, such as `/metrics`. */
   isOperator?: boolean;
 }
 
-/** What was done, as the activity log has it. */
-export interface Deed {
-  /** `<noun>.<deed in the past>`, as "project.created". */
+/** An action and its target, as the activity log stores them. */
+export interface ActivityRecord {
+  /** `<noun>.<past participle>`, such as "project.created". */
   action: string;
   targetId: string | null;
-  /** Holds no secret. */
+  /** Must not hold secrets. */
   detail: Readonly<Record<string, unknown>>;
 }
 
-/** What a request shows to say who is asking: an API token, or the secret of a sign-in session. */
+/** The credential of a request: an API token, or the secret of a session. */
 export interface Credential {
   kind: "token" | "session";
   secret: string;
 }
 
-/** A write scope includes its read. `agents:invoke` stands alone: it is for backends that must not change agents. */
+/**
+ * A write scope includes its read scope. `agents:invoke` includes none: it is for backends that must not change agents.
+ */
 const includes: Partial<Record<Scope, Scope>> = {
   "platform:read": "platform:write",
   "sandboxes:read": "sandboxes:write",

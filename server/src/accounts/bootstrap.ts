@@ -1,7 +1,7 @@
 /**
- * The first account: the operator's, on the highest plan and tier, with a password and a full-access token that are
- * shown once. It is made in one transaction and only where there is no account at all, so a second start, or two
- * starts at once, make nothing.
+ * Creates the first account: the operator's, on the highest plan and tier, with a password and a full-access token that
+ * are shown once. The account is created in one transaction and only if no account exists, so a second or concurrent
+ * start creates nothing.
  */
 import { transaction } from "#db/db.ts";
 import { newId } from "#lib/ids.ts";
@@ -18,8 +18,8 @@ export interface OperatorSecrets {
 }
 
 /**
- * Undefined where there is an account already. `keep` runs before the commit: what it writes is there whenever the
- * account is, even if the process dies in between.
+ * Undefined if an account already exists. `keep` runs before the commit, so its output exists whenever the account
+ * does, even if the process dies in between.
  */
 export async function bootstrapOperator(
   app: Pick<App, "db" | "clock" | "config">,

@@ -1,15 +1,15 @@
-/** Cursors of lists, sealed for their reader: another person can neither forge, read nor use them. */
+/** Cursors of lists, sealed for their reader: no other person can forge, read or use them. */
 import type { App } from "#app.ts";
 import type { Actor } from "./actor.ts";
 
 type Needs = Pick<App, "secrets">;
 
-/** `list` identifies the list and its filters: the cursor of another list does not open. */
+/** `list` identifies the list and its filters, so that a cursor opens for this list only. */
 export function sealCursor(app: Needs, actor: Actor, list: string, position: object): string {
   return app.secrets.seal(JSON.stringify(position), place(actor, list)).toString("base64url");
 }
 
-/** Undefined for a cursor that was not sealed for this list and reader. */
+/** Undefined if the cursor was sealed for another list or reader. */
 export function openCursor<Position extends object>(
   app: Needs,
   actor: Actor,

@@ -6,7 +6,9 @@ export const workspaceNotFound = defineError("workspace_not_found", 404, () => "
 export const accountSuspended = defineError(
   "account_suspended",
   402,
-  () => "This account is suspended: nothing can be created or changed until the operator lifts that.",
+  () =>
+    "This account is suspended: creating and changing is not possible until the operator ends the " +
+    "suspension.",
 );
 
 /** Cause of a `plan_limit` for a counted resource. Names the workspace that gets a notification. */
@@ -21,8 +23,8 @@ export class LimitReached {
 }
 
 /**
- * `tierNeeded`: the cheapest plan or tier that allows more, or null if none does. `workspace`: given for a limit of a
- * count; it gets a notification.
+ * `tierNeeded`: the cheapest plan or tier that allows more, or null if none does. `workspace`: set for a limit of a
+ * count; this workspace gets a notification.
  */
 export const planLimit = defineError(
   "plan_limit",
@@ -52,13 +54,13 @@ export const insufficientRole = defineError(
     detail: {
       owner: "Only an owner of the team may do this.",
       admin: "Only an owner or an admin of the team may do this.",
-      member: "A viewer reads only; ask an admin of the team for the role member.",
+      member: "A viewer can only read; ask an admin of the team for the role member.",
     }[needed],
     meta: { role_needed: needed },
   }),
 );
 
 export const signInLimited = defineError("rate_limited", 429, (retryAfterSeconds: number) => ({
-  detail: `Too many sign-ins to this account; try again in ${retryAfterSeconds} s.`,
+  detail: `Too many sign-ins to this account; retry after ${retryAfterSeconds} s.`,
   meta: { retry_after: retryAfterSeconds },
 }));

@@ -1,8 +1,8 @@
 /**
- * From what a request shows to who is asking: one query, by the hash of the secret. Its answer is kept for two
- * seconds, because a client that polls shows the same token hundreds of times a minute; every change of a token, a
- * membership or a workspace in this process drops all of it, so that a revoked token ends at once. A change made by
- * another process (an operator's command) shows after two seconds at the latest.
+ * Finds the actor of a credential with a query by the hash of its secret. Results are cached for two seconds, because a
+ * polling client sends the same token hundreds of times a minute. Each change of a token, a membership or a workspace
+ * in this process clears the cache, so a revoked token stops working at once. A change by another process (an
+ * operator's command) takes effect within two seconds.
  */
 import { type Selectable, type SqlBool, sql } from "kysely";
 import type { Db } from "#db/db.ts";
@@ -12,9 +12,9 @@ import { hashSecret } from "./secrets.ts";
 import type { ApiTokensTable, SessionsTable } from "./tables.ts";
 
 const keptMs = 2000;
-/** Most entries; a flood of tokens costs queries, never memory. */
+/** Maximum of cached entries, so that a flood of tokens costs queries but no memory. */
 const mostKept = 10_000;
-/** `last_used_at` and `last_seen_at` are for people: a minute is exact enough, and a write per request is not free. */
+/** `last_used_at` and `last_seen_at` are shown to people: a minute is exact enough, and saves a write per request. */
 const touchEveryMs = 60_000;
 
 interface Kept {
@@ -23,7 +23,7 @@ interface Kept {
 }
 
 class ActorCache {
-  /** Counts up at every drop: an answer that was asked for before it may be stale and is not kept. */
+  /** Counts the clearings of the cache. A result of a query from before a clearing may be stale and is not cached. */
   generation = 0;
   readonly byHash = new Map<string, Kept>();
 }
@@ -36,7 +36,7 @@ function cacheOf(db: Db): ActorCache {
   return cache;
 }
 
-/** To be called after the commit of any change to tokens, sessions, members, plans or suspension. */
+/** Clears the cache. Call it after the commit of any change to tokens, sessions, members, plans or suspension. */
 export function forgetActors({ db }: Pick<App, "db">): void {
   const cache = cacheOf(db);
   cache.generation++;
@@ -49,7 +49,7 @@ export async function findActor(app: Needs, { kind, secret }: Credential): Promi
   const hash = hashSecret(secret);
   const nowMs = app.clock.now().getTime();
   const cache = cacheOf(app.db);
-  // With its kind: a session's secret is no token, and a token no cookie.
+  // The key includes the kind, because the secret of a session is not a token, and a token is not a cookie.
   const key = `${kind} ${hash}`;
   const kept = cache.byHash.get(key);
   if (kept && nowMs < kept.untilMs) return kept.actor;
@@ -83,7 +83,7 @@ interface Found {
   expiresAt: Date | null;
 }
 
-/** Personal one first, then teams in the order they were joined. */
+/** The personal workspace comes first, then teams in the order in which they were joined. */
 const reachable = (boundTo: ReturnType<typeof sql>) => sql<ReachableWorkspace[]>`(
   select coalesce(
     json_agg(
@@ -154,7 +154,7 @@ function foundToken(row: TokenRow): Found {
       hidesSecrets: row.secrets === "hidden",
       workspaces: row.workspaces,
       ip: null,
-      // What an agent is granted is its scopes; who owns it is not among them.
+      // An agent has only its granted scopes, not the rights of its owner as operator.
       isOperator: row.is_operator && !isWorker,
     },
   };
@@ -216,7 +216,7 @@ function isStale(at: Date | null, now: Date): boolean {
   return at === null || now.getTime() - at.getTime() >= touchEveryMs;
 }
 
-/** Off the request's path; a lost update costs a minute of a date nobody decides by. */
+/** Runs in the background of the request. A lost update makes a displayed time wrong by a minute at most. */
 function touch({ log }: Pick<App, "log">, update: Promise<unknown>): void {
-  update.catch((error: unknown) => log.debug({ error }, "last use was not noted"));
+  update.catch((error: unknown) => log.debug({ error }, "could not store the last use"));
 }

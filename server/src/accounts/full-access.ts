@@ -1,5 +1,5 @@
 /**
- * The guard of all operations that grant rights: tokens, members, roles, invitations. A token can never widen itself,
+ * The guard of all operations that grant rights: tokens, members, roles, invitations. A token must never widen itself,
  * so only a signed-in person or an unrestricted token passes.
  */
 import { defineError } from "#lib/errors.ts";
@@ -9,7 +9,8 @@ export const agentTokenRefused = defineError(
   "agent_token_refused",
   403,
   () =>
-    "A token that belongs to an agent's run may not see or change tokens, nor change members of teams; use a signed-in session or a full-access token.",
+    "A token of an agent's run may not read or change tokens, nor change members of teams; use a " +
+    "signed-in session or a full-access token.",
 );
 export const fullAccessRequired = defineError(
   "full_access_required",

@@ -1,20 +1,20 @@
 /**
- * What a workspace still holds. Accounts knows nothing of sandboxes or projects: main hands it, for every kind of
- * thing that is kept in a workspace, how to count them. A team is deleted only when all of them are gone.
+ * Resources that a workspace still has. Accounts does not know sandboxes or projects: `main` passes in a count function
+ * for each kind of resource. A team can be deleted only when it has none.
  */
 import { type RawBuilder, sql } from "kysely";
 import type { Db } from "#db/db.ts";
 
 export interface Holding {
-  /** In the plural, as a person reads it: "sandboxes". */
+  /** In the plural, for people: "sandboxes". */
   noun: string;
-  /** How many living ones the workspace has. */
+  /** Counts the existing resources of the workspace. */
   count: (db: Db, workspaceId: string) => Promise<number>;
 }
 
 /**
- * Rows that a job needs to find the machines and files of deleted projects, functions and volumes. If the rows went with
- * the workspace, apps and databases would run on without an owner.
+ * Rows that a job needs to find the machines and files of deleted projects, functions and volumes. If the rows were
+ * deleted with the workspace, apps and databases would run on without an owner.
  */
 const inDeletion = (workspaceId: string): Readonly<Record<string, RawBuilder<unknown>>> => ({
   apps: sql`select from app_instances as i join environments as e on e.id = i.environment_id

@@ -1,4 +1,7 @@
-/** Passwords: argon2id, in the thread pool, with its parameters beside the hash so that they can be raised later. */
+/**
+ * Hashes passwords with argon2id in the thread pool. The parameters are stored with the hash, so that they can be
+ * raised later.
+ */
 import { argon2, randomBytes, timingSafeEqual } from "node:crypto";
 import { promisify } from "node:util";
 import { randomText } from "#lib/ids.ts";
@@ -42,13 +45,13 @@ export async function isPassword(password: string, stored: string): Promise<bool
 
 let decoy: Promise<string> | undefined;
 
-/** Takes as long as `isPassword` and is never true: an unknown address answers no faster than a wrong password. */
+/** Takes as long as `isPassword` and always returns false, so that response times do not reveal unknown addresses. */
 export async function pretendPassword(password: string): Promise<false> {
   await isPassword(password, await (decoy ??= hashPassword(randomText("abcdefghijkmnpqrstuvwxyz", 20))));
   return false;
 }
 
-/** For a person to copy: 24 characters without look-alikes, 113 bits. */
+/** Returns a password to copy: 24 characters without look-alikes, 113 bits. */
 export function randomPassword(): string {
   return randomText("abcdefghjkmnpqrstuvwxyz23456789", 24);
 }

@@ -1,6 +1,6 @@
 /**
- * What a plan and a sandbox tier allow, as data: the numbers of the API documents. A limit is looked up here by name
- * and refused with `plan_limit`, so that a number stands in one place.
+ * Limits of the plans and sandbox tiers, as data: the numbers of the API documents. A limit is looked up here by name
+ * and enforced with `plan_limit`, so that each number has a single source.
  */
 import type { Plan, SandboxTier } from "./actor.ts";
 import { planLimit } from "./errors.ts";
@@ -12,13 +12,13 @@ export interface PlanLimits {
   projects: number;
   environmentsPerProject: number;
   functions: number;
-  /** Of one function's instances. */
+  /** Memory of a function's instance. */
   functionMemoryMb: number;
   addons: number;
   apiTokens: number;
-  /** Members of a team that are included; the operator can add more. */
+  /** Members included in a team; the operator can add more. */
   teamMembers: number;
-  /** Teams a person may own; each is a workspace with limits of its own. */
+  /** Teams that a person may own; each is a workspace with its own limits. */
   teams: number;
   liveSessions: number;
   runsInFlight: number;
@@ -70,7 +70,7 @@ export interface TierLimits {
   maxTimeoutSeconds: number;
   snapshots: number;
   volumes: number;
-  /** Null: kept for ever. */
+  /** Null keeps them forever. */
   pausedRetentionDays: number | null;
   canExposePorts: boolean;
   canBuildTemplates: boolean;
@@ -108,17 +108,17 @@ export const tierLimits: Readonly<Record<SandboxTier, TierLimits>> = {
   },
 };
 
-/** The tier that allows more; null above the highest. */
+/** Returns the next higher tier. Null for the highest. */
 export function nextTier(tier: SandboxTier): SandboxTier | null {
   return sandboxTiers[sandboxTiers.indexOf(tier) + 1] ?? null;
 }
 
-/** The wire's name of each limit, as `plan_limit` and the dashboard say it. */
+/** Returns the limit's name on the wire, as in `plan_limit` and the dashboard. */
 function limitName(limit: keyof PlanLimits): string {
   return limit.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
-/** Throws `plan_limit` when `used` is at the limit. The given workspace then gets a notification. */
+/** Throws `plan_limit` if `used` is at the limit. The given workspace then gets a notification. */
 export function requireBelow(plan: Plan, limit: keyof PlanLimits, used: number, workspaceId?: string): void {
   const allowed = planLimits[plan][limit];
   if (used < allowed) return;
@@ -126,7 +126,7 @@ export function requireBelow(plan: Plan, limit: keyof PlanLimits, used: number, 
   throw planLimit(limitName(limit), allowed, needed, workspaceId);
 }
 
-/** How much of the plan is used, under the wire's names; null where there is no limit. */
+/** Returns the usage of the plan by the names on the wire. Null for unlimited resources. */
 export function planUsage(
   plan: Plan,
   used: Partial<Record<keyof PlanLimits, number>>,

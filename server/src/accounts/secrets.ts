@@ -1,10 +1,13 @@
-/** Bearer secrets: made from 40 random characters, known to their holder alone, stored as a hash. */
+/** Bearer secrets of 40 random characters, which only their holder knows. The database stores a hash. */
 import { createHash } from "node:crypto";
 import { randomText } from "#lib/ids.ts";
 
 const base62 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
-/** `prefix` and 238 random bits: nothing to guess, so a fast hash is enough and a lookup by hash leaks nothing. */
+/**
+ * Returns `prefix` and 238 random bits. Guessing is impossible, so a fast hash is enough, and a look-up by hash reveals
+ * nothing.
+ */
 export function newSecret(prefix: string): string {
   return prefix + randomText(base62, 40);
 }

@@ -1,5 +1,5 @@
 /**
- * Columns as they are stored; migrations/0001_accounts.sql, 0017_projects.sql, 0035_run_tokens_and_traces.sql,
+ * Columns as stored. The migrations 0001_accounts.sql, 0017_projects.sql, 0035_run_tokens_and_traces.sql,
  * 0042_what_a_request_made.sql, 0047_team_invitations.sql, 0048_tokens_that_hide_secrets.sql and
  * 0054_activity_outlives_workspaces.sql describe them.
  */
@@ -30,7 +30,7 @@ export interface WorkspacesTable {
   plan: Generated<Plan>;
   sandbox_tier: Generated<SandboxTier>;
   suspended_at: Date | null;
-  /** Time since which its machines are frozen: 0059_held_workspaces.sql. */
+  /** Time at which its machines were frozen: 0059_held_workspaces.sql. */
   held_since: ColumnType<Date | null, Date | null | undefined>;
   created_at: Generated<Date>;
 }
@@ -137,7 +137,7 @@ export interface IdempotencyKeysTable {
   expires_at: Date;
 }
 
-/** Parsed when read, written as JSON text: pg would send an array as a PostgreSQL array. Has a default. */
+/** Parsed on reading, and written as JSON text, because pg would send an array as a PostgreSQL array. Has a default. */
 type Json<T> = ColumnType<T, string | undefined, string>;
 
 export interface AccountsTables {

@@ -1,16 +1,16 @@
-/** An agent as who acts: for the one workspace it belongs to, in the name of whoever owns that. */
+/** The actor of an agent: it acts for its workspace, on behalf of the workspace's owner. */
 import { type Db } from "#db/db.ts";
 import type { Actor, Scope } from "./actor.ts";
 
 export interface Worker {
   workspaceId: string;
-  /** `agents.worker_id`: what the audit log shows, and what tokens of its runs carry. */
+  /** `agents.worker_id`, which the audit log shows and the tokens of its runs carry. */
   workerId: string;
   /** The agent's name. */
   label: string;
 }
 
-/** Null scopes: all that its workspace may. Undefined where the workspace is gone. */
+/** Null scopes allow everything in its workspace. Undefined if the workspace was deleted. */
 export async function workerActor(
   db: Db,
   { workspaceId, workerId, label }: Worker,

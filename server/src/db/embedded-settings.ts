@@ -1,6 +1,6 @@
-/** What the embedded PostgreSQL is told, as text: its command line and the two files that say who may connect. */
+/** Settings of the embedded PostgreSQL as text: its command line, and the two files that control who may connect. */
 
-/** The role and the database everything is in. */
+/** Role and database that hold all tables. */
 export const role = "kontor";
 export const database = "kontor";
 
@@ -9,7 +9,7 @@ export function initdbArguments(dataDirectory: string): string[] {
     `--pgdata=${dataDirectory}`,
     `--username=${role}`,
     "--encoding=UTF8",
-    // PostgreSQL's own provider: the bundled ICU is past its end of life, and libc's order changes with the host.
+    // PostgreSQL's built-in provider: the bundled ICU is past its end of life, and libc's order depends on the host.
     "--locale-provider=builtin",
     "--builtin-locale=C.UTF-8",
     "--locale=C",
@@ -18,13 +18,13 @@ export function initdbArguments(dataDirectory: string): string[] {
   ];
 }
 
-/** Settings on the command line win over postgresql.conf, so each start has exactly these. */
+/** Settings on the command line override postgresql.conf, so each start has exactly these. */
 export function postgresArguments(
   directories: { data: string; socket: string; log: string; hba: string; ident: string },
   extra: Record<string, string> = {},
 ): string[] {
   const settings: Record<string, string> = {
-    // A unix socket only: nothing on the network, and the kernel says who is at the other end.
+    // Listens only on a unix socket: no network, and the kernel identifies the client.
     listen_addresses: "",
     unix_socket_directories: directories.socket,
     unix_socket_permissions: "0700",
@@ -37,21 +37,21 @@ export function postgresArguments(
     wal_level: "minimal",
     max_wal_senders: "0",
     max_logical_replication_workers: "0",
-    // Small rows by key: compiling queries and running them in parallel costs more than it gains.
+    // Queries read few rows by key, so compiling them or running them in parallel costs more than it gains.
     jit: "off",
     max_parallel_workers_per_gather: "0",
-    // Saves the I/O worker processes of 18; everything fits the cache.
+    // Saves the I/O worker processes of PostgreSQL 18; all data fits into the cache.
     io_method: "sync",
     timezone: "UTC",
     log_timezone: "UTC",
     logging_collector: "on",
     log_directory: directories.log,
-    // A week of files that overwrite themselves.
+    // Keeps a week of log files, which overwrite themselves.
     log_filename: "postgresql-%a.log",
     log_truncate_on_rotation: "on",
     log_rotation_age: "1d",
     log_line_prefix: "%m [%p] ",
-    // A failed statement is the server's to log; here it could put a value into a file nobody redacts.
+    // The server logs failed statements itself. PostgreSQL's log is not redacted and could hold values.
     log_min_error_statement: "panic",
     log_min_messages: "log",
     ...extra,
@@ -63,15 +63,15 @@ export function postgresArguments(
   ];
 }
 
-/** Only over the socket, and only by whom the kernel names (`peer`): there is no password that could leak. */
+/** Allows only connections over the socket, by accounts that the kernel identifies (`peer`): no password can leak. */
 export const hbaFile = `local all all peer map=kontor\n`;
 
-/** Which accounts of this host may be the role. */
+/** Maps the accounts of this host that may use the role. */
 export function identFile(accounts: readonly string[]): string {
   return accounts.map((account) => `kontor ${quote(account)} ${role}\n`).join("");
 }
 
-/** Quoted, a name is never a pattern or a keyword. */
+/** A quoted name is never a pattern or a keyword. */
 function quote(name: string): string {
   return `"${name.replaceAll('"', '""')}"`;
 }

@@ -22,7 +22,7 @@ afterEach(async () => {
   rmSync(dataDir, { recursive: true, force: true });
 });
 
-/** Another process that calls `ensureEmbedded`, as a server does. */
+/** Starts another process that calls `ensureEmbedded`, as a server does. */
 async function spawnServer(): Promise<{ child: ChildProcess; postgres: EmbeddedPostgres }> {
   const program = join(import.meta.dirname, "../../test/programs/ensure-postgres.ts");
   const child = spawn(process.execPath, [program, dataDir], { stdio: ["ignore", "pipe", "inherit"] });
@@ -42,14 +42,14 @@ async function query(postgres: EmbeddedPostgres, text: string, values: unknown[]
   }
 }
 
-test("three servers that start at once on an empty directory share one PostgreSQL", async () => {
+test("shares one PostgreSQL among three servers that start at once on an empty directory", async () => {
   const servers = await Promise.all([spawnServer(), spawnServer(), spawnServer()]);
   const pids = new Set(servers.map(({ postgres }) => postgres.pid));
   expect(pids.size).toBe(1);
   expect(servers.filter(({ postgres }) => !postgres.adopted)).toHaveLength(1);
 });
 
-test("PostgreSQL outlives a kill -9 of the server, and the next server adopts it", async () => {
+test("keeps PostgreSQL running after a kill -9 of the server, for the next server to adopt", async () => {
   const { child, postgres } = await spawnServer();
   child.kill("SIGKILL");
   await once(child, "exit");
@@ -57,7 +57,7 @@ test("PostgreSQL outlives a kill -9 of the server, and the next server adopts it
   expect(await ensureEmbedded(dataDir)).toEqual({ ...postgres, adopted: true });
 });
 
-test("after a kill -9 of PostgreSQL it starts again with every row whose insert was acknowledged", async () => {
+test("restarts PostgreSQL after a kill -9 with every acknowledged row", async () => {
   const first = await ensureEmbedded(dataDir);
   await query(first, "create table row (n int)");
   let acknowledged = 0;
@@ -85,16 +85,16 @@ test("after a kill -9 of PostgreSQL it starts again with every row whose insert 
   expect(rows).toHaveLength(acknowledged);
 });
 
-test("a lock file that names another program's process does not keep PostgreSQL from starting", async () => {
+test("starts despite a lock file with the pid of another program", async () => {
   await ensureEmbedded(dataDir);
   await stopEmbedded(dataDir);
-  // After a reboot the number may be anybody's: here it is this test's.
+  // After a reboot, any process may have this pid: here it is this test's own.
   const data = join(dataDir, "postgres/data");
   writeFileSync(join(data, "postmaster.pid"), `${process.pid}\n${data}\n1\n5432\n/run/nowhere\n\n\nready\n`);
   expect((await ensureEmbedded(dataDir)).adopted).toBe(false);
 });
 
-test("nothing but the server's own account and PostgreSQL's can reach the socket or read the data", async () => {
+test("lets only the accounts of the server and PostgreSQL reach the socket or read the data", async () => {
   const { connection } = await ensureEmbedded(dataDir);
   if (!("socketDirectory" in connection)) throw new Error("a socket");
   for (const path of [
@@ -109,7 +109,7 @@ test("nothing but the server's own account and PostgreSQL's can reach the socket
   ]);
 });
 
-test("stopping it ends the process and leaves no socket, and stopping it twice is no error", async () => {
+test("stops the process and removes the socket, and accepts a second stop", async () => {
   const { pid, connection } = await ensureEmbedded(dataDir);
   expect(await stopEmbedded(dataDir)).toEqual({ stopped: true });
   expect(exists(pid)).toBe(false);
@@ -117,14 +117,14 @@ test("stopping it ends the process and leaves no socket, and stopping it twice i
   expect(await stopEmbedded(dataDir)).toEqual({ stopped: false });
 });
 
-test("data of another major version is left alone, and the error says which version made it", async () => {
+test("leaves data of another major version unchanged, and names that version in the error", async () => {
   mkdirSync(join(dataDir, "postgres/data"), { recursive: true });
   writeFileSync(join(dataDir, "postgres/data/PG_VERSION"), "13\n");
-  await expect(ensureEmbedded(dataDir)).rejects.toThrow("was made by PostgreSQL 13");
+  await expect(ensureEmbedded(dataDir)).rejects.toThrow("was created by PostgreSQL 13");
 });
 
 test.runIf(process.getuid?.() === 0)(
-  "a directory PostgreSQL's account cannot enter is named, with what to do",
+  "names a directory that PostgreSQL's account cannot enter, and the cure",
   async () => {
     chmodSync(dataDir, 0o700);
     await expect(ensureEmbedded(dataDir)).rejects.toThrow(

@@ -1,12 +1,12 @@
 /**
- * The PostgreSQL that comes with the server, for whoever does not bring one (`DATABASE_URL`).
+ * The PostgreSQL that comes with the server, for hosts without an own one (`DATABASE_URL`).
  *
- * It lives in `<data>/postgres/`: `data/` (PGDATA), `runtime-<version>/` (the programs), `log/`, and the two files
- * that say who may connect. It is a daemon in a session of its own: a kill -9 of the server leaves it running, and
- * the next `ensureEmbedded` adopts it. Nobody but this host's root (or the account the server runs as) can reach it.
+ * It lives in `<data>/postgres/`: `data/` (PGDATA), `runtime-<version>/` (the programs), `log/`, and the two files that
+ * control who may connect. It is a daemon in its own session: it survives a kill -9 of the server, and the next
+ * `ensureEmbedded` adopts it. Only root of this host and the account of the server can connect.
  *
- * `ensureEmbedded` may be called by several processes at once, at any moment, after any crash: it looks, starts,
- * and looks again until a PostgreSQL answers. What it never does is decide that data is broken, or remove any.
+ * Several processes may call `ensureEmbedded` at once, at any time, after any crash: it looks for a PostgreSQL and
+ * starts one until one responds. It never declares data broken and never removes any.
  */
 import { execFile, spawn } from "node:child_process";
 import {
@@ -48,7 +48,7 @@ import { withClient } from "./with-client.ts";
 export interface EmbeddedPostgres {
   connection: Connection;
   pid: number;
-  /** True where it ran already. */
+  /** True if it was running before. */
   adopted: boolean;
 }
 
@@ -63,10 +63,10 @@ interface Layout {
   startLog: string;
 }
 
-/** A first start copies 60 MB and runs initdb (0.7 s); crash recovery of a large log may take much longer. */
+/** A first start copies 60 MB and runs initdb (0.7 s). Crash recovery of a large log may take much longer. */
 const startTimeoutMs = 120_000;
 
-/** Answers when a PostgreSQL on `<dataDir>/postgres` takes connections. `settings` are for tests. */
+/** Resolves when a PostgreSQL on `<dataDir>/postgres` accepts connections. Only tests pass `settings`. */
 export async function ensureEmbedded(
   dataDir: string,
   options: { settings?: Record<string, string>; timeoutMs?: number } = {},
@@ -86,8 +86,8 @@ export async function ensureEmbedded(
     if (Date.now() > deadline) {
       throw new Error(`PostgreSQL did not start: ${problem ?? tail(layout.startLog)}`, { cause: problem });
     }
-    // Right after a kill -9 of the postmaster its children still hold the shared memory and a start fails: so this
-    // tries again, more slowly each time, until they are gone.
+    // Right after a kill -9 of the postmaster, its children still hold the shared memory and a start fails. The loop
+    // retries with growing delays until they are gone.
     if (!running && (started === undefined || !exists(started)))
       started = await start(layout, options.settings);
     await sleep(waitMs);
@@ -95,7 +95,7 @@ export async function ensureEmbedded(
   }
 }
 
-/** Ends the PostgreSQL of a data directory, if one runs: connections are cut, everything is on disk. */
+/** Stops the PostgreSQL of a data directory, if one runs: closes its connections, and writes all data to disk. */
 export async function stopEmbedded(dataDir: string): Promise<{ stopped: boolean }> {
   const { data, socket } = layoutOf(dataDir);
   const running = findPostmaster(data);
@@ -104,7 +104,7 @@ export async function stopEmbedded(dataDir: string): Promise<{ stopped: boolean 
   process.kill(running.pid, "SIGINT");
   const deadline = Date.now() + startTimeoutMs;
   while (isPostmasterOf(running.pid, data)) {
-    if (Date.now() > deadline) throw new Error(`PostgreSQL (process ${running.pid}) did not stop`);
+    if (Date.now() > deadline) throw new Error(`PostgreSQL (process ${running.pid}) did not stop in time`);
     await sleep(20);
   }
   rmSync(socket, { recursive: true, force: true });
@@ -128,7 +128,7 @@ function connectionOf(directory: string, name: string): Connection {
   return { socketDirectory: directory, user: role, database: name };
 }
 
-/** Starts a postmaster and answers its pid; whether it comes up is for the caller to see. */
+/** Starts a postmaster and returns its pid. The caller checks whether it accepts connections. */
 async function start(layout: Layout, settings?: Record<string, string>): Promise<number> {
   const account = chooseAccount(layout.data);
   mkdirSync(layout.root, { recursive: true, mode: 0o755 });
@@ -142,7 +142,7 @@ async function start(layout: Layout, settings?: Record<string, string>): Promise
   const programs = ensurePrograms(layout.root);
   if (existsSync(layout.data)) checkMajorVersion(layout.data, programs);
   makeDirectory(layout.log, 0o700, account);
-  // Whoever made it first, and as closed as they like it: PostgreSQL's account has to pass through.
+  // Any account may have created the outer directory, with any mode. PostgreSQL's account must be able to enter it.
   makeDirectory(dirname(layout.socket), 0o755, null);
   makeDirectory(layout.socket, 0o700, account);
   writeOwned(layout.hba, hbaFile, account);
@@ -159,7 +159,7 @@ async function start(layout: Layout, settings?: Record<string, string>): Promise
     const postmaster = spawn(join(programs, "bin", "postgres"), postgresArguments(layout, settings), {
       ...runAs(account),
       cwd: layout.data,
-      // A session of its own: no terminal's Ctrl-C and no end of the server reaches it.
+      // In its own session, neither Ctrl-C of a terminal nor the end of the server reaches it.
       detached: true,
       stdio: ["ignore", log, log],
     });
@@ -172,7 +172,10 @@ async function start(layout: Layout, settings?: Record<string, string>): Promise
   }
 }
 
-/** Makes PGDATA aside and renames it: a directory of that name is a whole one, and of two processes one wins. */
+/**
+ * Creates PGDATA under a temporary name and renames it, so that the directory is always complete. If two
+ * processes do so, one succeeds.
+ */
 async function initialise(layout: Layout, programs: string, account: Account): Promise<void> {
   const aside = join(layout.root, `data.tmp-${process.pid}`);
   rmSync(aside, { recursive: true, force: true });
@@ -186,7 +189,7 @@ async function initialise(layout: Layout, programs: string, account: Account): P
     renameSync(aside, layout.data);
   } catch (error) {
     if (existsSync(layout.data)) return;
-    throw new Error(`PostgreSQL could not make its data directory: ${(error as Error).message}`, {
+    throw new Error(`PostgreSQL could not create its data directory: ${(error as Error).message}`, {
       cause: error,
     });
   } finally {
@@ -194,13 +197,14 @@ async function initialise(layout: Layout, programs: string, account: Account): P
   }
 }
 
-/** Data of another major version needs a dump and a restore; starting would only fail later with less to say. */
+/** Data of another major version needs a dump and a restore. A start would fail later with a less clear error. */
 function checkMajorVersion(data: string, programs: string): void {
   const found = readFileSync(join(data, "PG_VERSION"), "utf8").trim();
   const ours = /runtime-(\d+)/.exec(programs)?.[1];
   if (found !== ours) {
     throw new Error(
-      `${data} was made by PostgreSQL ${found}, this server brings ${ours}; dump it with ${found} first`,
+      `${data} was created by PostgreSQL ${found}, but this server has ${ours}; dump it with ` +
+        `${found} first`,
     );
   }
 }
@@ -210,13 +214,13 @@ async function createDatabase(directory: string): Promise<void> {
     const { rowCount } = await client.query("select from pg_database where datname = $1", [database]);
     if (rowCount) return;
     await client.query(`create database ${database}`).catch((error: unknown) => {
-      // 42P04, 23505: another process was first.
+      // 42P04, 23505: another process created it first.
       if (!["42P04", "23505"].includes((error as { code?: string }).code ?? "")) throw error;
     });
   });
 }
 
-/** Undefined where it answers, else why not. */
+/** Returns undefined if PostgreSQL responds, otherwise the reason. */
 async function refusal(connection: Connection): Promise<string | undefined> {
   try {
     await withClient(connection, (client) => client.query("select 1"));
@@ -226,7 +230,10 @@ async function refusal(connection: Connection): Promise<string | undefined> {
   }
 }
 
-/** Nothing of the server's environment reaches PostgreSQL: it may hold secrets, and `PG…` changes what it does. */
+/**
+ * Passes nothing of the server's environment on: it may hold secrets, and `PG…` variables change PostgreSQL's
+ * behaviour.
+ */
 function runAs(account: Account): { uid?: number; gid?: number; env: NodeJS.ProcessEnv } {
   const env = { PATH: "/usr/bin:/bin", LC_ALL: "C", TZ: "UTC" };
   return account ? { uid: account.uid, gid: account.gid, env } : { env };
@@ -248,5 +255,5 @@ function writeOwned(path: string, content: string, account: Account): void {
 function tail(file: string): string {
   return existsSync(file)
     ? readFileSync(file, "utf8").trim().split("\n").slice(-5).join("\n")
-    : "it left no word";
+    : "it left no error message";
 }

@@ -8,7 +8,7 @@ import { migrate, MigrationError, readMigrations } from "./migrate.ts";
 
 const program = join(import.meta.dirname, "../../test/programs/migrate-once.ts");
 
-test("of three processes that start at once on an empty database one migrates and all find it done", async () => {
+test("migrates once when three processes start at once on an empty database", async () => {
   const { connection, db } = await testDatabase({ empty: true });
   const outputs = await Promise.all(
     [1, 2, 3].map(() => promisify(execFile)(process.execPath, [program, JSON.stringify(connection)])),
@@ -22,17 +22,17 @@ test("of three processes that start at once on an empty database one migrates an
   expect(rows.map(({ name }) => name)).toEqual(names);
 });
 
-test("a file that was changed after it ran stops the start and is named", async () => {
+test("refuses to start after a change of an applied file, and names the file", async () => {
   const { connection } = await testDatabase({ empty: true });
   const first = { name: "0001_a.sql", sql: "create table a (id int)" };
   expect(await migrate(connection, [first])).toEqual(["0001_a.sql"]);
   await expect(migrate(connection, [{ ...first, sql: `${first.sql} -- x` }])).rejects.toThrow(
-    new MigrationError("0001_a.sql was changed after it ran; put it back and add a new file"),
+    new MigrationError("0001_a.sql changed after it was applied; restore its text and add a new file"),
   );
   await expect(migrate(connection, [])).rejects.toThrow("this server does not know");
 });
 
-test("a file that fails leaves nothing of itself, and the error says where in it", async () => {
+test("rolls a failing file back completely, and reports the position in it", async () => {
   const { connection, db } = await testDatabase({ empty: true });
   const good = { name: "0001_good.sql", sql: "create table good (id int);" };
   const bad = { name: "0002_bad.sql", sql: "create table half (id int);\n\nselect nothing from half;" };

@@ -1,9 +1,9 @@
 /**
- * Brings the schema up to date: `server/migrations/NNNN_name.sql` in order, each in one transaction together with
- * the row that says it ran. Several processes may start at once: one migrates, the others wait and find it done.
+ * Brings the schema up to date: runs `server/migrations/NNNN_name.sql` in order, each in a transaction with the row
+ * that records it. Several processes may start at once: the first migrates, and the others wait for it.
  *
- * A file that ran is history. When its text differs from what ran, the server refuses to start: the schema would
- * not be what the code was written against, and nobody would know.
+ * An applied file must not change. If its text differs from the applied one, the server refuses to start, because the
+ * schema would silently differ from the code's expectation.
  */
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
@@ -21,12 +21,12 @@ export class MigrationError extends Error {
   override readonly name = "MigrationError";
 }
 
-/** Ours alone; pg_advisory_lock's number is shared by all users of a database. */
+/** A number of our own, because all users of a database share the numbers of pg_advisory_lock. */
 const migrationLock = 7_208_330_211;
 
 const directory = join(import.meta.dirname, "../../migrations");
 
-/** Answers the names of the files that ran now. Throws a `MigrationError`. */
+/** Returns the names of the files that ran now. Throws a `MigrationError`. */
 export async function migrate(
   connection: Connection,
   migrations: readonly Migration[] = readMigrations(),
@@ -38,11 +38,12 @@ export async function migrate(
     try {
       await client.query("select pg_advisory_lock($1)", [migrationLock]);
       const ran = await applyMissing(client, migrations);
-      // The tables of graphile-worker are its own; under the same lock, because its migrations race at first start.
+      // graphile-worker creates its own tables. The lock covers them too, because its migrations race at the first
+      // start.
       await runMigrations({ pgPool: pool, logger: new Logger(() => () => {}) });
       return ran;
     } finally {
-      // Closing the session releases the lock, whatever state an error left it in.
+      // The end of the session releases the lock, whatever state an error left.
       client.release(true);
     }
   } finally {
@@ -71,7 +72,7 @@ async function applyMissing(client: pg.PoolClient, migrations: readonly Migratio
   return missing.map(({ name }) => name);
 }
 
-/** Throws if a migration that ran is unknown to this code, or was changed since. `applied` maps names to checksums. */
+/** Throws if an applied migration is unknown to this code, or has changed. `applied` maps names to checksums. */
 export function refuseOtherHistory(
   applied: ReadonlyMap<string, string>,
   migrations: readonly Migration[],
@@ -80,18 +81,22 @@ export function refuseOtherHistory(
     migrations.every((migration) => migration.name !== name),
   );
   if (unknown)
-    throw new MigrationError(`the database has ${unknown}, which this server does not know: it is too old`);
+    throw new MigrationError(
+      `the database has ${unknown}, which this server does not know: use a newer server`,
+    );
   const changed = migrations.find(
     ({ name, sql }) => applied.has(name) && applied.get(name) !== checksum(sql),
   );
   if (changed)
-    throw new MigrationError(`${changed.name} was changed after it ran; put it back and add a new file`);
+    throw new MigrationError(
+      `${changed.name} changed after it was applied; restore its text and add a new file`,
+    );
 }
 
 async function apply(client: pg.PoolClient, { name, sql }: Migration): Promise<void> {
   await client.query("begin");
   try {
-    // One string of many statements, so that PostgreSQL splits it, and reports a position in the file.
+    // PostgreSQL gets all statements in a single string, splits it, and reports a position in the file.
     await client.query(sql);
     await client.query("insert into migrations (name, checksum) values ($1, $2)", [name, checksum(sql)]);
     await client.query("commit");
@@ -101,7 +106,7 @@ async function apply(client: pg.PoolClient, { name, sql }: Migration): Promise<v
   }
 }
 
-/** ` line 3, column 7` of the file, where PostgreSQL named a position (1-based, in characters). */
+/** Formats ` line 3, column 7` of the file if PostgreSQL reported a position (1-based, in characters). */
 function place(sql: string, error: unknown): string {
   const position = Number((error as { position?: string }).position);
   if (!position) return "";

@@ -1,13 +1,13 @@
-/** Errors of the database that a later try may not meet: nothing is wrong with what was asked. */
+/** Recognises transient database errors, which a retry may not meet because the statement itself is valid. */
 
 /**
- * SQLSTATE classes: 08 a connection broke; 40 rolled back, by a deadlock for one; 53 short of connections, memory or
- * disk; 57P the server stops, starts, or ended the connection.
+ * SQLSTATE classes: 08 a broken connection; 40 a rollback, for example by a deadlock; 53 a lack of connections, memory
+ * or disk; 57P the server stops, starts, or closed the connection.
  */
 const ofServer = /^(?:08|40|53|57P)[0-9A-Z]+$/;
-/** Before the server says anything. */
+/** Errors before the server responds. */
 const ofConnection = new Set(["ECONNREFUSED", "ECONNRESET", "ECONNABORTED", "EPIPE", "ETIMEDOUT"]);
-/** pg and its pool give these no code. */
+/** pg and its pool give these errors no code. */
 const withoutCode =
   /^(?:Connection terminated|timeout exceeded when trying to connect|Client (?:has encountered|was closed))/;
 
@@ -15,6 +15,6 @@ export function isPassing(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   const { code, syscall } = error as NodeJS.ErrnoException;
   if (code === undefined) return withoutCode.test(error.message);
-  // The socket of one that is away is not there.
+  // A stopped server has no socket file.
   return ofServer.test(code) || ofConnection.has(code) || (code === "ENOENT" && syscall === "connect");
 }

@@ -1,4 +1,4 @@
-/** Whether a PostgreSQL runs on a data directory, as its lock file and the kernel say. */
+/** Checks whether a PostgreSQL runs on a data directory, by its lock file and the kernel. */
 import { readFileSync, readlinkSync, realpathSync, rmSync } from "node:fs";
 import { join } from "node:path";
 
@@ -14,7 +14,7 @@ export function parsePostmasterFile(content: string): Postmaster | undefined {
   return { pid: Number(pid), socketDirectory };
 }
 
-/** The postmaster that owns the directory, if one lives. Undefined also while one is still writing its file. */
+/** Returns the running postmaster of the directory. Undefined if there is none, or it is still writing its file. */
 export function findPostmaster(dataDirectory: string): Postmaster | undefined {
   try {
     const found = parsePostmasterFile(readFileSync(join(dataDirectory, "postmaster.pid"), "utf8"));
@@ -25,7 +25,7 @@ export function findPostmaster(dataDirectory: string): Postmaster | undefined {
   }
 }
 
-/** A postmaster's working directory is its data directory, so a pid that now belongs to another program shows. */
+/** A postmaster's working directory is its data directory, which exposes a pid that another program has now. */
 export function isPostmasterOf(pid: number, dataDirectory: string): boolean {
   try {
     return readlinkSync(`/proc/${pid}/cwd`) === realpathSync(dataDirectory) && !isZombie(pid);
@@ -35,8 +35,8 @@ export function isPostmasterOf(pid: number, dataDirectory: string): boolean {
 }
 
 /**
- * Removes a lock file whose pid is another program's by now: after a reboot, numbers repeat, and PostgreSQL refuses
- * to start while any process of its own account has the number.
+ * Removes a lock file whose pid belongs to another program. Pids repeat after a reboot, and PostgreSQL refuses to start
+ * while any process of its account has this pid.
  */
 export function removeForeignLock(dataDirectory: string): void {
   const file = join(dataDirectory, "postmaster.pid");
@@ -59,7 +59,10 @@ export function exists(pid: number): boolean {
   }
 }
 
-/** Ended, but its parent has not looked: proc(5), the third field of stat, after the name in brackets. */
+/**
+ * True for a process that has ended but was not yet reaped: the third field of stat in proc(5), after the name in
+ * brackets.
+ */
 function isZombie(pid: number): boolean {
   const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
   return stat.slice(stat.lastIndexOf(")") + 2, stat.lastIndexOf(")") + 3) === "Z";

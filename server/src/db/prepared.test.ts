@@ -6,7 +6,7 @@ import { StatementNames } from "./prepared.ts";
 
 const { connection } = await testDatabase();
 
-test("a statement that comes again and again is prepared once for its connection, and answers the same", async () => {
+test("prepares a repeated statement once per connection, with the same result", async () => {
   const opened = openDatabase(connection, { maxConnections: 1, onError: () => {} });
   const { db } = opened;
   const ask = async (n: number) => (await sql<{ n: number }>`select ${n}::int + 1 as n`.execute(db)).rows;
@@ -18,7 +18,7 @@ test("a statement that comes again and again is prepared once for its connection
   await opened.close();
 });
 
-test("texts that come once get no name, and no more than a hundred do", () => {
+test("names no statement that runs once, and at most a hundred statements", () => {
   const names = new StatementNames();
   for (let n = 0; n < 5000; n += 1) expect(names.nameOf(`select ${n}`)).toBeUndefined();
   const often = (text: string) => Array.from({ length: 6 }, () => names.nameOf(text)).at(-1);

@@ -1,7 +1,7 @@
 /**
- * Statements that come again and again are prepared: PostgreSQL then plans each once for a connection, which is most of
- * what a look at one row costs (measured: 0.15 ms of 0.65). A name is given to a text after a few uses, and to a hundred
- * texts at most: every connection keeps the plan of each, and a list's texts are as many as its filters.
+ * Prepares repeated statements: PostgreSQL then plans each once per connection, which is most of the cost of reading a
+ * row (measured: 0.15 ms of 0.65). A text gets a name after a few uses, and at most a hundred texts do: each connection
+ * keeps a plan per name, and lists have a text for each combination of filters.
  */
 import pg from "pg";
 
@@ -13,7 +13,7 @@ export class StatementNames {
   readonly #names = new Map<string, string>();
   readonly #counts = new Map<string, number>();
 
-  /** Undefined for a text that is not worth a name, or not yet. */
+  /** Undefined for a text that has no name, or not yet. */
   nameOf(text: string): string | undefined {
     const name = this.#names.get(text);
     if (name !== undefined || this.#names.size >= mostNames) return name;
@@ -29,11 +29,11 @@ export class StatementNames {
   }
 }
 
-/** A client that names what it is given as a text with values; whoever brings an object of its own decides for itself. */
+/** A client that names statements given as text with values. Query objects pass through unchanged. */
 export function preparingClient(): typeof pg.Client {
   const names = new StatementNames();
   return class PreparingClient extends pg.Client {
-    // pg's method has a dozen forms, and all but one pass through.
+    // pg's method has a dozen forms; all but this form pass through.
     override query(...given: unknown[]): never {
       const [text, values, ...rest] = given;
       const isNamed = typeof text === "string" && Array.isArray(values) && values.length > 0;

@@ -14,26 +14,26 @@ beforeEach(async () => {
 });
 afterEach(() => rmSync(dataDir, { recursive: true }));
 
-test("the first start makes a key nobody else can read, and later starts open with it", async () => {
+test("creates a key at the first start that only the owner can read, and opens with it later", async () => {
   const first = await openSecrets(db, { dataDir, configured: null });
   expect(statSync(join(dataDir, "secrets.key")).mode & 0o777).toBe(0o600);
   const again = await openSecrets(db, { dataDir, configured: null });
   expect(again.open(first.seal("x", "a"), "a").toString()).toBe("x");
 });
 
-test("a wrong key, a missing one and a broken file each refuse to start", async () => {
+test("refuses to start with a wrong key, a missing key or a broken file", async () => {
   await openSecrets(db, { dataDir, configured: null });
   const kept = readFileSync(join(dataDir, "secrets.key"), "utf8");
   await expect(openSecrets(db, { dataDir, configured: randomBytes(32) })).rejects.toThrow("is not the key");
   rmSync(join(dataDir, "secrets.key"));
   await expect(openSecrets(db, { dataDir, configured: null })).rejects.toThrow(SecretsKeyError);
-  // What was refused made no new key in the place of the lost one.
+  // The failed start created no new key in place of the lost key.
   expect(() => statSync(join(dataDir, "secrets.key"))).toThrow("ENOENT");
   const box = await openSecrets(db, { dataDir, configured: Buffer.from(kept, "base64") });
   expect(box.seal("x", "a").length).toBeGreaterThan(0);
 });
 
-test("of two servers at their first start both end up with the key that counts, or refuse", async () => {
+test("gives two servers at their first start the same key, or refuses one", async () => {
   const starts = await Promise.all([1, 2, 3].map(() => openSecrets(db, { dataDir, configured: null })));
   expect(starts[1]!.open(starts[0]!.seal("x", "a"), "a").toString()).toBe("x");
   expect(starts[2]!.open(starts[0]!.seal("x", "a"), "a").toString()).toBe("x");

@@ -1,7 +1,7 @@
 /**
- * The key of the secrets at rest: from the configuration, else from `<data>/secrets.key`, which is made at first
- * start. A text sealed at first start lies in the database; a server that cannot open it holds another key and
- * refuses to start, before it seals anything that nobody could open later.
+ * The key of secrets at rest: from the configuration, or from `<data>/secrets.key`, which the first start creates. The
+ * first start also stores a sealed text in the database. A server that cannot open it has another key and refuses to
+ * start, before it seals anything with the wrong key.
  */
 import { randomBytes } from "node:crypto";
 import { chmodSync, existsSync, linkSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -16,7 +16,7 @@ export class SecretsKeyError extends Error {
 const canary = "kontor";
 const place = "installation:1:secrets_canary";
 
-/** The box everything is sealed with. `configured` is the key of the configuration, 32 bytes. */
+/** Opens the box that seals all secrets. `configured` is the key of the configuration, 32 bytes. */
 export async function openSecrets(
   db: Db,
   options: { dataDir: string; configured: Buffer | null },
@@ -28,7 +28,9 @@ export async function openSecrets(
     .executeTakeFirstOrThrow();
   const key = options.configured ?? readKey(file) ?? (sealed ? undefined : makeKey(file));
   if (!key) {
-    throw new SecretsKeyError(`${file} is missing, and what is sealed in the database needs it; put it back`);
+    throw new SecretsKeyError(
+      `${file} is missing, and sealed values in the database need it; put the file back`,
+    );
   }
   const box = new SecretBox(key);
   if (!sealed) {
@@ -37,7 +39,7 @@ export async function openSecrets(
       .set({ secrets_canary: box.seal(canary, place) })
       .where("secrets_canary", "is", null)
       .execute();
-    // Read back: of two servers at their first start only one key counts.
+    // Reads again: of two servers at their first start, only one key counts.
     return openSecrets(db, options);
   }
   try {
@@ -46,7 +48,9 @@ export async function openSecrets(
   } catch (cause) {
     if (!(cause instanceof SealedValueError)) throw cause;
     const source = options.configured ? "KONTOR_SECRETS_KEY" : file;
-    throw new SecretsKeyError(`${source} is not the key this database was set up with`, { cause });
+    throw new SecretsKeyError(`${source} is not the key this database was set up with; use that key`, {
+      cause,
+    });
   }
 }
 
@@ -58,7 +62,7 @@ function readKey(file: string): Buffer | undefined {
   return key;
 }
 
-/** Written aside and linked: the file is whole or not there, and an existing one is never replaced. */
+/** Writes a temporary file and links it: the file is complete or missing, and an existing file is never replaced. */
 function makeKey(file: string): Buffer | undefined {
   const aside = `${file}.tmp-${process.pid}`;
   writeFileSync(aside, `${randomBytes(keyBytes).toString("base64")}\n`, { mode: 0o600 });

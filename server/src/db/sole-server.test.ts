@@ -8,7 +8,7 @@ const never = () => {
   throw new Error("nobody takes it");
 };
 
-test("a second server on the same host is turned away until the first is gone; another host is not", async () => {
+test("refuses a second server on the same host until the first ends, but not on another host", async () => {
   const first = await becomeSoleServer(connection, "host_a", never);
   expect(await becomeSoleServer(connection, "host_a", never)).toBeUndefined();
   const other = await becomeSoleServer(connection, "host_b", never);
@@ -26,7 +26,7 @@ async function cutConnections(): Promise<void> {
   );
 }
 
-test("a server whose connection breaks takes its place again", async () => {
+test("acquires the lock again after its connection breaks", async () => {
   const first = await becomeSoleServer(connection, "host_c", never);
   await cutConnections();
   await vi.waitFor(async () => expect(await becomeSoleServer(connection, "host_c", never)).toBeUndefined());

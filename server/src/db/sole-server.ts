@@ -1,7 +1,7 @@
 /**
- * One server per host. Two on one data directory would both own its machines, so a server holds an advisory lock in
- * PostgreSQL for as long as it lives: it needs no cleaning up after a kill -9, and no clock. The lock belongs to one
- * connection; when PostgreSQL restarts, the server takes it again, and ends if another was faster.
+ * Allows one server per host. Two servers on one data directory would both own its machines, so a server holds an
+ * advisory lock in PostgreSQL while it lives. The lock needs no clean-up after a kill -9, and no clock. It belongs to a
+ * connection: after a restart of PostgreSQL the server acquires it again, and ends if another server was faster.
  */
 import { createHash } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -13,8 +13,8 @@ export interface SoleServer {
 }
 
 /**
- * Takes the lock of a host, or answers undefined where another process has it. `onLost` is called at most once, when
- * another process took it while PostgreSQL was away.
+ * Acquires the lock of a host. Returns undefined if another process has it. `onLost` is called at most once, when
+ * another process acquired it after PostgreSQL was unavailable.
  */
 export async function becomeSoleServer(
   connection: Connection,
@@ -69,7 +69,7 @@ export async function becomeSoleServer(
   };
 }
 
-/** 53 bits of a hash: an advisory lock is a number, and JavaScript's are exact to there. */
+/** 53 bits of a hash, because an advisory lock is a number and JavaScript's numbers are exact up to there. */
 function lockNumber(hostId: string): number {
   return Number.parseInt(
     createHash("sha256").update(`kontor server ${hostId}`).digest("hex").slice(0, 13),

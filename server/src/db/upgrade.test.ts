@@ -28,7 +28,7 @@ const extra = {
 };
 const broken = { name: "9999_broken.sql", sql: "update users set name = 'lost'; select 1 / 0" };
 
-/** A data directory with an upgrade whose copy of the database is made, and the database with one person in it. */
+/** Creates a data directory with an upgrade whose database copy exists, and a database with one person. */
 async function upgrading(): Promise<{ dataDir: string; connection: Connection; db: Db }> {
   const dataDir = mkdtempSync(join(tmpdir(), "kontor-upgrade-"));
   onTestFinished(() => rmSync(dataDir, { recursive: true }));
@@ -87,7 +87,7 @@ test("refuses the old code while the link leads to the new code", async () => {
   await migrate(connection, [...readMigrations(), extra]);
   await addPerson(db, "meanwhile@test");
   await expect(finishRollback(connection, { dataDir, hostId, code: state.from })).rejects.toThrow(
-    `an upgrade to ${to} is under way`,
+    `an upgrade to ${to} is in progress`,
   );
   expect(await emails(db)).toEqual(["before@test", "meanwhile@test"]);
   expect(readUpgrade(dataDir)?.to).toBe(to);

@@ -1,9 +1,9 @@
 /**
- * Files of an upgrade that is under way, in `<data>/upgrade/`. `kontor upgrade` writes a copy of the database there
- * before the first start of the new code, then `state.json`, which names both directories of code. The link
+ * Files of an upgrade in progress, in `<data>/upgrade/`. Before the first start of the new code, `kontor upgrade`
+ * writes a copy of the database there, then `state.json`, which names both directories of code. The link
  * `<data>/current` decides which code runs. It leads back to the old code only when the upgrade is rolled back, so an
- * old server that finds `state.json` brings the database back before it reads it. A killed upgrade thus leaves a server
- * that starts. `state.json` is removed when the new server responds.
+ * old server that finds `state.json` restores the database before it reads it. After a killed upgrade, a server can
+ * therefore always start. `state.json` is removed when the new server responds.
  */
 import { existsSync, readFileSync, realpathSync, rmSync } from "node:fs";
 import { join } from "node:path";
@@ -31,7 +31,7 @@ export interface UpgradeFiles {
   copy: string;
   /** The database of a new server that worked and was rolled back. */
   after: string;
-  /** Exists since the new server began to work: it runs jobs and accepts requests. */
+  /** Exists once the new server has begun to work: it runs jobs and accepts requests. */
   worked: string;
 }
 
@@ -49,7 +49,7 @@ export function upgradeFiles(dataDir: string): UpgradeFiles {
   };
 }
 
-/** Returns the upgrade that is under way. */
+/** Returns the upgrade in progress. */
 export function readUpgrade(dataDir: string): UpgradeState | undefined {
   const { state } = upgradeFiles(dataDir);
   if (!existsSync(state)) return undefined;
@@ -68,7 +68,7 @@ export function writeUpgrade(dataDir: string, state: UpgradeState): void {
   writeStateFile(upgradeFiles(dataDir).state, state, 0o600);
 }
 
-/** Ends the upgrade. Its copy of the database stays until the next one. */
+/** Ends the upgrade. The copy of the database stays until the next upgrade. */
 export function forgetUpgrade(dataDir: string): void {
   const { state, worked } = upgradeFiles(dataDir);
   rmSync(worked, { force: true });
@@ -76,8 +76,8 @@ export function forgetUpgrade(dataDir: string): void {
 }
 
 /**
- * Completes a rollback if `code` is the old code of an upgrade that is under way. Returns undefined if it is not, or
- * whether the database was restored from the copy. Throws while another server runs on the database.
+ * Completes a rollback if `code` is the old code of an upgrade in progress. Returns undefined otherwise, or whether the
+ * database was restored from the copy. Throws while another server runs on the database.
  */
 export async function finishRollback(
   connection: Connection,
@@ -85,11 +85,12 @@ export async function finishRollback(
 ): Promise<"kept" | "restored" | undefined> {
   const upgrade = readUpgrade(dataDir);
   if (upgrade?.from !== code) return undefined;
-  // A server that was started from the old code by hand would delete what the new one has written.
+  // A server that was started manually from the old code would delete the new server's data.
   const chosen = realPathOf(join(dataDir, "current"));
   if (chosen !== undefined && chosen === realPathOf(upgrade.to)) {
     throw new UpgradeError(
-      `an upgrade to ${upgrade.to} is under way: complete it with kontor upgrade, or undo it with kontor upgrade --roll-back`,
+      `an upgrade to ${upgrade.to} is in progress: complete it with kontor upgrade, or undo it with ` +
+        "kontor upgrade --roll-back",
     );
   }
   const outcome = await bringBackDatabase(connection, upgradeFiles(dataDir).copy, hostId);

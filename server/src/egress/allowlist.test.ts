@@ -12,7 +12,7 @@ import {
 
 const entries = parseEntries(["web.test", "*.Cdn.Test.", "registry.test:8443", "nonsense/path", "10.0.0.1"]);
 
-test("an entry means that host alone, in any case, with or without the last dot", () => {
+test("matches an entry's host only, in any case, with or without the final dot", () => {
   expect(isAllowed(entries, "web.test", 443)).toBe(true);
   for (const name of ["sub.web.test", "evilweb.test", "web.test.evil.test", "test", "web.tes"]) {
     expect([name, isAllowed(entries, name, 443)]).toEqual([name, false]);
@@ -20,14 +20,14 @@ test("an entry means that host alone, in any case, with or without the last dot"
   expect(parseHostName("WEB.test.")).toBe("web.test");
 });
 
-test("a star means every name below, at any depth, and not the name itself", () => {
+test("matches every name below a wildcard, at any depth, but not the name itself", () => {
   expect(["a.cdn.test", "b.a.cdn.test"].map((name) => isAllowed(entries, name, 443))).toEqual([true, true]);
   expect(
     ["cdn.test", "evilcdn.test", "cdn.test.evil.test"].map((name) => isAllowed(entries, name, 443)),
   ).toEqual([false, false, false]);
 });
 
-test("without a port an entry opens 443 and 80, with one that port alone", () => {
+test("opens ports 443 and 80 for an entry without a port, and only the given port otherwise", () => {
   expect([443, 80, 22, 8443].map((port) => isAllowed(entries, "web.test", port))).toEqual([
     true,
     true,
@@ -42,7 +42,7 @@ test("without a port an entry opens 443 and 80, with one that port alone", () =>
   expect(isKnown(entries, "registry.test")).toBe(true);
 });
 
-test("what is no host name is no entry: addresses, schemes, paths, bad ports, a star in the middle", () => {
+test("rejects addresses, schemes, paths, bad ports and inner wildcards as entries", () => {
   for (const text of [
     "",
     "10.0.0.1",
@@ -69,7 +69,7 @@ test("what is no host name is no entry: addresses, schemes, paths, bad ports, a 
   }
 });
 
-test("an address is known in every spelling that a C library takes for one", () => {
+test("recognises an address in every spelling that a C library accepts", () => {
   for (const text of [
     "127.0.0.1",
     "127.1",
@@ -86,7 +86,7 @@ test("an address is known in every spelling that a C library takes for one", () 
   expect(looksLikeAddress("1.web.test")).toBe(false);
 });
 
-test("an authority is a host and a port, and nothing that could be read in two ways", () => {
+test("parses an authority only as an unambiguous host and port", () => {
   expect(parseAuthority("web.test:443")).toEqual({ host: "web.test", port: 443 });
   expect(parseAuthority("web.test", 80)).toEqual({ host: "web.test", port: 80 });
   expect(parseAuthority("[::1]:443")).toEqual({ host: "[::1]", port: 443 });
@@ -104,7 +104,7 @@ test("an authority is a host and a port, and nothing that could be read in two w
   }
 });
 
-test("whatever is allowed ends in an allowed name", () => {
+test("allows only names that end in an allowed name", () => {
   fc.assert(
     fc.property(fc.string(), (text) => {
       const name = parseHostName(text);

@@ -1,17 +1,17 @@
 /**
- * Which hosts a machine may reach, by name. An entry is a host name, which means that host alone; `*.example.com`
- * means every name below example.com and not example.com itself; `example.com:8443` opens that port of it and no
- * other. Names are compared as DNS does: in lower case, without the dot at the end.
+ * The allowlist of host names that a machine may reach. A host name as entry matches that host alone. `*.example.com`
+ * matches every name below example.com, but not example.com itself. `example.com:8443` opens only that port. Names are
+ * compared as in DNS: in lower case, without the final dot.
  */
 
-/** What HTTPS and plain HTTP use unless an entry says otherwise. */
+/** Default ports of HTTPS and plain HTTP, which an entry without a port opens. */
 export const HTTPS_PORT = 443;
 export const HTTP_PORT = 80;
 
 export interface Entry {
   name: string;
   below: boolean;
-  /** Null: 443 and 80. */
+  /** Null opens 443 and 80. */
   port: number | null;
 }
 
@@ -25,7 +25,7 @@ export function parseEntry(text: string): Entry | undefined {
   return { name, below: wildcard !== undefined, port: port === undefined ? null : Number(port) };
 }
 
-/** Entries that do not parse are passed over: they open nothing. */
+/** Skips malformed entries, so that they open nothing. */
 export function parseEntries(texts: readonly string[]): Entry[] {
   return texts.flatMap((text) => parseEntry(text) ?? []);
 }
@@ -38,7 +38,7 @@ export function isAllowed(entries: readonly Entry[], name: string, port: number)
   );
 }
 
-/** The name at any port: for questions to the resolver, and to tell a wrong port from a wrong host. */
+/** True if the name is allowed at some port: for DNS queries, and to distinguish a wrong port from a wrong host. */
 export function isKnown(entries: readonly Entry[], name: string): boolean {
   return entries.some((entry) => isNamed(entry, name));
 }
@@ -48,9 +48,9 @@ function isNamed(entry: Entry, name: string): boolean {
 }
 
 /**
- * A host name in the one spelling everything is compared in; undefined for what is none. Nor is an address one, in any
- * spelling: a name's last label is never a number (RFC 3696 §2), while `127.1` and `0x7f000001` are what inet_aton(3)
- * takes for an address.
+ * Returns a host name in the spelling that is compared. Undefined for any other text. An address in any spelling is not
+ * a host name, because a name's last label is never a number (RFC 3696 §2). `127.1` and `0x7f000001` are addresses for
+ * inet_aton(3).
  */
 export function parseHostName(text: string): string | undefined {
   const name = text.toLowerCase().replace(/\.$/, "");
@@ -62,7 +62,7 @@ export function looksLikeAddress(host: string): boolean {
   return host.includes(":") || host.startsWith("[") || /^(?:\d+|0x[0-9a-f]*)$/.test(last);
 }
 
-/** `host:port` as CONNECT and the Host header have it; `host` is as it was written. */
+/** Parses `host:port` as in CONNECT and the Host header. `host` keeps its spelling. */
 export function parseAuthority(
   text: string,
   defaultPort?: number,

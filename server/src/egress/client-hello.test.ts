@@ -5,7 +5,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { readHello } from "./client-hello.ts";
 
-/** What Node's own TLS (OpenSSL) sends first. */
+/** Returns the first message of Node's own TLS (OpenSSL). */
 async function realHello(options: tls.ConnectionOptions): Promise<Buffer> {
   const server = net.createServer().listen(0, "127.0.0.1");
   await once(server, "listening");
@@ -26,7 +26,7 @@ async function realHello(options: tls.ConnectionOptions): Promise<Buffer> {
 
 const hello = await realHello({ servername: "web.test" });
 
-/** The same message in records of at most `size` bytes. */
+/** Splits the message into records of at most `size` bytes. */
 function cut(bytes: Buffer, size: number): Buffer {
   const message = bytes.subarray(5);
   const records: Buffer[] = [];
@@ -37,7 +37,7 @@ function cut(bytes: Buffer, size: number): Buffer {
   return Buffer.concat(records);
 }
 
-/** A hello made by hand with these extensions: [type, content]. */
+/** Builds a hello with these extensions: [type, content]. */
 function made(extensions: [number, Buffer][]): Buffer {
   const sized = (width: 1 | 2, content: Buffer) => {
     const length = Buffer.alloc(width);
@@ -60,27 +60,27 @@ function made(extensions: [number, Buffer][]): Buffer {
 const nameOf = (name: string, kind = 0) =>
   Buffer.concat([Buffer.from([0, name.length + 3, kind, 0, name.length]), Buffer.from(name)]);
 
-test("the name of a real hello is read", () => {
+test("reads the server name of a real hello", () => {
   expect(readHello(hello)).toEqual({ state: "complete", serverName: "web.test" });
 });
 
-test("a real hello without a name says so", async () => {
+test("returns null for a real hello without a server name", async () => {
   expect(readHello(await realHello({ servername: "" }))).toEqual({ state: "complete", serverName: null });
 });
 
-test("a hello cut into records of any size is the same hello", () => {
+test("reads a hello that is split into records of any size", () => {
   for (const size of [1, 2, 3, 4, 5, 50, 16_000]) {
     expect(readHello(cut(hello, size))).toEqual({ state: "complete", serverName: "web.test" });
   }
 });
 
-test("as long as bytes are missing it is incomplete, whatever is there", () => {
+test("is incomplete while bytes are missing", () => {
   for (let length = 0; length < hello.length; length += 1) {
     expect(readHello(hello.subarray(0, length)).state).toBe("incomplete");
   }
 });
 
-test("what is no TLS is malformed at its first bytes", () => {
+test("rejects bytes that are not TLS at once", () => {
   for (const text of [
     "GET / HTTP/1.1\r\n",
     "SSH-2.0-x",
@@ -92,7 +92,7 @@ test("what is no TLS is malformed at its first bytes", () => {
   }
 });
 
-test("a name said twice is refused: one of us would read the other", () => {
+test("rejects a hello with two server names, which the server could read differently", () => {
   const twice = made([
     [0, nameOf("web.test")],
     [0, nameOf("evil.test")],
@@ -106,7 +106,7 @@ test("a name said twice is refused: one of us would read the other", () => {
   expect(readHello(made([[0, nameOf("web.test", 1)]])).state).toBe("malformed");
 });
 
-test("no bytes whatever break the reader, and a broken hello never has another name", () => {
+test("never throws on random bytes, and never reads another name from a damaged hello", () => {
   fc.assert(
     fc.property(
       fc.uint8Array({ maxLength: 600 }),

@@ -1,25 +1,25 @@
 /**
- * Reads the server name out of the first bytes a TLS client sends (RFC 8446 §4.1.2, RFC 6066 §3), and nothing else.
- * The bytes come from inside a machine: every length is checked against what is there, and a hello may be cut into
- * several records as it pleases its writer.
+ * Reads only the server name from the first bytes of a TLS client (RFC 8446 §4.1.2, RFC 6066 §3). The bytes come from
+ * inside a machine, so every length is checked against the available bytes. A hello may be split into several records
+ * at any point.
  */
 
-/** With post-quantum keys a hello has about 1.8 kB; a session ticket adds a few more. */
+/** A hello with post-quantum keys has about 1.8 kB; a session ticket adds a few more. */
 export const MAX_HELLO_BYTES = 16_384;
 
 const HANDSHAKE_RECORD = 22;
 const CLIENT_HELLO = 1;
 const SERVER_NAME = 0;
 const HOST_NAME = 0;
-/** Fatal, access_denied (RFC 8446 §6): what a client's error message then says. */
+/** Fatal alert access_denied (RFC 8446 §6), which a client shows in its error message. */
 export const ACCESS_DENIED_ALERT = Buffer.from("15030100020231", "hex");
 
 export type Hello =
-  /** Not all of it is here yet. */
+  /** More bytes are needed. */
   | { state: "incomplete" }
-  /** No TLS, or one that breaks its own rules. */
+  /** Not TLS, or invalid TLS. */
   | { state: "malformed" }
-  /** `serverName` as it was sent; null where the hello names none. */
+  /** `serverName` is unchanged. Null if the hello has none. */
   | { state: "complete"; serverName: string | null };
 
 export function readHello(bytes: Buffer): Hello {
@@ -33,7 +33,7 @@ export function readHello(bytes: Buffer): Hello {
   }
 }
 
-/** The first handshake message, put together from its records; undefined while it is not whole. */
+/** Joins the records of the first handshake message. Undefined until the message is complete. */
 function joinRecords(bytes: Buffer): Buffer | undefined {
   const parts: Buffer[] = [];
   let have = 0;
@@ -42,7 +42,7 @@ function joinRecords(bytes: Buffer): Buffer | undefined {
     if (at + 1 < bytes.length && bytes[at + 1] !== 3) throw new RangeError("not TLS");
     if (at + 5 > bytes.length) return undefined;
     const length = bytes.readUInt16BE(at + 3);
-    if (length === 0 || length > MAX_HELLO_BYTES) throw new RangeError("a record of an impossible length");
+    if (length === 0 || length > MAX_HELLO_BYTES) throw new RangeError("a record with an invalid length");
     const part = bytes.subarray(at + 5, at + 5 + length);
     parts.push(part);
     have += part.length;
@@ -52,7 +52,7 @@ function joinRecords(bytes: Buffer): Buffer | undefined {
     if (joined[0] !== undefined && joined[0] !== CLIENT_HELLO) throw new RangeError("not a hello");
     if (have < 4) continue;
     const whole = 4 + joined.readUIntBE(1, 3);
-    if (whole > MAX_HELLO_BYTES) throw new RangeError("a hello of an impossible length");
+    if (whole > MAX_HELLO_BYTES) throw new RangeError("a hello with an invalid length");
     if (have >= whole) return joined.subarray(4, whole);
   }
   return undefined;
@@ -71,17 +71,17 @@ function readServerName(hello: Reader): string | null {
     const type = extensions.number(2);
     const extension = extensions.block(2);
     if (type !== SERVER_NAME) continue;
-    // Two would let us read one and the server the other.
+    // With two names, the server could read the other.
     if (found !== null) throw new RangeError("two server names");
     const names = extension.block(2);
-    if (!extension.isAtEnd || names.number(1) !== HOST_NAME) throw new RangeError("an unknown kind of name");
+    if (!extension.isAtEnd || names.number(1) !== HOST_NAME) throw new RangeError("an unknown type of name");
     found = names.block(2).rest().toString("latin1");
     if (!names.isAtEnd) throw new RangeError("two server names");
   }
   return found;
 }
 
-/** Takes fields off the front; a field that is not all there is a RangeError. */
+/** Reads fields from the front. An incomplete field is a RangeError. */
 class Reader {
   readonly #bytes: Buffer;
   #at = 0;
@@ -102,7 +102,7 @@ class Reader {
     return this.#take(width).readUIntBE(0, width);
   }
 
-  /** What follows a length of that many bytes. */
+  /** Reads a length of that many bytes, and returns a reader over the block that follows. */
   block(lengthWidth: 1 | 2): Reader {
     return new Reader(this.#take(this.number(lengthWidth)));
   }
@@ -113,7 +113,7 @@ class Reader {
 
   #take(count: number): Buffer {
     const end = this.#at + count;
-    if (end > this.#bytes.length) throw new RangeError("a field ends after the message");
+    if (end > this.#bytes.length) throw new RangeError("a field exceeds the message");
     const taken = this.#bytes.subarray(this.#at, end);
     this.#at = end;
     return taken;

@@ -1,6 +1,7 @@
 /**
- * The machines that use the proxy, each known by the address its packets come from, which the host's rules let nobody
- * pretend to. Holds what each has open, so that all of it can be ended at once, and how often it was refused.
+ * The machines that use the proxy. A machine is identified by the source address of its packets, which the host's rules
+ * protect from forgery. Holds each machine's open connections, so that all can be closed at once, and counts its
+ * denials.
  */
 import type { Socket } from "node:net";
 import { type Entry, isAllowed, parseEntries } from "./allowlist.ts";
@@ -9,12 +10,12 @@ import { judgeName } from "./destination.ts";
 
 /** npm opens some fifty connections, a browser a few hundred. */
 const MAX_CONNECTIONS_PER_MACHINE = 256;
-/** Two descriptors each, of the 65,536 and more that a server has. */
+/** Each connection uses two of the server's 65,536 or more descriptors. */
 const MAX_CONNECTIONS = 8192;
 
 export interface ClientDeps {
   machineAt: (address: string) => string | undefined;
-  /** The machine's own list, as it was written; undefined where there is no such machine. */
+  /** Returns the machine's own unparsed list. Undefined if the machine does not exist. */
   allowlistOf: (machine: string) => Promise<readonly string[] | undefined>;
 }
 
@@ -27,7 +28,7 @@ export class Clients {
     this.#deps = deps;
   }
 
-  /** Who is at this address; undefined where no machine is. */
+  /** Returns the machine at this address. Undefined if there is none. */
   at(address: string): Client | undefined {
     const machine = this.#deps.machineAt(address);
     const known = this.#byAddress.get(address);
@@ -39,7 +40,7 @@ export class Clients {
     return client;
   }
 
-  /** A connection of the machine's begins; undefined, and the connection is reset, where there is no room for it. */
+  /** Admits a new connection of a machine. Without a free slot, resets the connection and returns undefined. */
   admit(socket: Socket): Client | undefined {
     const client = this.at(socket.remoteAddress ?? "");
     if (
@@ -66,7 +67,7 @@ export class Clients {
     this.#byAddress.delete(address);
   }
 
-  /** Reads the machine's allowlist again and closes its connections to hosts that are no longer on it. */
+  /** Reads the machine's allowlist again, and closes its connections to hosts that are no longer allowed. */
   async reload(machine: string): Promise<void> {
     const clients = [...this.#byAddress.values()].filter((client) => client.machine === machine);
     await Promise.all(clients.map((client) => client.reload()));
@@ -101,7 +102,7 @@ export class Client {
     this.#allowlistOf = allowlistOf;
   }
 
-  /** Aborted when the machine is gone, or restricted no more. */
+  /** Aborts when the machine is removed or no longer restricted. */
   get gone(): AbortSignal {
     return this.#gone.signal;
   }
@@ -130,7 +131,7 @@ export class Client {
     }
   }
 
-  /** An unreadable list allows nothing: all connections close, and the next one reads the list again. */
+  /** An unreadable list allows nothing: all connections close, and the next connection reads the list again. */
   async reload(): Promise<void> {
     this.#allowed = undefined;
     const list = await this.allowed().catch((): readonly Entry[] => []);
@@ -143,7 +144,7 @@ export class Client {
     this.denied += 1;
   }
 
-  /** Ends with the machine. */
+  /** Closes the socket when the machine ends. */
   hold(socket: Socket): void {
     if (this.#gone.signal.aborted) {
       socket.destroy();
@@ -164,7 +165,7 @@ export class Client {
       if (list === undefined) throw new Denial("not_restricted");
       return parseEntries(list);
     } catch (error) {
-      // The next connection asks again.
+      // The next connection reads the list again.
       this.#allowed = undefined;
       throw error instanceof Denial ? error : new Denial("unavailable");
     }

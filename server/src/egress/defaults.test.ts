@@ -18,7 +18,7 @@ const host: HostPrograms = {
   aptArchives: async () => ["http://deb.mirror.test/debian", "http://deb.mirror.test/debian-security"],
 };
 
-test("auto is what apt, npm, pip and git of this host use, each host once, with its port where it has one; and forges", async () => {
+test("expands auto to the hosts of this host's apt, npm, pip and git without duplicates, and to the code forges", async () => {
   const expanded = await expandAllowlist(["auto"], host);
   expect(expanded).toContain("github.com");
   expect(expanded.filter((entry) => /test(:\d+)?$/.test(entry))).toEqual([
@@ -33,13 +33,13 @@ test("auto is what apt, npm, pip and git of this host use, each host once, with 
   ]);
 });
 
-test("the setting adds to auto where it says auto, and replaces it where it does not", async () => {
+test("adds the setting's entries to auto if it includes auto, and replaces auto otherwise", async () => {
   expect(await expandAllowlist(["auto", "*.more.test", "git.ours.test"], host)).toContain("*.more.test");
   expect(await expandAllowlist(["only.test"], host)).toEqual(["only.test"]);
   expect(await expandAllowlist([], host)).toEqual([]);
 });
 
-test("a host without these programs has the forges alone, and starts", async () => {
+test("expands auto to the forges alone on a host without these programs", async () => {
   const bare: HostPrograms = {
     ask: async () => Promise.reject(new Error("not installed")),
     aptArchives: async () => Promise.reject(new Error("no Debian")),
@@ -47,7 +47,7 @@ test("a host without these programs has the forges alone, and starts", async () 
   expect((await expandAllowlist(["auto"], bare)).every((entry) => !entry.endsWith(".test"))).toBe(true);
 });
 
-test("a program that prints nonsense adds nothing and stops nobody", async () => {
+test("ignores unreadable output of a program", async () => {
   const expanded = await expandAllowlist(["auto"], { ...host, ask: async () => "{nonsense" });
   expect(expanded.filter((entry) => entry.endsWith(".test"))).toEqual(["deb.mirror.test"]);
 });

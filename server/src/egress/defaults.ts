@@ -1,20 +1,20 @@
 /**
- * The default allowlist: where this host itself gets packages from, and the usual code forges. The first is read from
- * the host's own programs, so a company's mirrors are found like anybody's, and no registry's address stands here.
+ * The default allowlist: the package sources of this host, and the usual code forges. The sources come from the
+ * settings of the host's own programs, so a company's mirrors are included, and no registry address is written here.
  */
 import { parseAuthority, parseEntry } from "./allowlist.ts";
 
-/** In the setting, stands for what the host's own programs say. */
+/** In the setting, stands for the sources of the host's own programs. */
 export const AUTO = "auto";
 
 export interface HostPrograms {
-  /** What a program prints; fails where it is not installed or fails. */
+  /** Returns the output of a program. Fails if it is not installed or fails. */
   ask: (argv: readonly string[]) => Promise<string>;
-  /** Addresses of the package archives the host's apt uses. */
+  /** Addresses of the package archives of the host's apt. */
   aptArchives: () => Promise<readonly string[]>;
 }
 
-/** Where code is hosted, for git by HTTPS and for the archives and files that installers take from there. */
+/** Code forges: hosts for git over HTTPS, and for the archives and files that installers fetch from them. */
 const FORGES: readonly string[] = [
   "github.com",
   "codeload.github.com",
@@ -27,17 +27,17 @@ const FORGES: readonly string[] = [
 ];
 
 /**
- * Debian's own. What stands first on PATH may be a version manager's stand-in, which does work of its own on the way:
- * pyenv's takes a lock, and whoever is killed while holding it makes the next one wait for a minute.
+ * Debian's own Python. The first one on PATH may be a shim of a version manager with side effects: pyenv's takes a
+ * lock, and killing it while it holds the lock delays the next call by a minute.
  */
 const PYTHON = "/usr/bin/python3";
 
-/** A program and the addresses in what it prints; each knows what its own defaults are. */
+/** Programs, each with a function that reads addresses from its output. Each program reports its own defaults. */
 const programs: readonly { argv: readonly string[]; read: (printed: string) => readonly string[] }[] = [
-  // Every setting, those of scopes (`@company:registry`) and built-in ones included.
+  // All settings, with those of scopes (`@company:registry`) and built-in defaults.
   { argv: ["npm", "config", "list", "--long", "--json"], read: npmRegistries },
   { argv: [PYTHON, "-m", "pip", "config", "list"], read: addressesIn },
-  // What pip uses where nothing is configured: its index, and the host its files lie on.
+  // pip's defaults: its index, and the host of its files.
   {
     argv: [
       PYTHON,
@@ -46,11 +46,11 @@ const programs: readonly { argv: readonly string[]; read: (printed: string) => r
     ],
     read: addressesIn,
   },
-  // The forges that git on this host is sent to instead of others.
+  // Forges to which git on this host redirects other addresses.
   { argv: ["git", "config", "--get-regexp", "^url\\..*\\.insteadof$"], read: addressesIn },
 ];
 
-/** The setting with `auto` spelt out; every host once, in order. */
+/** Expands `auto` in the setting. Each host appears once, in order. */
 export async function expandAllowlist(setting: readonly string[], host: HostPrograms): Promise<string[]> {
   if (!setting.includes(AUTO)) return [...setting];
   const derived = await hostsOf(host);
@@ -81,10 +81,13 @@ function addressesIn(text: string): string[] {
   return text.match(/https?:\/\/[^\s'"]+/g) ?? [];
 }
 
-/** `https://user@host:8443/path` → `host:8443`; undefined for what no entry can stand for, such as an address. */
+/**
+ * `https://user@host:8443/path` → `host:8443`. Undefined for a URL that no entry can match, such as one with an IP
+ * address.
+ */
 function entryFor(address: string): string | undefined {
   const { host = "", protocol } = URL.parse(address) ?? {};
-  // The URL parser has dropped the port where it is the scheme's own.
+  // The URL parser drops a port that is the scheme's default.
   if (!/^https?:$/.test(protocol ?? "") || parseAuthority(host, 1) === undefined) return undefined;
   return parseEntry(host) === undefined ? undefined : host;
 }

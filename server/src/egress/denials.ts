@@ -1,12 +1,12 @@
 /**
- * Why the proxy says no, and what would make it a yes: one row for each reason. `phrase` goes into the status line,
- * which is all that some programs show of an answer to CONNECT; `text` is the body.
+ * Reasons for a denial, each with its cure. `phrase` goes into the status line, the only part of a CONNECT response
+ * that some programs show. `text` is the body.
  */
 interface DenialKind {
   status: number;
   phrase: string;
   text: (what: string) => string;
-  /** Counts as an attempt to get out. What the other end or this server fails at does not. */
+  /** Counts as an attempt to reach a forbidden target. Failures of the other end or this server do not count. */
   isRefusal: boolean;
 }
 
@@ -15,7 +15,8 @@ const kinds = {
     status: 403,
     phrase: "Host not on the allowlist",
     text: (host) =>
-      `${host} is not on this machine's allowlist. Add it with PATCH /v1/sandboxes/{id} {"allow_domains": [...]}, ` +
+      `${host} is not on this machine's allowlist. Add it with PATCH /v1/sandboxes/{id} ` +
+      '{"allow_domains": [...]},' +
       `have the operator add it to default_egress_allowlist, or create the sandbox with network "open".`,
     isRefusal: true,
   },
@@ -23,22 +24,24 @@ const kinds = {
     status: 403,
     phrase: "Port not allowed",
     text: (authority) =>
-      `${authority}: this port is not open. An allowed host is reached by HTTPS on port 443 and by HTTP on port 80, ` +
-      `unless default_egress_allowlist names another port for it.`,
+      `${authority}: this port is not open. An allowed host is open on port 443 for HTTPS and on ` +
+      "port 80 for HTTP," +
+      "unless default_egress_allowlist names another port for it.",
     isRefusal: true,
   },
   address: {
     status: 403,
     phrase: "Addresses are not allowed",
     text: (host) =>
-      `${host} is an address. Only host names on the allowlist are let through, never addresses.`,
+      `${host} is an address. The proxy accepts only host names on the allowlist; use a host name.`,
     isRefusal: true,
   },
   private_address: {
     status: 403,
-    phrase: "Host leads to a private address",
+    phrase: "Host resolves to a private address",
     text: (host) =>
-      `${host} leads to an address that is not of the public internet, or is this host's own. The operator can open it ` +
+      `${host} resolves to an address that is not public, or belongs to this host. The operator can ` +
+      "allow it" +
       `with allow_private_hosts.`,
     isRefusal: true,
   },
@@ -51,13 +54,13 @@ const kinds = {
   not_restricted: {
     status: 403,
     phrase: "No allowlist",
-    text: () => "nothing is known of the machine that asks, so nothing is open to it.",
+    text: () => "this machine has no allowlist, so it may reach no host.",
     isRefusal: true,
   },
   use_connect: {
     status: 400,
     phrase: "Use CONNECT",
-    text: () => "this proxy carries HTTPS through CONNECT, and plain HTTP as GET http://host/path.",
+    text: () => "send HTTPS through CONNECT, and plain HTTP as GET http://host/path.",
     isRefusal: false,
   },
   bad_request: {
@@ -69,19 +72,19 @@ const kinds = {
   no_such_name: {
     status: 502,
     phrase: "Host not found",
-    text: (host) => `${host} could not be resolved.`,
+    text: (host) => `${host} could not be resolved; check its name.`,
     isRefusal: false,
   },
   unreachable: {
     status: 502,
     phrase: "Host unreachable",
-    text: (host) => `${host} could not be reached, or broke off.`,
+    text: (host) => `${host} could not be reached, or closed the connection.`,
     isRefusal: false,
   },
   unavailable: {
     status: 503,
     phrase: "Try again",
-    text: () => "the allowlist could not be read just now.",
+    text: () => "the allowlist could not be read; retry shortly.",
     isRefusal: false,
   },
 } satisfies Record<string, DenialKind>;
@@ -95,7 +98,7 @@ export class Denial extends Error {
   readonly phrase: string;
   readonly isRefusal: boolean;
 
-  /** `what` is text of the machine's own choosing; it is cut and stripped of all that is not plain ASCII. */
+  /** `what` is text from the machine. It is cut, and characters that are not plain ASCII are removed. */
   constructor(code: DenialCode, what = "") {
     const { status, phrase, text, isRefusal }: DenialKind = kinds[code];
     super(text(plain(what)));
@@ -118,14 +121,14 @@ export class Denial extends Error {
     return `Kontor egress proxy: ${this.message}\n`;
   }
 
-  /** The whole answer, for a socket that has no response object. */
+  /** The whole response, for a socket without a response object. */
   get bytes(): string {
     const head = Object.entries(this.headers).map(([name, value]) => `${name}: ${value}\r\n`);
     return `HTTP/1.1 ${this.status} ${this.phrase}\r\n${head.join("")}\r\n${this.body}`;
   }
 }
 
-/** What went wrong, as a denial: an error of any other kind is the other end's, or the network's. */
+/** Converts an error to a denial. Any other error comes from the other end or the network. */
 export function asDenial(error: unknown, host: string): Denial {
   return error instanceof Denial ? error : new Denial("unreachable", host);
 }

@@ -1,7 +1,7 @@
 /**
- * From a name to an address that may be connected to. The allowlist is asked first, then the resolver once, then every
- * address it gave is judged; the connection goes to an address judged here and is never resolved again, so a name that
- * changes its mind (DNS rebinding) changes nothing.
+ * Resolves a host name to an address that a machine may connect to. The allowlist is checked first, then a single
+ * look-up follows, then every address is checked. The connection goes to a checked address without another look-up, so
+ * a changed DNS record (DNS rebinding) has no effect.
  */
 import { Resolver } from "node:dns/promises";
 import net from "node:net";
@@ -9,7 +9,7 @@ import { isPublicAddress, type OpenedHosts, ownAddresses, parseOpenedHosts } fro
 import { type Entry, isAllowed, isKnown, looksLikeAddress, parseHostName } from "./allowlist.ts";
 import { Denial } from "./denials.ts";
 
-/** A name that is allowed, and where it may be connected to. */
+/** An allowed name, and the addresses for connections to it. */
 export interface Destination {
   name: string;
   port: number;
@@ -17,8 +17,8 @@ export interface Destination {
 }
 
 /**
- * TEST-NET-2 and 3 lead nowhere on the internet, and networks that put a mirror in front of package archives give it an
- * address of those; the machines' own rules leave them out for the same reason.
+ * TEST-NET-2 and TEST-NET-3 are not routed on the internet. Networks with a mirror of package archives give it such an
+ * address. The rules of the machines permit them for the same reason.
  */
 const MIRRORS = parseOpenedHosts(["198.51.100.0/24", "203.0.113.0/24"]).ranges;
 
@@ -26,7 +26,7 @@ const RESOLVE_TIMEOUT_MS = 2_000;
 const RESOLVE_TRIES = 2;
 const CONNECT_TIMEOUT_MS = 10_000;
 
-/** The name and port a machine asked for, where its allowlist has them; else the reason why not. */
+/** Returns the name if the allowlist has it with this port. Throws the reason otherwise. */
 export function judgeName(allowed: readonly Entry[], host: string, port: number): string {
   if (looksLikeAddress(host)) throw new Denial("address", host);
   const name = parseHostName(host);
@@ -40,13 +40,16 @@ export class Names {
   readonly #servers: readonly string[] | null;
   readonly #opened: OpenedHosts;
 
-  /** `servers`: resolvers; null: the host's own. `privateHosts`: names, addresses and ranges an operator opened. */
+  /**
+   * `servers`: resolvers, or null for the host's own. `privateHosts`: names, addresses and ranges that the operator
+   * opened.
+   */
   constructor(options: { servers: readonly string[] | null; privateHosts: readonly string[] }) {
     this.#servers = options.servers;
     this.#opened = parseOpenedHosts(options.privateHosts);
   }
 
-  /** IPv4 addresses of the name, all of them fit to connect to; a Denial where one is not. */
+  /** Returns the name's IPv4 addresses. Throws a Denial if connections to any of them are forbidden. */
   async resolve(name: string): Promise<string[]> {
     const addresses = await this.#ask(name);
     if (addresses.length === 0) throw new Denial("no_such_name", name);
@@ -60,11 +63,11 @@ export class Names {
   }
 
   async #ask(name: string): Promise<string[]> {
-    // One for each name: it reads the host's resolvers as they are now, and a slow one holds up nobody else.
+    // A resolver per name reads the host's current resolvers, and a slow look-up delays no other.
     const resolver = new Resolver({ timeout: RESOLVE_TIMEOUT_MS, tries: RESOLVE_TRIES });
     if (this.#servers !== null) resolver.setServers(this.#servers);
     try {
-      // A question for this very name: neither the host's search domains nor its /etc/hosts have a say.
+      // Queries exactly this name: neither the host's search domains nor its /etc/hosts apply.
       return await resolver.resolve4(name);
     } catch {
       return [];
@@ -72,7 +75,7 @@ export class Names {
   }
 }
 
-/** Connects to the first address that answers. The caller has the socket; errors after that are its own to hear. */
+/** Connects to the first address that accepts. The caller owns the socket and handles its later errors. */
 export async function dial({ name, port, addresses }: Destination, signal: AbortSignal): Promise<net.Socket> {
   for (const address of addresses.slice(0, 3)) {
     const socket = await tryDial(address, port, signal);

@@ -15,8 +15,8 @@ function ask(name: string, type = TYPE_A, more = ""): Buffer {
   ]);
 }
 
-test("a question is read: name in lower case, type, id; what follows it is left alone", () => {
-  // With an EDNS record behind it, as glibc and dig send.
+test("reads name in lower case, type and id of a query, and ignores the rest", () => {
+  // With an EDNS record, as in queries of glibc and dig.
   expect(readQuestion(ask("WEB.Test", 28, "0000290200000000000000"))).toMatchObject({
     id: 0x1234,
     name: "web.test",
@@ -24,7 +24,7 @@ test("a question is read: name in lower case, type, id; what follows it is left 
   });
 });
 
-test("an answer repeats the question and carries the addresses", () => {
+test("repeats the question in the response, with the addresses", () => {
   const question = readQuestion(ask("web.test")) as Question;
   expect(writeAnswer(question, "ok", ["198.51.100.1"]).toString("hex")).toBe(
     `12348180000100010000000003776562047465737400${"00010001"}c00c000100010000001e0004c6336401`,
@@ -34,7 +34,7 @@ test("an answer repeats the question and carries the addresses", () => {
   );
 });
 
-test("an answer never outgrows a datagram every resolver takes, however many addresses a name has", () => {
+test("keeps every response within a datagram that each resolver accepts, however many addresses a name has", () => {
   const longest = `${"a".repeat(63)}.`.repeat(3) + "b".repeat(61);
   const question = readQuestion(ask(longest)) as Question;
   expect(question.name).toBe(longest);
@@ -47,7 +47,7 @@ test("an answer never outgrows a datagram every resolver takes, however many add
   ).toBeLessThanOrEqual(512);
 });
 
-test("answers are not answered, and what is no plain question is told so", () => {
+test("ignores responses, and returns an error for an unsupported query", () => {
   const answer = ask("web.test");
   answer[2] = 0x81;
   expect(readQuestion(answer)).toBeNull();
@@ -67,7 +67,7 @@ test("answers are not answered, and what is no plain question is told so", () =>
   expect(writeRefusal(two, "malformed").toString("hex")).toBe("123481810000000000000000");
 });
 
-test("a dot inside a label makes no other name", () => {
+test("rejects a label that contains a dot", () => {
   const sly = Buffer.concat([
     ask("x").subarray(0, 12),
     Buffer.from([8]),
@@ -77,7 +77,7 @@ test("a dot inside a label makes no other name", () => {
   expect(readQuestion(sly)).toMatchObject({ name: "" });
 });
 
-test("no bytes whatever break the reader", () => {
+test("never throws on random bytes", () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 300 }), (bytes) => {
       const framed = Buffer.concat([Buffer.from("123401000001000000000000", "hex"), bytes]);

@@ -1,12 +1,12 @@
-/** The little of DNS that a resolver for A records speaks (RFC 1035 §4), pure. */
+/** The part of DNS that a resolver for A records needs (RFC 1035 §4), as pure functions. */
 
 export interface Question {
   id: number;
-  /** Lower case, without the last dot. */
+  /** In lower case, without the final dot. */
   name: string;
   /** 1 is A. */
   type: number;
-  /** The question as it was asked, to be repeated in the answer. */
+  /** Bytes of the question, which the response repeats. */
   bytes: Buffer;
   recursionDesired: boolean;
 }
@@ -25,12 +25,12 @@ export const CODES = {
 } as const;
 export type Code = keyof typeof CODES;
 
-/** A program inside may ask again this soon; names of package mirrors move between machines within minutes. */
+/** A short TTL, because names of package mirrors move between machines within minutes. */
 const TTL_SECONDS = 30;
-/** As many as fit a datagram of 512 bytes beside the longest name, so that no answer is ever cut off. */
+/** With the longest name, these still fit a datagram of 512 bytes, so that no response is truncated. */
 const MAX_ADDRESSES = 14;
 
-/** Null where there is nothing that could be answered; a code where all there is to say is that. */
+/** Null if the message gets no response. A code if it gets only an error response. */
 export function readQuestion(message: Buffer): Question | Code | null {
   if (message.length < HEADER_BYTES || (message.readUInt16BE(2) & 0x8000) !== 0) return null;
   const flags = message.readUInt16BE(2);
@@ -40,7 +40,7 @@ export function readQuestion(message: Buffer): Question | Code | null {
   let at = HEADER_BYTES;
   for (;;) {
     const length = message[at];
-    // Above 63 it is a pointer, which a question has no use for.
+    // A length above 63 is a compression pointer, which a question does not need.
     if (length === undefined || length > 63 || at - HEADER_BYTES + length > 254) return "malformed";
     if (length === 0) break;
     if (at + 1 + length > message.length) return "malformed";
@@ -52,7 +52,7 @@ export function readQuestion(message: Buffer): Question | Code | null {
   if (message.readUInt16BE(at + 3) !== CLASS_INTERNET) return "refused";
   return {
     id: message.readUInt16BE(0),
-    // A dot within a label would make one name look like another.
+    // A dot within a label would make two different names equal.
     name: labels.some((label) => label.includes(".")) ? "" : labels.join(".").toLowerCase(),
     type: message.readUInt16BE(at + 1),
     bytes: message.subarray(HEADER_BYTES, end),
@@ -63,7 +63,7 @@ export function readQuestion(message: Buffer): Question | Code | null {
 export function writeAnswer(question: Question, code: Code, addresses: readonly string[] = []): Buffer {
   const records = addresses.slice(0, MAX_ADDRESSES).map((address) => {
     const record = Buffer.alloc(16);
-    // The name is the question's, at byte 12.
+    // A pointer to the question's name, at byte 12.
     record.writeUInt16BE(0xc00c, 0);
     record.writeUInt16BE(TYPE_A, 2);
     record.writeUInt16BE(CLASS_INTERNET, 4);
@@ -78,7 +78,7 @@ export function writeAnswer(question: Question, code: Code, addresses: readonly 
   return Buffer.concat([head, question.bytes, ...records]);
 }
 
-/** To a message that could not be read as far as its question. */
+/** Builds the error response to a message whose question could not be read. */
 export function writeRefusal(message: Buffer, code: Code): Buffer {
   return header(message.readUInt16BE(0), code, (message.readUInt16BE(2) & 0x0100) !== 0);
 }
@@ -86,7 +86,7 @@ export function writeRefusal(message: Buffer, code: Code): Buffer {
 function header(id: number, code: Code, recursionDesired: boolean): Buffer {
   const head = Buffer.alloc(HEADER_BYTES);
   head.writeUInt16BE(id, 0);
-  // An answer; recursion is available.
+  // Flags: response, recursion available.
   head.writeUInt16BE(0x8080 | (recursionDesired ? 0x0100 : 0) | CODES[code], 2);
   return head;
 }

@@ -1,6 +1,6 @@
 /**
- * The proxy and the resolver as machines meet them, on loopback: each address of 127.0.0.0/8 plays a machine, an own
- * resolver plays the world's, and loopback is opened as a private range. What needs real addresses is in e2e.
+ * Tests the proxy and the resolver on loopback: each address of 127.0.0.0/8 stands for a machine, a test resolver
+ * replaces the public DNS, and loopback is opened as a private range. Tests that need real addresses are in e2e.
  */
 import dgram from "node:dgram";
 import dns from "node:dns/promises";
@@ -16,7 +16,7 @@ const OTHER_MACHINE = "127.0.0.3";
 const NO_MACHINE = "127.0.0.9";
 
 const machines: Record<string, string> = { [MACHINE]: "m1", [OTHER_MACHINE]: "m2" };
-/** What the world's resolver says; a name that is not here does not exist. */
+/** Records of the test resolver. A name without an entry does not exist. */
 const names: Record<string, string[]> = {};
 const asked: string[] = [];
 const log: string[] = [];
@@ -31,7 +31,7 @@ let ports: { proxyPort: number; dnsPort: number };
 let world: dgram.Socket;
 let echo: net.Server;
 let web: http.Server;
-/** What the web server saw, byte by byte. */
+/** A web server that records each byte it receives. */
 let raw: net.Server;
 let rawSeen = "";
 let rawSays = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -111,7 +111,7 @@ function dialProxy(from = MACHINE): net.Socket {
   return net.connect({ host: "127.0.0.1", port: ports.proxyPort, localAddress: from }).on("error", () => {});
 }
 
-/** All that comes back until the proxy hangs up, or until `enough` says so. */
+/** Returns all bytes until the proxy closes the connection, or until `enough` returns true. */
 async function say(
   socket: net.Socket,
   bytes: string | Buffer,
@@ -146,7 +146,7 @@ const get = (url: string, more = "") =>
   ask(`GET ${url} HTTP/1.1\r\nHost: ignored.test\r\nConnection: close\r\n${more}\r\n`);
 const statusOf = (answer: string) => Number(/^HTTP\/1\.1 (\d+)/.exec(answer)?.[1]);
 
-/** A hello for this name, made by hand; nothing but the name matters here. */
+/** Builds a hello for this name; its other fields do not matter. */
 function hello(name: string): Buffer {
   const sized = (width: number, content: Buffer) => {
     const length = Buffer.alloc(width);
@@ -168,7 +168,7 @@ function hello(name: string): Buffer {
   ]);
 }
 
-/** A tunnel that the proxy opened. */
+/** Opens a tunnel through the proxy. */
 async function openTunnel(authority: string): Promise<net.Socket> {
   const socket = dialProxy();
   const answer = await say(socket, `CONNECT ${authority} HTTP/1.1\r\n\r\n`, (got) =>
@@ -178,7 +178,7 @@ async function openTunnel(authority: string): Promise<net.Socket> {
   return socket;
 }
 
-test("a tunnel carries TLS under the name that was asked for, byte for byte, both ways", async () => {
+test("passes TLS for the requested name through a tunnel unchanged, in both directions", async () => {
   const socket = await openTunnel(`ECHO.test.:${portOf(echo)}`);
   const first = hello("echo.test");
   const more = Buffer.alloc(300_000, "x");
@@ -192,7 +192,7 @@ test("a tunnel carries TLS under the name that was asked for, byte for byte, bot
 });
 
 test.each([["another.test"], [""], ["sub.echo.test"], ["echo.test\0"]])(
-  "a tunnel to echo.test for TLS under the name %j is refused with an alert, and nothing goes out",
+  "refuses TLS for the name %j in a tunnel to echo.test with an alert, and sends nothing out",
   async (name) => {
     const socket = await openTunnel(`echo.test:${portOf(echo)}`);
     expect(await say(socket, hello(name))).toBe("\x15\x03\x01\x00\x02\x02\x31");
@@ -202,13 +202,13 @@ test.each([["another.test"], [""], ["sub.echo.test"], ["echo.test\0"]])(
   },
 );
 
-test("a tunnel for anything but TLS is refused", async () => {
+test("refuses a tunnel for anything but TLS", async () => {
   const socket = await openTunnel(`echo.test:${portOf(echo)}`);
   expect(await say(socket, "SSH-2.0-OpenSSH_9.2\r\n")).toBe("\x15\x03\x01\x00\x02\x02\x31");
   socket.destroy();
 });
 
-test("a client that hangs up in the middle of its hello leaves nothing behind", async () => {
+test("releases everything when a client disconnects in the middle of its hello", async () => {
   const socket = await openTunnel(`echo.test:${portOf(echo)}`);
   const connections = () =>
     new Promise<number>((resolve) => echo.getConnections((_, count) => resolve(count)));
@@ -228,7 +228,7 @@ test.each([
   ["0x7f.1:443", "address"],
   ["web.test:22", "wrong_port"],
   ["web.test:443", "wrong_port"],
-])("CONNECT %s is refused (%s), says why, and is counted", async (authority, code) => {
+])("refuses CONNECT to %s (%s) with the reason, and counts it", async (authority, code) => {
   const answer = await connect(authority);
   expect(statusOf(answer)).toBe(403);
   expect(answer).toContain(`X-Kontor-Error: egress_${code}\r\n`);
@@ -245,7 +245,7 @@ test.each([
   ["192.168.1.1"],
   ["0.0.0.0"],
   ["224.0.0.1"],
-])("a name that leads to %s opens nothing, alone or beside a public address", async (address) => {
+])("refuses a name that resolves to %s, alone or beside a public address", async (address) => {
   for (const addresses of [[address], ["198.51.100.1", address]]) {
     names["plain.test"] = addresses;
     expect(await connect("plain.test:443")).toContain("egress_private_address");
@@ -253,12 +253,12 @@ test.each([
   }
 });
 
-test("a name that does not exist is no refusal: 502, not counted", async () => {
+test("returns 502 for a name that does not exist, without counting it", async () => {
   expect(statusOf(await connect("gone.test:443"))).toBe(502);
   expect(egress.deniedCount(MACHINE)).toBe(0);
 });
 
-test("who has no list reaches nothing; where lists cannot be read just now it is 503, and later works", async () => {
+test("denies everything without a list, and returns 503 while lists cannot be read", async () => {
   expect(await connect(`web.test:${portOf(web)}`, OTHER_MACHINE)).toContain("egress_not_allowed");
   const list = lists["m1"] as readonly string[];
   delete lists["m1"];
@@ -268,7 +268,7 @@ test("who has no list reaches nothing; where lists cannot be read just now it is
   expect(await connect("evil.test:443", NO_MACHINE)).toBe("");
 });
 
-test("plain HTTP is forwarded with its body, without what belongs to one hop", async () => {
+test("forwards plain HTTP with its body, without hop-by-hop headers", async () => {
   const answer = await ask(
     `POST http://raw.test:${portOf(raw)}/a?b=c HTTP/1.1\r\nHost: evil.test\r\nContent-Length: 5\r\nConnection: close, X-Mine\r\n` +
       `X-Mine: 1\r\nProxy-Authorization: Basic c2VjcmV0\r\nProxy-Connection: keep-alive\r\nTE: trailers\r\nUpgrade: h2c\r\nX-Kept: 2\r\n\r\nhello`,
@@ -279,7 +279,7 @@ test("plain HTTP is forwarded with its body, without what belongs to one hop", a
   );
 });
 
-test("an answer comes back with its body, without what belongs to one hop", async () => {
+test("returns a response with its body, without hop-by-hop headers", async () => {
   const answer = await ask(
     `POST http://web.test:${portOf(web)}/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n`,
   );
@@ -300,7 +300,7 @@ test.each([
   ["a space before the colon", "Content-Length : 3\r\n", "abc"],
   ["a folded line", "X: a\r\n b\r\n", ""],
   ["a bare carriage return", "X: a\rContent-Length: 3\r\n", "abc"],
-])("a request that could be read in two ways is not forwarded: %s", async (_, headers, body) => {
+])("does not forward an ambiguous request: %s", async (_, headers, body) => {
   const answer = await ask(
     `POST http://raw.test:${portOf(raw)}/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n${headers}\r\n${body}`,
   );
@@ -308,7 +308,7 @@ test.each([
   expect(rawSeen).toBe("");
 });
 
-test("a connection carries one request: whatever follows it is neither judged nor forwarded, however much it is", async () => {
+test("accepts one request per connection, and ignores all bytes after it", async () => {
   const url = `http://raw.test:${portOf(raw)}`;
   let upstream = 0;
   const count = () => (upstream += 1);
@@ -326,12 +326,12 @@ test("a connection carries one request: whatever follows it is neither judged no
   expect(rawSeen.match(/ HTTP\/1\.1\r\n/g)).toHaveLength(1);
 });
 
-test("a GET without a body is sent without one", async () => {
+test("sends a GET without a body as such", async () => {
   await get(`http://raw.test:${portOf(raw)}?q=1`);
   expect(rawSeen).toBe(`GET /?q=1 HTTP/1.1\r\nHost: raw.test:${portOf(raw)}\r\nConnection: close\r\n\r\n`);
 });
 
-test("an answer that breaks off is broken off, never passed as whole", async () => {
+test("never presents a truncated response as complete", async () => {
   rawSays = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nConnection: close\r\n\r\nhalf";
   const ends = (socket: net.Socket) => setTimeout(() => socket.destroy(), 50);
   raw.once("connection", ends);
@@ -349,18 +349,18 @@ test.each([
   ["http://[::1]/", 403, "address"],
   ["http://evil.test/", 403, "not_allowed"],
   ["http://plain.test:8080/", 403, "wrong_port"],
-])("GET %s is answered %s (%s)", async (url, status, code) => {
+])("responds to GET %s with %s (%s)", async (url, status, code) => {
   const answer = await get(url);
   expect(statusOf(answer)).toBe(status);
   expect(answer.toLowerCase()).toContain(`x-kontor-error: egress_${code}`);
 });
 
-test("what is no HTTP is told so and let go of", async () => {
+test("returns an error for malformed HTTP, and closes the connection", async () => {
   expect(statusOf(await ask("\x16\x03\x01\x02\x00\x01\r\n\r\n"))).toBe(400);
   expect(statusOf(await ask(`GET http://web.test/ HTTP/1.1\r\nX: ${"x".repeat(20_000)}\r\n\r\n`))).toBe(400);
 });
 
-test("a machine that is restricted no more loses what it has open; another keeps its own; its count begins anew", async () => {
+test("closes only the connections of a machine that is no longer restricted, and resets its count", async () => {
   lists["m2"] = lists["m1"] as readonly string[];
   const mine = await openTunnel(`echo.test:${portOf(echo)}`);
   await say(mine, hello("echo.test"), () => true);
@@ -436,7 +436,7 @@ test("reports each machine's denied targets as host and port, and no failed conn
   ]);
 });
 
-test("a machine holds only so many connections; the next is reset and counted, and other machines are not hindered", async () => {
+test("resets and counts a connection above a machine's limit, without an effect on other machines", async () => {
   const held = Array.from({ length: 256 }, () => dialProxy());
   await Promise.all(held.map((socket) => once(socket, "connect")));
   const one = dialProxy();
@@ -446,9 +446,9 @@ test("a machine holds only so many connections; the next is reset and counted, a
   for (const socket of held) socket.destroy();
 });
 
-test("names: an allowed one has its addresses and no others, every other is refused and told to nobody", async () => {
+test("resolves an allowed name to its own addresses only, and refuses any other without a query", async () => {
   const resolver = new dns.Resolver({ timeout: 2_000, tries: 1 });
-  // Asked from 127.0.0.1 unless told otherwise.
+  // Queries come from 127.0.0.1 unless the test sets another address.
   resolver.setLocalAddress(MACHINE);
   resolver.setServers([`127.0.0.1:${ports.dnsPort}`]);
   names["plain.test"] = ["198.51.100.7"];

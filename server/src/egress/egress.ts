@@ -1,14 +1,14 @@
 /**
- * The way out of a `restricted` machine: one HTTP proxy for all of them, and a resolver beside it. A machine is known
- * by the address its packets come from, never by what it says; what it may reach is its owner's allowlist, by name.
+ * The egress of `restricted` machines: an HTTP proxy for all of them, and a DNS resolver. A machine is identified by
+ * the source address of its packets, never by their content. It may reach the host names on its owner's allowlist.
  *
- * A name is resolved here, every address it has is judged, and the connection goes to an address that was judged.
- * HTTPS goes through CONNECT and only under the name that was asked for (the TLS server name is read, nothing else);
- * plain HTTP is read, judged and written anew. A redirect is the client's next request and is judged like any other.
- * What is refused is refused at once, says why, and is counted.
+ * The proxy resolves a name, checks all its addresses, and connects to a checked address. HTTPS goes through CONNECT,
+ * and only with the requested host as TLS server name; the rest of TLS is not read. Plain HTTP is parsed, checked and
+ * written anew. A redirect leads to a new request of the client, which is checked like any other. A denial is
+ * immediate, has a reason, and is counted.
  *
- * It never decides who has which list: `allowlistOf` is handed in. It keeps nothing that outlives the process: with it
- * go the connections, and machines dial again.
+ * `allowlistOf` decides which machine has which list. Nothing outlives the process: its connections close, and machines
+ * connect again.
  */
 import type dgram from "node:dgram";
 import http from "node:http";
@@ -21,28 +21,28 @@ import { openResolver } from "./resolver.ts";
 import { tunnel } from "./tunnel.ts";
 
 export interface EgressOptions {
-  /** The list of the machine's owner, as it was written; undefined where there is no such machine. */
+  /** Returns the unparsed list of the machine's owner. Undefined if the machine does not exist. */
   allowlistOf: (machine: string) => Promise<readonly string[] | undefined>;
-  /** Resolvers; null: the host's own. */
+  /** DNS resolvers. Null for the host's own. */
   dnsServers: readonly string[] | null;
-  /** Names, addresses and ranges that may be reached though they are not of the public internet. */
+  /** Names, addresses and ranges outside the public internet that machines may reach. */
   privateHosts: readonly string[];
-  /** Called for each connection or name that is refused; `target` is `host:port`, or a name that was looked up. */
+  /** Called for each denied connection or name. `target` is `host:port`, or the name of a DNS query. */
   denied?: (machine: string, denied: { target: string; code: string }) => void;
   log: (event: string, fields: Record<string, unknown>) => void;
 }
 
 const MAX_HEADER_BYTES = 16_384;
 const HEADERS_TIMEOUT_MS = 10_000;
-/** A body that stops coming, or is not read, for this long ends its connection. */
+/** A connection ends when its body makes no progress for this time. */
 const IDLE_MS = 10 * 60_000;
 
 export class Egress {
   readonly #options: EgressOptions;
   readonly #names: Names;
-  /** Whose each connection is. */
+  /** The machine of each connection. */
   readonly #clientOf = new WeakMap<Socket, Client>();
-  /** Connections that have had their one request. */
+  /** Connections that have had their only request. */
   readonly #served = new WeakSet<Socket>();
   /** The host of the CONNECT that a connection came through. */
   readonly #tunnelled = new WeakMap<Socket, string>();
@@ -55,7 +55,7 @@ export class Egress {
     this.#names = new Names({ servers: options.dnsServers, privateHosts: options.privateHosts });
   }
 
-  /** Listens on free ports of `address` and answers them. `machineAt` says which machine has an address. */
+  /** Listens on free ports of `address`. `machineAt` returns the machine at an address. */
   async open(
     address: string,
     machineAt: (address: string) => string | undefined,
@@ -64,7 +64,7 @@ export class Egress {
     const denied: TellDenied = (client, denial, target) => this.#denied(client, denial, target);
     this.#clients = clients;
 
-    // Inside a tunnel to port 80: the same server without CONNECT.
+    // Serves requests inside a tunnel to port 80: the same server without CONNECT.
     const inner = this.#server();
     const serveHttp = (socket: Socket, client: Client, name: string) => {
       this.#clientOf.set(socket, client);
@@ -94,17 +94,17 @@ export class Egress {
     };
   }
 
-  /** The machine at this address is restricted no more: whatever it has open ends, and its count begins anew. */
+  /** Closes all connections of a machine that is no longer restricted, and resets its count. */
   shut(address: string): void {
     this.#clients?.shut(address);
   }
 
-  /** Applies a changed list to the machine, also to its open connections. */
+  /** Applies a changed list to the machine, its open connections included. */
   async reload(machine: string): Promise<void> {
     await this.#clients?.reload(machine);
   }
 
-  /** Refusals since the machine at this address was let in. */
+  /** Number of denials since the machine at this address was admitted. */
   deniedCount(address: string): number {
     return this.#clients?.deniedCount(address) ?? 0;
   }
@@ -123,13 +123,13 @@ export class Egress {
     const server = http.createServer({
       maxHeaderSize: MAX_HEADER_BYTES,
       headersTimeout: HEADERS_TIMEOUT_MS,
-      // A large upload may take hours; what stands still ends by the idle time.
+      // A large upload may take hours. The idle timeout ends a stalled upload.
       requestTimeout: 0,
       insecureHTTPParser: false,
     });
     server.setTimeout(IDLE_MS, (socket: Socket) => socket.destroy());
     server.on("request", (request, response) => {
-      // The parser reads ahead: without this a client could begin thousands of requests with one packet.
+      // The parser reads ahead: without this check, a client could start thousands of requests with a single packet.
       if (this.#served.has(request.socket)) {
         request.socket.pause();
         return;
@@ -151,7 +151,7 @@ export class Egress {
       );
     });
     server.on("clientError", (_error, socket) => {
-      socket.end(new Denial("bad_request", "this is no HTTP/1.1 request.").bytes);
+      socket.end(new Denial("bad_request", "this is not an HTTP/1.1 request; send plain HTTP/1.1.").bytes);
       socket.on("error", () => {}).resume();
       setTimeout(() => socket.destroy(), 1_000).unref();
     });

@@ -1,7 +1,8 @@
 /**
- * Plain HTTP to an allowed host. A connection carries one request: it is read by Node's strict parser, judged, and
- * written anew on a connection of its own; after the answer both are closed. So nothing a client sends can be read as a
- * second request by the other end (request smuggling), and what a machine has under way is what it has connected.
+ * Forwards plain HTTP to an allowed host. A connection carries a single request. Node's strict parser reads the
+ * request, the allowlist is checked, and the request is written anew on a separate connection. Both connections close
+ * after the response. So the other end can never read a client's bytes as a second request (request smuggling), and a
+ * machine's open connections are its requests in flight.
  */
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import { pipeline } from "node:stream";
@@ -15,7 +16,7 @@ export interface ForwardDeps {
   denied: TellDenied;
 }
 
-/** One hop's own business (RFC 9110 §7.6.1), and what is between the machine and us. */
+/** Hop-by-hop headers (RFC 9110 §7.6.1), and headers between the machine and this proxy. */
 const HOP_BY_HOP = new Set([
   "connection",
   "expect",
@@ -29,13 +30,13 @@ const HOP_BY_HOP = new Set([
   "transfer-encoding",
   "upgrade",
 ]);
-/** To all other methods Node would add an empty chunked body where nothing says how long it is. */
+/** For other methods, Node would add an empty chunked body if no header gives its length. */
 const WITHOUT_BODY = new Set(["GET", "HEAD", "DELETE", "OPTIONS", "TRACE"]);
 const MAX_HEADER_BYTES = 16_384;
-/** The other end may think this long before it answers, and pause this long while it does. */
+/** Timeout for the start of the response, and for each pause in it. */
 const IDLE_MS = 10 * 60_000;
 
-/** `tunnelled` is the host of the CONNECT that the request came through; then it names no host of its own. */
+/** `tunnelled` is the host of the CONNECT around the request, which then names no host itself. */
 export async function forward(
   deps: ForwardDeps,
   client: Client,
@@ -76,7 +77,7 @@ export async function forward(
       "Connection",
       "close",
     ]);
-    // A half answer must not look like a whole one: an error takes the connection down.
+    // A truncated response must not look complete, so an error destroys the connection.
     pipeline(incoming, response, (error) => {
       if (error) response.destroy();
       socket.destroy();
@@ -88,12 +89,12 @@ export async function forward(
       response.destroy();
       return;
     }
-    // With `Connection: close`: what is left of the request is never read as another one.
+    // `Connection: close` prevents that the rest of the request is read as another request.
     response.writeHead(denial.status, denial.phrase, denial.headers).end(denial.body);
   }
 }
 
-/** Sends the request and answers the head of what comes back. */
+/** Sends the request, and returns the headers of the response. */
 function exchange(
   request: IncomingMessage,
   response: ServerResponse,
@@ -110,7 +111,7 @@ function exchange(
   });
 }
 
-/** Where to, and what to ask for there: `http://host[:port]/path`, or a path alone inside a tunnel. */
+/** Returns host and path of the request: from `http://host[:port]/path`, or from a path alone inside a tunnel. */
 export function readTarget(
   { url = "", headers }: Pick<IncomingMessage, "url" | "headers">,
   tunnelled?: string,
@@ -125,11 +126,12 @@ export function readTarget(
   const [, scheme, authority = "", path = ""] = /^([a-z][a-z0-9+.-]*):\/\/([^/?#]*)([^#]*)$/i.exec(url) ?? [];
   if (scheme?.toLowerCase() !== "http") throw new Denial("use_connect");
   const target = parseAuthority(authority, HTTP_PORT);
-  if (target === undefined) throw new Denial("bad_request", "the address names no host.");
+  if (target === undefined)
+    throw new Denial("bad_request", "the address names no host; send http://host/path.");
   return { ...target, path: path.startsWith("/") ? path : `/${path}` };
 }
 
-/** Names and values in turn, as Node takes and gives them, without what belongs to one hop. */
+/** Names and values alternate, as in Node. Drops hop-by-hop headers. */
 export function endToEnd(raw: readonly string[], more: readonly string[]): string[] {
   const pairs = raw.flatMap((name, at) => (at % 2 === 0 ? [[name, raw[at + 1] ?? ""] as const] : []));
   const named = pairs
@@ -141,12 +143,12 @@ export function endToEnd(raw: readonly string[], more: readonly string[]): strin
         .map((token) => token.trim()),
     );
   const dropped = new Set([...HOP_BY_HOP, ...named, ...more]);
-  // What says how long the body is is not the client's to take away.
+  // A client must not remove the header that frames the body.
   if (!more.includes("content-length")) dropped.delete("content-length");
   return pairs.filter(([name]) => !dropped.has(name.toLowerCase())).flat();
 }
 
-/** How long the body is, said by us in the one way that fits: the parser has refused whatever said it in two. */
+/** Returns the header that frames the body. The parser has refused requests with two framings. */
 function framing({ method = "GET", headers }: IncomingMessage): string[] {
   if (headers["transfer-encoding"] !== undefined) return ["Transfer-Encoding", "chunked"];
   const length = headers["content-length"] ?? (WITHOUT_BODY.has(method) ? undefined : "0");

@@ -1,7 +1,7 @@
 /**
- * What restricted machines know as their resolver, over UDP: an allowed name has the addresses the proxy would use,
- * every other is refused at once. Only addresses ever come back, written here, and a name that is not allowed is told
- * to nobody: names are no tunnel.
+ * The DNS resolver of restricted machines, over UDP. An allowed name resolves to the addresses that the proxy would
+ * use; any other name is refused at once. Responses hold only addresses and are written here. Names that are not
+ * allowed are never queried, so DNS is no tunnel.
  */
 import dgram from "node:dgram";
 import { isKnown, parseHostName } from "./allowlist.ts";
@@ -10,7 +10,7 @@ import { Denial, type DenialCode } from "./denials.ts";
 import type { Names } from "./destination.ts";
 import { type Code, type Question, readQuestion, TYPE_A, writeAnswer, writeRefusal } from "./dns-message.ts";
 
-/** As the forwarder of open machines has it. */
+/** The same limit as for the forwarder of open machines. */
 const MAX_QUESTIONS_PER_MACHINE = 64;
 const CODE_OF: Partial<Record<DenialCode, Code>> = { no_such_name: "noSuchName", unavailable: "failed" };
 
@@ -43,7 +43,7 @@ export async function openResolver(deps: ResolverDeps, address: string): Promise
   return socket;
 }
 
-/** Null where nothing is to be said. */
+/** Returns null if the message gets no response. */
 async function answer(deps: ResolverDeps, client: Client, message: Buffer): Promise<Buffer | null> {
   const question = readQuestion(message);
   if (question === null) return null;
@@ -60,6 +60,6 @@ async function answer(deps: ResolverDeps, client: Client, message: Buffer): Prom
 async function lookUp({ names }: ResolverDeps, client: Client, { name, type }: Question): Promise<string[]> {
   const host = parseHostName(name);
   if (host === undefined || !isKnown(await client.allowed(), host)) throw new Denial("not_allowed", name);
-  // There is no IPv6 here, and what other records say is of no use behind a proxy.
+  // Machines have no IPv6, and other records are useless behind a proxy.
   return type === TYPE_A ? names.resolve(host) : [];
 }

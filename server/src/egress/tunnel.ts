@@ -1,7 +1,7 @@
 /**
- * CONNECT. A tunnel opens only for TLS whose server name is the host that was asked for, so the name that was allowed
- * is the name the other end is told; port 80 carries plain HTTP, which is read and forwarded request by request
- * (`forward.ts`), because some programs tunnel that too. Inside TLS nothing is read.
+ * Handles CONNECT. A tunnel opens only for TLS whose server name is the requested host, so the other end gets exactly
+ * the allowed name. The content of TLS is not read. A tunnel to port 80 carries plain HTTP, as some programs send it;
+ * `forward.ts` checks each of its requests.
  */
 import type { IncomingMessage } from "node:http";
 import type { Socket } from "node:net";
@@ -13,15 +13,15 @@ import { dial, type Names } from "./destination.ts";
 
 export interface TunnelDeps {
   names: Names;
-  /** Takes over a tunnel that carries plain HTTP for this host. */
+  /** Serves plain HTTP for this host inside a tunnel. */
   serveHttp: (socket: Socket, client: Client, name: string) => void;
   denied: TellDenied;
 }
 
 const HELLO_TIMEOUT_MS = 10_000;
-/** A denied client gets this long to read why. */
+/** Time for a denied client to read the reason. */
 const LINGER_MS = 5_000;
-/** Long polls and idle streams live on; what is forgotten goes. */
+/** Long enough for long polls and idle streams. Abandoned connections end. */
 const IDLE_MS = 10 * 60_000;
 const ESTABLISHED = "HTTP/1.1 200 Connection established\r\n\r\n";
 
@@ -36,7 +36,7 @@ export async function tunnel(
   let target: string | undefined;
   try {
     const authority = parseAuthority(url);
-    if (authority === undefined) throw new Denial("bad_request", "CONNECT takes host:port.");
+    if (authority === undefined) throw new Denial("bad_request", "CONNECT requires host:port.");
     target = `${authority.host}:${authority.port}`;
     const name = await client.judge(socket, authority.host, authority.port);
     const destination = { name, port: authority.port, addresses: await deps.names.resolve(name) };
@@ -83,7 +83,7 @@ function isFor(hello: Hello, name: string): boolean {
   return hello.state === "complete" && hello.serverName !== null && parseHostName(hello.serverName) === name;
 }
 
-/** Reads until the hello is whole or cannot become one; answers all bytes read. A client that dawdles is malformed. */
+/** Reads until the hello is complete or malformed, and returns all bytes read. A slow client counts as malformed. */
 function receiveHello(socket: Socket, head: Buffer): Promise<{ hello: Hello; bytes: Buffer }> {
   return new Promise((resolve) => {
     let bytes = head;
@@ -100,7 +100,7 @@ function receiveHello(socket: Socket, head: Buffer): Promise<{ hello: Hello; byt
       bytes = Buffer.concat([bytes, part]);
       const hello = readHello(bytes);
       if (hello.state !== "incomplete") finish(hello);
-      // Tiny records make a hello many times as long as it is.
+      // A hello in tiny records takes many times its own size.
       else if (bytes.length > 2 * MAX_HELLO_BYTES) giveUp();
     };
     const deadline = setTimeout(giveUp, HELLO_TIMEOUT_MS);
@@ -111,7 +111,7 @@ function receiveHello(socket: Socket, head: Buffer): Promise<{ hello: Hello; byt
   });
 }
 
-/** Lets the last words arrive: what still comes in is read and dropped, for a bounded time. */
+/** Lets the response arrive: drops incoming bytes for a limited time before the connection closes. */
 function linger(socket: Socket): void {
   socket.resume();
   const deadline = setTimeout(() => socket.destroy(), LINGER_MS);

@@ -1,4 +1,4 @@
-/** Which of the three APIs an address belongs to, for the shape of an error where no route says it. */
+/** Finds the API that a path belongs to, so that an error outside every route has that API's shape. */
 import type { Api } from "./define-route.ts";
 
 const agentPrefix = /^\/v1\/(agents|agent-toolsets|model-credentials|hooks\/agents)(\/|$)/;

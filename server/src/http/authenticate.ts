@@ -1,6 +1,6 @@
 /**
- * From credential to Actor, and from Actor to "may call this route". `findActor` is handed in by main, so that HTTP
- * does not know how accounts are kept.
+ * Resolves a credential to an Actor, and checks whether the Actor may call a route. `main` passes `findActor` in, so
+ * that HTTP does not depend on the storage of accounts.
  */
 import type { FastifyRequest } from "fastify";
 import { accountSuspended, insufficientRole } from "#accounts/errors.ts";
@@ -11,7 +11,7 @@ import { missingScope, originRefused, unauthenticated } from "./errors.ts";
 
 export type FindActor = (credential: Credential) => Promise<Actor | undefined>;
 
-/** Who calls a public route: nobody, reaching nothing. */
+/** The actor of a request to a public route: it has no identity and no access. */
 const nobody: Actor = {
   kind: "system",
   id: "anonymous",
@@ -62,12 +62,12 @@ function isWrite({ scope, method }: Pick<Route, "scope" | "method">): boolean {
   return changes && method !== "GET";
 }
 
-/** Whether the route refuses a suspended workspace: all writes do, except those that free resources. */
+/** True if the route refuses a suspended workspace. All writes do, except writes that free resources. */
 export function refusesSuspended(route: Pick<Route, "scope" | "method" | "whileSuspended">): boolean {
   return isWrite(route) && !(route.whileSuspended ?? route.method === "DELETE");
 }
 
-/** Whether the route refuses a viewer of the team: all writes do, a DELETE included. */
+/** True if the route refuses a viewer of the team. All writes do, DELETE included. */
 export function refusesViewers(route: Pick<Route, "scope" | "method" | "allowsViewers">): boolean {
   return isWrite(route) && route.allowsViewers !== true;
 }
@@ -83,8 +83,8 @@ interface Visit {
 const isViewed = ({ role }: ReachableWorkspace): boolean => role === "viewer";
 
 /**
- * Whether a workspace that passes the test owns the object in the path. An actor for whom none or all of the workspaces
- * pass costs no query. Undefined when the path names no object.
+ * True if a workspace that passes the test owns the object in the path. No query runs if none or all of the actor's
+ * workspaces pass. Undefined if the path names no object.
  */
 async function isIn(
   { actor, request, route, workspaceOf }: Visit,
@@ -98,14 +98,14 @@ async function isIn(
   return owner === undefined ? undefined : such.some(({ id }) => id === owner);
 }
 
-/** Refuses a write in a suspended workspace. A `workspace` in the body is checked by the verb that creates the object. */
+/** Refuses a write in a suspended workspace. The verb that creates an object checks a `workspace` in the body. */
 export async function requireActive(visit: Visit): Promise<void> {
   if (await isIn(visit, ({ suspended }) => suspended)) throw accountSuspended();
 }
 
 /**
- * The actor of a write, without the teams of which it is a viewer: no field of the body reaches them either. Refuses a
- * path that names an object of such a team.
+ * Returns the actor of a write without the teams of which it is a viewer, so that no field of the body reaches these
+ * teams. Refuses a path that names an object of such a team.
  */
 export async function requireEditor(visit: Visit): Promise<Actor> {
   const { actor } = visit;
@@ -116,8 +116,8 @@ export async function requireEditor(visit: Visit): Promise<Actor> {
 }
 
 /**
- * Whether the response holds hints in place of secrets: for a token that hides them, and for a viewer. A list over
- * several workspaces holds hints only when the actor is a viewer in one of them.
+ * True if the response holds hints in place of secrets: for a token that hides them, and for a viewer. A list over
+ * several workspaces holds hints if the actor is a viewer in any of them.
  */
 export async function hidesSecrets(visit: Visit): Promise<boolean> {
   return visit.actor.hidesSecrets === true || (await isIn(visit, isViewed)) !== false;

@@ -8,7 +8,7 @@ const from = (remoteAddress: string, forwarded?: string) =>
     isTrusted,
   );
 
-test("ignores X-Forwarded-For from a peer that is no trusted proxy", () => {
+test("ignores X-Forwarded-For from a peer that is not a trusted proxy", () => {
   expect(from("203.0.113.9", "198.51.100.7")).toBe("203.0.113.9");
   expect(from("::ffff:203.0.113.9")).toBe("203.0.113.9");
 });

@@ -1,4 +1,4 @@
-/** The client's address. X-Forwarded-For is read only from trusted proxies, from right to left. */
+/** Determines the client's address. X-Forwarded-For is read only from trusted proxies, from right to left. */
 import type { IncomingMessage } from "node:http";
 import { isIP } from "node:net";
 import { parseOpenedHosts } from "#lib/addresses.ts";
@@ -15,7 +15,7 @@ export function trustedProxies(ranges: readonly string[]): IsTrusted {
   };
 }
 
-/** The rightmost address that is no trusted proxy; null when the connection is gone. */
+/** Returns the rightmost address that is not a trusted proxy. Null if the connection is closed. */
 export function clientAddress(
   { socket, headers }: Pick<IncomingMessage, "socket" | "headers">,
   isTrusted: IsTrusted,

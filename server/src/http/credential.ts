@@ -1,10 +1,10 @@
-/** What a request shows to say who is asking: an API token, or the console's sign-in cookie. */
+/** Reads the credential of a request: an API token, or the console's session cookie. */
 import type { IncomingHttpHeaders } from "node:http";
 import type { Credential } from "#accounts/actor.ts";
 
 export const sessionCookie = "kontor_session";
 
-/** A header that is there but not understood hides no cookie: it is a credential nobody holds. */
+/** A malformed `Authorization` header does not fall back to the cookie: it is an invalid token. */
 export function credentialOf(headers: IncomingHttpHeaders): Credential | undefined {
   const { authorization, cookie } = headers;
   if (authorization !== undefined) {
@@ -24,9 +24,9 @@ export function cookieValue(header: string, name: string): string | undefined {
 }
 
 /**
- * Whether a browser sent this from another site's page. A cookie travels by itself, so a changing request that
- * carries one must come from our own origin; browsers say where from in `Origin`, and programs that are none of a
- * browser send neither header. A token is never sent by itself and needs no check.
+ * True if a browser sent the request from a page of another site. Browsers attach cookies automatically, so a write
+ * with a cookie must come from our own origin. Browsers name the page's origin in `Origin` or `Sec-Fetch-Site`; other
+ * clients send neither. Browsers never attach a token, so a token needs no check.
  */
 export function isForeignOrigin(headers: IncomingHttpHeaders, publicOrigin: string | null): boolean {
   if (headers.authorization !== undefined) return false;

@@ -1,6 +1,6 @@
 /**
- * A route is data: what it takes, what it answers, how it can refuse, and a handler of one expression. The same row
- * registers the route, checks scope and input, renders the answer and writes OpenAPI, so the four cannot disagree.
+ * A route is data: its input, its responses, its errors, and a handler of one expression. The same row registers the
+ * route, checks scope and input, renders the response and writes OpenAPI, so these always agree.
  */
 import type { FastifyReply, FastifyRequest } from "fastify";
 import type { z } from "zod";
@@ -13,7 +13,7 @@ import type { Socket } from "./web-socket.ts";
 export type Api = "platform" | "sandbox" | "agent";
 export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
 
-/** What a handler gets. `reply` only for streams: everything else is returned. */
+/** Input of a handler. `reply` is for streams only: every other handler returns its result. */
 export interface RouteInput<P, Q, B> {
   actor: Actor;
   params: P;
@@ -22,29 +22,30 @@ export interface RouteInput<P, Q, B> {
   request: FastifyRequest;
   reply: FastifyReply;
   /**
-   * What is made, in the transaction that makes it, where no deed tells of it: a retry with the same `Idempotency-Key`
-   * is answered by `replay` even where this server dies before it answers. Without a key it does nothing.
+   * Records what the request created, in the same transaction. Handlers without an activity entry call it. After a
+   * crash of this server, a retry with the same `Idempotency-Key` gets its response from `replay`. Does nothing without
+   * a key.
    */
   note: (tx: Db, made: Made) => Promise<void>;
 }
 
-/** The name of what we speak on sockets of our own, for whoever must name something (browsers with a token). */
+/** Name of our WebSocket protocol, for clients that must name one, such as browsers with a token. */
 export const subprotocol = "kontor";
 
-/** A WebSocket that a GET opens. */
+/** A WebSocket that a GET request opens. */
 export interface SocketDefinition<P extends z.ZodType = z.ZodType, Q extends z.ZodType = z.ZodType> {
   summary: string;
   description: string;
-  /** Opening one may need another than the route itself. */
+  /** The socket may need another scope than the route. */
   scope: Scope;
-  /** Of the handshake. */
+  /** Query parameters of the handshake. */
   query: Q;
-  /** One text message, to the server and from it. Binary ones are `description`'s matter. */
+  /** A text message in each direction. `description` covers binary messages. */
   takes: z.ZodType;
   sends: z.ZodType;
   errors: readonly ErrorRow<never[]>[];
   audit?: Audited<z.output<P>, z.output<Q>, undefined>;
-  /** What it throws is an ordinary answer; what it returns is given the socket. */
+  /** An error that it throws becomes an ordinary response. The function that it returns gets the socket. */
   open: (
     input: Pick<RouteInput<z.output<P>, z.output<Q>, undefined>, "actor" | "params" | "query">,
   ) => Promise<(socket: Socket) => Promise<void>>;
@@ -58,57 +59,72 @@ export interface RouteDefinition<
 > {
   api: Api;
   method: Method;
-  /** With `{name}` parameters as in the documents: `/v1/sandboxes/{id}/exec`. */
+  /** A path with `{name}` parameters, as in the documents: `/v1/sandboxes/{id}/exec`. */
   path: string;
-  /** Unique over the three documents, camelCase: the SDK's method name. */
+  /** Unique in the three documents, in camelCase. SDKs use it as the method name. */
   operationId: string;
   tag: string;
   summary: string;
   description?: string;
-  /** Null: any valid credential (each such route guards itself); `"public"`: none needed. */
+  /**
+   * Null: any valid credential is accepted, and the handler checks access itself. `"public"`: no credential is needed.
+   */
   scope: Scope | null | "public";
   params?: P;
   query?: Q;
   body?: B;
-  /** Success status → schema, or null for no body, or a media type for what is not JSON. */
+  /** Maps each success status to a schema, to null for no body, or to the media type of a non-JSON body. */
   responses: Record<
     number,
     z.ZodType | null | { contentType: string; description: string; schema?: z.ZodType }
   >;
-  /** One `data:` line of the server-sent events that the route may answer instead of its first success. */
+  /** Schema of a `data:` line, if the route can respond with server-sent events instead of its first success. */
   events?: z.ZodType;
-  /** What is opened instead where the request is a WebSocket's handshake. */
+  /** The WebSocket that the route opens when the request is a handshake. */
   socket?: SocketDefinition<P, S>;
   errors?: readonly ErrorRow<never[]>[];
-  /** An addition of ours to the documents; marked `x-kontor-extension` in OpenAPI. */
+  /** True for operations that Kontor adds to the contract. OpenAPI marks them with `x-kontor-extension`. */
   extension?: boolean;
-  /** Bytes; 1 MiB where absent. */
+  /** In bytes. Default: 1 MiB. */
   bodyLimit?: number;
-  /** `stream`: the body is not read; the handler takes `request.raw`. Needs a `Content-Length` (411). JSON where absent. */
+  /**
+   * With `stream`, the body is not read; the handler reads `request.raw`, and `Content-Length` is required (411).
+   * Default: JSON.
+   */
   bodyType?: "json" | "stream";
-  /** Whether a suspended workspace may write. By default only a DELETE may, because it frees resources. */
+  /**
+   * True if the route allows writes in a suspended workspace. By default only DELETE does, because it frees resources.
+   */
   whileSuspended?: boolean;
-  /** A write that a viewer of the team may make: it concerns the caller alone. */
+  /** True for a write that a viewer of the team may make, because it concerns the caller alone. */
   allowsViewers?: boolean;
-  /** Fields of the record itself that a PATCH accepts and ignores, so that GET → change → PATCH works. */
+  /** Fields of the record that a PATCH accepts and ignores, so that a client can send back a changed GET response. */
   readOnlyFields?: readonly string[];
-  /** Takes `Idempotency-Key`: on every POST that creates a row, and on buffered exec (a function of the body). */
+  /**
+   * True if the route accepts `Idempotency-Key`: each POST that creates a row, and buffered exec (a function of the
+   * body).
+   */
   idempotent?: boolean | ((body: z.output<B>) => boolean);
-  /** How a retry is answered whose first request made something and stored no answer, or not all of it. */
+  /**
+   * Renders the response to a retry whose first request created something, but stored no response or only part of it.
+   */
   replay?: Replay<z.output<P>, z.output<Q>, z.output<B>>;
-  /** The operation exists to return a secret: 403 `secrets_hidden` for a caller that may not read secrets. */
+  /** The operation exists to return a secret. Callers that may not read secrets get 403 `secrets_hidden`. */
   needsSecrets?: boolean;
-  /** Fields of the answer that are never stored for a replay; they are null in one. */
+  /** Fields of the response that are never stored for a replay. They are null in the replayed response. */
   secretFields?: readonly string[];
   /** Audits reads and runs, which change no record, when a valid request reaches the handler. */
   audit?: Audited<z.output<P>, z.output<Q>, z.output<B>>;
   /** An extra limit beside the API's own; `none` for polls that do not count. */
   rateLimit?: "default" | "sandbox_create" | "agent_invoke" | "none";
-  /** Answers the body for 201 where it is declared, else for the lowest status, `answer(…)` for another one, or `streamed` after it took over `reply`. */
+  /**
+   * Returns the body for 201 if the route declares it, otherwise for the lowest status. Returns `answer(…)` for another
+   * status, or `streamed` after it took over `reply`.
+   */
   handler: (input: RouteInput<z.output<P>, z.output<Q>, z.output<B>>) => unknown;
 }
 
-/** An entry of the audit log for each request to a route. */
+/** Describes the audit log entry that each request to a route writes. */
 export interface Audited<P = unknown, Q = unknown, B = unknown> {
   /** `<noun>.<verb in the past>`, such as "file.read". */
   action: string;
@@ -131,24 +147,29 @@ export interface AuditNote {
 
 export interface Replay<P = unknown, Q = unknown, B = unknown> {
   /**
-   * What makes it, as the activity log calls it: in its transaction the target's id and the detail are noted with the
-   * key, once for each that is made. Absent where the handler notes by itself.
+   * Activity action that creates the resource. The same transaction records the target's id and the detail with the key,
+   * once for each resource. Absent if the handler calls `note` itself.
    */
   deed?: string;
-  /** Of an answer that changes or goes, what alone is stored and rendered from; all of it is stored where absent. */
+  /**
+   * Fields of the response that are stored, for responses that change or expire. Default: the whole response is stored.
+   */
   keeps?: readonly string[];
-  /** As things are by then, answered as the first would have been. Undefined: it came to nothing, and is begun anew. */
+  /**
+   * Renders the current state as the first request would have. Undefined means that nothing came of the first request,
+   * so the retry runs as a new request.
+   */
   render: (input: { actor: Actor; params: P; made: readonly [Made, ...Made[]] }) => unknown;
   /**
-   * Streams the first request's result to a repeated request, during the first stream or after it. If absent, a
-   * streaming request can be repeated only after the first one has ended.
+   * Streams the first request's result to a repeated request, during the first stream or after it. Without it, a
+   * repeated streaming request must wait until the first has ended.
    */
   stream?: (
     input: Omit<RouteInput<P, Q, B>, "note"> & { made: readonly [Made, ...Made[]] },
   ) => Promise<typeof streamed>;
 }
 
-/** Keeps the types of one row while rows of every shape share a list. */
+/** Keeps the types of a row, while rows of any shape share a list. */
 export function defineRoute<
   P extends z.ZodType,
   Q extends z.ZodType,
@@ -169,7 +190,7 @@ export function mayStreamEvents({ events, responses }: Pick<Route, "events" | "r
   );
 }
 
-/** An answer with a status other than the first declared one, or with headers of its own. */
+/** A response with a status other than the first declared, or with extra headers. */
 export class Answer {
   readonly status: number;
   readonly body: unknown;
@@ -190,5 +211,5 @@ export function answer(
   return new Answer(status, body, headers);
 }
 
-/** What a handler answers when it has written to `reply.raw` itself. */
+/** Result of a handler that wrote to `reply.raw` itself. */
 export const streamed = Symbol("streamed");

@@ -1,4 +1,6 @@
-/** The interactive pages of the three documents: swagger-ui from disk, under a policy that lets nothing else in. */
+/**
+ * Serves the interactive pages of the three documents: swagger-ui from disk, with a policy that blocks other sources.
+ */
 import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
@@ -9,7 +11,7 @@ import { routeNotFound } from "./errors.ts";
 const policy = [
   "default-src 'none'",
   "script-src 'self'",
-  // swagger-ui sets style attributes of its own.
+  // swagger-ui sets style attributes itself.
   "style-src 'self' 'unsafe-inline'",
   "img-src 'self' data:",
   "font-src 'self' data:",
@@ -30,7 +32,7 @@ const assets: Record<string, string> = {
   "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
 };
 
-/** Kept out of the page: the policy allows no inline script. */
+/** A separate file, because the policy allows no inline script. */
 const startScript = `const { api } = document.body.dataset;
 SwaggerUIBundle({ url: "/openapi/" + api + ".json", dom_id: "#page", deepLinking: true, validatorUrl: null });
 `;

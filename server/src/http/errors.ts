@@ -1,4 +1,4 @@
-/** The ways HTTP itself can refuse, before a verb of ours is reached. Each API's document lists those that apply. */
+/** Errors that HTTP itself returns, before a handler runs. Each API's document lists those that apply. */
 import { defineError } from "#lib/errors.ts";
 import type { Scope } from "#accounts/actor.ts";
 
@@ -6,12 +6,15 @@ export const unauthenticated = defineError(
   "unauthenticated",
   401,
   () =>
-    "Send a valid API token as `Authorization: Bearer <token>`; this one is missing, unknown, revoked or expired.",
+    "Send a valid API token as `Authorization: Bearer <token>`; the token is missing, unknown, " +
+    "revoked or expired.",
 );
 export const originRefused = defineError(
   "origin_refused",
   403,
-  () => "A signed-in session may only be used from the console's own address.",
+  () =>
+    "A signed-in session works only from the console's own address; open the console there, or " +
+    "use an API token.",
 );
 export const secretsHidden = defineError(
   "secrets_hidden",
@@ -25,11 +28,11 @@ export const missingScope = defineError("missing_scope", 403, (scope: Scope) => 
 }));
 export const routeNotFound = defineError("not_found", 404, (suggestion?: string) =>
   suggestion === undefined
-    ? "There is nothing at this address. The addresses are listed at /docs."
-    : `There is nothing at this address; did you mean ${suggestion}?`,
+    ? "This address does not exist. /docs lists all addresses."
+    : `This address does not exist; did you mean ${suggestion}?`,
 );
 export const methodNotAllowed = defineError("method_not_allowed", 405, (allowed: readonly string[]) => ({
-  detail: `This address takes ${allowed.join(", ")}.`,
+  detail: `This address does not support this method; use ${allowed.join(", ")}.`,
   meta: { allowed },
 }));
 export const idempotencyConflict = defineError(
@@ -49,10 +52,11 @@ export const badHandshake = defineError(
 export const lengthRequired = defineError(
   "length_required",
   411,
-  () => "Say the size of the body in Content-Length.",
+  () => "Send the size of the body in Content-Length.",
 );
 export const payloadTooLarge = defineError("payload_too_large", 413, (limitBytes: number) => ({
-  detail: `The body is larger than the ${limitBytes} bytes this call takes.`,
+  detail:
+    `The body is larger than the ${limitBytes} bytes that this operation accepts; send a smaller ` + "body.",
   meta: { limit_bytes: limitBytes },
 }));
 export const unsupportedMediaType = defineError(
@@ -61,21 +65,21 @@ export const unsupportedMediaType = defineError(
   () => "Send the body as JSON in UTF-8, with `Content-Type: application/json`.",
 );
 export const rateLimited = defineError("rate_limited", 429, (retryAfterSeconds: number) => ({
-  detail: `Too many requests with this token; try again in ${retryAfterSeconds} s.`,
+  detail: `Too many requests with this token; retry after ${retryAfterSeconds} s.`,
   meta: { retry_after: retryAfterSeconds },
 }));
 /** The same code for a caller without a credential. */
 export const addressLimited = defineError("rate_limited", 429, (retryAfterSeconds: number) => ({
-  detail: `Too many requests from this address; try again in ${retryAfterSeconds} s.`,
+  detail: `Too many requests from this address; retry after ${retryAfterSeconds} s.`,
   meta: { retry_after: retryAfterSeconds },
 }));
 
 export const tooManyStreams = defineError("too_many_streams", 429, (limit: number) => ({
-  detail: `${limit} streams are open already, the most your plan allows; close one first.`,
+  detail: `${limit} streams are open, the maximum of your plan; close one first.`,
   meta: { limit, retry_after: 5 },
 }));
 export const internalError = defineError("internal_error", 500, (requestId: string) => ({
-  detail: "Something went wrong on our side. Quote the request id when you ask about it.",
+  detail: "The server failed. Send the request id to your operator.",
   meta: { request_id: requestId },
 }));
 export const unavailable = defineError("unavailable", 503, (why: string) => ({

@@ -1,9 +1,11 @@
 /**
- * The first answer again, for a caller who does not know whether their request arrived. A key's row is written as
- * `running` before the handler and finished with the answer after it. While a request runs, its process keeps
- * extending the row's `expires_at`; a process that died stops, and within half a minute a retry may take the key over.
- * What the request makes is noted in the row by the very transaction that makes it: where no answer was stored after
- * that, because the server died or the handler failed, a retry is told of what was made, and nothing is made twice.
+ * Returns the first response again to a client that retries with the same `Idempotency-Key`. A key's row is inserted as
+ * `running` before the handler starts, and gets the response when the handler ends. While a request runs, its process
+ * extends `expires_at` of the row. After a crash the extensions stop, and within 30 seconds a retry can take over the
+ * key.
+ *
+ * The transaction that creates a resource also records the resource in the key's row. If no response was stored,
+ * because the server crashed or the handler failed, a retry finds this record and creates nothing twice.
  */
 import { createHash, randomUUID } from "node:crypto";
 import { type Kysely, sql } from "kysely";
@@ -13,9 +15,9 @@ import type { Clock } from "#lib/clock.ts";
 import { idempotencyConflict, idempotencyInProgress } from "./errors.ts";
 import { InvalidInput } from "./problems.ts";
 
-/** How long an answer is kept. */
+/** Retention of responses. */
 const keptMs = 24 * 3600_000;
-/** How long after its last sign of life a process counts as dead; three beats of `beatMs`. */
+/** Lease of a process on its rows: three intervals of `beatMs`. */
 const leaseMs = 30_000;
 const beatMs = 10_000;
 const sweepMs = 600_000;
@@ -24,24 +26,24 @@ export interface KeyedRequest {
   caller: string;
   route: string;
   key: string;
-  /** Of path, query and body together: the same key on another sandbox is another request. */
+  /** Hash over path, query and body together: the same key on another sandbox is another request. */
   bodyHash: string;
 }
 
 export interface StoredAnswer {
   status: number;
   headers: Readonly<Record<string, string>>;
-  /** The body's JSON text; null where there was none. */
+  /** JSON text of the body. Null without a body. */
   text: string | null;
 }
 
-/** What a request made: its id, and more that its answer can be found by. Holds no secret. */
+/** Resource that a request created: its id, and other fields that its response is rendered from. Holds no secret. */
 export type Made = Readonly<Record<string, unknown>>;
 
-/** What became of the first request: its answer, or what it made and never told of. */
+/** Outcome of the first request: its stored response, or the resources it created without a stored response. */
 export type Outcome = { answer: StoredAnswer } | { made: readonly Made[] };
 
-/** The header's value, or undefined where it was not sent. */
+/** Returns the header's value. Undefined if it was not sent. */
 export function parseIdempotencyKey(header: string | string[] | undefined): string | undefined {
   if (header === undefined) return undefined;
   if (typeof header === "string" && /^[\x20-\x7e]{1,128}$/.test(header)) return header;
@@ -75,7 +77,7 @@ export class IdempotencyKeys {
   readonly #log: Pick<Logger, "error">;
   readonly #process = randomUUID();
   readonly #timers: NodeJS.Timeout[];
-  /** Keys of requests that this very process carries out, however late its beat is. */
+  /** Requests that this process runs. They count as running even if the lease was extended too late. */
   readonly #running = new Map<string, KeyedRequest>();
 
   constructor(db: Kysely<Database>, clock: Clock, log: Pick<Logger, "error">) {
@@ -133,7 +135,7 @@ export class IdempotencyKeys {
 
   async #stored(request: KeyedRequest, isBeside: boolean): Promise<Outcome> {
     const row = await this.#row(request).selectAll().executeTakeFirst();
-    // Released between the two statements: the first request failed just now.
+    // The first request failed and was released between the two statements.
     if (!row) throw idempotencyInProgress();
     if (row.body_hash !== request.bodyHash) throw idempotencyConflict();
     if (row.state === "done" && row.status !== null)
@@ -149,8 +151,8 @@ export class IdempotencyKeys {
   }
 
   /**
-   * What the request made, in the transaction that makes it; once more for each further thing. Throws, and so takes the
-   * transaction back, where somebody took the key over.
+   * Records a created resource in the transaction that creates it, once for each resource. Throws if another process
+   * took over the key, which rolls the transaction back.
    */
   async note(tx: Db, request: KeyedRequest, made: Made): Promise<void> {
     const noted = await this.#own(request, tx)
@@ -162,7 +164,7 @@ export class IdempotencyKeys {
     if (!noted) throw idempotencyInProgress();
   }
 
-  /** What was noted came to nothing: this request is the first one from here on. One of all who find it so. */
+  /** Restarts a request whose recorded resources came to nothing. Only one of several concurrent retries succeeds. */
   async beginAgain(request: KeyedRequest): Promise<void> {
     const now = this.#clock.now();
     const taken = await this.#db
@@ -187,7 +189,10 @@ export class IdempotencyKeys {
     this.#running.set(nameOf(request), request);
   }
 
-  /** The answer is kept as JSON text inside a JSON string: jsonb itself stores no NUL, and a program's output may. */
+  /**
+   * Stores the response as JSON text in a JSON string, because jsonb stores no NUL, and a program's output may hold
+   * NUL.
+   */
   async finish(request: KeyedRequest, answer: StoredAnswer): Promise<void> {
     await this.#own(request)
       .set({
@@ -202,7 +207,10 @@ export class IdempotencyKeys {
     this.#running.delete(nameOf(request));
   }
 
-  /** Nothing worth repeating happened, and the next request with this key is a first one again; what is noted stays. */
+  /**
+   * Releases a request whose response is not worth repeating. The next request with the key runs as the first. Recorded
+   * resources stay.
+   */
   async release(request: KeyedRequest): Promise<void> {
     await this.#release(request).catch((error: unknown) =>
       this.#log.error({ error }, "an idempotency key was not released"),
@@ -252,9 +260,9 @@ export class IdempotencyKeys {
     if (this.#running.size === 0) return;
     const running = [...this.#running.values()];
     const column = (name: "caller" | "route" | "key") => sql.val(running.map((request) => request[name]));
-    // Of what is carried out here alone: a row whose end could not be stored lapses like that of a process that died.
-    // A transaction that has noted what it makes holds its row, and whoever waited for that might hold up another one:
-    // such a row is left to the next beat.
+    // Extends only requests that this process runs, so the lease of a row whose end was not stored expires. A
+    // transaction that recorded a resource locks its row. Waiting for the lock could delay others, so the next beat
+    // extends such a row.
     await sql`update idempotency_keys set expires_at = ${new Date(this.#clock.now().getTime() + leaseMs)}
       from (select caller, route, key from idempotency_keys
         where process_id = ${this.#process} and state = 'running' and (caller, route, key) in
@@ -277,16 +285,19 @@ export class IdempotencyKeys {
 
 const nameOf = ({ caller, route, key }: KeyedRequest): string => JSON.stringify([caller, route, key]);
 
-/** What nobody is answered from any more. A request that noted what it made counts as answered when it began. */
+/** True for rows that no retry can use any more. A request that recorded a resource expires by its start time. */
 const isOver = (now: Date) =>
   sql<boolean>`(idempotency_keys.expires_at < ${now} and (idempotency_keys.state <> 'running'
     or idempotency_keys.made is null
     or idempotency_keys.created_at < ${new Date(now.getTime() - keptMs)}))`;
 
-/** What a route answered for runs that are to leave no trace: their ids are in the answers, a caller's words in the keys. */
+/**
+ * Deletes stored responses of runs whose texts must be deleted: responses hold the run ids, and keys may hold a
+ * caller's text.
+ */
 export async function forgetAnswers(tx: Db, route: string, runIds: readonly string[]): Promise<void> {
   const ids = sql`any(${sql.val([...runIds])}::text[])`;
-  // Bodies are read as text: jsonb takes no NUL, and an answer may hold one.
+  // The query reads bodies as text, because jsonb accepts no NUL and a response may hold one.
   await sql`delete from idempotency_keys where route = ${route}
     and (made -> 0 ->> 'run_id' = ${ids} or substring(body #>> '{}' from '"run_id":"([^"]+)"') = ${ids})`.execute(
     tx,

@@ -8,7 +8,7 @@ import { definitionOf, isRecordOfValues, unwrap } from "./schema-walk.ts";
 
 export type Mask = (value: unknown) => unknown;
 
-/** Undefined when the schema marks no secret. */
+/** Undefined if the schema marks no secret. */
 export function compileMask(schema: z.core.$ZodType): Mask | undefined {
   if (isMarked(schema)) return (value) => (typeof value === "string" ? hintOf(value) : value);
   const definition = definitionOf(unwrap(schema, "out"));
@@ -36,7 +36,7 @@ export function compileMask(schema: z.core.$ZodType): Mask | undefined {
   }
 }
 
-/** Whether the schema is marked, or the schema inside its optional, nullable or similar wrapper. */
+/** True if the schema is marked, or the schema inside its optional, nullable or similar wrapper. */
 function isMarked(schema: z.core.$ZodType): boolean {
   if (z.globalRegistry.get(schema)?.["x-kontor-secret"] === true) return true;
   const definition = definitionOf(schema);

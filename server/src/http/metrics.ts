@@ -1,6 +1,6 @@
 /**
- * What Prometheus reads. prom-client's own global registry is the hook for others: a folder that has something to
- * count makes its `Gauge` or `Histogram` and it appears here, without either knowing the other.
+ * Metrics for Prometheus. Any folder can create a `Gauge` or `Histogram` in prom-client's global registry, and it
+ * appears here without an import.
  */
 import { collectDefaultMetrics, Histogram, register } from "prom-client";
 
@@ -15,7 +15,7 @@ function requestHistogram(): Histogram<"api" | "method" | "route" | "status"> {
   collectDefaultMetrics();
   return new Histogram({
     name,
-    help: "Time from the request's head to the end of its answer, by route and status.",
+    help: "Time from the request's headers to the end of its response, by route and status.",
     labelNames: ["api", "method", "route", "status"],
     buckets: bucketsSeconds,
   });
@@ -29,7 +29,7 @@ export interface RequestFacts {
   seconds: number;
 }
 
-/** Starts the process's default metrics once, and returns what counts a request. */
+/** Starts the default metrics of the process once. Returns a function that counts a request. */
 export function startMetrics(): (facts: RequestFacts) => void {
   const histogram = requestHistogram();
   return ({ api, method, route, status, seconds }) =>

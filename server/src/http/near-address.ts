@@ -31,7 +31,7 @@ function corrected(
   return { address: address.join("/"), changes };
 }
 
-/** A singular counts as near its plural, however short: `app` for `apps`, `sandbox` for `sandboxes`. */
+/** A singular is near its plural, however short: `app` to `apps`, `sandbox` to `sandboxes`. */
 function isNear(segment: string, name: string): boolean {
   if (segment === "" || name.startsWith("{")) return false;
   return name === `${segment}s` || name === `${segment}es` || nearest(segment, [name]) !== undefined;

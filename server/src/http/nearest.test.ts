@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { nearest } from "./nearest.ts";
 import { synonymIn } from "./synonyms.ts";
 
-test("a slip of the hand finds its word, another word finds none", () => {
+test("finds the known word for a typing mistake, and nothing for another word", () => {
   const known = ["timeout_seconds", "template", "network"];
   expect(nearest("timeout_second", known)).toBe("timeout_seconds");
   expect(nearest("tmeplate", known)).toBe("template");
@@ -11,7 +11,7 @@ test("a slip of the hand finds its word, another word finds none", () => {
   expect(nearest("x".repeat(100_000), known)).toBeUndefined();
 });
 
-test("a name without its unit is that name, unless it begins several", () => {
+test("finds a name without its unit, unless several names begin with it", () => {
   expect(nearest("timeout", ["on_timeout", "timeout_seconds"])).toBe("timeout_seconds");
   expect(nearest("output", ["output_bytes", "output_path"])).toBeUndefined();
 });

@@ -1,6 +1,12 @@
-/** "Did you mean …": the known word nearest to an unknown one, if it is near enough to be a slip of the hand. */
+/**
+ * Finds suggestions for "Did you mean …": the known word nearest to an unknown word, if a typing mistake explains the
+ * difference.
+ */
 
-/** Edits between two words, two swapped letters counting as one; both are short, so the quadratic table is small. */
+/**
+ * Counts edits between two words; two swapped letters count as one. The quadratic table is small, because both words
+ * are short.
+ */
 function editDistance(a: string, b: string): number {
   const rows = [Array.from({ length: b.length + 1 }, (_, column) => column)];
   for (let row = 1; row <= a.length; row++) {
@@ -17,8 +23,8 @@ function editDistance(a: string, b: string): number {
 }
 
 /**
- * A word that one name alone begins with is that name, its unit left out: `timeout` for `timeout_seconds`. Undefined
- * where nothing is within a third of the word's length, or the word is too long to be a name.
+ * Returns the only name that begins with the word, such as `timeout_seconds` for `timeout`, or else the nearest name.
+ * Undefined if no name is within a third of the word's length, or the word is too long to be a name.
  */
 export function nearest(word: string, known: readonly string[]): string | undefined {
   if (word.length > 64) return undefined;

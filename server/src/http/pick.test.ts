@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { z } from "zod";
 import { compilePick } from "./pick.ts";
 
-test("fields nobody declared are dropped, however deep", () => {
+test("drops undeclared fields at any depth", () => {
   const pick = compilePick(
     z.object({
       a: z.string(),
@@ -29,7 +29,7 @@ test("fields nobody declared are dropped, however deep", () => {
   });
 });
 
-test("a union keeps the fields of the option that its discriminator names", () => {
+test("keeps the fields of the union option that the discriminator names", () => {
   const file = z.object({ is_dir: z.literal(false), content: z.string() });
   const folder = z.object({ is_dir: z.literal(true), entries: z.array(z.object({ name: z.string() })) });
   const pick = compilePick(z.discriminatedUnion("is_dir", [file, folder]));
@@ -40,13 +40,13 @@ test("a union keeps the fields of the option that its discriminator names", () =
   expect(() => pick({ is_dir: "neither" })).toThrow("no option");
 });
 
-test("a plain union keeps the first option that fits, and values that are no objects as they are", () => {
+test("keeps the first option that fits a plain union, and leaves values that are not objects unchanged", () => {
   const pick = compilePick(z.union([z.string(), z.object({ a: z.int() }), z.object({ b: z.int() })]));
   expect(pick("text")).toBe("text");
   expect(pick({ b: 1, c: 2 })).toEqual({ b: 1 });
 });
 
-test("a schema that contains itself is compiled", () => {
+test("compiles a schema that contains itself", () => {
   interface Tree {
     name: string;
     children: Tree[];

@@ -1,7 +1,7 @@
 /**
- * What leaves is what the route declared: a compiled copy that keeps declared fields and drops all others, so that a
- * column added to a record can never leak through an answer. It copies and does not check: the contract tests parse
- * every answer against its schema, and a full parse per request would cost a fifth of the throughput.
+ * Compiles a copy function that keeps declared fields of a response and drops all others, so that a new column of a
+ * record never leaks. The copy checks nothing: the contract tests parse every response against its schema. A full parse
+ * per request would cost a fifth of the throughput.
  */
 import type { z } from "zod";
 import { definitionOf, isRecordOfValues, shapeOf, unwrap } from "./schema-walk.ts";
@@ -37,7 +37,7 @@ export function compilePick(schema: z.core.$ZodType): Pick {
 
 function pickObject(definition: z.core.$ZodObjectDef): Pick {
   if (definition.catchall !== undefined && definitionOf(definition.catchall).type !== "never") return asIs;
-  // Getters in a shape may refer back to the schema itself; compiling a field on first use ends the recursion.
+  // Getters in a shape may refer back to the schema itself. Compiling a field on first use ends the recursion.
   const fields = Object.keys(definition.shape).map((name): [string, Pick] => {
     let compiled: Pick | undefined;
     return [name, (value) => (compiled ??= compilePick(definition.shape[name]!))(value)];
@@ -53,7 +53,7 @@ function pickObject(definition: z.core.$ZodObjectDef): Pick {
   };
 }
 
-/** A union keeps what its option keeps: the one its discriminator names, else the first that fits. */
+/** A union keeps the fields of one option: the option that the discriminator names, or else the first that fits. */
 function pickUnion({ options, discriminator }: z.core.$ZodUnionDef & { discriminator?: string }): Pick {
   const compiled = options.map((option) => ({ option: option as z.ZodType, pick: compilePick(option) }));
   if (compiled.every(({ pick }) => pick === asIs)) return asIs;
@@ -62,7 +62,7 @@ function pickUnion({ options, discriminator }: z.core.$ZodUnionDef & { discrimin
     const match = compiled.find(({ option }) =>
       discriminator === undefined ? option.safeParse(value).success : isNamed(option, discriminator, value),
     );
-    if (!match) throw new Error("an answer matches no option of its declared union");
+    if (!match) throw new Error("a response matches no option of its declared union");
     return match.pick(value);
   };
 }

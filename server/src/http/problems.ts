@@ -1,6 +1,6 @@
 /**
- * What is wrong with an input, in the words of each API: a pydantic type and message for the platform's 422, a plain
- * sentence for the sandbox and agent APIs. One table from Zod's issue codes, so that both always say the same.
+ * Describes invalid input for each API: a pydantic type and message for the platform's 422, a plain sentence for the
+ * sandbox and agent APIs. Both come from one table of Zod's issue codes, so that they always agree.
  */
 import type { z } from "zod";
 import { isInteger, maxMisfits, schemaAt, type Path } from "./schema-walk.ts";
@@ -12,11 +12,11 @@ export type Place = "path" | "query" | "body" | "header";
 export interface Problem {
   place: Place;
   path: Path;
-  /** Pydantic's word: `missing`, `string_too_short`, … */
+  /** Pydantic's error type: `missing`, `string_too_short`, … */
   type: string;
-  /** Pydantic's sentence: "String should have at least 3 characters". */
+  /** Pydantic's message: "String should have at least 3 characters". */
   message: string;
-  /** Ours, to stand after the field's name: "must have at least 3 characters". */
+  /** Our message, which follows the field's name: "must have at least 3 characters". */
   plain: string;
 }
 
@@ -25,7 +25,10 @@ export const maxProblems = maxMisfits;
 /** Names from the caller's input are cut to this many characters. */
 const maxNameLength = 64;
 
-/** Thrown by validation; rendered by each API in its own shape. Never holds the offending value: it may be a secret. */
+/**
+ * Validation throws this error, and each API renders it in its own shape. Never holds the invalid value, because it may
+ * be a secret.
+ */
 export class InvalidInput extends Error {
   readonly problems: readonly Problem[];
 
@@ -56,7 +59,7 @@ const quoted = (values: readonly unknown[]): string =>
         .map((value) => `'${String(value)}'`)
         .join(", ")} or '${String(values.at(-1))}'`;
 
-/** Zod's names of types → pydantic's word, pydantic's noun, our noun. */
+/** Maps Zod's type names to pydantic's type, pydantic's noun and our noun. */
 const types: Record<string, readonly [string, string, string]> = {
   string: ["string", "string", "a string"],
   boolean: ["bool", "boolean", "true or false"],
@@ -175,7 +178,7 @@ function tooBig({ origin, maximum, inclusive, exact }: z.core.$ZodIssueTooBig): 
       };
 }
 
-/** Format → pydantic's word, pydantic's sentence, ours. */
+/** Maps a format to pydantic's type, pydantic's message and our message. */
 const formats: Record<string, readonly [string, string, string]> = {
   uuid: ["uuid_parsing", "Input should be a valid UUID", "must be a UUID"],
   guid: ["uuid_parsing", "Input should be a valid UUID", "must be a UUID"],
@@ -185,7 +188,7 @@ const formats: Record<string, readonly [string, string, string]> = {
   base64: ["value_error", "Value error, must be base64", "must be base64"],
 };
 
-/** A message that a schema's author wrote, rather than Zod's own. */
+/** Returns a message that a schema's author wrote. Undefined for Zod's own messages. */
 function authored(message: string): string | undefined {
   return /^(Invalid|Too (small|big)|Unrecognized|Expected)/.test(message) ? undefined : message;
 }
@@ -194,13 +197,13 @@ function wrongFormat(issue: z.core.$ZodIssueInvalidStringFormat): Words {
   const own = authored(issue.message);
   const known = formats[issue.format];
   if (known) return { type: known[0], message: known[1], plain: own ?? known[2] };
-  // A regular expression is no sentence for a person.
+  // A regular expression is not readable for people.
   if (own !== undefined) return { type: "value_error", message: `Value error, ${own}`, plain: own };
   const pattern = issue.pattern ?? issue.format;
   return {
     type: "string_pattern_mismatch",
     message: `String should match pattern '${pattern}'`,
-    plain: `must match ${pattern}`,
+    plain: "has a format that is not allowed; see the field in the API document",
   };
 }
 
@@ -212,7 +215,7 @@ function notOneOf(values: readonly unknown[]): Words {
   };
 }
 
-/** One Zod issue as problems; a union's issue becomes those of the option that came nearest. */
+/** Converts a Zod issue to problems. A union's issue becomes the problems of its nearest option. */
 export function problemsOf(issue: z.core.$ZodIssue, schema: z.core.$ZodType, place: Place): Problem[] {
   const at = (words: Words): Problem[] => [{ place, path: issue.path, ...words }];
   switch (issue.code) {
@@ -263,7 +266,7 @@ function unionProblems(
 ): Problem[] {
   const at = (words: Words): Problem[] => [{ place, path: issue.path, ...words }];
   if (issue.input === undefined && issue.errors.length > 0) return at(missing);
-  // The option whose faults lie deepest is the one that was meant: a wrong field beats a wrong type.
+  // The option with the deepest faults is the intended option: a wrong field is nearer than a wrong type.
   const best = issue.errors
     .filter((issues) => issues.some((inner) => inner.path.length > 0 || inner.code !== "invalid_type"))
     .toSorted((a, b) => a.length - b.length)[0];
@@ -278,16 +281,19 @@ function unionProblems(
   return at({
     type: "union_error",
     message: `Input should be a valid ${accepted.join(" or ") || "option"}`,
-    plain: accepted.length > 0 ? `must be of type ${accepted.join(" or ")}` : "names no known kind",
+    plain:
+      accepted.length > 0
+        ? `must be of type ${accepted.join(" or ")}`
+        : "has an unknown type; use a type that the API document lists",
   });
 }
 
-/** A text or a list far longer than its schema allows. */
+/** A text or list that is far longer than its schema allows. */
 export function oversized(place: Place, path: Path, origin: "string" | "array", maximum: number): Problem {
   return { place, path, ...tooBig({ origin, maximum, inclusive: true } as z.core.$ZodIssueTooBig) };
 }
 
-/** A field, or a query parameter, that nobody knows. */
+/** An unknown field or query parameter. */
 export function unknownField(place: Place, path: Path, known: readonly string[]): Problem {
   const word = String(path.at(-1));
   const suggestion = synonymIn(word, known) ?? nearest(word, known);

@@ -1,4 +1,4 @@
-/** The limits that count a request, by the route's kind and the caller's plan or tier. */
+/** Selects the limits that count a request, by the route's kind and the caller's plan or tier. */
 import { isIPv6 } from "node:net";
 import type { Actor, Plan, SandboxTier } from "#accounts/actor.ts";
 import type { Config } from "../config.ts";
@@ -10,7 +10,7 @@ export type RateNumbers = Pick<Config, Extract<keyof Config, `rateLimit${string}
 const plans: readonly Plan[] = ["starter", "pro", "team"];
 const tiers: readonly SandboxTier[] = ["free", "payg", "enterprise"];
 
-/** A token that reaches several workspaces has the best plan among them: it speaks for all of them. */
+/** A token that reaches several workspaces gets the best plan among them. */
 const best = <T>(order: readonly T[], values: readonly T[]): T =>
   values.reduce((a, b) => (order.indexOf(b) > order.indexOf(a) ? b : a), order[0]!);
 
@@ -28,17 +28,17 @@ function tierOf(actor: Actor): SandboxTier {
   );
 }
 
-/** The document's number for the agent API. */
+/** The limit that the agent API's document states. */
 const invokesPerMinute = 120;
 
-/** Every limit that counts a request to this route. */
+/** Returns all limits that count a request to this route. */
 export function rateRules(
   numbers: RateNumbers,
   route: Pick<Route, "api" | "rateLimit">,
   actor: Actor,
 ): RateRule[] {
   if (route.rateLimit === "none") return [];
-  // The document's number alone: a plan's, for all other requests, may be lower.
+  // Only the document's limit applies, because the plan's limit for all requests may be lower.
   if (route.rateLimit === "agent_invoke") {
     return [{ name: "agent_invoke", perMinute: invokesPerMinute }];
   }
@@ -50,7 +50,7 @@ export function rateRules(
   return rules;
 }
 
-/** The rule for requests without a credential, by address. */
+/** The rule that counts requests without a credential by address. */
 export function addressRule({ rateLimitAddress: perMinute }: RateNumbers): RateRule {
   return { name: "address", perMinute };
 }
@@ -61,7 +61,7 @@ export function unknownCredentialRule({ rateLimitUnknownCredentials: perMinute }
 }
 
 /**
- * The holder that an address counts for. An IPv6 caller has at least a /64, and could use each of its addresses once.
+ * The holder that an address counts for. An IPv6 client has at least a /64, and could use each of its addresses once.
  */
 export function addressHolder(address: string | undefined): string {
   if (address === undefined || !isIPv6(address)) return address ?? "unknown";

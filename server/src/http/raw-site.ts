@@ -1,6 +1,6 @@
 /**
- * Addresses that are no routes: what lies below a prefix is answered as it comes, with streams both ways and no limit on
- * a body but the site's own. It has a request id and a line in the log like any other, and nothing else of a route.
+ * Serves paths that are not routes: a site handles everything below its prefix. It streams in both directions, with
+ * only its own body limit. Requests get a request id and a log line, and no other feature of routes.
  */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Logger } from "pino";
@@ -9,9 +9,9 @@ import { renderError } from "./render-error.ts";
 import type { OpenStreams } from "./streams/open-streams.ts";
 
 export interface RawSite {
-  /** `/git/` */
+  /** Such as `/git/`. */
   prefix: string;
-  /** `draining` is aborted when the server begins to end: what has no end of its own ends then. */
+  /** `draining` aborts when the server starts to shut down, so that exchanges without an end of their own end. */
   handle(
     request: IncomingMessage,
     response: ServerResponse,
@@ -20,7 +20,7 @@ export interface RawSite {
   ): Promise<void>;
 }
 
-/** True where the request is a site's, and is being answered. */
+/** Returns true if a site handles the request. */
 export function serveRaw(
   sites: readonly RawSite[],
   request: IncomingMessage,

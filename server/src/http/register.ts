@@ -1,6 +1,6 @@
 /**
- * One route row becomes one Fastify route. The way through it, with no return visits: authenticate and count, parse,
- * replay or run, keep the declared fields, send. A handler holds no `if`; what differs between routes is in the row.
+ * Registers each route row as one Fastify route. A request passes these steps in order: authenticate and count, parse,
+ * replay or run, keep the declared fields, send. A handler holds no `if`; differences between routes are in their rows.
  */
 import type { FastifyInstance, FastifyReply, FastifyRequest } from "fastify";
 import type { Logger } from "pino";
@@ -58,15 +58,15 @@ export interface RouteServices {
   findActor: FindActor;
   workspaceOf: WorkspaceOf;
   limiter: RateLimiter;
-  /** Null where limits are off. */
+  /** Null if rate limits are off. */
   rateNumbers: RateNumbers | null;
   keys: IdempotencyKeys;
-  /** Where browsers reach the server from outside, if anywhere. */
+  /** The origin at which browsers reach the server from outside. Null if none is set. */
   publicOrigin: string | null;
   /** Counts an unknown credential for the client's address. Throws when the address exceeds the limit. */
   countUnknown: (address: string) => void;
   log: Pick<Logger, "error">;
-  /** Takes entries of the audit log; must not throw. */
+  /** Receives entries of the audit log. Must not throw. */
   noteAccess: (note: AuditNote) => void;
 }
 
@@ -106,7 +106,8 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
     exposeHeadRoute: route.method === "GET" && !isStream(route),
     config: { api: route.api, path: route.path },
     onRequest: async (request, reply) => {
-      // A page of another site can open a socket with our cookie, and read it: that is no mere look.
+      // A page of another site could open a socket with our cookie and read from it, so the origin is checked as for a
+      // write.
       const isSocket = isHandshake(request);
       if (route.scope === "public") countAddress(services, request.ip);
       const isChange = isSocket || route.method !== "GET";
@@ -138,8 +139,8 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
         return answer === undefined ? reply : send(reply, answer);
       } catch (error) {
         if (!reply.sent) throw error;
-        // The head is out: all that can still be said is that this is not the whole answer.
-        services.log.error({ request_id: request.id, route: route.path, error }, "a stream broke off");
+        // The headers are sent, so the response can only be cut off to show that it is incomplete.
+        services.log.error({ request_id: request.id, route: route.path, error }, "a stream failed midway");
         reply.raw.destroy();
         return reply;
       } finally {
@@ -189,7 +190,7 @@ function isStream(route: Route): boolean {
   );
 }
 
-/** Whether the response to this request is server-sent events. */
+/** True if the response to this request is server-sent events. */
 function wantsStream(route: Route, { query, body }: ParsedInput): boolean {
   if (!mayStreamEvents(route)) return false;
   if (route.events === undefined) return true;
@@ -197,20 +198,20 @@ function wantsStream(route: Route, { query, body }: ParsedInput): boolean {
   return follow === true || stream === true;
 }
 
-/** What is sent: JSON text, nothing, or what is not JSON as it is. */
+/** An encoded response: JSON text, no body, or a non-JSON body unchanged. */
 interface Encoded {
   status: number;
   headers: Readonly<Record<string, string>>;
   text: string | null;
-  /** Copy of what `text` says, for blanking secrets; undefined where it is not JSON. */
+  /** The value that `text` encodes, for blanking secrets. Undefined if the body is not JSON. */
   value?: unknown;
   raw?: { contentType: string; body: unknown };
 }
 
-/** Success statuses of a route, each with what turns a result into an answer. */
+/** Compiles an encoder for the success statuses of a route, which turns a handler's result into a response. */
 function compileEncoders(route: Route): (result: unknown, isMasked: boolean) => Encoded {
   const declared = Object.keys(route.responses).map(Number);
-  // A POST that may create or find says 201 unless its handler says otherwise.
+  // A POST that may create or find a resource responds with 201, unless its handler returns another status.
   const usual = declared.includes(201) ? 201 : (declared[0] ?? 200);
   const picks = new Map<number, PickFields>();
   const masks = new Map<number, Mask | undefined>();
@@ -223,7 +224,9 @@ function compileEncoders(route: Route): (result: unknown, isMasked: boolean) => 
     const given = result instanceof Answer ? result : new Answer(usual, result, {});
     const response = route.responses[given.status];
     if (response === undefined)
-      throw new Error(`${route.operationId} answered ${given.status}, which it does not declare`);
+      throw new Error(
+        `${route.operationId} returned the status ${given.status}, which the route does not declare`,
+      );
     const head = { status: given.status, headers: given.headers };
     if (response === null) return { ...head, text: null };
     const pick = picks.get(given.status);
@@ -239,7 +242,7 @@ function compileEncoders(route: Route): (result: unknown, isMasked: boolean) => 
 }
 
 function send(reply: FastifyReply, answer: Encoded): FastifyReply {
-  // An answer may hold a secret and is one caller's own; no cache on the way keeps it.
+  // A response belongs to one caller and may hold a secret, so no cache stores it.
   reply.code(answer.status).header("cache-control", "no-store").headers(answer.headers);
   if (answer.raw) return reply.type(answer.raw.contentType).send(answer.raw.body);
   if (answer.text === null) return reply.send();
@@ -265,7 +268,7 @@ function countRequest(
 
 type Counting = Pick<RouteServices, "limiter" | "rateNumbers">;
 
-/** Counts the request by address, before any look-up for it. */
+/** Counts the request by address, before any look-up. */
 export function countAddress(counting: Counting, address: string | undefined): void {
   countBy(counting, addressRule, address);
 }
@@ -301,7 +304,7 @@ function checkLength(request: FastifyRequest, limitBytes: number): void {
 
 type Note = RouteInput<never, never, never>["note"];
 
-/** Runs once per key; without a key, runs. Undefined where the handler streamed. */
+/** Runs the handler once per key, or always without a key. Undefined if the handler streamed. */
 async function replayOrRun(
   route: Route,
   keys: IdempotencyKeys,
@@ -350,7 +353,7 @@ async function replayOrRun(
   }
 }
 
-/** Notes with the key what the route's deed made. */
+/** Records the resources that the route's activity created, with the key. */
 function witnessOf(
   { replay: how }: Route,
   keys: IdempotencyKeys,
@@ -361,7 +364,7 @@ function witnessOf(
   };
 }
 
-/** Undefined where what the first request made came to nothing. */
+/** Undefined if nothing came of the resources that the first request created. */
 async function replay(
   route: Route,
   outcome: Outcome,
@@ -377,12 +380,15 @@ async function replay(
   return { ...answer, text: blanked(answer, route) };
 }
 
-/** What was stored of an answer that is rendered again. */
+/** Returns the stored fields of a response that is rendered again. */
 function keptOf({ replay: how }: Route, { status, text }: StoredAnswer): Made[] | undefined {
   return how?.keeps && status < 400 ? [JSON.parse(text ?? "{}") as Made] : undefined;
 }
 
-/** A refusal that a retry is told again. One that says "later" or is our fault is not kept: the retry may succeed. */
+/**
+ * True for an error that a retry gets again. Temporary errors and server faults are not stored, because a retry may
+ * succeed.
+ */
 function isLasting({ status, meta }: DomainError): boolean {
   return status < 500 && status !== 429 && meta.retry_after === undefined;
 }
@@ -395,7 +401,10 @@ function toStored(answer: Encoded, route: Route): StoredAnswer {
   return { status, headers, text: JSON.stringify(Object.fromEntries(kept)) };
 }
 
-/** The text of an answer without its secrets, wherever they stand: what several things are made by answers a list. */
+/**
+ * Returns the text of a response without its secrets, at any depth: an operation that creates several resources returns
+ * a list.
+ */
 function blanked({ value, text }: Encoded, { secretFields = [] }: Route): string | null {
   if (secretFields.length === 0) return text;
   const blank = (name: string, inner: unknown) => (secretFields.includes(name) ? null : inner);

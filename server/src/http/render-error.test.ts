@@ -18,12 +18,12 @@ test("renders a 503 with Retry-After when every database connection is busy", as
   expect(renderError("platform", error, "req")).toMatchObject({
     status: 503,
     headers: { "retry-after": "2" },
-    body: { code: "unavailable", detail: "Every database connection is busy at the moment." },
+    body: { code: "unavailable", detail: "Every database connection is busy at the moment; retry later." },
     isFault: false,
   });
 });
 
-test("names a text that does not fit its pattern by the schema's own sentence", () => {
+test("explains a text that does not match its pattern with the schema's own sentence", () => {
   const words = "must be lower-case letters";
   const schema = z.object({ name: z.string().regex(/^[a-z]+$/, { error: words }) });
   const { error } = schema.safeParse({ name: "No" });
@@ -42,8 +42,8 @@ test("repeats the error as one string on every API, the first three problems by 
     expect(renderError(api, new InvalidInput(problems), "req").body.message).toBe(message);
 });
 
-test("repeats the sentence of a refusal as `message`", () => {
+test("repeats the sentence of an error as `message`", () => {
   const { body } = renderError("sandbox", routeNotFound("/v1/sandboxes"), "req");
-  const sentence = "There is nothing at this address; did you mean /v1/sandboxes?";
+  const sentence = "This address does not exist; did you mean /v1/sandboxes?";
   expect(body).toEqual({ detail: sentence, message: sentence, code: "not_found" });
 });

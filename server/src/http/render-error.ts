@@ -1,7 +1,7 @@
 /**
- * Errors become answers here and nowhere else. A `DomainError` says its own status, code and sentence; bad input is
- * rendered in each API's way; all else is our fault: a 500 that says nothing but the request id, and a log line that
- * says everything.
+ * Turns every error into a response. A `DomainError` has its own status, code and sentence. Invalid input is rendered
+ * in the shape of each API. Any other error is a fault of the server: the 500 response holds only the request id, and
+ * the log line holds everything.
  */
 import { DomainError } from "#lib/errors.ts";
 import type { Api } from "./define-route.ts";
@@ -12,7 +12,7 @@ export interface RenderedError {
   status: number;
   headers: Record<string, string>;
   body: Record<string, unknown>;
-  /** The server's fault: logged with its cause. */
+  /** True for a fault of the server, which is logged with its cause. */
   isFault: boolean;
 }
 
@@ -25,7 +25,7 @@ export function renderError(api: Api, error: unknown, requestId: string): Render
     status: refusal.status,
     headers: headersOf(refusal),
     body: refusalBody(refusal),
-    // A 503 that says "come back" is no fault; one that something caused is.
+    // A 503 without a cause only means "retry later" and is not a fault.
     isFault: refusal.status >= 500 && (refusal.code === "internal_error" || refusal.cause !== undefined),
   };
 }
@@ -43,7 +43,10 @@ function headersOf({ status, code, meta }: DomainError): Record<string, string> 
   return headers;
 }
 
-/** Errors of Fastify and PostgreSQL that are really a refusal; anything else comes back as it was. */
+/**
+ * Converts errors of Fastify and PostgreSQL that stand for a client error or a temporary failure. Returns other errors
+ * unchanged.
+ */
 function translate(error: unknown): unknown {
   if (error instanceof DomainError || error instanceof InvalidInput) return error;
   const { code, statusCode, message, limitBytes } = (error ?? {}) as Record<string, unknown>;
@@ -51,11 +54,12 @@ function translate(error: unknown): unknown {
     const translated = byCode[code];
     if (translated) return translated(Number(limitBytes ?? 0));
     // Class 08: the connection failed. 57P0x: PostgreSQL is stopping or starting.
-    if (/^(08|57P0)/.test(code)) return unavailable("The database can't be reached at the moment.");
+    if (/^(08|57P0)/.test(code))
+      return unavailable("The database can't be reached at the moment; retry later.");
   }
-  // pg-pool gives it no code.
+  // pg-pool gives this error no code.
   if (error instanceof Error && message === "timeout exceeded when trying to connect") {
-    return unavailable("Every database connection is busy at the moment.");
+    return unavailable("Every database connection is busy at the moment; retry later.");
   }
   if (typeof statusCode === "number" && statusCode >= 400 && statusCode < 500) {
     return new InvalidInput([
@@ -65,10 +69,10 @@ function translate(error: unknown): unknown {
   return error;
 }
 
-const databaseAway = (): unknown => unavailable("The database can't be reached at the moment.");
-/** PostgreSQL stores no NUL and no lone surrogate; only a caller's text can bring one. */
+const databaseAway = (): unknown => unavailable("The database can't be reached at the moment; retry later.");
+/** PostgreSQL stores neither NUL nor a lone surrogate. Only a caller's text can hold one. */
 const badText = (): unknown =>
-  new InvalidInput([wholeBody("value_error", "holds a NUL or an unpaired surrogate in a text")]);
+  new InvalidInput([wholeBody("value_error", "has a text with NUL or an unpaired surrogate; remove it")]);
 
 const byCode: Record<string, (limitBytes: number) => unknown> = {
   FST_ERR_CTP_BODY_TOO_LARGE: payloadTooLarge,
@@ -122,21 +126,21 @@ function plainBody(problems: readonly Problem[]): Record<string, unknown> {
   };
 }
 
-/** Names the first three problems, and how many more there are. */
+/** Names the first three problems, and the number of others. */
 function sentenceOf(problems: readonly Problem[]): string {
   const named = problems.slice(0, 3).map((problem) => `${fieldOf(problem)}: ${problem.plain}`);
   const more = problems.length - named.length;
   return more > 0 ? `${named.join("; ")}; and ${more} more` : named.join("; ");
 }
 
-/** `files[2].path`; the whole body, and a place in its text, is called `body`. */
+/** Formats a field as `files[2].path`. The whole body, and a position in its text, is called `body`. */
 function fieldOf({ place, path, type }: Problem): string {
   if (type === "json_invalid") return place;
   const name = path.map((part) => (typeof part === "number" ? `[${part}]` : `.${String(part)}`)).join("");
   return name === "" ? place : name.replace(/^\./, "");
 }
 
-/** RFC 6901. */
+/** Formats a JSON pointer (RFC 6901). */
 function pointerOf({ path, type }: Problem): string {
   if (type === "json_invalid") return "";
   return path.map((part) => `/${String(part).replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");

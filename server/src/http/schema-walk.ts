@@ -1,20 +1,20 @@
 /**
- * Looking into Zod schemas: what a wrapped schema really takes, which field a path leads to, and which keys of a
- * value no schema knows. Zod itself drops unknown keys in silence or names them without help; a caller's typing
- * mistake must never be swallowed, so `z.object` is strict at the door and `z.looseObject` is the way to be free.
+ * Inspects Zod schemas: the type inside wrappers, the field at a path, and the keys of a value that no schema knows.
+ * Zod drops unknown keys silently, or names them without a suggestion. A typing mistake of a caller must never be
+ * ignored, so `z.object` rejects unknown keys and only `z.looseObject` accepts them.
  */
 import type { z } from "zod";
 
 export type Path = readonly PropertyKey[];
 
-/** Which side of a transform is looked at: what goes in, or what comes out. */
+/** Side of a transform: its input or its output. */
 export type Side = "in" | "out";
 
 export function definitionOf(schema: z.core.$ZodType): z.core.$ZodTypes["_zod"]["def"] {
   return (schema as z.core.$ZodTypes)._zod.def;
 }
 
-/** Takes off optional, nullable, default, pipe and lazy until something with a shape of its own is left. */
+/** Unwraps optional, nullable, default, pipe and lazy schemas, down to the first other schema. */
 export function unwrap(schema: z.core.$ZodType, side: Side = "in"): z.core.$ZodType {
   const definition = definitionOf(schema);
   switch (definition.type) {
@@ -39,13 +39,13 @@ export function isRecordOfValues(value: unknown): value is Record<string, unknow
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** The fields of an object schema, or undefined where it is none. */
+/** Returns the fields of an object schema. Undefined for other schemas. */
 export function shapeOf(schema: z.core.$ZodType): Readonly<Record<string, z.core.$ZodType>> | undefined {
   const definition = definitionOf(unwrap(schema));
   return definition.type === "object" ? definition.shape : undefined;
 }
 
-/** The schema a path leads to; undefined where the path leaves what the schema knows. */
+/** Returns the schema at a path. Undefined if the path leaves the schema. */
 export function schemaAt(schema: z.core.$ZodType, path: Path): z.core.$ZodType | undefined {
   const inner = unwrap(schema);
   const [head, ...rest] = path;
@@ -60,7 +60,7 @@ export function schemaAt(schema: z.core.$ZodType, path: Path): z.core.$ZodType |
   return undefined;
 }
 
-/** An integer and a number are one type in Zod; a caller is told which of them is wanted. */
+/** Zod has one type for integers and numbers, but error messages name the one that is required. */
 export function isInteger(schema: z.core.$ZodType): boolean {
   const definition = definitionOf(schema) as {
     format?: string;
@@ -125,7 +125,7 @@ function maximumOf(schema: z.core.$ZodType): number {
   return Math.min(...maxima);
 }
 
-/** Yields the misfits of the option with the fewest. */
+/** Yields the misfits of the option with the fewest misfits. */
 function* misfitsOfUnion(options: readonly z.core.$ZodType[], value: unknown, path: Path): Generator<Misfit> {
   const meant = isRecordOfValues(value)
     ? unionOption(options, value)
@@ -152,7 +152,7 @@ function takesKind(option: z.core.$ZodType, value: unknown): boolean {
   return type === "union" || (Array.isArray(value) ? type === "array" : type === typeof value);
 }
 
-/** The options of a union that an object may be meant for: those whose literal fields agree with it. */
+/** Returns the union options that an object may stand for: those whose literal fields match it. */
 function unionOption(options: readonly z.core.$ZodType[], value: Record<string, unknown>): z.core.$ZodType[] {
   const takesObjects = options.filter((option) =>
     ["object", "record"].includes(definitionOf(unwrap(option)).type),

@@ -1,4 +1,4 @@
-/** The HTTP layer on its own: three made-up routes, a real database, no accounts. */
+/** Tests the HTTP layer alone: three test routes, a real database, no accounts. */
 import { request as httpRequest } from "node:http";
 import { connect } from "node:net";
 import { Readable } from "node:stream";
@@ -264,7 +264,7 @@ async function call(method: string, url: string, { headers = {}, body, raw, toke
   return { status: response.statusCode, headers: response.headers, text, json };
 }
 
-test("every answer carries a request id; a caller's own is kept where it is a clean word", async () => {
+test("sends a request id on every response, and keeps a caller's own id if it is a plain word", async () => {
   const own = await call("GET", "/v1/things/x", { headers: { "x-request-id": "my.id-1" } });
   expect(own.headers["x-request-id"]).toBe("my.id-1");
   const replaced = await call("GET", "/v1/things/x", { headers: { "x-request-id": "bad id" } });
@@ -272,7 +272,7 @@ test("every answer carries a request id; a caller's own is kept where it is a cl
   expect((await call("GET", "/nowhere")).headers["x-request-id"]).toBeTruthy();
 });
 
-test("no token, an unknown one and a broken header are 401 with a challenge, whatever the body", async () => {
+test("returns 401 with a challenge for a missing, unknown or malformed token, whatever the body", async () => {
   for (const headers of [
     {},
     { authorization: "Bearer bad" },
@@ -290,7 +290,7 @@ test("no token, an unknown one and a broken header are 401 with a challenge, wha
   }
 });
 
-test("the platform says all that is wrong with an input at once, in FastAPI's words", async () => {
+test("lists all faults of a platform input at once, in FastAPI's format", async () => {
   const { status, json } = await call("POST", "/api/v1/things", {
     body: { name: "x", count: 0, kind: "c", nested: { inner: "yes", innner: true }, nmae: 1 },
   });
@@ -325,7 +325,7 @@ test("the platform says all that is wrong with an input at once, in FastAPI's wo
   expect(none.json.detail).toEqual([{ loc: ["body"], msg: "Field required", type: "missing" }]);
 });
 
-test("the sandbox API says the same as one sentence that names the field, with 400", async () => {
+test("names the field in one sentence with 400 on the sandbox API", async () => {
   const { status, json } = await call("POST", "/v1/things", { body: { name: "toolong", tags: { a: 1 } } });
   expect(status).toBe(400);
   expect(json.code).toBe("invalid_request");
@@ -336,7 +336,7 @@ test("the sandbox API says the same as one sentence that names the field, with 4
   ]);
 });
 
-test("the agent API adds a JSON pointer", async () => {
+test("adds a JSON pointer on the agent API", async () => {
   const { status, json } = await call("POST", "/v1/agents/things", {
     body: { name: "ab", nested: { inner: 1 } },
   });
@@ -344,7 +344,7 @@ test("the agent API adds a JSON pointer", async () => {
   expect(json.pointer).toBe("/nested/inner");
 });
 
-test("a body that is not JSON is refused without quoting it", async () => {
+test("refuses a body that is not JSON without quoting it", async () => {
   for (const [raw, position] of [
     [`{"name": "${secretInDetail}`, true],
     [Buffer.from([0x7b, 0xff]), false],
@@ -381,7 +381,10 @@ test("reports at most 20 problems, and cuts the names in them", async () => {
 test("refuses a list or a text far above its limit without parsing its parts", async () => {
   const items = Array.from({ length: 200_000 }, () => ({ wrong: 1 }));
   const { status, json } = await call("PUT", "/v1/list", { body: { items } });
-  expect([status, json.detail]).toEqual([413, "The body is larger than the 1048576 bytes this call takes."]);
+  expect([status, json.detail]).toEqual([
+    413,
+    "The body is larger than the 1048576 bytes that this operation accepts; send a smaller body.",
+  ]);
   const list = await call("PUT", "/v1/list", { body: { items: items.slice(0, 50_000) } });
   expect([list.status, list.json.errors]).toEqual([
     400,
@@ -481,7 +484,7 @@ test("counts unknown credentials by address, and accepts a valid one from a limi
   }
 });
 
-test("text that no database can hold is refused: unpaired surrogates, __proto__, NUL in an address", async () => {
+test("refuses text that a database cannot store: unpaired surrogates, __proto__, NUL in a path", async () => {
   const headers = { "content-type": "application/json" };
   expect((await call("POST", "/v1/things", { headers, raw: '{"name":"\\ud800"}' })).status).toBe(400);
   expect(
@@ -491,7 +494,7 @@ test("text that no database can hold is refused: unpaired surrogates, __proto__,
   expect((await call("POST", "/v1/things", { headers, raw: '{"name":"\\ud83d\\ude00a"}' })).status).toBe(201);
 });
 
-test("a body of another type is 415, one too large 413; an empty one of any type is none", async () => {
+test("returns 415 for a wrong media type and 413 for a large body, and treats an empty body as none", async () => {
   const form = { "content-type": "application/x-www-form-urlencoded" };
   expect((await call("POST", "/v1/things", { headers: form, raw: "name=ab" })).status).toBe(415);
   expect((await call("POST", "/v1/fail/x", { headers: form, raw: "" })).status).toBe(202);
@@ -516,11 +519,11 @@ test("serves an address with a trailing slash, and suggests the nearest for an u
   expect((await call("GET", "/v1/things/x/")).json).toEqual((await call("GET", "/v1/things/x")).json);
   expect((await call("GET", "/v1/thing/x")).json).toMatchObject({
     code: "not_found",
-    message: "There is nothing at this address; did you mean /v1/things/x?",
+    message: "This address does not exist; did you mean /v1/things/x?",
   });
 });
 
-test("an unknown address is 404 and a known one with another method 405, in the address's API", async () => {
+test("returns 404 for an unknown path and 405 for a wrong method, in the shape of the path's API", async () => {
   for (const path of ["/api/v1/nothing", "/v1/nothing", "/v1/agents/nothing/at/all", "/"]) {
     const { status, json } = await call("GET", path);
     expect(status).toBe(404);
@@ -531,7 +534,7 @@ test("an unknown address is 404 and a known one with another method 405, in the 
   expect(wrong.headers.allow).toBe("DELETE, GET, PATCH");
 });
 
-test("a query becomes what its schema asks: numbers, booleans, lists, keys in brackets", async () => {
+test("converts query values to their schema's types: numbers, booleans, lists, keys in brackets", async () => {
   const { json } = await call(
     "GET",
     "/v1/things/x?limit=7&deep=true&tag=a&tag=b&metadata[team]=red&metadata[k]=v",
@@ -549,14 +552,14 @@ test("a query becomes what its schema asks: numbers, booleans, lists, keys in br
     ["metadata", "dict_type"],
   ]);
   expect((await call("GET", "/v1/things/x?limit=1&limit=2")).json.detail).toBe(
-    "limit: was given more than once",
+    "limit: was given more than once; give it once",
   );
   expect((await call("GET", "/v1/things/x?limit=1.5")).status).toBe(400);
   expect((await call("GET", "/v1/things/x?__proto__[a]=1")).status).toBe(400);
   expect((await call("GET", "/v1/things/x?metadata=x&metadata[k]=v")).status).toBe(400);
 });
 
-test("GET → change → PATCH works: the record's own fields are accepted and ignored", async () => {
+test("accepts and ignores read-only fields in a PATCH of a GET response", async () => {
   const { status, json } = await call("PATCH", "/v1/things/x", {
     body: { id: "x", created_at: "y", name: "new" },
   });
@@ -564,20 +567,20 @@ test("GET → change → PATCH works: the record's own fields are accepted and i
   expect((await call("PATCH", "/v1/things/x", { body: { updated: 1 } })).status).toBe(400);
 });
 
-test("only declared fields leave", async () => {
+test("sends only declared fields", async () => {
   const { status, json } = await call("POST", "/v1/things", { body: { name: "ab" } });
   expect(status).toBe(201);
   expect(Object.keys(json)).toEqual(["id", "name", "secret"]);
 });
 
-test("204 has no body, and an answer of another declared status keeps its headers", async () => {
+test("sends no body with 204, and keeps the headers of a response with another declared status", async () => {
   const gone = await call("DELETE", "/v1/things/x");
   expect([gone.status, gone.text]).toEqual([204, ""]);
   const other = await call("POST", "/v1/fail/x");
   expect([other.status, other.headers["x-extra"]]).toEqual([202, "yes"]);
 });
 
-test("a refusal says its code and fields; a fault says only the request id, and the log says the cause", async () => {
+test("sends code and fields of an error, but only the request id of a fault, and logs its cause", async () => {
   const refusal = await call("POST", "/v1/fail/teapot");
   expect([refusal.status, refusal.json]).toEqual([
     418,
@@ -590,7 +593,7 @@ test("a refusal says its code and fields; a fault says only the request id, and 
   expect(logged.some((line) => line.includes("fault-1"))).toBe(true);
 });
 
-test("a scope that is missing is 403; a write scope includes its read", async () => {
+test("returns 403 for a missing scope, and accepts a write scope for reads", async () => {
   scopes = ["sandboxes:read"];
   expect((await call("GET", "/v1/scoped")).json).toMatchObject({
     code: "missing_scope",
@@ -601,7 +604,7 @@ test("a scope that is missing is 403; a write scope includes its read", async ()
   scopes = null;
 });
 
-test("the same key, token and body get the first answer again, without its secret", async () => {
+test("repeats the first response for the same key, token and body, without its secret", async () => {
   const headers = { "idempotency-key": "key-1" };
   const first = await call("POST", "/v1/things", { headers, body: { name: "ab", count: 2 } });
   const again = await call("POST", "/v1/things", { headers, body: { count: 2, name: "ab" } });
@@ -617,7 +620,7 @@ test("the same key, token and body get the first answer again, without its secre
   expect(JSON.stringify(rows)).not.toContain(secretInDetail);
 });
 
-test("a key whose request still runs is 409 with Retry-After, and taken over when its process is gone", async () => {
+test("returns 409 with Retry-After while a key's request runs, and takes the key over when its process is gone", async () => {
   const headers = { "idempotency-key": "key-2" };
   const running = call("POST", "/v1/fail/wait", { headers });
   await expect
@@ -641,7 +644,7 @@ test("a key whose request still runs is 409 with Retry-After, and taken over whe
   expect((await call("POST", "/v1/fail/x", { headers: { "idempotency-key": "key-3" } })).status).toBe(202);
 });
 
-test("what a request noted of what it made is replayed where no answer came of it", async () => {
+test("replays the resource that a request recorded without a stored response", async () => {
   const as = (key: string) => ({ headers: { "idempotency-key": key } });
   const before = made;
   expect((await call("POST", "/v1/fail/noted-crash", as("noted-1"))).status).toBe(500);
@@ -656,12 +659,12 @@ test("what a request noted of what it made is replayed where no answer came of i
   const row = () =>
     database.db.selectFrom("idempotency_keys").selectAll().where("key", "=", "noted-2").executeTakeFirst();
   await expect.poll(async () => (await row())?.made).toEqual([{ id: before + 2 }]);
-  // However late it is to say so.
+  // The request still runs in this process, although its lease has expired.
   clock.advance(31_000);
   expect((await call("POST", "/v1/fail/noted-wait", as("noted-2"))).json.code).toBe(
     "idempotency_in_progress",
   );
-  // Another process took the key over: the answer is not stored.
+  // Another process took over the key, so the response is not stored.
   await sql`update idempotency_keys set process_id = gen_random_uuid() where key = 'noted-2'`.execute(
     database.db,
   );
@@ -672,7 +675,7 @@ test("what a request noted of what it made is replayed where no answer came of i
   expect(made).toBe(before + 2);
 });
 
-test("a deed is noted in its own transaction, each where there are several, and no other", async () => {
+test("records each resource of an activity in its transaction, and no other", async () => {
   const as = (key: string) => ({ headers: { "idempotency-key": key } });
   for (const [how, things] of [
     ["deed-crash", 1],
@@ -690,7 +693,7 @@ test("a deed is noted in its own transaction, each where there are several, and 
   }
 });
 
-test("what was noted and came to nothing is begun anew, by one of all who find it so", async () => {
+test("runs a request again when nothing came of its recorded resource, for only one of several retries", async () => {
   const crash = { headers: { "idempotency-key": "nothing" } };
   expect((await call("POST", "/v1/fail/noted-crash", crash)).status).toBe(500);
   const before = made;
@@ -711,7 +714,7 @@ test("what was noted and came to nothing is begun anew, by one of all who find i
   for (const keys of [one!, other!]) keys.close();
 });
 
-test("a request that lost its key to another begins nothing", async () => {
+test("runs nothing for a request that lost its key to another", async () => {
   const { forgetAnswers, IdempotencyKeys } = await import("./idempotency.ts");
   const slow = new IdempotencyKeys(database.db, clock, silentLog);
   const next = new IdempotencyKeys(database.db, clock, silentLog);
@@ -728,7 +731,7 @@ test("a request that lost its key to another begins nothing", async () => {
   clock.advance(24 * 3600_000);
   expect(await slow.begin(request)).toBeUndefined();
   await slow.note(database.db, request, run);
-  // What is to leave no trace goes from here as well, answered or not.
+  // Keys of runs that must leave no trace are deleted too, with or without a response.
   await forgetAnswers(database.db, "r", ["run_1"]);
   const rows = database.db.selectFrom("idempotency_keys").select("key").where("key", "=", "lost");
   expect(await rows.execute()).toEqual([]);
@@ -736,7 +739,7 @@ test("a request that lost its key to another begins nothing", async () => {
   next.close();
 });
 
-test("a refusal is replayed, a fault is not; a key of another shape is refused", async () => {
+test("replays an error but not a fault, and refuses a malformed key", async () => {
   const teapots = { headers: { "idempotency-key": "key-4" } };
   await call("POST", "/v1/fail/teapot", teapots);
   const replayed = await call("POST", "/v1/fail/teapot", teapots);
@@ -753,7 +756,7 @@ test("a refusal is replayed, a fault is not; a key of another shape is refused",
   ]);
 });
 
-test("a program's output with NUL in it is replayed byte for byte", async () => {
+test("replays a program's output with NUL byte for byte", async () => {
   const { IdempotencyKeys } = await import("./idempotency.ts");
   const keys = new IdempotencyKeys(database.db, clock, silentLog);
   const request = { caller: "c", route: "r", key: "nul", bodyHash: "h" };
@@ -763,7 +766,7 @@ test("a program's output with NUL in it is replayed byte for byte", async () => 
   keys.close();
 });
 
-test("limits are per token and say so on every answer; a session has none", async () => {
+test("limits requests per token with headers on every response, and does not limit a session", async () => {
   const token = { tokenId: "tok_limits", id: "tok_limits" };
   const limited = await createHttpServer(
     {
@@ -800,7 +803,7 @@ test("limits are per token and say so on every answer; a session has none", asyn
   await limited.close();
 });
 
-test("a cookie counts only from the console's own pages; a token from anywhere", async () => {
+test("accepts a cookie only from the console's own pages, and a token from any origin", async () => {
   const cookie = { cookie: "kontor_session=good", host: "console.test" };
   const remove = (headers: Record<string, string>) =>
     call("DELETE", "/v1/things/x", { token: null, headers: { ...cookie, ...headers } }).then(
@@ -814,7 +817,7 @@ test("a cookie counts only from the console's own pages; a token from anywhere",
   expect(await remove({ origin: "http://evil.test", authorization: "Bearer good" })).toBe(204);
 });
 
-test("a stream sends its frames with ids and split lines, and its head has the request id", async () => {
+test("streams frames with ids and split lines, after headers with the request id", async () => {
   const response = await server.fastify.inject({
     url: "/v1/stream",
     headers: { authorization: "Bearer good" },
@@ -826,7 +829,7 @@ test("a stream sends its frames with ids and split lines, and its head has the r
   );
 });
 
-test("a handler hears when its reader goes away", async () => {
+test("aborts the handler's signal when its reader disconnects", async () => {
   const port = await listening();
   const headers = { authorization: "Bearer good" };
   const reader = httpRequest({ port, host: "127.0.0.1", path: "/v1/endless", headers }, (response) => {
@@ -837,7 +840,7 @@ test("a handler hears when its reader goes away", async () => {
   await expect.poll(() => heard).toBe(true);
 });
 
-test("a streamed upload says its length and stays under the limit", async () => {
+test("requires Content-Length for a streamed upload, within the limit", async () => {
   const headers = { authorization: "Bearer good", "content-type": "text/plain" };
   const upload = (payload: Buffer) =>
     server.fastify.inject({ method: "PUT", url: "/v1/upload", headers, payload });
@@ -852,7 +855,7 @@ test("a streamed upload says its length and stays under the limit", async () => 
   expect([chunked.statusCode, chunked.json().code]).toEqual([411, "length_required"]);
 });
 
-test("health says the process lives, readiness that the database answers, and not while it drains", async () => {
+test("reports a living process on /healthz, and on /readyz a reachable database, except while it drains", async () => {
   expect((await call("GET", "/healthz", { token: null })).json).toEqual({ status: "ok" });
   const other = await createHttpServer(
     { config: testConfig(), db: database.db, clock, log: silentLog },
@@ -893,7 +896,7 @@ test("serves metrics to the operator's full-access token, and to loopback only w
   expect(await served(open, null, { forwarded: "for=198.51.100.7" })).toBe(401);
 });
 
-test("the pages of the documents load nothing from elsewhere", async () => {
+test("loads no resource of other origins in the pages of the documents", async () => {
   for (const [path, api] of [
     ["/docs", "platform"],
     ["/docs/sandbox", "sandbox"],
@@ -909,7 +912,7 @@ test("the pages of the documents load nothing from elsewhere", async () => {
   expect((await call("GET", "/docs/assets/package.json", { token: null })).status).toBe(404);
 });
 
-test("closing waits for running requests, and cuts streams when the grace is over", async () => {
+test("waits for running requests on close, and cuts streams after the grace period", async () => {
   const other = await createHttpServer(
     { config: testConfig(), db: database.db, clock, log: silentLog },
     { platform: [], sandbox: routesOf("sandbox", "/v1"), agent: [] },
@@ -943,7 +946,7 @@ test("refuses malformed HTTP, and HTTP/1.1 without Host, in JSON with the code o
   const port = await listening();
   for (const [text, detail] of [
     ["GET /healthz HTTP/1.1\r\n\r\n", "Send a Host header: HTTP/1.1 requires it."],
-    ["GARBAGE\r\n\r\n", "This is not a valid HTTP request."],
+    ["GARBAGE\r\n\r\n", "This is not a valid HTTP request; send HTTP/1.1."],
   ] as const) {
     const socket = connect(port, "127.0.0.1").setEncoding("utf8");
     socket.write(text);
@@ -957,7 +960,7 @@ test("refuses malformed HTTP, and HTTP/1.1 without Host, in JSON with the code o
   }
 });
 
-test("what is not HTTP, or too much of it, is answered in our shape", async () => {
+test("responds in our format to malformed or oversized HTTP", async () => {
   const port = await listening();
   const status = await new Promise<number>((resolve, reject) => {
     httpRequest(

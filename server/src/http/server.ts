@@ -1,8 +1,7 @@
 /**
- * The one HTTP server under the three APIs. A request goes through six stops and never back: here (id, size,
- * deadlines), `authenticate`, `validate`, the verb that owns the matter, its store or the machines, and `pick` on the
- * way out; any error goes straight to `renderError`. What an address takes and answers is a row made by
- * `defineRoute`; this file knows none of them.
+ * The HTTP server of the three APIs. A request passes six steps: this file (id, size, deadlines), `authenticate`,
+ * `validate`, a verb of a room, its store or the machines, and `pick` for the response. Any error goes straight to
+ * `renderError`. `defineRoute` declares paths, inputs and responses; this file knows no route.
  */
 import { randomUUID } from "node:crypto";
 import http, {
@@ -46,55 +45,58 @@ export type Routes = Readonly<Record<Api, readonly Route[]>>;
 
 export interface HttpOptions {
   findActor: FindActor;
-  /** Finds many actors at once; without it each is found separately. */
+  /** Finds many actors at once. Default: finds each actor separately. */
   findActors?: FindActors;
   /** Absent when no path has an owner. */
   workspaceOf?: WorkspaceOf;
-  /** What `/readyz` says beside the database; 503 unless `ready`. */
+  /** Extra fields of the `/readyz` response. The status is 503 unless `ready`. */
   readiness?: () => Promise<{ ready: boolean } & Record<string, unknown>>;
   front?: Front;
-  /** Takes entries of the audit log. */
+  /** Receives entries of the audit log. */
   noteAccess?: (note: AuditNote) => void;
   /** First page of each document. */
   introductions?: Readonly<Record<Api, Introduction>>;
-  /** What is served beside the routes, by the beginning of its address. */
+  /** Sites that are served beside the routes, by path prefix. */
   raw?: readonly RawSite[];
 }
 
-/** What stands before the APIs and sees every request first. */
+/** A server in front of the APIs that gets every request first. */
 export interface Front {
-  /** Makes the server, with these options, that hands on what is the APIs'. */
+  /** Creates the server with these options. It passes requests for the APIs on. */
   createServer(apis: Apis): Server;
 }
 
 export interface Apis {
   handle: RequestListener;
-  /** Of the requests that `options.shouldUpgradeCallback` takes. */
+  /** Handles upgrades of requests that `options.shouldUpgradeCallback` accepts. */
   upgrade: (request: IncomingMessage, socket: Duplex, head: Buffer) => void;
   clientError: (error: NodeJS.ErrnoException, socket: Socket) => void;
   options: ServerOptions;
 }
 
 export interface HttpServer {
-  /** For `inject` in tests, and for what registers an address of its own before `listen`. */
+  /** For `inject` in tests, and for code that registers a path before `listen`. */
   readonly fastify: FastifyInstance;
   /**
-   * On the socket `fd`, which is bound already, where it is given. Answers with the port, which differs from the one
-   * asked for where that was 0.
+   * Listens on the bound socket `fd`, if given. Returns the port, which differs from the requested port if that is 0.
    */
   listen(address: { host: string; port: number; fd?: number }): Promise<number>;
-  /** From now on `/readyz` answers 503 and connections are closed after their answer. */
+  /** From now on `/readyz` responds with 503, and each connection is closed after its response. */
   startDraining(): void;
-  /** Takes no new connections, lets running requests end for `graceMs`, then cuts what is left. */
+  /** Accepts no new connections, waits up to `graceMs` for running requests, then cuts the others. */
   close(graceMs?: number): Promise<void>;
 }
 
-/** A request's whole body must be here within this: 16 MiB at 1 Mbit/s take 134 s. Of the APIs' alone. */
+/** Deadline for the whole body of an API request: 16 MiB at 1 Mbit/s take 134 s. */
 const requestTimeoutMs = 300_000;
 const headersTimeoutMs = 15_000;
-/** How often it is looked who is late: Node's own 30 s would let a slow head live three times as long as it may. */
+/**
+ * Interval of the timeout checks. Node's default of 30 s would let a slow request live three times as long as allowed.
+ */
 const lateCheckMs = 5_000;
-/** Longer than the 60 s after which common proxies drop an idle upstream connection, so that they end it, not we. */
+/**
+ * Longer than the 60 s after which common proxies drop an idle upstream connection, so that the proxy closes it first.
+ */
 const keepAliveMs = 75_000;
 const maxHeaderBytes = 16 * 1024;
 
@@ -130,7 +132,8 @@ export async function createHttpServer(
         upgrade: (request, socket, head) => takeHandshake(fastify, request, socket, head),
       }),
     forceCloseConnections: "idle",
-    // A request that came over a kept connection while we drain is served; readiness has told the others.
+    // A request on a kept connection is still served while the server drains; `/readyz` has already redirected other
+    // clients.
     return503OnClosing: false,
     routerOptions: { maxParamLength: 512, ignoreTrailingSlash: true },
     genReqId: (request) => requestIdOf(request.headers["x-request-id"]),
@@ -174,7 +177,8 @@ export async function createHttpServer(
   return {
     fastify,
     async listen(address) {
-      // Node knows descriptors, Fastify's types do not; and with a name for a host it would bind its other address too.
+      // Node accepts descriptors, but Fastify's types do not. With a host name, Fastify would also bind its other
+      // address.
       const socket = address.fd === undefined ? {} : { host: "127.0.0.1" };
       await fastify.listen({ ...address, ...socket });
       const bound = fastify.server.address();
@@ -185,7 +189,7 @@ export async function createHttpServer(
       draining.abort();
       keys.close();
       streams.close();
-      // They have no end to wait for.
+      // Sockets have no end to wait for.
       endAllSockets();
       const cut = setTimeout(() => {
         endAllStreams();
@@ -217,12 +221,12 @@ function makeServer(
       connectionsCheckingInterval: lateCheckMs,
       keepAliveTimeout: keepAliveMs,
       requestTimeout: 0,
-      // Node's own 400 has no body; ours is JSON.
+      // Node's 400 response has no body; ours has a JSON body.
       requireHostHeader: false,
       shouldUpgradeCallback: shouldUpgrade,
     },
   };
-  // A front's server tells of upgrades that are none of ours.
+  // The front's server passes on only upgrades for the APIs.
   return front?.createServer(apis) ?? http.createServer(apis.options, apis.handle).on("upgrade", upgrade);
 }
 
@@ -244,16 +248,18 @@ function refuseNameless(response: ServerResponse): void {
   response.end(JSON.stringify(body));
 }
 
-/** Not by the server's own `requestTimeout`, which would end a visitor's long upload to a site as well. */
+/** Node's `requestTimeout` would also end a visitor's long upload to a site. */
 function endLateBody(request: IncomingMessage): void {
   const { "content-length": length = "0", "transfer-encoding": encoding } = request.headers;
   if (encoding === undefined && Number(length) === 0) return;
-  const late = Object.assign(new Error("the body is late"), { code: "ERR_HTTP_REQUEST_TIMEOUT" });
+  const late = Object.assign(new Error("the body did not arrive in time"), {
+    code: "ERR_HTTP_REQUEST_TIMEOUT",
+  });
   const timer = setTimeout(() => answerBrokenRequest(late, request.socket), requestTimeoutMs);
   request.once("close", () => clearTimeout(timer));
 }
 
-/** A caller's own id is kept where it can stand in a log line; any other gets a new one. */
+/** Keeps a caller's own id if it is safe in a log line. Otherwise generates a new id. */
 function requestIdOf(header: string | string[] | undefined): string {
   return typeof header === "string" && /^[A-Za-z0-9._-]{1,128}$/.test(header) ? header : randomUUID();
 }
@@ -265,7 +271,10 @@ function partition(routes: readonly Route[]): [streams: Route[], json: Route[]] 
   ];
 }
 
-/** Request id on every answer; one log line and one observation per request. Never the query: it may hold a token. */
+/**
+ * Sends a request id on every response, and writes a log line and a metric per request. Never logs the query, because
+ * it may hold a token.
+ */
 function observe(fastify: FastifyInstance, log: App["log"], isDraining: () => boolean): void {
   const count = startMetrics();
   fastify.addHook("onRequest", (request, reply, done) => {
@@ -297,7 +306,7 @@ function observe(fastify: FastifyInstance, log: App["log"], isDraining: () => bo
 function renderErrors(fastify: FastifyInstance, log: App["log"]): void {
   fastify.setErrorHandler(async (error, request, reply) => {
     const { config, bodyLimit } = request.routeOptions;
-    // Only the request that failed knows which limit it ran into.
+    // Only the request that failed knows its limit.
     if (error instanceof Error) Object.assign(error, { limitBytes: bodyLimit });
     const rendered = renderError(config.api ?? apiOf(request.url), error, request.id);
     const hasGone = request.raw.destroyed && !request.raw.complete;
@@ -312,14 +321,14 @@ function renderErrors(fastify: FastifyInstance, log: App["log"]): void {
   });
 }
 
-/** More than any route takes, and still nothing to send for naught. */
+/** Above any route's limit, and still a bound on useless traffic. */
 const hearOutMaxBytes = 256 * 1024 ** 2;
 /** The same bound for a route with a small limit, as a multiple of that limit. */
 const hearOutTimesLimit = 64;
 
 /**
- * Fastify closes the connection under a body that is too large: its sender, still writing, would see a broken pipe
- * and never the refusal. On a connection that lives on Node reads and drops what is left of the body.
+ * Reads and drops the rest of a body that is too large. Fastify would close the connection, and a client that is still
+ * writing would see a broken pipe instead of the error. On a kept connection, Node reads and drops the rest.
  */
 function hearOut(request: FastifyRequest, reply: FastifyReply, limitBytes: number): void {
   const most = Math.min(hearOutMaxBytes, hearOutTimesLimit * limitBytes);
@@ -334,7 +343,9 @@ function sendError(reply: FastifyReply, { status, headers, body }: RenderedError
     .send(JSON.stringify(body));
 }
 
-/** 404 in the address's own API; 405 where another method would do. Patterns are tried here alone, never on a hit. */
+/**
+ * Responds with 404 in the path's own API, or 405 if another method exists. Patterns are tried only for unknown paths.
+ */
 function answerUnknown(fastify: FastifyInstance, routes: readonly Route[]): void {
   const known = routes.map(({ method, path }) => ({
     method,
@@ -388,7 +399,7 @@ function serveHealth(
   });
 }
 
-/** Whether the request comes from this host, and not through a proxy on it. */
+/** True if the request comes from this host, and not through a proxy on it. */
 function isLocal({ ip, headers }: FastifyRequest): boolean {
   const isForwarded = headers["x-forwarded-for"] !== undefined || headers.forwarded !== undefined;
   return !isForwarded && (ip === "127.0.0.1" || ip === "::1" || ip === "::ffff:127.0.0.1");
@@ -400,26 +411,26 @@ async function requireOperator(services: RouteServices, request: FastifyRequest)
   if (!actor.isOperator || actor.scopes !== null) throw unauthenticated();
 }
 
-/** What is not HTTP, or too much of it, gets an answer in our shape and its connection closed. */
+/** Responds in our format to malformed or oversized HTTP, and closes the connection. */
 function answerBrokenRequest(error: NodeJS.ErrnoException, socket: Socket): void {
   if (error.code === "ECONNRESET" || socket.destroyed || !socket.writable) return void socket.destroy();
   const answers: Record<string, [string, string, string]> = {
     HPE_HEADER_OVERFLOW: [
       "431 Request Header Fields Too Large",
       "headers_too_large",
-      "The request's headers are too large.",
+      "The request's headers are too large; send smaller headers.",
     ],
     ERR_HTTP_REQUEST_TIMEOUT: [
       "408 Request Timeout",
       "request_timeout",
-      "The request took too long to arrive.",
+      "The request took too long to arrive; send it again.",
     ],
   };
   const [status, code, detail] = answers[error.code ?? ""] ?? [
     "400 Bad Request",
     // The code of invalid input, because a request that cannot be parsed belongs to no operation.
     "invalid_request",
-    "This is not a valid HTTP request.",
+    "This is not a valid HTTP request; send HTTP/1.1.",
   ];
   const body = JSON.stringify({ detail, message: detail, code });
   socket.end(

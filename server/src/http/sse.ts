@@ -1,6 +1,6 @@
 /**
- * Server-sent events: takes over the reply, writes frames no faster than the reader reads, pings so that proxies keep
- * the connection, and tells the handler by `signal` when the reader has gone or the server is about to stop.
+ * Server-sent events. Takes over the reply, and writes frames no faster than the client reads. Pings keep the
+ * connection open through proxies. `signal` aborts when the client disconnects or the server shuts down.
  */
 import { once } from "node:events";
 import type { FastifyReply, FastifyRequest } from "fastify";
@@ -15,16 +15,18 @@ export interface ServerSentEvent {
 }
 
 export interface EventStream {
-  /** Resolves once the frame is handed to the kernel or buffered within bounds; a no-op after the reader went. */
+  /**
+   * Resolves when the kernel has the frame or a bounded buffer holds it. Does nothing after the client disconnected.
+   */
   send(event: ServerSentEvent): Promise<void>;
-  /** Aborted when the reader goes or the server ends its streams. */
+  /** Aborts when the client disconnects or the server ends its streams. */
   readonly signal: AbortSignal;
-  /** The id after which a reader who comes back wants to go on. */
+  /** The event id after which a reconnected client continues. */
   readonly lastEventId: string | null;
   close(): void;
 }
 
-/** Streams that are open now; the server ends them when its grace at shutdown is over. */
+/** Open streams. The server ends them after the grace period of its shutdown. */
 const open = new Set<AbortController>();
 
 export function endAllStreams(): void {
@@ -34,7 +36,7 @@ export function endAllStreams(): void {
 function formatEvent({ data, event, id }: ServerSentEvent): string {
   const text = typeof data === "string" ? data : JSON.stringify(data);
   const head = `${id === undefined ? "" : `id: ${id}\n`}${event === undefined ? "" : `event: ${event}\n`}`;
-  // A line break inside the data would end the field: every line gets its own `data:`.
+  // A line break inside the data would end the field, so each line gets its own `data:`.
   return `${head}${text
     .split(/\r\n|\r|\n/)
     .map((line) => `data: ${line}`)
@@ -57,7 +59,7 @@ export function openEventStream(
     ...(reply.getHeaders() as Record<string, string>),
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-store, no-transform",
-    // nginx buffers answers unless told otherwise, which turns a stream into one late lump.
+    // nginx buffers responses by default, which delays all events to the end.
     "x-accel-buffering": "no",
   });
   endWithSlowReader(raw, { mayBeSilent: true, windowMs: options.slowWindowMs });
@@ -65,13 +67,13 @@ export function openEventStream(
     if (!raw.writableNeedDrain) raw.write(": ping\n\n");
   }, pingEveryMs);
   const credential = credentialOf(request.headers);
-  const end = (): void => controller.abort(new Error("the credential is not valid any more"));
+  const end = (): void => controller.abort(new Error("the credential is no longer valid"));
   const unwatch = credential && request.server.streams.add({ actor: request.actor, credential, end });
   const finish = (): void => {
     clearInterval(ping);
     unwatch?.();
     open.delete(controller);
-    controller.abort(new Error("the reader has gone"));
+    controller.abort(new Error("the client disconnected"));
   };
   raw.once("close", finish);
   raw.on("error", finish);

@@ -1,4 +1,4 @@
-/** Names that other products use for our fields, too far apart for an edit distance. */
+/** Other products' names for our fields, which an edit distance would not match. */
 const synonyms: Readonly<Record<string, readonly string[]>> = {
   agent_id: ["agent"],
   branch: ["production_branch", "git_branch"],
@@ -37,7 +37,7 @@ const synonyms: Readonly<Record<string, readonly string[]>> = {
   workdir: ["cwd"],
 };
 
-/** The first name in `known` with the same meaning as `word`. */
+/** Returns the first name in `known` with the same meaning as `word`. */
 export function synonymIn(word: string, known: readonly string[]): string | undefined {
   // `Object.hasOwn`, because a request may use `constructor` as a field.
   const names = Object.hasOwn(synonyms, word) ? synonyms[word]! : [];

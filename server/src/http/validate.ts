@@ -1,7 +1,7 @@
 /**
- * Parsing at the door: path, query and body against a route's schemas, all faults at once. After this a handler
- * trusts its types. Strings of the query become numbers, booleans, lists and `name[key]=value` objects as the schema
- * asks; a body is taken as it is, without coercion.
+ * Validates path, query and body against a route's schemas, and reports all faults at once. Handlers can trust the
+ * types of their input. Query strings are converted to the schema's numbers, booleans, lists and `name[key]=value`
+ * objects. A body is not converted.
  */
 import { z } from "zod";
 import type { Route } from "./define-route.ts";
@@ -19,7 +19,7 @@ import { definitionOf, isInteger, isRecordOfValues, misfits, shapeOf, unwrap } f
 export interface RawInput {
   params: unknown;
   query: unknown;
-  /** Undefined where none was sent. */
+  /** Undefined if no body was sent. */
   body: unknown;
 }
 
@@ -32,7 +32,7 @@ export interface ParsedInput {
 const noFields = z.object({});
 const noBody = z.object({}).optional();
 
-/** Prepares a route's validation once; the function throws `InvalidInput`. */
+/** Compiles a route's validation once. The function throws `InvalidInput`. */
 export function compileValidation(route: Route): (raw: RawInput) => ParsedInput {
   const names = [...route.path.matchAll(/\{(\w+)\}/g)].map((match) => match[1]!);
   const params = route.params ?? z.object(Object.fromEntries(names.map((name) => [name, z.string()])));
@@ -59,7 +59,7 @@ function without(body: unknown, names: ReadonlySet<string>): unknown {
 }
 
 function check(place: Place, schema: z.ZodType, value: unknown, problems: Problem[]): unknown {
-  // A query value that could not be coerced has its own problem already; Zod's on the same path would say it twice.
+  // A query value that could not be converted has its own problem already, so Zod's issue at the same path is skipped.
   const told = new Set(
     problems.filter((problem) => problem.place === place).map((problem) => problem.path.join(".")),
   );
@@ -85,7 +85,7 @@ function check(place: Place, schema: z.ZodType, value: unknown, problems: Proble
   return undefined;
 }
 
-/** A NUL in a path or query reaches neither PostgreSQL nor a file system; it is refused before either sees it. */
+/** Neither PostgreSQL nor a file system accepts NUL in a path or query, so it is refused first. */
 function unusableStrings(place: Place, value: unknown): Problem[] {
   if (place === "body" || !isRecordOfValues(value)) return [];
   return Object.entries(value)
@@ -99,7 +99,7 @@ function unusableStrings(place: Place, value: unknown): Problem[] {
     }));
 }
 
-/** Words FastAPI takes for a boolean in a query. */
+/** Query values that FastAPI accepts as booleans. */
 const booleans: Record<string, boolean> = {
   true: true,
   "1": true,
@@ -111,7 +111,10 @@ const booleans: Record<string, boolean> = {
   off: false,
 };
 
-/** Strings → what the schema's fields want. What cannot be turned stays a string, and Zod says what is wrong with it. */
+/**
+ * Converts query strings to the types of the schema's fields. A value that cannot be converted stays a string, and Zod
+ * reports it.
+ */
 function coerceQuery(
   schema: z.ZodType,
   raw: Readonly<Record<string, string | string[]>>,
@@ -130,7 +133,7 @@ function coerceQuery(
     }
     const kind = definitionOf(unwrap(field)).type;
     if (deep && (kind === "record" || kind === "object")) {
-      // Own property even for `__proto__`: defineProperty never walks into a prototype.
+      // `defineProperty` creates an own property even for `__proto__`, and never walks into a prototype.
       const group = (out[key] ??= {});
       // For `metadata=x&metadata[k]=v` the text stays, and the schema refuses it.
       if (isRecordOfValues(group))
@@ -150,8 +153,8 @@ function coerceQuery(
         place: "query",
         path: [name],
         type: "value_error",
-        message: "Value error, given more than once",
-        plain: "was given more than once",
+        message: "Value error, was given more than once",
+        plain: "was given more than once; give it once",
       });
       out[name] = coerceOne(field, value[0] ?? "");
     } else {

@@ -1,4 +1,4 @@
-/** Sockets on their own: one made-up route, a real server and real clients. */
+/** Tests WebSockets alone: a test route, a real server and real clients. */
 import { once } from "node:events";
 import { afterAll, beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import { WebSocket } from "ws";
@@ -29,7 +29,7 @@ const actors: Record<string, Actor> = {
   console: { ...actor, scopes: null, tokenId: null },
 };
 
-/** What the server's end does with each socket; a test puts its own here. */
+/** The server's work with each socket, which each test sets. */
 let serve: (socket: Socket) => Promise<void>;
 let http: HttpServer;
 let address: string;
@@ -101,7 +101,7 @@ const echo = async (socket: Socket): Promise<void> => {
     await socket.send(typeof message === "string" ? { text: message } : message);
 };
 
-test("bytes and texts go both ways", async () => {
+test("sends bytes and texts in both directions", async () => {
   serve = echo;
   const { socket, first } = await opened("?times=3");
   expect(first).toBe('{"times":3}');
@@ -112,7 +112,7 @@ test("bytes and texts go both ways", async () => {
   expect([String(text), isBinary]).toEqual(['{"text":"grüße"}', false]);
 });
 
-test("a handshake is refused with an ordinary answer, by the socket's own scope, query and things", async () => {
+test("refuses a handshake with an ordinary response, by the socket's own scope, query and checks", async () => {
   expect(await refused("", {})).toBe("401 unauthenticated");
   expect(await refused("", bearer("nobody"))).toBe("401 unauthenticated");
   expect(await refused("", bearer("reader"))).toBe("403 missing_scope");
@@ -122,19 +122,19 @@ test("a handshake is refused with an ordinary answer, by the socket's own scope,
   expect(await refused("", { ...bearer("writer"), protocolVersion: 8 })).toBe("400 bad_handshake");
 });
 
-test("without a handshake the same address is an ordinary route", async () => {
+test("serves an ordinary route at the same address without a handshake", async () => {
   const answer = await fetch(`http://${address}`, bearer("reader"));
   expect(await answer.json()).toEqual({ plain: true });
 });
 
-test("a browser's token is a subprotocol, and is not said back", async () => {
+test("accepts a browser's token as a subprotocol, and does not send it back", async () => {
   serve = echo;
   const { socket } = await opened("", ["kontor", "kontor.bearer.writer"], {});
   expect(socket.protocol).toBe("kontor");
   expect(await refused("", {}, ["kontor", "kontor.bearer.nobody"])).toBe("401 unauthenticated");
 });
 
-test("a session's cookie opens a socket from its own origin alone", async () => {
+test("opens a socket with a session cookie from its own origin only", async () => {
   serve = echo;
   const cookie = "kontor_session=console";
   const host = address.split("/")[0]!;
@@ -143,7 +143,7 @@ test("a session's cookie opens a socket from its own origin alone", async () => 
   expect(await refused("", foreign)).toBe("403 origin_refused");
 });
 
-test("a peer who does not read holds up who sends to it", async () => {
+test("slows down `send` when the peer does not read", async () => {
   let sent = 0;
   serve = async (socket) => {
     for (; !socket.signal.aborted; sent += 1) await socket.send(Buffer.alloc(64 * 1024));
@@ -157,7 +157,7 @@ test("a peer who does not read holds up who sends to it", async () => {
   await expect.poll(() => sent, { timeout: 20_000 }).toBeGreaterThan(before + 100);
 });
 
-test("a peer whose messages nobody takes is not read, and none of them is lost", async () => {
+test("stops reading when the handler takes no messages, and loses none", async () => {
   const gate = Promise.withResolvers<void>();
   const lengths: number[] = [];
   serve = async (socket) => {
@@ -171,7 +171,7 @@ test("a peer whose messages nobody takes is not read, and none of them is lost",
   await expect.poll(() => lengths.length, { timeout: 20_000 }).toBe(200);
 });
 
-test("what was sent before a close is taken", async () => {
+test("delivers messages that were sent before a close", async () => {
   const texts: unknown[] = [];
   serve = async (socket) => {
     for await (const message of socket.messages) texts.push(message);
@@ -183,7 +183,7 @@ test("what was sent before a close is taken", async () => {
   await expect.poll(() => texts).toEqual(["a", "b", "c", "end"]);
 });
 
-test("a message past the limit ends its socket, and no other", async () => {
+test("ends only the socket whose message exceeds the limit", async () => {
   serve = echo;
   const [{ socket }, other] = [await opened(), await opened()];
   socket.send(Buffer.alloc(256 * 1024 + 1));
@@ -192,7 +192,7 @@ test("a message past the limit ends its socket, and no other", async () => {
   await once(other.socket, "message");
 });
 
-test("a fault of ours ends the socket, not the server", async () => {
+test("ends the socket, not the server, after a server fault", async () => {
   serve = async () => {
     throw new Error("a fault");
   };
@@ -200,7 +200,7 @@ test("a fault of ours ends the socket, not the server", async () => {
   expect((await once(socket, "close"))[0]).toBe(1011);
 });
 
-test("a socket whose credential is revoked is closed at the next look", async () => {
+test("closes a socket at the next check after its credential was revoked", async () => {
   vi.useFakeTimers({ toFake: ["setInterval"] });
   onTestFinished(() => void vi.useRealTimers());
   serve = echo;
@@ -214,7 +214,7 @@ test("a socket whose credential is revoked is closed at the next look", async ()
   expect((await once(socket, "close"))[0]).toBe(1008);
 });
 
-test("a peer that shows no sign of life is let go of", async () => {
+test("closes a socket whose peer shows no sign of life", async () => {
   vi.useFakeTimers({ toFake: ["setInterval"] });
   onTestFinished(() => void vi.useRealTimers());
   const gone = Promise.withResolvers<void>();
@@ -232,7 +232,7 @@ test("a peer that shows no sign of life is let go of", async () => {
   await gone.promise;
 });
 
-test("a server that ends says so to every socket, and waits for none", async () => {
+test("notifies every socket when the server shuts down, and waits for none", async () => {
   serve = echo;
   const { socket } = await opened();
   const closed = once(socket, "close");

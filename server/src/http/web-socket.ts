@@ -1,10 +1,10 @@
 /**
- * WebSockets. A handshake goes the way of every request: known, counted, parsed, and refused with an ordinary answer;
- * only then is it a socket. A browser cannot set `Authorization` here, so a token may also come as the subprotocol
- * `kontor.bearer.<token>` beside the one that is spoken: a header as well, never a part of an address.
+ * WebSockets. A handshake passes the steps of every request: it is authenticated, counted and parsed, and may get an
+ * ordinary error response; only then does the socket open. A browser cannot set `Authorization` here, so a token may
+ * also come as the subprotocol `kontor.bearer.<token>` beside the protocol itself: in a header, never in an address.
  *
- * An open socket is slowed, not buffered: a peer who reads slowly holds up `send`, and one whose messages nobody takes
- * is not read. Every half minute the peer must have shown a sign of life.
+ * An open socket applies backpressure instead of buffering. A peer that reads slowly delays `send`. A peer whose
+ * messages the handler does not take is not read. The peer must show a sign of life every 30 seconds.
  */
 import { ServerResponse, type IncomingMessage } from "node:http";
 import type { Socket as NetSocket } from "node:net";
@@ -15,27 +15,30 @@ import { credentialOf } from "./credential.ts";
 import { type Route, subprotocol } from "./define-route.ts";
 import { badHandshake } from "./errors.ts";
 
-/** What a room holds of a socket. */
+/** A room's view of a socket. */
 export interface Socket {
-  /** Aborted when the peer has gone, or is to go. */
+  /** Aborts when the peer disconnects or must be disconnected. */
   readonly signal: AbortSignal;
-  /** Text as strings, binary as buffers; ends with the socket. For one reader. */
+  /** Yields texts as strings and binary messages as buffers, and ends with the socket. Supports a single reader. */
   readonly messages: AsyncIterable<Buffer | string>;
-  /** A buffer as it is, anything else as JSON. Resolves when it is with the kernel, or the peer has gone. */
+  /**
+   * Sends a buffer unchanged, and any other value as JSON. Resolves when the kernel has the message, or the peer has
+   * disconnected.
+   */
   send(message: Buffer | object): Promise<void>;
   close(code: number, reason?: string): void;
 }
 
 const bearerPrefix = "kontor.bearer.";
-/** A pasted text; larger files have a way of their own. */
+/** Enough for a pasted text. Larger files have their own operation. */
 const maxMessageBytes = 256 * 1024;
-/** Messages that wait to be taken, before the peer is not read any more. */
+/** Size of the unread messages above which the peer is no longer read. */
 const maxWaitingBytes = 64 * 1024;
 const lookEveryMs = 30_000;
-/** A peer that does not answer a close gets no more time than this. */
+/** Deadline for the peer's response to a close. */
 const closeWithinMs = 1_000;
 
-/** RFC 6455 section 7.4: the server is going away; whoever comes back finds another. */
+/** The server is going away (RFC 6455, 7.4). A client that reconnects finds another server. */
 const serverEnds = 1001;
 const rightsChanged = 1008;
 
@@ -43,14 +46,14 @@ const acceptor = new WebSocketServer({
   noServer: true,
   maxPayload: maxMessageBytes,
   perMessageDeflate: false,
-  // The token's own is never said back.
+  // The subprotocol with the token is never sent back.
   handleProtocols: (offered) => (offered.has(subprotocol) ? subprotocol : false),
 });
 
 const handshakes = new WeakMap<IncomingMessage, { socket: NetSocket; head: Buffer }>();
 const open = new Set<OpenSocket>();
 
-/** For Node: which requests become sockets. Any other `Upgrade` is answered as if it were not there. */
+/** Tells Node which requests become sockets. Other requests with `Upgrade` are served as if the header were missing. */
 export function upgradeFilter(routes: readonly Route[]): (request: IncomingMessage) => boolean {
   const patterns = routes
     .filter(({ socket }) => socket !== undefined)
@@ -61,7 +64,7 @@ export function upgradeFilter(routes: readonly Route[]): (request: IncomingMessa
   };
 }
 
-/** Hands a handshake to the routes, as a request whose answer goes to its socket. */
+/** Passes a handshake to the routes, as a request whose response goes to its socket. */
 export function takeHandshake(
   fastify: FastifyInstance,
   request: IncomingMessage,
@@ -73,14 +76,14 @@ export function takeHandshake(
   const response = new ServerResponse(request);
   response.assignSocket(socket);
   response.shouldKeepAlive = false;
-  // Whoever answers without accepting has refused.
+  // A finished response means that the handshake was refused.
   response.once("finish", () => socket.destroySoon());
   liftToken(request);
   handshakes.set(request, { socket, head });
   fastify.routing(request, response);
 }
 
-/** From here on the token is where a token always is. */
+/** Moves the token to the `Authorization` header. */
 function liftToken({ headers }: IncomingMessage): void {
   const offered = headers["sec-websocket-protocol"]?.split(",").map((name) => name.trim()) ?? [];
   const bearer = offered.find((name) => name.startsWith(bearerPrefix));
@@ -91,7 +94,7 @@ export function isHandshake(request: FastifyRequest): boolean {
   return handshakes.has(request.raw);
 }
 
-/** What the library would refuse by itself, after the work was done. */
+/** Checks the handshake before the work starts. The library would refuse it only afterwards. */
 export function checkHandshake({ headers }: FastifyRequest): void {
   const key = headers["sec-websocket-key"];
   if (headers["sec-websocket-version"] !== "13" || !/^[+/0-9A-Za-z]{22}==$/.test(String(key)))
@@ -105,7 +108,7 @@ export async function serveSocket(
   serve: (socket: Socket) => Promise<void>,
 ): Promise<void> {
   const handshake = handshakes.get(request.raw);
-  if (!handshake) throw new Error("only a handshake becomes a socket");
+  if (!handshake) throw new Error("only a WebSocket handshake opens a socket");
   const { socket, head } = handshake;
   request.server.streams.claim(request, request.actor);
   reply.hijack();
@@ -113,7 +116,7 @@ export async function serveSocket(
   acceptor.handleUpgrade(request.raw, socket, head, (accepted) => {
     const opened = new OpenSocket(accepted);
     const credential = credentialOf(request.headers);
-    const end = (): void => opened.close(rightsChanged, "the credential is not valid any more");
+    const end = (): void => opened.close(rightsChanged, "the credential is no longer valid");
     if (credential) {
       const unwatch = request.server.streams.add({ actor: request.actor, credential, isWrite: true, end });
       accepted.once("close", unwatch);
@@ -123,7 +126,7 @@ export async function serveSocket(
 }
 
 export function endAllSockets(): void {
-  for (const socket of open) socket.close(serverEnds, "the server ends");
+  for (const socket of open) socket.close(serverEnds, "the server shuts down");
 }
 
 class OpenSocket implements Socket {
@@ -142,7 +145,7 @@ class OpenSocket implements Socket {
     const looking = setInterval(() => this.#look(), lookEveryMs);
     ws.on("message", (data: Buffer, isBinary) => this.#keep(isBinary ? data : data.toString("utf8")));
     ws.on("pong", () => (this.#isAlive = true));
-    // `close` follows.
+    // A `close` event follows.
     ws.on("error", () => {});
     ws.once("close", () => {
       clearInterval(looking);
@@ -156,11 +159,11 @@ class OpenSocket implements Socket {
   }
 
   async send(message: Buffer | object): Promise<void> {
-    // Said at once: a sender in a loop would not let its `close` event come.
+    // Ends the socket at once, because a sender in a loop would not let the `close` event arrive.
     if (this.#ws.readyState !== WebSocket.OPEN) return this.#end();
     const data = Buffer.isBuffer(message) ? message : JSON.stringify(message);
     await new Promise<unknown>((resolve) => this.#ws.send(data, resolve));
-    // A peer that takes bytes lives, though its answer to a ping may be long in coming.
+    // A peer that accepts bytes is alive, even if its pong is late.
     this.#isAlive = true;
   }
 
@@ -178,7 +181,7 @@ class OpenSocket implements Socket {
   }
 
   #look(): void {
-    // One that we do not read cannot answer.
+    // A paused peer cannot respond.
     if (!this.#isAlive && !this.#ws.isPaused) return this.#ws.terminate();
     this.#isAlive = false;
     this.#ws.ping();

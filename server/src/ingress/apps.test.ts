@@ -13,7 +13,7 @@ const shop = `shop.${domain}`;
 const other = `other.${domain}`;
 const custom = "www.customer.test";
 
-/** Machines and what listens in them. */
+/** Machines, each with the server that listens in it. */
 let machines: Map<string, http.Server>;
 let sockets: Set<Socket>;
 let routes: Map<string, AppRoute>;
@@ -21,7 +21,7 @@ let observed: { environment: string; status: number; ms: number }[];
 let wakes: number;
 let wake: (environment: string) => Promise<void>;
 let dialled: string[];
-/** Before a connection is made. */
+/** Runs before each connection to a machine. */
 let onDial: (machine: string) => void;
 let upstreams: Upstreams;
 let sites: AppSites;
@@ -113,7 +113,7 @@ function without(host: string, state: "asleep" | "down", port: number | null = 8
   routes.set(host, { environmentId: `env of ${host}`, state, machine: null, port });
 }
 
-/** Ends like a machine that is removed. */
+/** Closes the server as if the machine were removed. */
 function remove(id: string): void {
   machines.get(id)?.close();
   machines.get(id)?.closeAllConnections();
@@ -145,7 +145,7 @@ async function get(path?: string, options?: Parameters<typeof ask>[1]) {
   return { status: incoming.statusCode, headers: incoming.headers, body };
 }
 
-/** An upgrade, and a socket on which both sides say everything back. */
+/** Opens a WebSocket through which each side echoes the other's bytes. */
 async function webSocket(host: string): Promise<Socket> {
   const socket = net.connect((server.address() as AddressInfo).port, "127.0.0.1");
   socket.on("error", () => {});
@@ -188,7 +188,7 @@ describe("traffic", () => {
 });
 
 describe("names", () => {
-  test("an app is served by its name; a name of ours that is none is nothing, and never the APIs'", async () => {
+  test("serves an app by its name, and 404 instead of the APIs for an unknown name below our domain", async () => {
     expect((await get("/", { host: `${shop.toUpperCase()}:8443` })).body).toBe("one");
     for (const host of [`nobody.${domain}`, `a.${shop}`]) {
       const { status, headers } = await get("/", { host });
@@ -197,7 +197,7 @@ describe("names", () => {
     expect((await get("/", { host: domain })).body).toBe("the APIs");
   });
 
-  test("a custom name stands for the generated one, and says HTTPS alone only to who came by it", async () => {
+  test("serves a custom name like the generated one, and sends HSTS only for the custom name", async () => {
     expect((await get("/", { host: custom })).body).toBe("one");
     expect((await get("/", { host: custom })).headers["strict-transport-security"]).toBeUndefined();
     proxies.addAddress("127.0.0.1");
@@ -208,7 +208,7 @@ describe("names", () => {
     expect((await get("/", { headers: bySafe })).headers["strict-transport-security"]).toBeUndefined();
   });
 
-  test("a certificate is asked for only where an app is", async () => {
+  test("requests a certificate only for names of apps", async () => {
     expect(await ingress.isServed(custom)).toBe(true);
     expect(await ingress.isServed(shop)).toBe(true);
     routes.delete(shop);
@@ -217,8 +217,8 @@ describe("names", () => {
   });
 });
 
-describe("what passes", () => {
-  test("the request has one id: the visitor's own or a new one, for the app, in the answer and on pages of ours", async () => {
+describe("requests and responses", () => {
+  test("sends one request id, the visitor's own or a new one, to the app, in the response and on error pages", async () => {
     const seen: (string | string[] | undefined)[] = [];
     await machine("m1", (request, response) => {
       seen.push(request.headers["x-request-id"]);
@@ -235,7 +235,7 @@ describe("what passes", () => {
     expect(page.headers["x-request-id"]).toBe("page");
   });
 
-  test("a header that is too big, and one that does not come, end the connection and reach no app", async () => {
+  test("ends the connection for oversized or unfinished headers, without a request to the app", async () => {
     const port = (server.address() as AddressInfo).port;
     const says = async (text: string) => {
       const socket = net.connect(port, "127.0.0.1");
@@ -252,7 +252,7 @@ describe("what passes", () => {
     expect(dialled).toEqual([]);
   });
 
-  test("a body that says it is too large is refused before the app hears of it", async () => {
+  test("refuses a body with an oversized Content-Length before the app gets the request", async () => {
     const { status, headers } = await get("/", {
       method: "POST",
       headers: { "content-length": String(1024 ** 3 + 1) },
@@ -262,8 +262,8 @@ describe("what passes", () => {
   });
 });
 
-describe("which machine", () => {
-  test("a switch under load, with the old one gone once it is drained, loses nothing", async () => {
+describe("choice of the machine", () => {
+  test("loses no request during a switch under load that removes the old machine after its drain", async () => {
     const name = (id: string): RequestListener => {
       return (request, response) => {
         request.resume();
@@ -299,7 +299,7 @@ describe("which machine", () => {
     agent.destroy();
   });
 
-  test("a machine that goes between the look and the connection is looked up again, also for a POST", async () => {
+  test("looks up the machine again when it disappears before the connection, also for a POST", async () => {
     await machine("m2", (request, response) => request.pipe(response));
     onDial = (id) => {
       if (id !== "m1") return;
@@ -310,7 +310,7 @@ describe("which machine", () => {
     expect(dialled).toEqual(["m1", "m2"]);
   });
 
-  test("one that stopped listening because another took its place costs nothing; one that is still meant does", async () => {
+  test("fails no request when a replaced machine stops listening, but reports a current machine that does not listen", async () => {
     live(shop, "m1", 1);
     onDial = () => live(shop, "m1", 8080);
     expect((await get()).body).toBe("one");
@@ -321,7 +321,7 @@ describe("which machine", () => {
     expect(JSON.parse(page.body)).toMatchObject({ detail: expect.stringContaining("The app runs") });
   });
 
-  test("a read whose machine dies under it goes to the one that took its place; a write is told", async () => {
+  test("repeats a read on the new machine when the old one dies, and reports the failure of a write", async () => {
     await machine("m2", (_request, response) => response.end("two"));
     await machine("m1", () => {
       live(shop, "m2");
@@ -336,7 +336,7 @@ describe("which machine", () => {
     expect((await get("/", { method: "POST", body: "b" })).status).toBe(502);
   });
 
-  test("a machine is drained when its last request, stream and WebSocket are over, or it is said that it is not", async () => {
+  test("drains a machine when its last request, stream and WebSocket have ended, or reports a timeout", async () => {
     let release: () => void = () => {};
     await machine("m1", (_request, response) => {
       response.write("begun");
@@ -353,7 +353,7 @@ describe("which machine", () => {
     expect(await sites.drained("m1", 0)).toBe(true);
   });
 
-  test("a WebSocket lives on while another app is switched, and while its own is", async () => {
+  test("keeps a WebSocket open while its own app or another app is switched", async () => {
     echoes(machines.get("m1")!);
     await machine("m2", (_request, response) => response.end("two"));
     const socket = await webSocket(shop);
@@ -371,8 +371,8 @@ describe("which machine", () => {
   });
 });
 
-describe("who does not run", () => {
-  test("fifty who ask for a sleeping app wait for the same waking and are answered", async () => {
+describe("apps that do not run", () => {
+  test("shares one wake-up among fifty requests for a sleeping app", async () => {
     without(shop, "asleep");
     let up: () => void = () => {};
     const waking = new Promise<void>((resolve) => {
@@ -391,7 +391,7 @@ describe("who does not run", () => {
     expect((await Promise.all(answers)).every(({ status }) => status === 200)).toBe(true);
   });
 
-  test("each reason has its status and its name, for people and for programs", async () => {
+  test("shows each reason with its status and code, to people and to programs", async () => {
     const said = async (accept = "*/*") => {
       const { status, headers, body } = await get("/", { headers: { accept } });
       return [status, headers["x-kontor-error"], body];
@@ -416,7 +416,7 @@ describe("who does not run", () => {
     expect(await said()).toEqual([503, "unavailable", expect.any(String)]);
   });
 
-  test("too many at once are told so, and another app's visitors are not", async () => {
+  test("refuses requests above an app's limit, without an effect on other apps", async () => {
     await machine("m1", () => {});
     await machine("m2", (_request, response) => response.end("two"));
     live(other, "m2");
@@ -429,8 +429,8 @@ describe("who does not run", () => {
   });
 });
 
-describe("what is seen", () => {
-  test("each visitor once, by what was answered; pages of ours and who left are no exception", async () => {
+describe("observed requests", () => {
+  test("observes each request once by its status, error pages and disconnected visitors included", async () => {
     let isAsked = false;
     await machine("m1", (request, response) => {
       isAsked = request.url === "/never";
@@ -466,8 +466,8 @@ test("shows that the last deployment failed, on a page that reloads", async () =
   expect(none.body).toContain('http-equiv="refresh"');
 });
 
-describe("a visit of our own", () => {
-  test("proves that the name leads to that machine; the app neither sees it nor can pretend it", async () => {
+describe("probe visits", () => {
+  test("proves which machine a name leads to, hidden from the app and not forgeable by it", async () => {
     let seen: IncomingMessage | undefined;
     await machine("m1", (request, response) => {
       seen = request;
@@ -484,9 +484,9 @@ describe("a visit of our own", () => {
     expect(seen?.headers["x-kontor-visit"]).toBeUndefined();
   });
 
-  test("says why where nobody answers, wakes nobody and waits no longer than it is told to", async () => {
+  test("reports why no machine responds, wakes no app and waits no longer than its limit", async () => {
     without(shop, "asleep");
-    await expect(ingress.visit(shop, "/", { machine: "m1" })).rejects.toThrow(/answered 503: asleep/);
+    await expect(ingress.visit(shop, "/", { machine: "m1" })).rejects.toThrow(/status 503: asleep/);
     expect(wakes).toBe(0);
     await machine("m1", () => {});
     live(shop, "m1");
@@ -497,13 +497,13 @@ describe("a visit of our own", () => {
     await expect(visit).rejects.toThrow("cancelled");
   });
 
-  test("waits past its quiet time for a slow response while the machine works", async () => {
+  test("waits longer than the quiet time for a slow response while the machine works", async () => {
     const answer = Promise.withResolvers<void>();
     await machine("m1", (_request, response) => void answer.promise.then(() => response.end("slow")));
     let looks = 0;
     const hasProgressed = async () => {
       looks += 1;
-      // The quiet time alone would have ended before the fourth poll.
+      // The quiet time alone would end before the fourth poll.
       if (looks === 4) answer.resolve();
       return true;
     };
@@ -511,7 +511,7 @@ describe("a visit of our own", () => {
     expect(await ingress.visit(shop, "/", slow)).toEqual({ status: 200 });
   });
 
-  test("retries until the app is known to listen, and ends with the app", async () => {
+  test("retries until the app listens, and ends when the app ends", async () => {
     await machine("m1", (_request, response) => response.end("here"));
     without(shop, "down");
     let looks = 0;
@@ -528,7 +528,7 @@ describe("a visit of our own", () => {
       ingress.visit(shop, "/", { machine: "m1", quietMs: 100, hasProgressed: ended }),
     ).rejects.toThrow("the app ended with exit code 3");
     await expect(ingress.visit(shop, "/", { machine: "m1", quietMs: 100 })).rejects.toThrow(
-      /failed: answered 503: crashed/,
+      /failed: status 503: crashed/,
     );
   });
 });

@@ -1,10 +1,10 @@
 /**
- * Apps as sites: `<slug>.<domain>`, `<slug>--<environment>.<domain>`, and the custom names that were verified. Which
- * machine serves a name is asked anew for each request, of memory and at once: a switch to another one holds from the
- * next request on, and the one before knows when the last of its own is over (`drained`).
+ * Apps as sites: `<slug>.<domain>`, `<slug>--<environment>.<domain>`, and verified custom names. The machine that
+ * serves a name is looked up in memory for each request. A switch applies from the next request on, and `drained`
+ * resolves when the old machine's last request is over.
  *
- * A request to an app that sleeps waits for it to wake, with its body unread; one whose machine went between the look
- * and the connection is looked up again. So a deployment, a sleep or a restart costs a visitor time, never an answer.
+ * A request to a sleeping app waits for it to wake, with its body unread. A request whose machine disappears before the
+ * connection is looked up again. So a deployment, a sleep or a restart delays a visitor, but fails no request.
  */
 import type { IncomingMessage } from "node:http";
 import { Bounds } from "./bounds.ts";
@@ -18,14 +18,14 @@ import type { Site } from "./sites.ts";
 import type { Traffic } from "./traffic.ts";
 import type { Upstreams } from "./upstreams.ts";
 
-/** Where an environment is served at this moment. */
+/** The machine that serves an environment now. */
 export interface AppRoute {
   environmentId: string;
   /** `down`: not running, or never deployed. `suspended`: the account is suspended, so the app is frozen. */
   state: "live" | "asleep" | "down" | "suspended";
-  /** Null where it does not run. */
+  /** Null if the app does not run. */
   machine: string | null;
-  /** Null where nothing was ever deployed. */
+  /** Null before the first deployment. */
   port: number | null;
   /** True if nothing went live and the last deployment failed. */
   hasFailed?: boolean;
@@ -33,33 +33,38 @@ export interface AppRoute {
   traffic?: Traffic | null;
 }
 
-/** What is asked of whoever knows apps. */
+/** Functions that the ingress calls to find, wake and observe apps. */
 export interface Apps {
-  /** `host` is a generated one, in lower case and without port. From memory, at once. Undefined: there is no such app. */
+  /**
+   * `host` is a generated name, in lower case and without port. Reads memory only. Undefined if no app has the name.
+   */
   find(host: string): AppRoute | undefined;
-  /** It runs when this settles. Callers who come meanwhile share one waking. */
+  /** Resolves when the app runs. Concurrent callers share one wake-up. */
   wake(environmentId: string): Promise<void>;
-  /** A visitor was answered: `ms` after the request's head was here, by the head of the answer. */
+  /** Reports a response to a visitor. `ms` is the time from the request's headers to the response's headers. */
   observed(environmentId: string, seen: { method: string; path: string; status: number; ms: number }): void;
 }
 
-/** Custom names: each stands for a generated one. */
+/** Custom names, each an alias of a generated name. */
 export interface CustomHosts {
-  /** From memory, at once. */
+  /** Reads memory only. */
   generatedOf(host: string): string | undefined;
 }
 
-/** A machine may go, be put to sleep and be woken under one request; not for ever. */
+/** A machine may disappear, sleep and wake during one request. This bounds the attempts. */
 const attempts = 6;
-/** Between a look that found a machine that is gone and the next one: whoever knows hears of it a moment later. */
+/** Delay before a machine that disappeared is looked up again; the route table is updated within this time. */
 const againAfterMs = 50;
-/** How long a visitor waits for an app to wake. */
+/** Deadline for an app to wake while a visitor waits. */
 const wakeMs = 30_000;
-/** Of requests, streams and WebSockets under way. A machine's guest holds 1,024 connections, some of them not visitors'. */
+/**
+ * Limit of requests, streams and WebSockets in flight. A machine's guest holds 1,024 connections, some of them not of
+ * visitors.
+ */
 const maxPerApp = 900;
 const maxInAll = 8_000;
 const maxBodyBytes = 1024 ** 3;
-/** What is answered when a visitor left before there was an answer, as nginx counts it. */
+/** Status that is counted when a visitor disconnects before the response, as in nginx. */
 const leftStatus = 499;
 
 export class AppSites {
@@ -71,13 +76,13 @@ export class AppSites {
   readonly #wakeMs: number;
   readonly #inMachines = new Map<string, { underWay: number; empty: Set<() => void> }>();
 
-  /** `domain` without port. */
+  /** `domain` has no port. */
   constructor(options: {
     domain: string;
     apps: Apps;
     custom: CustomHosts;
     upstreams: Upstreams;
-    /** For tests. */
+    /** Set by tests only. */
     limits?: { perApp?: number; wakeMs?: number };
   }) {
     this.#domain = `.${options.domain}`;
@@ -93,7 +98,7 @@ export class AppSites {
     const generated = isCustom ? this.#custom.generatedOf(host) : host;
     if (generated === undefined) return undefined;
     const isThere = () => this.#apps.find(generated) !== undefined;
-    // A name of ours that is no app's may be another rule's.
+    // A name below our domain that is not an app's may belong to another rule.
     if (!isCustom && !isThere()) return undefined;
     const name = { host: generated, isCustom };
     return {
@@ -103,7 +108,7 @@ export class AppSites {
     };
   }
 
-  /** True once nothing is under way in the machine; false where something still is after that time. */
+  /** Resolves to true when the machine has no request in flight, or to false at the timeout. */
   async drained(machine: string, timeoutMs: number): Promise<boolean> {
     const load = this.#inMachines.get(machine);
     if (load === undefined) return true;
@@ -148,7 +153,7 @@ export class AppSites {
           },
           maxBodyBytes,
         }));
-        // He left before anything was answered.
+        // The visitor disconnected before a response.
         seen(leftStatus);
       } finally {
         this.#bounds.leave(environment);
@@ -181,7 +186,7 @@ export class AppSites {
       if (route.state === "suspended") {
         throw new Refused("suspended");
       } else if (route.state === "asleep") {
-        // Our own visit is to one that runs.
+        // A probe visit goes only to an app that runs.
         if (visit.visitor.isOurs) throw new Refused("asleep");
         await this.#wake(route.environmentId);
       } else if (port === null) {
@@ -200,7 +205,10 @@ export class AppSites {
     throw new Refused("unavailable");
   }
 
-  /** What one that was switched away from meanwhile does to a request is nobody's answer, where it may be sent again. */
+  /**
+   * Forwards the request to the machine. A failure of a machine that was switched away from is not final if the request
+   * may be sent again.
+   */
   async #pass(
     host: string,
     visit: Visit,
@@ -234,7 +242,7 @@ export class AppSites {
     }
   }
 
-  /** Counted from the look-up on: from there a switch knows that somebody is still on the way. */
+  /** Counts the work from the look-up on, so that a switch knows about requests that have no connection yet. */
   async #inMachine<T>(machine: string, work: () => Promise<T>): Promise<T> {
     let load = this.#inMachines.get(machine);
     if (load === undefined) this.#inMachines.set(machine, (load = { underWay: 0, empty: new Set() }));

@@ -1,4 +1,4 @@
-/** How much may be under way at once: for each name, so that one cannot take the others' share, and in all. */
+/** Limits concurrent requests: for each name, so that no name takes another's share, and in total. */
 export class Bounds {
   readonly #each: number;
   readonly #all: number;
@@ -10,7 +10,7 @@ export class Bounds {
     this.#all = bounds.all;
   }
 
-  /** False: there is too much already. True: one more, until `leave`. */
+  /** Returns false above a limit. Otherwise counts the request until `leave`. */
   enter(name: string): boolean {
     const underWay = this.#underWay.get(name) ?? 0;
     if (underWay >= this.#each || this.#inAll >= this.#all) return false;

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { isOwnCookie, isToken, readTokens, tokenCookie, withoutCredentials } from "./credentials.ts";
 
-test("the token is found in the header, the cookie and the query, and only the query loses it", () => {
+test("finds the token in the header, the cookie and the query, and removes it from the query", () => {
   const shown = readTokens("/a%20b?x=1&svc_preview_token=in%2Bquery&y=%32&&z", {
     "x-service-preview-token": "in header",
     cookie: "a=b; svc_preview_token=in-cookie; svc_preview_token=another",
@@ -18,11 +18,11 @@ test.each([
   ["/?a=svc_preview_token", "/?a=svc_preview_token"],
   ["/?%zz=%", "/?%zz=%"],
   ["/?svc_preview_token=a&svc_preview_token=b", "/"],
-])("%s reaches the guest as %s", (path, kept) => {
+])("rewrites the header %s to %s for the guest", (path, kept) => {
   expect(readTokens(path, {}).path).toBe(kept);
 });
 
-test("what is ours is taken out of a request's headers, and nothing else", () => {
+test("removes only Kontor's credentials from request headers", () => {
   expect(withoutCredentials("X-Service-Preview-Token", "t")).toBeUndefined();
   expect(withoutCredentials("Authorization", "Bearer svc_abc")).toBeUndefined();
   expect(withoutCredentials("authorization", "bearer  svc_abc")).toBeUndefined();
@@ -36,13 +36,13 @@ test("what is ours is taken out of a request's headers, and nothing else", () =>
   expect(withoutCredentials("Referer", "https://h/p?svc_preview_token=t&q=1")).toBe("https://h/p?q=1");
 });
 
-test("a guest cannot set a cookie of ours", () => {
+test("drops a guest's Set-Cookie for Kontor's own cookies", () => {
   expect(isOwnCookie("kontor_session=x; Path=/")).toBe(true);
   expect(isOwnCookie(" svc_preview_token ; Path=/")).toBe(true);
   expect(isOwnCookie("session=kontor_session")).toBe(false);
 });
 
-test("the cookie is for the page itself; in a frame of somebody else's page it is that page's own", () => {
+test("sets a cookie for the page itself, and a partitioned cookie inside another site's frame", () => {
   expect(tokenCookie("t", {}, false)).toBe("svc_preview_token=t; Path=/; HttpOnly; SameSite=Lax");
   expect(tokenCookie("t", {}, true)).toBe("svc_preview_token=t; Path=/; HttpOnly; SameSite=Lax; Secure");
   expect(tokenCookie("t", { "sec-fetch-dest": "iframe" }, true)).toBe(
@@ -50,7 +50,7 @@ test("the cookie is for the page itself; in a frame of somebody else's page it i
   );
 });
 
-test("a token is compared whole", () => {
+test("compares the whole token", () => {
   expect(isToken("secret", "secret")).toBe(true);
   expect(isToken("secre", "secret")).toBe(false);
   expect(isToken("", "secret")).toBe(false);

@@ -1,21 +1,21 @@
 /**
- * What a visitor shows to us and a guest must never see: the preview token in its three places, the console's sign-in
- * cookie, and an API token somebody sent to the wrong address.
+ * Credentials that a visitor sends to Kontor and that a guest must never see: the preview token in its three places,
+ * the console's session cookie, and an API token sent to the wrong address.
  */
 import { createHash, timingSafeEqual } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 
 const tokenHeader = "x-service-preview-token";
-/** Of the cookie and of the query parameter. */
+/** Name of the cookie and of the query parameter. */
 const tokenName = "svc_preview_token";
 const ownCookies = new Set([tokenName, "kontor_session", "kontor_device"]);
 
 export interface Shown {
-  /** Every token the visitor showed, wherever. */
+  /** All tokens that the visitor sent, from all three places. */
   tokens: string[];
-  /** The one from the query: a browser gets it as a cookie, for what the page loads next. */
+  /** The token from the query. A browser gets it as a cookie, for the page's further requests. */
   inQuery: string | undefined;
-  /** Path and query without it. */
+  /** Path and query without the token. */
   path: string;
 }
 
@@ -30,12 +30,15 @@ export function readTokens(path: string, headers: IncomingHttpHeaders): Shown {
   };
 }
 
-/** Constant in time: what is compared are digests. */
+/** Compares digests in constant time. */
 export function isToken(shown: string | undefined, token: string): boolean {
   return shown !== undefined && timingSafeEqual(digest(shown), digest(token));
 }
 
-/** Lax where the visitor is there himself; a frame on somebody else's page gets a cookie of that page's own. */
+/**
+ * Uses SameSite=Lax for a page of its own. A frame in another site's page gets a cookie that is partitioned by that
+ * page.
+ */
 export function tokenCookie(token: string, headers: IncomingHttpHeaders, isSecure: boolean): string {
   const isFrame = /^(?:iframe|frame|embed|object)$/.test(String(headers["sec-fetch-dest"]));
   const scope = isSecure && isFrame ? "SameSite=None; Secure; Partitioned" : "SameSite=Lax";
@@ -43,7 +46,7 @@ export function tokenCookie(token: string, headers: IncomingHttpHeaders, isSecur
   return `${tokenName}=${token}; Path=/; HttpOnly; ${scope}${secure}`;
 }
 
-/** One header of a request as the guest gets it; undefined where nothing of it is left. */
+/** Returns a request header as the guest gets it. Undefined if nothing of it is left. */
 export function withoutCredentials(name: string, value: string): string | undefined {
   switch (name.toLowerCase()) {
     case tokenHeader:
@@ -54,7 +57,7 @@ export function withoutCredentials(name: string, value: string): string | undefi
       const kept = value.split(";").filter((part) => !ownCookies.has(part.split("=")[0]!.trim()));
       return kept.length === 0 ? undefined : kept.join(";").trim();
     }
-    // The page that was opened with the token in its address says so in everything it loads.
+    // A page that was opened with the token in its address sends that address as the referrer of each further request.
     case "referer":
       return splitQuery(value).kept;
     default:
@@ -62,7 +65,7 @@ export function withoutCredentials(name: string, value: string): string | undefi
   }
 }
 
-/** Whether a guest's Set-Cookie would take the place of a cookie of ours. */
+/** True if a guest's Set-Cookie would replace a cookie of Kontor. */
 export function isOwnCookie(setCookie: string): boolean {
   return ownCookies.has(setCookie.split(/[=;]/, 1)[0]!.trim());
 }

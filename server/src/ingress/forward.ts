@@ -1,7 +1,7 @@
 /**
- * One request to one port of one machine, and its answer: both are streamed as they come, each held back by whoever
- * reads it slower. The request was read by Node's strict parser and is written anew; so is the answer. A guest that
- * answers nonsense, without end or not at all costs this request and nothing else.
+ * Forwards a request to a port of a machine and streams the response back, with backpressure in both directions. Node's
+ * strict parser reads the request and the response, and both are written anew. A guest that sends invalid, endless or
+ * no data affects only its own request.
  */
 import http, { type ClientRequest, type IncomingMessage, type ServerResponse } from "node:http";
 import type { Socket } from "node:net";
@@ -13,15 +13,18 @@ export interface Forwarded {
   machine: string;
   port: number;
   path: string;
-  /** Names and values in turn. */
+  /** Names and values alternate. */
   headers: string[];
-  /** The answer's headers, of the guest's. Asked once, as soon as there is an answer. */
+  /** Builds the visitor's headers from the guest's response. Called once, as soon as the response begins. */
   toVisitor: (answer: IncomingMessage) => string[];
-  /** A body that turns out to be larger ends with `too_large`. */
+  /** A longer body ends with `too_large`. */
   maxBodyBytes?: number;
-  /** Counter for the bytes of the exchange. */
+  /** Counts the bytes of the exchange. */
   traffic?: Traffic;
-  /** Who is waited for from now on: the guest once it has all of the request, or while it does not take more of it. */
+  /**
+   * Called when the awaited side changes: the guest, once it has the whole request or while it reads no more of it, or
+   * else the visitor.
+   */
   onTurn?: (whose: Turn) => void;
   /** Ends the exchange with its reason, a `NoAnswer`. */
   signal?: AbortSignal;
@@ -29,39 +32,42 @@ export interface Forwarded {
 
 export type Turn = "guest" | "visitor";
 
-/** Before anything was answered: the visitor can be told why. */
+/** Fails before any response was sent, so the visitor can still get the reason. */
 export class NoAnswer extends Error {
   override readonly name = "NoAnswer";
   readonly why: "not_listening" | "gone" | "bad_response" | "timeout" | "too_large" | "too_slow";
-  /** The guest may have hung up on an idle connection just as it was used again. */
+  /** True for a reused connection, which the guest may have closed at the same moment. */
   readonly wasReused: boolean;
 
   constructor(why: NoAnswer["why"], options: { cause?: unknown; wasReused?: boolean } = {}) {
-    super(`no answer: ${why}`, { cause: options.cause });
+    super(`no response: ${why}`, { cause: options.cause });
     this.why = why;
     this.wasReused = options.wasReused ?? false;
   }
 }
 
 const maxHeaderBytes = 64 * 1024;
-/** Long polls and silent streams live on; what both sides forgot goes. */
+/** Long enough for long polls and silent streams. Abandoned exchanges end. */
 export const idleMs = 10 * 60_000;
-/** A client that waits for leave to send its body is given it, where the guest gives none (RFC 9110 §10.1.1). */
+/**
+ * Time after which a client that expects `100 Continue` gets it from this server, if the guest sends none (RFC 9110
+ * §10.1.1).
+ */
 const continueMs = 1_000;
-/** A visitor who says that a body comes says something of it this often, until he is answered. */
+/** Maximum pause between two pieces of a visitor's body, until the response begins. */
 const stalledMs = 60_000;
 /** A reason phrase that Node's `writeHead` accepts; it throws on control characters (RFC 9112, 4). */
 const reasonPhrase = /^[\t\x20-\x7e\x80-\xff]*$/;
-/** Of 1xx answers a guest may send one without end. */
+/** A guest could send 1xx responses without end. */
 const maxInterim = 32;
 const repeatable = new Set(["GET", "HEAD", "OPTIONS"]);
 
-/** A request that asks and changes nothing may arrive twice. */
+/** True for a safe request, which may arrive twice. */
 export function mayRepeat(request: IncomingMessage): boolean {
   return repeatable.has(request.method ?? "") && !hasBody(request);
 }
 
-/** Settles when the exchange is over. Throws `NoAnswer`, and then nothing has been written and no body been read. */
+/** Resolves when the exchange is over. Throws `NoAnswer` only before it has written anything or read the body. */
 export async function forward(
   upstreams: Upstreams,
   request: IncomingMessage,
@@ -84,7 +90,7 @@ async function exchange(
   to: Forwarded,
 ): Promise<void> {
   const { machine, port, path, headers, toVisitor, signal } = to;
-  // The visitor left while a machine was woken for him.
+  // The visitor disconnected while a machine woke up.
   if (response.destroyed) return;
   const outgoing = http.request({
     agent,
@@ -133,7 +139,7 @@ function sendBody(
     isSending = true;
     let bytes = 0;
     const stalled = setTimeout(() => {
-      // Held back by the guest, he is not slow.
+      // The guest applies backpressure, so the visitor is not slow.
       if (request.isPaused()) stalled.refresh();
       else outgoing.destroy(new NoAnswer("too_slow"));
     }, stalledMs);
@@ -160,7 +166,7 @@ function sendBody(
     });
     request.once("error", () => outgoing.destroy());
   };
-  // Not before there is a connection: until then the body can still go elsewhere.
+  // The body is read only after the connection exists. Until then the request can still go to another machine.
   outgoing.once("socket", () => {
     if (request.headers.expect === undefined) return send();
     outgoing.flushHeaders();
@@ -182,16 +188,16 @@ function answerTo(outgoing: ClientRequest): Promise<IncomingMessage> {
     let interim = 0;
     outgoing.setTimeout(idleMs, () => outgoing.destroy(new NoAnswer("timeout")));
     outgoing.on("error", reject);
-    outgoing.on("close", () => reject(new Error("closed without an answer")));
+    outgoing.on("close", () => reject(new Error("closed without a response")));
     outgoing.on("information", () => {
       interim += 1;
-      if (interim > maxInterim) outgoing.destroy(new Error("interim answers without end"));
+      if (interim > maxInterim) outgoing.destroy(new Error("too many interim responses"));
     });
     outgoing.on("response", resolve);
-    // Nobody asked to upgrade.
+    // The request did not ask for an upgrade.
     outgoing.on("upgrade", (_answer: IncomingMessage, socket: Socket) => {
       socket.destroy();
-      reject(new Error("switched protocols unasked"));
+      reject(new Error("switched protocols without a request"));
     });
   });
 }
@@ -204,11 +210,11 @@ export function reasonOf({ statusMessage = "" }: IncomingMessage): string {
   return statusMessage;
 }
 
-/** A half answer must not look like a whole one: where it breaks off, the visitor's connection does. */
+/** A truncated response must not look complete: if it breaks off, the visitor's connection is destroyed. */
 function passOn(answer: IncomingMessage, response: ServerResponse): Promise<void> {
   return new Promise((resolve) => {
-    // The head is the news; a stream of events may have nothing to say for a while. What came with it leaves with it,
-    // by one call to the system: most answers are here as a whole by now.
+    // Headers are sent at once, because a stream of events may send nothing for a while. Data that arrives in the same
+    // tick leaves in the same system call; this covers most responses.
     const head = setImmediate(() => response.flushHeaders());
     answer.on("data", (piece: Buffer) => {
       clearImmediate(head);
@@ -225,7 +231,7 @@ function passOn(answer: IncomingMessage, response: ServerResponse): Promise<void
     answer.once("close", () => {
       clearImmediate(head);
       if (!answer.complete) response.destroy();
-      // Its own end was told before anybody listened here.
+      // The response may have closed before this listener was added.
       if (response.destroyed) resolve();
     });
     response.once("finish", resolve);
@@ -233,7 +239,7 @@ function passOn(answer: IncomingMessage, response: ServerResponse): Promise<void
   });
 }
 
-/** Of what went wrong before there was an answer; an error of the runtime has a kind. */
+/** Converts an error before the response to a `NoAnswer`. Errors of the runtime have a kind. */
 export function asNoAnswer(error: unknown, outgoing?: ClientRequest): never {
   if (error instanceof NoAnswer) throw error;
   const { kind, code } = error as { kind?: string; code?: string };

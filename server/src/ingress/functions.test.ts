@@ -147,7 +147,7 @@ function ask(
 
 const codeOf = ({ body }: Answer) => (JSON.parse(body) as { error: { code: string } }).error.code;
 
-test("a function is asked by its name, and is told a request id that the answer names as well", async () => {
+test("serves a function by its name, with the same request id in the request and the response", async () => {
   await machine("m1");
   const answer = await ask("/some/path?q=1", { headers: { "x-request-id": "own-1" } });
   expect(answer).toMatchObject({ status: 200, body: "GET /some/path?q=1" });
@@ -157,20 +157,20 @@ test("a function is asked by its name, and is told a request id that the answer 
   await vi.waitFor(() => expect(functions.left).toBe(1));
 });
 
-test("a name that is no function's, and one below it, is nobody's", async () => {
+test("serves no function for an unknown name or a name below a function's name", async () => {
   expect((await ask("/", { host: `other.fn.${domain}` })).status).toBe(404);
   expect((await ask("/", { host: `a.hello.fn.${domain}` })).status).toBe(404);
   expect(functions.entered).toEqual([]);
 });
 
-test("one that is not deployed says so, and wakes nobody", async () => {
+test("reports a function without a deployment, and starts no instance", async () => {
   functions.route = { functionId: "f1", isDeployed: false, keyHash: null };
   const answer = await ask();
   expect([answer.status, codeOf(answer)]).toEqual([404, "function_not_deployed"]);
   expect(functions.entered).toEqual([]);
 });
 
-test("without its key nobody is let in and nothing is woken; with it, the handler does not see it", async () => {
+test("refuses a request without the key before any instance starts, and hides the key from the handler", async () => {
   await machine("m1");
   functions.route = {
     functionId: "f1",
@@ -196,13 +196,13 @@ test("without its key nobody is let in and nothing is woken; with it, the handle
   expect(JSON.stringify(heard)).not.toContain("canary");
 });
 
-test("what is open to anybody gets the caller's credentials, which are its own affair", async () => {
+test("passes the caller's credentials to a public function unchanged", async () => {
   await machine("m1");
   await ask("/", { headers: { "x-api-key": "theirs", authorization: "Bearer theirs" } });
   expect(heard[0]!.headers).toMatchObject({ "x-api-key": "theirs", authorization: "Bearer theirs" });
 });
 
-test("a body that is too large is refused by its length before anything is woken, and in chunks on its way", async () => {
+test("refuses a large body by its length before any instance starts, and a large chunked body on its way", async () => {
   await machine("m1");
   const large = Buffer.alloc(6 * 1024 ** 2 + 1);
   const said = await ask("/", { method: "POST", body: large });
@@ -216,7 +216,7 @@ test("a body that is too large is refused by its length before anything is woken
   expect([streamed.status, codeOf(streamed)]).toEqual([413, "payload_too_large"]);
 });
 
-test("where the machine is gone before anything was sent, another one answers, body and all", async () => {
+test("sends the request with its body to another instance when the machine disappears before anything was sent", async () => {
   await machine("m2");
   functions.enter = async () => lease(functions.ended.length === 0 ? "m1" : "m2");
   const answer = await ask("/", { method: "POST", body: "kept" });
@@ -225,14 +225,14 @@ test("where the machine is gone before anything was sent, another one answers, b
   expect(functions.ended).toEqual(["m1"]);
 });
 
-test("what was sent is sent to nobody else: a function that ends under a request is a 502", async () => {
+test("returns 502 without a second attempt when a function ends during a request", async () => {
   await machine("m1", (request) => void request.socket.destroy());
   const answer = await ask("/", { method: "POST", body: "once" });
   expect([answer.status, codeOf(answer)]).toEqual([502, "function_crashed"]);
   expect(functions.entered).toEqual(["m1"]);
 });
 
-test("one that does not answer in its time is ended, and the visitor is told", async () => {
+test("stops an instance that does not respond in time, and reports it to the visitor", async () => {
   await machine("m1", () => {});
   functions.enter = async () => lease("m1", 100);
   const answer = await ask();
@@ -241,7 +241,7 @@ test("one that does not answer in its time is ended, and the visitor is told", a
   expect(counted).toMatchObject([{ status: 504 }]);
 });
 
-test("who says that a body comes and sends none, or a part, is told so, and ends nobody else's instance", async () => {
+test("reports an announced body that does not arrive, without an effect on others' instances", async () => {
   await machine("m1");
   functions.enter = async () => lease("m1", 200);
   for (const part of [undefined, "a"]) {
@@ -262,7 +262,7 @@ test("who says that a body comes and sends none, or a part, is told so, and ends
   expect((await ask()).status).toBe(200);
 });
 
-test("who does not read his answer loses it, and ends nobody else's instance", async () => {
+test("drops a visitor that does not read its response, without an effect on others' instances", async () => {
   await machine("m1", (request, response) => {
     response.end(request.url === "/large" ? Buffer.alloc(64 * 1024 ** 2) : "small");
   });
@@ -276,7 +276,7 @@ test("who does not read his answer loses it, and ends nobody else's instance", a
   expect((await ask()).body).toBe("small");
 });
 
-test("a request that the machine does not take is waited for as long as one that it does not answer", async () => {
+test("gives a machine that does not read the request the same time as one that does not respond", async () => {
   await machine("m1", (request) => void request.pause());
   functions.enter = async () => lease("m1", 200);
   const answer = await ask("/", { method: "POST", body: Buffer.alloc(6 * 1024 ** 2) });
@@ -284,13 +284,13 @@ test("a request that the machine does not take is waited for as long as one that
   expect(functions.ended).toEqual(["m1"]);
 });
 
-test("a refusal of whoever runs it is the visitor's answer", async () => {
+test("passes on the errors of the instance manager", async () => {
   functions.enter = () => Promise.reject(busy());
   const answer = await ask();
   expect([answer.status, codeOf(answer), answer.headers["retry-after"]]).toEqual([503, "function_busy", "2"]);
 });
 
-test("more at once than it may have is refused; who leaves makes room, and is waited for by nobody", async () => {
+test("refuses requests above a function's limit, and releases the slot of a disconnected visitor at once", async () => {
   const signals: AbortSignal[] = [];
   functions.enter = (_id, signal) => {
     signals.push(signal);
@@ -311,7 +311,7 @@ test("more at once than it may have is refused; who leaves makes room, and is wa
   for (const left of waiting) left.destroy();
 });
 
-test("a WebSocket is refused with a reason", async () => {
+test("refuses a WebSocket with a reason", async () => {
   await machine("m1");
   const answer = await ask("/", {
     headers: { connection: "Upgrade", upgrade: "websocket", "sec-websocket-version": "13" },

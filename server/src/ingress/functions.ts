@@ -1,10 +1,10 @@
 /**
- * Functions as sites: `<name>.fn.<domain>`. Who asks is looked at before anything is woken; a request to one that sleeps
- * waits with its body unread, and is refused only where no instance comes in time. What the way in says itself has the
- * shape that functions' own errors have: `{error: {code, message, request_id}}`.
+ * Functions as sites: `<name>.fn.<domain>`. The key is checked before any instance starts. A request to a sleeping
+ * function waits with its body unread, and fails only if no instance is ready in time. Errors of the ingress have the
+ * shape of functions' own errors: `{error: {code, message, request_id}}`.
  *
- * The key that opens a function is for us: its handler never sees it. A machine that is gone before anything reached it
- * costs a visitor another look, never an answer.
+ * The ingress checks a function's key and hides it from the handler. A machine that disappears before anything reached
+ * it costs another look-up, but fails no request.
  */
 import { createHash, timingSafeEqual } from "node:crypto";
 import type { IncomingMessage } from "node:http";
@@ -18,61 +18,65 @@ import { requestIdOf } from "./request-id.ts";
 import type { Site, Visitors } from "./sites.ts";
 import type { Upstreams } from "./upstreams.ts";
 
-/** A function by its name. */
+/** A function, found by its name. */
 export interface FunctionRoute {
   functionId: string;
   isDeployed: boolean;
-  /** SHA-256 of the key that opens it; null where anybody may ask. */
+  /** SHA-256 of the function's key. Null for a public function. */
   keyHash: Buffer | null;
 }
 
-/** A place on an instance, until it is left. */
+/** A slot on an instance, until it is released. */
 export interface FunctionLease {
   machine: string;
   port: number;
-  /** How long an answer may take, its body included, once the request is there; and how long that may take. */
+  /** Timeout for sending the request, and again for the whole response after it. */
   timeoutMs: number;
   leave(): void;
-  /** Nothing could be sent to it, or no answer came. Settles once another try is worth it. */
+  /** Reports that nothing could be sent, or no response came. Resolves when a retry is useful. */
   gone(): Promise<void>;
-  /** It was asked, and has not said a word in its time. */
+  /** Reports that the instance got the request, but did not respond in time. */
   stuck(): void;
 }
 
-/** What is asked of whoever runs functions. */
+/** Functions that the ingress calls to find and enter instances, and to report responses. */
 export interface Functions {
-  /** From memory, at once. */
+  /** Reads memory only. */
   find(name: string): FunctionRoute | undefined;
-  /** An instance has a place when this settles. Fails with errors that have a `code` and a `status`. */
+  /** Resolves when an instance has a free slot. Fails with errors that have a `code` and a `status`. */
   enter(functionId: string, signal: AbortSignal): Promise<FunctionLease>;
-  /** A visitor was answered: `ms` after the request's head was here, by the head of the answer. */
+  /** Reports a response to a visitor. `ms` is the time from the request's headers to the response's headers. */
   observed(functionId: string, seen: { status: number; ms: number }): void;
 }
 
-/** An instance may go under a request before that is sent; not for ever. */
+/** An instance may disappear before the request is sent. This bounds the attempts. */
 const attempts = 8;
-/** Of requests under way, those that wait for an instance included. */
+/** Limit of requests in flight, those that wait for an instance included. */
 const maxPerFunction = 2_000;
 const maxInAll = 8_000;
 const maxBodyBytes = 6 * 1024 ** 2;
-/** What is counted where a visitor left before there was an answer, as nginx counts it. */
+/** Status that is counted when a visitor disconnects before the response, as in nginx. */
 const leftStatus = 499;
 
 const refusals = {
-  not_found: { status: 404, message: "There is nothing at this address." },
-  function_not_deployed: { status: 404, message: "Nothing of this function is deployed yet." },
+  not_found: { status: 404, message: "This address does not exist." },
+  function_not_deployed: { status: 404, message: "This function has no deployment yet; deploy it first." },
   unauthorized: {
     status: 401,
-    message: "This function needs its key: in the header X-Api-Key, or as Authorization: Bearer.",
+    message:
+      "This function requires its key: send it in the header X-Api-Key, or as Authorization: " + "Bearer.",
   },
-  payload_too_large: { status: 413, message: "The body of a request is 6 MiB at most." },
-  body_too_slow: { status: 408, message: "The body of the request did not come." },
-  upgrade_not_supported: { status: 501, message: "A function answers requests; WebSockets need an app." },
-  account_suspended: { status: 503, message: "The account that serves this function is suspended." },
-  function_busy: { status: 503, message: "Too many requests are under way at once. Try again shortly." },
-  function_unavailable: { status: 503, message: "The function could not be started; its logs say more." },
-  function_crashed: { status: 502, message: "The function's process ended while it answered." },
-  function_timeout: { status: 504, message: "The function did not answer in time." },
+  payload_too_large: { status: 413, message: "The body is larger than 6 MiB; send a smaller body." },
+  body_too_slow: { status: 408, message: "The body of the request did not arrive in time; send it again." },
+  upgrade_not_supported: {
+    status: 501,
+    message: "A function does not accept WebSockets; use an app for them.",
+  },
+  account_suspended: { status: 503, message: "The account that owns this function is suspended." },
+  function_busy: { status: 503, message: "Too many requests are in flight; retry shortly." },
+  function_unavailable: { status: 503, message: "The function could not start; read its logs." },
+  function_crashed: { status: 502, message: "The function's process ended before its response." },
+  function_timeout: { status: 504, message: "The function did not respond in time." },
 } as const;
 type RefusalCode = keyof typeof refusals;
 
@@ -92,12 +96,12 @@ export class FunctionSites {
   readonly #upstreams: Upstreams;
   readonly #bounds: Bounds;
 
-  /** `domain` without port. */
+  /** `domain` has no port. */
   constructor(options: {
     domain: string;
     functions: Functions;
     upstreams: Upstreams;
-    /** For tests. */
+    /** Set by tests only. */
     limits?: { perFunction?: number };
   }) {
     this.#domain = `.fn.${options.domain}`;
@@ -133,7 +137,7 @@ export class FunctionSites {
       if (!this.#bounds.enter(route.functionId)) throw new Refused("function_busy");
       try {
         await this.#serve(route, { ...visitors, upgrade: undefined }, requestId, seen);
-        // He left before anything was answered.
+        // The visitor disconnected before a response.
         seen(leftStatus);
       } finally {
         this.#bounds.leave(route.functionId);
@@ -156,7 +160,7 @@ export class FunctionSites {
   ): Promise<void> {
     const { request, response, visitor } = visit;
     const left = new AbortController();
-    const leave = () => left.abort(new Error("the visitor left"));
+    const leave = () => left.abort(new Error("the visitor disconnected"));
     response.once("close", leave);
     try {
       for (let attempt = 1; attempt <= attempts; attempt += 1) {
@@ -180,7 +184,7 @@ export class FunctionSites {
     }
   }
 
-  /** False where nothing was sent: the instance is gone. */
+  /** Returns false if nothing was sent, because the instance is gone. */
   async #pass(visit: Visit, lease: FunctionLease, sent: Parameters<typeof pass>[3]): Promise<boolean> {
     const patience = new Patience(visit.response, lease);
     try {
@@ -222,13 +226,13 @@ function keysOf({ headers }: IncomingMessage): string[] {
   );
 }
 
-/** Constant in time: what is compared are digests. */
+/** Compares digests in constant time. */
 function opens(key: string, keyHash: Buffer): boolean {
   const digest = createHash("sha256").update(key).digest();
   return digest.length === keyHash.length && timingSafeEqual(digest, keyHash);
 }
 
-/** What opened the function stays here; a handler may have an Authorization of its own beside it. */
+/** Removes the function's key. A handler may use another Authorization header beside it. */
 function withoutKey(headers: readonly string[], keyHash: Buffer): string[] {
   const kept: string[] = [];
   for (let at = 0; at < headers.length; at += 2) {

@@ -1,11 +1,11 @@
 /**
- * Headers on their way through, as Node takes and gives them: names and values in turn, so that order, case and
- * repetition stay as they were. What belongs to one hop stays on it, and neither side can speak in our name.
+ * Builds the headers of forwarded requests and responses in Node's raw form: names and values alternate, so that order,
+ * case and repetition stay. Hop-by-hop headers are dropped, and neither side can forge headers of Kontor.
  */
 import type { IncomingMessage } from "node:http";
 import { isOwnCookie, withoutCredentials } from "./credentials.ts";
 
-/** One hop's own business (RFC 9110 §7.6.1). `trailer` announces what is passed on as well. */
+/** Hop-by-hop headers (RFC 9110 §7.6.1). `trailer` announces trailers, which are passed on, so it stays. */
 const hopByHop = [
   "connection",
   "expect",
@@ -18,11 +18,11 @@ const hopByHop = [
   "transfer-encoding",
   "upgrade",
 ];
-/** Asks who answered, with a proof that it is ourselves who ask. No guest ever sees that. */
+/** Marks a probe visit of this server, with a proof. No guest ever sees it. */
 export const visitHeader = "x-kontor-visit";
-/** The answer to it. */
+/** Names the machine that responded to a probe visit. */
 export const machineHeader = "x-kontor-machine";
-/** On the way in; the forwarding ones are said by us alone, and so is the length. */
+/** Dropped from requests. Only this server sets the forwarding headers and the length. */
 const keptFromGuests = new Set([
   ...hopByHop,
   "content-length",
@@ -34,7 +34,7 @@ const keptFromGuests = new Set([
   "x-real-ip",
   visitHeader,
 ]);
-/** On the way out. */
+/** Dropped from responses. */
 const keptFromVisitors = new Set([
   ...hopByHop,
   "alt-svc",
@@ -46,17 +46,17 @@ const keptFromVisitors = new Set([
 const isWithoutContent = (status: number) => status < 200 || status === 204 || status === 304;
 const connection = "connection";
 const requestIdHeader = "x-request-id";
-/** To all other methods Node would add an empty chunked body where nothing says how long it is. */
+/** For other methods, Node would add an empty chunked body if no header gives its length. */
 const withoutBody = new Set(["GET", "HEAD", "DELETE", "OPTIONS", "TRACE"]);
 
-/** Who the visitor is, as the guest is told. */
+/** The visitor's identity, as the guest gets it. */
 export interface Visitor {
-  /** The address, with those of trusted proxies before us in front of it. */
+  /** The visitor's address, after the addresses of trusted proxies. */
   forwardedFor: string;
   isSecure: boolean;
 }
 
-/** `requestId`, where it is given, takes the place of the visitor's own. */
+/** `requestId`, if given, replaces the visitor's own. */
 export function toGuest(
   request: IncomingMessage,
   visitor: Visitor,
@@ -79,14 +79,14 @@ export function toGuest(
   return sent;
 }
 
-/** What we say ourselves in an answer. */
+/** Headers that this server adds to a response. */
 export interface OwnHeaders {
-  /** A guest must not pin a name, `localhost` say, that others use after it. */
+  /** True only if the site may send HSTS. A guest must not pin a shared name such as `localhost`. */
   hsts: boolean;
   cookie?: string;
-  /** In place of the guest's. */
+  /** Replaces the guest's own. */
   requestId?: string;
-  /** Who answered: for ourselves alone. */
+  /** The machine that responded, for probe visits only. */
   machine?: string;
 }
 
@@ -96,7 +96,7 @@ export function toVisitor({ rawHeaders, statusCode = 0 }: IncomingMessage, own: 
     if (lower === "content-length" && isWithoutContent(statusCode)) return;
     if (own.requestId !== undefined && lower === requestIdHeader) return;
     if (lower !== "set-cookie") sent.push(name, value);
-    // For this name alone: another sandbox's previews, and the console, may be its neighbours.
+    // A cookie is limited to this name, because other sandboxes' previews and the console may have neighbouring names.
     else if (!isOwnCookie(value)) sent.push(name, value.replaceAll(/;\s*domain\s*=[^;]*/gi, ""));
   });
   sent.push(...ownHeaders(own));
@@ -116,7 +116,7 @@ export function hasBody({ headers }: IncomingMessage): boolean {
   return headers["transfer-encoding"] !== undefined || Number(headers["content-length"] ?? 0) > 0;
 }
 
-/** By one loop: every request goes through it twice, and most name nothing more than `keep-alive`. */
+/** A single loop, because every request passes it twice, and most `Connection` headers name only `keep-alive`. */
 function endToEnd(
   raw: readonly string[],
   kept: ReadonlySet<string>,
@@ -127,7 +127,7 @@ function endToEnd(
     if (raw[at]!.length !== connection.length || raw[at]!.toLowerCase() !== connection) continue;
     for (const part of raw[at + 1]!.split(",")) {
       const token = part.trim().toLowerCase();
-      // How long a body is, and whom it is for, is not to be taken away by naming it.
+      // `Connection` must not remove the headers for length and host.
       if (!kept.has(token) && token !== "content-length" && token !== "host") {
         named = (named ?? new Set()).add(token);
       }
@@ -140,7 +140,7 @@ function endToEnd(
   }
 }
 
-/** How long the body is, said by us in the one way that fits: the parser has refused whatever said it in two. */
+/** Returns the header that frames the body. The parser has refused requests with two framings. */
 function framing({ headers }: IncomingMessage, method: string): string[] {
   if (headers["transfer-encoding"] !== undefined) return ["Transfer-Encoding", "chunked"];
   const length = headers["content-length"] ?? (withoutBody.has(method) ? undefined : "0");

@@ -1,10 +1,10 @@
-/** Which name a request is for, and nothing else: the one thing everything here is decided by. */
+/** Reads the host name of a request, which decides how the request is served. */
 import type { IncomingMessage } from "node:http";
 
 /**
- * The name in lower case, without port and final dot; empty where an HTTP/1.0 client names none. Undefined where the
- * request names two: `Host` twice, or another one in an absolute address (RFC 9112 §3.2.2). Whoever reads it next might
- * choose the other.
+ * Returns the name in lower case, without port and final dot. Empty if an HTTP/1.0 client sends none. Undefined if the
+ * request names two hosts: `Host` twice, or another host in an absolute URL (RFC 9112 §3.2.2). The next server on the
+ * way might choose the other.
  */
 export function hostOf({
   rawHeaders,
@@ -17,7 +17,7 @@ export function hostOf({
     host = rawHeaders[at + 1]!;
   }
   host ??= "";
-  // Nearly all requests name a path alone.
+  // Nearly all requests have only a path.
   if (url.startsWith("/")) return bareHost(host);
   const inAddress = /^[a-z][a-z0-9+.-]*:\/\/([^/?#]*)/i.exec(url)?.[1];
   if (inAddress !== undefined && inAddress.toLowerCase() !== host.toLowerCase()) return undefined;
@@ -29,7 +29,7 @@ export function bareHost(host: string): string {
   return host.toLowerCase().replace(/:\d*$/, "").replace(/\.$/, "");
 }
 
-/** The path and query of an address in either form. */
+/** Returns path and query of a URL in absolute or origin form. */
 export function pathOf(url: string): string {
   if (url.startsWith("/")) return url;
   const path = url.replace(/^[a-z][a-z0-9+.-]*:\/\/[^/?#]*/i, "");

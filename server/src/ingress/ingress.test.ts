@@ -10,10 +10,10 @@ import { Upstreams } from "./upstreams.ts";
 const domain = "preview.test";
 const host = `3000-abc.sbx.${domain}`;
 
-/** What the sandbox `abc` is, and where its machine's port really is. */
+/** The preview of the sandbox `abc`, and the real port of its machine. */
 let preview: Preview | undefined;
 let guestPort: number;
-/** Between a first look and a second one. */
+/** Runs between the first look-up and the second. */
 let onAfresh: () => void;
 let woken: number;
 let dialled: number;
@@ -91,7 +91,7 @@ function port(): number {
   return (server.address() as AddressInfo).port;
 }
 
-/** A server in the machine. */
+/** Starts an HTTP server in the machine. */
 async function guest(answer: RequestListener): Promise<http.Server> {
   const inside = http.createServer(answer);
   await new Promise<void>((resolve) => inside.listen(0, "127.0.0.1", resolve));
@@ -103,7 +103,7 @@ async function guest(answer: RequestListener): Promise<http.Server> {
   return inside;
 }
 
-/** A program in the machine that speaks as it likes. */
+/** Starts a program in the machine that sends arbitrary bytes. */
 async function rawGuest(speak: (socket: Socket) => void): Promise<Set<Socket>> {
   const sockets = new Set<Socket>();
   const inside = net.createServer((socket) => {
@@ -156,7 +156,7 @@ async function answerOf(request: http.ClientRequest): Promise<Answer> {
 
 const get = (path: string, options?: http.RequestOptions) => answerOf(send(path, options));
 
-/** Sends these bytes and reads until the other side is done. */
+/** Sends these bytes, and reads until the other side ends. */
 async function raw(text: string): Promise<string> {
   const socket = net.connect(port(), "127.0.0.1");
   socket.on("error", () => {});
@@ -172,7 +172,7 @@ async function raw(text: string): Promise<string> {
 }
 
 describe("names", () => {
-  test("a name is compared without port, case and final dot; what is nobody's goes to the APIs", async () => {
+  test("compares names without port, case and final dot, and passes unknown names to the APIs", async () => {
     await guest((_request, response) => response.end("the guest"));
     for (const same of [host, `${host}:8443`, host.toUpperCase(), `${host}.`]) {
       expect((await get("/", { headers: { host: same } })).body).toBe("the guest");
@@ -197,14 +197,14 @@ describe("names", () => {
     `3000.sbx.${domain}`,
     `a.3000-abc.sbx.${domain}`,
     `3000-sbx_abc.sbx.${domain}`,
-  ])("%s is nothing, and never the APIs'", async (name) => {
+  ])("returns 404 for %s, and never passes it to the APIs", async (name) => {
     const answer = await get("/", { headers: { host: name } });
     expect(answer.status).toBe(404);
     expect(answer.headers["x-kontor-error"]).toBe("not_found");
     expect(dialled).toBe(0);
   });
 
-  test("a request that names two hosts, or none, reaches nobody", async () => {
+  test("refuses a request with two hosts or none", async () => {
     await guest((_request, response) => response.end("the guest"));
     const head = (lines: string) => raw(`GET / HTTP/1.1\r\n${lines}Connection: close\r\n\r\n`);
     expect(await head(`Host: ${host}\r\nHost: 127.0.0.1\r\n`)).toMatch(/^HTTP\/1.1 400/);
@@ -226,7 +226,7 @@ describe("names", () => {
     ["an unknown coding", "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n"],
     ["a folded line", "X: a\r\n b\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n"],
     ["a space before the colon", "Content-Length : 3\r\n\r\nabc"],
-  ])("a body that can be read in two ways is refused: %s", async (_what, rest) => {
+  ])("refuses a body with ambiguous framing: %s", async (_what, rest) => {
     const seen: string[] = [];
     await guest((request, response) => {
       seen.push(request.url ?? "");
@@ -238,8 +238,8 @@ describe("names", () => {
   });
 });
 
-describe("what passes", () => {
-  test("method, path, headers and bodies arrive as they were sent; one hop's own business does not", async () => {
+describe("requests and responses", () => {
+  test("passes method, path, headers and bodies unchanged, and drops hop-by-hop headers", async () => {
     let seen: IncomingMessage | undefined;
     await guest((request, response) => {
       seen = request;
@@ -283,7 +283,7 @@ describe("what passes", () => {
     }
   });
 
-  test("a proxy in front of us is believed where it is trusted", async () => {
+  test("reads the forwarding headers of a trusted proxy only", async () => {
     let seen: http.IncomingHttpHeaders = {};
     await guest((request, response) => {
       seen = request.headers;
@@ -300,7 +300,7 @@ describe("what passes", () => {
     });
   });
 
-  test("no answer of a guest can pin a name to HTTPS, take a cookie's place or pose as a page of ours", async () => {
+  test("drops a guest's HSTS, its cookies that would replace Kontor's, and its imitation of error pages", async () => {
     await guest((_request, response) => {
       response.setHeader("strict-transport-security", "max-age=1");
       response.setHeader("alt-svc", 'h3="evil.test:443"');
@@ -315,7 +315,7 @@ describe("what passes", () => {
     }
   });
 
-  test("chunked bodies and trailers pass both ways", async () => {
+  test("passes chunked bodies and trailers in both directions", async () => {
     let trailers: NodeJS.Dict<string> = {};
     await guest((request, response) => {
       request.resume().on("end", () => {
@@ -339,7 +339,7 @@ describe("what passes", () => {
     expect(trailers).toEqual({ "x-in": "1" });
   });
 
-  test("a client that asks before it sends is told by the guest, not by us", async () => {
+  test("leaves the decision on Expect: 100-continue to the guest", async () => {
     const inside = await guest((request, response) => request.pipe(response));
     inside.on("checkContinue", (request: IncomingMessage, response: http.ServerResponse) => {
       if (request.url === "/no") return response.writeHead(417).end();
@@ -363,7 +363,7 @@ describe("what passes", () => {
     refused.destroy();
   });
 
-  test("HEAD, 204 and 304 have no body, and the connection goes on", async () => {
+  test("sends no body with HEAD, 204 and 304, and keeps the connection", async () => {
     await guest((request, response) => {
       if (request.method === "HEAD") response.setHeader("content-length", "1000");
       response.writeHead(request.url === "/304" ? 304 : request.url === "/204" ? 204 : 200).end();
@@ -385,7 +385,7 @@ describe("what passes", () => {
     expect([received, headers["content-length"], headers["x-kept"]]).toEqual([status, undefined, "1"]);
   });
 
-  test("what a guest says is passed on when it says it", async () => {
+  test("passes each piece of a response on as soon as the guest sends it", async () => {
     let say: (text: string) => void = () => {};
     await guest((_request, response) => {
       response.writeHead(200, { "content-type": "text/event-stream" }).flushHeaders();
@@ -400,7 +400,7 @@ describe("what passes", () => {
     incoming.destroy();
   });
 
-  test("a slow reader slows the guest, in either direction", async () => {
+  test("applies backpressure in both directions", async () => {
     let written = 0;
     let received = 0;
     const inside = await guest((request, response) => {
@@ -447,7 +447,7 @@ describe("what passes", () => {
     writer.destroy();
   });
 
-  test("who hangs up ends what the guest does for him", async () => {
+  test("ends the guest's work when the visitor disconnects", async () => {
     const ended = Promise.withResolvers<void>();
     await guest((_request, response) => {
       response.write("begun");
@@ -461,8 +461,8 @@ describe("what passes", () => {
   });
 });
 
-describe("connections into the machine", () => {
-  test("reads share one, writes have one each", async () => {
+describe("connections to the machine", () => {
+  test("shares a connection among reads, and opens one for each write", async () => {
     await guest((request, response) => request.resume().on("end", () => response.end()));
     for (let n = 0; n < 3; n += 1) await get("/");
     expect(dialled).toBe(1);
@@ -470,12 +470,12 @@ describe("connections into the machine", () => {
     expect(dialled).toBe(4);
   });
 
-  test("one that died while it idled costs a read nothing", async () => {
+  test("repeats a read when its idle connection has died", async () => {
     let requests = 0;
     const sockets = await rawGuest((socket) => {
       socket.on("data", () => {
         requests += 1;
-        // The second request on a connection gets no answer: it came as the guest was closing.
+        // The second request on a connection gets no response, as if the guest closed the connection at that moment.
         if (requests === 2) socket.destroy();
         else socket.write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
       });
@@ -486,7 +486,7 @@ describe("connections into the machine", () => {
     expect(requests).toBe(3);
   });
 
-  test("they end with the machine", async () => {
+  test("closes the connections when the machine ends", async () => {
     await guest((_request, response) => response.end("ok"));
     await get("/");
     upstreams.end("m1");
@@ -495,7 +495,7 @@ describe("connections into the machine", () => {
   });
 });
 
-describe("a guest that means ill costs its own request", () => {
+describe("invalid responses of a guest", () => {
   test.each([
     ["no HTTP", "SSH-2.0-OpenSSH\r\n"],
     ["headers without end", `HTTP/1.1 200 OK\r\n${"x: y\r\n".repeat(20_000)}`],
@@ -523,7 +523,7 @@ describe("a guest that means ill costs its own request", () => {
   test.each([
     ["in chunks", "Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"],
     ["by length", "Content-Length: 8\r\n\r\nhalf"],
-  ])("half an answer never looks like a whole one: %s", async (_what, rest) => {
+  ])("never presents a truncated response as complete: %s", async (_what, rest) => {
     await rawGuest((socket) => void socket.end(`HTTP/1.1 200 OK\r\n${rest}`));
     const incoming = await new Promise<IncomingMessage>((resolve) => {
       send("/").on("response", (answer) => {
@@ -534,12 +534,12 @@ describe("a guest that means ill costs its own request", () => {
     expect(incoming.complete).toBe(false);
   });
 
-  test("an answer without a length ends where the guest ends it", async () => {
+  test("ends a response without a length when the guest ends it", async () => {
     await rawGuest((socket) => void socket.end("HTTP/1.0 200 OK\r\n\r\nall of it"));
     expect((await get("/")).body).toBe("all of it");
   });
 
-  test("what a client still sends after a refusal does not hide the refusal", async () => {
+  test("delivers a refusal although the client still sends its body", async () => {
     await rawGuest((socket) => {
       socket.once("data", () => socket.end("HTTP/1.1 413 Payload Too Large\r\nContent-Length: 3\r\n\r\nbig"));
     });
@@ -569,7 +569,7 @@ describe("upgrades", () => {
     return got;
   }
 
-  /** Agrees, greets, and says everything twice. */
+  /** Accepts the upgrade, greets, and repeats all bytes twice. */
   async function echo(): Promise<{ head: string; ended: Promise<unknown> }> {
     const facts = { head: "", ended: undefined as unknown as Promise<unknown> };
     await rawGuest((socket) => {
@@ -585,7 +585,7 @@ describe("upgrades", () => {
     return facts;
   }
 
-  test("both sides speak, with what either said early, and end together", async () => {
+  test("connects both sides, with bytes that either sent early, and ends both together", async () => {
     const inside = await echo();
     const socket = await dial(`${upgrade("Cookie: a=1; svc_preview_token=t\r\n")}early`);
     const got = await read(socket, "earlyearly");
@@ -599,7 +599,7 @@ describe("upgrades", () => {
     await inside.ended;
   });
 
-  test("it ends when the machine goes, and when the server does", async () => {
+  test("ends a WebSocket when the machine ends, and when the server shuts down", async () => {
     await echo();
     for (const end of [() => upstreams.end("m1"), () => ingress.close(0)]) {
       const socket = await dial(upgrade());
@@ -609,7 +609,7 @@ describe("upgrades", () => {
     }
   });
 
-  test("where the guest does not agree, nothing follows on the connection", async () => {
+  test("passes nothing more on the connection when the guest refuses the upgrade", async () => {
     const seen: string[] = [];
     await guest((request, response) => {
       seen.push(request.url ?? "");
@@ -628,13 +628,13 @@ describe("upgrades", () => {
     await once(socket, "close");
   });
 
-  test("a page of ours is an answer too", async () => {
+  test("responds to an upgrade with an error page", async () => {
     const socket = await dial(upgrade());
     expect(await read(socket, "\r\n\r\n")).toMatch(/^HTTP\/1.1 502 [^]*not_listening/i);
     await once(socket, "close");
   });
 
-  test("the APIs have upgrades of their own, on their own names; what nobody takes, and h2c, is an ordinary request", async () => {
+  test("passes upgrades on API names to the APIs, and treats unknown upgrades and h2c as ordinary requests", async () => {
     await guest((_request, response) => response.end("plain"));
     const api = upgrade().replace(host, "127.0.0.1");
     expect(await read(await dial(api), "APIs")).toMatch(/^HTTP\/1.1 200/);
@@ -646,7 +646,7 @@ describe("upgrades", () => {
   });
 });
 
-describe("who may see it", () => {
+describe("access", () => {
   const token = "the-token-of-abc";
 
   beforeEach(async () => {
@@ -657,7 +657,7 @@ describe("who may see it", () => {
     await guest((request, response) => response.end(JSON.stringify([request.url, request.headers])));
   });
 
-  test("without the token nobody, and a paused sandbox sleeps on", async () => {
+  test("refuses a visitor without the token, and does not wake a paused sandbox", async () => {
     const { status, headers, body } = await get("/?svc_preview_token=wrong", {
       headers: { cookie: "svc_preview_token=", "x-service-preview-token": `${token}x` },
     });
@@ -672,7 +672,7 @@ describe("who may see it", () => {
     ["header", "/p", { "x-service-preview-token": token }],
     ["cookie", "/p", { cookie: `svc_preview_token=${token}` }],
     ["query", `/p?svc_preview_token=${token}`, {}],
-  ])("with it in the %s, and the guest never sees it", async (where, path, headers) => {
+  ])("accepts the token in the %s, and hides it from the guest", async (where, path, headers) => {
     const answer = await get(path, {
       headers: { ...headers, referer: `https://${host}/?svc_preview_token=${token}` },
     });
@@ -686,13 +686,13 @@ describe("who may see it", () => {
   });
 });
 
-describe("what is not there", () => {
+describe("unavailable previews", () => {
   const refusal = async (options?: http.RequestOptions) => {
     const { status, headers, body } = await get("/", options);
     return [status, headers["x-kontor-error"], JSON.parse(body).code];
   };
 
-  test("each reason has its status and its name", async () => {
+  test("shows each reason with its status and code", async () => {
     expect(await refusal()).toEqual([502, "not_listening", "not_listening"]);
     preview = { token: null, state: "paused", wakes: false };
     expect(await refusal()).toEqual([503, "paused", "paused"]);
@@ -702,14 +702,14 @@ describe("what is not there", () => {
     expect(await refusal()).toEqual([404, "not_found", "not_found"]);
   });
 
-  test("the page for a port where nothing listens says how to start something, and looks again", async () => {
+  test("explains on the page of a silent port how to start a server, and reloads", async () => {
     const { body, headers } = await get("/", { headers: { accept: "text/html" } });
     expect(body).toContain("http.server 3000");
     expect(body).toContain('http-equiv="refresh"');
     expect(headers["cache-control"]).toBe("no-store");
   });
 
-  test("a machine that went is looked for again, and the request goes to the one that took its place", async () => {
+  test("looks up a machine that disappeared again, and sends the request to its successor", async () => {
     await guest((request, response) => request.pipe(response));
     connectFails = { kind: "not_running" };
     onAfresh = () => {
@@ -720,13 +720,13 @@ describe("what is not there", () => {
     expect(dialled).toBe(2);
   });
 
-  test("one that never comes back is waited for no longer than that", async () => {
+  test("stops the look-ups for a machine that never comes back", async () => {
     connectFails = { kind: "machine_died" };
     expect(await refusal()).toEqual([503, "unavailable", "unavailable"]);
     expect(dialled).toBeLessThan(10);
   });
 
-  test("who leaves while a sandbox is woken for him is not waited for, and costs the guest nothing", async () => {
+  test("ends the wait of a visitor who disconnects during a wake-up, without a request to the guest", async () => {
     await guest((_request, response) => response.end("ok"));
     preview = { token: null, state: "paused", wakes: true };
     const awake = Promise.withResolvers<void>();
@@ -744,7 +744,7 @@ describe("what is not there", () => {
     expect(dialled).toBe(1);
   });
 
-  test("too many at once are told so, and nobody else is", async () => {
+  test("refuses requests above the limit of a sandbox, without an effect on others", async () => {
     await guest(() => {});
     const waiting = Array.from({ length: 200 }, () => send("/"));
     onTestFinished(() => waiting.forEach((request) => request.destroy()));

@@ -1,10 +1,10 @@
 /**
- * The way in. Every request, on either listener, comes by here first and is decided by the name it is for: a table of
- * rules says whose the name is (an app, a port of a sandbox, its files; later a function), and what is nobody's is the
- * three APIs'. Nothing here asks the database: rules decide from memory.
+ * The ingress gets every request of both listeners first, and decides by its host name. A table of rules finds the
+ * owner of a name: an app, a function, or a port of a sandbox. Names without an owner go to the three APIs. Rules read
+ * memory only, never the database.
  *
- * It promises that a machine gets requests for its own names alone, never a credential of ours, and that a guest
- * which answers nonsense costs the request that asked it. It knows no sandbox: main hands it what it needs.
+ * A machine gets only requests for its own names, and never a credential of Kontor. A guest with invalid responses
+ * affects only its own requests. The ingress knows no sandbox; `compose/` passes in the rules.
  */
 import { randomBytes } from "node:crypto";
 import http, {
@@ -28,37 +28,42 @@ import type { Certificates } from "./tls/certificates.ts";
 import { type Expected, visit } from "./visit.ts";
 
 export interface IngressOptions {
-  /** Asked in order; the first that knows the name serves it. */
+  /** Tried in order; the first rule that knows the name serves it. */
   rules: readonly HostRule[];
-  /** Names below these are ours: one that no rule knows is a 404, and never the APIs'. Without ports. */
+  /**
+   * Names below these domains belong to Kontor. Unknown names below them get a 404 and never reach the APIs. Without
+   * ports.
+   */
   domains: readonly string[];
-  /** The APIs' own name, where they have one that is not loopback. */
+  /** The APIs' own name. Null if they have only loopback names. */
   apiHost: string | null;
-  /** Null: a proxy in front of us ends TLS. */
+  /** Null if a proxy in front of this server ends TLS. */
   certificates: Certificates | null;
-  /** What visitors write behind a name: `:8443`, or nothing where it is 443. */
+  /** Port suffix of HTTPS addresses, such as `:8443`. Empty for 443. */
   tlsSuffix: string;
-  /** Whose X-Forwarded-* headers are believed. */
+  /** Proxies whose X-Forwarded-* headers are trusted. */
   trustedProxies: BlockList;
   log: (event: string, fields: Record<string, unknown>) => void;
 }
 
-/** What stands behind the table: the APIs, and what they answer to what is no HTTP. */
+/** The APIs behind the table of rules, and their response to malformed HTTP. */
 export interface Apis {
   handle: RequestListener;
   clientError: (error: NodeJS.ErrnoException, socket: Socket) => void;
-  /** Of the requests that `options.shouldUpgradeCallback` takes. */
+  /** Handles upgrades of requests that `options.shouldUpgradeCallback` accepts. */
   upgrade: (request: IncomingMessage, socket: Duplex, head: Buffer) => void;
   options: ServerOptions;
 }
 
-/** What a client still sends after the answer to it is read and dropped for this long, so that it gets to read that. */
+/**
+ * For this long, bytes that a client sends after its response are read and dropped, so that it can read the response.
+ */
 const lingerMs = 10_000;
 
 export class Ingress {
   readonly #options: IngressOptions;
   readonly #upgraded = new Set<Duplex>();
-  /** By which we know our own visits. */
+  /** Proof by which this server recognises its own probe visits. */
   readonly #proof = randomBytes(32).toString("base64url");
   #apis: Apis | undefined;
   #plain: Server | undefined;
@@ -69,7 +74,7 @@ export class Ingress {
     this.#options = options;
   }
 
-  /** The plain server that both share. `apis` gets what is nobody else's. */
+  /** Creates the plain HTTP server. `apis` gets requests for names without an owner. */
   createServer(apis: Apis): Server {
     this.#apis = apis;
     const server = http.createServer(this.#serverOptions(apis));
@@ -80,14 +85,14 @@ export class Ingress {
   }
 
   /**
-   * Asks for a path of a site as any visitor does, by its name and by way of the plain listener, and sees to it that it
-   * is this machine that answers. Throws `VisitFailed` where it is another one, or none. Waits for the listener.
+   * Requests a path of a site like a visitor, by its name and through the plain listener, and checks which machine
+   * responds. Throws `VisitFailed` if another machine or none responds. Waits for the listener.
    */
   visit(host: string, path: string, expected: Expected): Promise<{ status: number }> {
     return visit(this.#isListening.promise, { host, path, proof: this.#proof }, expected);
   }
 
-  /** The same by TLS. Answers with the port. */
+  /** Listens with TLS, and returns the port. */
   async listenTls(address: { host: string; port: number; fd?: number }): Promise<number | undefined> {
     const { certificates } = this.#options;
     if (certificates === null || this.#apis === undefined) return undefined;
@@ -100,7 +105,7 @@ export class Ingress {
     });
     this.#serve(server);
     server.on("clientError", this.#apis.clientError);
-    // Somebody who does not trust us, or speaks something else.
+    // The client does not trust the certificate, or does not use TLS.
     server.on("tlsClientError", (_error, socket) => socket.destroy());
     await new Promise<void>((resolve, reject) => {
       server.once("error", reject);
@@ -110,19 +115,19 @@ export class Ingress {
     return (server.address() as AddressInfo).port;
   }
 
-  /** Whether somebody should vouch for the name: it leads somewhere at this moment. */
+  /** True if the name leads to a site now, so that a certificate may be requested for it. */
   async isServed(host: string): Promise<boolean> {
     return host === this.#options.apiHost || ((await this.#siteAt(host)?.exists()) ?? false);
   }
 
-  /** From now on every answer is the last on its connection: clients go, before their connections are closed under them. */
+  /** From now on each response is the last on its connection, so that clients close their connections first. */
   startDraining(): void {
     for (const server of [this.#plain, this.#tls]) {
       server?.prependListener("request", (_request, response) => (response.shouldKeepAlive = false));
     }
   }
 
-  /** Ends what has no end of its own, waits `graceMs` for answers under way, and cuts what is left. */
+  /** Ends exchanges without an end of their own, waits up to `graceMs` for responses in flight, and cuts the others. */
   async close(graceMs: number): Promise<void> {
     this.#options.certificates?.close?.();
     for (const socket of this.#upgraded) socket.destroy();
@@ -139,7 +144,7 @@ export class Ingress {
   #serverOptions({ options }: Apis): ServerOptions {
     return {
       ...options,
-      // HTTP/2 over plain text would be a connection whose requests nobody here reads.
+      // HTTP/2 without TLS would be a connection whose requests no code here reads.
       shouldUpgradeCallback: (request) => {
         const site = this.#siteOf(request);
         if (site === undefined) return options.shouldUpgradeCallback?.(request) ?? false;
@@ -216,7 +221,10 @@ export class Ingress {
     return this.#options.domains.some((domain) => host.endsWith(`.${domain}`)) ? nobody : undefined;
   }
 
-  /** By plain HTTP, where names are served by HTTPS alone: the authority's visit is answered, everybody else sent on. */
+  /**
+   * Handles plain HTTP for names that are served by HTTPS only: answers the certificate authority's challenge, and
+   * redirects other requests.
+   */
   #isElsewhere(request: IncomingMessage, response: ServerResponse, host: string): boolean {
     const { certificates, apiHost, tlsSuffix } = this.#options;
     if (!certificates?.isPublic || isTls(request)) return false;
@@ -232,7 +240,7 @@ export class Ingress {
     const peer = (request.socket.remoteAddress ?? "").replace(/^::ffff:/, "");
     const isSecure = isTls(request);
     const hsts = isSecure && (this.#options.certificates?.isPublic ?? false);
-    // A word of 256 random bits is found by nobody who compares how long we took.
+    // An ordinary comparison is safe, because the proof has 256 random bits.
     const isOurs = request.headers[visitHeader] === this.#proof;
     if (!this.#options.trustedProxies.check(peer, isIPv6(peer) ? "ipv6" : "ipv4")) {
       return { forwardedFor: peer, isSecure, hsts, isOurs };
@@ -247,7 +255,7 @@ export class Ingress {
   }
 }
 
-/** A name of ours that leads nowhere. */
+/** The site of an unknown name below our domains. */
 const nobody: Site = {
   exists: async () => false,
   handle: async ({ request, response, visitor }) => sendPage(request, response, "not_found", visitor),
@@ -257,7 +265,10 @@ function isTls(request: IncomingMessage): boolean {
   return (request.socket as Partial<TLSSocket>).encrypted === true;
 }
 
-/** Closing under a client that still writes would break its pipe: it would never read why. */
+/**
+ * Reads and drops the rest of the request. Closing the connection would break the client's pipe before it reads the
+ * response.
+ */
 function hearOut(request: IncomingMessage): void {
   if (!hasBody(request) || request.complete || request.socket.destroyed) return;
   request.removeAllListeners("data");

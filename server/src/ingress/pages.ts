@@ -1,6 +1,6 @@
 /**
- * What a visitor sees where the guest has nothing to say: a page for people, `{detail, code}` for programs, and
- * `x-kontor-error` for both, which no guest can send.
+ * Error pages for visitors when a guest cannot respond: HTML for people, `{detail, code}` for programs, and the header
+ * `x-kontor-error` for both. No guest can send that header.
  */
 import { randomUUID } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
@@ -10,61 +10,72 @@ interface Page {
   status: number;
   title: string;
   detail: string;
-  /** HTML, for people alone. */
+  /** HTML, shown to people only. */
   hint?: string;
-  /** A browser asks again by itself after so many seconds; a program is told when to. */
+  /** A browser reloads the page after this time; a program gets Retry-After. */
   againAfterSeconds?: number;
 }
 
 const pages = {
-  not_found: { status: 404, title: "Nothing here", detail: "There is nothing at this address." },
+  not_found: { status: 404, title: "Nothing here", detail: "This address does not exist." },
   unauthorized: {
     status: 401,
-    title: "A token is needed",
+    title: "A token is required",
     detail:
-      "This preview needs its token: in the header X-Service-Preview-Token, the cookie or the query parameter svc_preview_token.",
+      "This preview requires its token: send it in the header X-Service-Preview-Token, the cookie " +
+      "or the query parameter svc_preview_token.",
   },
   not_listening: {
     status: 502,
     title: "Nothing listens on this port yet",
-    detail: "The sandbox runs, but nothing in it listens on this port.",
-    hint: "Start a server in it, for example <code>python3 -m http.server PORT</code> or <code>npx serve -l PORT</code>. This page looks again by itself.",
+    detail: "The sandbox runs, but no process in it listens on this port.",
+    hint:
+      "Start a server in it, for example <code>python3 -m http.server PORT</code> or <code>npx " +
+      "serve -l PORT</code>. This page reloads automatically.",
     againAfterSeconds: 3,
   },
   paused: {
     status: 503,
     title: "The sandbox is paused",
-    detail: "The sandbox is paused. It serves again once it is resumed.",
+    detail: "The sandbox is paused. Resume it to reach this address.",
   },
-  terminated: { status: 410, title: "The sandbox is gone", detail: "The sandbox is terminated." },
+  terminated: { status: 410, title: "The sandbox is terminated", detail: "The sandbox is terminated." },
   busy: {
     status: 503,
     title: "Too many visitors",
-    detail: "Too many requests are under way at once.",
+    detail: "Too many requests are in flight; retry shortly.",
     againAfterSeconds: 2,
   },
   unavailable: {
     status: 503,
     title: "Not available now",
-    detail: "The sandbox cannot be reached at the moment.",
+    detail: "The sandbox is not reachable at the moment; retry shortly.",
     againAfterSeconds: 5,
   },
   bad_response: {
     status: 502,
-    title: "No proper answer",
-    detail: "The server in the sandbox ended the connection, or its answer is no valid HTTP.",
+    title: "Invalid response",
+    detail: "The server in the sandbox closed the connection, or its response is not valid HTTP.",
   },
   timeout: {
     status: 504,
-    title: "No answer in time",
-    detail: "The server in the sandbox did not answer in time.",
+    title: "No response in time",
+    detail: "The server in the sandbox did not respond in time.",
   },
-  too_large: { status: 413, title: "Too large", detail: "The body of the request is too large." },
-  too_slow: { status: 408, title: "Too slow", detail: "The body of the request did not come." },
+  too_large: {
+    status: 413,
+    title: "Too large",
+    detail: "The body of the request is too large; send a smaller body.",
+  },
+  too_slow: {
+    status: 408,
+    title: "Too slow",
+    detail: "The body of the request did not arrive in time; send it again.",
+  },
   not_deployed: {
     status: 404,
-    title: "Nothing is deployed yet",
-    detail: "This app has an address, and no deployment that went live yet.",
+    title: "No deployment yet",
+    detail: "This app has no live deployment yet; deploy it first.",
     againAfterSeconds: 10,
   },
   deploy_failed: {
@@ -76,42 +87,46 @@ const pages = {
   crashed: {
     status: 503,
     title: "The app has crashed",
-    detail: "The app ended by itself. It is started again; its logs say more.",
+    detail: "The app crashed and restarts automatically. Read its logs for the reason.",
     againAfterSeconds: 5,
   },
   asleep: {
     status: 503,
     title: "The app is still asleep",
-    detail: "The app did not wake in time.",
+    detail: "The app did not wake in time; retry shortly.",
     againAfterSeconds: 3,
   },
   suspended: {
     status: 503,
     title: "Suspended",
-    detail: "The account that serves this address is suspended.",
+    detail: "The account that owns this address is suspended.",
   },
-  bad_host: { status: 400, title: "Bad request", detail: "The request must name one host." },
+  bad_host: {
+    status: 400,
+    title: "Bad request",
+    detail: "The request must name exactly one host; send a single Host header.",
+  },
 } as const satisfies Record<string, Page>;
 export type PageCode = keyof typeof pages;
 
-/** Where an app is meant, and no port of a sandbox. */
+/** Pages for apps instead of ports of sandboxes. */
 const appPages: Partial<Record<PageCode, Page>> = {
   not_listening: {
     ...pages.not_listening,
     title: "The app does not listen",
-    detail: "The app runs, but nothing in it listens on its port.",
-    hint: "It must listen on the port that the variable <code>PORT</code> says.",
+    detail: "The app runs, but no process in it listens on its port.",
+    hint: "The app must listen on the port in the variable <code>PORT</code>.",
   },
-  unavailable: { ...pages.unavailable, detail: "The app cannot be reached at the moment." },
+  unavailable: { ...pages.unavailable, detail: "The app is not reachable at the moment; retry shortly." },
   bad_response: {
     ...pages.bad_response,
-    detail: "The app ended the connection, or its answer is no valid HTTP.",
+    detail: "The app closed the connection, or its response is not valid HTTP.",
   },
-  timeout: { ...pages.timeout, detail: "The app did not answer in time." },
+  timeout: { ...pages.timeout, detail: "The app did not respond in time." },
 };
 
 export interface PageFacts extends OwnHeaders {
-  /** In place of the page's own sentence. */
+  /** Replaces the page's own sentence. */
   detail?: string;
   port?: number;
   isApp?: boolean;

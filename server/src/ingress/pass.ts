@@ -1,4 +1,7 @@
-/** One visit to one machine, a request or an upgrade, and why a visitor gets a page of ours instead of its answer. */
+/**
+ * Proxies a request or an upgrade to a machine, and decides which error page a visitor gets if the machine does not
+ * respond.
+ */
 import { asNoAnswer, forward, type Forwarded, NoAnswer } from "./forward.ts";
 import type { PageCode } from "./pages.ts";
 import type { Visitors } from "./sites.ts";
@@ -6,17 +9,17 @@ import { splice, type Upgrade } from "./splice.ts";
 import type { Upstreams } from "./upstreams.ts";
 
 export interface Visit extends Visitors {
-  /** Undefined where it is a request. */
+  /** Undefined for an ordinary request. */
   upgrade: Upgrade | undefined;
 }
 
 export type Sent = Omit<Forwarded, "machine" | "port">;
 
-/** The visitor gets this page. */
+/** Shows this error page to the visitor. */
 export class Refused extends Error {
   override readonly name = "Refused";
   readonly page: PageCode;
-  /** In place of the page's own sentence. */
+  /** Replaces the page's own sentence. */
   readonly detail: string | undefined;
 
   constructor(page: PageCode, detail?: string) {
@@ -27,8 +30,8 @@ export class Refused extends Error {
 }
 
 /**
- * True when it is over. False: the machine was gone before anything reached it, and the request can go elsewhere.
- * Throws `NoAnswer` where nothing was answered.
+ * Returns true when the exchange is over. Returns false if the machine was gone before anything reached it, so that the
+ * request can go to another. Throws `NoAnswer` if there was no response.
  */
 export async function pass(
   upstreams: Upstreams,

@@ -1,6 +1,6 @@
 /**
- * How long either side of an exchange is waited for. An instance answers others as well: it is ended only where it has
- * been asked and has said nothing in its time. A visitor who sends slowly, or does not read, costs his own exchange alone.
+ * Timeouts for both sides of an exchange. An instance also serves other visitors, so it is stopped only if it has the
+ * whole request and sends nothing in time. A visitor that sends slowly or does not read loses only its own exchange.
  */
 import type { ServerResponse } from "node:http";
 import { NoAnswer, type Turn } from "./forward.ts";

@@ -1,7 +1,8 @@
 /**
- * Previews: a port of a sandbox as a site, at `<port>-<sandbox>.sbx.<domain>`. In this order: is there such a sandbox,
- * may this visitor see it, does it run (a paused one with `auto_resume` is woken, and whoever comes meanwhile waits for
- * the same resume), does something listen. Who it belongs to and whether it may be seen at all is answered by `find`.
+ * Previews: a port of a sandbox as a site, at `<port>-<sandbox>.sbx.<domain>`. The checks run in this order: the
+ * sandbox exists, the visitor may see it, it runs, and a process listens on the port. A paused sandbox with
+ * `auto_resume` is resumed, and concurrent visitors wait for the same resume. `find` returns the owner and the
+ * visibility.
  */
 import type { IncomingMessage } from "node:http";
 import { Bounds } from "./bounds.ts";
@@ -14,7 +15,7 @@ import type { Site } from "./sites.ts";
 import type { Connect, Upstreams } from "./upstreams.ts";
 
 export type Preview = {
-  /** Needed to see it; null: everybody may. */
+  /** The token that a visitor needs. Null for a public preview. */
   token: string | null;
 } & (
   | { state: "running"; machine: string }
@@ -22,18 +23,18 @@ export type Preview = {
   | { state: "terminated"; detail: string }
 );
 
-/** What is asked of whoever knows sandboxes, by id without its prefix. */
+/** Functions that the ingress calls for sandboxes, by id without prefix. */
 export interface Previews {
-  /** From memory where it can be; `afresh` once what it said turned out to be over. Undefined: nothing to be seen. */
+  /** Reads memory if possible. Pass `afresh` after an outdated result. Undefined if there is nothing to show. */
   find(sandbox: string, options?: { afresh: boolean }): Promise<Preview | undefined>;
-  /** It runs when this settles. */
+  /** Resolves when the sandbox runs. */
   wake(sandbox: string): Promise<void>;
   connect: Connect;
 }
 
-/** A machine may be paused, resumed and paused again under one request; not for ever. */
+/** A machine may be paused, resumed and paused again during one request. This bounds the attempts. */
 const attempts = 4;
-/** Each connection is two threads of a machine's thousand. */
+/** Each connection uses two of a machine's thousand threads. */
 const maxPerSandbox = 200;
 const maxInAll = 4_000;
 
@@ -48,7 +49,7 @@ export class PreviewSites {
   readonly #pattern: RegExp;
   readonly #bounds = new Bounds({ each: maxPerSandbox, all: maxInAll });
 
-  /** `domain` without port. */
+  /** `domain` has no port. */
   constructor(options: { domain: string; previews: Previews; upstreams: Upstreams }) {
     this.#previews = options.previews;
     this.#upstreams = options.upstreams;
@@ -103,7 +104,9 @@ export class PreviewSites {
     return preview;
   }
 
-  /** To the machine the sandbox has now: a paused one is woken, and one that went meanwhile is looked up again. */
+  /**
+   * Serves from the sandbox's current machine. Resumes a paused sandbox, and looks up a machine that disappeared again.
+   */
   async #serve(visit: PreviewVisit, found: Preview, sent: Sent): Promise<void> {
     let preview = found;
     for (let attempt = 1; attempt <= attempts; attempt += 1) {

@@ -1,4 +1,4 @@
-/** What the table of names holds: whoever serves the sites of one kind of name. */
+/** The rows of the ingress table: each rule serves the sites of one kind of name. */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Visitor } from "./headers.ts";
 import type { Upgrade } from "./splice.ts";
@@ -7,29 +7,32 @@ export interface Visitors {
   request: IncomingMessage;
   response: ServerResponse;
   visitor: Visitor & {
-    /** Answers say that the name is served by HTTPS alone. */
+    /** True if responses announce that the name is served by HTTPS only. */
     hsts: boolean;
-    /** It is ourselves who ask, to see who answers; the answer says by which machine. */
+    /** True for a probe visit of this server. The response then names the machine. */
     isOurs: boolean;
   };
 }
 
 export interface Site {
-  /** Whether there is really something here: only then a certificate is asked for. */
+  /** True if the site exists, so that a certificate may be requested for it. */
   exists(): Promise<boolean>;
-  /** Settles when the answer is over, whatever became of it. A failure is logged, and answered by whoever throws it. */
+  /**
+   * Resolves when the exchange is over, with or without success. A handler that throws gets its failure logged and
+   * turned into an error page.
+   */
   handle(visitors: Visitors): Promise<void>;
-  /** Upgrades are refused where it is absent. */
+  /** Without this function, upgrades are refused. */
   upgrade?: (visitors: Visitors, upgrade: Upgrade) => Promise<void>;
 }
 
-/** One row of the table. Called for every request: from memory, at once. */
+/** A row of the table. Called for every request, so it reads memory only. */
 export interface HostRule {
-  /** `host` is in lower case and without port. Undefined where the name is none of these. */
+  /** `host` is in lower case and without port. Undefined if the name does not belong to this rule. */
   match(host: string): Site | undefined;
 }
 
-/** Names `<prefix>-<id>.sbx.<domain>` served by a handler of this process. */
+/** Names `<prefix>-<id>.sbx.<domain>` that a handler of this process serves. */
 export function handlerSites(options: {
   prefix: string;
   domain: string;

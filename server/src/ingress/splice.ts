@@ -1,7 +1,7 @@
 /**
- * WebSockets and whatever else a visitor upgrades to: once the guest has agreed, the two connections are one and nobody
- * reads what passes. Until then it is a request like any other, and where the guest does not agree its answer is one:
- * bytes are never passed on before both sides have left HTTP, so nothing can follow as a second request.
+ * WebSockets and other upgrades. After the guest has accepted, the two connections are joined and their bytes pass
+ * unread. Before that it is an ordinary request, and a refusal is an ordinary response. Bytes pass only after both
+ * sides have left HTTP, so no second request can follow.
  */
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
@@ -10,19 +10,19 @@ import { countHeads, countStream } from "./traffic.ts";
 
 const maxHeaderBytes = 64 * 1024;
 const answerMs = 60_000;
-/** Many programs say nothing for long; what has been silent for this long is forgotten. */
+/** Many programs are silent for long. A connection that is silent for this time is closed. */
 const silentMs = 60 * 60_000;
 
 export interface Upgrade {
   request: IncomingMessage;
-  /** The visitor's connection, with what of it was read already. */
+  /** The visitor's connection, with the bytes that were read already. */
   socket: Duplex;
   head: Buffer;
-  /** On that connection, for an answer that does not upgrade. */
+  /** A response on that connection, for a guest that does not upgrade. */
   response: ServerResponse;
 }
 
-/** Settles when the connection is over. Throws `NoAnswer` where nothing has been written. */
+/** Resolves when the connection is over. Throws `NoAnswer` only before it has written anything. */
 export async function splice(
   stream: Duplex,
   { request, socket, head, response }: Upgrade,
@@ -81,7 +81,7 @@ function answerTo(
     const late = setTimeout(() => outgoing.destroy(new NoAnswer("timeout")), answerMs);
     outgoing.once("close", () => clearTimeout(late));
     outgoing.on("error", reject);
-    outgoing.on("close", () => reject(new Error("closed without an answer")));
+    outgoing.on("close", () => reject(new Error("closed without a response")));
     outgoing.on("upgrade", (answer: IncomingMessage, _socket: Duplex, rest: Buffer) => {
       clearTimeout(late);
       resolve({ answer, rest });
@@ -94,7 +94,7 @@ function answerTo(
   });
 }
 
-/** The head of the guest's agreement. Node has parsed it: no value holds a line break. */
+/** Builds the response headers of the guest's acceptance. Node has parsed them: no value holds a line break. */
 function switching(answer: IncomingMessage, headers: readonly string[]): string {
   const lines = headers.flatMap((name, at) => (at % 2 === 0 ? [`${name}: ${headers[at + 1]}\r\n`] : []));
   const upgrade = `Connection: Upgrade\r\nUpgrade: ${answer.headers.upgrade ?? ""}\r\n`;

@@ -1,4 +1,7 @@
-/** Bytes of HTTP between visitors and one app, as the app sees them: heads and bodies, and both ways of a WebSocket. */
+/**
+ * Counts HTTP bytes between visitors and an app, as the app sees them: headers and bodies, and both directions of a
+ * WebSocket.
+ */
 import type { IncomingMessage } from "node:http";
 import type { Readable } from "node:stream";
 
@@ -11,7 +14,7 @@ export interface Traffic {
 
 type Counter = Traffic | undefined;
 
-/** Called once per exchange, when there is an answer. Names, values and separators, without the first line. */
+/** Call it once per exchange, when the response begins. Counts names, values and separators, without the first line. */
 export function countHeads(traffic: Counter, headers: readonly string[], answer: IncomingMessage): void {
   if (!traffic) return;
   traffic.rxBytes += headBytes(headers);
@@ -23,7 +26,7 @@ export function countStream(traffic: Counter, direction: keyof Traffic, from: Re
   if (traffic) from.on("data", (piece: Buffer) => void (traffic[direction] += piece.length));
 }
 
-/** `Name: value\r\n`: four bytes for each pair, two for each text. */
+/** `Name: value\r\n`: four bytes of separators for each pair. */
 function headBytes(headers: readonly string[]): number {
   return headers.reduce((sum, text) => sum + text.length + 2, 0);
 }

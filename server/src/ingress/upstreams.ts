@@ -1,22 +1,22 @@
 /**
- * Connections to ports inside machines, by way of each machine's own loopback: servers that listen on 127.0.0.1 or ::1
- * alone are reached like any other. A connection belongs to one machine for good, and ends with it.
+ * Connections to ports inside machines through each machine's own loopback, so that servers on 127.0.0.1 or ::1 are
+ * reached too. A connection belongs to one machine for its whole life, and ends with it.
  */
 import { Agent, type AgentOptions } from "node:http";
 import type { Duplex } from "node:stream";
 import { callbackify } from "node:util";
 
-/** What is asked of whoever knows machines. Fails with `kind: "connection_refused"` where nothing listens. */
+/** Connects to a port of a machine. Fails with `kind: "connection_refused"` if no process listens there. */
 export type Connect = (machine: string, port: number) => Promise<Duplex>;
 
-/** Common servers drop a connection that idled for 5 s (Node, uvicorn): ours is gone before. */
+/** Common servers close a connection after 5 s of idling (Node, uvicorn). Ours closes first. */
 const idleMs = 4_000;
 const maxIdlePerPort = 16;
 
 export class Upstreams {
-  /** Connections are kept and used again: for requests that may be sent once more if one turns out to be dead. */
+  /** Reuses connections, for requests that may be repeated if the connection turns out to be dead. */
   readonly kept: Agent;
-  /** One connection for each request: for those that must not arrive twice. */
+  /** Opens a connection for each request, for requests that must not arrive twice. */
   readonly fresh: Agent;
   readonly #connect: Connect;
   readonly #byMachine = new Map<string, Set<Duplex>>();
@@ -40,7 +40,7 @@ export class Upstreams {
     return stream;
   }
 
-  /** The machine is somebody's no more: nothing reaches it from here on. */
+  /** Closes all connections of a machine that was released. No later request reaches it. */
   end(machine: string): void {
     for (const stream of this.#byMachine.get(machine) ?? []) stream.destroy();
   }
@@ -50,7 +50,7 @@ export class Upstreams {
   }
 }
 
-/** Node's own pool of connections, with machines for hosts. */
+/** Node's connection pool, with machines as hosts. */
 class MachineAgent extends Agent {
   readonly #dial: (
     machine: string,
@@ -62,7 +62,7 @@ class MachineAgent extends Agent {
     super(options);
     this.#dial = callbackify(async (machine: string, port: number) => {
       const stream = await dial(machine, port);
-      // A tunnel may be half open; a connection that carries requests is over when the guest says so.
+      // A tunnel may be half open, but an HTTP connection ends when the guest ends it.
       stream.allowHalfOpen = false;
       return stream;
     });

@@ -1,7 +1,7 @@
 /**
- * A visit of our own to a site, by its public name: the proof that whoever asks for that name is answered by that
- * machine. The request carries a word that this process alone knows, and the way in says in return who answered; no
- * guest sees the word, and none can say it.
+ * A probe visit to a site by its public name proves which machine serves that name. The request carries a proof that
+ * only this process knows, and the ingress adds the machine to the response. No guest sees the proof or can forge the
+ * response.
  */
 import http, { type IncomingMessage } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -13,7 +13,7 @@ export interface Expected {
   machine: string;
   /** Longest wait without progress. Default: 10 s. */
   quietMs?: number;
-  /** Longest wait in all. Default: 2 min. */
+  /** Longest total wait. Default: 2 min. */
   wholeMs?: number;
   /** True if the machine worked since the last call. A rejection ends the visit with its error. */
   hasProgressed?: () => Promise<boolean>;
@@ -28,10 +28,10 @@ export class VisitFailed extends Error {
 const defaultQuietMs = 10_000;
 const defaultWholeMs = 120_000;
 const retryAfterMs = 250;
-/** Our own pages that an app may show briefly on a busy host. */
+/** Error pages that an app may show briefly on a busy host. */
 const passing = new Set(["not_listening", "crashed", "unavailable", "bad_response", "timeout"]);
 
-/** Retries while a later visit may succeed: the response may be slow, or the app not yet known to listen. */
+/** Retries while a later visit may succeed: the response may be slow, or the app's port not known yet. */
 export async function visit(
   listening: Promise<AddressInfo>,
   to: { host: string; path: string; proof: string },
@@ -48,8 +48,8 @@ export async function visit(
       if (answeredBy === machine) return { status };
       if (page === undefined)
         throw new VisitFailed(`another machine responded to a visit to ${to.host}, with status ${status}`);
-      last = `answered ${status}: ${page}`;
-      if (!passing.has(page)) throw new VisitFailed(`a visit to ${to.host} was ${last}`);
+      last = `status ${status}: ${page}`;
+      if (!passing.has(page)) throw new VisitFailed(`a visit to ${to.host} returned ${last}`);
       await sleep(retryAfterMs, undefined, { signal: ended });
     } catch (cause) {
       signal?.throwIfAborted();
@@ -90,7 +90,7 @@ async function request(
     signal.addEventListener("abort", abort, { once: true });
     listening.then((address) => ask(address).on("response", resolve).on("error", reject), reject);
   });
-  // Its status and who it came from say all; the rest may be without end.
+  // The status and the machine suffice; the body may be endless.
   answer.on("error", () => {});
   answer.destroy();
   const page = answer.headers["x-kontor-error"];

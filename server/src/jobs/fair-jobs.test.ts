@@ -42,7 +42,7 @@ test("starts an owner's single job before another owner's twenty waiting jobs, i
   expect([begun.length, jobs.hasWaiting]).toEqual([22, false]);
 });
 
-test("leaves free places to other owners", async () => {
+test("leaves free slots to other owners", async () => {
   const { begun, run, endNext } = newJobs({ limit: 4, perOwner: 2 });
   const workers = ["a1", "a2", "a3", "b1"].map(run);
   expect(begun).toEqual(["a1", "a2", "b1"]);
@@ -103,7 +103,7 @@ test("starts a waiting job whose worker was lost when its own job comes again", 
   const { jobs, begun, deferred, ends, run, stop } = newJobs({ limit: 1 });
   const worker = run("a1");
   await run("b1");
-  // The worker leaves without the waiting job.
+  // The worker ends without running the waiting job.
   stop();
   ends.shift()?.();
   await worker;

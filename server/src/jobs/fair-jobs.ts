@@ -1,8 +1,8 @@
 /**
- * Runs long jobs in the order of `FairQueue`: their owners take turns. A job that has to wait returns at once and
- * frees its worker for jobs of other kinds. A worker whose job ends runs the next waiting job. The order is in memory
- * only, so each waiting job is also added to the job table for later (`defer`). It runs from there if this process
- * dies.
+ * Runs long jobs in the order of `FairQueue`: their owners take turns. A job that has to wait returns at once and frees
+ * its worker for jobs of other kinds. A worker whose job ends runs the next waiting job. The order is kept in memory
+ * only, so each waiting job is also added to the job table for later (`defer`). If this process dies, the job runs from
+ * the table.
  */
 import { FairQueue, type FairQueueOptions } from "#lib/fair-queue.ts";
 
@@ -23,7 +23,7 @@ export class FairJobs {
     this.#queue = new FairQueue(options);
   }
 
-  /** Whether a job of any owner waits. */
+  /** True if a job of any owner waits. */
   get hasWaiting(): boolean {
     return this.#waiting.size > 0;
   }

@@ -38,7 +38,7 @@ async function witnesses(): Promise<{ pid: number; what: string }[]> {
   return (await sql<{ pid: number; what: string }>`select * from witness`.execute(db)).rows;
 }
 
-test("a job runs if and only if the transaction that added it commits", async () => {
+test("runs a job if and only if its transaction commits", async () => {
   const jobs = await open();
   const ran: unknown[] = [];
   await jobs.startWorker({ collect: async (payload: unknown) => void ran.push(payload) });
@@ -51,7 +51,7 @@ test("a job runs if and only if the transaction that added it commits", async ()
   await vi.waitFor(() => expect(ran).toEqual([{ n: 2, list: [1, "a"] }]), 30_000);
 });
 
-test("a job of the same key replaces the one that waits, and a cancelled one never runs", async () => {
+test("replaces a waiting job with the same key, and never runs a cancelled job", async () => {
   const jobs = await open();
   const later = new Date(Date.now() + 3_600_000);
   await jobs.add(db, "collect", { n: 1 }, { key: "k", runAt: later });
@@ -64,7 +64,7 @@ test("a job of the same key replaces the one that waits, and a cancelled one nev
   expect((await sql`select from graphile_worker._private_jobs`.execute(db)).rows).toEqual([]);
 });
 
-test("a worker leaves alone what is named for another host", async () => {
+test("does not run a job that is named for another host", async () => {
   const jobs = await open();
   const ran: string[] = [];
   await jobs.startWorker({ "machine@host_a": async () => void ran.push("a") });
@@ -78,7 +78,7 @@ test("a worker leaves alone what is named for another host", async () => {
   expect(left.rows).toHaveLength(1);
 });
 
-test("stopping waits for a job that runs, and takes no new one", async () => {
+test("waits for a running job on stop, and starts no new job", async () => {
   const jobs = await open();
   const finish = Promise.withResolvers<void>();
   const seen: string[] = [];
@@ -99,7 +99,7 @@ test("stopping waits for a job that runs, and takes no new one", async () => {
   expect(await db.selectFrom("processes").selectAll().where("id", "=", jobs.processId).execute()).toEqual([]);
 });
 
-test("a job whose process was killed in the middle of it is run by another process", async () => {
+test("runs a job in another process after its process was killed", async () => {
   const first = await spawnWorker(600_000);
   await sql`select graphile_worker.add_job('record', '{}'::json)`.execute(db);
   await vi.waitFor(
@@ -118,7 +118,7 @@ test("a job whose process was killed in the middle of it is run by another proce
   expect((await witnesses()).map(({ what }) => what)).toEqual(["started", "started", "finished"]);
 });
 
-test("a process keeps its row and its jobs when its own heartbeat is committed too late", async () => {
+test("keeps the row and the jobs of a process whose heartbeat is committed too late", async () => {
   const jobs = await open();
   const finish = Promise.withResolvers<void>();
   let starts = 0;
@@ -130,7 +130,7 @@ test("a process keeps its row and its jobs when its own heartbeat is committed t
   });
   await jobs.add(db, "slow", {});
   await vi.waitFor(() => expect(starts).toBe(1), 30_000);
-  // Every beat is an hour old by the time it is committed, as after a stall of the disk.
+  // Each heartbeat is an hour old when it is committed, as after a stall of the disk.
   await sql`create function stall() returns trigger language plpgsql as
     $$ begin new.seen_at := now() - interval '1 hour'; return new; end $$`.execute(db);
   await sql`create trigger stall before insert or update on processes

@@ -1,12 +1,12 @@
 /**
- * Work that must happen after a commit: graphile-worker over the same PostgreSQL.
+ * Work that must happen after a commit: graphile-worker on the same PostgreSQL.
  *
- * A job is added in the caller's transaction, so a change of state and the work that carries it out commit together
- * or not at all. It runs at least once; a task is therefore idempotent. Work that belongs to one host goes to a task
- * named `<task>@<host id>`: a worker takes only names it registers.
+ * A job is added in the caller's transaction, so a change of state and its job commit together or not at all. A job
+ * runs at least once, so tasks are idempotent. Work for one host goes to a task named `<task>@<host id>`, because a
+ * worker takes only names it registers.
  *
- * graphile-worker gives a dead process's jobs back after 4 hours. Here every process beats in `processes`, and any
- * living one releases the locks of worker pools that no beating process owns, within about 10 seconds of a kill -9.
+ * graphile-worker releases a dead process's jobs after 4 hours. Here every process sends heartbeats to `processes`, and
+ * any process releases the locks of worker pools without a heartbeat, within about 10 seconds of a kill -9.
  */
 import { randomUUID } from "node:crypto";
 import { EventEmitter } from "node:events";
@@ -18,17 +18,17 @@ import type { Logger as Log } from "pino";
 import type { Db } from "#db/db.ts";
 
 export interface JobOptions {
-  /** A job of the same key that has not started yet is replaced. */
+  /** Replaces a job with the same key that has not started yet. */
   key?: string;
-  /** Now where absent. */
+  /** Default: now. */
   runAt?: Date;
-  /** Jobs of one queue run one after the other. Few, fixed names: each is a row that stays. */
+  /** Jobs of a queue run one after the other. Use few, fixed names, because each is a permanent row. */
   queue?: string;
-  /** 25 where absent, with exponential back-off from seconds to days. */
+  /** Default: 25, with exponential backoff from seconds to days. */
   maxAttempts?: number;
 }
 
-/** What a task gets; `signal` aborts when the process wants to stop. */
+/** Context of a task. `signal` aborts when the process shuts down. */
 export interface JobContext {
   attempt: number;
   maxAttempts: number;
@@ -38,25 +38,26 @@ export interface JobContext {
 export type Tasks = Record<string, (payload: never, context: JobContext) => Promise<void>>;
 
 export interface Jobs {
-  /** This process in the table `processes`. */
+  /** Id of this process in the table `processes`. */
   readonly processId: string;
-  /** Adds a job in the transaction that `db` is, if it is one. */
+  /** Adds a job, in the transaction if `db` is one. */
   add(db: Db, task: string, payload: unknown, options?: JobOptions): Promise<void>;
-  /** Takes a job back that has not started yet. */
+  /** Cancels a job that has not started yet. */
   cancel(db: Db, key: string): Promise<void>;
   startWorker(tasks: Tasks, options?: { concurrency?: number }): Promise<void>;
   /**
-   * Takes no new job, waits `graceMs` for the running ones, then leaves them to another process. May be called again.
+   * Starts no new job, waits up to `graceMs` for the running jobs, then leaves them to another process. May be called
+   * again.
    */
   stop(graceMs: number): Promise<void>;
 }
 
-/** How often a process says it lives and looks for dead ones. */
+/** Interval of the heartbeats, and of the search for dead processes. */
 const beatMs = 3_000;
-/** Two missed beats and some slack: with the beat of the one that looks, a dead process is noticed within 9.5 s. */
+/** Two missed heartbeats and some slack. With the interval of the search, a dead process is found within 9.5 s. */
 const deadAfterMs = 6_500;
 
-/** Registers this process and begins to beat. */
+/** Registers this process and starts its heartbeats. */
 export async function openJobs(options: {
   db: Db;
   pool: pg.Pool;
@@ -70,8 +71,8 @@ export async function openJobs(options: {
 }
 
 /**
- * Adds a job in the transaction that `db` is, if it is one; `Jobs.add`, for what has no more than that.
- * graphile-worker keeps its function's signature stable; going through SQL is what puts it in the transaction.
+ * Adds a job, in the transaction if `db` is one; for callers without `Jobs`. graphile-worker keeps the signature of its
+ * SQL function stable. Calling it by SQL puts the job into the transaction.
  */
 export async function addJob(
   db: Db,
@@ -85,7 +86,7 @@ export async function addJob(
     ${options.key ?? null}::text)`.execute(db);
 }
 
-/** Whether a job of this key waits for its turn. */
+/** True if a job with this key waits. */
 export async function hasJob(db: Db, key: string): Promise<boolean> {
   const { rows } =
     await sql`select from graphile_worker.jobs where key = ${key} and locked_at is null`.execute(db);
@@ -128,7 +129,8 @@ class ProcessJobs implements Jobs {
   }
 
   async startWorker(tasks: Tasks, options: { concurrency?: number } = {}): Promise<void> {
-    // A worker without tasks would only complain; the beat goes on, and with it the care for others' jobs.
+    // A worker without tasks would only log complaints. The heartbeats continue, with the release of other processes'
+    // jobs.
     if (Object.keys(tasks).length === 0) return;
     const taskList: TaskList = Object.fromEntries(
       Object.entries(tasks).map(([name, task]) => [
@@ -148,16 +150,16 @@ class ProcessJobs implements Jobs {
       taskList,
       events,
       concurrency: options.concurrency ?? 10,
-      // LISTEN/NOTIFY starts a job within milliseconds; the poll is the floor for what a lost notice missed.
+      // LISTEN/NOTIFY starts a job within milliseconds. The poll covers lost notifications.
       pollInterval: 2_000,
       noHandleSignals: true,
       logger: new Logger((scope) => (level, message, meta) => {
-        // graphile-worker reports each job at `info`; for a server those lines are detail.
+        // graphile-worker logs each job at `info`; for a server these lines are debug details.
         const to = level === "error" ? "error" : level === "warning" ? "warn" : "debug";
         this.#log[to]({ ...scope, error: meta?.["error"] }, message);
       }),
     });
-    this.#runner.promise.catch((error: unknown) => this.#log.error({ error }, "the job worker ended"));
+    this.#runner.promise.catch((error: unknown) => this.#log.error({ error }, "the job worker failed"));
     await this.#beat();
   }
 
@@ -165,14 +167,14 @@ class ProcessJobs implements Jobs {
     const runner = this.#runner;
     this.#runner = undefined;
     if (runner) {
-      const stopped = runner.stop("the server stops").catch((error: unknown) => {
+      const stopped = runner.stop("the server shuts down").catch((error: unknown) => {
         this.#log.warn({ error }, "the job worker did not stop cleanly");
       });
       await Promise.race([stopped, sleep(graceMs, undefined, { ref: false })]);
     }
     this.#stopping.abort();
     await this.#beating;
-    // Without its row the locks of jobs that outlasted the grace are anybody's once they are old enough.
+    // Without the row, any process may release the locks of jobs that exceeded the grace period.
     await this.#db.deleteFrom("processes").where("id", "=", this.processId).execute();
   }
 
@@ -183,16 +185,20 @@ class ProcessJobs implements Jobs {
       if (signal.aborted) return;
       try {
         const isOnTime = await this.#beat();
-        // A stall of PostgreSQL delays all heartbeats: the other processes get an interval to register again.
+        // A stall of PostgreSQL delays all heartbeats. The other processes get one interval to register again.
         if (isOnTime) await this.#releaseDead();
       } catch (error) {
-        // PostgreSQL is away: the next beat tries again, and nobody else can declare us dead meanwhile.
+        // PostgreSQL is unavailable: the next heartbeat tries again, and no other process can declare this one dead
+        // meanwhile.
         this.#log.warn({ error }, "the heartbeat of this process failed");
       }
     }
   }
 
-  /** Upserts this process's row, since another process may have removed it. False when the last one is too old. */
+  /**
+   * Upserts this process's row, because another process may have removed it. Returns false if the last heartbeat is too
+   * old.
+   */
   async #beat(): Promise<boolean> {
     const workerPool = this.#workerPool?.id ?? null;
     await this.#db
@@ -209,9 +215,9 @@ class ProcessJobs implements Jobs {
   }
 
   /**
-   * Forgets dead processes and unlocks what they held. A lock counts as orphaned when no living process owns it and
-   * it is old enough that its owner would have registered: so a worker that died before its first beat is covered.
-   * This process is alive, even if its own heartbeat was committed late.
+   * Removes the rows of dead processes and releases their locks. A lock is orphaned if no living process owns it and
+   * its owner has had time to register, which covers a worker that died before its first heartbeat. This process counts
+   * as alive, even if its own heartbeat was committed late.
    */
   async #releaseDead(): Promise<void> {
     const deadline = sql<Date>`now() - make_interval(secs => ${deadAfterMs / 1000})`;
@@ -232,7 +238,7 @@ class ProcessJobs implements Jobs {
     if (rows.length === 0) return;
     const dead = rows.map((row) => row.locked_by);
     await sql`select graphile_worker.force_unlock_workers(${dead}::text[])`.execute(this.#db);
-    this.#log.warn({ worker_pools: dead }, "released the jobs of a process that is gone");
+    this.#log.warn({ worker_pools: dead }, "released the jobs of a dead process");
     this.#workerPool?.nudge(dead.length);
   }
 }

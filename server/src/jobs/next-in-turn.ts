@@ -21,7 +21,7 @@ export interface NextEntry {
 export interface TurnOptions {
   /** `RecentOwners.list`: payers whose work ended within the last hour. */
   recent: readonly string[];
-  /** Number of places. A payer leaves one free while another payer's work runs, or ended within the last hour. */
+  /** Number of slots. A payer leaves one free while another payer's work runs, or ended within the last hour. */
   places: number | "unbounded";
 }
 

@@ -47,7 +47,7 @@ test.each([
   "0x7f000001",
   "2130706433",
   "1.2.3.4.5",
-])("%s is not an address of the internet", (address) => {
+])("refuses %s, which is not a public internet address", (address) => {
   expect(isPublicAddress(address)).toBe(false);
 });
 
@@ -64,11 +64,11 @@ test.each([
   "223.255.255.255",
   "2606:4700::1111",
   "2a00:1450:4001::1",
-])("%s is one", (address) => {
+])("accepts the public address %s", (address) => {
   expect(isPublicAddress(address)).toBe(true);
 });
 
-test("whatever form an address of IPv4 takes inside one of IPv6, it is refused", () => {
+test("refuses every IPv6 form that embeds an IPv4 address", () => {
   fc.assert(
     fc.property(fc.ipV4(), (inner) => {
       expect(isPublicAddress(`::ffff:${inner}`)).toBe(false);
@@ -77,11 +77,11 @@ test("whatever form an address of IPv4 takes inside one of IPv6, it is refused",
   );
 });
 
-test("no text makes the check throw", () => {
+test("never throws, whatever text it checks", () => {
   fc.assert(fc.property(fc.string(), (text) => typeof mayConnect(nothing, text, text) === "boolean"));
 });
 
-test("what the operator opened may be reached, by name, address or range, and nothing beside it", () => {
+test("allows connections only to the names, addresses and ranges that the operator opened", () => {
   const opened = parseOpenedHosts(["forge.lan", "192.168.1.7", "10.1.0.0/16", "fd00::/8"]);
   expect(mayConnect(opened, "FORGE.lan.", "192.168.9.9")).toBe(true);
   expect(mayConnect(opened, "x", "192.168.1.7")).toBe(true);
@@ -95,7 +95,7 @@ test("what the operator opened may be reached, by name, address or range, and no
 });
 
 test.each(["10.0.0.0/33", "10.0.0", "fd00::/129", "a b", "10.0.0.0/8/8", "http://x", "*.lan", ""])(
-  "%j opens nothing and is refused",
+  "rejects the malformed entry %j",
   (entry) => {
     expect(() => parseOpenedHosts([entry])).toThrow(RangeError);
   },

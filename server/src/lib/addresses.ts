@@ -1,8 +1,11 @@
 /**
- * Which addresses a caller may make this server connect to: the internet, and what the operator opened by name.
- * A host name is no evidence, for whoever owns it decides what it resolves to, and when: the check is always of the
- * address that is connected to. The table is IANA's of special-purpose addresses, and of IPv6 only what is handed
- * out (2000::/3); addresses that carry an IPv4 address inside are refused whole, since the one inside is what counts.
+ * Decides which addresses this server may connect to on a caller's behalf: public internet addresses, and those that
+ * the operator opened by name. The check always applies to the address of the connection, because a host name's owner
+ * decides what it resolves to and when.
+ *
+ * The tables follow IANA's special-purpose registries. IPv6 counts as public only inside 2000::/3, the part that IANA
+ * allocates. IPv6 addresses that embed an IPv4 address are refused entirely, because the connection would reach the
+ * embedded address.
  */
 import { BlockList, isIP, isIPv4 } from "node:net";
 import { networkInterfaces } from "node:os";
@@ -11,9 +14,9 @@ import { networkInterfaces } from "node:os";
 const special4 = [
   "0.0.0.0/8", // this host
   "10.0.0.0/8", // private
-  "100.64.0.0/10", // carrier-grade NAT; the outer addresses of our machines, too
+  "100.64.0.0/10", // carrier-grade NAT, and the outer addresses of our machines
   "127.0.0.0/8", // loopback
-  "169.254.0.0/16", // link-local; metadata of clouds
+  "169.254.0.0/16", // link-local, and the metadata services of clouds
   "172.16.0.0/12", // private
   "192.0.0.0/24", // protocol assignments
   "192.0.2.0/24", // documentation
@@ -37,19 +40,22 @@ const special6 = [
 const special = blockList([...special4, ...special6]);
 const assigned6 = blockList(["2000::/3"]);
 
-/** False for what is no address at all. */
+/** False for text that is not an address. */
 export function isPublicAddress(address: string): boolean {
   if (isIPv4(address)) return !special.check(address, "ipv4");
   return isIP(address) === 6 && assigned6.check(address, "ipv6") && !special.check(address, "ipv6");
 }
 
-/** What the operator opened: host names, addresses and CIDR ranges. */
+/** Host names, addresses and CIDR ranges that the operator opened. */
 export interface OpenedHosts {
   names: ReadonlySet<string>;
   ranges: BlockList;
 }
 
-/** Entries as `forge.lan`, `192.168.1.7`, `10.1.0.0/16`, `fd00::/8`. Throws a RangeError that names a bad one. */
+/**
+ * Accepts entries such as `forge.lan`, `192.168.1.7`, `10.1.0.0/16` and `fd00::/8`. Throws a RangeError that names a
+ * malformed entry.
+ */
 export function parseOpenedHosts(entries: readonly string[]): OpenedHosts {
   const names = new Set<string>();
   const ranges: string[] = [];
@@ -61,13 +67,13 @@ export function parseOpenedHosts(entries: readonly string[]): OpenedHosts {
     } else if (isHostName(entry)) {
       names.add(entry.toLowerCase());
     } else {
-      throw new RangeError(`${entry} is no host name, address or CIDR range`);
+      throw new RangeError(`${entry} is not a host name, address or CIDR range`);
     }
   }
   return { names, ranges: blockList(ranges) };
 }
 
-/** Whether a connection to `address`, which is what `host` resolved to, may be made on a caller's behalf. */
+/** True if a connection to `address` is allowed on a caller's behalf. `host` is the name that resolved to it. */
 export function mayConnect(opened: OpenedHosts, host: string, address: string): boolean {
   const family = isIP(address);
   if (family === 0) return false;
@@ -92,7 +98,7 @@ function isPrefix(text: string, size: number): boolean {
   return /^\d{1,3}$/.test(text) && Number(text) <= size;
 }
 
-/** At least one letter in the last label: `10.0.0` and `1.2.3.4.5` are mistakes, no names. */
+/** Requires a letter in the last label: `10.0.0` and `1.2.3.4.5` are malformed addresses, not names. */
 function isHostName(text: string): boolean {
   return /^(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*(?=[a-z0-9-]*[a-z])[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/i.test(
     text,
@@ -108,12 +114,12 @@ function blockList(ranges: readonly string[]): BlockList {
   return list;
 }
 
-/** An address, or the name, by which a host speaks to itself alone. */
+/** True for loopback addresses and for `localhost`. */
 export function isLoopback(host: string): boolean {
   return host === "localhost" || host === "::1" || (isIP(host) === 4 && host.startsWith("127."));
 }
 
-/** `first-last`, both included and none below 1024; undefined for anything else. */
+/** Parses `first-last`, both included and neither below 1024. Undefined for any other text. */
 export function parsePorts(text: string): { first: number; last: number } | undefined {
   const [, first = 0, last = 0] = (/^(\d{1,5})-(\d{1,5})$/.exec(text) ?? []).map(Number);
   return first >= 1024 && first <= last && last <= 65_535 ? { first, last } : undefined;

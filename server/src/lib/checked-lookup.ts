@@ -1,14 +1,14 @@
 /**
- * Connecting to an address that a caller chose. What is connected to is what was checked: the look-up hands its answer
- * to the socket, so a name that resolves to something else a moment later gains nothing. A look-up is not asked where
- * the host is an address already: whoever connects checks that with `mayConnect` first.
+ * Connects to an address that a caller chose. The look-up passes its checked result to the socket, so a name that
+ * resolves to another address a moment later gains nothing. Node skips the look-up when the host is already an address;
+ * the caller checks that case with `mayConnect`.
  */
 import { isIP, type LookupFunction } from "node:net";
 import { callbackify } from "node:util";
 import { mayConnect, type OpenedHosts } from "./addresses.ts";
 import { hostResolver } from "./name-resolver.ts";
 
-/** Its message may be shown to whoever gave the address. */
+/** The message is safe to show to the caller who gave the address. */
 export class AddressError extends Error {
   override readonly name = "AddressError";
 }
@@ -38,7 +38,7 @@ function isWanted(wanted: number | string | undefined, family: number): boolean 
   return !wanted || wanted === family || wanted === `IPv${family}`;
 }
 
-/** Resolves where every address the URL's host resolves to may be connected to; throws an `AddressError`. */
+/** Resolves if connections to all addresses of the URL's host are allowed. Throws an `AddressError` otherwise. */
 export async function checkAddress(url: URL, opened: OpenedHosts, owner: string): Promise<void> {
   const host = hostOf(url);
   await new Promise<void>((resolve, reject) => {
@@ -48,7 +48,7 @@ export async function checkAddress(url: URL, opened: OpenedHosts, owner: string)
   });
 }
 
-/** Throws an `AddressError` where the host is an address that may not be connected to. */
+/** Throws an `AddressError` if the host is a literal address to which connections are not allowed. */
 export function checkLiteral(url: URL, opened: OpenedHosts): void {
   const host = hostOf(url);
   if (isIP(host) > 0 && !mayConnect(opened, host, host)) throw privateAddress();
@@ -59,7 +59,7 @@ function hostOf(url: URL): string {
 }
 
 function privateAddress(): AddressError {
-  return new AddressError("Its host resolves to a private or internal address.");
+  return new AddressError("The host resolves to a private or internal address.");
 }
 
 function explain(error: Error): AddressError {

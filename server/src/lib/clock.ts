@@ -1,4 +1,4 @@
-/** Time as something that is handed in, so that a test can hold it still. */
+/** The current time as a parameter, so that a test can freeze it. */
 export interface Clock {
   now(): Date;
 }

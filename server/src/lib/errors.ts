@@ -1,8 +1,8 @@
 /**
- * One kind of refusal for the whole server. A folder declares the ways it can say no as rows with `defineError`;
- * the rows feed the error renderers, OpenAPI `responses` and the docs, so nothing is thrown that is not declared.
+ * Declares the errors of the whole server. A folder declares its errors as rows with `defineError`. The error
+ * renderers, the OpenAPI `responses` and the docs read these rows, so every error that the server throws is declared.
  *
- * `detail` is for the caller and must never hold a secret; `cause` is for the log and is never rendered.
+ * `detail` goes to the caller and must never hold a secret. `cause` goes to the log and is never rendered.
  */
 
 export interface ErrorRow<Args extends unknown[] = never[]> {
@@ -35,10 +35,10 @@ export class DomainError extends Error {
   }
 }
 
-/** What a row's builder may return: the sentence alone, or with body fields and a cause. */
+/** Result of a row's builder: the sentence alone, or the sentence with body fields and a cause. */
 type Built = string | { detail: string; meta?: Record<string, unknown>; cause?: unknown };
 
-/** Declares one way to refuse; calling the row makes the error to throw. */
+/** Declares an error. A call of the row creates the error to throw. */
 export function defineError<Args extends unknown[]>(
   code: string,
   status: number,

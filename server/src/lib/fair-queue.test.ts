@@ -4,7 +4,7 @@ import { FairQueue, RecentOwners, type Turn } from "./fair-queue.ts";
 /** Starts the next entry. An entry's name is its owner and a number. */
 function startNext(queue: FairQueue<string>): Turn<string> {
   const turn = queue.next();
-  if (!turn) throw new Error("no entry may run");
+  if (!turn) throw new Error("no entry may run now");
   return turn;
 }
 

@@ -1,4 +1,7 @@
-/** The name of this host, made once and kept in its data directory, so that it survives a new address or name. */
+/**
+ * The name of this host. The first start generates it and keeps it in the data directory, so that it survives a new
+ * address or host name.
+ */
 import { linkSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { newId } from "./ids.ts";
@@ -15,7 +18,7 @@ export function ensureHostId(dataDir: string): string {
   try {
     linkSync(aside, file);
   } catch (error) {
-    // Another process made it in this moment: its name counts.
+    // Another process created the file at the same moment; its name counts.
     if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
   } finally {
     rmSync(aside, { force: true });

@@ -1,5 +1,5 @@
 /**
- * Ids a caller sees: a prefix and 20 characters of `[a-z0-9]`, about 103 random bits. The alphabet is lower-case
+ * Ids that callers see: a prefix and 20 characters of `[a-z0-9]`, about 103 random bits. The alphabet is lower-case
  * because sandbox ids become part of host names.
  */
 import { randomBytes } from "node:crypto";
@@ -10,7 +10,10 @@ export function newId(prefix: string, length = 20): string {
   return prefix + randomText(alphabet, length);
 }
 
-/** Uniform characters of an alphabet: bytes past the largest multiple of its size are thrown away. */
+/**
+ * Returns uniformly distributed characters of an alphabet. Bytes at or above the largest multiple of the alphabet's
+ * size are discarded.
+ */
 export function randomText(from: string, length: number): string {
   const limit = 256 - (256 % from.length);
   let text = "";

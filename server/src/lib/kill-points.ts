@@ -1,6 +1,6 @@
 /**
- * Named points in the work that must survive the end of the process. In production nothing listens; a test makes the
- * server end, or stand still, at one of them, and looks at what the next server makes of what it left.
+ * Named points in work that must survive the end of the process. In production they have no listener. A test ends or
+ * halts the server at such a point, and checks how the next server continues.
  */
 type Listener = (point: string) => Promise<void>;
 
@@ -10,7 +10,7 @@ export async function reached(point: string): Promise<void> {
   await listener?.(point);
 }
 
-/** One listener for the process; undefined takes it away. */
+/** Sets the only listener of the process; undefined removes it. */
 export function onKillPoint(next: Listener | undefined): void {
   listener = next;
 }

@@ -10,7 +10,7 @@ function capture(format: "json" | "pretty", log: (logger: ReturnType<typeof crea
 const canary = "c4nary-value";
 const token = `svc_${"aB3".repeat(14)}`.slice(0, 44);
 
-test.each(["json", "pretty"] as const)("a secret never reaches a %s line, wherever it stands", (format) => {
+test.each(["json", "pretty"] as const)("redacts a secret from a %s line, wherever it occurs", (format) => {
   const failure = Object.assign(new Error(`refused ${token}`, { cause: { password: canary } }), {
     detail: `Key (token)=(${canary}) already exists.`,
     query: canary,
@@ -36,7 +36,7 @@ test.each(["json", "pretty"] as const)("a secret never reaches a %s line, wherev
   expect(text).toContain("[redacted]");
 });
 
-test("what is no secret stays: names, numbers, dates, and an error's type, code, stack and cause", () => {
+test("keeps names, numbers, dates, and an error's type, code, stack and cause", () => {
   const cause = Object.assign(new TypeError("inner"), { code: "ECONNREFUSED" });
   const line = JSON.parse(
     capture("json", (log) =>
@@ -54,7 +54,7 @@ test("what is no secret stays: names, numbers, dates, and an error's type, code,
   expect(line.error.stack).toContain("log.test.ts");
 });
 
-test("a value that refers to itself is cut off, not followed", () => {
+test("cuts off a value that refers to itself", () => {
   const round: Record<string, unknown> = {};
   round["self"] = round;
   expect(capture("json", (log) => log.info(round, "x"))).toContain("[object]");

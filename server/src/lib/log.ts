@@ -1,13 +1,13 @@
 /**
- * Structured logs, without secrets. Two nets, because either alone has holes: a field whose name says it holds a
- * secret is replaced at any depth, and text that looks like one of our tokens or like a password in an address is
- * replaced wherever it stands in the finished line, a message or a stack included.
+ * Structured logs without secrets. Two filters work together, because each alone misses cases. The first replaces
+ * fields at any depth whose name marks a secret. The second replaces text in the finished line, stacks included, that
+ * looks like one of our tokens or like a password in a URL.
  */
 import { pino, type Logger } from "pino";
 
 const hidden = "[redacted]";
 
-/** Names compared in lower case without `_` and `-`: `apiKey`, `API_KEY` and `api-key` are one. */
+/** Names are compared in lower case without `_` and `-`: `apiKey`, `API_KEY` and `api-key` are equal. */
 const secretNames = new Set(
   [
     ["authorization", "proxyauthorization", "cookie", "setcookie", "xapikey", "xservicesignature"],
@@ -30,13 +30,13 @@ const secretNames = new Set(
 const secretText =
   /\bsvc_[0-9A-Za-z]{8,}|\bwhsec_[0-9A-Za-z+/=]{8,}|(?<=\b[Bb]earer )[\w.~+/=-]{8,}|(?<=[a-z]:\/\/[^\s:/@"]*:)[^\s/@"]+(?=@)/g;
 
-/** Deep enough for any record of ours; past it a value is replaced by its kind. */
+/** Deep enough for all records of this server. Below this depth, the value's kind replaces the value. */
 const maxDepth = 8;
 
 export interface LogOptions {
   level: string;
   format: "json" | "pretty";
-  /** Standard output where absent. */
+  /** Default: standard output. */
   write?: (line: string) => void;
 }
 
@@ -54,7 +54,7 @@ export function createLog({
         level: (label) => ({ level: label }),
         log: (fields) => redact(fields) as Record<string, unknown>,
       },
-      // Errors are made plain in `redact`, under whatever name they are logged.
+      // `redact` makes plain objects of errors, under any field name.
       serializers: { err: (value: unknown) => value },
     },
     {
@@ -64,7 +64,7 @@ export function createLog({
       },
     },
   );
-  // pino passes what a child carries on each line past every formatter; children inherit this one.
+  // pino does not pass the fields of a child logger through formatters. Children inherit this method.
   const child = Reflect.get(log, "child") as Logger["child"];
   log.child = function (this: Logger, fields, options) {
     return child.call(this, redact(fields) as typeof fields, options);
@@ -72,7 +72,7 @@ export function createLog({
   return log;
 }
 
-/** A copy without secrets, in which errors are plain objects. */
+/** Returns a copy without secrets, with errors as plain objects. */
 export function redact(value: unknown, depth = 0): unknown {
   if (typeof value === "bigint") return value.toString();
   if (typeof value !== "object" || value === null || value instanceof Date) return value;
@@ -88,7 +88,7 @@ export function redact(value: unknown, depth = 0): unknown {
   );
 }
 
-/** Only named fields of an error: others, such as PostgreSQL's `detail`, may quote the row. */
+/** Copies only named fields of an error, because others, such as PostgreSQL's `detail`, may quote the row. */
 function plainError(error: Error, depth: number): Record<string, unknown> {
   const { code, kind, status, details, problems } = error as Error & Record<string, unknown>;
   const fields = { type: error.name, message: error.message, code, kind, status, stack: error.stack };
@@ -104,7 +104,7 @@ function isSecret(name: string, value: unknown): boolean {
   return value !== null && value !== undefined && secretNames.has(name.toLowerCase().replace(/[_-]/g, ""));
 }
 
-/** `12:00:00.000 info  message  name=value …`, with the stack of an error below it. */
+/** Formats `12:00:00.000 info  message  name=value …`, with the stack of an error below. */
 function pretty(line: string): string {
   const { time, level, msg, ...fields } = JSON.parse(line) as Record<string, unknown>;
   const stacks = Object.values(fields).flatMap((field) => stackOf(field));

@@ -1,6 +1,6 @@
 /**
- * A minimum rate at which a peer must move bytes. Only the time spent waiting for the peer counts; our own work in
- * between does not.
+ * A minimum rate at which a peer must move bytes. Only the time spent waiting for the peer counts, not our own work in
+ * between.
  */
 
 /** The peer moved fewer bytes than the minimum. */

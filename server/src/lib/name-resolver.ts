@@ -13,7 +13,7 @@ const deadlineMs = 5_000;
 /** Timeout of a query; a silent server is queried again, and then the host's next server. */
 const queryTimeoutMs = 1_500;
 const tries = 2;
-/** Look-ups in flight: of all owners, and of each. */
+/** Look-ups in flight: the limit for all owners, and for each owner. */
 const limit = 256;
 const perOwner = 16;
 const maxWaiting = 1_000;

@@ -15,7 +15,7 @@ test("ends after the quiet time if there is no progress", async () => {
   expect(deadline.seconds).toBe(60);
 });
 
-test("counts from the last sign of progress, and ends with the whole limit in any case", async () => {
+test("counts from the last sign of progress, and ends at the total limit in any case", async () => {
   let works = true;
   const options = { quietMs: minuteMs, wholeMs: 10 * minuteMs, hasProgressed: async () => works };
   using slow = new ProgressDeadline(options);
@@ -43,7 +43,7 @@ test("ends with the error of a failed poll, and never after it is disposed", asy
   expect(disposed.signal.aborted).toBe(false);
 });
 
-test("ends when a look never responds", async () => {
+test("ends when a poll never responds", async () => {
   const hasProgressed = () => new Promise<boolean>(() => {});
   using stuck = new ProgressDeadline({ quietMs: minuteMs, wholeMs: minuteMs, hasProgressed });
   await vi.advanceTimersByTimeAsync(minuteMs + 1_000);

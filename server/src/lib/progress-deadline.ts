@@ -6,15 +6,15 @@
 export interface DeadlineOptions {
   /** Longest time without progress. */
   quietMs: number;
-  /** Longest time in all. */
+  /** Longest total time. */
   wholeMs: number;
   /** True if there was progress since the last call. A rejection ends the wait with its error. */
   hasProgressed?: () => Promise<boolean>;
 }
 
-/** Interval of calls of `hasProgressed`. */
+/** Interval between calls of `hasProgressed`. */
 const pollMs = 1_000;
-/** Least time for a response of `hasProgressed`. Without one by the deadline there was no progress. */
+/** Minimum time that `hasProgressed` gets for a response. A missing response counts as no progress. */
 const lookMs = 5_000;
 
 /** Reason of the signal. */
@@ -42,7 +42,7 @@ export class ProgressDeadline implements Disposable {
     return this.#ends.signal;
   }
 
-  /** Seconds from the start to the deadline, as far as progress has moved it. */
+  /** Seconds from the start to the current deadline. */
   get seconds(): number {
     return Math.floor((this.#endsAt - this.#startedAt) / 1000);
   }
@@ -68,7 +68,7 @@ export class ProgressDeadline implements Disposable {
     this.#timer.unref();
   }
 
-  /** A machine may never respond, and the deadline must end nevertheless. */
+  /** A machine may never respond, so the deadline limits the call. */
   async #hasProgressed(): Promise<boolean> {
     const look = this.#options.hasProgressed?.();
     if (!look) return false;

@@ -5,24 +5,24 @@ import { SealedValueError, SecretBox } from "./secret-box.ts";
 const key = randomBytes(32);
 const box = new SecretBox(key);
 
-test("what was sealed opens again in its own place, text and bytes alike", () => {
+test("opens sealed text and bytes in the place they were sealed for", () => {
   expect(box.open(box.seal("grüße", "users:1:note"), "users:1:note").toString()).toBe("grüße");
   const bytes = randomBytes(1000);
   expect(box.open(box.seal(bytes, "a"), "a")).toEqual(bytes);
   expect(box.open(box.seal("", "a"), "a")).toHaveLength(0);
 });
 
-test("sealing the same text twice gives two different values, neither of which shows it", () => {
+test("seals the same text to two different values that do not contain it", () => {
   const first = box.seal("secret-canary", "a");
   expect(first).not.toEqual(box.seal("secret-canary", "a"));
   expect(first.toString("latin1")).not.toContain("canary");
 });
 
-test("a sealed value copied to another place does not open", () => {
+test("does not open a sealed value that was copied to another place", () => {
   expect(() => box.open(box.seal("x", "users:1:note"), "users:2:note")).toThrow(SealedValueError);
 });
 
-test("a change of any single byte is noticed", () => {
+test("detects a change of any single byte", () => {
   const sealed = box.seal("hello", "a");
   for (let at = 0; at < sealed.length; at += 1) {
     const changed = Buffer.from(sealed);
@@ -34,12 +34,12 @@ test("a change of any single byte is noticed", () => {
   }
 });
 
-test("another key says that it is another key", () => {
+test("reports a wrong key as a wrong key", () => {
   expect(() => new SecretBox(randomBytes(32)).open(box.seal("x", "a"), "a")).toThrow("another key");
   expect(() => new SecretBox(randomBytes(16))).toThrow("32 bytes");
 });
 
-test("a derived key is the same each time, and another one for each purpose and each key", () => {
+test("derives the same key each time, and a different key for each purpose and master key", () => {
   const key = randomBytes(32);
   const one = new SecretBox(key).derive("urls");
   expect(one.length).toBe(32);

@@ -1,10 +1,10 @@
 /**
- * Secrets at rest: AES-256-GCM with a random 96-bit nonce per seal (NIST SP 800-38D: up to 2^32 seals per key).
- * The `aad` names the place a secret is stored in (`table:row:column`), so that a sealed value copied to another row
- * does not open there.
+ * Encrypts secrets at rest: AES-256-GCM with a random 96-bit nonce for each seal (NIST SP 800-38D: up to 2^32 seals per
+ * key). The `aad` names the storage place of a secret (`table:row:column`), so that a sealed value copied to another
+ * row does not open there.
  *
- * Layout: version (1 byte) | key id (4) | nonce (12) | tag (16) | ciphertext. The key id makes "wrong key" a
- * sentence of its own, and a later rotation possible.
+ * Layout: version (1 byte) | key id (4) | nonce (12) | tag (16) | ciphertext. The key id makes "wrong key" an error of
+ * its own, and allows key rotation later.
  */
 import {
   createCipheriv,
@@ -23,7 +23,7 @@ const nonceBytes = 12;
 const tagBytes = 16;
 export const keyBytes = 32;
 
-/** A sealed value that does not open: another key, another place, or changed bytes. */
+/** A sealed value does not open: another key, another place, or changed bytes. */
 export class SealedValueError extends Error {
   override readonly name = "SealedValueError";
 }
@@ -35,7 +35,7 @@ export class SecretBox {
   /** `key` is 32 random bytes. */
   constructor(key: Buffer) {
     if (key.length !== keyBytes)
-      throw new RangeError(`a secrets key is ${keyBytes} bytes, not ${key.length}`);
+      throw new RangeError(`a secrets key has ${keyBytes} bytes, not ${key.length}`);
     this.#key = key;
     this.#header = Buffer.from([version, ...createHash("sha256").update(key).digest().subarray(0, 4)]);
   }
@@ -50,10 +50,10 @@ export class SecretBox {
     return Buffer.concat([this.#header, nonce, cipher.getAuthTag(), body]);
   }
 
-  /** The plain bytes; throws `SealedValueError`. */
+  /** Returns the plain bytes. Throws `SealedValueError`. */
   open(sealed: Buffer, aad: string): Buffer {
     if (sealed.length < headerBytes + nonceBytes + tagBytes)
-      throw new SealedValueError("the sealed value is cut short");
+      throw new SealedValueError("the sealed value is truncated");
     if (!sealed.subarray(0, headerBytes).equals(this.#header)) {
       throw new SealedValueError("the value was sealed with another key");
     }
@@ -66,18 +66,18 @@ export class SecretBox {
         decipher.final(),
       ]);
     } catch (cause) {
-      throw new SealedValueError("the sealed value was changed, or belongs elsewhere", { cause });
+      throw new SealedValueError("the sealed value was changed, or belongs to another place", { cause });
     }
   }
 
-  /** 32 bytes for one purpose alone (HKDF, RFC 5869): who holds them learns nothing of the key or of other purposes. */
+  /** Returns 32 bytes for one purpose alone (HKDF, RFC 5869). They reveal nothing about the key or other purposes. */
   derive(purpose: string): Buffer {
     return Buffer.from(hkdfSync("sha256", this.#key, "", `kontor:${purpose}`, keyBytes));
   }
 
   /**
-   * HMAC-SHA256 (base64url) over the JSON array `[version, ...fields]`, with a key for this purpose alone. JSON quotes
-   * every separator that a field may hold, so two different lists of fields never sign the same bytes.
+   * Returns an HMAC-SHA256 (base64url) over the JSON array `[version, ...fields]`, with a key for this purpose alone.
+   * JSON quotes every separator that a field may hold, so two different lists of fields never sign the same bytes.
    */
   sign(purpose: string, fields: readonly (string | number)[]): string {
     const message = JSON.stringify([signatureVersion, ...fields]);

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { Semaphore } from "./semaphore.ts";
 
-test("no more than the limit run at once, and all of them run", async () => {
+test("runs all tasks, and never more than the limit at once", async () => {
   const semaphore = new Semaphore(2);
   let running = 0;
   let most = 0;
@@ -14,7 +14,7 @@ test("no more than the limit run at once, and all of them run", async () => {
   expect([most, running]).toEqual([2, 0]);
 });
 
-test("what is done ahead of need waits until nobody else does", async () => {
+test("starts speculative work only when no other task waits", async () => {
   const semaphore = new Semaphore(1);
   const order: string[] = [];
   const note = (name: string) => async () => void order.push(name);
@@ -27,7 +27,7 @@ test("what is done ahead of need waits until nobody else does", async () => {
   expect(order).toEqual(["first", "second", "third", "ahead"]);
 });
 
-test("work that fails gives its place back", async () => {
+test("releases the slot of a task that fails", async () => {
   const semaphore = new Semaphore(1);
   await expect(semaphore.run(() => Promise.reject(new Error("broken")))).rejects.toThrow("broken");
   await expect(semaphore.run(async () => "next")).resolves.toBe("next");

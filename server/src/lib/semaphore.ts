@@ -1,6 +1,6 @@
 /**
- * At most `limit` of something at once. The rest wait in the order they came, and work that is done ahead of need
- * waits until nobody else does.
+ * Runs at most `limit` tasks at once. Other tasks wait in the order they came. Speculative work waits until no other
+ * task waits.
  */
 export class Semaphore {
   #free: number;
@@ -18,7 +18,7 @@ export class Semaphore {
     try {
       return await work();
     } finally {
-      // A waiter takes over the place directly, so that nobody who came later slips in between.
+      // A waiter takes over the slot directly, so that no later task overtakes it.
       const next = this.#waiting.shift() ?? this.#ahead.shift();
       if (next) next();
       else this.#free += 1;

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { SingleFlight } from "./single-flight.ts";
 
-test("who asks while it runs shares the run and its failure; who asks later starts another", async () => {
+test("shares a run and its failure among concurrent callers, and starts a new run for later callers", async () => {
   const flights = new SingleFlight<number>();
   const gate = Promise.withResolvers<void>();
   let runs = 0;

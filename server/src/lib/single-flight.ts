@@ -1,4 +1,4 @@
-/** Callers who want the same thing at the same time share one run of it, and its outcome. */
+/** Concurrent callers with the same key share one run and its outcome. */
 export class SingleFlight<T> {
   readonly #running = new Map<string, Promise<T>>();
 

@@ -6,7 +6,7 @@ const never = new AbortController().signal;
 const untilEnded = (ends: AbortSignal) =>
   new Promise<void>((_, reject) => ends.addEventListener("abort", () => reject(ends.reason)));
 
-test("what each came out with is answered in their order", async () => {
+test("returns the results in the order of the tasks", async () => {
   expect(
     await together(
       never,
@@ -16,7 +16,7 @@ test("what each came out with is answered in their order", async () => {
   ).toEqual([1, "two"]);
 });
 
-test("the first that fails ends the others, and is heard of when they have ended", async () => {
+test("aborts the others after the first failure, and rejects when all have ended", async () => {
   let hasEnded = false;
   const other = async (ends: AbortSignal) => {
     await untilEnded(ends).catch(() => {});
@@ -30,7 +30,7 @@ test("the first that fails ends the others, and is heard of when they have ended
   expect(hasEnded).toBe(true);
 });
 
-test("who is told to end ends all of it, for that reason", async () => {
+test("aborts all tasks with the signal's reason", async () => {
   const ends = new AbortController();
   const all = together(ends.signal, untilEnded, untilEnded);
   ends.abort(new Error("told to"));

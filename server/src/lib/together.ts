@@ -1,8 +1,8 @@
-/** Work that is only good as a whole: done at the same time, and ended together where one part fails. */
+/** Runs tasks that are useful only together: all at the same time, and all end if one fails. */
 
 /**
- * All of it at once; answers what each came out with. The first part that fails ends the others by their signal, and its
- * error is thrown when all have ended: nothing is under way any more then.
+ * Runs all tasks at once and returns their results. The first failure aborts the other tasks. The call rejects with this error after
+ * all tasks have ended, so none is still running.
  */
 export async function together<T extends readonly unknown[]>(
   signal: AbortSignal,
@@ -20,7 +20,7 @@ export async function together<T extends readonly unknown[]>(
       }
     }),
   );
-  // The first error, whichever part it was of.
+  // The first error, from whichever task.
   failed.signal.throwIfAborted();
   return results.map((result) => (result as PromiseFulfilledResult<unknown>).value) as unknown as T;
 }

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { Turns } from "./turns.ts";
 
-test("work on one thing is done in turn, also after one that failed; other things do not wait", async () => {
+test("runs work of the same key in order, even after a failure, and does not delay other keys", async () => {
   const turns = new Turns();
   const done: string[] = [];
   let open: () => void = () => {};

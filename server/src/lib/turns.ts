@@ -1,4 +1,4 @@
-/** Work on one thing is done one piece after the other, in the order it came; work on different things is not held up. */
+/** Runs work of the same key one after the other, in the order of arrival. Work of different keys runs concurrently. */
 export class Turns {
   readonly #last = new Map<string, Promise<unknown>>();
 

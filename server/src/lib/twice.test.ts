@@ -20,7 +20,7 @@ async function collect(content: AsyncIterable<Buffer>): Promise<number[]> {
   return (await Array.fromAsync(content)).map((piece) => piece[0]!);
 }
 
-test("both get all of it, and who is ahead waits", async () => {
+test("gives both readers all content, and makes the faster reader wait", async () => {
   const { said, content } = counted(50);
   const read = twice(content);
   const fast = collect(read(never));
@@ -28,14 +28,14 @@ test("both get all of it, and who is ahead waits", async () => {
   for await (const piece of read(never)) {
     slow.push(piece[0]!);
     await sleep(1);
-    // The one that is being given and the next, at most.
+    // At most the piece that the source yields now and the next.
     expect(said.given - piece[0]!).toBeLessThanOrEqual(1);
   }
   expect(slow).toHaveLength(50);
   expect(await fast).toEqual(slow);
 });
 
-test("one that stops early holds up nobody; with the last the content is let go of", async () => {
+test("continues for one reader when the other stops, and closes the source when both have stopped", async () => {
   const { said, content } = counted(10);
   const read = twice(content);
   const rest = read(never);
@@ -52,7 +52,7 @@ test("one that stops early holds up nobody; with the last the content is let go 
   expect(said.isLetGo).toBe(true);
 });
 
-test("an error is both's", async () => {
+test("passes an error of the source to both readers", async () => {
   const read = twice(
     (async function* () {
       yield Buffer.from("a");
@@ -63,7 +63,7 @@ test("an error is both's", async () => {
   expect(ends.map((end) => (end as PromiseRejectedResult).reason.message)).toEqual(["cut", "cut"]);
 });
 
-test("one that waits for the other can be ended", async () => {
+test("aborts a reader that waits for the other", async () => {
   const read = twice(counted(10).content);
   const ends = new AbortController();
   const waiting = collect(read(ends.signal));
@@ -71,7 +71,7 @@ test("one that waits for the other can be ended", async () => {
   await expect(waiting).rejects.toThrow("enough");
 });
 
-test("one that is ended while it waits takes no piece from the other", async () => {
+test("skips no piece for one reader when the other is aborted while it waits", async () => {
   const { content } = counted(3);
   const read = twice(content);
   const ends = new AbortController();

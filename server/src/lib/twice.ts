@@ -1,11 +1,12 @@
-/** A stream for two readers, of which nothing is kept: the one that is ahead waits for the other. */
+/** Splits a stream for two readers without a buffer: the faster reader waits for the slower. */
 import { unlessEnded } from "./unless-ended.ts";
 
 type Next = IteratorResult<Buffer>;
 
 /**
- * To be called once by each of the two, with what ends it: the same pieces for both, at the pace of the slower. One
- * that stops early holds up nobody; where both have begun and stopped, the content is let go of.
+ * Each of the two readers calls the returned function once, with its abort signal. Both get the same pieces, at the
+ * pace of the slower reader. A reader that stops early does not block the other. The source is closed after both
+ * readers have stopped.
  */
 export function twice(content: AsyncIterable<Buffer>): (signal: AbortSignal) => AsyncGenerator<Buffer> {
   const source = content[Symbol.asyncIterator]();
@@ -28,7 +29,7 @@ export function twice(content: AsyncIterable<Buffer>): (signal: AbortSignal) => 
     try {
       return await unlessEnded(promise, signal);
     } catch (error) {
-      // It waits no more: the other one's next piece is not to come before that one asks for it.
+      // This reader waits no longer. The next piece must not be read before the other reader needs it.
       if (round.promise === promise) waiting -= 1;
       throw error;
     }

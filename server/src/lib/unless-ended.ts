@@ -1,4 +1,4 @@
-/** Waits for something that may never come: what the promise comes to, or why the signal was aborted before. */
+/** Waits for a promise that may never settle. Rejects with the signal's reason if the signal aborts first. */
 export async function unlessEnded<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
   const { promise: ended, reject } = Promise.withResolvers<never>();
   const stop = () => reject(signal.reason);

@@ -39,7 +39,7 @@ test("shares a read between readers at the same position until the row changes",
   const before = [one.read("7", read), two.read("7", read), two.read("8", read)];
   expect(reads).toHaveLength(2);
   watcher.notify("a");
-  // It may have begun before the change.
+  // This read may have begun before the change.
   const after = one.read("7", read);
   expect(reads).toHaveLength(3);
   reads.forEach((finish) => finish());

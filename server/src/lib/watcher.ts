@@ -4,7 +4,7 @@
  * result.
  */
 
-/** Returns a text for each row, which changes with the row. Deleted rows are left out. */
+/** Returns a text for each row that changes whenever the row changes. Deleted rows are left out. */
 export type Look = (ids: readonly string[]) => Promise<Iterable<readonly [id: string, state: string]>>;
 
 interface Row<News> {
@@ -19,7 +19,7 @@ interface Row<News> {
 }
 
 export interface Watch<News> {
-  /** Resolves after a change, with its news if known, or when the signal aborts. Call it before you read. */
+  /** Resolves after a change, with its news if known, or when the signal aborts. Call `next` before you read. */
   next(signal: AbortSignal): Promise<News | undefined>;
   /** Runs `work`, and shares its result with all readers of the same position until the next change. */
   read<T>(place: string, work: () => Promise<T>): Promise<T>;

@@ -1,6 +1,6 @@
 /**
- * The real guest program as a child of a test, in a directory of its own. Plain: an ordinary process that sees this
- * host. Isolated (root): PID 1 of its own namespaces, so that everything it ever started ends with it.
+ * The real guest program as a child of a test, in its own directory. Plain: an ordinary process that sees
+ * this host. Isolated (root): PID 1 of its own namespaces, so that all its processes end with it.
  */
 import { execFileSync, spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
@@ -14,12 +14,12 @@ import { GuestConnections } from "../connections.ts";
 const SOURCE = new URL("../../../../guest", import.meta.url).pathname;
 export const GUEST_BINARY = join(SOURCE, "build/kontor-guest");
 
-/** Cached by make; two at once both end well. */
+/** make does nothing for an up-to-date build; two concurrent makes both succeed. */
 export function buildGuest(): void {
   execFileSync("make", ["-s", "-C", SOURCE], { stdio: "pipe" });
 }
 
-/** A zombie is not alive: who collects the orphans of a plain guest is this host's affair. */
+/** A zombie does not count as alive: this host reaps the orphans of a plain guest. */
 export function isAlive(pid: number): boolean {
   try {
     return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
@@ -28,7 +28,7 @@ export function isAlive(pid: number): boolean {
   }
 }
 
-/** Generous, because it only ends a test that fails. */
+/** The deadline is long, because it only ends a test that fails. */
 export async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
   await vi.waitUntil(condition, { timeout: 20_000, interval: 10 });
 }
@@ -46,7 +46,7 @@ export interface GuestUnderTest {
   process: ChildProcess;
 }
 
-/** `argv` comes before the guest's own: what it runs under. */
+/** `argv` comes before the guest's own argv, as a wrapper. */
 async function start(directory: string, argv: string[]): Promise<GuestUnderTest> {
   const connections = new GuestConnections(join(directory, "s.sock"));
   await connections.listen();
@@ -68,8 +68,8 @@ export function startGuest(argv: string[] = []): Promise<GuestUnderTest> {
 }
 
 /**
- * As PID 1 of new pid, mount, uts and network namespaces. /etc may be written (an overlay), `<directory>/small` is a
- * tmpfs of 1 MiB, and the loopback is up.
+ * Starts the guest as PID 1 of new pid, mount, uts and network namespaces. /etc is writable (an overlay),
+ * `<directory>/small` is a tmpfs of 1 MiB, and the loopback is up.
  */
 export function startIsolatedGuest(argv: string[] = []): Promise<GuestUnderTest> {
   const directory = makeDirectory();

@@ -1,4 +1,6 @@
-/** Programs inside a namespace that stay for a while: a server that answers, a client that holds a connection. */
+/**
+ * Programs inside a namespace that run for a while: a server that replies, a client that holds a connection.
+ */
 import { spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
 
@@ -18,26 +20,26 @@ s.on("data", (d) => process.stdout.write(d)); s.on("error", (e) => process.stdou
 process.stdin.on("data", (d) => s.write(d));`;
 
 export interface Inside {
-  /** What it prints next. */
+  /** Returns the next output. */
   next(): Promise<string>;
-  /** To a client's peer, or to everybody a server has. */
+  /** Sends to a client's peer, or to all clients of a server. */
   send(text: string): void;
   end(): Promise<void>;
 }
 
-/** Says to whoever comes who it is and whom it sees, then what it is told; prints the codes of errors. */
+/** Sends each client the server's name and the client's address, and then its input. Prints error codes. */
 export async function serveIn(netnsPath: string, says: string, ...ports: number[]): Promise<Inside> {
   const server = start(netnsPath, SERVER, [says, ...ports.map(String)]);
   await server.next();
   return server;
 }
 
-/** Prints what comes, or the error's code. */
+/** Prints received text, or the error's code. */
 export function connectIn(netnsPath: string, host: string, port: number): Inside {
   return start(netnsPath, CLIENT, [host, String(port)]);
 }
 
-/** A script of the test's own. */
+/** Runs a script of the test. */
 export function runIn(netnsPath: string, script: string): Inside {
   return start(netnsPath, script, []);
 }

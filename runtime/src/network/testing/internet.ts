@@ -1,8 +1,8 @@
 /**
- * The internet of the tests: a network namespace joined to the host by a veth pair that plays the uplink. It owns
- * documentation addresses, a metadata address and private ones, serves HTTP, TCP and UDP echo and DNS on all of them,
- * and counts every packet it receives, so that a test can prove not only that an answer did not come back but that
- * nothing went out. No packet of a test ever leaves the host.
+ * The internet of the tests: a network namespace joined to the host by a veth pair, as its uplink. It owns
+ * documentation addresses, a metadata address and private ones, and serves HTTP, TCP and UDP echo and DNS on
+ * all of them. It counts every received packet, so that a test can prove that no packet went out, not only
+ * that no reply returned. No packet of a test ever leaves the host.
  */
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -10,7 +10,7 @@ import { fileURLToPath } from "node:url";
 import { run } from "../../exec.ts";
 import { UndoStack } from "../../undo.ts";
 
-/** Where the host stands in it, and so what machines are masqueraded as. */
+/** The host's address in this internet, and so the masqueraded source of machines. */
 export const UPLINK_ADDRESS = "198.51.100.254";
 export const WEB_ADDRESS = "198.51.100.1";
 export const DNS_ADDRESS = "198.51.100.53";
@@ -29,10 +29,10 @@ export const HTTP_PORT = 80;
 /** TCP and UDP. */
 export const ECHO_PORT = 7;
 
-/** What the internet's DNS says; every other name is WEB_ADDRESS. Where there are several, each answer is the next. */
+/** Answers of the internet's DNS; every other name is WEB_ADDRESS. Several addresses are returned in turn. */
 export const NAMES: Readonly<Record<string, readonly string[]>> = {
   "web.test": [WEB_ADDRESS],
-  // What a rebinding attack answers, at once and on second thoughts.
+  // The two answers of a rebinding attack.
   "metadata.test": [METADATA_ADDRESS],
   "private.test": ["10.66.0.1"],
   "rebind.test": [WEB_ADDRESS, "10.66.0.1"],
@@ -48,7 +48,7 @@ export interface SeenPackets {
 }
 
 export interface Internet {
-  /** The uplink to give to the network under test. */
+  /** Uplink for the network under test. */
   uplink: string;
   netnsPath: string;
   /** IPv4 packets received since the beginning or the last `forget`. */
@@ -58,11 +58,14 @@ export interface Internet {
   close(): Promise<void>;
 }
 
-/** `name` has at most 15 characters. Two internets would claim the same addresses, so: one at a time on a host. */
+/**
+ * `name` has at most 15 characters. Only one internet may run on a host at a time, because two would claim
+ * the same addresses.
+ */
 export async function startInternet(name = "kinternet"): Promise<Internet> {
   const undo = new UndoStack();
   try {
-    // One that a killed test left would make ours fail half-way.
+    // A leftover of a killed test would make this start fail half-way.
     await run(["ip", "-force", "-batch", "-"], {
       stdin: `link del ${name}\nnetns del ${name}\n`,
       okCodes: [0, 1],
@@ -104,7 +107,7 @@ export async function startInternet(name = "kinternet"): Promise<Internet> {
   };
 }
 
-/** What the internet of that name has seen; works from any process of the host. */
+/** Packets that the internet of that name has received. Works from any process of the host. */
 export function watchInternet(name: string): Pick<Internet, "seen" | "seenV6" | "forget"> {
   const list = async (kind: "set" | "counter", object: string) => {
     const argv = [...within(name), "nft", "-j", "list", kind, "inet", "seen", object];
@@ -136,7 +139,10 @@ function within(name: string): string[] {
   return [`--net=/run/netns/${name}`];
 }
 
-/** Routes lead to everything the internet owns: were a rule missing, the packet would get there and be counted. */
+/**
+ * Routes lead to every address of this internet: without a rule, the packet would arrive there and be
+ * counted.
+ */
 function hostSide(name: string): string {
   const owned = [METADATA_ADDRESS, ...PRIVATE_ADDRESSES];
   return `link add ${name} type veth peer name eth0 netns ${name}
@@ -154,7 +160,10 @@ ${[`${WEB_ADDRESS}/24`, `${DNS_ADDRESS}/24`, ...owned].map((address) => `addr ad
 `;
 }
 
-/** Before anything else looks at a packet. Neighbour discovery is the kernels' own and is not counted. */
+/**
+ * Counts before any other rule sees the packet. Neighbour discovery belongs to the kernels, and is not
+ * counted.
+ */
 const COUNTERS = `table inet seen {
 	set heard { type ipv4_addr . ipv4_addr . inet_proto; size 65535; flags dynamic; }
 	counter heard_v6 { }

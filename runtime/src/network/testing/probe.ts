@@ -1,7 +1,7 @@
 /**
- * What a machine's process can try at a door, run inside a namespace: reads one JSON list of doors from its argument,
- * tries all at once and prints one JSON list of what came of it. Only Node and perl-base (raw sockets), which every
- * Debian has.
+ * Attempts of a machine's process to reach a destination, run inside a namespace. Reads a JSON list of
+ * attempts from its argument, makes all of them at once, and prints a JSON list of results. Needs only Node
+ * and perl-base (raw sockets), which every Debian has.
  */
 import { spawn } from "node:child_process";
 import dgram from "node:dgram";
@@ -11,20 +11,20 @@ import net from "node:net";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 
-export type ProbeDoor =
-  /** Connects, sends a request, waits for any answer; `source` binds another address first. */
+export type ProbeAttempt =
+  /** Connects, sends a request, waits for any reply. `source` binds another address first. */
   | { kind: "tcp"; host: string; port: number; source?: string }
-  /** Sends `bytes` (above the MTU: fragments) and waits for any answer. */
+  /** Sends `bytes` (above the MTU: fragments) and waits for any reply. */
   | { kind: "udp"; host: string; port: number; bytes?: number; source?: string }
-  /** Asks the server for an A record. */
+  /** Sends a query for an A record to the server. */
   | { kind: "dns"; server: string; name: string }
   /** An echo request. */
   | { kind: "icmp"; host: string };
 
-/** `answered` with what came; else the error's code, `silence` where none came before the deadline. */
+/** `answered` with the reply. Otherwise the error's code, or `silence` after the deadline. */
 export type ProbeResult = { answered: string } | { refused: string };
 
-/** A refusal comes within milliseconds; silence costs this long. */
+/** A refusal arrives within milliseconds; silence takes this long. */
 const DEADLINE_MS = 1_000;
 
 const ECHO_REQUEST = `use Socket;
@@ -38,7 +38,9 @@ send($s, $p, 0, sockaddr_in(0, inet_aton($ARGV[0]))) or exit 5;
 while (recv($s, my $r, 2048, 0)) { my $t = ord(substr($r, 20, 1)); exit 0 if $t == 0; exit 4 if $t == 3; }`;
 const ECHO_ERRORS: Record<number, string> = { 3: "silence", 4: "EHOSTUNREACH" };
 
-const TRY: { [Kind in ProbeDoor["kind"]]: (door: Extract<ProbeDoor, { kind: Kind }>) => Promise<string> } = {
+const TRY: {
+  [Kind in ProbeAttempt["kind"]]: (attempt: Extract<ProbeAttempt, { kind: Kind }>) => Promise<string>;
+} = {
   tcp: ({ host, port, source }) =>
     new Promise((resolve, reject) => {
       const socket = net.connect({ host, port, ...(source === undefined ? {} : { localAddress: source }) });
@@ -70,10 +72,10 @@ const TRY: { [Kind in ProbeDoor["kind"]]: (door: Extract<ProbeDoor, { kind: Kind
   },
 };
 
-async function attempt(door: ProbeDoor): Promise<ProbeResult> {
+async function makeAttempt(attempt: ProbeAttempt): Promise<ProbeResult> {
   let timer: NodeJS.Timeout | undefined;
   try {
-    const answer = (TRY[door.kind] as (door: ProbeDoor) => Promise<string>)(door);
+    const answer = (TRY[attempt.kind] as (attempt: ProbeAttempt) => Promise<string>)(attempt);
     const deadline = new Promise<never>((_, reject) => {
       timer = setTimeout(reject, DEADLINE_MS + 500, Object.assign(new Error(), { code: "silence" }));
     });
@@ -85,19 +87,19 @@ async function attempt(door: ProbeDoor): Promise<ProbeResult> {
   }
 }
 
-/** For tests: tries the doors from inside a namespace. */
-export async function probe(netnsPath: string, doors: ProbeDoor[]): Promise<ProbeResult[]> {
+/** Makes the attempts from inside a namespace. */
+export async function probe(netnsPath: string, attempts: ProbeAttempt[]): Promise<ProbeResult[]> {
   const argv = [
     `--net=${netnsPath}`,
     process.execPath,
     fileURLToPath(import.meta.url),
-    JSON.stringify(doors),
+    JSON.stringify(attempts),
   ];
   const child = spawn("nsenter", argv, { stdio: ["ignore", "pipe", "inherit"] });
   return JSON.parse(await text(child.stdout)) as ProbeResult[];
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const doors = JSON.parse(process.argv[2] ?? "[]") as ProbeDoor[];
-  process.stdout.write(JSON.stringify(await Promise.all(doors.map(attempt))), () => process.exit());
+  const attempts = JSON.parse(process.argv[2] ?? "[]") as ProbeAttempt[];
+  process.stdout.write(JSON.stringify(await Promise.all(attempts.map(makeAttempt))), () => process.exit());
 }

@@ -1,4 +1,6 @@
-/** The internet's servers, run inside its namespace: HTTP, TCP and UDP echo, DNS. Ends when its stdin does. */
+/**
+ * Servers of the internet, run inside its namespace: HTTP, TCP and UDP echo, DNS. They end when stdin closes.
+ */
 import dgram from "node:dgram";
 import http from "node:http";
 import net from "node:net";
@@ -16,7 +18,10 @@ const listening: Promise<unknown>[] = [];
 const turns = new Map<string, number>();
 const listen = (server: net.Server, port: number) =>
   listening.push(new Promise<void>((resolve) => server.listen(port, "::", resolve)));
-/** Bound to each address: from 0.0.0.0 an answer would leave under the first one, and its asker would not know it. */
+/**
+ * Binds each address: from 0.0.0.0, a reply would leave under the first address, and the client would ignore
+ * it.
+ */
 const bind = (port: number, answer: (message: Buffer) => Buffer) => {
   for (const address of [WEB_ADDRESS, DNS_ADDRESS, METADATA_ADDRESS, ...PRIVATE_ADDRESSES]) {
     const socket = dgram.createSocket("udp4");
@@ -47,9 +52,9 @@ listen(
   53,
 );
 
-/** One A record for an A question, an empty answer for every other type (RFC 1035 §4). */
+/** A single A record for an A question, an empty answer for every other type (RFC 1035 §4). */
 function answerName(question: Buffer): Buffer {
-  // Too short to be one: sent back, so that a test sees it arrived.
+  // Too short for a question: echoed, so that a test sees its arrival.
   if (question.length < 17) return question;
   const labels: string[] = [];
   let at = 12;

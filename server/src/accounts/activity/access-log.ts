@@ -4,7 +4,7 @@
  * second. Memory is bounded: entries beyond the bound are dropped, and one entry records their number.
  */
 import { type RawBuilder, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import { type Db, transaction } from "#db/db.ts";
 import { isPassing } from "#db/passing.ts";
 import type { App } from "../../app.ts";
 import type { Actor } from "../actor.ts";
@@ -16,20 +16,31 @@ export type WorkspacesOf = (
   ids: readonly string[],
 ) => Promise<readonly { id: string; workspace_id: string }[]>;
 
+/**
+ * Returns the ids that still exist, and locks them until the transaction ends, so that a later deletion sees the
+ * entries written before.
+ */
+export type HoldExisting = (tx: Db, ids: readonly string[]) => Promise<readonly string[]>;
+
 export interface AccessNote {
   actor: Actor;
   /** `<noun>.<verb in the past>`, such as "file.read". */
   action: string;
   target: ActivityTarget;
-  /** The target's workspace, or its look-up. An entry is for the operator alone when the actor does not reach it. */
+  /**
+   * The target's workspace, or its look-up. If the actor does not reach the workspace, only the operator sees the
+   * entry.
+   */
   workspace: string | null | WorkspacesOf;
   /** Must not hold contents, arguments or secrets. */
   detail?: Readonly<Record<string, unknown>>;
+  /** Resource that the detail belongs to. An entry written after its deletion has no detail. */
+  subject?: { id: string; holdExisting: HoldExisting };
   /** False for an entry that the list shows by default. */
   isAccess?: boolean;
 }
 
-/** Retention in days. Null keeps entries for ever. */
+/** Retention in days. Null keeps entries forever. */
 export interface Retention {
   /** Retention of all entries. */
   days: number | null;
@@ -51,7 +62,7 @@ const pruneBatch = 10_000;
 
 const logs = new WeakMap<Db, AccessLog>();
 
-/** Returns the log of this database; a process has one per database. */
+/** Returns the log of this database; a process has only one per database. */
 export function accessLogOf({ db, log }: Needs): AccessLog {
   const known = logs.get(db) ?? new AccessLog({ db, log });
   logs.set(db, known);
@@ -96,7 +107,7 @@ export class AccessLog {
   startPruning(retention: Retention): void {
     const prune = () =>
       this.prune(retention).catch((error: unknown) =>
-        this.#log.warn({ error }, "old activity could not be removed; the next hour tries again"),
+        this.#log.warn({ error }, "could not delete old activity; the next attempt is in an hour"),
       );
     void prune();
     this.#pruning = setInterval(() => void prune(), pruneEveryMs).unref();
@@ -133,10 +144,15 @@ export class AccessLog {
     while (this.#pending.length > 0) {
       const batch = this.#pending.slice(0, batchSize);
       try {
-        await this.#write(batch, this.#dropped);
+        const dropped = this.#dropped;
+        if (batch.some(({ subject }) => subject))
+          await transaction(this.#db, async (tx) =>
+            this.#write(tx, await withoutDeleted(tx, batch), dropped),
+          );
+        else await this.#write(this.#db, batch, dropped);
         this.#dropped = 0;
       } catch (error) {
-        this.#log.warn({ error, entries: batch.length }, "entries of the audit log could not be written");
+        this.#log.warn({ error, entries: batch.length }, "could not write entries of the audit log");
         if (isPassing(error)) return;
         // The error is permanent, so a retry would not store them.
         this.#dropped += batch.length;
@@ -145,8 +161,8 @@ export class AccessLog {
     }
   }
 
-  async #write(batch: readonly Pending[], dropped: number): Promise<void> {
-    const workspaces = await this.#workspacesOf(batch);
+  async #write(db: Db, batch: readonly Pending[], dropped: number): Promise<void> {
+    const workspaces = await this.#workspacesOf(db, batch);
     const now = performance.now();
     const rows = batch.map((note, index) => ({
       ...rowOf(note, workspaces[index]!),
@@ -169,16 +185,16 @@ export class AccessLog {
         actor_label text, actor_role text, person_id uuid, action text, target_kind text, target_id text,
         target_label text, workspace_id uuid, ip text, detail jsonb, is_access boolean)
       left join users u on u.id = r.person_id
-      left join users t on r.target_kind = 'user' and t.id::text = r.target_id`.execute(this.#db);
+      left join users t on r.target_kind = 'user' and t.id::text = r.target_id`.execute(db);
   }
 
   /** Runs one query per kind of look-up, for any number of entries. */
-  async #workspacesOf(batch: readonly Pending[]): Promise<(string | null)[]> {
+  async #workspacesOf(db: Db, batch: readonly Pending[]): Promise<(string | null)[]> {
     const found = new Map<WorkspacesOf, Map<string, string>>();
     for (const [lookUp, notes] of Map.groupBy(batch, ({ workspace }) => workspace)) {
       if (typeof lookUp !== "function") continue;
       const ids = [...new Set(notes.flatMap(({ target }) => target.id ?? []))];
-      const rows = await lookUp(this.#db, ids);
+      const rows = await lookUp(db, ids);
       found.set(lookUp, new Map(rows.map(({ id, workspace_id }) => [id, workspace_id])));
     }
     return batch.map(({ actor, target, workspace }) => {
@@ -189,6 +205,17 @@ export class AccessLog {
       return id !== undefined && reaches ? id : null;
     });
   }
+}
+
+/** Removes the detail of entries whose subject was deleted meanwhile. */
+async function withoutDeleted(tx: Db, batch: readonly Pending[]): Promise<Pending[]> {
+  const left = new Set<string>();
+  for (const [holdExisting, notes] of Map.groupBy(batch, ({ subject }) => subject?.holdExisting)) {
+    if (!holdExisting) continue;
+    const ids = [...new Set(notes.flatMap(({ subject }) => subject?.id ?? []))];
+    for (const id of await holdExisting(tx, ids)) left.add(id);
+  }
+  return batch.map((note) => (note.subject && !left.has(note.subject.id) ? { ...note, detail: {} } : note));
 }
 
 function rowOf(
@@ -214,7 +241,7 @@ function rowOf(
   };
 }
 
-/** Longest text of an entry: the longest path fits. */
+/** Maximum length of a text in an entry; the longest path fits. */
 const mostCharacters = 4096;
 
 /** PostgreSQL stores neither NUL nor half a surrogate pair. */

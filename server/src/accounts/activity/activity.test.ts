@@ -1,4 +1,4 @@
-/** The audit log on a real database: listing, filters, retention. */
+/** Tests the audit log on a real database: listing, filters, retention. */
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { makePerson, makeTeam } from "../../../test/factories.ts";
@@ -131,7 +131,7 @@ test("writes entries in batches, and records the number of dropped entries", asy
   const note = (id: string, detail = {}) =>
     log.note({ actor: owner, action: "thing.read", target: thing(id), workspace: owner.home, detail });
   for (let n = 0; n < 10_002; n++) note("many");
-  // PostgreSQL can store neither text as it is.
+  // PostgreSQL cannot store either text unchanged.
   note("odd", { path: "/a\0b\ud800" });
   await log.flush();
   note("odd", { path: "/a\0b\ud800" });

@@ -1,7 +1,7 @@
 /**
- * The audit log: who did what to which thing, written in the transaction of the deed itself, so that neither is there
- * without the other. Names are copied, for an entry outlives what it speaks of. It never holds a secret: fields of
- * `detail` whose name says that they might are dropped on the way in, whatever the caller meant.
+ * The audit log: actor, action and target of each change, written in the transaction of the change, so that both commit
+ * together. Names are copied, because an entry outlives its target. It never holds a secret: fields of `detail` whose
+ * name may mark a secret are dropped.
  */
 import { sql } from "kysely";
 import type { Db } from "#db/db.ts";
@@ -16,7 +16,10 @@ export interface ActivityTarget {
 /** Replaces the address of a deleted person. */
 export const deletedLabel = "deleted account";
 
-/** `action` is `<noun>.<deed in the past>`, as "project.created". Whoever witnesses the request is told as well. */
+/**
+ * Records an action, such as "project.created" (`<noun>.<past participle>`), and passes it to the request's
+ * `onActivity` callback.
+ */
 export async function recordActivity(
   tx: Db,
   actor: Actor,
@@ -66,6 +69,21 @@ export async function forgetTargets(
     .execute();
 }
 
+/** Removes the details of entries whose `field` has one of these values. The action, actor and target stay. */
+export async function forgetDetails(
+  tx: Db,
+  workspaceId: string,
+  field: string,
+  values: readonly string[],
+): Promise<void> {
+  await tx
+    .updateTable("activity")
+    .set({ detail: "{}" })
+    .where("workspace_id", "=", workspaceId)
+    .where(sql<string>`detail ->> ${field}`, "=", sql<string>`any(${sql.val([...values])}::text[])`)
+    .execute();
+}
+
 function roleIn(actor: Actor, workspaceId: string | null): string | null {
   return actor.workspaces.find(({ id }) => id === workspaceId)?.role ?? actor.role;
 }
@@ -83,7 +101,7 @@ export function withoutSecrets(value: unknown): unknown {
   );
 }
 
-/** What the server does of itself: a deadline, a repair, an operator's command on the host. */
+/** The actor of the server's own actions: a deadline, a repair, or an operator's command on the host. */
 export function systemActor(label: string): Actor {
   return {
     kind: "system",

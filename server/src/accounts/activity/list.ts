@@ -13,13 +13,13 @@ export const activityCursorInvalid = defineError(
 export interface ActivityQuery {
   skip: number;
   limit: number;
-  /** `all` means the whole installation; for the operator alone. */
+  /** `all` means the whole installation, and only the operator may use it. */
   workspace?: WorkspaceParam;
-  /** `user`: people and their own tokens; else a worker's uuid. */
+  /** `user` means people and their own tokens; a uuid means that worker. */
   actor?: string | undefined;
   /** Id or e-mail address. */
   person?: string | undefined;
-  /** A whole action, or its noun alone. */
+  /** A whole action, or only its noun. */
   action?: string | undefined;
   target?: string | undefined;
   from?: string | undefined;
@@ -28,7 +28,7 @@ export interface ActivityQuery {
   cursor?: string | undefined;
 }
 
-/** Entries of the workspaces the caller reaches, newest first. */
+/** Lists the entries of the workspaces that the caller reaches, newest first. */
 export async function listActivity({ db }: Pick<App, "db">, actor: Actor, query: ActivityQuery) {
   const entries = filtered(db, actor, query);
   const after = query.cursor === undefined ? undefined : parseCursor(query.cursor);
@@ -74,7 +74,7 @@ export async function listActivity({ db }: Pick<App, "db">, actor: Actor, query:
   };
 }
 
-/** Read at the time of the request: a deleted account leaves no name behind. */
+/** Read at the time of the request, so that no name of a deleted account stays. */
 const personBehind = sql<{ id: string; name: string; email: string } | null>`(
   select json_build_object('id', u.id, 'name', u.name, 'email', u.email) from users u where u.id = activity.person_id
 )`;
@@ -113,7 +113,7 @@ function filtered(db: App["db"], actor: Actor, query: ActivityQuery) {
   return entries;
 }
 
-/** True for the operator's session or full-access token; a token bound to a team reaches that team alone. */
+/** True for the operator's session or full-access token. A token bound to a team reaches only that team. */
 const mayReadAll = ({ isOperator, scopes, workspaces }: Actor): boolean =>
   isOperator === true && scopes === null && workspaces.some(({ kind }) => kind === "personal");
 
@@ -124,12 +124,12 @@ function parseCursor(cursor: string): { at: string; id: string } {
     /^((?!0000)\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?[+-](?:0\d|1[0-5])(?::[0-5]\d){0,2}) ([0-9a-f-]{36})$/.exec(
       Buffer.from(cursor, "base64url").toString("latin1"),
     ) ?? [];
-  // An impossible date, such as the 31st of February, is refused here, before the database fails on it.
+  // An impossible date, such as February 31, is refused here, before the database fails on it.
   if (at === undefined || id === undefined || !isDate(at) || !isUuid(id)) throw activityCursorInvalid();
   return { at, id };
 }
 
-/** JavaScript takes a 31st of February for the 3rd of March. */
+/** JavaScript reads February 31 as March 3. */
 const isDate = (text: string): boolean => {
   const local = text.slice(0, 19).replace(" ", "T");
   const at = new Date(`${local}Z`);

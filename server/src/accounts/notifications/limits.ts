@@ -1,6 +1,6 @@
 /**
- * Notifications for plan limits. A refused request writes nothing, because its transaction is rolled back. So the
- * notification is written after the refusal, once for each limit and workspace within a day.
+ * Notifications for plan limits. The transaction of a refused request is rolled back. So the notification is written
+ * after the refusal, at most once a day for each limit and workspace.
  */
 import { sql } from "kysely";
 import { transaction } from "#db/db.ts";
@@ -22,7 +22,7 @@ export function withLimitNews<R extends Limited>(app: Pick<App, "db" | "log">, r
         return await route.handler(input);
       } catch (error) {
         await notifyOfLimit(app, error).catch((failure: unknown) =>
-          app.log.warn({ err: failure }, "a notification of a limit could not be written"),
+          app.log.warn({ err: failure }, "could not write a notification about a limit"),
         );
         throw error;
       }

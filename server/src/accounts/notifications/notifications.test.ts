@@ -7,7 +7,7 @@ import { listNotifications, markAllRead, markRead, notify } from "./notification
 const { db } = await testDatabase();
 const app = { db };
 
-/** Who reaches these workspaces. */
+/** Creates an actor that reaches these workspaces. */
 function actorOf(userId: string, ...ids: string[]): Actor {
   const workspaces = ids.map((id, n) => ({
     id,
@@ -40,7 +40,7 @@ const tell = (workspaceId: string, title = "Deployment 1 of shop failed") =>
     target: { kind: "project", id: "p", label: "shop" },
   });
 
-test("everyone of the workspace is told, and each has read it for themselves", async () => {
+test("notifies every member of the workspace, and tracks reading for each", async () => {
   const { team, one, other } = await twoInATeam();
   await tell(team);
   const [told] = await listNotifications(app, one);
@@ -48,14 +48,14 @@ test("everyone of the workspace is told, and each has read it for themselves", a
   expect(await markRead(app, one, told!.id)).toMatchObject({ id: told!.id, read: true });
   expect(await listNotifications(app, one)).toMatchObject([{ read: true }]);
   expect(await listNotifications(app, other)).toMatchObject([{ read: false }]);
-  // Once more changes nothing.
+  // A second call changes nothing.
   await markRead(app, one, told!.id);
   expect(await markAllRead(app, one)).toBe(0);
   expect(await markAllRead(app, other)).toBe(1);
   expect(await listNotifications(app, other)).toMatchObject([{ read: true }]);
 });
 
-test("nobody else sees one, or can mark it", async () => {
+test("hides a notification from other people, who cannot mark it either", async () => {
   const { team, one } = await twoInATeam();
   const stranger = (await twoInATeam()).one;
   await tell(team);
@@ -68,7 +68,7 @@ test("nobody else sees one, or can mark it", async () => {
   expect(await listNotifications(app, one)).toMatchObject([{ read: false }]);
 });
 
-test("a list holds the 50 newest, and a workspace keeps 200", async () => {
+test("lists the newest 50, and keeps 200 for a workspace", async () => {
   const { team, one } = await twoInATeam();
   const elsewhere = await twoInATeam();
   await tell(elsewhere.team, "kept");
@@ -85,7 +85,7 @@ test("a list holds the 50 newest, and a workspace keeps 200", async () => {
   expect(await listNotifications(app, elsewhere.one)).toMatchObject([{ title: "kept" }]);
 });
 
-test("what is too long is cut", async () => {
+test("truncates long texts", async () => {
   const { team, one } = await twoInATeam();
   await tell(team, "x".repeat(5000));
   const [told] = await listNotifications(app, one);

@@ -1,7 +1,7 @@
 /**
- * News for people: a deployment failed, a domain was verified. A notification is written in the transaction of what it
- * tells, once for the workspace; everyone who reaches the workspace sees it, and each has read it for themselves. It
- * never holds a secret: text that comes out of builds and machines stays in their logs.
+ * Notifications for people, such as a failed deployment or a verified domain. A notification is written once for the
+ * workspace, in the transaction of its event. All members see it, and each has an own read state. It never holds a
+ * secret: output of builds and machines stays in their logs.
  */
 import type { Db } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
@@ -33,31 +33,31 @@ export type NotificationKind = (typeof notificationKinds)[number];
 export interface News {
   workspaceId: string;
   kind: NotificationKind;
-  /** One line. */
+  /** A single line. */
   title: string;
-  /** What to do about it, or what happened in a sentence. */
+  /** The cure, or the event in a sentence. */
   body: string;
   target: { kind: string; id: string; label: string };
 }
 
-/** More than anybody reads, less than a table that grows for ever. */
+/** More than people read, and a bound for the table. */
 const keptPerWorkspace = 200;
 const listed = 50;
 const maxTitle = 200;
 const maxBody = 2000;
 
-/** To be called in the transaction of what it tells. */
+/** Call it in the transaction of the event. */
 export async function notify(tx: Db, news: News): Promise<void> {
   await store.insert(tx, { ...news, title: cut(news.title, maxTitle), body: cut(news.body, maxBody) });
   await store.dropBeyond(tx, news.workspaceId, keptPerWorkspace);
 }
 
-/** What was told of these goes, whoever has read it. */
+/** Deletes all notifications about these targets, read or not. */
 export function forgetNews(tx: Db, workspaceId: string, targetIds: readonly string[]): Promise<void> {
   return store.deleteOf(tx, workspaceId, targetIds);
 }
 
-/** The newest of all workspaces the actor reaches. */
+/** Lists the newest notifications of all workspaces that the actor reaches. */
 export function listNotifications({ db }: Pick<App, "db">, actor: Actor): Promise<store.NotificationRow[]> {
   return store.listNewest(db, actor.userId, workspaceIds(actor), listed);
 }
@@ -73,7 +73,7 @@ export async function markRead(
   return { ...found, read: true };
 }
 
-/** How many were unread. */
+/** Returns the number of notifications that were unread. */
 export function markAllRead({ db }: Pick<App, "db">, actor: Actor): Promise<number> {
   return store.insertReads(db, actor.userId, workspaceIds(actor));
 }

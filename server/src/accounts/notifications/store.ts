@@ -9,7 +9,7 @@ export interface NotificationRow {
   body: string;
   target: { kind: string; id: string; label: string };
   created_at: Date;
-  /** By the one who asks. */
+  /** Read by the caller. */
   read: boolean;
 }
 
@@ -77,7 +77,7 @@ export function find(
   return visible(db, userId, workspaceIds).where("n.id", "=", id).executeTakeFirst();
 }
 
-/** One of them, or all. Answers how many were unread. */
+/** Inserts for a notification or all of them. Returns the number that were unread. */
 export async function insertReads(
   db: Db,
   userId: string,

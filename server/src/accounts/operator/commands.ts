@@ -1,6 +1,6 @@
 /**
- * What an operator does from the host itself, past every plan and role: one row per command, each a verb of accounts.
- * The log says "operator command" as the actor, for whoever is root here needs no account.
+ * Commands of an operator on the host, which ignore plans and roles: one row per command, each a verb of accounts. The
+ * log names "operator command" as the actor, because root of the host needs no account.
  */
 import type { App } from "../../app.ts";
 import { systemActor } from "../activity/activity.ts";
@@ -22,13 +22,13 @@ export type Options = Readonly<Record<string, string | boolean | undefined>>;
 
 export interface Command {
   usage: string;
-  /** How many words follow the command's own. */
+  /** Number of arguments after the command's name. */
   words: number;
   options: Readonly<Record<string, "text" | "flag">>;
   run: (app: OperatorApp, words: readonly string[], options: Options) => Promise<unknown>;
 }
 
-/** A mistake in what was typed. */
+/** Invalid arguments. */
 export class UsageError extends Error {}
 
 const actor = systemActor("operator command");
@@ -182,11 +182,14 @@ const tierFrom = ({ tier }: Options): SandboxTier | undefined => oneOf("tier", s
 
 function parseEmail(email: string): string {
   if (!/^[^@\s]+@[^@\s]+$/.test(email) || email.length > 254)
-    throw new UsageError(`${email} is no e-mail address`);
+    throw new UsageError(`${email} is not an e-mail address`);
   return email;
 }
 
-/** From standard input where asked for, so that it stands in no process list; else a random one, to be shown once. */
+/**
+ * Reads the password from standard input if requested, so that no process list shows it. Otherwise generates a password
+ * to show once.
+ */
 async function passwordFrom(options: Options): Promise<{ given: boolean; password: string }> {
   if (options["password-stdin"] !== true) return { given: false, password: randomPassword() };
   const chunks: Buffer[] = [];
@@ -194,6 +197,6 @@ async function passwordFrom(options: Options): Promise<{ given: boolean; passwor
   const password = Buffer.concat(chunks)
     .toString("utf8")
     .replace(/\r?\n$/, "");
-  if (password.length < 8) throw new UsageError("a password has at least 8 characters");
+  if (password.length < 8) throw new UsageError("the password needs at least 8 characters");
   return { given: true, password };
 }

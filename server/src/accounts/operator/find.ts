@@ -1,4 +1,4 @@
-/** How an operator names people and teams: by e-mail address, by a team's id, or by its name where only one has it. */
+/** Finds people and teams for operator commands: by e-mail address, by a team's id, or by a unique team name. */
 import type { Db } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
 import { teamNotFound } from "../teams/teams.ts";
@@ -8,7 +8,7 @@ const teamNameAmbiguous = defineError(
   "team_name_ambiguous",
   409,
   (name: string, ids: readonly string[]) =>
-    `Several teams are called ${name}: say which by its id (${ids.join(", ")}).`,
+    `Several teams are called ${name}: use an id instead (${ids.join(", ")}).`,
 );
 
 export async function requireUser(db: Db, email: string): Promise<{ id: string; email: string }> {
@@ -43,7 +43,7 @@ export async function requireTeam(db: Db, nameOrId: string): Promise<{ id: strin
   return team;
 }
 
-/** A person's own workspace, or a team's. */
+/** Returns a person's personal workspace, or a team's workspace. */
 export async function requireWorkspaceOf(db: Db, whose: string): Promise<{ id: string; label: string }> {
   if (!whose.includes("@")) {
     const { id, name } = await requireTeam(db, whose);

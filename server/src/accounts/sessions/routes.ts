@@ -227,10 +227,10 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
   ];
 };
 
-/** Null when the credential is a token. */
+/** Null if the credential is a token. */
 function sessionSecret(headers: IncomingHttpHeaders): string | null {
   const credential = credentialOf(headers);
   return credential?.kind === "session" ? credential.secret : null;
 }
 
-/** `Secure` where the server is reached by https; on plain loopback a browser would drop such a cookie. */
+/** Adds `Secure` if the server is reached by https. On plain loopback, a browser would drop such a cookie. */

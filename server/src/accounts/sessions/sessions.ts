@@ -1,6 +1,6 @@
 /**
- * Sign-in sessions of the console: the same kind of secret as a token, kept in a cookie instead of a header, and
- * stored as a hash. A session ends after two weeks, at sign-out, or when the password is reset.
+ * Sign-in sessions of the console. A session's secret is like a token, but in a cookie instead of a header, and stored
+ * as a hash. A session ends after two weeks, at sign-out, or with a password reset.
  */
 import { sql } from "kysely";
 import { transaction } from "#db/db.ts";
@@ -15,7 +15,7 @@ import { hashSecret, newSecret } from "../secrets.ts";
 
 export const sessionSeconds = 14 * 86_400;
 
-/** One sentence for an unknown address and a wrong password: which it was is nobody's business. */
+/** The same error for an unknown address and a wrong password, so that it reveals no accounts. */
 export const signInRefused = defineError(
   "sign_in_refused",
   401,
@@ -57,7 +57,7 @@ export async function signIn(app: Needs, input: SignIn): Promise<{ secret: strin
     })
     .execute();
   const actor = await findActor(app, { kind: "session", secret });
-  if (!actor) throw new Error("a session that was just made is not found");
+  if (!actor) throw new Error("a new session was not found");
   const target = { kind: "user", id: actor.userId, label: actor.label };
   const from = { ...actor, ip: input.ip };
   await recordActivity(app.db, from, "session.created", target, actor.workspaces[0]?.id ?? null);
@@ -65,7 +65,7 @@ export async function signIn(app: Needs, input: SignIn): Promise<{ secret: strin
   return { secret, actor: from };
 }
 
-/** Audits a refused sign-in, for the account's owner and the operator. */
+/** Records a refused sign-in in the audit log, for the account's owner and the operator. */
 export async function noteRefusal(
   app: Pick<App, "db" | "log">,
   action: "session.refused" | "session.limited",
@@ -76,7 +76,7 @@ export async function noteRefusal(
   accessLogOf(app).note({
     actor: { ...systemActor("sign-in"), ip },
     action,
-    // A text that is no address may be a password in the wrong field.
+    // Text that is not an address may be a password in the wrong field.
     target: { kind: "user", id, label: /^[^@\s]+@[^@\s]+$/.test(email) ? email.toLowerCase() : null },
     workspace: personalWorkspacesOf,
     isAccess: false,
@@ -99,7 +99,7 @@ const personalWorkspacesOf: WorkspacesOf = async (db, ids) => {
   return rows.map(({ id, owner_user_id }) => ({ id: owner_user_id!, workspace_id: id }));
 };
 
-/** Ends the session; one that is gone already is as good. */
+/** Ends the session. Succeeds if it has already ended. */
 export async function signOut(app: Needs, actor: Actor, secret: string): Promise<void> {
   await transaction(app.db, async (tx) => {
     const gone = await tx
@@ -166,7 +166,7 @@ export async function endSession(app: Pick<App, "db">, actor: Actor, id: string)
   forgetActors(app);
 }
 
-/** Who is asking and what they reach, for the console and for `whoami`. */
+/** Returns the caller and the workspaces it reaches, for the console and `whoami`. */
 export async function describeCaller({ db }: Pick<App, "db">, actor: Actor) {
   const [user, names] = await Promise.all([
     db

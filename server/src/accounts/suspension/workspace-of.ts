@@ -1,4 +1,4 @@
-/** The workspace that owns the thing a request's path names. */
+/** Finds the workspace that owns the object in a request's path. */
 import { sql } from "kysely";
 import type { Db } from "#db/db.ts";
 import type { Actor } from "../actor.ts";
@@ -77,7 +77,7 @@ const byPath: Readonly<Record<string, Lookup>> = {
   "/v1/templates/": rowOf("templates"),
 };
 
-/** Undefined when the path has no parameter, or its object does not exist. Only the first parameter decides. */
+/** Undefined if the path has no parameter, or its object does not exist. Only the first parameter counts. */
 export async function workspaceOf(
   db: Db,
   actor: Actor,

@@ -1,7 +1,7 @@
 /**
- * Invitations: a person joins a team only by accepting one. The team invites an e-mail address, and does not learn
- * whether it has an account. A person sees the invitations to their address, even older ones than the account. An
- * invitation expires after seven days.
+ * Invitations to teams: a person joins only by accepting an invitation. The team invites an e-mail address, and does
+ * not learn whether it has an account. A person sees all invitations to their address, even those from before the
+ * account. An invitation expires after seven days.
  */
 import { type Db, type Transaction, transaction } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
@@ -29,7 +29,7 @@ export const alreadyInvited = defineError(
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** Returns the same for an address with and without an account. */
+/** Returns the same result for an address with and without an account. */
 export async function invite(
   app: Needs,
   actor: Actor,
@@ -88,14 +88,14 @@ export async function revokeInvitation(app: Needs, actor: Actor, teamId: string,
   });
 }
 
-/** Invitations of the caller's own e-mail address. */
+/** Lists the invitations to the caller's own e-mail address. */
 export async function listOwnInvitations(app: Needs, actor: Actor): Promise<store.InvitationRow[]> {
   requireFullAccess(actor);
   const email = await store.emailOf(app.db, actor.userId);
   return store.listInvitations(app.db, { email }, app.clock.now());
 }
 
-/** Joins the team with the invitation's role; the plan is checked again. */
+/** Joins the team with the invitation's role. Checks the plan again. */
 export async function acceptInvitation(app: Needs, actor: Actor, id: string): Promise<store.TeamRow> {
   requireFullAccess(actor);
   const now = app.clock.now();

@@ -1,4 +1,4 @@
-/** Members, roles and invitations, through the real HTTP layer on a real database. */
+/** Tests members, roles and invitations through the real HTTP layer, on a real database. */
 import { afterAll, expect, test } from "vitest";
 import { createHttpServer } from "#http/server.ts";
 import { makePerson, makeTeam, makeToken } from "../../../test/factories.ts";
@@ -40,13 +40,13 @@ async function call(token: string, method: string, path: string, body?: object) 
   return { status: response.statusCode, code: json.code as string | undefined, json };
 }
 
-/** A person with a full-access token. */
+/** Creates a person with a full-access token. */
 async function person(email?: string) {
   const { user } = await makePerson(db, email === undefined ? {} : { email });
   return { ...user, token: (await makeToken(db, user.id)).plaintext };
 }
 
-/** A team, its owner, and a function that invites in the owner's name. */
+/** Creates a team, its owner, and a function that invites as the owner. */
 async function teamOf(plan: "team" | "starter" = "team") {
   const owner = await person();
   const { id } = await makeTeam(db, { [owner.id]: "owner" }, { plan, name: "Nord" });

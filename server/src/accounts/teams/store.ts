@@ -6,7 +6,7 @@ import type { TeamInvitationsTable } from "../tables.ts";
 export interface TeamRow {
   id: string;
   name: string;
-  /** Of the one who asks; null where that is the operator from outside. */
+  /** The role of the caller. Null for the operator, who is not a member. */
   role: TeamRole | null;
   plan: Plan;
   sandbox_tier: SandboxTier;
@@ -23,7 +23,7 @@ export interface MemberRow {
   created_at: Date;
 }
 
-/** Newest first; `ids` null means every team there is. */
+/** Newest first. With `ids` null, lists all teams. */
 export function listTeams(db: Db, userId: string | null, ids: readonly string[] | null): Promise<TeamRow[]> {
   let teams = db
     .selectFrom("workspaces as w")
@@ -39,7 +39,7 @@ export function listTeams(db: Db, userId: string | null, ids: readonly string[] 
   return teams.execute();
 }
 
-/** In the order they joined. */
+/** In the order in which they joined. */
 export function listMembers(db: Db, teamId: string): Promise<MemberRow[]> {
   return db
     .selectFrom("team_members as m")
@@ -51,7 +51,7 @@ export function listMembers(db: Db, teamId: string): Promise<MemberRow[]> {
     .execute();
 }
 
-/** Held to the end of the transaction: two changes of one team's members happen one after the other. */
+/** Locks the team until the end of the transaction, so that changes of its members happen one after the other. */
 export function lockTeam(tx: Db, teamId: string): Promise<{ name: string }> {
   return tx
     .selectFrom("workspaces")
@@ -103,7 +103,7 @@ export async function removeMember(db: Db, teamId: string, userId: string, now: 
     .execute();
 }
 
-/** Locks the team until the end of the transaction and returns its plan; undefined when the team is deleted. */
+/** Locks the team until the end of the transaction, and returns its plan. Undefined if the team is deleted. */
 export function lockPlan(
   tx: Db,
   teamId: string,

@@ -1,8 +1,7 @@
 /**
- * Teams: a workspace that several people share. An owner decides everything, an admin the members, a member uses it, a
- * viewer reads.
- * A team always has an owner: the last one can neither leave nor step down. Who is not in a team does not learn that
- * it exists. People join by an invitation that they accept: see `invitations.ts`.
+ * Teams: a workspace that several people share. Owners may do everything, admins manage members, members use it, and
+ * viewers read. A team always has an owner: the last owner can neither leave nor step down. A caller outside the team
+ * gets the response for a missing team. People join by accepting an invitation: see `invitations.ts`.
  */
 import { type Db, type Transaction, transaction } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
@@ -24,12 +23,12 @@ export const memberNotFound = defineError("member_not_found", 404, () => "No suc
 export const alreadyMember = defineError(
   "already_member",
   409,
-  (email: string) => `${email} is in this team already.`,
+  (email: string) => `${email} is already in this team.`,
 );
 export const lastOwner = defineError(
   "last_owner",
   409,
-  () => "A team keeps at least one owner; make another one first.",
+  () => "A team needs at least one owner; make another member an owner first.",
 );
 export const teamNotEmpty = defineError("team_not_empty", 409, (left: readonly string[]) => ({
   detail: `The team still holds ${left.join(", ")}; delete them first.`,
@@ -46,7 +45,7 @@ export function listTeams({ db }: Needs, actor: Actor): Promise<store.TeamRow[]>
   );
 }
 
-/** Operator: every team there is. */
+/** Lists all teams, for the operator. */
 export function listAllTeams({ db }: Needs): Promise<store.TeamRow[]> {
   return store.listTeams(db, null, null);
 }
@@ -62,10 +61,10 @@ export async function countMembers(db: Db, id: string): Promise<number> {
   return (await store.listMembers(db, id)).length;
 }
 
-/** A new team starts on its maker's own plan and tier; the operator can change both. */
+/** A new team gets its creator's plan and tier; the operator can change both. */
 export async function createTeam(app: Needs, actor: Actor, input: { name: string }) {
   const personal = actor.workspaces.find(({ kind }) => kind === "personal");
-  // A token bound to one team acts for that team alone and makes no other.
+  // A token bound to one team reaches only that team, and cannot create another.
   if (!personal) throw insufficientRole("owner");
   requireNotSuspended(personal);
   return insertTeam(
@@ -86,7 +85,7 @@ interface NewTeam {
   sandboxTier: SandboxTier;
 }
 
-/** The operator's way: a team for somebody, on any plan. */
+/** Creates a team for another person, on any plan; for the operator. */
 export function createTeamFor(app: Needs, actor: Actor, input: NewTeam) {
   return insertTeam(app, actor, input, async () => undefined);
 }
@@ -193,7 +192,7 @@ export async function changeMember(app: Needs, actor: Actor, id: string, userId:
   return changed;
 }
 
-/** Anyone may leave; their tokens for this team end with the membership. */
+/** Removes a member. Every member may leave; their tokens for this team end with the membership. */
 export function removeMember(
   app: Pick<App, "db" | "clock">,
   actor: Actor,
@@ -208,7 +207,7 @@ export function removeMember(
   });
 }
 
-/** The operator's way: anyone but the last owner. */
+/** Removes any member but the last owner; for the operator. */
 export function removeMemberOf(app: Pick<App, "db" | "clock">, actor: Actor, id: string, userId: string) {
   return dropMember(app, actor, id, userId, () => undefined);
 }

@@ -1,7 +1,7 @@
 /**
- * Agent-class tokens: minted for one run of an agent, with the scopes its config grants, for the one workspace it
- * belongs to. The plaintext is in the memory of the process that carries the run out and nowhere else. One goes with
- * the transaction that ends its run, and what a crash leaves expires.
+ * Tokens of agents: each is created for a run, with the scopes of the agent's config, for its workspace only. The
+ * plaintext is only in the memory of the process that executes the run. The transaction that ends the run deletes its
+ * token. A token that survives a crash expires.
  */
 import type { RawBuilder } from "kysely";
 import type { Db } from "#db/db.ts";
@@ -18,7 +18,7 @@ export interface RunToken {
   plaintext: string;
 }
 
-/** Undefined where the workspace is gone. */
+/** Undefined if the workspace was deleted. */
 export async function mintRunToken(
   app: Pick<App, "db" | "clock">,
   grant: { worker: Worker; runId: string; scopes: readonly Scope[]; expiresInMs: number },
@@ -50,12 +50,15 @@ export async function endRunToken(app: Pick<App, "db">, { id }: RunToken): Promi
   forgetActors(app);
 }
 
-/** In the transaction that ends the run, or gives it to somebody else; `forgetActors` is for after the commit. */
+/**
+ * Deletes the tokens in the transaction that ends the run or moves it to another process. Call `forgetActors` after the
+ * commit.
+ */
 export function endTokensOf(tx: Db, runId: string): Promise<void> {
   return deleteOfRun(tx, runId);
 }
 
-/** The same, as a part of a statement whose `run` is the run's row. */
+/** Does the same as a part of a statement in which `run` is the run's row. */
 export function tokensEnded(): RawBuilder<unknown> {
   return ofRunDeleted();
 }

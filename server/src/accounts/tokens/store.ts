@@ -25,7 +25,7 @@ export function insertToken(db: Db, row: Insertable<ApiTokensTable>): Promise<To
   return db.insertInto("api_tokens").values(row).returningAll().executeTakeFirstOrThrow();
 }
 
-/** A team's tokens count for the team whoever made them; the others for their owner. Expired ones are not active. */
+/** Tokens bound to a team count for the team, and all others for their owner. Expired tokens are not active. */
 export async function countActive(
   db: Db,
   { id, kind }: Pick<ReachableWorkspace, "id" | "kind">,
@@ -62,7 +62,7 @@ export async function deleteOfRun(db: Db, runId: string): Promise<void> {
   await db.deleteFrom("api_tokens").where("run_id", "=", runId).execute();
 }
 
-/** Of a statement whose `run` is the run's row. */
+/** Builds a part of a statement in which `run` is the run's row. */
 export function ofRunDeleted(): RawBuilder<unknown> {
   return sql`tokens as (delete from api_tokens using run where api_tokens.run_id = run.id)`;
 }

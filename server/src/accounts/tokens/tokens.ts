@@ -1,8 +1,8 @@
 /**
- * API tokens. The plaintext exists once, in the answer that creates it; what is stored is a SHA-256, and a revoked
- * token stops working with the transaction that revokes it. A token can never make one that can do more than itself:
- * only a signed-in person or an unrestricted token may see or change tokens, and one minted for an agent's run may
- * not at all, because what it made would outlive the run.
+ * API tokens. The plaintext appears only in the response that creates the token; the database stores a SHA-256. A
+ * revoked token stops working with the commit of its revocation. A token can never create a more powerful token. Only a
+ * signed-in person or an unrestricted token may read or change tokens. Tokens of an agent's run may not, because a
+ * token they create would outlive the run.
  */
 import { transaction } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
@@ -23,14 +23,14 @@ export interface NewToken {
   name: string;
   expiresInDays: number | null;
   scopes: readonly Scope[] | null;
-  /** Null: all that its owner can reach. */
+  /** Null reaches everything that its owner reaches. */
   workspace: WorkspaceParam;
   secrets: "shown" | "hidden";
 }
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** A token with no workspace of its own counts against its owner's personal one. */
+/** A token without a workspace counts for its owner's personal workspace. */
 export async function createToken(
   app: Needs,
   actor: Actor,
@@ -42,7 +42,7 @@ export async function createToken(
   const token = newSecret("svc_");
   const now = app.clock.now();
   const row = await transaction(app.db, async (tx) => {
-    // Two creates at once must not both see the last free place: the workspace's row is the lock.
+    // The lock on the workspace's row prevents that two concurrent requests take the last free slot.
     await tx.selectFrom("workspaces").select("id").where("id", "=", home.id).forUpdate().execute();
     requireBelow(home.plan, "apiTokens", await countActive(tx, home, actor.userId, now), home.id);
     const created = await insertToken(tx, {
@@ -78,7 +78,7 @@ export async function getToken(app: Needs, actor: Actor, id: string): Promise<To
   return row;
 }
 
-/** Active ones that count against a workspace's plan. */
+/** Counts the active tokens under a workspace's plan. */
 export function countTokens(app: Needs, actor: Actor, workspace: ReachableWorkspace): Promise<number> {
   return countActive(app.db, workspace, actor.userId, app.clock.now());
 }

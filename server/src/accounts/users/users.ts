@@ -1,4 +1,4 @@
-/** People: an e-mail address, a password, and from the first moment a personal workspace of their own. */
+/** People: an e-mail address, a password, and a personal workspace that is created with the account. */
 import { sql } from "kysely";
 import { transaction } from "#db/db.ts";
 import { defineError } from "#lib/errors.ts";
@@ -12,12 +12,12 @@ import { hashSecret } from "../secrets.ts";
 export const emailTaken = defineError(
   "email_taken",
   409,
-  (email: string) => `There is an account for ${email} already.`,
+  (email: string) => `An account for ${email} already exists.`,
 );
 export const userNotFound = defineError(
   "user_not_found",
   404,
-  (email: string) => `There is no account for ${email}.`,
+  (email: string) => `An account for ${email} does not exist.`,
 );
 
 export interface NewUser {
@@ -111,7 +111,10 @@ export async function changePassword(
   forgetActors(app);
 }
 
-/** Sets the password and ends all sessions and, unless they are kept, all tokens: an intruder may hold either. */
+/**
+ * Sets the password and ends all sessions. Revokes all tokens too unless they are kept, because an intruder may have
+ * either.
+ */
 export async function resetPassword(
   app: Pick<App, "db">,
   actor: Actor,

@@ -117,7 +117,7 @@ test("limits a token to half of its plan's streams, and a workspace to all of th
   const { response: refused } = await watch("a@1");
   expect([refused.status, refused.headers.get("retry-after")]).toEqual([429, "5"]);
   expect(await refused.json()).toMatchObject({ code: "too_many_streams", limit: 50, retry_after: 5 });
-  // A request that wants no stream, and another workspace.
+  // A request without a stream, and a stream of another workspace.
   expect((await watch("a@1", "")).response.status).toBe(200);
   expect((await watch("z@2")).response.status).toBe(200);
 
@@ -128,7 +128,7 @@ test("limits a token to half of its plan's streams, and a workspace to all of th
   await expect.poll(async () => (await watch("c@1")).response.status, { timeout: 10_000 }).toBe(200);
 });
 
-test("ends a stream whose reader takes no more bytes", async () => {
+test("ends a stream whose client reads no more bytes", async () => {
   const stuck = get(base.replace("watch", "flood"), {
     agent: false,
     headers: { authorization: "Bearer f@9" },
@@ -214,7 +214,7 @@ test("refuses a socket beyond the limit before its work starts, and counts socke
   await expect.poll(async () => (await connect("e")).outcome, { timeout: 10_000 }).toBe("open");
 });
 
-test("releases the place of a socket when its work fails", async () => {
+test("releases the slot of a socket when its work fails", async () => {
   const { connect, goOn } = await socketServer();
   goOn();
   for (let time = 0; time < 5; time++)

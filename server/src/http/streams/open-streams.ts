@@ -1,7 +1,7 @@
 /**
  * Long-lived responses of this process: event streams, WebSockets and git exchanges, each with the credential that
- * opened it. All their credentials are looked up together every two seconds. A stream ends when its credential was
- * revoked or has expired, or when its actor has lost a scope or a workspace.
+ * opened it. A check every two seconds looks up all their credentials together. A stream ends when its credential is
+ * revoked or expires, or when its actor loses a scope or a workspace.
  */
 import type { Logger } from "pino";
 import type { Actor, Credential } from "#accounts/actor.ts";
@@ -28,7 +28,7 @@ const checkEveryMs = 2_000;
 
 export class OpenStreams {
   readonly #streams = new Set<OpenStream>();
-  /** Reserved places, by the request that will open the stream. */
+  /** Reserved slots, by the request that will open the stream. */
   readonly #reserved = new Map<object, Actor>();
   readonly #findActors: FindActors;
   readonly #log: Pick<Logger, "warn">;
@@ -44,9 +44,9 @@ export class OpenStreams {
   }
 
   /**
-   * Reserves a place before a stream's work starts, so that the stream is not refused afterwards. Throws if the
-   * credential or its home workspace has no place left. Returns a function that releases the place unless the stream
-   * has opened.
+   * Reserves a slot before a stream's work starts, so that the stream is not refused afterwards. Throws if the
+   * credential or its home workspace has no free slot. Returns a function that releases the slot unless the stream has
+   * opened.
    */
   reserve(request: object, actor: Actor): () => void {
     this.#requireRoom(actor);
@@ -54,7 +54,7 @@ export class OpenStreams {
     return () => void this.#reserved.delete(request);
   }
 
-  /** Acquires the request's reserved place, or a free one. Throws if none is free. */
+  /** Acquires the request's reserved slot, or a free slot. Throws if none is free. */
   claim(request: object, actor: Actor): void {
     if (!this.#reserved.delete(request)) this.#requireRoom(actor);
   }
@@ -82,7 +82,7 @@ export class OpenStreams {
     };
   }
 
-  /** Streams that are open now. */
+  /** Lists the open streams. */
   all(): Iterable<OpenStream> {
     return this.#streams;
   }

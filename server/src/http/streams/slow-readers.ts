@@ -1,5 +1,5 @@
 /**
- * Ends responses whose client reads too slowly. Each such response holds a stream place, a file, a connection to the
+ * Ends responses whose client reads too slowly. Each such response holds a stream slot, a file, a connection to the
  * store or a channel of a machine.
  */
 import type { ServerResponse } from "node:http";

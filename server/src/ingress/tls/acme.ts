@@ -1,10 +1,9 @@
 /**
- * Certificates of a public authority (RFC 8555), asked for when a name that leads somewhere is first visited, and proved
- * by the authority's own visit to our plain HTTP listener (`http-01`). They are kept on disk, one file with key and
- * chain for each name, and renewed when a third of their life is left.
+ * Certificates of a public authority (RFC 8555). A certificate is ordered at the first visit to a served name, and
+ * proved by the authority's request to our plain HTTP listener (`http-01`). Certificates are kept on disk, with a file
+ * for the key and chain of each name, and renewed when a third of their lifetime is left.
  *
- * An authority counts what is asked of it: a name that leads nowhere is never asked for, and one that was refused is
- * left alone for a while.
+ * Authorities limit orders, so unserved names are never ordered, and a refused name waits before the next order.
  */
 import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
@@ -17,12 +16,12 @@ import { bareHost } from "../hosts.ts";
 import type { Certificates } from "./certificates.ts";
 
 export interface AcmeOptions {
-  /** Of the account's key and the certificates. */
+  /** Directory of the account's key and the certificates. */
   directory: string;
-  /** The authority's, RFC 8555 §7.1.1. */
+  /** Directory URL of the authority (RFC 8555 §7.1.1). */
   directoryUrl: string;
   email: string | null;
-  /** Whether the name leads somewhere, at this moment. */
+  /** True if the name leads to a site now. */
   isServed: (host: string) => Promise<boolean>;
   log: (event: string, fields: Record<string, unknown>) => void;
 }
@@ -33,7 +32,7 @@ interface Held {
   endsAt: number;
 }
 
-/** A visitor's handshake waits for it. */
+/** Maximum of concurrent orders. A visitor's handshake waits for an order. */
 const ordersAtOnce = 4;
 const lookEveryMs = 6 * 3_600_000;
 const leftAloneMs = 10 * 60_000;
@@ -47,9 +46,9 @@ export class AcmeCertificates implements Certificates {
   readonly #held = new Map<string, Held>();
   readonly #orders = new SingleFlight<SecureContext | undefined>();
   readonly #turns = new Semaphore(ordersAtOnce);
-  /** Refused: until when nobody asks again. */
+  /** Refused names, with the time before which they are not ordered again. */
   readonly #leftAlone = new Map<string, number>();
-  /** What the authority is answered, by token. */
+  /** Challenge responses by token. */
   readonly #answers = new Map<string, string>();
   readonly #timer: NodeJS.Timeout;
 
@@ -82,15 +81,15 @@ export class AcmeCertificates implements Certificates {
     return this.#order(host);
   }
 
-  /** Nobody is asked to vouch for an address. */
+  /** No authority certifies addresses, so clients without a server name get none. */
   async nameless(): Promise<undefined> {}
 
-  /** What the authority's visit is answered; undefined where it is not one. */
+  /** Response to the authority's challenge request. Undefined for any other request. */
   challenge(path: string): string | undefined {
     return path.startsWith(challengePath) ? this.#answers.get(path.slice(challengePath.length)) : undefined;
   }
 
-  /** Those that are near their end and lead somewhere still; those that have ended are forgotten. */
+  /** Renews certificates that expire soon and whose names are still served. Deletes expired certificates. */
   async renew(): Promise<void> {
     for (const [host, held] of this.#held) {
       if (held.endsAt < Date.now()) {
@@ -115,7 +114,7 @@ export class AcmeCertificates implements Certificates {
             ...(this.#options.email === null ? {} : { email: this.#options.email }),
             termsOfServiceAgreed: true,
             challengePriority: ["http-01"],
-            // It would ask ourselves, by way of a name that may not lead back here from inside.
+            // The library would send a request to this server by a name that may not be reachable from inside.
             skipChallengeVerification: true,
             challengeCreateFn: async (_authorization, { token }, answer) =>
               void this.#answers.set(token, answer),
@@ -123,10 +122,10 @@ export class AcmeCertificates implements Certificates {
           });
           const pem = `${key.toString()}\n${chain}`;
           writeFileWhole(this.#file(host), pem, 0o600);
-          this.#options.log("a certificate was issued", { host });
+          this.#options.log("issued a certificate", { host });
           return this.#hold(host, pem).context;
         } catch (error) {
-          this.#options.log("no certificate was issued", { host, error });
+          this.#options.log("could not get a certificate", { host, error });
           this.#leaveAlone(host);
           return this.#held.get(host)?.context;
         }
@@ -148,7 +147,7 @@ export class AcmeCertificates implements Certificates {
       try {
         this.#hold(host, readFileSync(this.#file(host), "utf8"));
       } catch (error) {
-        this.#options.log("a certificate cannot be read; another takes its place", { host, error });
+        this.#options.log("could not read a certificate; a new one replaces it", { host, error });
       }
     }
   }
@@ -166,7 +165,7 @@ export class AcmeCertificates implements Certificates {
     return held;
   }
 
-  /** A host that is served is a host name: no separator is in it. */
+  /** A served host is a valid host name, so it holds no path separator. */
   #file(host: string): string {
     return join(this.#options.directory, host + suffix);
   }

@@ -1,14 +1,14 @@
-/** Where the TLS listener has its certificates from. */
+/** Source of certificates for the TLS listener. */
 import type { SecureContext } from "node:tls";
 
 export interface Certificates {
-  /** Anybody's browser knows who vouches for them: names are served by HTTPS alone. */
+  /** True if browsers trust the certificates by default, so that names can be served by HTTPS only. */
   readonly isPublic: boolean;
-  /** For the server name of a handshake; undefined: there is none for it, and the handshake fails. */
+  /** Returns the certificate for the server name of a handshake. Undefined makes the handshake fail. */
   contextFor(name: string): Promise<SecureContext | undefined>;
-  /** For clients that name nobody. */
+  /** Certificate for clients that send no server name. */
   nameless(): Promise<{ key: string; cert: string } | undefined>;
-  /** What an authority that visits by plain HTTP is answered; undefined where it is not one. */
+  /** Response to an authority's challenge over plain HTTP. Undefined for any other request. */
   challenge?: (path: string) => string | undefined;
   close?: () => void;
 }

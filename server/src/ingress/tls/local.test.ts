@@ -29,7 +29,7 @@ async function serve(certificates: LocalCertificates): Promise<number> {
   return (server.address() as AddressInfo).port;
 }
 
-/** The certificate a client who trusts the authority accepts for the name, or why it does not. */
+/** Returns the subject of the certificate that a client with this authority accepts, or its error. */
 function greet(port: number, name: string, ca = readFileSync(caFile(directory), "utf8")): Promise<string> {
   return new Promise((resolve) => {
     const socket = tls.connect({ host: "127.0.0.1", port, servername: name, ca }, () => {
@@ -40,7 +40,7 @@ function greet(port: number, name: string, ca = readFileSync(caFile(directory), 
   });
 }
 
-test("who trusts the authority trusts every name of ours, one certificate for all previews", async () => {
+test("is trusted for every name of the installation, with one certificate for all previews", async () => {
   const port = await serve(await LocalCertificates.open(directory, names));
   expect(await greet(port, "3000-abc.sbx.localhost")).toBe("DNS:*.sbx.localhost");
   expect(await greet(port, "files-abc.sbx.localhost")).toBe("DNS:*.sbx.localhost");
@@ -49,20 +49,20 @@ test("who trusts the authority trusts every name of ours, one certificate for al
   expect(await greet(port, "localhost")).toContain("DNS:localhost");
 });
 
-test("nobody's name gets a certificate that would pass for it", async () => {
+test("issues no certificate that would pass for a foreign name", async () => {
   const port = await serve(await LocalCertificates.open(directory, names));
   expect(await greet(port, "bank.test")).toContain("ERR_TLS_CERT_ALTNAME_INVALID");
   expect(await greet(port, "a.b.sbx.localhost")).toContain("ERR_TLS_CERT_ALTNAME_INVALID");
 });
 
-test("a stolen key vouches for no other name", async () => {
-  // What it is asked for is one thing, what it may vouch for another.
+test("prevents a stolen key from certifying foreign names", async () => {
+  // The requested name is foreign, and the authority's constraints exclude it.
   const port = await serve(await LocalCertificates.open(directory, { ...names, wildcards: ["*.bank.test"] }));
   expect(await greet(port, "www.bank.test")).toContain("permitted subtree violation");
   expect(statSync(join(directory, "ca.key")).mode & 0o777).toBe(0o600);
 });
 
-test("a later start has the same authority; other names, a lost key or a half write make another", async () => {
+test("keeps the authority at a later start, and makes a new one for other names, a lost key or a partial write", async () => {
   await LocalCertificates.open(directory, names);
   const first = readFileSync(caFile(directory), "utf8");
   await LocalCertificates.open(directory, names);
@@ -70,7 +70,7 @@ test("a later start has the same authority; other names, a lost key or a half wr
   await LocalCertificates.open(directory, { ...names, domains: ["localhost", "other.test"] });
   const second = readFileSync(caFile(directory), "utf8");
   expect(second).not.toBe(first);
-  // As a crash between the two files leaves it.
+  // Simulates a crash between the two files.
   writeFileSync(caFile(directory), first);
   await LocalCertificates.open(directory, names);
   expect(readFileSync(caFile(directory), "utf8")).not.toBe(first);

@@ -1,9 +1,9 @@
 /**
- * Certificates of our own making, for a host no public authority can know: an authority made at the first start, which
- * people trust by hand, and certificates under it, made as names are asked for and kept in memory alone.
+ * Certificates of a local authority, for hosts that no public authority can reach. The first start creates the
+ * authority, and people trust it manually. Leaf certificates are created on demand and kept in memory only.
  *
- * Whoever trusts the authority trusts whoever reads its key, so it is bound to this installation's names (RFC 5280
- * §4.2.1.10): with the key in hand nobody can pose as anything else.
+ * A person who trusts the authority also trusts anyone with its key. So the authority is limited to the names of this
+ * installation (RFC 5280 §4.2.1.10): a stolen key certifies no other name.
  */
 import { randomBytes, webcrypto } from "node:crypto";
 import { readFileSync } from "node:fs";
@@ -30,16 +30,16 @@ import { nameConstraints, nameConstraintsId } from "./name-constraints.ts";
 const ecdsa = { name: "ECDSA", namedCurve: "P-256", hash: "SHA-256" };
 const dayMs = 24 * 3_600_000;
 const authorityDays = 3650;
-/** In memory, so made anew at every start. Some systems refuse what lives longer than 825 days. */
+/** Certificates are kept in memory, so each start creates new ones. Some systems refuse lifetimes above 825 days. */
 const leafDays = 90;
 const renewedDaysBefore = 30;
-/** A clock that is behind by less finds no certificate of tomorrow. */
+/** Accepts clients whose clock is behind by less than this. */
 const backdatedMs = dayMs;
 
 export interface LocalNames {
-  /** What the authority may vouch for, with all below them. */
+  /** Domains that the authority may certify, with all names below them. */
   domains: readonly string[];
-  /** Names that have one certificate for all of a level: `*.sbx.localhost`. */
+  /** Names with a shared wildcard certificate: `*.sbx.localhost`. */
   wildcards: readonly string[];
 }
 
@@ -66,7 +66,7 @@ export class LocalCertificates implements Certificates {
     this.#names = names;
   }
 
-  /** The authority in `directory` (`ca.crt`, `ca.key`) is kept as long as it is one for just these names. */
+  /** Reuses the authority in `directory` (`ca.crt`, `ca.key`) as long as it is valid for exactly these names. */
   static async open(directory: string, names: LocalNames): Promise<LocalCertificates> {
     const files = { cert: caFile(directory), key: join(directory, "ca.key") };
     const known = await readAuthority(files, names.domains);
@@ -89,7 +89,7 @@ export class LocalCertificates implements Certificates {
   async #leafFor(name: string): Promise<Leaf> {
     const { wildcards, domains } = this.#names;
     const wildcard = wildcards.find((one) => one === `*${name.slice(name.indexOf("."))}`);
-    // Of anybody else's name nobody would believe us.
+    // Clients would not trust a certificate for a foreign name.
     const subject = wildcard ?? (domains.includes(name) ? name : "localhost");
     const known = this.#leaves.get(subject);
     if (known !== undefined && (await known).renewAt > Date.now()) return known;
@@ -107,7 +107,7 @@ async function makeAuthority(domains: readonly string[]): Promise<Authority> {
   const keys = await webcrypto.subtle.generateKey(ecdsa, true, ["sign", "verify"]);
   const certificate = await X509CertificateGenerator.createSelfSigned({
     serialNumber: serialNumber(),
-    // Two installations on one person's machine are told apart by the number.
+    // The random number distinguishes two installations on one machine.
     name: `CN=Kontor local authority ${randomBytes(3).toString("hex")}`,
     ...validity(authorityDays),
     keys,
@@ -122,7 +122,7 @@ async function makeAuthority(domains: readonly string[]): Promise<Authority> {
   return { certificate, key: keys.privateKey };
 }
 
-/** Undefined where there is none, or it is another's, or of other names, or near its end. */
+/** Undefined if there is no authority, its key does not match, its names differ, or it expires soon. */
 async function readAuthority(
   files: { cert: string; key: string },
   domains: readonly string[],
@@ -140,9 +140,9 @@ async function readAuthority(
   }
 }
 
-/** A crash between the two files leaves the key of one and the certificate of another. */
+/** A crash between the two files can leave a key and a certificate that do not match. */
 async function isKeyOf(certificate: X509Certificate, key: webcrypto.CryptoKey): Promise<boolean> {
-  const text = Buffer.from("whose key is this");
+  const text = Buffer.from("proof of possession");
   const signature = await webcrypto.subtle.sign(ecdsa, key, text);
   const publicKey = await certificate.publicKey.export(ecdsa, ["verify"]);
   return webcrypto.subtle.verify(ecdsa, publicKey, signature, text);
@@ -181,7 +181,7 @@ function validity(days: number): { notBefore: Date; notAfter: Date } {
   return { notBefore: new Date(now - backdatedMs), notAfter: new Date(now + days * dayMs) };
 }
 
-/** Positive and of at most 20 bytes (RFC 5280 §4.1.2.2). */
+/** Positive, with at most 20 bytes (RFC 5280 §4.1.2.2). */
 function serialNumber(): string {
   return `01${randomBytes(15).toString("hex")}`;
 }

@@ -1,8 +1,8 @@
-/** What an authority may vouch for, in DER (RFC 5280 §4.2.1.10); the certificate library has no words for it. */
+/** Name constraints of an authority in DER (RFC 5280 §4.2.1.10), which the certificate library does not support. */
 
 export const nameConstraintsId = "2.5.29.30";
 
-/** These names and all below them; of addresses the loopback ones alone. */
+/** Permits these names and all names below them, and only loopback addresses. */
 export function nameConstraints(domains: readonly string[]): Buffer {
   const names = domains.map((domain) => der(0x82, Buffer.from(domain, "latin1")));
   // An address and its mask.

@@ -1,6 +1,6 @@
 /**
- * Where bytes that must outlive a host are kept: backups, and what else is large. A directory here, an object store
- * with more hosts; both promise that a blob appears whole or not at all, and that what `put` acknowledged is on disk.
+ * Storage for bytes that must outlive a host, such as backups: a directory on one host, an object store for several
+ * hosts. Both guarantee that a blob appears whole or not at all, and that an acknowledged `put` is on disk.
  */
 import type { Readable } from "node:stream";
 
@@ -11,24 +11,27 @@ export interface BlobInfo {
 
 export interface Blobs {
   /**
-   * Answers size and SHA-256 (hex) of what was stored. Content is taken as fast as it can be put away, and of its bytes
-   * never more than a few pieces are in memory. `ifNoneMatch`: fails with BlobExists instead of replacing.
+   * Returns the size and SHA-256 (hex) of the stored bytes. Reads the content as fast as the store writes it, and holds
+   * only a few pieces in memory. With `ifNoneMatch`, an existing blob makes it fail with BlobExists.
    */
   put(
     key: string,
     content: AsyncIterable<Buffer>,
     options?: { ifNoneMatch?: boolean },
   ): Promise<{ bytes: number; sha256: string }>;
-  /** `range` in bytes, `end` exclusive. Fails with BlobNotFound. */
+  /** `range` is in bytes, with an exclusive `end`. Fails with BlobNotFound. */
   get(key: string, range?: { start: number; end: number }): Promise<Readable>;
   head(key: string): Promise<BlobInfo | undefined>;
-  /** Of what is not there too. */
+  /** Succeeds for a missing blob too. */
   delete(key: string): Promise<void>;
-  /** Keys that begin with the prefix, in order. */
+  /** Lists the keys that begin with the prefix, in order. */
   list(prefix: string): Promise<string[]>;
-  /** What puts left that were begun before then and will never end: their process did. */
+  /**
+   * Deletes the leftovers of uploads that started before this time. Their processes have ended, so these uploads never
+   * complete.
+   */
   dropUnfinished(before: Date): Promise<void>;
-  /** An address of the store's own that hands out one blob for a while; undefined where it has none. */
+  /** Returns a temporary URL at the store that serves one blob. Undefined for stores without such URLs. */
   presign?(key: string, options: { expiresInSeconds: number; filename: string }): Promise<string>;
 }
 
@@ -38,15 +41,16 @@ export class BlobNotFound extends Error {
 export class BlobExists extends Error {
   override readonly name = "BlobExists";
 }
-/** The store takes no more. */
+/** The store has no space left. */
 export class BlobsFull extends Error {
   override readonly name = "BlobsFull";
 }
 
-/** Segments of a key: never empty, never `.` or `..`, so that a key cannot leave the directory. */
+/** A segment is never empty, `.` or `..`, so a key cannot leave the directory. */
 const keyPattern = /^(?!\.{1,2}(?:\/|$))[A-Za-z0-9._-]+(?:\/(?!\.{1,2}(?:\/|$))[A-Za-z0-9._-]+)*$/;
 
 export function requireKey(key: string): string {
-  if (!keyPattern.test(key)) throw new TypeError(`"${key}" is no key of a blob`);
+  if (!keyPattern.test(key))
+    throw new TypeError(`"${key}" is not a blob key; use letters, digits, ".", "_", "-" and slashes`);
   return key;
 }

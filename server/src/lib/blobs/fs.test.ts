@@ -14,7 +14,7 @@ async function scratch(): Promise<{ blobs: FsBlobs; directory: string }> {
 }
 const content = (value: string) => Readable.from([Buffer.from(value)]);
 
-test("what was put comes back, whole or in part, with its checksum said", async () => {
+test("returns stored bytes, whole or as a range, and their checksum", async () => {
   const { blobs } = await scratch();
   const { bytes, sha256 } = await blobs.put("snap/m1/1/pages", content("hello world"));
   expect(bytes).toBe(11);
@@ -24,7 +24,7 @@ test("what was put comes back, whole or in part, with its checksum said", async 
   expect((await blobs.head("snap/m1/1/pages"))?.bytes).toBe(11);
 });
 
-test("a put that breaks off leaves the old blob and no bytes", async () => {
+test("keeps the old blob and no new bytes when a put fails midway", async () => {
   const { blobs, directory } = await scratch();
   await blobs.put("a", content("old"));
   const broken = (async function* () {
@@ -36,7 +36,7 @@ test("a put that breaks off leaves the old blob and no bytes", async () => {
   expect(await readdir(join(directory, ".unfinished"))).toEqual([]);
 });
 
-test("of two that put the same key if none is there, one does", async () => {
+test("lets only one of two concurrent puts with ifNoneMatch succeed", async () => {
   const { blobs } = await scratch();
   const puts = ["one", "two"].map((value) => blobs.put("k", content(value), { ifNoneMatch: true }));
   const results = await Promise.allSettled(puts);
@@ -44,22 +44,22 @@ test("of two that put the same key if none is there, one does", async () => {
   expect(results.find((result) => result.status === "rejected")?.reason).toBeInstanceOf(BlobExists);
 });
 
-test("what is not there has no head, cannot be got, and can be deleted", async () => {
+test("returns no head, fails to get and allows to delete a missing blob", async () => {
   const { blobs } = await scratch();
   expect(await blobs.head("nothing")).toBeUndefined();
   await expect(blobs.get("nothing")).rejects.toBeInstanceOf(BlobNotFound);
   await blobs.delete("nothing");
 });
 
-test("keys are listed by prefix, in order, without unfinished ones", async () => {
+test("lists keys by prefix, in order, without unfinished uploads", async () => {
   const { blobs } = await scratch();
   for (const key of ["snap/b/1", "snap/a/2", "other"]) await blobs.put(key, content(key));
   expect(await blobs.list("snap/")).toEqual(["snap/a/2", "snap/b/1"]);
 });
 
-test("a key cannot leave the directory", async () => {
+test("rejects a key that would leave the directory", async () => {
   const { blobs } = await scratch();
   for (const key of ["../x", "a/../../x", "/etc/passwd", "a//b", "", "a/.", ".."]) {
-    await expect(blobs.put(key, content("x"))).rejects.toThrow("is no key");
+    await expect(blobs.put(key, content("x"))).rejects.toThrow("is not a blob key");
   }
 });

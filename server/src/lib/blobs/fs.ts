@@ -1,6 +1,6 @@
 /**
- * Blobs as files of a directory. One is written aside, put on disk, and gets its name then; the directory is one
- * server's, so that what another one left aside is nobody's any more.
+ * Blobs as files in a directory. A put writes a temporary file, syncs it to disk, and then gives it its final name. A
+ * directory belongs to one server, so temporary files of an earlier process are leftovers.
  */
 import { createHash, randomUUID } from "node:crypto";
 import { createReadStream } from "node:fs";
@@ -10,14 +10,14 @@ import type { Readable } from "node:stream";
 import { BlobExists, type BlobInfo, BlobNotFound, type Blobs, BlobsFull, requireKey } from "./blobs.ts";
 
 const unfinished = ".unfinished";
-/** How often it is looked whether the disk has room left for others. */
+/** Bytes written between two checks for free disk space. */
 const lookEveryBytes = 64 * 1024 ** 2;
 
 export class FsBlobs implements Blobs {
   readonly #directory: string;
   readonly #reserveBytes: number;
 
-  /** `reserveBytes` of its disk are left free: who keeps blobs there shares it with others. */
+  /** Leaves `reserveBytes` of the disk free, because others share it. */
   constructor(directory: string, { reserveBytes = 0 }: { reserveBytes?: number } = {}) {
     this.#directory = directory;
     this.#reserveBytes = reserveBytes;
@@ -47,11 +47,11 @@ export class FsBlobs implements Blobs {
       } finally {
         await file.close();
       }
-      // link fails where something is there already; rename would replace it.
+      // `link` fails if the file exists; `rename` would replace it.
       await (options.ifNoneMatch ? link(aside, path) : rename(aside, path));
       await syncDirectory(dirname(path));
     } catch (error) {
-      throw isCode(error, "EEXIST") ? new BlobExists(`There is a blob ${key} already.`) : error;
+      throw isCode(error, "EEXIST") ? new BlobExists(`The blob ${key} already exists.`) : error;
     } finally {
       await rm(aside, { force: true });
     }
@@ -60,7 +60,7 @@ export class FsBlobs implements Blobs {
 
   async get(key: string, range?: { start: number; end: number }): Promise<Readable> {
     const path = this.#path(key);
-    if (!(await this.head(key))) throw new BlobNotFound(`There is no blob ${key}.`);
+    if (!(await this.head(key))) throw new BlobNotFound(`The blob ${key} does not exist.`);
     return createReadStream(path, range ? { start: range.start, end: range.end - 1 } : {});
   }
 
@@ -104,7 +104,7 @@ export class FsBlobs implements Blobs {
   async #requireRoom(): Promise<void> {
     if (this.#reserveBytes === 0) return;
     const { bavail, bsize } = await statfs(this.#directory);
-    if (bavail * bsize < this.#reserveBytes) throw new BlobsFull("The disk that blobs are kept on is full.");
+    if (bavail * bsize < this.#reserveBytes) throw new BlobsFull("The disk of the blob directory is full.");
   }
 
   #path(key: string): string {
@@ -112,7 +112,7 @@ export class FsBlobs implements Blobs {
   }
 }
 
-/** A new name is on disk only when its directory is (man 2 fsync). */
+/** A new name is on disk only after its directory is synced (man 2 fsync). */
 async function syncDirectory(path: string): Promise<void> {
   const directory = await open(path, "r");
   try {

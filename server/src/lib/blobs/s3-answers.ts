@@ -1,4 +1,4 @@
-/** What an object store answers, read: the few elements of its XML that are of interest, and its refusals. */
+/** Parses responses of an object store: the few XML elements that this server needs, and errors. */
 
 export class S3Error extends Error {
   override readonly name = "S3Error";
@@ -6,27 +6,27 @@ export class S3Error extends Error {
   readonly code: string;
 
   constructor(status: number, code: string, said: string) {
-    super(`The object store answered ${status}${code && ` ${code}`}${said && `: ${said}`}`);
+    super(`The object store responded with ${status}${code && ` ${code}`}${said && `: ${said}`}`);
     this.status = status;
     this.code = code;
   }
 }
 
-/** Worth another try: the network, a store that is busy or broke, nobody who answered in time. */
+/** True for errors that a retry may cure: network errors, timeouts, and a busy or failing store. */
 export function asksAgain(error: unknown): boolean {
   if (error instanceof S3Error) return (error.status >= 500 && error.status !== 501) || error.status === 429;
-  // What fetch throws where no answer came.
+  // `fetch` throws a TypeError when it gets no response.
   return (
-    error instanceof TypeError || (error as Error | null)?.message === "the object store does not answer"
+    error instanceof TypeError || (error as Error | null)?.message === "the object store does not respond"
   );
 }
 
-/** What stands in each element of this name; S3's lists nest no element in one of its own name. */
+/** Returns the text of each element with this name. In S3's lists, no element contains another of the same name. */
 export function elements(xml: string, name: string): string[] {
   return [...xml.matchAll(new RegExp(`<${name}>(.*?)</${name}>`, "gs"))].map(([, inner = ""]) => inner);
 }
 
-/** Of the first such element; empty where there is none. */
+/** Returns the text of the first element with this name, or an empty string. */
 export function textOf(xml: string, name: string): string {
   const [inner = ""] = elements(xml, name);
   return inner.replaceAll(/&(?:#(\d+)|#x([0-9a-f]+)|(\w+));/gi, (whole, decimal, hex, named: string) => {

@@ -20,7 +20,7 @@ const server = new S3rver({
   port: 0,
   silent: true,
   directory,
-  // Otherwise it serves those whose signature is wrong.
+  // Without this, the test server accepts wrong signatures.
   allowMismatchedSignatures: false,
   serviceEndpoint: "localhost",
   configureBuckets: [{ name: "kept", configs: [] }],
@@ -31,7 +31,7 @@ afterAll(async () => {
   await rm(directory, { recursive: true });
 });
 
-/** The server knows this pair alone. */
+/** The test server knows only this key pair. */
 const settings: S3Settings = {
   endpoint: `http://127.0.0.1:${port}`,
   bucket: "kept",
@@ -44,7 +44,7 @@ const settings: S3Settings = {
 const blobs = new S3Blobs(settings);
 const content = (value: string) => Readable.from([Buffer.from(value)]);
 
-test("what was put comes back, whole or in part, with its checksum said", async () => {
+test("returns stored bytes, whole or as a range, and their checksum", async () => {
   const stored = await blobs.put("a/hello", content("hello world"));
   expect(stored).toEqual({
     bytes: 11,
@@ -57,7 +57,7 @@ test("what was put comes back, whole or in part, with its checksum said", async 
   expect((await blobs.head("a/empty"))?.bytes).toBe(0);
 });
 
-test("a large one goes up in parts and comes back the same, whatever the sizes of its pieces", async () => {
+test("uploads a large blob in parts, whatever the sizes of its pieces", async () => {
   const pieces = [5, 11 * mib, 1, 0, 8 * mib, 3].map((size) => randomBytes(size));
   const whole = Buffer.concat(pieces);
   const stored = await blobs.put("large", Readable.from(pieces));
@@ -72,7 +72,7 @@ test("a large one goes up in parts and comes back the same, whatever the sizes o
   expect(some.equals(whole.subarray(range.start, range.end))).toBe(true);
 });
 
-test("one of exactly a part's size, and one of two, are whole", async () => {
+test("stores blobs of exactly one part and exactly two parts whole", async () => {
   for (const size of [8 * mib, 16 * mib]) {
     const bytes = Buffer.alloc(size, "k");
     await blobs.put("exact", Readable.from([bytes]));
@@ -80,7 +80,7 @@ test("one of exactly a part's size, and one of two, are whole", async () => {
   }
 });
 
-test("a put that breaks off leaves what was there", async () => {
+test("keeps the old blob when an upload fails midway", async () => {
   await blobs.put("kept", content("old"));
   const broken = (async function* () {
     yield randomBytes(20 * mib);
@@ -90,7 +90,7 @@ test("a put that breaks off leaves what was there", async () => {
   expect(await text(await blobs.get("kept"))).toBe("old");
 });
 
-test("what is not there has no head, cannot be got, and can be deleted", async () => {
+test("returns no head, fails to get and allows to delete a missing blob", async () => {
   expect(await blobs.head("nothing")).toBeUndefined();
   await expect(blobs.get("nothing")).rejects.toBeInstanceOf(BlobNotFound);
   await blobs.delete("nothing");
@@ -99,18 +99,18 @@ test("what is not there has no head, cannot be got, and can be deleted", async (
   expect(await blobs.head("soon-gone")).toBeUndefined();
 });
 
-test("keys are listed by prefix, in order, as they were put", async () => {
+test("lists keys by prefix, in order", async () => {
   for (const key of ["list/b/1", "list/a/2", "listed"]) await blobs.put(key, content(key));
   expect(await blobs.list("list/")).toEqual(["list/a/2", "list/b/1"]);
   expect(await blobs.list("none/")).toEqual([]);
 });
 
-test("a key cannot leave the prefix", async () => {
+test("rejects a key that would leave the prefix", async () => {
   for (const key of ["../x", "a/../../x", "/etc/passwd", ""])
-    await expect(blobs.put(key, content("x"))).rejects.toThrow("is no key");
+    await expect(blobs.put(key, content("x"))).rejects.toThrow("is not a blob key");
 });
 
-test("the store's own address hands one blob out to who has no key, and no other", async () => {
+test("presigns a URL that serves one blob without a key, and no other blob", async () => {
   await blobs.put("signed", content("for a while"));
   const url = await blobs.presign("signed", { expiresInSeconds: 60, filename: "db.dump" });
   const answer = await fetch(url);
@@ -121,7 +121,7 @@ test("the store's own address hands one blob out to who has no key, and no other
   await other.body?.cancel();
 });
 
-test("a wrong key is refused, and the refusal holds no secret", async () => {
+test("fails with a wrong key, without the secret in the error", async () => {
   const stranger = new S3Blobs({ ...settings, secretKey: "canary-secret" });
   const refusal = await stranger.put("x", content("x")).then(
     () => "stored",
@@ -131,13 +131,13 @@ test("a wrong key is refused, and the refusal holds no secret", async () => {
   expect(refusal).not.toContain("canary-secret");
 });
 
-test("buckets in the host name are addressed there", async () => {
+test("addresses the bucket in the host name when it is virtual-hosted", async () => {
   const there = new S3Blobs({ ...settings, endpoint: `http://localhost:${port}`, isVirtualHosted: true });
   const url = new URL(await there.presign("a", { expiresInSeconds: 60, filename: "a" }));
   expect([url.host, url.pathname]).toEqual([`kept.localhost:${port}`, "/kontor/a"]);
 });
 
-/** A store that answers what the test says: for what the real one cannot be made to do. */
+/** A store with scripted responses, for cases that a real store cannot be made to show. */
 async function play(answer: (request: IncomingMessage, response: ServerResponse) => void): Promise<S3Blobs> {
   const played: Server = createServer((request, response) => {
     request.resume().once("end", () => answer(request, response));
@@ -148,7 +148,7 @@ async function play(answer: (request: IncomingMessage, response: ServerResponse)
   return new S3Blobs({ ...settings, endpoint: `http://127.0.0.1:${at}` });
 }
 
-test("a store that is busy is asked again, one that refuses is not", async () => {
+test("retries a busy store, but not a refusal", async () => {
   const asked: string[] = [];
   const busy = await play((request, response) => {
     asked.push(request.method ?? "");
@@ -160,7 +160,7 @@ test("a store that is busy is asked again, one that refuses is not", async () =>
   await expect(refuses.put("a", content("x"))).rejects.toThrow("403 No");
 });
 
-test("an upload whose end fails behind a 200 is a failure, and is taken back", async () => {
+test("fails and aborts an upload whose completion reports an error with status 200", async () => {
   const asked: string[] = [];
   const store = await play((request, response) => {
     asked.push(request.method ?? "");
@@ -171,7 +171,7 @@ test("an upload whose end fails behind a 200 is a failure, and is taken back", a
   expect(asked).toEqual(["POST", "PUT", "PUT", "POST", "DELETE"]);
 });
 
-test("of two that put the same key if none is there, the second is refused", async () => {
+test("refuses the second of two puts with ifNoneMatch", async () => {
   const store = await play((request, response) => {
     expect(request.headers["if-none-match"]).toBe("*");
     response.writeHead(412).end();
@@ -179,7 +179,7 @@ test("of two that put the same key if none is there, the second is refused", asy
   await expect(store.put("a", content("x"), { ifNoneMatch: true })).rejects.toBeInstanceOf(BlobExists);
 });
 
-test("uploads that a dead process began are taken back, and those of the living are not", async () => {
+test("aborts unfinished uploads of dead processes, but not newer uploads", async () => {
   const deleted: string[] = [];
   const entry = (id: string, at: string) =>
     `<Upload><Key>kontor/backups/a</Key><UploadId>${id}</UploadId><Initiated>${at}</Initiated></Upload>`;
@@ -191,7 +191,7 @@ test("uploads that a dead process began are taken back, and those of the living 
   expect(deleted).toEqual(["/kept/kontor/backups/a?uploadId=old"]);
 });
 
-test("names with marks of XML are read as they are", () => {
+test("decodes XML entities in names", () => {
   const xml = "<L><K>a &amp; b</K><K>&#60;c&#x3e;</K></L>";
   expect(elements(xml, "K").map((_, at) => textOf(`<K>${elements(xml, "K")[at]}</K>`, "K"))).toEqual([
     "a & b",

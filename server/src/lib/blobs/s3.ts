@@ -1,8 +1,8 @@
 /**
- * Blobs in an object store that speaks S3: Amazon's own or any that is compatible, at any address, buckets in the
- * path or in the host name. A large one goes up in parts, each hashed and signed as it is, two of them in memory at
- * most while a third fills; a part that fails is sent again, and an upload that cannot be ended is taken back. What
- * appears under a key is whole, for the store's own last step puts it there.
+ * Blobs in an object store with the S3 protocol: Amazon's or a compatible store, with the bucket in the path or in the
+ * host name. A large blob is uploaded in parts, and each part is hashed and signed. Memory holds at most two parts in
+ * flight while a third fills. A failed part is sent again, and an upload that cannot complete is aborted. A blob
+ * appears only after the store's own completion step, so it is always whole.
  */
 import { createHash } from "node:crypto";
 import { Readable } from "node:stream";
@@ -13,15 +13,15 @@ import { BlobExists, type BlobInfo, BlobNotFound, type Blobs, requireKey } from 
 import { asksAgain, elements, S3Error, textOf } from "./s3-answers.ts";
 
 export interface S3Settings {
-  /** `https://s3.example.com`, also with a port. */
+  /** For example `https://s3.example.com`, optionally with a port. */
   endpoint: string;
   bucket: string;
   region: string;
   accessKey: string;
   secretKey: string;
-  /** What all keys begin with; ends in a slash, or is empty. */
+  /** Prefix of all keys. Ends with a slash, or is empty. */
   prefix: string;
-  /** The bucket is a label of the host's name; the first segment of the path otherwise. */
+  /** True if the bucket is a label of the host name; otherwise it is the first path segment. */
   isVirtualHosted: boolean;
 }
 
@@ -32,10 +32,12 @@ interface Request {
 }
 
 const mib = 1024 ** 2;
-/** A store takes 10,000 parts of 5 MiB to 5 GiB: so 16 GB in small ones, and a quarter of a terabyte in all. */
+/**
+ * A store accepts 10,000 parts of 5 MiB to 5 GiB. These sizes allow 16 GB in small parts, and about 256 GB in total.
+ */
 const partBytes = (number: number) => (number <= 2_000 ? 8 * mib : 32 * mib);
 const tries = 5;
-/** Until an answer's headers are here; a store that is slower than 0.3 MB/s for one part is none. */
+/** Timeout for the response headers. A part at 0.3 MB/s still arrives in time. */
 const answerMs = 120_000;
 
 export class S3Blobs implements Blobs {
@@ -68,7 +70,7 @@ export class S3Blobs implements Blobs {
     } catch (error) {
       await upload?.abort();
       throw error instanceof S3Error && error.status === 412
-        ? new BlobExists(`There is a blob ${key} already.`)
+        ? new BlobExists(`The blob ${key} already exists.`)
         : error;
     }
     return { bytes, sha256: hash.digest("hex") };
@@ -144,7 +146,7 @@ export class S3Blobs implements Blobs {
     return new Upload(textOf(answer, "UploadId"), (method, request) => this.#ask(method, key, request));
   }
 
-  /** Answers 2xx; everything else is thrown. What may succeed a moment later is asked again. */
+  /** Sends a request with retries of transient failures. Returns a 2xx response, and throws for any other. */
   async #ask(method: string, key: string | undefined, request: Request = {}): Promise<Response> {
     const url = this.#url(key, request.query ?? {});
     for (let attempt = 1; ; attempt++) {
@@ -164,9 +166,9 @@ export class S3Blobs implements Blobs {
     { headers = {}, body }: Request,
   ): Promise<Response> {
     const late = new AbortController();
-    const timer = setTimeout(() => late.abort(new Error("the object store does not answer")), answerMs);
+    const timer = setTimeout(() => late.abort(new Error("the object store does not respond")), answerMs);
     try {
-      // The very bytes are signed, so that a store refuses what changed on its way.
+      // The signature covers the body, so the store refuses a body that changed on the way.
       const contentHash = createHash("sha256")
         .update(body ?? "")
         .digest("hex");
@@ -185,7 +187,7 @@ export class S3Blobs implements Blobs {
       const said = method === "HEAD" ? "" : (await answer.text()).slice(0, 10_000);
       const code = textOf(said, "Code");
       if (answer.status === 404 && key !== undefined && code !== "NoSuchBucket")
-        throw new BlobNotFound(`There is no blob ${key}.`);
+        throw new BlobNotFound(`The blob ${key} does not exist.`);
       throw new S3Error(answer.status, code, textOf(said, "Message"));
     } finally {
       clearTimeout(timer);
@@ -216,7 +218,7 @@ export class S3Blobs implements Blobs {
   }
 }
 
-/** One that goes up in parts: one is under way while the caller fills the next. */
+/** A multipart upload: one part is in flight while the caller fills the next. */
 class Upload {
   readonly #id: string;
   readonly #ask: (method: string, request: Request) => Promise<Response>;
@@ -224,7 +226,7 @@ class Upload {
   #sending: Promise<void> | undefined;
 
   constructor(id: string, ask: (method: string, request: Request) => Promise<Response>) {
-    if (id === "") throw new S3Error(200, "", "the store began an upload without a name");
+    if (id === "") throw new S3Error(200, "", "the store started an upload without an id");
     this.#id = id;
     this.#ask = ask;
   }
@@ -236,7 +238,7 @@ class Upload {
       this.#tags[number - 1] = answer.headers.get("etag") ?? "";
       await answer.arrayBuffer();
     });
-    // Whoever waits for it hears of it; until then it is nobody's.
+    // The next `await` of the part rejects. Until then, this handler prevents an unhandled rejection.
     this.#sending.catch(() => {});
   }
 
@@ -248,25 +250,25 @@ class Upload {
     const body = `<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">${list.join("")}</CompleteMultipartUpload>`;
     const query = { uploadId: this.#id };
     const said = await (await this.#ask("POST", { query, body, headers })).text();
-    // A store that needs long says 200 first, and how it ended afterwards.
+    // A slow store sends status 200 first, and reports the outcome in the body.
     if (/<Error[\s>]/.test(said)) throw new S3Error(200, textOf(said, "Code"), textOf(said, "Message"));
   }
 
-  /** What stays for want of an answer goes with the next `dropUnfinished`. */
+  /** If the abort gets no response, the next `dropUnfinished` deletes the parts. */
   async abort(): Promise<void> {
     await this.#sending?.catch(() => {});
     await this.#ask("DELETE", { query: { uploadId: this.#id } }).catch(() => {});
   }
 }
 
-/** Pieces of any size to parts of one: at least one, and the last is told as such. */
+/** Joins pieces of any size into parts of equal size. Yields at least one part, and marks the last. */
 async function* parts(content: AsyncIterable<Buffer>): AsyncGenerator<{ part: Buffer; isLast: boolean }> {
   let number = 1;
   let part = Buffer.allocUnsafe(partBytes(number));
   let filled = 0;
   for await (const piece of content) {
     for (let at = 0; at < piece.length;) {
-      // Not before there is more: the last part must be known as such.
+      // A full part waits for more content, because the last part must be marked.
       if (filled === part.length) {
         yield { part, isLast: false };
         number += 1;
