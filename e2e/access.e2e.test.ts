@@ -1,8 +1,8 @@
 /** Whose sandbox it is, and what a token may do with it. A team of the operator's is the other workspace. */
 import { beforeAll, expect, onTestFinished, test } from "vitest";
-import type { Reply } from "./api.ts";
-import { expectRefusal } from "./answers.ts";
-import { createSandbox, debian, getSandbox, server, sharedSandbox } from "./fixtures.ts";
+import type { Reply } from "./support/api.ts";
+import { expectRefusal } from "./support/answers.ts";
+import { createSandbox, debian, getSandbox, server, sharedSandbox } from "./support/fixtures.ts";
 
 const box = sharedSandbox();
 const tokens: Record<"team" | "read" | "write" | "platform" | "revoked", string> = {

@@ -7,10 +7,10 @@ import { cpSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, inject, test } from "vitest";
-import { type Addon, backedUp, createAddon, restored } from "./addons.ts";
-import { eventually } from "./answers.ts";
-import { ended, makeProject, type Project, pushDirectory, visit } from "./projects.ts";
-import { type Server, startServer } from "./server.ts";
+import { type Addon, backedUp, createAddon, restored } from "./support/addons.ts";
+import { eventually } from "./support/answers.ts";
+import { ended, makeProject, type Project, pushDirectory, visit } from "./support/projects.ts";
+import { type Server, startServer } from "./support/server.ts";
 
 let server: Server;
 let project: Project;

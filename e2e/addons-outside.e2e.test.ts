@@ -8,9 +8,9 @@ import { join } from "node:path";
 import { run } from "@kontor/runtime/exec.ts";
 import { UPLINK_ADDRESS } from "@kontor/runtime/network/testing/internet.ts";
 import { afterAll, beforeAll, describe, expect, inject, test } from "vitest";
-import { type Addon, createAddon } from "./addons.ts";
-import { makeProject } from "./projects.ts";
-import { type Server, startServer } from "./server.ts";
+import { type Addon, createAddon } from "./support/addons.ts";
+import { makeProject } from "./support/projects.ts";
+import { type Server, startServer } from "./support/server.ts";
 
 const name = "db.kontor.test";
 const directory = mkdtempSync(join(tmpdir(), "kontor-outside-"));

@@ -2,8 +2,8 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import { startModelServer } from "@kontor/server/agent/testing/model-server.ts";
-import { dockerfile, makeProject, deleteProject, ended, push, saying, visit } from "./projects.ts";
-import { type Server, startServer } from "./server.ts";
+import { dockerfile, makeProject, deleteProject, ended, push, saying, visit } from "./support/projects.ts";
+import { type Server, startServer } from "./support/server.ts";
 
 // oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what this test is about
 type Json = any;

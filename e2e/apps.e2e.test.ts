@@ -7,20 +7,21 @@ import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, inject, test } from "vitest";
 import type { App } from "../server/src/app.ts";
-import { type Db, openDatabase } from "../server/src/db/db.ts";
-import { ensureEmbedded } from "../server/src/db/embedded.ts";
+import { openDatabase } from "../server/src/db/db.ts";
+import type { Database, Db } from "../server/src/schema.ts";
+import { ensureEmbedded } from "../server/src/db/embedded/embedded.ts";
 import { migrate } from "../server/src/db/migrate.ts";
 import { systemClock } from "../server/src/lib/clock.ts";
 import { openMachines } from "../server/src/machines/open.ts";
 import { Apps } from "../server/src/platform/apps/apps.ts";
-import { ask } from "../server/src/platform/apps/probe.ts";
-import { sleep } from "../server/src/platform/apps/sleep.ts";
+import { ask } from "../server/src/platform/apps/release/probe.ts";
+import { sleep } from "../server/src/platform/apps/running/sleep.ts";
 import { candidate, deploy, makeEnvironment } from "../server/src/platform/apps/testing/apps-host.ts";
-import { wake } from "../server/src/platform/apps/wake.ts";
+import { wake } from "../server/src/platform/apps/running/wake.ts";
 import { silentLog, testConfig, testSecrets } from "../server/test/harness.ts";
-import { removeHostTraces } from "./clean.ts";
-import { eventually } from "./answers.ts";
-import { linkImages } from "./images.ts";
+import { removeHostTraces } from "./support/clean.ts";
+import { eventually } from "./support/answers.ts";
+import { linkImages } from "./support/images.ts";
 
 const parent = process.env["KONTOR_E2E_DATA"] ?? "/var/tmp";
 const port = 3000;
@@ -39,7 +40,7 @@ beforeAll(async () => {
   const embedded = await ensureEmbedded(dataDir);
   opened.defer(() => removeHostTraces(dataDir));
   await migrate(embedded.connection);
-  const database = openDatabase(embedded.connection, { maxConnections: 10, onError: () => {} });
+  const database = openDatabase<Database>(embedded.connection, { maxConnections: 10, onError: () => {} });
   db = database.db;
   opened.defer(() => database.close());
   const config = {

@@ -1,6 +1,6 @@
 import { afterEach, expect, test } from "vitest";
-import { eventually, expectRefusal } from "./answers.ts";
-import { createSandbox, deleteSandbox, getSandbox, server } from "./fixtures.ts";
+import { eventually, expectRefusal } from "./support/answers.ts";
+import { createSandbox, deleteSandbox, getSandbox, server } from "./support/fixtures.ts";
 
 afterEach(() => server.start());
 

@@ -1,9 +1,9 @@
 /** From a push to an address, on real builds and real machines: what is served, what failed and why, and kill -9 on the way. */
 import { run } from "@kontor/runtime/exec.ts";
 import { afterAll, afterEach, beforeAll, expect, inject, onTestFinished, test } from "vitest";
-import { dockerfile, open, type Project, saying } from "./projects.ts";
-import * as projects from "./projects.ts";
-import { type Server, startServer } from "./server.ts";
+import { dockerfile, open, type Project, saying } from "./support/projects.ts";
+import * as projects from "./support/projects.ts";
+import { type Server, startServer } from "./support/server.ts";
 
 let server: Server;
 

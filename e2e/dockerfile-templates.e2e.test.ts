@@ -6,8 +6,8 @@ import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import { DNS_ADDRESS } from "@kontor/runtime/network/testing/internet.ts";
-import { eventually, expectRefusal } from "./answers.ts";
-import { type Server, startServer } from "./server.ts";
+import { eventually, expectRefusal } from "./support/answers.ts";
+import { type Server, startServer } from "./support/server.ts";
 
 let server: Server;
 

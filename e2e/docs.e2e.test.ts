@@ -10,7 +10,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { findMissing, readPage } from "./docs/page.ts";
 import { asPrinted, notAsPrinted } from "./docs/pages.ts";
 import { ReaderSession } from "./docs/session.ts";
-import { type Server, startServer } from "./server.ts";
+import { type Server, startServer } from "./support/server.ts";
 
 const checkout = join(import.meta.dirname, "..");
 /** A first build makes its base image. */

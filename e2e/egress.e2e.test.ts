@@ -18,7 +18,7 @@ import {
   WEB_ADDRESS_V6,
 } from "@kontor/runtime/network/testing/internet.ts";
 import { UndoStack } from "@kontor/runtime/undo.ts";
-import { eventually } from "./answers.ts";
+import { eventually } from "./support/answers.ts";
 import {
   createSandbox,
   deleteSandbox,
@@ -28,7 +28,7 @@ import {
   server,
   sharedSandbox,
   writeFile,
-} from "./fixtures.ts";
+} from "./support/fixtures.ts";
 
 const PROXY = "http://10.0.0.1:3128";
 const internet = watchInternet(inject("internet"));

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import type { Frame } from "./api.ts";
-import { base64, eventually, expectRefusal } from "./answers.ts";
+import type { Frame } from "./support/api.ts";
+import { base64, eventually, expectRefusal } from "./support/answers.ts";
 import {
   createSandbox,
   exec,
@@ -10,7 +10,7 @@ import {
   sharedSandbox,
   streamExec,
   tryExec,
-} from "./fixtures.ts";
+} from "./support/fixtures.ts";
 
 const box = sharedSandbox({ env: { GREETING: "from the sandbox", SHARED: "sandbox" } });
 

@@ -1,6 +1,6 @@
 import { createHash, randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
-import { base64, expectRefusal } from "./answers.ts";
+import { base64, expectRefusal } from "./support/answers.ts";
 import {
   createSandbox,
   exec,
@@ -10,7 +10,7 @@ import {
   sharedSandbox,
   statFile,
   writeFile,
-} from "./fixtures.ts";
+} from "./support/fixtures.ts";
 
 const box = sharedSandbox();
 const MiB = 1024 ** 2;

@@ -1,7 +1,7 @@
 import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, onTestFinished, test } from "vitest";
-import { eventually, expectRefusal, type Sandbox } from "./answers.ts";
+import { eventually, expectRefusal, type Sandbox } from "./support/answers.ts";
 import {
   createSandbox,
   deleteSandbox,
@@ -12,8 +12,8 @@ import {
   server,
   streamExec,
   writeFile,
-} from "./fixtures.ts";
-import { machinesOf } from "./host-state.ts";
+} from "./support/fixtures.ts";
+import { machinesOf } from "./support/host-state.ts";
 
 afterEach(() => server.start());
 

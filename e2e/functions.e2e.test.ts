@@ -1,8 +1,8 @@
 /** Functions from outside: made, deployed by real builds, asked by the API and at their address, and kill -9 on the way. */
 import { afterAll, afterEach, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import http from "node:http";
-import { eventually } from "./answers.ts";
-import { type Server, startServer } from "./server.ts";
+import { eventually } from "./support/answers.ts";
+import { type Server, startServer } from "./support/server.ts";
 
 let server: Server;
 let made = 0;

@@ -2,7 +2,7 @@
 import { DNS_ADDRESS, startInternet } from "@kontor/runtime/network/testing/internet.ts";
 import { UndoStack } from "@kontor/runtime/undo.ts";
 import type { TestProject } from "vitest/node";
-import { startServer } from "./server.ts";
+import { startServer } from "./support/server.ts";
 
 export async function setup(project: TestProject): Promise<() => Promise<void>> {
   const undo = new UndoStack();

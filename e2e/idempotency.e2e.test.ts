@@ -1,8 +1,8 @@
 import { randomUUID } from "node:crypto";
 import { afterEach, expect, onTestFinished, test } from "vitest";
-import { expectRefusal } from "./answers.ts";
-import type { Reply } from "./api.ts";
-import { createSandbox, debian, deleteSandbox, output, server } from "./fixtures.ts";
+import { expectRefusal } from "./support/answers.ts";
+import type { Reply } from "./support/api.ts";
+import { createSandbox, debian, deleteSandbox, output, server } from "./support/fixtures.ts";
 
 afterEach(() => server.start());
 

@@ -1,6 +1,6 @@
 import { readFile } from "node:fs/promises";
 import { expect, test } from "vitest";
-import { createSandbox, exec, output } from "./fixtures.ts";
+import { createSandbox, exec, output } from "./support/fixtures.ts";
 
 test("two sandboxes of one pool share no host name, machine id, random state or environment", async () => {
   const [one, two] = [await createSandbox({ env: { SECRET: "one" } }), await createSandbox()];

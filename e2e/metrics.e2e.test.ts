@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { eventually, expectRefusal } from "./answers.ts";
-import { createSandbox, deleteSandbox, exec, server, tryExec } from "./fixtures.ts";
+import { eventually, expectRefusal } from "./support/answers.ts";
+import { createSandbox, deleteSandbox, exec, server, tryExec } from "./support/fixtures.ts";
 
 async function metrics(id: string, query = "") {
   const reply = await server.api("GET", `/v1/sandboxes/${id}/metrics${query}`);

@@ -18,9 +18,9 @@ import {
   watchInternet,
   WEB_ADDRESS_V6,
 } from "@kontor/runtime/network/testing/internet.ts";
-import { eventually } from "./answers.ts";
-import { createSandbox, exec, getSandbox, output, server, sharedSandbox } from "./fixtures.ts";
-import { instanceOf } from "./host-state.ts";
+import { eventually } from "./support/answers.ts";
+import { createSandbox, exec, getSandbox, output, server, sharedSandbox } from "./support/fixtures.ts";
+import { instanceOf } from "./support/host-state.ts";
 
 const modes = {
   off: sharedSandbox({ network: "off" }),

@@ -1,7 +1,7 @@
 import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, test } from "vitest";
-import { eventually, expectRefusal, type Sandbox } from "./answers.ts";
+import { eventually, expectRefusal, type Sandbox } from "./support/answers.ts";
 import {
   createSandbox,
   deleteSandbox,
@@ -13,8 +13,8 @@ import {
   streamExec,
   tryExec,
   writeFile,
-} from "./fixtures.ts";
-import { machineProcesses, machinesOf } from "./host-state.ts";
+} from "./support/fixtures.ts";
+import { machineProcesses, machinesOf } from "./support/host-state.ts";
 
 afterEach(() => server.start());
 

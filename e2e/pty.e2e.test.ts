@@ -2,8 +2,8 @@
 import { once } from "node:events";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { WebSocket } from "ws";
-import { eventually, expectRefusal } from "./answers.ts";
-import { createSandbox, output, server, sharedSandbox } from "./fixtures.ts";
+import { eventually, expectRefusal } from "./support/answers.ts";
+import { createSandbox, output, server, sharedSandbox } from "./support/fixtures.ts";
 
 interface Message {
   kind: string;

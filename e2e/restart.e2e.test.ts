@@ -1,5 +1,5 @@
 import { afterEach, expect, test } from "vitest";
-import { eventually, expectRefusal, type Sandbox } from "./answers.ts";
+import { eventually, expectRefusal, type Sandbox } from "./support/answers.ts";
 import {
   createSandbox,
   deleteSandbox,
@@ -9,8 +9,8 @@ import {
   server,
   streamExec,
   tryExec,
-} from "./fixtures.ts";
-import { machineProcesses, machinesOf } from "./host-state.ts";
+} from "./support/fixtures.ts";
+import { machineProcesses, machinesOf } from "./support/host-state.ts";
 
 afterEach(() => server.start());
 

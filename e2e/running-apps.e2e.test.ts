@@ -1,9 +1,9 @@
 /** Apps that run, from outside: what a visitor and an owner see of memory, crashes, sleep and the end of the server. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, inject, onTestFinished, test } from "vitest";
-import { eventually } from "./answers.ts";
-import { dockerfile, ended, makeProject, deleteProject, type Project, push, visit } from "./projects.ts";
-import { type Server, startServer } from "./server.ts";
+import { eventually } from "./support/answers.ts";
+import { dockerfile, ended, makeProject, deleteProject, type Project, push, visit } from "./support/projects.ts";
+import { type Server, startServer } from "./support/server.ts";
 
 let server: Server;
 

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { eventually, expectRefusal } from "./answers.ts";
+import { eventually, expectRefusal } from "./support/answers.ts";
 import {
   createSandbox,
   debian,
@@ -10,7 +10,7 @@ import {
   server,
   tryExec,
   writeFile,
-} from "./fixtures.ts";
+} from "./support/fixtures.ts";
 
 const timestamp = expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/);
 const unknownId = "sbx_aaaaaaaaaaaaaaaaaaaa";

@@ -15,11 +15,12 @@ import {
 } from "@kontor/runtime/network/testing/internet.ts";
 import { makePerson, makeToken } from "../server/test/factories.ts";
 import { openDatabase } from "../server/src/db/db.ts";
-import { ensureEmbedded } from "../server/src/db/embedded.ts";
-import type { Reply } from "./api.ts";
-import { eventually, expectRefusal } from "./answers.ts";
-import { traces } from "./host-state.ts";
-import { type Server, startServer } from "./server.ts";
+import type { Database } from "../server/src/schema.ts";
+import { ensureEmbedded } from "../server/src/db/embedded/embedded.ts";
+import type { Reply } from "./support/api.ts";
+import { eventually, expectRefusal } from "./support/answers.ts";
+import { traces } from "./support/host-state.ts";
+import { type Server, startServer } from "./support/server.ts";
 
 let server: Server;
 
@@ -196,7 +197,7 @@ test("a template's name and tags lead to its builds, and another account sees no
 
 async function strangersToken(): Promise<string> {
   const { connection } = await ensureEmbedded(server.dataDir);
-  const database = openDatabase(connection, { maxConnections: 1, onError: () => {} });
+  const database = openDatabase<Database>(connection, { maxConnections: 1, onError: () => {} });
   try {
     const { user } = await makePerson(database.db, {
       workspace: { plan: "team", sandbox_tier: "enterprise" },

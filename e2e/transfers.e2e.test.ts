@@ -6,8 +6,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { run } from "@kontor/runtime/exec.ts";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
-import { eventually, expectRefusal } from "./answers.ts";
-import { createSandbox, exec, getSandbox, output, server, sharedSandbox } from "./fixtures.ts";
+import { eventually, expectRefusal } from "./support/answers.ts";
+import { createSandbox, exec, getSandbox, output, server, sharedSandbox } from "./support/fixtures.ts";
 
 const box = sharedSandbox({ size: "medium" });
 const MiB = 1024 ** 2;

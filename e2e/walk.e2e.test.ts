@@ -1,9 +1,9 @@
 /** From a push to a page in a browser, and the next one under its eyes. */
 import type { Page } from "playwright-core";
 import { afterAll, beforeAll, expect, inject, onTestFinished, test } from "vitest";
-import { openBrowser } from "./browser.ts";
-import { deleteProject, dockerfile, ended, makeProject, type Project, push } from "./projects.ts";
-import { type Server, startServer } from "./server.ts";
+import { openBrowser } from "./support/browser.ts";
+import { deleteProject, dockerfile, ended, makeProject, type Project, push } from "./support/projects.ts";
+import { type Server, startServer } from "./support/server.ts";
 
 let server: Server;
 

@@ -1,6 +1,6 @@
 import { afterEach, expect, test } from "vitest";
-import { type Frame, frames } from "./api.ts";
-import { createSandbox, exec, server, sharedSandbox, writeFile } from "./fixtures.ts";
+import { type Frame, frames } from "./support/api.ts";
+import { createSandbox, exec, server, sharedSandbox, writeFile } from "./support/fixtures.ts";
 
 const box = sharedSandbox();
 

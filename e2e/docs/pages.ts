@@ -14,16 +14,16 @@ export const asPrinted: readonly TestedPage[] = [
   { file: "docs/addons.md", templates: ["debian-12", "postgres-15", "redis-7"] },
   { file: "docs/backups.md", templates: ["postgres-15"] },
   { file: "docs/agents.md", templates: [] },
-  { file: "docs/agent-approvals.md", templates: [] },
-  { file: "docs/agent-machines.md", templates: ["debian-12"] },
-  { file: "docs/agent-memory.md", templates: [] },
-  { file: "docs/agent-triggers.md", templates: [] },
-  { file: "docs/agent-workers.md", templates: [] },
+  { file: "docs/agents/approvals.md", templates: [] },
+  { file: "docs/agents/machines.md", templates: ["debian-12"] },
+  { file: "docs/agents/memory.md", templates: [] },
+  { file: "docs/agents/triggers.md", templates: [] },
+  { file: "docs/agents/workers.md", templates: [] },
 ];
 
 /** Pages that do not run as printed, with the reason. */
 export const notAsPrinted: Readonly<Record<string, string>> = {
-  "docs/agent-sign-ins.md": "needs an OAuth provider; runs in server/src/agent/connections/docs.test.ts",
-  "docs/agent-tools.md": "needs an MCP server; runs in server/src/agent/toolsets/docs.test.ts",
+  "docs/agents/sign-ins.md": "needs an OAuth provider; runs in server/src/agent/oauth/docs.test.ts",
+  "docs/agents/tools.md": "needs an MCP server; runs in server/src/agent/toolsets/docs.test.ts",
   "docs/operating.md": "replaces and removes the installation, and needs a second host",
 };

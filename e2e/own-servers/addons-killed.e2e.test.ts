@@ -20,11 +20,11 @@ import {
   listBackups,
   pathOf,
   running,
-} from "../addons.ts";
-import { eventually } from "../answers.ts";
-import { machinesOf } from "../host-state.ts";
-import { makeProject } from "../projects.ts";
-import { type Server, startServer } from "../server.ts";
+} from "../support/addons.ts";
+import { eventually } from "../support/answers.ts";
+import { machinesOf } from "../support/host-state.ts";
+import { makeProject } from "../support/projects.ts";
+import { type Server, startServer } from "../support/server.ts";
 
 let server: Server;
 let project: string;

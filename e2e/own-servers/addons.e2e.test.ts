@@ -10,8 +10,8 @@ import { Redis } from "ioredis";
 import pg from "pg";
 import { afterAll, beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import { run } from "@kontor/runtime/exec.ts";
-import { processIn } from "../machine-processes.ts";
-import { type Server, startServer } from "../server.ts";
+import { processIn } from "../support/machine-processes.ts";
+import { type Server, startServer } from "../support/server.ts";
 
 let server: Server;
 let project: string;

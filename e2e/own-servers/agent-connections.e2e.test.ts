@@ -2,8 +2,8 @@
 import type { Browser, BrowserContext } from "playwright-core";
 import { expect, test } from "vitest";
 import { startSignInServer } from "../../server/src/agent/testing/sign-in-server.ts";
-import { openBrowser } from "../browser.ts";
-import { startServer } from "../server.ts";
+import { openBrowser } from "../support/browser.ts";
+import { startServer } from "../support/server.ts";
 
 /** What the authorization server's pages would load from elsewhere stays there. */
 async function person(browser: Browser): Promise<BrowserContext> {

@@ -1,8 +1,8 @@
 /** Agents with machines of their own, on the real runtime: what is in one survives parking, a killed server and a run. */
 import { type ModelServer, startModelServer } from "@kontor/server/agent/testing/model-server.ts";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { eventually } from "../answers.ts";
-import { type Server, startServer } from "../server.ts";
+import { eventually } from "../support/answers.ts";
+import { type Server, startServer } from "../support/server.ts";
 
 let server: Server;
 let model: ModelServer;

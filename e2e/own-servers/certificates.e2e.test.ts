@@ -13,9 +13,9 @@ import tls from "node:tls";
 import { LocalCertificates } from "../../server/src/ingress/tls/local.ts";
 import { serveDns, type TestDns } from "../../server/src/platform/domains/testing/dns-server.ts";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
-import { eventually } from "../answers.ts";
+import { eventually } from "../support/answers.ts";
 import { freePort } from "../../cli/src/serve/port.ts";
-import { type Server, startServer } from "../server.ts";
+import { type Server, startServer } from "../support/server.ts";
 
 const domain = "preview.test";
 const directory = mkdtempSync(join(tmpdir(), "kontor-acme-"));

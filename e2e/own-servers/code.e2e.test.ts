@@ -1,7 +1,7 @@
 import { afterAll, afterEach, beforeAll, expect, onTestFinished, test } from "vitest";
-import type { Reply } from "../api.ts";
-import { eventually, expectRefusal } from "../answers.ts";
-import { type Server, startServer } from "../server.ts";
+import type { Reply } from "../support/api.ts";
+import { eventually, expectRefusal } from "../support/answers.ts";
+import { type Server, startServer } from "../support/server.ts";
 
 /** A server of its own: the interpreter's image is large, and the pool of it is part of what is tested. */
 let server: Server;

@@ -5,8 +5,8 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { run } from "@kontor/runtime/exec.ts";
-import { eventually } from "../answers.ts";
-import { type Server, startServer } from "../server.ts";
+import { eventually } from "../support/answers.ts";
+import { type Server, startServer } from "../support/server.ts";
 
 let server: Server;
 

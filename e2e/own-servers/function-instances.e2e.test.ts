@@ -4,8 +4,8 @@ import { truncateSync } from "node:fs";
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { ask, type FunctionHost, functionHost, handlerImage, makeLive } from "../function-host.ts";
-import { eventually } from "../answers.ts";
+import { ask, type FunctionHost, functionHost, handlerImage, makeLive } from "../support/function-host.ts";
+import { eventually } from "../support/answers.ts";
 
 const code = `
 import { readFileSync, writeFileSync } from "node:fs";

@@ -5,8 +5,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { run } from "@kontor/runtime/exec.ts";
-import { expectRefusal } from "../answers.ts";
-import { startServer, type Server } from "../server.ts";
+import { expectRefusal } from "../support/answers.ts";
+import { startServer, type Server } from "../support/server.ts";
 
 let server: Server;
 let directory: string;

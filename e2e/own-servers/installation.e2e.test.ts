@@ -15,8 +15,8 @@ import {
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { run } from "@kontor/runtime/exec.ts";
-import { instanceOf, traces } from "../host-state.ts";
-import { Server, startServer } from "../server.ts";
+import { instanceOf, traces } from "../support/host-state.ts";
+import { Server, startServer } from "../support/server.ts";
 
 const main = join(import.meta.dirname, "../../cli/src/main.ts");
 const place = mkdtempSync("/var/tmp/kontor-installation-");

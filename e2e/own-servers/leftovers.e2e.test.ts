@@ -3,9 +3,9 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { expectRefusal } from "../answers.ts";
-import { traces } from "../host-state.ts";
-import { type Server, startServer } from "../server.ts";
+import { expectRefusal } from "../support/answers.ts";
+import { traces } from "../support/host-state.ts";
+import { type Server, startServer } from "../support/server.ts";
 
 /** A directory whose mmdebstrap always fails as one without a mirror does. */
 const programs = mkdtempSync(join(tmpdir(), "kontor-e2e-programs-"));

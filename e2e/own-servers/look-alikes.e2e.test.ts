@@ -12,8 +12,8 @@ import { promisify } from "node:util";
 import { TEST_IMAGES } from "@kontor/runtime/rootfs/testing/image.ts";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { WebSocket } from "ws";
-import { eventually } from "../answers.ts";
-import { type Server, startServer } from "../server.ts";
+import { eventually } from "../support/answers.ts";
+import { type Server, startServer } from "../support/server.ts";
 
 interface Expectation {
   framework?: string;

@@ -5,10 +5,10 @@ import https from "node:https";
 import net from "node:net";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
-import type { Reply } from "../api.ts";
-import { openBrowser } from "../browser.ts";
-import { eventually, type Sandbox } from "../answers.ts";
-import { type Server, startServer } from "../server.ts";
+import type { Reply } from "../support/api.ts";
+import { openBrowser } from "../support/browser.ts";
+import { eventually, type Sandbox } from "../support/answers.ts";
+import { type Server, startServer } from "../support/server.ts";
 
 const MIB = 1024 * 1024;
 let server: Server;

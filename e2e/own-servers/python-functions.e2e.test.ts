@@ -6,8 +6,8 @@ import http, { type IncomingMessage } from "node:http";
 import { join } from "node:path";
 import { run } from "@kontor/runtime/exec.ts";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
-import { eventually } from "../answers.ts";
-import { type Server, startServer } from "../server.ts";
+import { eventually } from "../support/answers.ts";
+import { type Server, startServer } from "../support/server.ts";
 import { type PythonIndexes, startIndexes } from "./python-indexes.ts";
 
 let indexes: PythonIndexes;

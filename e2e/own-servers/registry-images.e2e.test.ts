@@ -6,8 +6,8 @@ import { run } from "@kontor/runtime/exec.ts";
 import { makeImage, type TestImage } from "@kontor/server/builds/registry/testing/image.ts";
 import { TestRegistry } from "@kontor/server/builds/registry/testing/registry.ts";
 import { afterAll, afterEach, beforeAll, expect, onTestFinished, test } from "vitest";
-import { deleteProject, ended, makeProject, type Project, visit } from "../projects.ts";
-import { type Server, startServer } from "../server.ts";
+import { deleteProject, ended, makeProject, type Project, visit } from "../support/projects.ts";
+import { type Server, startServer } from "../support/server.ts";
 
 const account = { username: "ci", password: "canary-registry-password" };
 

@@ -16,10 +16,10 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { run } from "@kontor/runtime/exec.ts";
-import { eventually } from "../answers.ts";
-import { linkImages } from "../images.ts";
-import { commitAll, copyCheckout } from "../older-code.ts";
-import { freePort, Server } from "../server.ts";
+import { eventually } from "../support/answers.ts";
+import { linkImages } from "../support/images.ts";
+import { commitAll, copyCheckout } from "../support/older-code.ts";
+import { freePort, Server } from "../support/server.ts";
 
 const place = mkdtempSync("/var/tmp/kontor-upgrade-");
 // PostgreSQL's account cannot enter the mode 0700 of mkdtemp.

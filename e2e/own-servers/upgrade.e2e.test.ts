@@ -8,12 +8,12 @@ import pg from "pg";
 import { run } from "@kontor/runtime/exec.ts";
 import { type ModelServer, startModelServer } from "@kontor/server/agent/testing/model-server.ts";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { type Addon, type Backup, backedUp, createAddon, restored, running } from "../addons.ts";
-import { base64, eventually } from "../answers.ts";
-import { linkImages } from "../images.ts";
-import { codeOf, hasCommit, linkImagesOf } from "../older-code.ts";
-import { dockerfile, ended, makeProject, type Project, push, saying, visit } from "../projects.ts";
-import { type Server, startServer } from "../server.ts";
+import { type Addon, type Backup, backedUp, createAddon, restored, running } from "../support/addons.ts";
+import { base64, eventually } from "../support/answers.ts";
+import { linkImages } from "../support/images.ts";
+import { codeOf, hasCommit, linkImagesOf } from "../support/older-code.ts";
+import { dockerfile, ended, makeProject, type Project, push, saying, visit } from "../support/projects.ts";
+import { type Server, startServer } from "../support/server.ts";
 
 const oldest = "b7f1036";
 const checkout = join(import.meta.dirname, "../..");

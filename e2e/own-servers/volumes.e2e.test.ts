@@ -4,10 +4,10 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
 import { isSigned, startReceiver, type Receiver } from "@kontor/server/sandbox/testing/receiver.ts";
-import type { Call, Reply } from "../api.ts";
-import { base64, eventually, expectRefusal } from "../answers.ts";
-import { machineProcesses, traces } from "../host-state.ts";
-import { type Server, startServer } from "../server.ts";
+import type { Call, Reply } from "../support/api.ts";
+import { base64, eventually, expectRefusal } from "../support/answers.ts";
+import { machineProcesses, traces } from "../support/host-state.ts";
+import { type Server, startServer } from "../support/server.ts";
 
 const there = mkdtempSync(join(process.env["KONTOR_E2E_DATA"] ?? "/var/tmp", "kontor-e2e-region-"));
 let server: Server;

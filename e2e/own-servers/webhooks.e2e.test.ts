@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { isSigned, startReceiver, type Receiver } from "@kontor/server/sandbox/testing/receiver.ts";
-import { eventually } from "../answers.ts";
-import { startServer, type Server } from "../server.ts";
+import { eventually } from "../support/answers.ts";
+import { startServer, type Server } from "../support/server.ts";
 
 /** A server of its own: it may call the loopback, which others may not. */
 let server: Server;

@@ -3,7 +3,7 @@
  * is logged, and retried until it succeeds; the caller does not wait. A task in an uninterruptible sleep may take hours
  * to die, and must not delay the server's start.
  */
-import { Turns } from "./turns.ts";
+import { Turns } from "./keyed-mutex.ts";
 
 const RETRY_MS = 5_000;
 

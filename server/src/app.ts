@@ -1,7 +1,7 @@
 /** What the whole server stands on: machinery only, never a domain. Made once, in main.ts, and handed down. */
 import type { Logger } from "pino";
 import type { Config } from "./config.ts";
-import type { Db } from "./db/db.ts";
+import type { Db } from "#schema.ts";
 import type { Jobs } from "./jobs/jobs.ts";
 import type { Clock } from "./lib/clock.ts";
 import type { SecretBox } from "./lib/secret-box.ts";

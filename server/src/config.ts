@@ -11,9 +11,9 @@ import { join, resolve } from "node:path";
 import { parse as parseToml } from "smol-toml";
 import { parseEntry } from "./egress/allowlist.ts";
 import { AUTO } from "./egress/defaults.ts";
-import { nearest } from "./http/nearest.ts";
-import { isLoopback, parseOpenedHosts, parsePorts } from "./lib/addresses.ts";
-import { parseRegions } from "./machines/regions.ts";
+import { nearest } from "./lib/nearest.ts";
+import { isLoopback, parseOpenedHosts, parsePorts } from "./lib/network/addresses.ts";
+import { parseRegions } from "./lib/regions.ts";
 import { withRestartSettings } from "./restart-settings.ts";
 
 /** A kind of value. `parse` returns undefined for invalid text, and `expected` describes valid text. */

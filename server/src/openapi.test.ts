@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { Api } from "#http/define-route.ts";
-import { openApiDocument } from "#http/openapi.ts";
-import { introductions } from "./introductions.ts";
+import { openApiDocument } from "#http/documents/openapi.ts";
+import { introductions } from "./compose/introductions.ts";
 import { allRoutes, staleDocuments } from "./openapi.ts";
 
 test("the committed OpenAPI documents are those of the routes", () => {

@@ -8,9 +8,9 @@
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { agentBeside, agentRoutes } from "#agent/api.ts";
-import { AgentRuns } from "#agent/runs/runs.ts";
+import { AgentRuns } from "#agent/runs/engine/run-executor.ts";
 import type { Api, Route } from "#http/define-route.ts";
-import { openApiDocument } from "#http/openapi.ts";
+import { openApiDocument } from "#http/documents/openapi.ts";
 import { systemClock } from "#lib/clock.ts";
 import { platformRoutes } from "#platform/api.ts";
 import { FunctionInstances } from "#platform/instances/instances.ts";
@@ -21,7 +21,7 @@ import { Apps } from "#platform/apps/apps.ts";
 import { sandboxBeside, sandboxRoutes } from "#sandbox/api.ts";
 import type { App } from "./app.ts";
 import { loadConfig } from "./config.ts";
-import { introductions } from "./introductions.ts";
+import { introductions } from "./compose/introductions.ts";
 
 const folder = resolve(import.meta.dirname, "../../openapi");
 

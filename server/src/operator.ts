@@ -7,7 +7,8 @@ import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { type Command, commands, UsageError } from "#accounts/operator/commands.ts";
 import { type Connection, openDatabase } from "#db/db.ts";
-import { ensureEmbedded, stopEmbedded } from "#db/embedded.ts";
+import type { Database } from "#schema.ts";
+import { ensureEmbedded, stopEmbedded } from "#db/embedded/embedded.ts";
 import { systemClock } from "#lib/clock.ts";
 import { DomainError } from "#lib/errors.ts";
 import { platformHoldings } from "#platform/api.ts";
@@ -29,7 +30,7 @@ async function main(words: readonly string[]): Promise<void> {
   if (values.help === true) return void process.stdout.write(`kontor ${command.usage} [--json]\n`);
   if (positionals.length !== command.words) throw new UsageError(`usage: kontor ${command.usage}`);
   await using running = new AsyncDisposableStack();
-  const database = openDatabase(await connect(loadConfig(), running), {
+  const database = openDatabase<Database>(await connect(loadConfig(), running), {
     maxConnections: 2,
     onError: () => {},
   });

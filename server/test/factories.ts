@@ -2,8 +2,8 @@
 import { createHash, randomBytes } from "node:crypto";
 import type { Selectable } from "kysely";
 import type { ApiTokensTable, UsersTable, WorkspacesTable } from "#accounts/tables.ts";
-import type { Scope, TeamRole } from "#accounts/actor.ts";
-import type { Db } from "#db/db.ts";
+import type { Scope, TeamRole } from "#accounts/roles.ts";
+import type { Db } from "#schema.ts";
 import { newId, randomText } from "#lib/ids.ts";
 
 const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";

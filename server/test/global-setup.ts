@@ -6,8 +6,8 @@ import { chmodSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestProject } from "vitest/node";
-import { ensureEmbedded, stopEmbedded } from "#db/embedded.ts";
-import { exists } from "#db/postmaster.ts";
+import { ensureEmbedded, stopEmbedded } from "#db/embedded/embedded.ts";
+import { exists } from "#db/embedded/postmaster.ts";
 import { makeTemplate } from "./template.ts";
 
 declare module "vitest" {

@@ -7,11 +7,12 @@ import { pino, type Logger } from "pino";
 import { afterAll, inject } from "vitest";
 import { type ConfigKey, type Config, loadConfig } from "#config.ts";
 import { type Connection, type OpenDatabase, openDatabase } from "#db/db.ts";
+import type { Database } from "#schema.ts";
 import type { Clock } from "#lib/clock.ts";
 import { SecretBox } from "#lib/secret-box.ts";
 import { query, templateDatabase } from "./template.ts";
 
-export interface TestDatabase extends OpenDatabase {
+export interface TestDatabase extends OpenDatabase<Database> {
   connection: Connection;
 }
 
@@ -25,7 +26,7 @@ export async function testDatabase(options: { empty?: boolean } = {}): Promise<T
   // By default each page of the copy goes through the log as well, which takes seven times as long.
   await query(administration, `create database ${name} template ${template} strategy file_copy`);
   const connection = { socketDirectory, user, database: name };
-  const opened = openDatabase(connection, { maxConnections: 10, onError: () => {} });
+  const opened = openDatabase<Database>(connection, { maxConnections: 10, onError: () => {} });
   // Runs before the drop: hooks registered later run first.
   afterAll(() => opened.close());
   return { ...opened, connection };

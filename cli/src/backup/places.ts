@@ -2,7 +2,7 @@
 import { lstatSync, readdirSync, readFileSync, realpathSync, statSync } from "node:fs";
 import path from "node:path";
 import type { Config } from "@kontor/server/config.ts";
-import { regionsOf } from "@kontor/server/machines/regions.ts";
+import { regionsOf } from "@kontor/server/lib/regions.ts";
 import { Failure } from "../lib/failure.ts";
 
 /** Maps each region to its volume directory, as the server does (server/src/machines/open.ts). */

@@ -1,6 +1,6 @@
 /** Benchmark figures as a table for people, and what the host was like when they were taken. */
 import { cpus, release, totalmem } from "node:os";
-import type { BenchRow } from "../../../bench/contract.ts";
+import type { BenchRow } from "../../../bench/support/contract.ts";
 
 export interface MeasuredRow extends BenchRow {
   bench: string;

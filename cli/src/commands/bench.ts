@@ -1,8 +1,8 @@
 /**
- * `kontor bench [names…]`: runs `bench/*.bench.ts`, each a module that exports `name` and `run(context)`, against one
+ * `kontor bench [names…]`: runs every `.bench.ts` below `bench/`, each a module that exports `name` and `run(context)`, against one
  * server of its own (a data directory and a port that nobody uses), and writes the figures with the facts of the host.
  */
-import { chmodSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdirSync, mkdtempSync, readFileSync, globSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
@@ -16,8 +16,8 @@ import { aptStep } from "../setup/apt.ts";
 import { nativeStep } from "../setup/native.ts";
 import { serverPackages } from "../setup/packages.ts";
 import { setUp } from "../setup/setup.ts";
-import type { Bench, BenchContext } from "../../../bench/contract.ts";
-import { removeHostTraces } from "../../../e2e/clean.ts";
+import type { Bench, BenchContext } from "../../../bench/support/contract.ts";
+import { removeHostTraces } from "../../../e2e/support/clean.ts";
 import { hostFacts, isMet, measuredPart, table, withMeasured, type MeasuredRow } from "../bench/report.ts";
 
 export async function bench(names: readonly string[]): Promise<void> {
@@ -42,7 +42,7 @@ export async function bench(names: readonly string[]): Promise<void> {
 }
 
 async function loadBenches(names: readonly string[]): Promise<Bench[]> {
-  const files = readdirSync(inProduct("bench")).filter((file) => file.endsWith(".bench.ts"));
+  const files = globSync("*/*.bench.ts", { cwd: inProduct("bench") });
   const all = await Promise.all(
     files.toSorted().map((file) => import(pathToFileURL(inProduct("bench", file)).href) as Promise<Bench>),
   );

@@ -68,12 +68,12 @@ export const packages: readonly PackageFence[] = [
       "@kontor/server/config.ts",
       "@kontor/server/db/db.ts",
       "@kontor/server/db/dump.ts",
-      "@kontor/server/db/embedded.ts",
-      "@kontor/server/db/embedded-files.ts",
+      "@kontor/server/db/embedded/embedded.ts",
+      "@kontor/server/db/embedded/files.ts",
       "@kontor/server/db/load.ts",
       "@kontor/server/db/migrate.ts",
       "@kontor/server/db/upgrade.ts",
-      "@kontor/server/machines/regions.ts",
+      "@kontor/server/lib/regions.ts",
       "@kontor/runtime/cgroup/cgroups.ts",
       "@kontor/runtime/network/addresses.ts",
       "@kontor/runtime/rootfs/sources.ts",
@@ -88,6 +88,6 @@ export const childProcessDoors: readonly string[] = [
   "runtime/src/linux/start.ts",
   // a fake machine is a group of ordinary processes, for tests alone
   "runtime/src/fake/process.ts",
-  "server/src/db/embedded.ts",
+  "server/src/db/embedded/embedded.ts",
   "cli/src/lib/run.ts",
 ];

@@ -80,7 +80,7 @@ export function findWords(source: string, file: string): Finding[] {
   ].map(({ file: where, line, kind, text }) => ({ file: where, line, kind, text }));
 }
 
-/** `server/src/agent/runs/invoke.ts` counts for `server/src/agent`; a file at the top for `.`. */
+/** `server/src/agent/runs/api/invoke.ts` counts for `server/src/agent`; a file at the top for `.`. */
 const folderOf = (file: string): string => path.dirname(file).split("/").slice(0, 3).join("/");
 
 /** A line for each folder: findings by kind, and their sum. */

@@ -6,7 +6,7 @@ import { existsSync, lstatSync, readdirSync, readFileSync, readlinkSync, realpat
 import path from "node:path";
 import { instanceNames } from "@kontor/runtime/network/addresses.ts";
 import type { Config } from "@kontor/server/config.ts";
-import { socketDirectory } from "@kontor/server/db/embedded-files.ts";
+import { socketDirectory } from "@kontor/server/db/embedded/files.ts";
 import { externalBlobs, isBelow, ownMounts, unescapeOctal, volumesDirectories } from "../backup/places.ts";
 import { Failure } from "../lib/failure.ts";
 import { backportsFile } from "../setup/apt.ts";

@@ -7,7 +7,7 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { RuntimeError } from "../driver.ts";
 import type { AppBuild, AppBuilder, BuildHooks, BuiltLayers, ImageImport } from "../oci/builder.ts";
-import { readDockerfile } from "../oci/dockerfile.ts";
+import { readDockerfile } from "../oci/dockerfile/dockerfile.ts";
 import type { ImageConfig } from "../oci/store.ts";
 
 export class FakeBuilder implements AppBuilder {

@@ -47,7 +47,7 @@ import {
 } from "../driver.ts";
 import { checkPrivateNetwork } from "../network/private.ts";
 import { commit, makeTemporary, readManifest } from "../snapshots/manifest.ts";
-import { Turns } from "../turns.ts";
+import { Turns } from "../keyed-mutex.ts";
 import { FakeGuest } from "./guest.ts";
 
 export type FakeVerb =

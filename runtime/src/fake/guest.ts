@@ -81,7 +81,7 @@ export class FakeGuest implements Guest {
   }
 
   async #start(spec: SpawnSpec & { terminal?: TerminalSize }): Promise<FakeProcess> {
-    // The real guest refuses this in guest/src/frame.c.
+    // The real guest refuses this in guest/src/wire/frame.c.
     if (spec.user?.includes("\0")) throw new RuntimeError("guest_protocol", "user holds a NUL byte");
     const user = await findUser(spec.user ?? "root");
     const cwd = toHostPath(this.#root, spec.cwd ?? "/workspace");

@@ -8,7 +8,7 @@ import { rm, rmdir } from "node:fs/promises";
 import type { Cgroups } from "../cgroup/cgroups.ts";
 import type { MachineId } from "../driver.ts";
 import { unmountBelow } from "../mounts.ts";
-import { together } from "../together.ts";
+import { together } from "../run-all-or-abort.ts";
 import { trimVolume } from "../volumes/image.ts";
 import type { MachinePaths } from "./paths.ts";
 

@@ -11,7 +11,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Cgroups } from "../cgroup/cgroups.ts";
 import { RuntimeError, type MachineId } from "../driver.ts";
 import type { HostNetwork } from "../network/network.ts";
-import { together } from "../together.ts";
+import { together } from "../run-all-or-abort.ts";
 import { attachVolume } from "../volumes/image.ts";
 import type { ImageFiles } from "../rootfs/images.ts";
 import { makeDisk } from "./disk.ts";

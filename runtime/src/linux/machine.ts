@@ -6,7 +6,7 @@ import type { Isolation, MachineExit, MachineId, MachineSpec, Resources } from "
 import { GuestClient } from "../guest/client.ts";
 import { GuestConnections } from "../guest/connections.ts";
 import { SHARED_FIRST_USER } from "../runc/users.ts";
-import { together } from "../together.ts";
+import { together } from "../run-all-or-abort.ts";
 import { machinePaths, type HostPaths, type MachinePaths } from "./paths.ts";
 import type { MachineRecord } from "./records.ts";
 

@@ -25,7 +25,7 @@ import { randomInt } from "node:crypto";
 import { readdir, readFile, writeFile } from "node:fs/promises";
 import { RuntimeError, type MachineId, type NetworkMode, type PrivateNetwork } from "../driver.ts";
 import { run } from "../exec.ts";
-import { Turns } from "../turns.ts";
+import { Turns } from "../keyed-mutex.ts";
 import { UndoStack } from "../undo.ts";
 import { instanceNames, slotNames, slotOfAddress, slotOfName } from "./addresses.ts";
 import { DnsForwarder } from "./dns.ts";

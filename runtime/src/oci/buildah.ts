@@ -1,28 +1,31 @@
 /**
- * buildah's arguments and configuration, as text (buildah-bud(1), containers.conf(5), containers-storage.conf(5)).
- * Paths are those of the enclosure it runs in. Pure.
+ * Arguments and configuration of buildah, as text (buildah-bud(1), containers.conf(5),
+ * containers-storage.conf(5)). Paths are those of its enclosure. Pure.
  */
 
 import { stepSystemCallFilter } from "../runc/system-calls.ts";
 
-/** The filter of every step, in the build's directory. `seccomp_profile` of containers.conf is ignored by `bud`. */
+/**
+ * System call filter of every step, in the build's directory. `bud` ignores `seccomp_profile` of
+ * containers.conf.
+ */
 const SYSTEM_CALLS = "seccomp.json";
 
-/** Where things lie in the enclosure. */
+/** Paths in the enclosure. */
 export const inside = {
-  /** The store of the bases; read-only but for their own import. */
+  /** The store of the bases; read-only except during their own import. */
   bases: "/bases",
   /** The workspace's store and its caches. */
   store: "/store",
   caches: "/caches",
   context: "/context",
-  /** The build's own directory: configuration, Dockerfile, secrets, and the id of what was built. */
+  /** The build's own directory: configuration, Dockerfile, secrets, and the id of the result. */
   build: "/build",
-  /** The programs that the operator named. */
+  /** Programs that the operator configured. */
   engines: "/engines",
 } as const;
 
-/** Docker's fourteen without what raw sockets, device nodes and the audit log need. */
+/** Docker's fourteen capabilities without those for raw sockets, device nodes and the audit log. */
 const capabilities = [
   "CHOWN",
   "DAC_OVERRIDE",
@@ -38,14 +41,14 @@ const capabilities = [
 ] as const;
 
 export interface StepLimits {
-  /** A file larger than this ends its writer (SIGXFSZ). */
+  /** Size limit of a file; its writer gets SIGXFSZ beyond it. */
   fileBytes: number;
   processes: number;
-  /** Not above our own hard limit, which may lie below the usual one. */
+  /** At most this process's hard limit, which may be below the usual one. */
   openFiles: number;
 }
 
-/** What buildah reads instead of the host's own configuration: by name, in the build's directory. */
+/** Files that buildah reads instead of the host's configuration: by name, in the build's directory. */
 export function configuration(limits: StepLimits): Record<string, string> {
   const list = (words: readonly string[]) => `[${words.map((word) => JSON.stringify(word)).join(", ")}]`;
   const ulimits = [
@@ -64,13 +67,13 @@ runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "none"
 `,
-    // No name is completed to one of a registry, and none of the host's own registries is known.
+    // Image names are never completed to a registry, and none of the host's registries is configured.
     "registries.conf": `unqualified-search-registries = []\nshort-name-mode = "disabled"\n`,
     "storage.conf": storageConf(inside.store, [inside.bases]),
     "bases.conf": storageConf(inside.bases, []),
     "policy.json": `{"default":[{"type":"insecureAcceptAnything"}]}\n`,
     [SYSTEM_CALLS]: JSON.stringify(stepSystemCallFilter(process.arch)),
-    // No credential of the host's is anybody's.
+    // No build gets credentials of the host.
     "auth.json": "{}\n",
   };
 }
@@ -86,18 +89,19 @@ additionalimagestores = [${stores}]
 `;
 }
 
-/** The builder's whole environment. */
+/** The whole environment of the builder. */
 export function environment(storage: "storage.conf" | "bases.conf"): Record<string, string> {
   return {
-    // The programs that the operator named come first.
+    // Programs that the operator configured come first.
     PATH: "/engines:/usr/sbin:/usr/bin:/sbin:/bin",
     HOME: "/root",
-    // The builder is root of a user namespace already. Without this, containers/storage mounts like the host's root.
+    // The builder is root of a user namespace already. Without this, containers/storage would mount like the
+    // host's root.
     _CONTAINERS_USERNS_CONFIGURED: "done",
     _CONTAINERS_ROOTLESS_UID: "0",
     _CONTAINERS_ROOTLESS_GID: "0",
     LC_ALL: "C.UTF-8",
-    // Cache mounts lie below it.
+    // Directory of the cache mounts.
     TMPDIR: inside.caches,
     CONTAINERS_CONF: `${inside.build}/containers.conf`,
     CONTAINERS_STORAGE_CONF: `${inside.build}/${storage}`,
@@ -107,7 +111,7 @@ export function environment(storage: "storage.conf" | "bases.conf"): Record<stri
 }
 
 export interface Bud {
-  /** Image as the Dockerfile names it → the one of a store. */
+  /** Image name in the Dockerfile → image in a store. */
   contexts: ReadonlyMap<string, string>;
   /** Network that the builder shares with its steps; null for a loopback interface alone. */
   network: { resolver: string } | null;
@@ -115,9 +119,9 @@ export interface Bud {
   runtime: string;
   /** Name of the image. */
   name: string;
-  /** Ids of secrets, files of the same name in the build's directory. */
+  /** Ids of secrets, which are files of the same name in the build's directory. */
   secrets: readonly string[];
-  /** Into the store of the bases, and without what builds of workspaces keep for the next one. */
+  /** Writes to the store of the bases, and keeps no cache for later builds. */
   isBase?: boolean;
 }
 
@@ -125,7 +129,7 @@ export function budArgv(bud: Bud): string[] {
   return [
     "buildah",
     "bud",
-    // Dates of a base are none, so that its digest says what is in it.
+    // A base has no dates, so that its digest depends on its content alone.
     ...(bud.isBase ? ["--timestamp=0"] : ["--layers"]),
     // Steps share the builder's user namespace and its read-only view of its control group.
     "--isolation=rootless",
@@ -149,7 +153,7 @@ export function budArgv(bud: Bud): string[] {
   ];
 }
 
-/** Fails where no registry has it, or none is reached. */
+/** Fails if no registry has the image, or if none is reachable. */
 export function pullArgv(name: string): string[] {
   return [
     "buildah",
@@ -184,7 +188,9 @@ export function removeImagesArgv(ids: readonly string[]): string[] {
   return ["buildah", "rmi", "--force", "--", ...ids];
 }
 
-/** What of the context is no part of it, whatever its owner says: the last words count. */
+/**
+ * Patterns of files that are left out of the context, whatever its own file contains: the last patterns win.
+ */
 export function ignoreFile(own: string): string {
   return `${own.trimEnd()}\n**/.git\n`;
 }

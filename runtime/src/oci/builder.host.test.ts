@@ -1,4 +1,6 @@
-/** Builds as they are: buildah, runc, a network that plays the internet. What is tried here is what anybody may write. */
+/**
+ * Tests of real builds: buildah, runc, and a network that plays the internet. The Dockerfiles are hostile.
+ */
 import { createHash } from "node:crypto";
 import { mkdir, readFile, symlink, writeFile } from "node:fs/promises";
 import net from "node:net";
@@ -16,7 +18,7 @@ import {
   WEB_ADDRESS,
   type Internet,
 } from "../network/testing/internet.ts";
-import { authoritiesPath } from "./registries.ts";
+import { authoritiesPath } from "./bases/registries.ts";
 import { makeTestBuilds, TEST_INSTANCE } from "./testing/builds.ts";
 
 const HOST_PORT = 17_011;
@@ -58,7 +60,7 @@ afterAll(async () => {
 beforeEach(builds.clearCheckout);
 
 describe("a build", () => {
-  test("makes layers that hold what the Dockerfile says, and is quick the second time", async () => {
+  test("makes layers with the content of the Dockerfile, and is quick the second time", async () => {
     const dockerfile = `# a comment
 FROM debian:12-slim
 WORKDIR /srv/app
@@ -113,12 +115,12 @@ CMD ["cat", "hello.txt"]
       expect(log).toContain("looks bad");
     }
     expect((await storeOf()).images).toHaveLength(images);
-    // Less than one of them wrote.
+    // Less than a single one of them wrote.
     expect((await bytes()) - before).toBeLessThan(10 * 1024 ** 2);
     await expectNothingLeft();
   }, 600_000);
 
-  test("that is ended by its owner ends at once and leaves nothing", async () => {
+  test("ends at once when its owner aborts it, and leaves nothing", async () => {
     const owner = new AbortController();
     const ending = build("FROM debian:12-slim\nRUN echo begun; sleep 1000\n", { signal: owner.signal });
     const waited = setInterval(async () => {
@@ -131,13 +133,13 @@ CMD ["cat", "hello.txt"]
     await expectNothingLeft();
   });
 
-  test("that never ends is ended", async () => {
+  test("is ended at its deadline", async () => {
     const { error } = await build("FROM debian:12-slim\nRUN while :; do :; done\n", { timeoutMs: 4_000 });
     expect(error?.kind).toBe("timeout");
     await expectNothingLeft();
   });
 
-  test("that fills the disk is ended, in one file as in many", async () => {
+  test("is ended when it fills the disk, with one file or with many", async () => {
     const diskBytes = 200 * 1024 ** 2;
     const one = await build("FROM debian:12-slim\nRUN head -c 1G /dev/zero > /big\n", { diskBytes });
     expect(one.error).toBeDefined();
@@ -149,7 +151,7 @@ CMD ["cat", "hello.txt"]
     await expectNothingLeft();
   });
 
-  test("that forks without end, or takes all memory, harms itself alone", async () => {
+  test("harms only itself when it forks without end or uses all memory", async () => {
     const bomb = await build(
       'FROM debian:12-slim\nRUN ["bash","-c","f() { f | f & }; f; sleep 3; false"]\n',
       {
@@ -169,7 +171,7 @@ CMD ["cat", "hello.txt"]
 });
 
 describe("a secret", () => {
-  test("reaches commands, and is in no layer, history or log", async () => {
+  test("is visible to commands, and in no layer, history or log", async () => {
     const canary = "c4nary-0123456789abcdef";
     const { log, image } = await built(
       `FROM debian:12-slim
@@ -189,7 +191,7 @@ CMD ["true"]
     expect(found.stdout).toBe("");
   });
 
-  test("of an index is seen by commands as well, and whom it is believed by; neither is in a layer or log", async () => {
+  test("passes an index and its certificates to commands, and to no layer or log", async () => {
     const [canary, authority] = ["1ndex-c4nary-4711", "an authority's certificate"];
     const { log, image } = await built(
       `FROM debian:12-slim
@@ -214,7 +216,7 @@ RUN ["sh", "-c", "cat $PIP_CERT"]
     expect(JSON.stringify(image)).not.toContain(canary);
   });
 
-  test("that changes makes what was cached with the other one void", async () => {
+  test("invalidates the cache of commands that use a changed secret", async () => {
     const dockerfile = "FROM debian:12-slim\nRUN echo $MODE > /mode\n";
     const one = await built(dockerfile, { secrets: { MODE: "first-mode" } });
     const two = await built(dockerfile, { secrets: { MODE: "other-mode" } });
@@ -222,7 +224,7 @@ RUN ["sh", "-c", "cat $PIP_CERT"]
     expect(await Promise.all(modes)).toEqual(["first-mode\n", "other-mode\n"]);
   });
 
-  test("that changes leaves cached what cannot use it", async () => {
+  test("keeps the cache of commands that cannot use a changed secret", async () => {
     const dockerfile =
       "FROM debian:12-slim\nRUN date +%N > /installed\nCOPY hello.txt ./\nRUN cat hello.txt; date +%N > /built\n";
     const one = await built(dockerfile, { secrets: { DATABASE_PASSWORD: "first-password" } });
@@ -238,7 +240,7 @@ RUN ["sh", "-c", "cat $PIP_CERT"]
 });
 
 describe("a workspace", () => {
-  test("has caches of its own: neither layers nor cache mounts are another's", async () => {
+  test("has its own caches: neither layers nor cache mounts of another workspace", async () => {
     const dockerfile =
       "FROM debian:12-slim\nRUN --mount=type=cache,target=/cache cat /cache/poison 2>/dev/null; echo poison > /cache/poison\n";
     await built(dockerfile, { workspace: "mallory" });
@@ -251,7 +253,7 @@ describe("a workspace", () => {
 });
 
 describe("a step", () => {
-  test("reaches the internet, and neither the host nor private ranges nor metadata", async () => {
+  test("reaches the internet, but neither the host nor private ranges nor metadata", async () => {
     const tries = [
       [WEB_ADDRESS, 80],
       [UPLINK_ADDRESS, HOST_PORT],
@@ -276,12 +278,12 @@ describe("a step", () => {
     expect(log).toMatch(new RegExp(`^${WEB_ADDRESS.replaceAll(".", "\\.")}\\s+web\\.test`, "m"));
   });
 
-  test("has few powers, no devices and no view of the host", async () => {
+  test("has few capabilities, no devices and no view of the host", async () => {
     const { log } = await built(`FROM debian:12-slim
 RUN grep CapEff /proc/self/status; grep Seccomp: /proc/self/status; mknod /tmp/disk b 8 0 2>&1; \
  ls /dev | tr '\\n' ' '; mount -t tmpfs none /mnt 2>&1; hostname; ps -e | wc -l; ls /proc/1/root/ >/dev/null && cat /proc/1/comm
 `);
-    // CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE SYS_CHROOT SETFCAP
+    // Allows CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE SYS_CHROOT SETFCAP.
     expect(log).toContain("CapEff:\t00000000800405fb");
     expect(log).toContain("Seccomp:\t2");
     expect(log).toMatch(/mknod: .*Operation not permitted/);
@@ -291,7 +293,7 @@ RUN grep CapEff /proc/self/status; grep Seccomp: /proc/self/status; mknod /tmp/d
 });
 
 describe("a context", () => {
-  test("is not left by a symlink, and comes without its .git", async () => {
+  test("is not left by a symlink, and excludes its .git", async () => {
     await symlink("/etc", join(checkout, "out"));
     await symlink("/etc/hostname", join(checkout, "name"));
     await mkdir(join(checkout, ".git"));
@@ -307,7 +309,7 @@ describe("a context", () => {
     expect(outside.error?.message).toContain("no directory out");
   });
 
-  test("can be bound where it is plain", async () => {
+  test("allows a bind mount of a path without symlinks", async () => {
     const { log } = await built(
       "FROM debian:12-slim\nRUN --mount=type=bind,source=hello.txt,target=/h cat /h; ! echo x > /h\n",
     );
@@ -374,7 +376,7 @@ function imported(
   );
 }
 
-/** An image of one layer in the layout of a directory, as the server downloads it. */
+/** Makes an image of one layer in the layout of a directory, as the server downloads it. */
 async function downloaded(text: string, zerosMb = 0) {
   const directory = join(builds.directory, `pulled-${text}`);
   const files = join(builds.directory, `files-${text}`);
@@ -414,14 +416,14 @@ async function downloaded(text: string, zerosMb = 0) {
   return { directory, digest, config: configuration.digest, layer: layer.digest.slice("sha256:".length) };
 }
 
-test("a base that nobody has is named, with those there are", async () => {
+test("names the available bases when an unknown one is requested", async () => {
   const { error } = await build("FROM registry.test/nobody/has:this\n");
   expect(error?.kind).toBe("image_failed");
   expect(error?.message).toContain("registry.test/nobody/has:this");
   expect(error?.message).toContain("node:22-slim");
 });
 
-test("what a server that was killed left is gone after the next one's start", async () => {
+test("deletes the leftovers of a killed server at the next start", async () => {
   const { id } = await built('FROM debian:12-slim\nCMD ["true"]\n');
   const left = join(oci, "builds/app_left");
   await mkdir(left, { recursive: true });

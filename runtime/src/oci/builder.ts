@@ -1,13 +1,14 @@
 /**
- * App images, made of a directory and a Dockerfile by buildah. Both are untrusted. Instructions are read before the
- * builder sees them (dockerfile.ts). The builder runs as root of a user namespace, in a root directory without the
- * host's own files (runtime/shim/enclose.c), and in its own namespaces and control group. It is killed when this
- * process ends. Steps are containers inside it. They share a slot of the machines' network: they reach the internet,
- * and neither the host nor other machines.
+ * App images, made by buildah from a directory and a Dockerfile. Both are untrusted. Instructions are checked
+ * before the builder reads them (dockerfile.ts). The builder runs as root of a user namespace, in a root
+ * directory without the host's own files (runtime/shim/enclose.c), and in its own namespaces and control
+ * group. It is killed when this process ends. Steps are containers inside it. They share a slot of the
+ * machines' network: they reach the internet, but neither the host nor other machines.
  *
- * Every workspace has a store of its own, with its layers and its caches: what one builds is never taken for another's.
- * The bases are one store that all of them read and none writes. One build at a time uses a store; what a dead one left
- * in it is removed before the next. A failed build leaves nothing, and cached layers only stay below a number of bytes.
+ * Every workspace has its own store, with its layers and its caches, so no build uses the results of another
+ * workspace. All workspaces read one store of bases, and none writes to it. Only one build at a time uses a
+ * store, and leftovers of a dead build are removed before the next. A failed build leaves nothing. Cached
+ * layers stay only while they are below a number of bytes.
  */
 import { mkdir, readdir, readFile, realpath, rename, rm, stat, utimes, writeFile } from "node:fs/promises";
 import { availableParallelism } from "node:os";
@@ -17,8 +18,8 @@ import { RuntimeError, type Image, type ImageRecipe, type LentNetwork, type Prog
 import { run } from "../exec.ts";
 import { unmountBelow } from "../mounts.ts";
 import { withoutUser } from "../rootfs/recipes.ts";
-import { Turns } from "../turns.ts";
-import { bases, findBase, type Base } from "./bases.ts";
+import { Turns } from "../keyed-mutex.ts";
+import { bases, findBase, type Base } from "./bases/bases.ts";
 import {
   budArgv,
   ignoreFile,
@@ -30,38 +31,46 @@ import {
   removeImagesArgv,
   tagArgv,
 } from "./buildah.ts";
-import { contextIn, ownIgnoreFile, isPlainPath } from "./context.ts";
-import { type Environment, environmentFile, readDockerfile, wrapping } from "./dockerfile.ts";
+import { contextIn, ownIgnoreFile, isPlainPath } from "./dockerfile/context.ts";
+import { type Environment, environmentFile, readDockerfile, wrapping } from "./dockerfile/dockerfile.ts";
 import { LogLines } from "./log.ts";
-import { authoritiesPath, type PackageSources } from "./registries.ts";
+import { authoritiesPath, type PackageSources } from "./bases/registries.ts";
 import { bytesBelow, NOT_STARTED, type Run, runEnclosed } from "./enclosure/run.ts";
 import { findEngines } from "./engines.ts";
 import { stampsOf } from "./stamps.ts";
 import { hasContainers, layersOf, layerDirectory, readConfig, readStore, type ImageConfig } from "./store.ts";
 import { UserRanges } from "./enclosure/user-ranges.ts";
 
-/** What makes images of directories. */
+/** Makes images from directories. */
 export interface AppBuilder {
   open(): Promise<void>;
   close(): Promise<void>;
-  /** Fails with `image_failed` for what its owner can mend, `timeout`, `too_large` past its disk, and `interrupted`. */
+  /**
+   * Fails with `image_failed` for a fault that the owner can fix, with `timeout`, with `too_large` beyond its
+   * disk, and with `interrupted`.
+   */
   build(build: AppBuild, hooks: BuildHooks): Promise<BuiltLayers>;
-  /** Makes an image of a downloaded one. Fails as `build` does. */
+  /** Makes an image from a downloaded one. Fails as `build` does. */
   importImage(image: ImageImport, hooks: Pick<BuildHooks, "log" | "signal">): Promise<BuiltLayers>;
   /** Makes a base image on this host if it is absent. Fails with `image_failed` for a name that no recipe has. */
   prepareBase(name: string, progress: Progress, signal: AbortSignal): Promise<void>;
-  /** Ids of images that are whole. */
+  /** Ids of complete images. */
   images(): Promise<string[]>;
-  /** Directories of an image's layers, the lowest first; undefined where there is no such image. */
+  /** Directories of an image's layers, the lowest first. Undefined if there is no such image. */
   layers(id: string): Promise<string[] | undefined>;
-  /** Of what is not there too. Nothing uses its layers any more. */
+  /**
+   * Removes an image, or succeeds if it is missing. The caller must ensure that no machine uses its layers.
+   */
   remove(id: string): Promise<void>;
-  /** Takes caches away, of whoever built longest ago first, until all is below the limit. What images need stays. */
+  /**
+   * Deletes caches until all are below the limit, those of the workspace with the oldest build first. Layers
+   * that images need stay.
+   */
   prune(): Promise<void>;
 }
 
 export interface BuilderOptions {
-  /** Where stores and caches are kept. */
+  /** Directory of stores and caches. */
   directory: string;
   /** Parent of the builds' control groups: one path component, of this installation alone. */
   cgroupParent: string;
@@ -70,33 +79,33 @@ export interface BuilderOptions {
   shimBinary: string;
   /** Paths of the programs for builds. Default of each: the program in /usr. */
   engines?: { buildah: string | null; runc: string | null };
-  /** By name. */
+  /** Recipes by name. */
   recipes: ReadonlyMap<string, ImageRecipe>;
-  /** Makes the image of a recipe where it is not there, and says where its root filesystem lies. */
+  /** Makes the image of a recipe if it is missing, and returns it with its root filesystem. */
   base: (recipe: ImageRecipe, progress: Progress) => Promise<{ image: Image; rootfs: string }>;
-  /** Null: builds reach nothing. */
+  /** Lends a network to a build. Null: builds reach nothing. */
   network: (() => Promise<LentNetwork>) | null;
-  /** What cached layers, caches and images of all workspaces may take together before caches go. */
+  /** Limit for cached layers, caches and images of all workspaces together; beyond it, caches are deleted. */
   cacheBytes: number;
   log: (event: string, fields: Record<string, unknown>) => void;
 }
 
 export interface AppBuild {
-  /** Of the image to be: `[a-z0-9][a-z0-9_.-]*`. */
+  /** Id of the new image: `[a-z0-9][a-z0-9_.-]*`. */
   id: string;
-  /** Whose caches it uses: letters, digits and dashes. */
+  /** Workspace whose caches the build uses: letters, digits and dashes. */
   workspace: string;
-  /** A directory of this host, and the one below it that is the context; `.` is all of it. */
+  /** A directory of this host, and the context below it; `.` is the whole directory. */
   checkout: string;
   context: string;
   dockerfile: string;
-  /** What commands of the build see, and nothing else ever does. */
+  /** Variables that only the commands of the build can read. */
   secrets: Readonly<Record<string, string>>;
-  /** What they see besides. */
+  /** Package sources of the commands. */
   sources: PackageSources;
   memoryBytes: number;
   vcpus: number;
-  /** What it may write, all in all. */
+  /** Limit of the bytes that the build writes. */
   diskBytes: number;
   timeoutMs: number;
 }
@@ -106,14 +115,14 @@ export interface ImageImport extends Pick<
   AppBuild,
   "id" | "workspace" | "memoryBytes" | "vcpus" | "diskBytes" | "timeoutMs"
 > {
-  /** Holds `version`, `manifest.json`, and each blob under the hexadecimal digits of its digest. */
+  /** Contains `version`, `manifest.json`, and each blob under the hexadecimal digits of its digest. */
   directory: string;
   /** Digest of its configuration, `sha256:…`. A store takes it as the id of the image. */
   config: string;
 }
 
 export interface BuildHooks {
-  /** Whole lines, scrubbed of secrets. */
+  /** Receives whole lines without secrets. */
   log: (text: string) => void;
   /** Reports a base image that is made on this host before the steps. Not called for an existing image. */
   onBase?: (name: string, made: { fraction: number; step: string }) => void;
@@ -121,15 +130,15 @@ export interface BuildHooks {
 }
 
 export interface BuiltLayers {
-  /** `sha256:…` of its manifest. */
+  /** Digest of its manifest, `sha256:…`. */
   digest: string;
-  /** Directories, the lowest first; they stay until `remove`. */
+  /** Directories, the lowest first. They stay until `remove`. */
   layers: string[];
   sizeBytes: number;
   config: ImageConfig;
 }
 
-/** What a command has for itself and no layer does: a secret of the builder's, by `id`. */
+/** A file for a command alone, which no layer contains: a secret of the builder, by `id`. */
 interface GivenFile {
   id: string;
   path: string;
@@ -144,13 +153,13 @@ interface ImageRecord {
 const WORKSPACE = /^[a-z0-9-]{1,64}$/;
 const IMAGE_ID = /^[a-z0-9][a-z0-9_.-]{0,62}$/;
 const HOUSEKEEPING_MS = 2 * 60_000;
-/** Without a route a registry's name fails at once; with one, a large base takes minutes. */
+/** Without a route, a registry's name fails at once. With one, a large base takes minutes. */
 const PULL_MS = 5 * 60_000;
 const IMPORT_MS = 60 * 60_000;
-/** Share of making a base in its progress; the import into the builder's store takes the rest. */
+/** Share of the making of a base in its progress; the import into the builder's store takes the rest. */
 const madeShare = 0.8;
 const MARK_MS = 10 * 60_000;
-/** Of all builds together, where others want the processors too; the server's own process has 1024. */
+/** Weight of all builds together under contention for the processors; the server's own process has 1024. */
 const CPU_WEIGHT = 512;
 const BASES = "bases";
 const variablesPath = "/run/kontor-env";
@@ -161,7 +170,7 @@ export class OciBuilder implements AppBuilder {
   readonly #pulling = new Map<string, Promise<string>>();
   readonly #closing = new AbortController();
   readonly #users: UserRanges;
-  /** Free of symlinks once the builder is open: an enclosure follows none in its paths. */
+  /** Contains no symlinks once the builder is open: an enclosure follows none in its paths. */
   #directory: string;
   #cgroups: Cgroups | undefined;
   #engines: ReadonlyMap<string, string> = new Map();
@@ -172,7 +181,7 @@ export class OciBuilder implements AppBuilder {
     this.#directory = options.directory;
   }
 
-  /** Removes what builds of a server that is no more have left. */
+  /** Deletes the leftovers of builds whose server has ended. */
   async open(): Promise<void> {
     for (const name of ["builds", "images", "workspaces", `${BASES}/store`])
       await mkdir(this.#path(name), { recursive: true, mode: 0o700 });
@@ -196,7 +205,7 @@ export class OciBuilder implements AppBuilder {
         .catch((error: unknown) => this.#notCleanedUp({ workspace: store, error }));
   }
 
-  /** Ends builds that are under way. The host is left as it was found; images and caches stay. */
+  /** Aborts running builds and reverts changes to the host. Images and caches stay. */
   async close(): Promise<void> {
     this.#closing.abort();
     await this.#turns.settled();
@@ -273,13 +282,13 @@ export class OciBuilder implements AppBuilder {
     requireNames(image);
     const { id, workspace, directory, config, ...limits } = image;
     const [, imported] = /^sha256:([0-9a-f]{64})$/.exec(config) ?? [];
-    if (imported === undefined) throw new RuntimeError("failed", `"${config}" is no digest`);
+    if (imported === undefined) throw new RuntimeError("failed", `"${config}" is not a digest`);
     const context = await contextIn(directory, ".");
     const lines = new LogLines([], [], hooks.log);
     return this.#turns.take(workspace, async () => {
       signal.throwIfAborted();
       const before = new Set((await this.#store(workspace)).images.map(({ id }) => id));
-      // Without a network: the bytes are there, and an image may name other addresses for its layers.
+      // Without a network: the bytes are already here, and an image may name other addresses for its layers.
       const spec = {
         ...limits,
         group: id,
@@ -297,14 +306,14 @@ export class OciBuilder implements AppBuilder {
         await this.#enclosed(spec, tagArgv(imported, nameOf(id)));
         await this.#untag(workspace, importedName);
         const made = await this.#finished(image, before);
-        // A fast disk takes more than the limit between two measurements.
+        // A fast disk can exceed the limit between two measurements.
         if (made.sizeBytes > limits.diskBytes)
           throw new RuntimeError("too_large", "The layers of the image are larger than its disk.");
         return made;
       } catch (error) {
         await rm(this.#path("images", `${id}.json`), { force: true });
         await this.#forget(workspace, before);
-        // An equal image was there before, and stays under its other names.
+        // An equal image existed before, and stays under its other names.
         for (const name of [importedName, nameOf(id)])
           await this.#untag(workspace, name).catch((failure: unknown) =>
             this.#notCleanedUp({ workspace, error: failure }),
@@ -361,7 +370,7 @@ export class OciBuilder implements AppBuilder {
     }
   }
 
-  /** Removes a name, and its image with the last one. */
+  /** Removes a name, and the image with its last name. */
   async #untag(workspace: string, name: string): Promise<void> {
     const { images } = await this.#store(workspace);
     if (images.some(({ names }) => names.includes(name)))
@@ -377,14 +386,15 @@ export class OciBuilder implements AppBuilder {
       readStore(this.#path(BASES, "store")),
     ]);
     const image = own.images.find(({ names }) => names.includes(nameOf(build.id)));
-    if (!image) throw new RuntimeError("failed", "the builder ended well and left no image");
+    if (!image) throw new RuntimeError("failed", "the builder succeeded, but left no image");
     const { directories, sizeBytes } = layersOf(image, [own, shared]);
     await this.#markOpaque(directories.filter((layer) => layer.startsWith(`${own.directory}/`)));
     const config = await readConfig(own.directory, image.id);
     const record: ImageRecord = { workspace: build.workspace, image: image.id };
     const file = this.#path("images", `${build.id}.json`);
     await writeFile(`${file}.unfinished`, JSON.stringify(record), { mode: 0o600 });
-    // The builder leaves its bytes in the page cache (fsync=volatile). An image that was there already is on disk.
+    // The builder leaves its bytes in the page cache (fsync=volatile). An image that existed before is on
+    // disk.
     if (!before.has(image.id)) await run(["sync", "-f", own.directory], { timeoutMs: HOUSEKEEPING_MS });
     await rename(`${file}.unfinished`, file);
     const now = new Date();
@@ -392,7 +402,7 @@ export class OciBuilder implements AppBuilder {
     return { digest: image.digest, layers: directories, sizeBytes, config };
   }
 
-  /** The image of a store that the name stands for: one of ours, else one that a registry has. */
+  /** Image of a store with this name: a base made here, or one from a registry. */
   async #base(
     build: AppBuild,
     name: string,
@@ -446,7 +456,7 @@ export class OciBuilder implements AppBuilder {
   ): Promise<string> {
     const recipe = this.#options.recipes.get(known.recipe);
     if (!recipe) throw new RuntimeError("image_failed", `This host has no recipe for the base ${name}.`);
-    // Nobody's own either: it may take an hour, and a build that is ended does not wait for it.
+    // Belongs to no build: it may take an hour, and an aborted build does not wait for it.
     const making: Progress = ({ fraction, step }) => {
       if (!signal.aborted) progress({ fraction: fraction * madeShare, step });
     };
@@ -461,12 +471,13 @@ export class OciBuilder implements AppBuilder {
     });
     const { image, rootfs } = await Promise.race([made, rejectOnAbort(signal)]);
     const contents = Object.entries(image.contents).map(([what, version]) => `${what} ${version}`);
-    const isOther = image.substituted ? "It is not the version that its name says." : "";
+    const isOther = image.substituted ? "The version differs from the name." : "";
     lines.say(
       [`${name} is made on this host (${contents.join(", ")}).`, isOther, known.note ?? ""].join(" ").trim(),
     );
     const local = `localhost/kontor/base:${image.id}`;
-    // Whoever comes meanwhile waits for the same import; it is nobody's own, and goes on when a build is ended.
+    // Builds that start meanwhile wait for the same import. It belongs to no build, and continues when one is
+    // aborted.
     const onImport = () => progress({ fraction: madeShare, step: "importing it into the builder" });
     const importing = this.#pulling.get(local) ?? this.#import(local, { image, rootfs, onImport }, known);
     this.#pulling.set(local, importing);
@@ -491,7 +502,7 @@ export class OciBuilder implements AppBuilder {
       const context = this.#path("builds", `base-${image.id}`);
       await mkdir(context, { mode: 0o700 });
       try {
-        // As an archive: of a directory the builder takes the files and not their owners.
+        // Uses an archive: from a directory, the builder would copy the files without their owners.
         const archive = [
           "tar",
           "--create",
@@ -539,7 +550,10 @@ export class OciBuilder implements AppBuilder {
     });
   }
 
-  /** Initializes the store of the bases. A builder that reads it cannot, and fails without its lock files. */
+  /**
+   * Initializes the store of the bases. A builder that only reads the store cannot do this, and fails without
+   * its lock files.
+   */
   async #ensureBases(): Promise<void> {
     const isThere = () =>
       stat(this.#path(BASES, "store", "overlay-images", "images.lock")).catch(() => undefined);
@@ -567,13 +581,16 @@ export class OciBuilder implements AppBuilder {
     return runEnclosed(host, { ...spec, store: { home, bases: this.#path(BASES), isBase } }, argv);
   }
 
-  /** The host mounts overlays of machines, a user namespace those of builds; each reads marks of its own kind. */
+  /**
+   * Marks layers for both kinds of mount: the host mounts overlays of machines, a user namespace those of
+   * builds, and each reads its own marks.
+   */
   async #markOpaque(layers: readonly string[]): Promise<void> {
     if (layers.length === 0) return;
     await run([this.#options.shimBinary, "opaque", ...layers], { timeoutMs: MARK_MS });
   }
 
-  /** Marks layers from before builds had a user namespace, once for each installation. */
+  /** Marks layers of older servers, whose builds had no user namespace. Runs once for each installation. */
   async #convert(workspaces: readonly string[]): Promise<void> {
     const done = this.#path("layers-are-marked");
     if (await stat(done).catch(() => undefined)) return;
@@ -591,7 +608,7 @@ export class OciBuilder implements AppBuilder {
     const { directory, layers } = await this.#store(workspace);
     const all = [...layers.keys()].map((id) => layerDirectory(directory, id));
     const found = await Promise.all(all.map((path) => stat(path).catch(() => undefined)));
-    // A build that was cut off may have left a layer's record without its files.
+    // An interrupted build may have left a layer's record without its files.
     await this.#markOpaque(all.filter((_, index) => found[index] !== undefined));
   }
 
@@ -599,13 +616,13 @@ export class OciBuilder implements AppBuilder {
     this.#options.log("build_not_cleaned_up", { ...fields, error: String(error) });
   }
 
-  /** Removes containers that a build left in the store, when none is under way in it. */
+  /** Removes containers that a build left in the store, when no build uses it. */
   async #tidy(store: string): Promise<void> {
     const directory = store === BASES ? this.#path(BASES, "store") : join(this.#workspace(store), "store");
     if (await hasContainers(directory)) await this.#housekeep(store, [...removeContainersArgv]);
   }
 
-  /** Removes the images that are not in `kept` and were not given to anybody, and containers. */
+  /** Removes containers, and images that are neither in `kept` nor in use by a caller. */
   async #forget(
     workspace: string,
     kept: ReadonlySet<string>,
@@ -615,7 +632,7 @@ export class OciBuilder implements AppBuilder {
     const { images } = await this.#store(workspace);
     const gone = images.filter(({ id, names }) => !kept.has(id) && isUnwanted(names));
     if (gone.length === 0) return;
-    // The newest first: an image that others were made on stays until they are gone.
+    // The newest first: an image on which others are based stays until they are gone.
     const ids = gone.toSorted((a, b) => b.createdAt.getTime() - a.createdAt.getTime()).map(({ id }) => id);
     await this.#housekeep(workspace, removeImagesArgv(ids)).catch((error: unknown) =>
       this.#notCleanedUp({ workspace, error }),
@@ -639,7 +656,7 @@ export class OciBuilder implements AppBuilder {
     );
   }
 
-  /** How commands get the variables; `words` are those that stand in them for that, once they were given. */
+  /** How commands get the variables. `words` collects texts that this adds to commands. */
   async #environment(
     workspace: string,
     context: string,
@@ -692,15 +709,15 @@ export class OciBuilder implements AppBuilder {
 
 function requireNames({ id, workspace }: Pick<AppBuild, "id" | "workspace">): void {
   if (!WORKSPACE.test(workspace) || !IMAGE_ID.test(id))
-    throw new RuntimeError("failed", `"${id}" of "${workspace}" is no name of a build`);
+    throw new RuntimeError("failed", `"${id}" of "${workspace}" is not a valid build id`);
 }
 
-/** By name in a store. */
+/** Name of an image in a store. */
 function nameOf(id: string): string {
   return `localhost/kontor/${id}:app`;
 }
 
-/** The builder's last words, as its owner reads them. */
+/** Turns the builder's last lines into an error for the build's owner. */
 export function explain(error: unknown, last: string): unknown {
   const isBuilders =
     error instanceof RuntimeError && error.kind === "failed" && error.details["argv0"] !== undefined;
@@ -712,7 +729,8 @@ export function explain(error: unknown, last: string): unknown {
       `The file ${file} belongs to a user or group above 65535, and images here have none. Give it another owner, as COPY and ADD do with --chown.`,
       { cause: error },
     );
-  // `… COPY --from=build /app/dist /srv/": checking on sources under "/store/…/merged": copier: stat: "/app/dist": no …`
+  // Example: `… COPY --from=build /app/dist /srv/": checking on sources under "/store/…/merged": copier:
+  // stat: "/app/dist": no …`
   const [, missing] = /copier: stat: "([^"\n]{1,300})": no such file or directory/.exec(last) ?? [];
   if (missing !== undefined)
     return new RuntimeError(
@@ -724,18 +742,18 @@ export function explain(error: unknown, last: string): unknown {
     );
   const [, own] = /^kontor: (.{1,1000})$/m.exec(last) ?? [];
   if (own !== undefined) return new RuntimeError("image_failed", own, { cause: error });
-  // `Error: building at STEP "RUN false": while running runtime: exit status 1`
+  // Example: `Error: building at STEP "RUN false": while running runtime: exit status 1`
   const [, step = "", why = ""] =
     /building at STEP "(.*)": (?:while running runtime: )?(.*)$/s.exec(last) ?? [];
   const message = step === "" ? (last.split("\n").at(-1) ?? "") : `${step.slice(0, 300)} failed: ${why}`;
-  return new RuntimeError("image_failed", message || "The builder ended without a word.", { cause: error });
+  return new RuntimeError("image_failed", message || "The builder ended without a message.", { cause: error });
 }
 
 function isApp(name: string): boolean {
   return name.startsWith("localhost/kontor/") && name.endsWith(":app");
 }
 
-/** With its registry: `redis` is `docker.io/library/redis`. */
+/** Name with its registry: `redis` is `docker.io/library/redis`. */
 function fullName(name: string): string {
   const [first = "", ...more] = name.split("/");
   const hasRegistry = more.length > 0 && /[.:]|^localhost$/.test(first);
@@ -743,7 +761,7 @@ function fullName(name: string): string {
   return `docker.io/${more.length > 0 ? name : `library/${name}`}`;
 }
 
-/** Only for a race: it never resolves. */
+/** For use in a race only: it never resolves. */
 function rejectOnAbort(signal: AbortSignal): Promise<never> {
   return new Promise((_, reject) => {
     if (signal.aborted) reject(signal.reason as Error);

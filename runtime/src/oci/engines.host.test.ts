@@ -1,4 +1,4 @@
-/** Builds with programs that the operator names, on the real builder. */
+/** Builds with programs that the operator configured, on the real builder. */
 import { mkdtempSync } from "node:fs";
 import { readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-/** Resolves the programs that the operator configured for builds in place of those of /usr. */
+/** Resolves the programs that the operator configured for builds instead of those of /usr. */
 import { realpath, stat } from "node:fs/promises";
 import { RuntimeError } from "../driver.ts";
 

@@ -1,12 +1,14 @@
 /**
- * Single files of an image, read out of its layers without anything of it being run or mounted. Layers are anybody's:
- * only real directories lead to a file, and only a real file is one.
+ * Reads single files of an image from its layers, without running or mounting it. Layers are untrusted: only
+ * real directories are followed, and only a real file is read.
  */
 import { lstat } from "node:fs/promises";
-import { openDirectory, readWithin, within } from "./beneath.ts";
+import { openDirectory, readWithin, within } from "./bases/base-in-store.ts";
 import { splitLayer } from "./store.ts";
 
-/** As the uppermost layer has it that says anything of it; undefined where it is not there, or is larger. */
+/**
+ * Returns the file from the uppermost layer that has the path. Undefined if it does not exist or is larger.
+ */
 export async function readFromLayers(
   layers: readonly string[],
   path: string,
@@ -21,7 +23,10 @@ export async function readFromLayers(
   return undefined;
 }
 
-/** Returns "hidden" if another kind of file is at the path or on the way to it. Undefined if nothing is there. */
+/**
+ * Returns "hidden" if another kind of file is at the path or on the way to it. Undefined if the path does not
+ * exist.
+ */
 async function readFromLayer(
   layer: string,
   names: readonly string[],
@@ -33,7 +38,7 @@ async function readFromLayer(
     for (const [index, name] of names.entries()) {
       const info = await lstat(within(directory, name)).catch(() => undefined);
       if (info === undefined) return undefined;
-      // A whiteout is a device of number 0; anything else that is in the way hides what lies below as well.
+      // A whiteout is a device of number 0; any other entry at the path also hides the layers below.
       if (index === names.length - 1)
         return info.isFile() && info.size <= maxBytes
           ? await readWithin(directory, name, maxBytes)

@@ -9,7 +9,7 @@ function collect(secrets: string[], pieces: string[], dropped: string[] = []): s
   return text;
 }
 
-test("a secret is hidden wherever a piece of output ends", () => {
+test("hides a secret wherever a piece of output ends", () => {
   const secret = "tok-1234567890";
   const whole = `a ${secret} b ${secret}\nlast ${secret}`;
   for (let at = 0; at <= whole.length; at += 1) {
@@ -18,17 +18,17 @@ test("a secret is hidden wherever a piece of output ends", () => {
   }
 });
 
-test("a secret that spans lines is hidden line by line, and in a line without an end", () => {
+test("hides a secret of several lines line by line, also in an unfinished line", () => {
   const key = "-----BEGIN-----\nabcdefgh\n-----END-----";
   expect(collect([key], [`${key}\n`])).not.toContain("abcdefgh");
   const long = "x".repeat(40_000);
   expect(collect(["s3cret-s3cret"], [long, "s3cret-", "s3cret", long])).not.toContain("s3cret-");
 });
 
-test("words that are in everybody's output are not taken for secrets", () => {
+test("keeps common words, even if they are secrets", () => {
   expect(collect(["on", "", "1"], ["1 on 1\n"])).toBe("1 on 1\n");
 });
 
-test("what we put into a command is not shown", () => {
+test("hides text that the server added to a command", () => {
   expect(collect([], ["STEP 2/2: RUN --mount=ours true\n"], ["--mount=ours "])).toBe("STEP 2/2: RUN true\n");
 });

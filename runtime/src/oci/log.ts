@@ -1,8 +1,8 @@
-/** What a builder prints, as whole lines and without the secrets it was given, whoever repeats them. */
+/** Output of a builder as whole lines, without the build's secrets. */
 
-/** A line without an end is handed on in pieces of this size. */
+/** An unfinished line is passed on in pieces of this size. */
 const pieceChars = 16 * 1024;
-/** What is shorter stands in ordinary words as well. */
+/** A shorter text also occurs in ordinary words. */
 const secretMinChars = 4;
 const hidden = "[secret]";
 
@@ -13,9 +13,10 @@ export class LogLines {
   #text = "";
   #last = "";
 
-  /** `dropped`: what is in the builder's own words and not in anybody's Dockerfile. */
+  /** `dropped`: texts that the server added to the builder's commands. */
   constructor(secrets: readonly string[], dropped: readonly string[], to: (text: string) => void) {
-    // Lines of those that have several are printed one by one; the longest first, as one may hold another.
+    // Secrets of several lines are also printed line by line. The longest come first, because one may contain
+    // another.
     const all = secrets.flatMap((secret) => [secret, ...secret.split(/\r?\n/)]);
     this.#secrets = [...new Set(all)]
       .filter((secret) => secret.trim().length >= secretMinChars)
@@ -32,14 +33,14 @@ export class LogLines {
   write(text: string): void {
     this.#text += text;
     const end = this.#text.lastIndexOf("\n") + 1;
-    // A secret may be cut by the end of a piece: as much as the longest waits for the next one.
+    // The end of a piece may cut a secret: the length of the longest secret waits for the next piece.
     const keep = this.#secrets[0]?.length ?? 0;
     const ready = end > 0 ? end : this.#text.length > pieceChars + keep ? this.#text.length - keep : 0;
     this.#give(this.#text.slice(0, ready));
     this.#text = this.#text.slice(ready);
   }
 
-  /** A line of our own. */
+  /** Adds a line of the server itself. */
   say(line: string): void {
     this.flush();
     this.#give(`${line}\n`);

@@ -1,4 +1,4 @@
-/** Machine roots made of layers in whose store a builder planted symlinks. */
+/** Tests roots of machines whose layers are in a store with planted symlinks. */
 import { mkdtempSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { parseAudit, parseOsRelease, parseUpgrades } from "./scan.ts";
 
-test("of apt's plan the security fixes count, and nothing else", () => {
+test("counts the security fixes of apt's plan, and nothing else", () => {
   const output = `Reading package lists...
 Inst libc6 [2.36-9+deb12u4] (2.36-9+deb12u10 Debian:12.9/oldstable [amd64])
 Inst openssl [3.0.15-1~deb12u1] (3.0.17-1~deb12u2 Debian-Security:12/oldstable-security [amd64])
@@ -20,7 +20,7 @@ Conf openssl (3.0.17-1~deb12u2 Debian-Security:12/oldstable-security [amd64])
   ]);
 });
 
-test("an image says which suite it is of, and can say nothing that is no name", () => {
+test("reads the suite of an image, and ignores an invalid name", () => {
   expect(parseOsRelease('PRETTY_NAME="Debian"\nID=debian\nVERSION_CODENAME=bookworm\n')).toEqual({
     id: "debian",
     codename: "bookworm",
@@ -28,7 +28,7 @@ test("an image says which suite it is of, and can say nothing that is no name", 
   expect(parseOsRelease("ID=debian\nVERSION_CODENAME=../../etc\n")).toEqual({ id: "debian", codename: null });
 });
 
-test("npm's report names each advisory once", () => {
+test("returns each advisory of npm's report once", () => {
   const via = [
     {
       title: "ReDoS",
@@ -53,7 +53,7 @@ test("npm's report names each advisory once", () => {
   ]);
 });
 
-test("a registry that does not answer is no report", () => {
+test("rejects the reply of a registry without a report", () => {
   expect(() => parseAudit('{"message":"405 Method Not Allowed","method":"POST"}')).toThrow("405");
   expect(() => parseAudit('{"message":"405 Not Allowed","error":{"summary":""}}')).toThrow("405");
   expect(() => parseAudit('{"error":{"summary":"audit endpoint returned an error"}}')).toThrow("endpoint");

@@ -1,7 +1,8 @@
 /**
- * Known faults in an image, from what this host can really ask: Debian's security suite for its packages, npm's registry
- * for its lockfile, and trivy or grype where one is installed. The image's own lists are read as data; nothing of it is
- * run. A source that does not answer is said to be unavailable, never to have found nothing.
+ * Known vulnerabilities of an image, from sources that this host can query: Debian's security suite for its
+ * packages, npm's registry for its lockfile, and trivy or grype if installed. The image's own lists are read
+ * as data; nothing of it runs. A source without a response is reported as unavailable, never as one without
+ * findings.
  */
 import { createHash } from "node:crypto";
 import { mkdir, mkdtemp, rm, stat, utimes, writeFile } from "node:fs/promises";
@@ -10,7 +11,7 @@ import { join } from "node:path";
 import { run } from "../exec.ts";
 import { hostMirrors, sourcesList } from "../rootfs/sources.ts";
 import { npmEnvironment } from "../rootfs/trust.ts";
-import { Turns } from "../turns.ts";
+import { Turns } from "../keyed-mutex.ts";
 import { readFromLayers } from "./files.ts";
 
 export type Severity = "critical" | "high" | "medium" | "low" | "unknown";
@@ -20,7 +21,7 @@ export interface Finding {
   id: string;
   package: string;
   installed: string;
-  /** Null where no fix is known. */
+  /** Null if no fix is known. */
   fixedIn: string | null;
   severity: Severity;
   title: string;
@@ -29,11 +30,11 @@ export interface Finding {
 
 export interface SourceReport {
   source: string;
-  /** Null: it has nothing to say of this image. */
+  /** Null if the source does not apply to this image. */
   findings: Finding[] | null;
-  /** Why it could not be asked; null where it could. */
+  /** Reason of a failed query; null after a successful one. */
   unavailable: string | null;
-  /** How old what it knows is. */
+  /** Date of the source's data. */
   dataOf: Date | null;
 }
 
@@ -45,7 +46,7 @@ export interface Scan {
 export interface ScannedImage {
   /** The lowest first. */
   layers: readonly string[];
-  /** Where its app lies. */
+  /** Working directory of its app. */
   cwd: string;
 }
 
@@ -86,7 +87,7 @@ export class Scanner {
     const { id, codename } = parseOsRelease(release?.toString() ?? "");
     if (status === undefined) return { findings: null };
     if (id !== "debian" || codename === null)
-      throw new Error(`there is no source for packages of ${id ?? "it"}`);
+      throw new Error(`there is no source for packages of ${id ?? "an unknown system"}`);
     const statusFile = join(work, "status");
     await writeFile(statusFile, status);
     return this.#turns.take(codename, async () => {
@@ -100,7 +101,7 @@ export class Scanner {
     });
   }
 
-  /** Of the suite and its security fixes, asked for again once they are six hours old. */
+  /** Package lists of the suite and its security fixes, downloaded again after six hours. */
   async #lists(codename: string): Promise<{ directory: string; sources: string; stamp: string }> {
     const directory = join(this.#directory, codename);
     const [sources, stamp] = [join(directory, "sources.list"), join(directory, "stamp")];
@@ -139,7 +140,10 @@ async function report(source: string, ask: () => Promise<Partial<SourceReport>>)
   }
 }
 
-/** Of the host's apt only its keys and its mirrors count: the image's status, lists of our own, no configuration. */
+/**
+ * Uses only the keys and mirrors of the host's apt, with the image's status, separate lists and no
+ * configuration.
+ */
 function aptOptions(of: { directory: string; sources: string; status: string }): string[] {
   const settings = {
     "Dir::State::status": of.status,
@@ -157,7 +161,7 @@ function aptOptions(of: { directory: string; sources: string; status: string }):
   return Object.entries(settings).flatMap(([name, value]) => ["-o", `${name}=${value}`]);
 }
 
-/** os-release(5). Of a rolling release there is no codename. */
+/** Parses os-release(5). A rolling release has no codename. */
 export function parseOsRelease(text: string): { id: string | null; codename: string | null } {
   const value = (name: string, pattern: RegExp) => {
     const found = new RegExp(`^${name}=["']?([^"'\\n]*)["']?$`, "m").exec(text)?.[1];
@@ -166,7 +170,10 @@ export function parseOsRelease(text: string): { id: string | null; codename: str
   return { id: value("ID", /^[a-z0-9._-]{1,32}$/), codename: value("VERSION_CODENAME", /^[a-z]{1,32}$/) };
 }
 
-/** `apt-get --simulate`: `Inst openssl [3.0.15-1] (3.0.17-1 Debian-Security:12/stable-security [amd64])`. */
+/**
+ * Parses `apt-get --simulate`: `Inst openssl [3.0.15-1] (3.0.17-1 Debian-Security:12/stable-security
+ * [amd64])`.
+ */
 export function parseUpgrades(output: string): Finding[] {
   return output.split("\n").flatMap((line): Finding[] => {
     const match = /^Inst (\S+) \[([^\]]+)\] \((\S+) ([^)[]*)/.exec(line);
@@ -179,7 +186,7 @@ export function parseUpgrades(output: string): Finding[] {
         package: name,
         installed,
         fixedIn,
-        // The suite does not say: its advisories are for what is worth one.
+        // The suite gives no severity, and publishes advisories only for faults that deserve one.
         severity: "unknown",
         title: `Debian has a security fix for ${name}`,
         source: "debian-security",
@@ -207,13 +214,13 @@ async function npmAudit({ layers, cwd }: ScannedImage, work: string): Promise<Pa
   await writeFile(join(directory, "package.json"), manifest);
   const { stdout } = await run(
     ["npm", "audit", "--json", "--package-lock-only", "--omit=dev", "--ignore-scripts", "--audit=true"],
-    // 1: it found something.
+    // Exit code 1 means findings.
     { cwd: directory, timeoutMs: NPM_MS, env: npmEnvironment(), okCodes: [0, 1] },
   );
   return { findings: parseAudit(stdout), dataOf: new Date() };
 }
 
-/** `npm audit --json` (report version 2). Throws what the registry said where it did not answer. */
+/** Parses `npm audit --json` (report version 2). Throws the registry's message if there is no report. */
 export function parseAudit(output: string): Finding[] {
   type Via = string | { name?: string; title?: string; url?: string; severity?: string; range?: string };
   const answer = JSON.parse(output) as {
@@ -226,7 +233,7 @@ export function parseAudit(output: string): Finding[] {
   const found = new Map<string, Finding>();
   for (const [name, { via = [], range = "" }] of Object.entries(answer.vulnerabilities)) {
     for (const cause of via) {
-      // A name alone is another package's fault, which has an entry of its own.
+      // A name alone is the fault of another package, which has its own entry.
       if (typeof cause === "string") continue;
       const id =
         /(GHSA-[\w-]+|CVE-\d+-\d+)/.exec(cause.url ?? "")?.[1] ?? `${name}: ${cause.title ?? "advisory"}`;

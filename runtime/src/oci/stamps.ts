@@ -1,10 +1,13 @@
-/** What stands in a command so that its layer is another one where a variable that it may use is. It says nothing of the values. */
+/**
+ * Stamps in commands: a changed variable that the command may use changes the stamp, and so the layer. A
+ * stamp reveals nothing about the values.
+ */
 import { createHmac, randomBytes } from "node:crypto";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { dirname } from "node:path";
 import { type Step, usesIn } from "./uses.ts";
 
-/** `keyFile` is made where it is not there. */
+/** Makes `keyFile` if it is missing. */
 export async function stampsOf(
   keyFile: string,
   context: string,

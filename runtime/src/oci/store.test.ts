@@ -1,4 +1,4 @@
-/** Stores written by a hostile builder. */
+/** Tests stores that a hostile builder wrote. */
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -32,7 +32,7 @@ function makeStore() {
   return { root, store, secret, write, link };
 }
 
-test("reads a store by a symlink of the operator", async () => {
+test("reads a store through a symlink of the operator", async () => {
   const { root } = makeStore();
   symlinkSync("home", join(root, "elsewhere"));
   const store = join(root, "elsewhere/store");

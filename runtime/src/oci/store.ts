@@ -1,20 +1,21 @@
 /**
- * What lies in a store of containers/storage (overlay driver), read from its own records: images, the layers they are
- * made of, and their configuration. Its files are written aside and renamed, so a reader sees one state or the next.
+ * Reads a store of containers/storage (overlay driver) from its own records: images, their layers and their
+ * configuration. containers/storage renames complete files into place, so a reader sees the old state or the
+ * new one.
  *
- * Builders write the store, and a builder that a step took over may write anything. No symlink in the store is
- * followed, ids cannot name a directory outside of it, and file sizes are bounded.
+ * Builders write the store, and a builder that a step took over may write anything. No symlink in the store
+ * is followed, ids cannot name a directory outside of it, and file sizes are bounded.
  */
 import { join } from "node:path";
-import { openDirectory, readWithin } from "./beneath.ts";
+import { openDirectory, readWithin } from "./bases/base-in-store.ts";
 
 export interface StoredImage {
   /** 64 hexadecimal digits. */
   id: string;
   names: string[];
-  /** `sha256:…` of its manifest. */
+  /** Digest of its manifest, `sha256:…`. */
   digest: string;
-  /** The uppermost layer; absent where it is empty. */
+  /** The uppermost layer. Undefined for an empty image. */
   layer: string | undefined;
   createdAt: Date;
 }
@@ -31,7 +32,7 @@ export interface Store {
   layers: Map<string, StoredLayer>;
 }
 
-/** As OCI's image-spec has it, what we use of it. */
+/** The fields of OCI's image-spec that Kontor uses. */
 export interface ImageConfig {
   Env?: string[];
   Cmd?: string[] | null;
@@ -62,10 +63,10 @@ const MAX_BYTES = 64 * 1024 ** 2;
 function requireIds(ids: readonly (string | undefined)[]): void {
   for (const id of ids)
     if (id !== undefined && id !== "" && !ID.test(id))
-      throw new Error(`${JSON.stringify(id)} is no id in a store`);
+      throw new Error(`${JSON.stringify(id)} is not a valid id in a store`);
 }
 
-/** An empty one where there is none. */
+/** Returns an empty store if there is none. */
 export async function readStore(directory: string): Promise<Store> {
   const [images, layers] = await Promise.all([
     readJson<ImageJson[]>(directory, ["overlay-images"], "images.json"),
@@ -95,7 +96,7 @@ export async function readStore(directory: string): Promise<Store> {
   };
 }
 
-/** Working containers; those of nobody where no build is under way. */
+/** True if the store has working containers. Without a running build, they are leftovers. */
 export async function hasContainers(directory: string): Promise<boolean> {
   const found = await readJson<unknown[]>(directory, ["overlay-containers"], "containers.json");
   return (found?.length ?? 0) > 0;
@@ -114,7 +115,9 @@ export function splitLayer(path: string): { trusted: string; names: string[] } {
   return { trusted: path.slice(0, at), names: path.slice(at + 1).split("/") };
 }
 
-/** Directories of an image's layers and their bytes together, the lowest first; `stores` in the order they are looked in. */
+/**
+ * Directories of an image's layers, the lowest first, and their total size. `stores` are searched in order.
+ */
 export function layersOf(
   image: StoredImage,
   stores: readonly Store[],
@@ -125,7 +128,7 @@ export function layersOf(
     const store = stores.find(({ layers }) => layers.has(id ?? ""));
     const layer = store?.layers.get(id);
     if (!store || !layer || directories.length > 500)
-      throw new Error(`layer ${id} of ${image.id} is not there`);
+      throw new Error(`layer ${id} of ${image.id} is missing`);
     directories.unshift(layerDirectory(store.directory, id));
     sizeBytes += layer.sizeBytes;
     id = layer.parent;

@@ -3,13 +3,13 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { afterAll, expect, test } from "vitest";
-import { readDockerfile } from "./dockerfile.ts";
+import { readDockerfile } from "./dockerfile/dockerfile.ts";
 import { usesIn } from "./uses.ts";
 
 const made: string[] = [];
 afterAll(() => Promise.all(made.map((path) => rm(path, { recursive: true, force: true }))));
 
-/** What counts for the commands of a Dockerfile, one after the other. */
+/** Returns the variables that count for each command of a Dockerfile, in order. */
 async function counted(files: Record<string, string | Buffer>, names: string[], dockerfile: string) {
   const context = await mkdtemp(join(tmpdir(), "kontor-uses-"));
   made.push(context);
@@ -41,7 +41,7 @@ const names = [
   "TOKEN",
 ];
 
-test("a command counts what it names, what its files do, and what tools read; not what only the app does", async () => {
+test("counts variables in a command, its files and its tools, not those that only the app reads", async () => {
   const dockerfile = `FROM node:22-slim AS build
 RUN apt-get update
 COPY package.json .npmrc ./
@@ -67,21 +67,21 @@ test.each([
   ["copies it", "const all = { ...process.env };"],
   ["looks names up", "const value = process.env[name];"],
   ["is in Python", "env = dict(os.environ)"],
-])("all count where a file takes the environment as a whole: %s", async (_, text) => {
+])("counts all variables for a file that uses the environment as a whole: %s", async (_, text) => {
   expect(await counted({ "a.js": text }, ["A", "B"], "FROM scratch\nCOPY . .\nRUN x\n")).toEqual([
     ["A", "B"],
   ]);
 });
 
 test.each(["RUN env > /all", "RUN printenv", "RUN true; env | sort"])(
-  "and where the command does: %s",
+  "counts all variables for a command that uses the environment as a whole: %s",
   async (line) => {
     expect(await counted({}, ["A"], `FROM debian:12\n${line}\n`)).toEqual([["A"]]);
   },
 );
 
 test.each(["const { A } = process.env;", "process.env.A", 'process.env["A"]', "os.environ['A']", "${A:-x}"])(
-  "one that is named alone counts alone: %s",
+  "counts only the named variable: %s",
   async (text) => {
     expect(await counted({ "a.js": text }, ["A", "B"], "FROM debian:12\nCOPY a.js .\nRUN x\n")).toEqual([
       ["A"],
@@ -89,7 +89,7 @@ test.each(["const { A } = process.env;", "process.env.A", 'process.env["A"]', "o
   },
 );
 
-test("a beginning names all that have it, and what is no text names nothing", async () => {
+test("counts every variable with a named prefix, and none for a binary file", async () => {
   const files = { "a.js": 'name.startsWith("MY_")', "b.bin": Buffer.from("\0 OTHER") };
   expect(await counted(files, ["MY_ONE", "OTHER"], "FROM debian:12\nCOPY . .\nRUN x\n")).toEqual([
     ["MY_ONE"],
@@ -100,7 +100,7 @@ test.each([
   ["gzip", gzipSync("x")],
   ["ZIP", Buffer.from("PK\x03\x04rest")],
   ["tar", Buffer.concat([Buffer.alloc(257), Buffer.from("ustar\0")])],
-])("all count where a file is an archive: %s", async (_, bytes) => {
+])("counts all variables for a file that is an archive: %s", async (_, bytes) => {
   const dockerfile = "FROM scratch\nCOPY . .\nRUN x\n";
   expect(await counted({ "vendor/a": bytes }, ["A", "B"], dockerfile)).toEqual([["A", "B"]]);
 });

@@ -1,25 +1,27 @@
 /**
- * Which of a build's variables a command may use. Every command is given all of them; one of another value makes a
- * command's layer anew only where the command or a file that is there by then names it, where tools read it by
- * themselves, or where something takes the environment as a whole. What a variable is for besides, the app that runs
- * above all, costs the cache nothing.
+ * Determines the variables of a build that a command may use. Every command receives all of them. A changed
+ * value invalidates a command's layer only if it can matter: the command or a file present by then names the
+ * variable, tools read it by themselves, or something reads the whole environment. A variable for other
+ * purposes, above all for the running app, costs no cache.
  */
 import { open, readdir, readFile } from "node:fs/promises";
 import { join, posix } from "node:path";
 
-/** Paths of the context that a command's stage holds by then; `.` is all of it. */
+/** Paths of the context in the command's stage by then; `.` is the whole context. */
 export interface Step {
   command: string;
   files: readonly string[];
 }
 
-/** Package managers, compilers and interpreters read these of themselves. */
+/** Variables that package managers, compilers and interpreters read by themselves. */
 const ofTools =
   /^(?:npm_|yarn_|pnpm_|bun_|node_|corepack_|pip_|uv_|poetry_|python|go[A-Z]|cgo_|rust|cargo_|git_|ssl_|lc_)|^(?:ci|tz|lang|path|home|debug|cc|cxx|ld|\w*flags)$|_proxy$/i;
-/** What bundlers and frameworks take by its beginning, where more than single files is there, such as a manifest. */
+/**
+ * Prefixes that bundlers and frameworks read, if the stage has more than single files, such as a manifest.
+ */
 const ofFrameworks =
   /^(?:NEXT|NUXT|NITRO|VITE|PUBLIC|REACT_APP|GATSBY|ASTRO|EXPO|NG|VUE_APP|STORYBOOK|TURBO|NX|PRISMA|SENTRY|DJANGO|FLASK)_|^(?:BASE_URL|GENERATE_SOURCEMAP)$/;
-/** Not one variable of it, but all. */
+/** Matches text that reads the whole environment. */
 const takesAll =
   /(?<!\}\s*=\s*)\bprocess\.env\b(?!\s*(?:\?\.|\.|\[\s*["'`]))|\bos\.environ\b(?!\s*(?:\[|\.(?:get|setdefault|pop)\b))|\bos\.Environ\(/;
 const printsAll = /(?:^|[;&|(]\s*)(?:printenv|env|export(?: -p)?)\s*(?:$|[;&|>)])/;
@@ -27,12 +29,12 @@ const printsAll = /(?:^|[;&|(]\s*)(?:printenv|env|export(?: -p)?)\s*(?:$|[;&|>)]
 const fileMaxBytes = 16 * 1024 ** 2;
 const allMaxBytes = 64 * 1024 ** 2;
 const filesMax = 20_000;
-/** What is no text has a NUL in it by then (as git looks). */
+/** A binary file has a NUL byte within this length (the test of git). */
 const looksAtBytes = 8 * 1024;
 
-/** What an archive holds is not looked at: a command that takes it apart may use any variable. */
+/** An archive is not read: a command that unpacks it may use any variable. */
 const packed = Symbol("packed");
-/** How gzip, xz, bzip2, Zstandard and ZIP begin, and where tar says what it is. */
+/** First bytes of gzip, xz, bzip2, Zstandard and ZIP, and the position of tar's mark. */
 const packedMarks: readonly (readonly [at: number, mark: string])[] = [
   [0, "\x1f\x8b"],
   [0, "\xfd7zXZ\0"],
@@ -42,7 +44,7 @@ const packedMarks: readonly (readonly [at: number, mark: string])[] = [
   [257, "ustar"],
 ];
 
-/** Says of each step which of the names count. The context must not change meanwhile. */
+/** Returns the names that count, for each step. The context must not change meanwhile. */
 export async function usesIn(
   context: string,
   names: readonly string[],
@@ -68,12 +70,12 @@ export async function usesIn(
 interface Places {
   /** Files that name a variable. */
   of: ReadonlyMap<string, string[]>;
-  /** Files that take all of them. */
+  /** Files that use all variables. */
   ofAll: string[];
   files: ReadonlySet<string>;
 }
 
-/** Undefined where there is more than is read. */
+/** Undefined if there is more than the limit allows. */
 async function placesOf(context: string, names: readonly string[]): Promise<Places | undefined> {
   const of = new Map<string, string[]>(names.map((name) => [name, []]));
   const ofAll: string[] = [];
@@ -96,7 +98,7 @@ function isPacked(beginning: Buffer): boolean {
   return packedMarks.some(([at, mark]) => beginning.toString("latin1", at, at + mark.length) === mark);
 }
 
-/** Also by a beginning alone, as in `startsWith("MY_")`. */
+/** True also for a prefix alone, as in `startsWith("MY_")`. */
 function isNamed(text: string, name: string): boolean {
   return [name, ...beginnings(name)].some((word) => {
     for (let at = text.indexOf(word); at !== -1; at = text.indexOf(word, at + 1)) {
@@ -111,7 +113,7 @@ function beginnings(name: string): string[] {
   return [...name.matchAll(/(?<=[^_])_(?=.)/g)].map(({ index }) => name.slice(0, index + 1));
 }
 
-/** Nothing is followed, and git's own is no part of a context. */
+/** Follows no symlink. git's own files are not part of a context. */
 async function filesBelow(context: string): Promise<string[]> {
   const found: string[] = [];
   const open = [""];
@@ -125,7 +127,7 @@ async function filesBelow(context: string): Promise<string[]> {
   return found;
 }
 
-/** Undefined where it is none, `packed` where it may hold many; more than is allowed where there is more. */
+/** Undefined for a binary file, `packed` for an archive. Returns more than the limit for a larger file. */
 async function textOf(file: string): Promise<string | typeof packed | undefined> {
   const handle = await open(file, "r");
   try {

@@ -11,7 +11,7 @@ import { join } from "node:path";
 import { run } from "../exec.ts";
 import { sharedRootArgv } from "../linux/argv.ts";
 import { mountPointsBelow, unmountBelow } from "../mounts.ts";
-import { Turns } from "../turns.ts";
+import { Turns } from "../keyed-mutex.ts";
 import type { ImageFiles } from "./images.ts";
 
 const DIRECTORIES = [".kontor/run", "dev", "etc", "persist", "proc", "sys", "tmp"];

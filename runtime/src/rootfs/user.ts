@@ -36,7 +36,7 @@ export async function addUser(rootfs: string): Promise<void> {
   await chmod(at("workspace"), 0o1777);
   await mkdir(at("etc/sudoers.d"), { recursive: true, mode: 0o750 });
   await writeFile(at("etc/sudoers.d/kontor"), SUDOERS, { mode: 0o440, flag: "wx" });
-  // gVisor ignores the set-user-ID bit, so `sudo` is a request to PID 1 (guest/src/sudo.c).
+  // gVisor ignores the set-user-ID bit, so `sudo` is a request to PID 1 (guest/src/sudo/sudo.c).
   await symlink("/.kontor/guest", at("usr/local/bin/sudo"));
 }
 

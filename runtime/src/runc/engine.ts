@@ -11,7 +11,7 @@ import { run } from "../exec.ts";
 import { ownRootArgv } from "../linux/argv.ts";
 import type { Bundle, Engine } from "../linux/engine.ts";
 import type { LinuxMachine } from "../linux/machine.ts";
-import { together } from "../together.ts";
+import { together } from "../run-all-or-abort.ts";
 import { runcArgv } from "./runc.ts";
 import { machineLimits, type OwnLimits } from "./limits.ts";
 import { nativeSpec } from "./spec.ts";

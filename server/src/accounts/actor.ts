@@ -3,24 +3,8 @@
  * creates it, from a token or a session.
  */
 
-import type { Db } from "#db/db.ts";
-
-export const scopes = [
-  "platform:read",
-  "platform:write",
-  "sandboxes:read",
-  "sandboxes:write",
-  "agents:read",
-  "agents:write",
-  "agents:invoke",
-] as const;
-export type Scope = (typeof scopes)[number];
-
-export type Plan = "starter" | "pro" | "team";
-export type SandboxTier = "free" | "payg" | "enterprise";
-/** A viewer reads, and changes nothing. */
-export const teamRoles = ["owner", "admin", "member", "viewer"] as const;
-export type TeamRole = (typeof teamRoles)[number];
+import type { Db } from "#schema.ts";
+import type { Plan, SandboxTier, Scope, TeamRole } from "./roles.ts";
 
 /** A workspace that an actor reaches: the personal workspace, or a team's. */
 export interface ReachableWorkspace {

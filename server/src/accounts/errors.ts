@@ -1,5 +1,5 @@
 import { defineError } from "#lib/errors.ts";
-import type { Plan, SandboxTier, TeamRole } from "./actor.ts";
+import type { Plan, SandboxTier, TeamRole } from "./roles.ts";
 
 export const workspaceNotFound = defineError("workspace_not_found", 404, () => "No such workspace.");
 

@@ -5,9 +5,10 @@
  * operator's command) takes effect within two seconds.
  */
 import { type Selectable, type SqlBool, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { App } from "../app.ts";
-import type { Actor, Credential, ReachableWorkspace, Scope } from "./actor.ts";
+import type { Actor, Credential, ReachableWorkspace } from "./actor.ts";
+import type { Scope } from "./roles.ts";
 import { hashSecret } from "./secrets.ts";
 import type { ApiTokensTable, SessionsTable } from "./tables.ts";
 

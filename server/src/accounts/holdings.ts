@@ -3,7 +3,7 @@
  * for each kind of resource. A team can be deleted only when it has none.
  */
 import { type RawBuilder, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 
 export interface Holding {
   /** In the plural, for people: "sandboxes". */

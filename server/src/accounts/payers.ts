@@ -1,5 +1,5 @@
 /** The account that pays for a workspace. Fair shares are counted by payer: all workspaces of a person share one. */
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 
 /** The owner of a team changes seldom; counting for the previous owner for another minute is harmless. */
 const keptMs = 60_000;

@@ -2,7 +2,7 @@
  * Limits of the plans and sandbox tiers, as data: the numbers of the API documents. A limit is looked up here by name
  * and enforced with `plan_limit`, so that each number has a single source.
  */
-import type { Plan, SandboxTier } from "./actor.ts";
+import type { Plan, SandboxTier } from "./roles.ts";
 import { planLimit } from "./errors.ts";
 
 export const plans = ["starter", "pro", "team"] as const satisfies readonly Plan[];

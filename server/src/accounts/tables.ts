@@ -4,7 +4,7 @@
  * 0054_activity_outlives_workspaces.sql describe them.
  */
 import type { ColumnType, Generated } from "kysely";
-import type { Plan, SandboxTier, TeamRole } from "./actor.ts";
+import type { Plan, SandboxTier, TeamRole } from "./roles.ts";
 
 export interface InstallationTable {
   singleton: Generated<boolean>;

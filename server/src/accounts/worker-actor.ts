@@ -1,6 +1,7 @@
 /** The actor of an agent: it acts for its workspace, on behalf of the workspace's owner. */
-import { type Db } from "#db/db.ts";
-import type { Actor, Scope } from "./actor.ts";
+import type { Db } from "#schema.ts";
+import type { Actor } from "./actor.ts";
+import type { Scope } from "./roles.ts";
 
 export interface Worker {
   workspaceId: string;

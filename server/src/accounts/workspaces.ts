@@ -3,8 +3,10 @@
  * it accepts writes. Only the operator sets plan, tier and suspension.
  */
 import type { App } from "../app.ts";
-import { type Db, transaction } from "#db/db.ts";
-import type { Actor, Plan, ReachableWorkspace, SandboxTier } from "./actor.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
+import type { Actor, ReachableWorkspace } from "./actor.ts";
+import type { Plan, SandboxTier } from "./roles.ts";
 import { recordActivity } from "./activity/activity.ts";
 import { accountSuspended, insufficientRole, workspaceNotFound } from "./errors.ts";
 import { forgetActors } from "./find-actor.ts";

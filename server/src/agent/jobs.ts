@@ -1,9 +1,9 @@
 /** The background work of this room, by the names it is queued under. */
 import type { App } from "#app.ts";
 import type { Tasks } from "#jobs/jobs.ts";
-import { type Revocation, revokeTask } from "./connections/forget.ts";
-import { carryOutRevocation } from "./connections/revoke.ts";
-import { destroyMachine, endMachineTask } from "./vm/end.ts";
+import { type Revocation, revokeTask } from "./oauth/forget.ts";
+import { carryOutRevocation } from "./oauth/provider/revoke.ts";
+import { destroyMachine, endMachineTask } from "./vm/terminate-machines.ts";
 
 export const agentTasks = (app: App): Tasks => ({
   [revokeTask]: (revocation: Revocation, context) => carryOutRevocation(app, revocation, context),

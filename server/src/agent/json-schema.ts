@@ -7,7 +7,7 @@
 import { once } from "node:events";
 import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
-import { FairSemaphore } from "#lib/fair-semaphore.ts";
+import { FairSemaphore } from "#lib/concurrency/fair-semaphore.ts";
 import type { Answer, Question } from "./json-schema-thread.ts";
 
 /** Of JSON text. */

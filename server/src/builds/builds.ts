@@ -7,12 +7,12 @@
  * meanwhile; that a failed one leaves nothing but its reason; and that dropping one ends it wherever it is.
  */
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { dropUnusedImages } from "#machines/built-images.ts";
 import { type Watch, Watchers } from "#lib/watcher.ts";
-import type { HostImage } from "#machines/host.ts";
-import { release } from "#machines/placement.ts";
+import type { HostImage } from "#machines/host/host.ts";
+import { release } from "#machines/placement/placement.ts";
 import {
   type BuildLogRow,
   type BuildRow,

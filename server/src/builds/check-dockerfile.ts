@@ -1,6 +1,6 @@
 /** Check of a Dockerfile that is built without a context, before its build is queued. Pure. */
 import { RuntimeError } from "@kontor/runtime/driver.ts";
-import { readDockerfile } from "@kontor/runtime/oci/dockerfile.ts";
+import { readDockerfile } from "@kontor/runtime/oci/dockerfile/dockerfile.ts";
 
 /** Text for the owner of a refused Dockerfile, or the image that its last stage stands on. */
 export function checkDockerfile(source: string): { refused: string } | { base: string } {

@@ -6,7 +6,7 @@ import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
-import type { Guest } from "#machines/guest.ts";
+import type { Guest } from "#machines/host/guest.ts";
 import { BuildFailed as ImageBuildFailed, buildImage, type MadeImage, runOf } from "./app-images.ts";
 import { BuildFailed, Dropped, sentence } from "./failures.ts";
 import type { BuildLog } from "./log.ts";

@@ -5,7 +5,7 @@
 import { createHmac } from "node:crypto";
 import { rm } from "node:fs/promises";
 import type { App } from "#app.ts";
-import { parseOpenedHosts } from "#lib/addresses.ts";
+import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { type AppBuildRequest, BuildFailed, type BuiltImage, importAppImage } from "./app-images.ts";
 import type { OnProgress } from "./build-progress.ts";
 import type { RegistryCredential } from "./registry/client.ts";

@@ -1,7 +1,8 @@
 /** Looking an app's image through for known faults; the last look stays in its row. It never says whether it may run. */
 import type { Finding, Severity } from "@kontor/runtime/oci/scan.ts";
 import type { App } from "#app.ts";
-import { type Db, transaction } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { findAppImageRow } from "./app-images.ts";
 import { listOtherScans, saveScan } from "./store.ts";
 

@@ -1,6 +1,7 @@
 /** All SQL of the build tables. */
 import { type Insertable, type Selectable, sql } from "kysely";
-import { type Db, type Transaction, transaction } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Db, Transaction } from "#schema.ts";
 import { nextInTurn } from "#jobs/next-in-turn.ts";
 import type { AppImagesTable, BuildLogsTable, BuildsTable, BuildStep } from "./tables.ts";
 

@@ -79,7 +79,7 @@ export async function listVolumes(connection: Connection): Promise<Volume[]> {
   return withClient(connection, volumesOf);
 }
 
-/** An add-on's volume has the add-on's id without its dashes (platform/addons/volume.ts). */
+/** An add-on's volume has the add-on's id without its dashes (platform/addons/instances/volume.ts). */
 async function volumesOf(client: pg.Client): Promise<Volume[]> {
   const { rows } = await client.query<Volume>(
     `select id, region from sandbox_volumes where is_made and deleted_at is null

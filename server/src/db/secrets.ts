@@ -7,7 +7,7 @@ import { randomBytes } from "node:crypto";
 import { chmodSync, existsSync, linkSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { keyBytes, SecretBox, SealedValueError } from "#lib/secret-box.ts";
-import type { Db } from "./db.ts";
+import type { Db } from "#schema.ts";
 
 export class SecretsKeyError extends Error {
   override readonly name = "SecretsKeyError";

@@ -5,7 +5,7 @@
  */
 import { Resolver } from "node:dns/promises";
 import net from "node:net";
-import { isPublicAddress, type OpenedHosts, ownAddresses, parseOpenedHosts } from "#lib/addresses.ts";
+import { isPublicAddress, type OpenedHosts, ownAddresses, parseOpenedHosts } from "#lib/network/addresses.ts";
 import { type Entry, isAllowed, isKnown, looksLikeAddress, parseHostName } from "./allowlist.ts";
 import { Denial } from "./denials.ts";
 

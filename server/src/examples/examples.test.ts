@@ -2,8 +2,8 @@
 import type { Schema } from "@cfworker/json-schema";
 import { describe, expect, test } from "vitest";
 import type { Api } from "#http/define-route.ts";
-import { eventText, type OperationExample, openApiDocument } from "#http/openapi.ts";
-import { introductions } from "../introductions.ts";
+import { eventText, type OperationExample, openApiDocument } from "#http/documents/openapi.ts";
+import { introductions } from "../compose/introductions.ts";
 import { allRoutes } from "../openapi.ts";
 import { refusalsOf } from "./check.ts";
 import { readExamples } from "./examples.ts";

@@ -16,7 +16,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Api } from "#http/define-route.ts";
-import type { Examples } from "#http/openapi.ts";
+import type { Examples } from "#http/documents/openapi.ts";
 
 export function examplesFile(api: Api): string {
   return join(import.meta.dirname, `${api}.json`);

@@ -4,11 +4,12 @@
  */
 import type { FastifyReply, FastifyRequest } from "fastify";
 import type { z } from "zod";
-import type { Actor, Scope } from "#accounts/actor.ts";
-import type { Db } from "#db/db.ts";
+import type { Actor } from "#accounts/actor.ts";
+import type { Scope } from "#accounts/roles.ts";
+import type { Db } from "#schema.ts";
 import type { ErrorRow } from "#lib/errors.ts";
 import type { Made } from "./idempotency.ts";
-import type { Socket } from "./web-socket.ts";
+import type { Socket } from "./streams/web-socket.ts";
 
 export type Api = "platform" | "sandbox" | "agent";
 export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";

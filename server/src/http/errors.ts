@@ -1,6 +1,6 @@
 /** Errors that HTTP itself returns, before a handler runs. Each API's document lists those that apply. */
 import { defineError } from "#lib/errors.ts";
-import type { Scope } from "#accounts/actor.ts";
+import type { Scope } from "#accounts/roles.ts";
 
 export const unauthenticated = defineError(
   "unauthenticated",

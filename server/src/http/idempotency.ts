@@ -10,10 +10,10 @@
 import { createHash, randomUUID } from "node:crypto";
 import { type Kysely, sql } from "kysely";
 import type { Logger } from "pino";
-import type { Database, Db } from "#db/db.ts";
+import type { Database, Db } from "#schema.ts";
 import type { Clock } from "#lib/clock.ts";
 import { idempotencyConflict, idempotencyInProgress } from "./errors.ts";
-import { InvalidInput } from "./problems.ts";
+import { InvalidInput } from "./input/input-problems.ts";
 
 /** Retention of responses. */
 const keptMs = 24 * 3600_000;

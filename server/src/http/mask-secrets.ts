@@ -4,7 +4,7 @@
  */
 import { z } from "zod";
 import { hintOf } from "#lib/secret-hint.ts";
-import { definitionOf, isRecordOfValues, unwrap } from "./schema-walk.ts";
+import { definitionOf, isRecordOfValues, unwrap } from "./input/schema-walk.ts";
 
 export type Mask = (value: unknown) => unknown;
 

@@ -1,5 +1,5 @@
 /** Suggests the existing address that is nearest to an unknown one. */
-import { nearest } from "./nearest.ts";
+import { nearest } from "../lib/nearest.ts";
 
 const prefixes = ["", "/v1", "/api/v1"];
 const maxPathLength = 256;

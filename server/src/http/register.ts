@@ -41,18 +41,18 @@ import {
 } from "./idempotency.ts";
 import { compileMask, type Mask } from "./mask-secrets.ts";
 import type { OpenStreams } from "./streams/open-streams.ts";
-import { compilePick, type Pick as PickFields } from "./pick.ts";
-import type { RateLimiter, RateRule, RateVerdict } from "./rate-limit.ts";
+import { compilePick, type Pick as PickFields } from "./pick-declared.ts";
+import type { RateLimiter, RateRule, RateVerdict } from "./limits/rate-limit.ts";
 import {
   addressHolder,
   addressRule,
   type RateNumbers,
   rateRules,
   unknownCredentialRule,
-} from "./rate-rules.ts";
+} from "./limits/rate-rules.ts";
 import { refusalBody } from "./render-error.ts";
-import { compileValidation, type ParsedInput } from "./validate.ts";
-import { checkHandshake, isHandshake, serveSocket } from "./web-socket.ts";
+import { compileValidation, type ParsedInput } from "./input/validate.ts";
+import { checkHandshake, isHandshake, serveSocket } from "./streams/web-socket.ts";
 
 export interface RouteServices {
   findActor: FindActor;
@@ -338,7 +338,7 @@ async function replayOrRun(
     await keys.beginAgain(keyed);
   }
   try {
-    const answer = await run({ ...actor, witness: witnessOf(route, keys, keyed) }, (tx, made) =>
+    const answer = await run({ ...actor, onActivity: activityRecorder(route, keys, keyed) }, (tx, made) =>
       keys.note(tx, keyed, made),
     );
     await reached("request.unanswered");
@@ -354,11 +354,11 @@ async function replayOrRun(
 }
 
 /** Records the resources that the route's activity created, with the key. */
-function witnessOf(
+function activityRecorder(
   { replay: how }: Route,
   keys: IdempotencyKeys,
   keyed: KeyedRequest,
-): NonNullable<Actor["witness"]> {
+): NonNullable<Actor["onActivity"]> {
   return async (tx, { action, targetId, detail }) => {
     if (how?.deed === action) await keys.note(tx, keyed, { ...detail, id: targetId });
   };

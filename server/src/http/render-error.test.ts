@@ -4,7 +4,7 @@ import { z } from "zod";
 import { clientOptions } from "#db/db.ts";
 import { testDatabase } from "../../test/harness.ts";
 import { routeNotFound } from "./errors.ts";
-import { InvalidInput, problemsOf } from "./problems.ts";
+import { InvalidInput, problemsOf } from "./input/input-problems.ts";
 import { renderError } from "./render-error.ts";
 
 const { connection } = await testDatabase({ empty: true });

@@ -6,7 +6,7 @@
 import { DomainError } from "#lib/errors.ts";
 import type { Api } from "./define-route.ts";
 import { internalError, payloadTooLarge, unavailable, unsupportedMediaType } from "./errors.ts";
-import { InvalidInput, type Problem } from "./problems.ts";
+import { InvalidInput, type Problem } from "./input/input-problems.ts";
 
 export interface RenderedError {
   status: number;

@@ -11,7 +11,7 @@ import { defineError } from "#lib/errors.ts";
 import { silentLog, testClock, testConfig, testDatabase } from "../../test/harness.ts";
 import { answer, defineRoute, streamed, type Api, type Route } from "./define-route.ts";
 import { createHttpServer, type HttpServer } from "./server.ts";
-import { openEventStream } from "./sse.ts";
+import { openEventStream } from "./streams/sse.ts";
 
 // oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what these tests are about
 type Json = any;

@@ -16,19 +16,19 @@ import type { Duplex } from "node:stream";
 import fastifyFactory, { type FastifyInstance, type FastifyReply, type FastifyRequest } from "fastify";
 import { sql } from "kysely";
 import type { App } from "../app.ts";
-import { apiOf } from "./api-of.ts";
+import { apiOf } from "./api-of-path.ts";
 import { authenticate, type FindActor, type WorkspaceOf } from "./authenticate.ts";
-import { clientAddress, trustedProxies } from "./client-address.ts";
+import { clientAddress, trustedProxies } from "./limits/client-address.ts";
 import type { Api, AuditNote, Route } from "./define-route.ts";
-import { serveDocs } from "./docs-page.ts";
+import { serveDocs } from "./documents/docs-page.ts";
 import { methodNotAllowed, routeNotFound, unauthenticated } from "./errors.ts";
 import { IdempotencyKeys } from "./idempotency.ts";
 import { takeJsonOnly } from "./input/json-body.ts";
 import { renderMetrics, startMetrics } from "./metrics.ts";
 import { nearAddress } from "./near-address.ts";
-import { type Introduction, openApiDocument } from "./openapi.ts";
-import { type RawSite, serveRaw } from "./raw-site.ts";
-import { RateLimiter } from "./rate-limit.ts";
+import { type Introduction, openApiDocument } from "./documents/openapi.ts";
+import { type RawSite, serveRaw } from "./streams/raw-routes.ts";
+import { RateLimiter } from "./limits/rate-limit.ts";
 import {
   countAddress,
   countUnknown,
@@ -37,9 +37,9 @@ import {
   type RouteServices,
 } from "./register.ts";
 import { renderError, type RenderedError } from "./render-error.ts";
-import { endAllStreams } from "./sse.ts";
+import { endAllStreams } from "./streams/sse.ts";
 import { type FindActors, OpenStreams } from "./streams/open-streams.ts";
-import { endAllSockets, takeHandshake, upgradeFilter } from "./web-socket.ts";
+import { endAllSockets, takeHandshake, upgradeFilter } from "./streams/web-socket.ts";
 
 export type Routes = Readonly<Record<Api, readonly Route[]>>;
 

@@ -3,9 +3,9 @@ import http, { type IncomingMessage, type RequestListener } from "node:http";
 import net, { type AddressInfo, BlockList, type Socket } from "node:net";
 import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { Ingress } from "./ingress.ts";
-import { type Preview, type Previews, PreviewSites } from "./previews.ts";
-import { handlerSites } from "./sites.ts";
-import { Upstreams } from "./upstreams.ts";
+import { type Preview, type Previews, PreviewSites } from "./sites/previews.ts";
+import { handlerSites } from "./sites/site.ts";
+import { Upstreams } from "./sites/upstreams.ts";
 
 const domain = "preview.test";
 const host = `3000-abc.sbx.${domain}`;

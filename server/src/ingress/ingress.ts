@@ -20,12 +20,12 @@ import { isIPv6 } from "node:net";
 import type { Duplex } from "node:stream";
 import type { TLSSocket } from "node:tls";
 import { callbackify } from "node:util";
-import { hasBody, visitHeader } from "./headers.ts";
-import { hostOf, pathOf } from "./hosts.ts";
+import { hasBody, visitHeader } from "./proxy/headers.ts";
+import { hostOf, pathOf } from "./sites/hosts.ts";
 import { sendPage } from "./pages.ts";
-import type { HostRule, Site, Visitors } from "./sites.ts";
+import type { HostRule, Site, Visitors } from "./sites/site.ts";
 import type { Certificates } from "./tls/certificates.ts";
-import { type Expected, visit } from "./visit.ts";
+import { type Expected, visit } from "./proxy/probe-visit.ts";
 
 export interface IngressOptions {
   /** Tried in order; the first rule that knows the name serves it. */

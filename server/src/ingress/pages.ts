@@ -4,7 +4,7 @@
  */
 import { randomUUID } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { type OwnHeaders, ownHeaders } from "./headers.ts";
+import { type OwnHeaders, ownHeaders } from "./proxy/headers.ts";
 
 interface Page {
   status: number;

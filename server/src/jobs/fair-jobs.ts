@@ -4,7 +4,7 @@
  * only, so each waiting job is also added to the job table for later (`defer`). If this process dies, the job runs from
  * the table.
  */
-import { FairQueue, type FairQueueOptions } from "#lib/fair-queue.ts";
+import { FairQueue, type FairQueueOptions } from "#lib/concurrency/fair-queue.ts";
 
 export interface FairJob {
   owner: string;

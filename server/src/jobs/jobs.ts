@@ -15,7 +15,7 @@ import { Logger, run, type Runner, type TaskList, type WorkerEvents, type Worker
 import { sql } from "kysely";
 import type pg from "pg";
 import type { Logger as Log } from "pino";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 
 export interface JobOptions {
   /** Replaces a job with the same key that has not started yet. */

@@ -1,6 +1,6 @@
 /** Applies the order of `FairQueue` (lib) to a queue that is a table. The payers of workspaces take turns. */
 import { type Expression, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 
 interface Waiting {
   id: string;

@@ -4,9 +4,9 @@
  */
 import type { Progress } from "@kontor/runtime/driver.ts";
 import type { Logger } from "pino";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { templateFailed, templatePreparing } from "./errors.ts";
-import type { Host, HostImage } from "./host.ts";
+import type { Host, HostImage } from "./host/host.ts";
 import { describeImageFailure } from "./image-failure.ts";
 import { saveImage } from "./store.ts";
 

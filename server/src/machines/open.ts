@@ -10,19 +10,19 @@ import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import { LinuxDriver } from "@kontor/runtime/linux/driver.ts";
 import type { EgressServices } from "@kontor/runtime/network/egress.ts";
 import { type AppBuilder, OciBuilder } from "@kontor/runtime/oci/builder.ts";
-import { hostPackageSources, noSources } from "@kontor/runtime/oci/registries.ts";
+import { hostPackageSources, noSources } from "@kontor/runtime/oci/bases/registries.ts";
 import { Images } from "@kontor/runtime/rootfs/images.ts";
 import { ADDON_RECIPES, BASE_RECIPES, loadRecipes } from "@kontor/runtime/rootfs/recipes.ts";
 import { baseUrl, type Config } from "#config.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { Clock } from "#lib/clock.ts";
 import { ensureHostId } from "#lib/host-id.ts";
 import { onKillPoint, reached } from "#lib/kill-points.ts";
 import type { Denials } from "./denials.ts";
-import { claimInstance } from "./instance.ts";
-import { LocalHost } from "./local-host.ts";
+import { claimInstance } from "./host/host-slot.ts";
+import { LocalHost } from "./host/local-host.ts";
 import { leaseSeconds, type MachineEgress, Machines } from "./machines.ts";
-import { type Region, regionsOf } from "./regions.ts";
+import { type Region, regionsOf } from "../lib/regions.ts";
 import { neededRuntimeBuilds, registerHost } from "./store.ts";
 
 /** Where restricted machines find the egress proxy, on 10.0.0.1: the port proxies are known by. */

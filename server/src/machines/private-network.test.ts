@@ -7,11 +7,11 @@ import { serviceAddress } from "@kontor/runtime/network/addresses.ts";
 import type { App } from "#app.ts";
 import { systemClock } from "#lib/clock.ts";
 import { silentLog, testConfig, testDatabase, testSecrets } from "../../test/harness.ts";
-import { bringUp } from "./claim.ts";
+import { bringUp } from "./placement/start-reserved.ts";
 import { openMachines } from "./open.ts";
-import type { MachineOwner } from "./owners.ts";
-import { type MachineRequest, place, type Reservation } from "./placement.ts";
-import { bringBack, consume, free, keep, placeRestored, take } from "./snapshots.ts";
+import type { MachineOwner } from "./machine-owner.ts";
+import { type MachineRequest, place, type Reservation } from "./placement/placement.ts";
+import { bringBack, consume, free, keep, placeRestored, take } from "./snapshots/snapshots.ts";
 
 const { db } = await testDatabase();
 const directory = await mkdtemp(join(tmpdir(), "kontor-machines-"));

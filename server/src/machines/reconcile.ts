@@ -15,9 +15,9 @@
  */
 import type { MachineExit, MachineState } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
-import { orderFor } from "./placement.ts";
-import { openEnv } from "./sealed-env.ts";
-import type { MachineOwners } from "./owners.ts";
+import { orderFor } from "./placement/placement.ts";
+import { openEnv } from "./placement/sealed-env.ts";
+import type { MachineOwners } from "./machine-owner.ts";
 import { type MachineRow, machinesOfHost } from "./store.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "log">;

@@ -1,9 +1,9 @@
 /** All SQL of the machine tables. Only this folder calls it. */
 import { type Kysely, sql, type Selectable, type Transaction } from "kysely";
-import type { Database } from "#db/db.ts";
+import type { Database } from "#schema.ts";
 import type { HostFacts, NetworkMode } from "@kontor/runtime/driver.ts";
-import type { HostVolume } from "./host.ts";
-import type { Region } from "./regions.ts";
+import type { HostVolume } from "./host/host.ts";
+import type { Region } from "../lib/regions.ts";
 import type { HostImagesTable, MachinesTable, SnapshotsTable } from "./tables.ts";
 
 type Queryable = Kysely<Database> | Transaction<Database>;

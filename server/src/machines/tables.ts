@@ -1,6 +1,6 @@
 import type { ColumnType, Generated } from "kysely";
 import type { PrivateNetwork } from "@kontor/runtime/driver.ts";
-import type { HostVolume } from "./host.ts";
+import type { HostVolume } from "./host/host.ts";
 
 /** Columns as they are stored; see migrations/0003_machines.sql and 0020_addons.sql for what they mean. */
 export interface RegionsTable {

@@ -4,7 +4,7 @@
  */
 import type { App } from "#app.ts";
 import { translated } from "./errors.ts";
-import type { HostVolume } from "./host.ts";
+import type { HostVolume } from "./host/host.ts";
 import { machinesWithVolume } from "./store.ts";
 
 type Needs = Pick<App, "db" | "machines">;
@@ -37,4 +37,4 @@ export async function dropVolume(app: Needs, id: string, options: { except?: str
   }
 }
 
-export type { HostVolume } from "./host.ts";
+export type { HostVolume } from "./host/host.ts";

@@ -12,9 +12,9 @@ import {
 import type { Backups } from "./backups/backups.ts";
 import { recheck, recheckTask } from "./domains/recheck.ts";
 import type { Apps } from "./apps/apps.ts";
-import { removeProject as removeApps, stopEnvironment } from "./apps/remove.ts";
-import { describedScan } from "./deployments/parts.ts";
-import { LateScans, lateScanTask } from "./deployments/scan-step.ts";
+import { removeProject as removeApps, stopEnvironment } from "./apps/release/remove.ts";
+import { describedScan } from "./deployments/pipeline/steps-on-host.ts";
+import { LateScans, lateScanTask } from "./deployments/pipeline/scan-step.ts";
 import {
   carryOutDeletion as removeEnvironment,
   type EnvironmentParts,
@@ -22,7 +22,7 @@ import {
 } from "./environments/delete.ts";
 import { carryOutDeletion as removeFunction, removeFunctionTask } from "./functions/delete.ts";
 import type { FunctionParts } from "./functions/parts.ts";
-import { removeRepository } from "./git/repositories.ts";
+import { removeRepository } from "./git/hosting/repositories.ts";
 import { sweepImages } from "./images/retention.ts";
 import {
   carryOutDeletion as removeProject,

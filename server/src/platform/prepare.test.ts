@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Progress } from "@kontor/runtime/driver.ts";
-import { findBase } from "@kontor/runtime/oci/bases.ts";
+import { findBase } from "@kontor/runtime/oci/bases/bases.ts";
 import { silentLog } from "../../test/harness.ts";
 import { PreparedImages } from "./prepare.ts";
 

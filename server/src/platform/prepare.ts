@@ -8,9 +8,9 @@ import { siteBase } from "#builds/detection/recipe.ts";
 import type { PrepareGroup } from "#config.ts";
 import { describeImageFailure } from "#machines/image-failure.ts";
 import type { OnImageProgress } from "#machines/images.ts";
-import type { Engine } from "./addons/engine.ts";
-import { engines } from "./addons/engines.ts";
-import { functionBases } from "./functions/image.ts";
+import type { Engine } from "./addons/engines/engine.ts";
+import { engines } from "./addons/engines/engines.ts";
+import { functionBases } from "./functions/deploy/image.ts";
 
 /** Bases of the recipes for repositories without a Dockerfile. */
 const appBases = [...functionBases, "debian:12-slim", siteBase];

@@ -1,5 +1,5 @@
 /** Callers with valid and with invalid credentials. */
-import { scopes, teamRoles } from "#accounts/actor.ts";
+import { scopes, teamRoles } from "#accounts/roles.ts";
 import { makePerson, makeTeam, makeToken } from "../factories.ts";
 import type { World } from "../contract/world.ts";
 

@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { whyNotSchema } from "#agent/json-schema.ts";
-import { AgentRuns } from "#agent/runs/runs.ts";
+import { AgentRuns } from "#agent/runs/engine/run-executor.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
 import { ownApi } from "#agent/workers/api.ts";
 import { verbs } from "#agent/workers/verbs.ts";

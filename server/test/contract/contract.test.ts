@@ -5,7 +5,8 @@
  */
 import { describe, expect, test } from "vitest";
 import { z } from "zod";
-import { hasScope, scopes } from "#accounts/actor.ts";
+import { hasScope } from "#accounts/actor.ts";
+import { scopes } from "#accounts/roles.ts";
 import { cases } from "./cases/all.ts";
 import type { Call } from "./cases/case.ts";
 import documentedOperations from "./documented.json" with { type: "json" };

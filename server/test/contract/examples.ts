@@ -4,7 +4,7 @@
  */
 import { createHash } from "node:crypto";
 import type { OutputUnit } from "@cfworker/json-schema";
-import type { OperationExample } from "#http/openapi.ts";
+import type { OperationExample } from "#http/documents/openapi.ts";
 import type { Call } from "./cases/case.ts";
 import type { Operation } from "./operations.ts";
 import type { Caller } from "./world.ts";

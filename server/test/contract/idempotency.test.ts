@@ -6,7 +6,7 @@
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import type { Route } from "#http/define-route.ts";
-import { endSandbox } from "#sandbox/sandboxes/terminate.ts";
+import { endSandbox } from "#sandbox/sandboxes/lifecycle/terminate.ts";
 import { agentCases } from "./cases/agent.ts";
 import { agentTriggerCases } from "./cases/agent-triggers.ts";
 import { backupCases } from "./cases/backups.ts";

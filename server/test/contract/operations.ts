@@ -1,7 +1,7 @@
 /** Every operation of the three OpenAPI documents, with its description and its route. */
-import type { Scope } from "#accounts/actor.ts";
+import type { Scope } from "#accounts/roles.ts";
 import type { Api, Route } from "#http/define-route.ts";
-import { openApiDocument } from "#http/openapi.ts";
+import { openApiDocument } from "#http/documents/openapi.ts";
 import type { Routes } from "#http/server.ts";
 
 export interface Parameter {

@@ -7,7 +7,7 @@ import type { Schema } from "@cfworker/json-schema";
 import { expect, test } from "vitest";
 import { refusalsOf } from "#examples/check.ts";
 import { examplesFile, readExamples } from "#examples/examples.ts";
-import type { Examples, OperationExample } from "#http/openapi.ts";
+import type { Examples, OperationExample } from "#http/documents/openapi.ts";
 import { send } from "./calls.ts";
 import type { Call, Case } from "./cases/case.ts";
 import { cases } from "./cases/all.ts";

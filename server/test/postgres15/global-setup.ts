@@ -10,8 +10,8 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import type { TestProject } from "vitest/node";
-import { chooseAccount, ownAccountName } from "#db/embedded-files.ts";
-import { hbaFile, identFile, role } from "#db/embedded-settings.ts";
+import { chooseAccount, ownAccountName } from "#db/embedded/files.ts";
+import { hbaFile, identFile, role } from "#db/embedded/settings.ts";
 import { makeTemplate, query } from "../template.ts";
 
 const programs = "/usr/lib/postgresql/15/bin";

@@ -1,11 +1,12 @@
 /** A server process that looks at schedules, or takes one delivery to a webhook, and is killed at the point it is told. */
 import { flushCompileCache } from "node:module";
-import { AgentRuns } from "#agent/runs/runs.ts";
+import { AgentRuns } from "#agent/runs/engine/run-executor.ts";
 import { Scheduler } from "#agent/schedules/scheduler.ts";
 import { getReceiving, receive } from "#agent/webhooks/receive.ts";
 import type { App } from "#app.ts";
 import { loadConfig } from "#config.ts";
 import { type Connection, openDatabase } from "#db/db.ts";
+import type { Database } from "#schema.ts";
 import { openJobs } from "#jobs/jobs.ts";
 import { systemClock } from "#lib/clock.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
@@ -17,7 +18,7 @@ flushCompileCache();
 
 const [connectionText = "", key = "", point = "", webhookId] = process.argv.slice(2);
 const connection = JSON.parse(connectionText) as Connection;
-const { db, pool } = openDatabase(connection, { maxConnections: 5, onError: () => {} });
+const { db, pool } = openDatabase<Database>(connection, { maxConnections: 5, onError: () => {} });
 const log = createLog({ level: "warn", format: "pretty" });
 const config = loadConfig({
   env: {},

@@ -1,9 +1,10 @@
 /** A server process that carries out runs of agents and nothing else, and is killed at the point it is told. */
 import { flushCompileCache } from "node:module";
-import { AgentRuns } from "#agent/runs/runs.ts";
+import { AgentRuns } from "#agent/runs/engine/run-executor.ts";
 import type { App } from "#app.ts";
 import { loadConfig } from "#config.ts";
 import { type Connection, openDatabase } from "#db/db.ts";
+import type { Database } from "#schema.ts";
 import { openJobs } from "#jobs/jobs.ts";
 import { systemClock } from "#lib/clock.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
@@ -15,7 +16,7 @@ flushCompileCache();
 
 const [connectionText = "", key = "", point = ""] = process.argv.slice(2);
 const connection = JSON.parse(connectionText) as Connection;
-const { db, pool } = openDatabase(connection, { maxConnections: 5, onError: () => {} });
+const { db, pool } = openDatabase<Database>(connection, { maxConnections: 5, onError: () => {} });
 const log = createLog({ level: "warn", format: "pretty" });
 const config = loadConfig({
   env: {},

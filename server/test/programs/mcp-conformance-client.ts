@@ -1,5 +1,5 @@
 /** For the protocol's conformance suite: lists a server's tools and calls each, as an agent's toolset would. */
-import { parseOpenedHosts } from "#lib/addresses.ts";
+import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { openMcp } from "#agent/mcp/open.ts";
 import { modelFetch } from "#agent/models/fetch.ts";
 

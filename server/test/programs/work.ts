@@ -6,6 +6,7 @@ import { flushCompileCache } from "node:module";
 import { setTimeout as sleep } from "node:timers/promises";
 import { sql } from "kysely";
 import { type Connection, openDatabase } from "#db/db.ts";
+import type { Database } from "#schema.ts";
 import { openJobs } from "#jobs/jobs.ts";
 import { createLog } from "#lib/log.ts";
 
@@ -14,7 +15,7 @@ flushCompileCache();
 
 const connection = JSON.parse(process.argv[2]!) as Connection;
 const waitMs = Number(process.argv[3]);
-const { db, pool } = openDatabase(connection, { maxConnections: 5, onError: () => {} });
+const { db, pool } = openDatabase<Database>(connection, { maxConnections: 5, onError: () => {} });
 const jobs = await openJobs({
   db,
   pool,

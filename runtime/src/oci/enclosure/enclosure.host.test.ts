@@ -1,6 +1,6 @@
 /**
- * Attacks of a build step on its host, with Dockerfiles that pass the reader: each wall is tested without the wall
- * before it.
+ * Attacks of a build step on its host, with Dockerfiles that the parser accepts: each barrier is tested
+ * without the barrier before it.
  */
 import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -16,7 +16,7 @@ beforeAll(builds.open);
 afterAll(builds.close);
 beforeEach(builds.clearCheckout);
 
-/** Numbers of system calls that Perl makes here, because no program of the base does. */
+/** Numbers of the system calls that Perl makes here, because no program of the base does. */
 const calls = process.arch === "arm64" ? { keyctl: 219, inotify: 26 } : { keyctl: 250, inotify: 294 };
 const countInotify = `my $n = 0; $n++ while syscall(${calls.inotify}, 0) >= 0; $| = 1; print "instances $n\\n";`;
 
@@ -70,7 +70,7 @@ const write = (file: string) =>
 
 const files = ["core_pattern", "printk_ratelimit_burst"].map((name) => `/proc/acpi/sys/kernel/${name}`);
 
-test("a step writes no setting of the host through a volume at /dev (CVE-2025-31133)", async () => {
+test("blocks writes to settings of the host through a volume at /dev (CVE-2025-31133)", async () => {
   // A tmpfs over the paths that runc masks, and a link at /dev/null to /proc, which runc takes for the null device.
   await mkdir(join(builds.checkout, "dev"));
   await symlink("/proc/acpi/net/../../../uptime", join(builds.checkout, "dev/null"));
@@ -85,7 +85,7 @@ RUN --mount=type=tmpfs,target=/p/acpi --mount=type=tmpfs,target=/p/acpi/net ${fi
   await expectNothingLeft();
 });
 
-test("a step writes no setting of the host through mounts that symlinks lead to /dev, /proc and /sys", async () => {
+test("blocks writes to settings of the host through mounts that symlinks lead to /dev, /proc and /sys", async () => {
   const { log } = await built(`FROM debian:12-slim
 RUN ln -s /proc /p; ln -s /dev /d; ln -s /sys /s
 RUN --mount=type=cache,id=d,target=/d --mount=type=tmpfs,target=/p/acpi ${write("/proc/sys/kernel/core_pattern")}; echo tried
@@ -106,7 +106,7 @@ RUN --mount=type=cache,id=d,target=/dev --mount=type=tmpfs,target=/proc/acpi --m
   expect(error?.message).toContain("below /dev, /proc or /sys");
 });
 
-test("a step cannot freeze a process in a group that it makes, and leaves no group", async () => {
+test("prevents a step from freezing a process in a new group, and leaves no group", async () => {
   const freeze = (tree: string, file: string, value: string) =>
     `mkdir ${tree}/z; (sleep 600 & echo $! > ${tree}/z/cgroup.procs); echo ${value} > ${tree}/z/${file}`;
   await built(
@@ -115,7 +115,7 @@ test("a step cannot freeze a process in a group that it makes, and leaves no gro
   await expectNothingLeft();
 });
 
-test("a step that exhausts its inotify instances leaves the host's untouched", async () => {
+test("keeps the host's inotify instances when a step exhausts its own", async () => {
   const owner = new AbortController();
   let onHost: Promise<unknown> | undefined;
   const { log, error } = await build(`FROM debian:12-slim\nRUN perl -e '${countInotify} sleep 1000'\n`, {
@@ -173,7 +173,7 @@ async function namesIn(layers: readonly string[], path: string): Promise<string[
 
 const emptied = "rm -rf /d/old && mkdir /d/old && touch /d/old/c";
 
-test("hides old files of a directory that a step made anew from machines and later builds", async () => {
+test("hides old files of a directory that a step made again from machines and later builds", async () => {
   const dockerfile = `FROM debian:12-slim\nRUN mkdir -p /d/old && touch /d/old/a /d/old/b\nRUN ${emptied}\n`;
   const { image } = await built(dockerfile);
   expect(await namesIn(image.layers, "d/old")).toEqual(["c"]);
@@ -181,7 +181,7 @@ test("hides old files of a directory that a step made anew from machines and lat
   expect(log).toMatch(/^has c$/m);
 });
 
-test("hides old files of a directory made anew in layers that the host's root wrote", async () => {
+test("hides old files of a directory made again in layers that the host's root wrote", async () => {
   const dockerfile =
     "FROM debian:12-slim\nRUN mkdir -p /d/old && touch /d/old/a /d/old/b && echo older\nRUN touch /top\n";
   const { image } = await built(dockerfile);

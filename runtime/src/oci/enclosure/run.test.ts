@@ -10,6 +10,6 @@ test.each([
   ["is small and has few inodes", { files: 100_000, ffree: 4_000 }, true],
   ["is small and has inodes", { files: 100_000, ffree: 6_000 }, false],
   ["has no fixed number of inodes", { files: 0, ffree: 0 }, false],
-])("ends a build where the disk %s", (_, fields, expected) => {
+])("ends a build on a disk that %s", (_, fields, expected) => {
   expect(isShort({ ...roomy, ...fields })).toBe(expected);
 });

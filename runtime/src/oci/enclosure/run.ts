@@ -1,6 +1,7 @@
 /**
- * Runs a builder in an enclosure (runtime/shim/enclose.c), with its own control group, user range and network, and
- * removes all of them. The spec limits memory, processors, disk and time; a run that fails leaves nothing.
+ * Runs a builder in an enclosure (runtime/shim/enclose.c), with its own control group, user range and
+ * network, and removes all of them afterwards. The spec limits memory, processors, disk and time. A failed
+ * run leaves nothing.
  */
 import type { StatsFs } from "node:fs";
 import { mkdir, readFile, rm, statfs, writeFile } from "node:fs/promises";
@@ -34,21 +35,27 @@ export interface RunHost {
   users: UserRanges;
   /** Paths of programs that replace those of /usr, by name. */
   engines: ReadonlyMap<string, string>;
-  /** Parent of the runs' directories. Free of symlinks, like the paths of `Run.store` and the context. */
+  /** Parent of the runs' directories. Without symlinks, like the paths of `Run.store` and the context. */
   builds: string;
   log: (event: string, fields: Record<string, unknown>) => void;
 }
 
 /** Exit code of `kontor-shim enclose` when the builder was never started. */
 export const NOT_STARTED = 70;
-/** The group below the run's own group that holds all processes. */
+/** Group below the run's own group that contains all processes. */
 const LEAF = "builder";
 const MEASURE_MS = 2 * 60_000;
 const PROCESSES = 1024;
-/** Interval between checks of the disk: a build may exceed its limit by what a fast disk takes in a second. */
+/**
+ * Interval between checks of the disk: a build can exceed its limit by the bytes that a fast disk writes in a
+ * second.
+ */
 const WATCH_MS = 1_000;
 const DISK_LEFT_BYTES = 1024 ** 3;
-/** Empty files take no bytes, and each takes an inode that PostgreSQL and everything else on the disk shares. */
+/**
+ * Empty files occupy no bytes, but each uses an inode, which PostgreSQL and all other programs on the disk
+ * share.
+ */
 const INODES_LEFT = 100_000;
 
 export async function runEnclosed(host: RunHost, spec: Run, argv: readonly string[]): Promise<void> {
@@ -73,9 +80,9 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
       await writeFile(join(directory, name), text, { mode: 0o600 });
     undo.add("group", () => cgroups.removeTree(spec.group));
     const { memoryBytes, vcpus } = spec;
-    // A step that is too large ends alone, and the builder names it.
+    // A step that is too large is killed alone, and the builder names it.
     await cgroups.create(spec.group, { memoryBytes, vcpus, maxProcesses: PROCESSES }, "native");
-    // A leaf: what has groups below it may hold no process itself (cgroup v2).
+    // Makes a leaf: a group with groups below it may contain no process itself (cgroup v2).
     const cgroupProcs = await cgroups.makeLeaf(spec.group, LEAF);
     const { network, context } = spec;
     const enclosure = [
@@ -92,7 +99,7 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
       ...(context === undefined ? [] : [["--read", inside.context, context]]),
     ].flat();
     const timer = new AbortController();
-    // Two looks: measuring millions of files takes minutes, in which the disk could be filled.
+    // Two checks: measuring millions of files takes minutes, in which the disk could become full.
     const looks = [hasGrown(home, spec.diskBytes, timer.signal), hasFilled(home, timer.signal)];
     watching = Promise.all(
       looks.map(async (look) => {
@@ -109,7 +116,7 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
         timeoutMs: spec.timeoutMs,
         signal,
         maxOutputBytes: 64 * 1024,
-        // Nothing of the server's own environment.
+        // Contains nothing of the server's own environment.
         env: environment(isBase ? "bases.conf" : "storage.conf"),
         onOutput: (text) => spec.lines?.write(text),
       });
@@ -118,21 +125,21 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
     }
   } catch (error) {
     if (isFull)
-      throw new RuntimeError("too_large", "The build wrote more than it may on its disk.", {
+      throw new RuntimeError("too_large", "The build wrote more than its disk limit.", {
         cause: error,
       });
-    if (spec.signal.aborted) throw new RuntimeError("interrupted", "the build was ended", { cause: error });
+    if (spec.signal.aborted) throw new RuntimeError("interrupted", "the build was aborted", { cause: error });
     if (unmeasured !== undefined)
       throw new RuntimeError("failed", "The disk use of the build could not be measured.", {
         cause: unmeasured,
       });
     if (await cgroups.oomKilled(join(spec.group, LEAF)).catch(() => false))
-      throw new RuntimeError("no_capacity", "The build used more memory than it may.", { cause: error });
+      throw new RuntimeError("no_capacity", "The build used more memory than its limit.", { cause: error });
     throw error;
   } finally {
     spec.lines?.flush();
     await watching;
-    // Before the next: what is killed lets go of mounts and files at once, in its own namespaces.
+    // Before the next run: a killed process releases its mounts and files at once, in its own namespaces.
     for (const { name, error } of await undo.unwind())
       log("build_not_cleaned_up", { group: spec.group, what: name, error: String(error) });
   }
@@ -171,7 +178,10 @@ async function until(isOver: () => Promise<boolean>, signal: AbortSignal): Promi
   return false;
 }
 
-/** The usual limits, or this process's if they are lower: a process cannot pass on more than it has (setrlimit(2)). */
+/**
+ * The usual limits, or lower ones of this process: a process cannot pass on higher limits than its own
+ * (setrlimit(2)).
+ */
 async function stepLimits(): Promise<{ processes: number; openFiles: number }> {
   const own = await readFile("/proc/self/limits", "utf8");
   const hard = (name: string) =>
@@ -183,7 +193,7 @@ async function stepLimits(): Promise<{ processes: number; openFiles: number }> {
 }
 
 export async function bytesBelow(directory: string): Promise<number> {
-  // Files that disappear while they are counted take no bytes.
+  // Files that disappear during the count occupy no bytes.
   const { stdout } = await run(["du", "-sx", "--block-size=1", directory], {
     timeoutMs: MEASURE_MS,
     okCodes: [0, 1],

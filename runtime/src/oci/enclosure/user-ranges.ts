@@ -12,7 +12,7 @@ const FIRST = 2 ** 30;
 const RANGES = 64;
 
 export interface UserRange {
-  /** The host's user that is root inside. */
+  /** User of the host that is root inside. */
   first: number;
   release(): void;
 }

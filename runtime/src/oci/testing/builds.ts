@@ -1,4 +1,4 @@
-/** A builder with stores of its own, for host tests. */
+/** A builder with its own stores, for host tests. */
 import { mkdtempSync } from "node:fs";
 import { mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -9,7 +9,7 @@ import { run } from "../../exec.ts";
 import { loadRecipes } from "../../rootfs/recipes.ts";
 import { testImage } from "../../rootfs/testing/image.ts";
 import { type AppBuild, type BuilderOptions, OciBuilder } from "../builder.ts";
-import { noSources } from "../registries.ts";
+import { noSources } from "../bases/registries.ts";
 import { readStore } from "../store.ts";
 
 export const TEST_INSTANCE = 60;
@@ -83,7 +83,7 @@ export function makeTestBuilds(
       await writeFile(join(checkout, "hello.txt"), "hello\n");
     },
 
-    /** The log, and the image or the error. */
+    /** Returns the log, and the image or the error. */
     build: async (
       dockerfile: string,
       more: Partial<AppBuild> & { signal?: AbortSignal; onLog?: (text: string) => void } = {},

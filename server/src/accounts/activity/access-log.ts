@@ -4,8 +4,9 @@
  * second. Memory is bounded: entries beyond the bound are dropped, and one entry records their number.
  */
 import { type RawBuilder, sql } from "kysely";
-import { type Db, transaction } from "#db/db.ts";
-import { isPassing } from "#db/passing.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
+import { isPassing } from "#db/transient-errors.ts";
 import type { App } from "../../app.ts";
 import type { Actor } from "../actor.ts";
 import { type ActivityTarget, deletedLabel, systemActor, withoutSecrets } from "./activity.ts";

@@ -4,7 +4,7 @@
  * name may mark a secret are dropped.
  */
 import { sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { Actor } from "../actor.ts";
 
 export interface ActivityTarget {
@@ -48,7 +48,7 @@ export async function recordActivity(
       person_email: sql<string | null>`(select email from users where id = ${personId}::uuid)`,
     })
     .execute();
-  await actor.witness?.(tx, { action, targetId: target.id, detail: said });
+  await actor.onActivity?.(tx, { action, targetId: target.id, detail: said });
 }
 
 /**

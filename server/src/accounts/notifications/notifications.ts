@@ -3,7 +3,7 @@
  * workspace, in the transaction of its event. All members see it, and each has an own read state. It never holds a
  * secret: output of builds and machines stays in their logs.
  */
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { defineError } from "#lib/errors.ts";
 import type { App } from "../../app.ts";
 import type { Actor } from "../actor.ts";

@@ -1,5 +1,5 @@
 import { sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { News } from "./notifications.ts";
 
 export interface NotificationRow {

@@ -4,7 +4,7 @@
  */
 import type { App } from "../../app.ts";
 import { systemActor } from "../activity/activity.ts";
-import { type Plan, type SandboxTier, teamRoles } from "../actor.ts";
+import { type Plan, type SandboxTier, teamRoles } from "../roles.ts";
 import type { Holding } from "../holdings.ts";
 import { randomPassword } from "../passwords.ts";
 import { plans, sandboxTiers } from "../plans.ts";

@@ -1,5 +1,5 @@
 /** Finds people and teams for operator commands: by e-mail address, by a team's id, or by a unique team name. */
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { defineError } from "#lib/errors.ts";
 import { teamNotFound } from "../teams/teams.ts";
 import { userNotFound } from "../users/users.ts";

@@ -4,7 +4,7 @@ import { credentialOf } from "#http/credential.ts";
 import { answer, defineRoute, type Route } from "#http/define-route.ts";
 import { addressLimited } from "#http/errors.ts";
 import type { App } from "../../app.ts";
-import { scopes, teamRoles } from "../actor.ts";
+import { scopes, teamRoles } from "../roles.ts";
 import { fullAccessErrors, requireFullAccess } from "../full-access.ts";
 import { changePassword, passwordWrong } from "../users/users.ts";
 import { signInLimited } from "../errors.ts";

@@ -6,8 +6,8 @@
 import { randomUUID } from "node:crypto";
 import { addressLimited } from "#http/errors.ts";
 import { cookieValue, sessionCookie } from "#http/credential.ts";
-import { RateLimiter } from "#http/rate-limit.ts";
-import { addressHolder } from "#http/rate-rules.ts";
+import { RateLimiter } from "#http/limits/rate-limit.ts";
+import { addressHolder } from "#http/limits/rate-rules.ts";
 import type { App } from "../../app.ts";
 import { signInLimited } from "../errors.ts";
 

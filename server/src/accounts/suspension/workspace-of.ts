@@ -1,6 +1,6 @@
 /** Finds the workspace that owns the object in a request's path. */
 import { sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { Actor } from "../actor.ts";
 
 export interface PathTarget {

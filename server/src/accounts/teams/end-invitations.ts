@@ -1,5 +1,5 @@
 /** Ends invitations: deletes the row and the invited person's notification. */
-import type { Transaction } from "#db/db.ts";
+import type { Transaction } from "#schema.ts";
 import { forgetNews } from "../notifications/notifications.ts";
 import {
   deleteInvitation,

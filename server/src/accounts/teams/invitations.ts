@@ -3,10 +3,12 @@
  * not learn whether it has an account. A person sees all invitations to their address, even those from before the
  * account. An invitation expires after seven days.
  */
-import { type Db, type Transaction, transaction } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Db, Transaction } from "#schema.ts";
 import { defineError } from "#lib/errors.ts";
 import type { App } from "../../app.ts";
-import type { Actor, TeamRole } from "../actor.ts";
+import type { Actor } from "../actor.ts";
+import type { TeamRole } from "../roles.ts";
 import { recordActivity } from "../activity/activity.ts";
 import { accountSuspended } from "../errors.ts";
 import { forgetActors } from "../find-actor.ts";

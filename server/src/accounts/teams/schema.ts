@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { teamRoles } from "../actor.ts";
+import { teamRoles } from "../roles.ts";
 import type { InvitationRow, MemberRow, TeamRow } from "./store.ts";
 
 const role = z

@@ -1,6 +1,6 @@
 import { type Insertable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
-import type { Plan, SandboxTier, TeamRole } from "../actor.ts";
+import type { Db } from "#schema.ts";
+import type { Plan, SandboxTier, TeamRole } from "../roles.ts";
 import type { TeamInvitationsTable } from "../tables.ts";
 
 export interface TeamRow {

@@ -3,10 +3,12 @@
  * viewers read. A team always has an owner: the last owner can neither leave nor step down. A caller outside the team
  * gets the response for a missing team. People join by accepting an invitation: see `invitations.ts`.
  */
-import { type Db, type Transaction, transaction } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Db, Transaction } from "#schema.ts";
 import { defineError } from "#lib/errors.ts";
 import type { App } from "../../app.ts";
-import type { Actor, Plan, ReachableWorkspace, SandboxTier, TeamRole } from "../actor.ts";
+import type { Actor, ReachableWorkspace } from "../actor.ts";
+import type { Plan, SandboxTier, TeamRole } from "../roles.ts";
 import { recordActivity } from "../activity/activity.ts";
 import { insufficientRole } from "../errors.ts";
 import { forgetActors } from "../find-actor.ts";

@@ -4,10 +4,10 @@
  * token. A token that survives a crash expires.
  */
 import type { RawBuilder } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
 import type { App } from "../../app.ts";
-import type { Scope } from "../actor.ts";
+import type { Scope } from "../roles.ts";
 import { forgetActors } from "../find-actor.ts";
 import { hashSecret, newSecret } from "../secrets.ts";
 import { type Worker, workerActor } from "../worker-actor.ts";

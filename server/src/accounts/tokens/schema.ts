@@ -1,5 +1,6 @@
 import { z } from "zod";
-import { scopes, type Actor } from "../actor.ts";
+import type { Actor } from "../actor.ts";
+import { scopes } from "../roles.ts";
 import { workspaceName } from "../workspaces.ts";
 import type { TokenRow } from "./store.ts";
 

@@ -1,5 +1,5 @@
 import { type Insertable, type RawBuilder, type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { ReachableWorkspace } from "../actor.ts";
 import type { ApiTokensTable } from "../tables.ts";
 

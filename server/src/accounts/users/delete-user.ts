@@ -4,7 +4,8 @@
  * address.
  */
 import { sql } from "kysely";
-import { type Transaction, transaction } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Transaction } from "#schema.ts";
 import { defineError } from "#lib/errors.ts";
 import type { App } from "../../app.ts";
 import type { Actor } from "../actor.ts";

@@ -8,7 +8,7 @@ import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { referableIds, requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { pageOf, positionOf } from "../cursor.ts";
 import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
 import { nameTaken } from "./errors.ts";

@@ -5,11 +5,11 @@ import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { newId } from "#lib/ids.ts";
 import { render, requireName, target } from "./agents.ts";
-import { requireSchema, requireUsable } from "./checks.ts";
+import { requireSchema, requireUsable } from "./versions/checks.ts";
 import { requireHeld } from "../workers/grant.ts";
 import { agentLimitReached, nameTaken } from "./errors.ts";
 import { agentsMax, firstAlias } from "./limits.ts";
-import { versionValues } from "./publish.ts";
+import { versionValues } from "./versions/publish.ts";
 import type { Agent, AgentCreate } from "./schema.ts";
 import { insertAgent, insertVersion, lockAndCountAgents, pointAlias } from "./store.ts";
 

@@ -1,6 +1,6 @@
 /** What a workspace's snapshot shows of this room. */
-import type { Db } from "#db/db.ts";
-import { newestRuns } from "../runs/active.ts";
+import type { Db } from "#schema.ts";
+import { newestRuns } from "../runs/journal/busy-sessions.ts";
 import { countAgents, listAgents } from "./store.ts";
 
 /** Agents as who acts for the workspace, newest first. */

@@ -3,7 +3,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { PauseAll } from "./schema.ts";
 import { deletePause, findPause, insertPause } from "./store.ts";
 

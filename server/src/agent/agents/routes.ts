@@ -14,8 +14,8 @@ import {
   versionInUse,
 } from "./errors.ts";
 import { isAllPaused, pauseAll } from "./pause-all.ts";
-import { promote } from "./promote.ts";
-import { publish } from "./publish.ts";
+import { promote } from "./versions/promote.ts";
+import { publish } from "./versions/publish.ts";
 import { removeAgent, removeAlias, removeVersion } from "./remove.ts";
 import {
   Agent,

@@ -1,6 +1,6 @@
 /** All SQL of agents, versions and aliases. The workspaces a caller can reach are an argument of what a caller does. */
 import { type RawBuilder, type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { Position } from "../cursor.ts";
 import type { VersionReference } from "./names.ts";
 import type { AgentsTable, AgentVersionsTable } from "./tables.ts";

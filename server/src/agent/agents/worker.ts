@@ -1,6 +1,6 @@
 /** An agent as who acts. */
 import type { Worker } from "#accounts/worker-actor.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { workerOf } from "./store.ts";
 
 /** Undefined where the agent is gone. */

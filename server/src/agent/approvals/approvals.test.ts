@@ -1,6 +1,6 @@
 import { sql } from "kysely";
 import { beforeEach, expect, test } from "vitest";
-import { forgetOutputs } from "../runs/forget.ts";
+import { forgetOutputs } from "../runs/journal/strip-texts.ts";
 import { agentHost, type Json, modelConfig, type Person } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
 import { startModelServer } from "../testing/model-server.ts";

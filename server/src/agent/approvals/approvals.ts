@@ -10,7 +10,7 @@ import { notify } from "#accounts/notifications/notifications.ts";
 import type { Actor } from "#accounts/actor.ts";
 import { workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
 import { storableJson } from "../storable.ts";
 import { toWaiting, type WaitingApproval } from "./schema.ts";

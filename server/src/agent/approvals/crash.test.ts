@@ -2,7 +2,7 @@
 import { randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
-import { AgentRuns } from "../runs/runs.ts";
+import { AgentRuns } from "../runs/engine/run-executor.ts";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
 import { killedAt } from "../testing/killed-server.ts";

@@ -3,10 +3,11 @@
  * sweep finds late approvals. A request that reads a run, or decides, expires them too, so none depends on the sweep.
  */
 import type { App } from "#app.ts";
-import { transaction, type Db } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { MoveDeadlines } from "#machines/suspension/suspension.ts";
-import { endFromOutside } from "../runs/end.ts";
-import { goOn, lockRun } from "../runs/wait.ts";
+import { endFromOutside } from "../runs/journal/end-run.ts";
+import { goOn, lockRun } from "../runs/engine/waiting-run.ts";
 import { close } from "./approvals.ts";
 import { findLateRuns, lateOfRun, moveDeadlines } from "./store.ts";
 

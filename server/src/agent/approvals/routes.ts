@@ -1,7 +1,7 @@
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
-import { runNotFound } from "../runs/errors.ts";
-import type { AgentRuns } from "../runs/runs.ts";
+import { runNotFound } from "../runs/api/run-errors.ts";
+import type { AgentRuns } from "../runs/engine/run-executor.ts";
 import { Run } from "../runs/schema.ts";
 import { list } from "./approvals.ts";
 import { decide } from "./decide.ts";

@@ -1,6 +1,6 @@
 /** All SQL of approvals. Whoever decides has asked for the run's row first, and for the approval's after it. */
 import { type Insertable, type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { storableJson } from "../storable.ts";
 import type { ApprovalStatus } from "./states.ts";
 import type { AgentApprovalsTable, Decider } from "./tables.ts";

@@ -3,7 +3,7 @@
  * and after: so a result that is there is never asked for again, and a call that began and has none is known as one
  * whose outcome nobody knows.
  */
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
 import { storableJson } from "../storable.ts";
 import type { ToolContent } from "../tools/pictures.ts";

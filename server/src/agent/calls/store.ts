@@ -1,6 +1,6 @@
 /** All SQL of the journal of tool calls. A run's owner was asked for by whoever comes here. */
 import { type RawBuilder, type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { AgentToolCallsTable } from "./tables.ts";
 
 export type CallRow = Selectable<AgentToolCallsTable>;

@@ -1,6 +1,6 @@
 /** All SQL of the model credentials. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { ModelCredentialsTable } from "./tables.ts";
 
 export type CredentialRow = Selectable<ModelCredentialsTable>;

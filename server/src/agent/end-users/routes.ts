@@ -2,7 +2,7 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { forgetAnswers } from "#http/idempotency.ts";
 import { agentNotFound } from "../errors.ts";
-import type { AgentRuns } from "../runs/runs.ts";
+import type { AgentRuns } from "../runs/engine/run-executor.ts";
 import { erase } from "./erase.ts";
 import { EndUserParams, Erased } from "./schema.ts";
 

@@ -1,6 +1,6 @@
 /** Connections that are kept. */
 import { beforeEach, expect, test } from "vitest";
-import { parseOpenedHosts } from "#lib/addresses.ts";
+import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { modelFetch } from "../models/fetch.ts";
 import { startMcpServer } from "../testing/mcp-server.ts";
 import { type McpPeer, McpConnections } from "./connections.ts";

@@ -5,7 +5,7 @@
  */
 import { SdkHttpError } from "@modelcontextprotocol/client";
 import type { App } from "#app.ts";
-import { parseOpenedHosts } from "#lib/addresses.ts";
+import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { type Fetch, modelFetch, ownedFetch } from "../models/fetch.ts";
 import type { McpConnection } from "./connection.ts";
 import type { Elicitation } from "./elicitation.ts";

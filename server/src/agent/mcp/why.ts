@@ -7,8 +7,8 @@ import {
   SdkHttpError,
   UnauthorizedError,
 } from "@modelcontextprotocol/client";
-import { AddressError } from "#lib/checked-lookup.ts";
-import type { Refusal } from "../connections/refusal.ts";
+import { AddressError } from "#lib/network/checked-lookup.ts";
+import type { Refusal } from "../oauth/provider/refusal.ts";
 
 const wordsMaxCharacters = 300;
 

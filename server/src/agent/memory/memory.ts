@@ -7,7 +7,7 @@
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { getAgent, target } from "../agents/agents.ts";
 import { hashOfEndUser } from "../end-users/id.ts";
 import { type Forgotten, type Memory, toMemory } from "./schema.ts";

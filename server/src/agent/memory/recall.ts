@@ -1,5 +1,5 @@
 /** What an agent is told of its memory at each step, in its system's words. */
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { nobody } from "../end-users/id.ts";
 import type { ToolUser } from "../tools/tool.ts";
 import { countFacts, newestFacts } from "./store.ts";

@@ -1,6 +1,6 @@
 /** All SQL of what agents remember. An agent's owner was asked for by whoever comes here. */
 import { type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { AgentMemoriesTable } from "./tables.ts";
 
 export type FactRow = Selectable<AgentMemoriesTable>;

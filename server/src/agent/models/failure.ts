@@ -1,6 +1,6 @@
 /** Why there is no answer, and whether another try may help. */
 import { APICallError } from "@ai-sdk/provider";
-import { AddressError } from "#lib/checked-lookup.ts";
+import { AddressError } from "#lib/network/checked-lookup.ts";
 import { AnswerUnfit } from "./fetch.ts";
 
 export class ModelFailure extends Error {

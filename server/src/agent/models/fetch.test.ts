@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { createServer } from "node:http";
 import { type AddressInfo, createServer as createRawServer } from "node:net";
 import { afterAll, expect, test } from "vitest";
-import { parseOpenedHosts } from "#lib/addresses.ts";
+import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { modelFetch } from "./fetch.ts";
 
 const mebibyte = Buffer.alloc(1024 ** 2, "x");

@@ -11,8 +11,8 @@ import {
 } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { pipeline, type Readable, Transform } from "node:stream";
-import type { OpenedHosts } from "#lib/addresses.ts";
-import { checkedLookup, checkLiteral } from "#lib/checked-lookup.ts";
+import type { OpenedHosts } from "#lib/network/addresses.ts";
+import { checkedLookup, checkLiteral } from "#lib/network/checked-lookup.ts";
 
 export type Fetch = typeof globalThis.fetch;
 

@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { createServer, type IncomingHttpHeaders } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterAll, expect, test } from "vitest";
-import { parseOpenedHosts } from "#lib/addresses.ts";
+import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { callModel } from "./call.ts";
 import { type Fetch, modelFetch } from "./fetch.ts";
 

@@ -10,7 +10,7 @@ import {
   type RouteInput,
   streamed,
 } from "#http/define-route.ts";
-import { openEventStream } from "#http/sse.ts";
+import { openEventStream } from "#http/streams/sse.ts";
 import { AgentParams } from "../agents/schema.ts";
 import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
 import {
@@ -22,7 +22,7 @@ import {
 } from "../sessions/errors.ts";
 import { parseTraceparent } from "../tracing/traceparent.ts";
 import { sessionParking } from "../vm/errors.ts";
-import { cancel } from "./cancel.ts";
+import { cancel } from "./api/cancel.ts";
 import {
   agentArchived,
   agentPaused,
@@ -35,12 +35,12 @@ import {
   sessionPinned,
   stepNotFound,
   tooManyRuns,
-} from "./errors.ts";
-import { follow } from "./follow.ts";
-import { invoke, type Trigger } from "./invoke.ts";
-import { get, getOutcome, getRun, list } from "./read.ts";
-import { resume } from "./resume.ts";
-import type { AgentRuns } from "./runs.ts";
+} from "./api/run-errors.ts";
+import { follow } from "./api/follow.ts";
+import { invoke, type Trigger } from "./api/invoke.ts";
+import { get, getOutcome, getRun, list } from "./api/read.ts";
+import { resume } from "./api/resume.ts";
+import type { AgentRuns } from "./engine/run-executor.ts";
 import {
   Invoke,
   InvokeQuery,
@@ -56,8 +56,8 @@ import {
   toInvokeResponse,
 } from "./schema.ts";
 import { isOver } from "./states.ts";
-import { getStepPrompt } from "./step-prompt.ts";
-import { toUi } from "./ui.ts";
+import { getStepPrompt } from "./api/step-prompt.ts";
+import { toUi } from "./api/ui.ts";
 
 const common = { api: "agent", tag: "Runs" } as const;
 

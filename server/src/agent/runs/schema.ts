@@ -2,14 +2,14 @@
 import { z } from "zod";
 import { pageQuery } from "../cursor.ts";
 import { EndUserId } from "../end-users/id.ts";
-import { HistoryMessage, Input } from "./input.ts";
+import { HistoryMessage, Input } from "./api/input.ts";
 import { Approval, Approvals, toApproval } from "../approvals/schema.ts";
 import { finishReasons, runErrorCodes, runStatuses } from "./states.ts";
 import type { Called } from "../calls/calls.ts";
 import type { PendingApproval } from "../approvals/approvals.ts";
-import type { SignInWait } from "../connections/waits/waits.ts";
+import type { SignInWait } from "../oauth/waits/waits.ts";
 import type { EventRow, RunView, SignInAsked } from "./store.ts";
-import { speaking, words } from "./words.ts";
+import { speaking, words } from "./journal/text-events.ts";
 
 const timestamp = z.iso.datetime();
 

@@ -1,13 +1,13 @@
 /** All SQL of runs, their steps and their events. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { Position } from "../cursor.ts";
 import { forgetApprovals } from "../approvals/approvals.ts";
 import { forgetCalls } from "../calls/calls.ts";
-import type { Claim } from "./journal.ts";
+import type { Claim } from "./journal/journal.ts";
 import type { RunStatus } from "./states.ts";
 import type { AgentEventsTable, AgentRunsTable, StepPrompt } from "./tables.ts";
-import { speaking, words } from "./words.ts";
+import { speaking, words } from "./journal/text-events.ts";
 
 export type RunRow = Selectable<AgentRunsTable>;
 export type EventRow = Selectable<AgentEventsTable>;

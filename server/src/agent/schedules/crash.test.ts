@@ -4,7 +4,7 @@ import { randomBytes } from "node:crypto";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
-import { AgentRuns } from "../runs/runs.ts";
+import { AgentRuns } from "../runs/engine/run-executor.ts";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { startModelServer } from "../testing/model-server.ts";
 import { Scheduler } from "./scheduler.ts";

@@ -2,7 +2,8 @@
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";
-import { type Db, transaction } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import {
   changeSchedule,
   type EndedTick,

@@ -5,14 +5,15 @@
  */
 import { workerActor } from "#accounts/worker-actor.ts";
 import type { App } from "#app.ts";
-import { type Db, transaction } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { DomainError } from "#lib/errors.ts";
 import { reached } from "#lib/kill-points.ts";
 import { isNumbered } from "../agents/names.ts";
 import { agentNotFound } from "../errors.ts";
-import { sessionQueueFull } from "../runs/errors.ts";
-import { invoke } from "../runs/invoke.ts";
-import type { AgentRuns } from "../runs/runs.ts";
+import { sessionQueueFull } from "../runs/api/run-errors.ts";
+import { invoke } from "../runs/api/invoke.ts";
+import type { AgentRuns } from "../runs/engine/run-executor.ts";
 import { type Due, dueOf } from "./due.ts";
 import { countFailure } from "./failures.ts";
 import {

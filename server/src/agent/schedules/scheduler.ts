@@ -4,8 +4,8 @@
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
-import { Semaphore } from "#lib/semaphore.ts";
-import type { AgentRuns } from "../runs/runs.ts";
+import { Semaphore } from "#lib/concurrency/semaphore.ts";
+import type { AgentRuns } from "../runs/engine/run-executor.ts";
 import { endExpired } from "../sessions/expire.ts";
 import { forgetDeliveries } from "../webhooks/receive.ts";
 import { countEnded } from "./failures.ts";

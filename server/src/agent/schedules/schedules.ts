@@ -7,7 +7,7 @@
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
 import { type AgentRecord, getAgent, lockWritableAgent } from "../agents/agents.ts";
 import { firstAlias } from "../agents/limits.ts";

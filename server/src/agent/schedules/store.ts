@@ -1,6 +1,6 @@
 /** All SQL of schedules and their ticks. A schedule is an agent's; whoever reaches the agent reaches it. */
 import { type Insertable, type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { RunStatus } from "../runs/states.ts";
 import type { AgentSchedulesTable, AgentScheduleTicksTable } from "./tables.ts";
 

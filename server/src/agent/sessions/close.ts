@@ -1,6 +1,6 @@
 /** The end of a session, in the transaction that ends it: what was said and its machine go. */
-import type { Db } from "#db/db.ts";
-import { endSoon, machinesEnding } from "../vm/end.ts";
+import type { Db } from "#schema.ts";
+import { endSoon, machinesEnding } from "../vm/terminate-machines.ts";
 import { closeSession } from "./store.ts";
 
 /** Its row is the caller's. False, and nothing ends, where a run is under way in it. */

@@ -1,6 +1,6 @@
 /** What is said in a session while one process carries out a run in it, which nobody else adds to: read once. */
-import type { Db } from "#db/db.ts";
-import type { Summary } from "../runs/prompt.ts";
+import type { Db } from "#schema.ts";
+import type { Summary } from "../runs/engine/prompt.ts";
 import { askedIn, type Message } from "../models/messages.ts";
 import { dropOldPictures } from "../models/pictures/drop-old.ts";
 import { lastMessages, type SaidMessage } from "./store.ts";

@@ -1,5 +1,5 @@
 /** Sessions of one end user, as an erasure takes them: whole, with their runs and all that is of those. */
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { deleteSessions, findOfEndUser, lockSessions } from "./store.ts";
 
 /** Their ids, of those that have ended as well. */

@@ -3,7 +3,8 @@
  * session is evicted earlier when the plan is full.
  */
 import type { App } from "#app.ts";
-import { type Db, transaction } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { close } from "./close.ts";
 import {
   countLive,

@@ -1,7 +1,7 @@
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { agentNotFound, invalidField } from "../errors.ts";
-import type { AgentRuns } from "../runs/runs.ts";
+import type { AgentRuns } from "../runs/engine/run-executor.ts";
 import { end } from "./end.ts";
 import { sessionNotFound } from "./errors.ts";
 import { MessageList, MessageQuery, Session, SessionList, SessionParams, SessionQuery } from "./schema.ts";

@@ -5,11 +5,11 @@
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { getAgent } from "../agents/agents.ts";
 import { invalidField } from "../errors.ts";
 import { pageOf, positionOf } from "../cursor.ts";
-import { activeRuns } from "../runs/active.ts";
+import { activeRuns } from "../runs/journal/busy-sessions.ts";
 import { askedIn, type Message } from "../models/messages.ts";
 import { machinesOf } from "../vm/view.ts";
 import { historyExists, sessionEnded, sessionNotFound } from "./errors.ts";

@@ -1,6 +1,6 @@
 /** All SQL of sessions and what was said in them. The workspaces a caller can reach are an argument of what a caller does. */
 import { type RawBuilder, type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { Position } from "../cursor.ts";
 import { activeStatuses } from "../runs/states.ts";
 import type { AgentMessagesTable, AgentSessionsTable } from "./tables.ts";

@@ -1,10 +1,11 @@
 /** The agent API for tests of this room, through the real HTTP layer on a real database; machines where one asks for them. */
 import { afterAll } from "vitest";
 import { findActor, findActors } from "#accounts/find-actor.ts";
-import type { Plan, Scope } from "#accounts/actor.ts";
+import type { Plan, Scope } from "#accounts/roles.ts";
 import type { App } from "#app.ts";
 import type { ConfigKey } from "#config.ts";
-import type { Connection, Db } from "#db/db.ts";
+import type { Connection } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { createHttpServer } from "#http/server.ts";
 import { openJobs } from "#jobs/jobs.ts";
 import type { Clock } from "#lib/clock.ts";
@@ -14,7 +15,7 @@ import { sandboxRoutes } from "#sandbox/api.ts";
 import { makePerson, makeToken } from "../../../test/factories.ts";
 import { silentLog, testConfig, testDatabase, testSecrets } from "../../../test/harness.ts";
 import { agentRoutes, agentSites } from "../api.ts";
-import { AgentRuns } from "../runs/runs.ts";
+import { AgentRuns } from "../runs/engine/run-executor.ts";
 
 // oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what these tests are about
 export type Json = any;

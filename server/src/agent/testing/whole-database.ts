@@ -1,6 +1,6 @@
 /** All rows of all tables, searched: what a test says is gone is gone from wherever it was. */
 import { sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 
 /** Tables that hold a word anywhere in a row, in any column, as text or as bytes; with those rows as text. */
 export async function rowsWith(db: Db, words: readonly string[]): Promise<Map<string, string[]>> {

@@ -1,6 +1,6 @@
 /** What an agent can call, whatever is behind it: a request, a server of tools, its machine, its memory. */
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import type { CallCommand } from "../calls/calls.ts";
 import type { Fetch } from "../models/fetch.ts";

@@ -1,8 +1,8 @@
 /** All tools of an agent, by the name a model calls them; of two with one name the first source's. */
 import type { App } from "#app.ts";
 import { memoryTools } from "../memory/tools.ts";
-import { toolsetTools } from "../toolsets/tools.ts";
-import { machineTools } from "../vm/tools.ts";
+import { toolsetTools } from "../toolsets/tools/tools-of-config.ts";
+import { machineTools } from "../vm/tools/tools.ts";
 import { workerTools } from "../workers/tools.ts";
 import type { Tool, Tools, ToolSource, ToolUser } from "./tool.ts";
 

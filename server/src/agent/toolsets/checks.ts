@@ -1,8 +1,8 @@
 /** What a toolset says must fit: its address, its tools, and how its calls are let in. */
 import type { ReachableWorkspace } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
-import { parseOpenedHosts } from "#lib/addresses.ts";
-import { AddressError, checkAddress } from "#lib/checked-lookup.ts";
+import { parseOpenedHosts } from "#lib/network/addresses.ts";
+import { AddressError, checkAddress } from "#lib/network/checked-lookup.ts";
 import { invalidField } from "../errors.ts";
 import { whyNotSchema } from "../json-schema.ts";
 import type { HttpTool, ToolsetUpdate } from "./schema.ts";

@@ -4,7 +4,7 @@ import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { newId } from "#lib/ids.ts";
-import { fromCatalog } from "./catalog.ts";
+import { fromCatalog } from "./tools/catalog.ts";
 import {
   addressOf,
   requireAddress,
@@ -15,10 +15,10 @@ import {
   scopesOf,
 } from "./checks.ts";
 import { toolsetLimitReached, toolsetNameTaken } from "./errors.ts";
-import { toolColumns } from "./headers.ts";
-import { readTools } from "./read-tools.ts";
+import { toolColumns } from "./calls/headers.ts";
+import { readTools } from "./tools/read-tools.ts";
 import { type Toolset, type ToolsetCreate, toToolset } from "./schema.ts";
-import { clientSecretColumns, secretColumns } from "./secrets.ts";
+import { clientSecretColumns, secretColumns } from "./calls/secrets.ts";
 import { insertToolset, lockAndCount } from "./store.ts";
 import { target } from "./toolsets.ts";
 

@@ -1,4 +1,4 @@
-/** docs/agent-tools.md, run as a reader would paste it. */
+/** docs/agents/tools.md, run as a reader would paste it. */
 import { test } from "vitest";
 import { agentHost, type Json } from "../testing/agent-app.ts";
 import { startEverything } from "../testing/mcp-server.ts";

@@ -1,6 +1,6 @@
 /** Which toolsets are there, and the names of their tools. */
-import type { Db } from "#db/db.ts";
-import { knownTools } from "./known.ts";
+import type { Db } from "#schema.ts";
+import { knownTools } from "./tools/tool-lists.ts";
 import { holdToolsets, toolsetById, type ToolsetRow } from "./store.ts";
 
 /**

@@ -3,7 +3,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { toolsetNotFound, toolsetNotRefreshable } from "./errors.ts";
-import { readTools } from "./read-tools.ts";
+import { readTools } from "./tools/read-tools.ts";
 import { type Toolset, toToolset } from "./schema.ts";
 import { getToolset, requireWritable, target } from "./toolsets.ts";
 

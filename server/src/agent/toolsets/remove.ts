@@ -2,8 +2,8 @@
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
-import { servedBy } from "../agents/served.ts";
-import { forgetSignIns } from "../connections/forget.ts";
+import { servedBy } from "../agents/versions/usage-of-configs.ts";
+import { forgetSignIns } from "../oauth/forget.ts";
 import { toolsetInUse } from "./errors.ts";
 import { deleteToolset } from "./store.ts";
 import { lockReachable, target } from "./toolsets.ts";

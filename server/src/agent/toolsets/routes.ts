@@ -10,7 +10,7 @@ import {
   toolsetNotFound,
   toolsetNotRefreshable,
 } from "./errors.ts";
-import { catalog } from "./catalog.ts";
+import { catalog } from "./tools/catalog.ts";
 import { refresh } from "./refresh.ts";
 import { remove } from "./remove.ts";
 import {

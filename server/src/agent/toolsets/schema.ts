@@ -1,6 +1,6 @@
 /** The wire of toolsets. */
 import { z } from "zod";
-import { knownTools } from "./known.ts";
+import { knownTools } from "./tools/tool-lists.ts";
 import type { ToolsetRow } from "./store.ts";
 
 const timestamp = z.iso.datetime();

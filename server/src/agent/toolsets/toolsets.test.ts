@@ -2,7 +2,7 @@ import { sql } from "kysely";
 import { uiMessageChunkSchema } from "ai";
 import { beforeEach, expect, test } from "vitest";
 import { onKillPoint } from "#lib/kill-points.ts";
-import { AgentRuns } from "../runs/runs.ts";
+import { AgentRuns } from "../runs/engine/run-executor.ts";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
 import { startModelServer } from "../testing/model-server.ts";

@@ -7,7 +7,7 @@
 import type { Actor } from "#accounts/actor.ts";
 import { requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { toolsetNotFound } from "./errors.ts";
 import { type Toolset, toToolset } from "./schema.ts";
 import { findToolset, listToolsets, lockToolset, type ToolsetRow } from "./store.ts";

@@ -3,7 +3,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import { forgetProvider, forgetSignIns } from "../connections/forget.ts";
+import { forgetProvider, forgetSignIns } from "../oauth/forget.ts";
 import {
   addressOf,
   requireAddress,
@@ -14,10 +14,10 @@ import {
   scopesOf,
 } from "./checks.ts";
 import { notRead } from "./create.ts";
-import { openHeaders, toolColumns, withoutHeaders } from "./headers.ts";
-import { readTools } from "./read-tools.ts";
+import { openHeaders, toolColumns, withoutHeaders } from "./calls/headers.ts";
+import { readTools } from "./tools/read-tools.ts";
 import { type Toolset, type ToolsetUpdate, toToolset } from "./schema.ts";
-import { clientSecretColumns, secretColumns } from "./secrets.ts";
+import { clientSecretColumns, secretColumns } from "./calls/secrets.ts";
 import { changeToolset, type ToolsetChange, type ToolsetRow } from "./store.ts";
 import { lockReachable, requireWritable, target } from "./toolsets.ts";
 

@@ -1,6 +1,6 @@
 /** What runs and their steps add up to. Both are the runs' tables, written in each step's own transaction: read here alone. */
 import { sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 
 export interface RunSums {
   runs: number;

@@ -2,16 +2,16 @@
 import type { ReachableWorkspace } from "#accounts/actor.ts";
 import { planLimit } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { DomainError } from "#lib/errors.ts";
 import { templatePreparing } from "#machines/errors.ts";
-import { refuseByPlan } from "#sandbox/sandboxes/plan.ts";
+import { refuseByPlan } from "#sandbox/sandboxes/limits/plan-limits.ts";
 import { resolveTemplate } from "#sandbox/templates/resolve.ts";
 import { isVolume } from "#sandbox/volumes/volumes.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import { invalidField } from "../errors.ts";
 import { sandboxOf, type Vm } from "./config.ts";
-import { hasInterpreter } from "./interpreter.ts";
+import { hasInterpreter } from "./tools/interpreter.ts";
 
 type Needs = Pick<App, "machines">;
 

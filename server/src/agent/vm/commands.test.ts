@@ -2,10 +2,10 @@
 import { sql } from "kysely";
 import { afterEach, expect, test } from "vitest";
 import { onKillPoint } from "#lib/kill-points.ts";
-import { endSandbox } from "#sandbox/sandboxes/terminate.ts";
+import { endSandbox } from "#sandbox/sandboxes/lifecycle/terminate.ts";
 import { readFrames } from "../testing/events.ts";
 import { agent, call, host, invoke, machineOf, owner, script, told } from "../testing/machine-host.ts";
-import { AgentRuns } from "../runs/runs.ts";
+import { AgentRuns } from "../runs/engine/run-executor.ts";
 import { killOrphans } from "./kill-commands.ts";
 
 // Each test starts and stops servers of its own.

@@ -1,5 +1,6 @@
 /** What a config's `vm` comes to: the sandbox that is made of it. */
-import type { Actor, SandboxTier } from "#accounts/actor.ts";
+import type { Actor } from "#accounts/actor.ts";
+import type { SandboxTier } from "#accounts/roles.ts";
 import { tierLimits } from "#accounts/plans.ts";
 import { SandboxCreate } from "#sandbox/sandboxes/schema.ts";
 import type { AgentConfig } from "../agents/config.ts";

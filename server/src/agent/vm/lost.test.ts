@@ -3,7 +3,7 @@ import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
-import { endSandbox } from "#sandbox/sandboxes/terminate.ts";
+import { endSandbox } from "#sandbox/sandboxes/lifecycle/terminate.ts";
 import { type Json, modelConfig } from "../testing/agent-app.ts";
 import {
   agent,
@@ -19,8 +19,8 @@ import {
   told,
   wait,
 } from "../testing/machine-host.ts";
-import { destroyMachine } from "./end.ts";
-import { parkIdle } from "./park.ts";
+import { destroyMachine } from "./terminate-machines.ts";
+import { parkIdle } from "./park-machines.ts";
 
 const exec = (command: string) => call("exec", { command });
 const kill = (id: string) => endSandbox(host.app, { id, reason: "requested" });

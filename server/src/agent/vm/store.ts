@@ -1,6 +1,6 @@
 /** All SQL of sessions' machines. A session's owner was asked for by whoever comes here. */
 import { type RawBuilder, type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { AgentMachinesTable } from "./tables.ts";
 
 export type MachineRow = Selectable<AgentMachinesTable>;

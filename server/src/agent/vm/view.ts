@@ -1,5 +1,5 @@
 /** A session's machine as the session shows it, and whether an invoke has to wait for it. */
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { type SandboxState, statesOf } from "#sandbox/sandboxes/overview.ts";
 import { sessionParking } from "./errors.ts";
 import { findMachine, findViews, type MachineView } from "./store.ts";

@@ -21,7 +21,7 @@ import {
   told,
   wait,
 } from "../testing/machine-host.ts";
-import { keepInUse, parkIdle } from "./park.ts";
+import { keepInUse, parkIdle } from "./park-machines.ts";
 
 test("the first tool that needs a machine makes it, and it bears whose it is", async () => {
   const name = await agent({ size: "medium", network: "off", park_after_seconds: 60 });

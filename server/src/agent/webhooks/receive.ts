@@ -6,13 +6,13 @@
 import { createHash } from "node:crypto";
 import { workerActor } from "#accounts/worker-actor.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { reached } from "#lib/kill-points.ts";
 import { isNumbered } from "../agents/names.ts";
 import { EndUserId } from "../end-users/id.ts";
 import { agentNotFound } from "../errors.ts";
-import { type BegunRun, invoke } from "../runs/invoke.ts";
-import type { AgentRuns } from "../runs/runs.ts";
+import { type BegunRun, invoke } from "../runs/api/invoke.ts";
+import type { AgentRuns } from "../runs/engine/run-executor.ts";
 import { dayOf, secondsToNextDay } from "./day.ts";
 import { deliveredOf, type Delivery, deliveryIdOf } from "./delivered.ts";
 import {

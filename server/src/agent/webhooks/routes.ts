@@ -3,7 +3,7 @@ import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { type Answer, answer, defineRoute, type Route } from "#http/define-route.ts";
 import { payloadTooLarge, rateLimited } from "#http/errors.ts";
-import { RateLimiter, type RateRule } from "#http/rate-limit.ts";
+import { RateLimiter, type RateRule } from "#http/limits/rate-limit.ts";
 import { AgentParams } from "../agents/schema.ts";
 import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
 import {
@@ -12,8 +12,8 @@ import {
   credentialMissing,
   sessionQueueFull,
   tooManyRuns,
-} from "../runs/errors.ts";
-import type { AgentRuns } from "../runs/runs.ts";
+} from "../runs/api/run-errors.ts";
+import type { AgentRuns } from "../runs/engine/run-executor.ts";
 import { sessionCapReached, sessionFull } from "../sessions/errors.ts";
 import {
   dailyCapReached,

@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig, type Person } from "../testing/agent-app.ts";
 import { startModelServer } from "../testing/model-server.ts";
-import { AgentRuns } from "../runs/runs.ts";
+import { AgentRuns } from "../runs/engine/run-executor.ts";
 import { testClock } from "../../../test/harness.ts";
 import { Scheduler } from "../schedules/scheduler.ts";
 

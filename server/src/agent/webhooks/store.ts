@@ -1,6 +1,6 @@
 /** All SQL of agents' webhooks. A webhook is an agent's; whoever reaches the agent reaches it. */
 import { type Insertable, type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { AgentWebhookDeliveriesTable, AgentWebhooksTable } from "./tables.ts";
 
 export type WebhookRow = Selectable<AgentWebhooksTable>;

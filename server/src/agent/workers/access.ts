@@ -3,7 +3,7 @@
  * with it; the transaction that ends the run, or gives it to another process, takes it too.
  */
 import { endRunToken, mintRunToken, type RunToken } from "#accounts/tokens/run-tokens.ts";
-import type { Scope } from "#accounts/actor.ts";
+import type { Scope } from "#accounts/roles.ts";
 import type { App } from "#app.ts";
 import { findWorker } from "../agents/worker.ts";
 import type { ApiAnswer, ApiRequest, Operation, OwnApi } from "./workers.ts";

@@ -1,6 +1,7 @@
 /** Limits an agent to its publisher's rights: its config is compared with the token that publishes or starts it. */
-import { type Actor, hasScope, type Scope } from "#accounts/actor.ts";
-import type { Db } from "#db/db.ts";
+import { type Actor, hasScope } from "#accounts/actor.ts";
+import type { Scope } from "#accounts/roles.ts";
+import type { Db } from "#schema.ts";
 import { defineError, DomainError } from "#lib/errors.ts";
 import { type AgentRecord, getVersion } from "../agents/agents.ts";
 import type { AgentConfig } from "../agents/config.ts";

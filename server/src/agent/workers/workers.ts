@@ -5,7 +5,7 @@
  * says is decided where it always is. It promises that nobody gives an agent what they do not have; that a token is
  * in memory alone and dies with its run; and that no secret which an operation answers once gets to a model.
  */
-import type { Scope } from "#accounts/actor.ts";
+import type { Scope } from "#accounts/roles.ts";
 
 /** What a tool does, read from its operation's row. */
 export interface Operation {

@@ -3,7 +3,7 @@ import { mkdtemp, readdir, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { parseOpenedHosts } from "#lib/addresses.ts";
+import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import type { RegistryCredential } from "./client.ts";
 import { ownArchitecture } from "./manifest.ts";
 import { downloadImage, resolveImage } from "./pull.ts";

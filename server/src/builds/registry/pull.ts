@@ -8,7 +8,7 @@ import { createWriteStream } from "node:fs";
 import { mkdir, statfs, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { pipeline } from "node:stream/promises";
-import { DeadlineOver, ProgressDeadline } from "#lib/progress-deadline.ts";
+import { DeadlineOver, ProgressDeadline } from "#lib/concurrency/progress-deadline.ts";
 import { type ClientOptions, manifestMaxBytes, RegistryClient } from "./client.ts";
 import {
   chooseImage,

@@ -1,7 +1,7 @@
 /** Accepts only JSON bodies. Errors never quote the body, because it may hold a secret. */
 import type { FastifyInstance, FastifyRequest } from "fastify";
 import { unsupportedMediaType } from "../errors.ts";
-import { InvalidInput } from "../problems.ts";
+import { InvalidInput } from "./input-problems.ts";
 import { exceededLimit } from "./json-limits.ts";
 
 const decoder = new TextDecoder("utf-8", { fatal: true });

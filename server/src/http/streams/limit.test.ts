@@ -8,7 +8,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { silentLog, testClock, testConfig, testDatabase } from "../../../test/harness.ts";
 import { defineRoute, streamed } from "../define-route.ts";
 import { createHttpServer } from "../server.ts";
-import { openEventStream } from "../sse.ts";
+import { openEventStream } from "./sse.ts";
 
 const { db } = await testDatabase();
 let base = "";

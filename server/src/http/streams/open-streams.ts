@@ -7,7 +7,7 @@ import type { Logger } from "pino";
 import type { Actor, Credential } from "#accounts/actor.ts";
 import type { Config } from "#config.ts";
 import { tooManyStreams } from "../errors.ts";
-import { planOf } from "../rate-rules.ts";
+import { planOf } from "../limits/rate-rules.ts";
 
 /** Actors in the order of the credentials; undefined for an invalid credential. */
 export type FindActors = (credentials: readonly Credential[]) => Promise<readonly (Actor | undefined)[]>;

@@ -9,10 +9,10 @@ import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { createSecureContext, type SecureContext } from "node:tls";
 import acme from "acme-client";
-import { Semaphore } from "#lib/semaphore.ts";
-import { SingleFlight } from "#lib/single-flight.ts";
+import { Semaphore } from "#lib/concurrency/semaphore.ts";
+import { SingleFlight } from "#lib/concurrency/single-flight.ts";
 import { writeFileWhole } from "#lib/state-file.ts";
-import { bareHost } from "../hosts.ts";
+import { bareHost } from "../sites/hosts.ts";
 import type { Certificates } from "./certificates.ts";
 
 export interface AcmeOptions {

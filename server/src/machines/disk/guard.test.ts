@@ -6,9 +6,9 @@ import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import type { App } from "#app.ts";
 import { systemClock } from "#lib/clock.ts";
 import { silentLog, testConfig, testDatabase, testSecrets } from "../../../test/harness.ts";
-import { bringUp } from "../claim.ts";
+import { bringUp } from "../placement/start-reserved.ts";
 import { openMachines } from "../open.ts";
-import { place } from "../placement.ts";
+import { place } from "../placement/placement.ts";
 import type { MachineRow } from "../store.ts";
 import { DiskGuard, type DiskHold, writersToHold } from "./guard.ts";
 

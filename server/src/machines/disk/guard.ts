@@ -11,9 +11,9 @@
  */
 import type { Logger } from "pino";
 import type { DiskUse } from "@kontor/runtime/driver.ts";
-import type { Db } from "#db/db.ts";
-import type { Host } from "../host.ts";
-import { orderFor } from "../placement.ts";
+import type { Db } from "#schema.ts";
+import type { Host } from "../host/host.ts";
+import { orderFor } from "../placement/placement.ts";
 import { findMachine, type MachineRow } from "../store.ts";
 
 export const lookEveryMs = 2_000;

@@ -1,5 +1,5 @@
 /** SQL for the machines of suspended workspaces. */
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 
 export interface SuspendedRow {
   id: string;

@@ -10,9 +10,9 @@ import type { App } from "#app.ts";
 import { systemClock } from "#lib/clock.ts";
 import { makePerson } from "../../../test/factories.ts";
 import { silentLog, testConfig, testDatabase, testSecrets } from "../../../test/harness.ts";
-import { bringUp } from "../claim.ts";
+import { bringUp } from "../placement/start-reserved.ts";
 import { openMachines } from "../open.ts";
-import { orderFor, place } from "../placement.ts";
+import { orderFor, place } from "../placement/placement.ts";
 import type { MachineRow } from "../store.ts";
 
 const MiB = 1024 ** 2;

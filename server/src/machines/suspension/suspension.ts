@@ -9,11 +9,11 @@
  */
 import type { Transaction } from "kysely";
 import type { Logger } from "pino";
-import type { Database, Db } from "#db/db.ts";
+import type { Database, Db } from "#schema.ts";
 import type { Clock } from "#lib/clock.ts";
-import type { Host } from "../host.ts";
-import { orderFor } from "../placement.ts";
-import type { MachineOwners } from "../owners.ts";
+import type { Host } from "../host/host.ts";
+import { orderFor } from "../placement/placement.ts";
+import type { MachineOwners } from "../machine-owner.ts";
 import { findMachine, type MachineRow, machinesOfHost } from "../store.ts";
 import { findSuspended, markHeld, release } from "./store.ts";
 

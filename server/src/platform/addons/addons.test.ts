@@ -15,7 +15,7 @@ import { restartAddon } from "./restart.ts";
 import { toAddon, toAddonWithUrls } from "./schema.ts";
 import { addonsHost, make, projectOf } from "./testing/addons-host.ts";
 import { updateAddon } from "./update.ts";
-import { volumeOf } from "./volume.ts";
+import { volumeOf } from "./instances/volume.ts";
 
 const { db } = await testDatabase();
 const host = await addonsHost(db);

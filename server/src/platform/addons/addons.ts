@@ -7,18 +7,18 @@
  */
 import type { App } from "#app.ts";
 import { notify, type NotificationKind } from "#accounts/notifications/notifications.ts";
-import type { Guest } from "#machines/guest.ts";
+import type { Guest } from "#machines/host/guest.ts";
 import type { OnImageProgress } from "#machines/images.ts";
-import { findMachineOf } from "#machines/owned.ts";
-import type { MachineOwner } from "#machines/owners.ts";
-import { release, releaseOrphans } from "#machines/placement.ts";
-import { Doors } from "./doors.ts";
-import type { Engine } from "./engine.ts";
-import { engines, type Engines } from "./engines.ts";
+import { findMachineOf } from "#machines/placement/machine-of-owner.ts";
+import type { MachineOwner } from "#machines/machine-owner.ts";
+import { release, releaseOrphans } from "#machines/placement/placement.ts";
+import { Doors } from "./access/public-port-proxy.ts";
+import type { Engine } from "./engines/engine.ts";
+import { engines, type Engines } from "./engines/engines.ts";
 import { addonNotRunning } from "./errors.ts";
-import { RunningAddon } from "./running.ts";
+import { RunningAddon } from "./instances/addon-instance.ts";
 import { clearAllProgress, findAny, type AddonRow, type AddonView, listAll } from "./store.ts";
-import { startThrowaway, type Throwaway, throwawayPrefix } from "./throwaway.ts";
+import { startThrowaway, type Throwaway, throwawayPrefix } from "./instances/trial-instance.ts";
 
 export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock" | "log">;
 

@@ -11,7 +11,7 @@ import { dropVolume } from "#machines/volumes.ts";
 import type { Addons } from "./addons.ts";
 import { requireAddon, target } from "./find.ts";
 import { changeRow, deleteRow, findAny, listAllOf } from "./store.ts";
-import { volumeOf } from "./volume.ts";
+import { volumeOf } from "./instances/volume.ts";
 
 /** Payload: `{ addon }`. */
 export const removeAddonTask = "platform.addons.remove";

@@ -1,7 +1,7 @@
 /** Add-ons as others know them: by their project, for whoever reaches that. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { getProject } from "../projects/projects.ts";
 import { addonNotFound } from "./errors.ts";
 import { type AddonView, countRows, findAny, findOf, findWorkspaces, listOf } from "./store.ts";

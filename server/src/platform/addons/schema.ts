@@ -1,15 +1,15 @@
 /** The wire of add-ons. */
 import { z } from "zod";
 import type { App } from "#app.ts";
-import { engines } from "./engines.ts";
+import { engines } from "./engines/engines.ts";
 import type { AddonView } from "./find.ts";
-import { evictionPolicies } from "./redis.ts";
+import { evictionPolicies } from "./engines/redis.ts";
 import { ProjectId } from "../input/schema.ts";
-import { publicConnectionUrl } from "./public.ts";
+import { publicConnectionUrl } from "./access/public-ports.ts";
 import { progressSchema } from "../progress.ts";
 import { type AddonSize, sizeNames } from "./sizes.ts";
 import { addonSteps } from "./tables.ts";
-import { connectionUrl, privateHost } from "./urls.ts";
+import { connectionUrl, privateHost } from "./access/urls.ts";
 
 const kinds = ["postgres", "redis"] as const;
 const maxOptionsBytes = 16 * 1024;

@@ -2,7 +2,7 @@
  * How much of a host an add-on has. A database needs more than the app beside it: half as much again of a core, and a
  * disk of its own. The largest size of each plan is what its add-ons get where nobody says otherwise.
  */
-import type { Plan } from "#accounts/actor.ts";
+import type { Plan } from "#accounts/roles.ts";
 import { planLimit } from "#accounts/errors.ts";
 
 export const sizeNames = ["small", "medium", "large"] as const;

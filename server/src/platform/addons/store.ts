@@ -1,6 +1,6 @@
 /** All SQL of the addons table. Who may ask is decided on the project, whose id is an argument of what callers do. */
 import { type Insertable, type Selectable, sql } from "kysely";
-import type { Db, Transaction } from "#db/db.ts";
+import type { Db, Transaction } from "#schema.ts";
 import type { AddonProgress, AddonsTable } from "./tables.ts";
 
 export type AddonRow = Selectable<AddonsTable>;

@@ -4,7 +4,7 @@ import { recordActivity } from "#accounts/activity/activity.ts";
 import { lockWritableProject } from "../projects/projects.ts";
 import type { Addons } from "./addons.ts";
 import { type AddonView, requireAddon, target } from "./find.ts";
-import { takePublicPort } from "./public.ts";
+import { takePublicPort } from "./access/public-ports.ts";
 import type { AddonUpdate } from "./schema.ts";
 import { changeRow } from "./store.ts";
 

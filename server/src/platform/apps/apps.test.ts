@@ -2,7 +2,7 @@ import { expect, test, vi } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
 import { sealVariables } from "../environments/variables.ts";
 import { statsOf } from "./monitoring.ts";
-import { sleep } from "./sleep.ts";
+import { sleep } from "./running/sleep.ts";
 import {
   appsHost,
   candidate,
@@ -13,8 +13,8 @@ import {
   program,
   visit,
 } from "./testing/apps-host.ts";
-import { wake } from "./wake.ts";
-import { removeProject, stopEnvironment } from "./remove.ts";
+import { wake } from "./running/wake.ts";
+import { removeProject, stopEnvironment } from "./release/remove.ts";
 
 const { db } = await testDatabase();
 const host = await appsHost(db);

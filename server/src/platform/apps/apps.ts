@@ -13,17 +13,17 @@
 import type { App } from "#app.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
 import { hostname } from "#config.ts";
-import { Semaphore } from "#lib/semaphore.ts";
-import { SingleFlight } from "#lib/single-flight.ts";
-import type { LogRing } from "#machines/log-rings.ts";
-import { findMachineOf } from "#machines/owned.ts";
-import type { Ending, MachineOwner } from "#machines/owners.ts";
-import { release as releaseMachine, releaseOrphans } from "#machines/placement.ts";
-import { drainLater } from "./drain.ts";
-import { AppRoutes } from "./route-table.ts";
-import type { End } from "./ends.ts";
-import { Running } from "./running.ts";
-import { letGoOfRested } from "./sleep.ts";
+import { Semaphore } from "#lib/concurrency/semaphore.ts";
+import { SingleFlight } from "#lib/concurrency/single-flight.ts";
+import type { LogRing } from "#machines/host/log-rings.ts";
+import { findMachineOf } from "#machines/placement/machine-of-owner.ts";
+import type { Ending, MachineOwner } from "#machines/machine-owner.ts";
+import { release as releaseMachine, releaseOrphans } from "#machines/placement/placement.ts";
+import { drainLater } from "./release/drain.ts";
+import { AppRoutes } from "./release/route-table.ts";
+import type { End } from "./output/exit-reason.ts";
+import { Running } from "./running/app-instance.ts";
+import { letGoOfRested } from "./running/sleep.ts";
 import { deleteInstance, findInstance, findOwner, type InstanceRow, listInstances } from "./store.ts";
 
 export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock" | "log">;

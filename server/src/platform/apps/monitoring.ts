@@ -2,10 +2,10 @@
 import type { Actor } from "#accounts/actor.ts";
 import { getEnvironment } from "../environments/environments.ts";
 import type { Apps } from "./apps.ts";
-import type { Running } from "./running.ts";
+import type { Running } from "./running/app-instance.ts";
 import { type ProcessHealth, type AppLogLine, type AppLogs, type AppStats, toLine } from "./schema.ts";
-import { sleep } from "./sleep.ts";
-import { wake } from "./wake.ts";
+import { sleep } from "./running/sleep.ts";
+import { wake } from "./running/wake.ts";
 
 /** Whose app it is, by the ids of a request. */
 export interface Which {

@@ -1,6 +1,6 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
-import { openEventStream } from "#http/sse.ts";
+import { openEventStream } from "#http/streams/sse.ts";
 import { machineErrors, noCapacity } from "#machines/errors.ts";
 import { environmentNotFound } from "../environments/errors.ts";
 import { projectNotFound } from "../projects/errors.ts";

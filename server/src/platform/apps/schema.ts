@@ -1,6 +1,6 @@
 /** The wire of running apps. */
 import { z } from "zod";
-import type { KeptLine } from "#machines/log-rings.ts";
+import type { KeptLine } from "#machines/host/log-rings.ts";
 import { ProjectId } from "../input/schema.ts";
 
 export const AppParams = z.object({ project_id: ProjectId });

@@ -1,6 +1,6 @@
 /** All SQL of the table app_instances, and what this folder reads and sets of an environment: what it serves. */
 import { type Selectable, sql } from "kysely";
-import type { Db, Transaction } from "#db/db.ts";
+import type { Db, Transaction } from "#schema.ts";
 import { type InstanceState, moves } from "./states.ts";
 import type { AppInstancesTable } from "./tables.ts";
 

@@ -6,7 +6,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { sql } from "kysely";
 import { afterAll, afterEach, expect, test } from "vitest";
-import type { Actor, Plan } from "#accounts/actor.ts";
+import type { Actor } from "#accounts/actor.ts";
+import type { Plan } from "#accounts/roles.ts";
 import { listNotifications } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";
 import { OpenStreams } from "#http/streams/open-streams.ts";
@@ -18,11 +19,11 @@ import { createAddon } from "../addons/create.ts";
 import { AddonCreate } from "../addons/schema.ts";
 import { makeProject, personOn, projectsApp } from "../testing/platform-app.ts";
 import { Backups } from "./backups.ts";
-import { carryOut } from "./carry-out.ts";
-import { carryOutRestore } from "./carry-out-restore.ts";
+import { carryOut } from "./jobs/run-backup.ts";
+import { carryOutRestore } from "./jobs/run-restore.ts";
 import { createBackup } from "./create.ts";
 import { download } from "./download.ts";
-import type { BackupEngine } from "./engine.ts";
+import type { BackupEngine } from "./engines/engine.ts";
 import { BackupFailed } from "./errors.ts";
 import {
   backupInfo,
@@ -34,9 +35,9 @@ import {
 } from "./manage.ts";
 import { dayMs, nextDaily } from "./plan.ts";
 import { restoreBackup } from "./restore.ts";
-import { beginDue } from "./schedule.ts";
+import { beginDue } from "./jobs/schedule.ts";
 import { downloadSite } from "./site-routes.ts";
-import { removeUnwanted } from "./sweep.ts";
+import { removeUnwanted } from "./jobs/prune.ts";
 
 const { db } = await testDatabase();
 const app = { ...(await projectsApp(db)), log: silentLog };

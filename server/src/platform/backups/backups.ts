@@ -13,14 +13,14 @@ import { FairJobs } from "#jobs/fair-jobs.ts";
 import { addJob } from "#jobs/jobs.ts";
 import type { Addons } from "../addons/addons.ts";
 import { addonPrefix } from "./blobs.ts";
-import { carryOut } from "./carry-out.ts";
-import { carryOutRestore } from "./carry-out-restore.ts";
-import type { BackupEngine } from "./engine.ts";
-import { postgres } from "./postgres.ts";
-import { redis } from "./redis.ts";
-import { tick } from "./schedule.ts";
+import { carryOut } from "./jobs/run-backup.ts";
+import { carryOutRestore } from "./jobs/run-restore.ts";
+import type { BackupEngine } from "./engines/engine.ts";
+import { postgres } from "./engines/postgres.ts";
+import { redis } from "./engines/redis.ts";
+import { tick } from "./jobs/schedule.ts";
 import { findWorkspace, isHeld, listUnderWay } from "./store.ts";
-import { removeUnwanted } from "./sweep.ts";
+import { removeUnwanted } from "./jobs/prune.ts";
 import {
   backupTask,
   type Later,
@@ -30,7 +30,7 @@ import {
   retryAfterMs,
   sweepTask,
   tickTask,
-} from "./tasks.ts";
+} from "./jobs/tasks.ts";
 
 export type BackupEngines = Readonly<Record<"postgres" | "redis", BackupEngine>>;
 const ownEngines: BackupEngines = { postgres, redis };

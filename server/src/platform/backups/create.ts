@@ -1,9 +1,11 @@
 /** A backup comes to be with one transaction, and is made by its job. */
-import type { Actor, Plan } from "#accounts/actor.ts";
+import type { Actor } from "#accounts/actor.ts";
+import type { Plan } from "#accounts/roles.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { planLimit } from "#accounts/errors.ts";
 import { requireNotSuspended } from "#accounts/workspaces.ts";
-import { type Db, transaction } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { addonNotFound, addonNotRunning } from "../addons/errors.ts";
 import { type AddonView, requireAddon, target } from "../addons/find.ts";
 import { workspaceOf } from "../projects/projects.ts";
@@ -11,7 +13,7 @@ import type { Backups } from "./backups.ts";
 import { backupRunning, restoreRunning } from "./errors.ts";
 import { backupLimits, expiryOf, planForMore, startOfDay } from "./plan.ts";
 import { type BackupRow, countManual, insert, lockAddon, whatRuns } from "./store.ts";
-import { queueBackup } from "./tasks.ts";
+import { queueBackup } from "./jobs/tasks.ts";
 
 export async function createBackup(
   { app }: Pick<Backups, "app">,

@@ -23,7 +23,7 @@ import {
   type RestoreRow,
   setSchedule,
 } from "./store.ts";
-import { sweepTask } from "./tasks.ts";
+import { sweepTask } from "./jobs/tasks.ts";
 
 type Needs = Pick<Backups, "app">;
 

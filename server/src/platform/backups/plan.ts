@@ -1,6 +1,6 @@
 /** What a plan allows of backups, and when the daily ones are made. Pure. */
 import { createHash } from "node:crypto";
-import type { Plan } from "#accounts/actor.ts";
+import type { Plan } from "#accounts/roles.ts";
 
 export const dayMs = 24 * 60 * 60_000;
 

@@ -1,7 +1,8 @@
 /** A restore is asked for: into the add-on it was made of, which is kept first, or into a new one. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
-import { type Db, transaction } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { createAddon } from "../addons/create.ts";
 import { type AddonView, target } from "../addons/find.ts";
 import { AddonCreate } from "../addons/schema.ts";
@@ -10,7 +11,7 @@ import { lockIdle, queue } from "./create.ts";
 import { backupNotCompleted, backupNotFound } from "./errors.ts";
 import { getBackup } from "./manage.ts";
 import { type BackupRow, findOf, insertRestore, type RestoreRow } from "./store.ts";
-import { queueRestore } from "./tasks.ts";
+import { queueRestore } from "./jobs/tasks.ts";
 
 interface Ids {
   projectId: string;

@@ -3,10 +3,10 @@
  * is decided on the add-on, whose id is an argument.
  */
 import type { Insertable, Selectable, Updateable } from "kysely";
-import type { Plan } from "#accounts/actor.ts";
-import type { Db } from "#db/db.ts";
+import type { Plan } from "#accounts/roles.ts";
+import type { Db } from "#schema.ts";
 import type { BackupsTable, RestoresTable } from "./tables.ts";
-import type { Wish } from "./under-way.ts";
+import type { Wish } from "./jobs/cancellation.ts";
 
 export type BackupRow = Selectable<BackupsTable>;
 export type RestoreRow = Selectable<RestoresTable>;

@@ -12,10 +12,10 @@ import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { testDatabase } from "../../../test/harness.ts";
-import { cancelDeployment } from "./cancel.ts";
-import { DeploymentFailed } from "./reasons.ts";
-import { pushed } from "./deploy.ts";
-import { rollback } from "./rollback.ts";
+import { cancelDeployment } from "./request/cancel.ts";
+import { DeploymentFailed } from "./worker/reasons.ts";
+import { pushed } from "./request/deploy.ts";
+import { rollback } from "./request/rollback.ts";
 import { isOver } from "./states.ts";
 import {
   ask,

@@ -1,7 +1,7 @@
 /** What a deployment says: all of it by step, the builder's part as one text, or as it comes. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { Watchers } from "#lib/watcher.ts";
 import { followLog, lookEveryMs, type LogNews, type LogSource, type StepLogPiece } from "../step-log.ts";
 import { getDeployment } from "./deployments.ts";

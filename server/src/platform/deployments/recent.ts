@@ -1,4 +1,4 @@
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { type DeploymentRow, listRecent } from "./store.ts";
 
 /** The newest of a workspace, whichever project they are of. */

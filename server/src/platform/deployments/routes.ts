@@ -4,14 +4,14 @@ import type { Actor } from "#accounts/actor.ts";
 import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
-import { openEventStream } from "#http/sse.ts";
+import { openEventStream } from "#http/streams/sse.ts";
 import { nothingDeployed } from "../apps/errors.ts";
 import { getEnvironment } from "../environments/environments.ts";
 import { environmentNotFound } from "../environments/errors.ts";
 import { projectNotFound } from "../projects/errors.ts";
 import { getProject } from "../projects/projects.ts";
-import { cancelDeployment } from "./cancel.ts";
-import { deploy } from "./deploy.ts";
+import { cancelDeployment } from "./request/cancel.ts";
+import { deploy } from "./request/deploy.ts";
 import { deploymentStats, getDeployment } from "./deployments.ts";
 import {
   deploymentInProgress,
@@ -21,9 +21,9 @@ import {
   notRollbackable,
 } from "./errors.ts";
 import { followDeployment, readBuildLog, readLogs } from "./logs.ts";
-import type { Pipeline } from "./pipeline.ts";
-import { restart } from "./restart.ts";
-import { rollback } from "./rollback.ts";
+import type { Pipeline } from "./pipeline/pipeline.ts";
+import { restart } from "./request/restart.ts";
+import { rollback } from "./request/rollback.ts";
 import {
   BuildLog,
   DeploymentListResponse,
@@ -45,7 +45,7 @@ import {
   toStats,
 } from "./schema.ts";
 import { listDeployments } from "./store.ts";
-import { triggerKind } from "./triggers.ts";
+import { triggerKind } from "./request/triggers.ts";
 
 const common = { api: "platform", tag: "Deployments" } as const;
 const ofProject = "/api/v1/projects/{project_id}/deployments";

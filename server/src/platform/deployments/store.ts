@@ -1,7 +1,8 @@
 /** All SQL of the deployment tables. The workspaces a caller can reach are an argument of every read for one. */
 import { type Insertable, type Selectable, sql } from "kysely";
-import type { Plan } from "#accounts/actor.ts";
-import { type Db, type Transaction, transaction } from "#db/db.ts";
+import type { Plan } from "#accounts/roles.ts";
+import { transaction } from "#db/db.ts";
+import type { Db, Transaction } from "#schema.ts";
 import { type NextEntry, nextInTurn } from "#jobs/next-in-turn.ts";
 import type { EnvironmentsTable } from "../environments/tables.ts";
 import type { ProjectsTable } from "../projects/tables.ts";

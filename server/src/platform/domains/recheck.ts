@@ -3,7 +3,7 @@
  * itself for the next round, so that of several servers one does it, and one that dies is followed by another.
  */
 import type { App } from "#app.ts";
-import { Semaphore } from "#lib/semaphore.ts";
+import { Semaphore } from "#lib/concurrency/semaphore.ts";
 import { checkAgain } from "./domains.ts";
 import { listDue } from "./store.ts";
 

@@ -1,6 +1,6 @@
 /** All SQL of the projects' domain columns, and of which names are served. */
 import { type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { ProjectsTable } from "../projects/tables.ts";
 import type { DomainState } from "./states.ts";
 

@@ -1,10 +1,11 @@
 /** An environment comes to be: production with its project, the others when somebody asks for them. */
 import { randomUUID } from "node:crypto";
-import type { Actor, Plan } from "#accounts/actor.ts";
+import type { Actor } from "#accounts/actor.ts";
+import type { Plan } from "#accounts/roles.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { requireBelow } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { lockWritableProject } from "../projects/projects.ts";
 import { render, target } from "./environments.ts";
 import { environmentExists, hostTooLong } from "./errors.ts";

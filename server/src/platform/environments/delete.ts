@@ -5,7 +5,8 @@
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
-import { type Db, transaction } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { reached } from "#lib/kill-points.ts";
 import { getProject } from "../projects/projects.ts";

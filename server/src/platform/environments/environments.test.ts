@@ -1,5 +1,6 @@
 import { beforeAll, describe, expect, test } from "vitest";
-import type { Actor, Plan } from "#accounts/actor.ts";
+import type { Actor } from "#accounts/actor.ts";
+import type { Plan } from "#accounts/roles.ts";
 import { hasJob } from "#jobs/jobs.ts";
 import { testDatabase } from "../../../test/harness.ts";
 import { get } from "../projects/projects.ts";

@@ -1,5 +1,5 @@
 /** What a change of a project does to its environments, in the project's own transaction. */
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { hostLabelOf } from "./create.ts";
 import { changeRow, isAnyDeployed, listAll, listRows, markDeleted } from "./store.ts";
 

@@ -2,7 +2,7 @@
  * How much of a host an app has: cores, memory, and what its memory may grow to while it needs it. Sizes are those of
  * the plans' container sizes; an environment starts with its plan's largest.
  */
-import type { Plan } from "#accounts/actor.ts";
+import type { Plan } from "#accounts/roles.ts";
 import { planLimit } from "#accounts/errors.ts";
 
 export const sizeNames = ["small", "medium", "large"] as const;

@@ -1,6 +1,6 @@
 /** All SQL of the environments table. Who may ask is decided on the project, whose id is an argument of what callers do. */
 import { type Insertable, type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { DeploymentsTable } from "../deployments/tables.ts";
 import type { EnvironmentsTable } from "./tables.ts";
 

@@ -3,9 +3,9 @@
  * what is started with them. An environment's beat its project's, which beat what an add-on gives.
  */
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { isMaskOf } from "#lib/secret-hint.ts";
-import { addonVariables } from "../addons/variables.ts";
+import { addonVariables } from "../addons/access/variables.ts";
 import { environmentNotFound, tooManyVariables } from "./errors.ts";
 import { findSealed } from "./store.ts";
 

@@ -1,5 +1,5 @@
 /** Environments as lists show them, for whoever has already decided that the projects may be seen. */
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { type EnvironmentView, listViews } from "./store.ts";
 
 export type { EnvironmentView, LastDeploymentRow } from "./store.ts";

@@ -8,7 +8,7 @@
 import type { Actor } from "#accounts/actor.ts";
 import { requireNotSuspended, workspaceIds, type WorkspaceParam } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { openVariables, type Variables } from "../environments/variables.ts";
 import { functionNotFound } from "./errors.ts";
 import type { FunctionParts } from "./parts.ts";

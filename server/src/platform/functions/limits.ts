@@ -1,5 +1,5 @@
 /** What a function may be given. */
-import type { Plan } from "#accounts/actor.ts";
+import type { Plan } from "#accounts/roles.ts";
 import { planLimits, requireBelow } from "#accounts/plans.ts";
 
 export const minMemoryMb = 128;

@@ -1,5 +1,5 @@
 /** One name space over projects and functions: what the other side asks of this one. */
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { isName } from "./store.ts";
 
 export function isNameOfFunction(db: Db, name: string): Promise<boolean> {

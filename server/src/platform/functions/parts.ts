@@ -1,5 +1,5 @@
 /** What functions need of those who run them: instances know functions, and not the other way round. */
-import type { LogRing } from "#machines/log-rings.ts";
+import type { LogRing } from "#machines/host/log-rings.ts";
 import type { VersionRow } from "./store.ts";
 
 /** A request of the server's own. */

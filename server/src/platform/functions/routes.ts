@@ -4,7 +4,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { accountSuspended, planLimit, workspaceNotFound } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
-import { openEventStream } from "#http/sse.ts";
+import { openEventStream } from "#http/streams/sse.ts";
 import { VariablesResponse } from "../environments/schema.ts";
 import {
   functionBusy,
@@ -21,7 +21,7 @@ import { NameCheck } from "../projects/schema.ts";
 import { onFunction } from "../audited.ts";
 import { createFunction } from "./create.ts";
 import { deleteFunction } from "./delete.ts";
-import { deployFunction } from "./deploy.ts";
+import { deployFunction } from "./deploy/queue-deploy.ts";
 import {
   bodyTooLarge,
   deployInProgress,
@@ -36,7 +36,7 @@ import { get, list, readVariables } from "./functions.ts";
 import { invokeFunction } from "./invoke.ts";
 import { followLogs, functionMetrics, readLogs } from "./monitoring.ts";
 import type { FunctionParts } from "./parts.ts";
-import { rollBackFunction } from "./rollback.ts";
+import { rollBackFunction } from "./versions/rollback.ts";
 import {
   bodyLimit,
   DeployQuery,
@@ -68,7 +68,7 @@ import {
   VersionRollbackQuery,
 } from "./schema.ts";
 import { rotateKey, updateFunction } from "./update.ts";
-import { followVersion, getVersion, getVersions, readVersionLog } from "./versions.ts";
+import { followVersion, getVersion, getVersions, readVersionLog } from "./versions/versions.ts";
 
 const common = { api: "platform", tag: "Functions" } as const;
 const path = "/api/v1/functions/{function_id}";

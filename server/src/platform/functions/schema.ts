@@ -3,20 +3,20 @@ import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { workspaceName } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import type { KeptLine } from "#machines/log-rings.ts";
+import type { KeptLine } from "#machines/host/log-rings.ts";
 import { urlOf, Variables, VariablesChange } from "../environments/schema.ts";
 import { pageFields } from "../input/schema.ts";
 import { periodNames } from "../metrics/request-metrics.ts";
 import { RequestMetrics } from "../metrics/schema.ts";
 import { progressSchema } from "../progress.ts";
 import { Slug } from "../projects/schema.ts";
-import { maxDependencies, problemIn } from "./dependencies.ts";
+import { maxDependencies, problemIn } from "./deploy/dependencies.ts";
 import type { FunctionParts } from "./parts.ts";
 import { maxMemoryMb, minMemoryMb } from "./limits.ts";
 import type { StepLogPiece } from "../step-log.ts";
 import type { FunctionRow, ShownVersionRow, VersionSummaryRow } from "./store.ts";
 import { type VersionStep, versionSteps } from "./tables.ts";
-import type { VersionNews } from "./versions.ts";
+import type { VersionNews } from "./versions/versions.ts";
 
 export const DeployQuery = z.strictObject({
   wait: z

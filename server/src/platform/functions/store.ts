@@ -1,6 +1,7 @@
 /** All SQL of functions. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Insertable, type Selectable, sql, type Updateable } from "kysely";
-import { type Db, transaction } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { type NextEntry, nextInTurn } from "#jobs/next-in-turn.ts";
 import type { TriggerActor } from "../deployments/tables.ts";
 import { interrupted, queued } from "../progress.ts";

@@ -10,7 +10,7 @@ import { transaction } from "#db/db.ts";
 import { mergeVariables, openVariables, sealVariables } from "../environments/variables.ts";
 import { requireFreeName } from "../projects/checks.ts";
 import { invalidField } from "../input/schema.ts";
-import { problemIn } from "./dependencies.ts";
+import { problemIn } from "./deploy/dependencies.ts";
 import { functionDeployed, noApiKey } from "./errors.ts";
 import { type FunctionRow, lockWritableFunction, type Needs, target } from "./functions.ts";
 import { newKey } from "./keys.ts";

@@ -3,10 +3,10 @@ import { accountSuspended } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { answer, defineRoute, type Route } from "#http/define-route.ts";
 import { payloadTooLarge, rateLimited } from "#http/errors.ts";
-import { RateLimiter } from "#http/rate-limit.ts";
+import { RateLimiter } from "#http/limits/rate-limit.ts";
 import { projectNotFound } from "../projects/errors.ts";
 import { hookNotFound, payloadInvalid, signatureInvalid } from "./errors.ts";
-import { findHookProject, receiveHook } from "./receive-hook.ts";
+import { findHookProject, receiveHook } from "./webhooks/receive-hook.ts";
 import {
   DeployKey,
   HookParams,
@@ -16,7 +16,7 @@ import {
   toWebhook,
   Webhook,
 } from "./schema.ts";
-import { getDeployKey, getWebhook, toggleWebhook } from "./webhook.ts";
+import { getDeployKey, getWebhook, toggleWebhook } from "./webhooks/webhook.ts";
 
 const common = { api: "platform", tag: "Webhooks" } as const;
 

@@ -2,8 +2,8 @@ import { z } from "zod";
 import type { App } from "#app.ts";
 import { ProjectId } from "../input/schema.ts";
 import { hookUrl } from "../projects/schema.ts";
-import { providers } from "./forges.ts";
-import type { WebhookView } from "./webhook.ts";
+import { providers } from "./webhooks/forges.ts";
+import type { WebhookView } from "./webhooks/webhook.ts";
 
 export const ProjectParams = z.object({ project_id: ProjectId });
 export const HookParams = z.object({

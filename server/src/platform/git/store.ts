@@ -1,6 +1,6 @@
 /** All SQL of git's own tables, and of the columns of a project that are git's. */
 import type { Selectable } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { HookDelivery, ProjectsTable } from "../projects/tables.ts";
 
 export type ProjectRow = Selectable<ProjectsTable>;

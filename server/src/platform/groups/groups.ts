@@ -6,7 +6,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { requireNotSuspended, requireWritableWorkspace, workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import {
   assignGroup,
   listGroup,

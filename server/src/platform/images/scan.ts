@@ -5,7 +5,7 @@
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";
 import { type ImageScan, scanImage, type StoredScan } from "#builds/scan.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { target } from "../projects/projects.ts";
 import { findOwner } from "./store.ts";
 

@@ -1,6 +1,6 @@
 /** What deployments say of images. Their own rows are those of `builds`. */
 import { sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 
 export interface ImageUse {
   tag: string | null;

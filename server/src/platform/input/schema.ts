@@ -1,6 +1,6 @@
 /** Parameters and fields that many operations share, and the error for a body field that only the server can judge. */
 import { z } from "zod";
-import { InvalidInput } from "#http/problems.ts";
+import { InvalidInput } from "#http/input/input-problems.ts";
 
 export const ProjectId = z.guid().describe("Id (UUID) of the project.");
 export const EnvironmentId = z.guid().describe("Id (UUID) of the environment.");

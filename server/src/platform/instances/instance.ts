@@ -6,16 +6,16 @@
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
-import { Semaphore } from "#lib/semaphore.ts";
+import { Semaphore } from "#lib/concurrency/semaphore.ts";
 import { reached } from "#lib/kill-points.ts";
 import { newId } from "#lib/ids.ts";
-import { ProgressDeadline } from "#lib/progress-deadline.ts";
-import { bringUp } from "#machines/claim.ts";
-import type { CommandRecord, Guest } from "#machines/guest.ts";
-import type { LogRing } from "#machines/log-rings.ts";
-import { findMachineOf, freeze, type Owner, setHeld, thaw } from "#machines/owned.ts";
-import { type MachineRequest, placeCold, release } from "#machines/placement.ts";
-import { withRoom } from "#machines/room.ts";
+import { ProgressDeadline } from "#lib/concurrency/progress-deadline.ts";
+import { bringUp } from "#machines/placement/start-reserved.ts";
+import type { CommandRecord, Guest } from "#machines/host/guest.ts";
+import type { LogRing } from "#machines/host/log-rings.ts";
+import { findMachineOf, freeze, type Owner, setHeld, thaw } from "#machines/placement/machine-of-owner.ts";
+import { type MachineRequest, placeCold, release } from "#machines/placement/placement.ts";
+import { withRoom } from "#machines/placement/reclaim.ts";
 import {
   abandon,
   bringBack,
@@ -27,8 +27,8 @@ import {
   placeRestored,
   putBack,
   take,
-} from "#machines/snapshots.ts";
-import { Output } from "../apps/output.ts";
+} from "#machines/snapshots/snapshots.ts";
+import { Output } from "../apps/output/output.ts";
 import { functionUnavailable, HandlerFailed } from "./errors.ts";
 import {
   begunTimeoutMs,
@@ -38,7 +38,7 @@ import {
   type Runnable,
   sealEnvironment,
 } from "./launch.ts";
-import { WorkSigns } from "../apps/work-signs.ts";
+import { WorkSigns } from "../apps/running/work-signs.ts";
 import { readerOf } from "./said.ts";
 import {
   deleteInstance,

@@ -1,7 +1,7 @@
 /** A request of the server's own to an instance, its answer as a whole. What it says is a machine's word, and bounded. */
 import { request } from "node:http";
 import type { Duplex } from "node:stream";
-import type { Guest } from "#machines/guest.ts";
+import type { Guest } from "#machines/host/guest.ts";
 import type { Asked } from "../functions/parts.ts";
 import { responseTooLarge } from "./errors.ts";
 

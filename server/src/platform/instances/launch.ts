@@ -1,7 +1,7 @@
 /** How a function's process is begun: which program serves the handler, what it is told, what its machine may use. */
 import { isDeepStrictEqual } from "node:util";
 import type { App } from "#app.ts";
-import type { MachineRequest } from "#machines/placement.ts";
+import type { MachineRequest } from "#machines/placement/placement.ts";
 import { openVariables } from "../environments/variables.ts";
 import type { InstanceRow, ServedRow, VersionRow } from "./store.ts";
 

@@ -2,8 +2,8 @@
  * What a function's process says, line by line: records of the program that serves the handler, and plain text of
  * everything else. A record is a machine's word like any other; what it may claim is its own level and request.
  */
-import type { LogLine } from "#machines/log-rings.ts";
-import type { ReadLine } from "../apps/output.ts";
+import type { LogLine } from "#machines/host/log-rings.ts";
+import type { ReadLine } from "../apps/output/output.ts";
 
 /** What the program says of itself. */
 export type Event = { kind: "ready" } | { kind: "failed" } | { kind: "waits"; isWaiting: boolean };

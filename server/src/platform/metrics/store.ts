@@ -1,6 +1,6 @@
 /** All SQL of request_minutes. */
 import { type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { DeploymentStatus } from "../deployments/tables.ts";
 import type { CountedMinute } from "./recorder.ts";
 import type { RequestMinutesTable } from "./tables.ts";

@@ -1,8 +1,8 @@
 /** What a schema cannot know: this installation's regions and names, and other projects' domains. */
 import type { App } from "#app.ts";
 import { hostname } from "#config.ts";
-import type { Db } from "#db/db.ts";
-import { regionsOf } from "#machines/regions.ts";
+import type { Db } from "#schema.ts";
+import { regionsOf } from "#lib/regions.ts";
 import { invalidField } from "../input/schema.ts";
 import { domainTaken, nameTaken } from "./errors.ts";
 import { isTaken } from "./names.ts";

@@ -3,7 +3,7 @@
  * they would stand beside is ours, or a visitor would take the page behind them for ours.
  */
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { isNameOfFunction } from "../functions/names.ts";
 import { isNameOfProject } from "./store.ts";
 

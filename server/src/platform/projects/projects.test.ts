@@ -1,7 +1,8 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, describe, expect, test } from "vitest";
-import type { Actor, Plan } from "#accounts/actor.ts";
+import type { Actor } from "#accounts/actor.ts";
+import type { Plan } from "#accounts/roles.ts";
 import { testDatabase } from "../../../test/harness.ts";
 import { openGitSecret } from "../git/sealed.ts";
 import { variablesOf } from "../environments/variables.ts";

@@ -7,7 +7,7 @@
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { openVariables, type Variables } from "../environments/variables.ts";
 import { type EnvironmentView, environmentsOf } from "../environments/views.ts";
 import { projectNotFound } from "./errors.ts";

@@ -1,6 +1,6 @@
 /** All SQL of the projects table. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Insertable, type Selectable, sql, type Updateable } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { ProjectsTable } from "./tables.ts";
 
 export type ProjectRow = Selectable<ProjectsTable>;

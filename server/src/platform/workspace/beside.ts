@@ -1,5 +1,5 @@
 /** What a workspace has beside projects: rooms this one may not know. Main hands it in. */
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 
 /** The first of them, and how many there are. */
 export interface Page<T> {

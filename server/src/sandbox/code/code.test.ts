@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
-import { createSandbox } from "../sandboxes/create.ts";
+import { createSandbox } from "../sandboxes/lifecycle/create.ts";
 import { done, type Play, playInterpreter } from "../testing/interpreter.ts";
-import { shapeOf } from "../sandboxes/sizes.ts";
+import { shapeOf } from "../sandboxes/limits/sizes.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
 import { runBuffered, startStreamed, toItem } from "./code.ts";
 import { createContext, deleteContext, listContexts, restartContext } from "./contexts.ts";

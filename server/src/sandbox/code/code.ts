@@ -4,7 +4,7 @@
  * connection, and a pause takes them along. This folder says how to reach that program, bounds what it answers, and
  * keeps nothing. A cell that raises is an answer; so is one that was interrupted, or that took its kernel with it.
  */
-import type { Guest, ImageService } from "#machines/guest.ts";
+import type { Guest, ImageService } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
 import { machineDied } from "#machines/errors.ts";

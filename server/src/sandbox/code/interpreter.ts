@@ -3,8 +3,8 @@
  * taken apart here, and what does not fit ends the call as `interpreter_failed`, never the server.
  */
 import { z } from "zod";
-import type { Guest, ImageService } from "#machines/guest.ts";
-import { askService, type ServiceAnswer } from "#machines/services.ts";
+import type { Guest, ImageService } from "#machines/host/guest.ts";
+import { askService, type ServiceAnswer } from "#machines/host/services.ts";
 import { invalidField } from "../sandboxes/errors.ts";
 import {
   contextBusy,

@@ -2,7 +2,7 @@ import type { FastifyReply, FastifyRequest } from "fastify";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
-import { openEventStream } from "#http/sse.ts";
+import { openEventStream } from "#http/streams/sse.ts";
 import { machineErrors, tooManyProcesses } from "#machines/errors.ts";
 import { onSandbox } from "../audited.ts";
 import { runningErrors } from "../sandboxes/errors.ts";

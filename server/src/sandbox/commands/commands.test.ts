@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
 import { DomainError } from "#lib/errors.ts";
-import type { CommandRecord } from "#machines/guest.ts";
+import type { CommandRecord } from "#machines/host/guest.ts";
 import { testDatabase } from "../../../test/harness.ts";
-import { createSandbox } from "../sandboxes/create.ts";
-import { terminateSandbox } from "../sandboxes/terminate.ts";
+import { createSandbox } from "../sandboxes/lifecycle/create.ts";
+import { terminateSandbox } from "../sandboxes/lifecycle/terminate.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
 import { getCommand, killCommand, list, seen, startCommand, writeInput } from "./commands.ts";
 import { followLogs, readLogs } from "./logs.ts";

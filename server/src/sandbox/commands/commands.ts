@@ -4,15 +4,15 @@
  * ended where anybody saw that, for the time after the machine. This folder promises that a command which was answered
  * can be asked for as long as its sandbox's record is there; where nobody can say how it ended, it is `lost`.
  */
-import type { CommandRecord, Guest } from "#machines/guest.ts";
+import type { CommandRecord, Guest } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { newId } from "#lib/ids.ts";
 import { openCursor, sealCursor } from "../cursor.ts";
 import { deniedField } from "../exec/denied.ts";
 import { blameDirectory, exitCode, killedBy } from "../exec/exec.ts";
-import { reportOutOfMemory } from "../sandboxes/out-of-memory.ts";
-import { processPlace } from "../sandboxes/process-defaults.ts";
+import { reportOutOfMemory } from "../sandboxes/machine-events/out-of-memory.ts";
+import { processPlace } from "../sandboxes/lifecycle/process-defaults.ts";
 import { getSandbox, inside } from "../sandboxes/sandboxes.ts";
 import { commandNotFound, commandNotReading } from "./errors.ts";
 import { type Command, type CommandInput, type CommandStart, toCommand } from "./schema.ts";

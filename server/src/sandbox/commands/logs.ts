@@ -1,5 +1,5 @@
 /** A command's output: a piece of it by offset, or all of it as it comes. */
-import type { CommandRecord } from "#machines/guest.ts";
+import type { CommandRecord } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { DomainError } from "#lib/errors.ts";

@@ -3,7 +3,7 @@ import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
-import { openEventStream } from "#http/sse.ts";
+import { openEventStream } from "#http/streams/sse.ts";
 import { execFailed, machineErrors, tooManyProcesses } from "#machines/errors.ts";
 import { ExecFrame } from "../exec/schema.ts";
 import { pageQuery } from "../fields.ts";

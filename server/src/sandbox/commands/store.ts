@@ -1,6 +1,6 @@
 /** All SQL of the commands table. Which sandbox is an argument of every function; its owner was checked before. */
 import { type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { SandboxCommandsTable } from "./tables.ts";
 
 export type CommandRow = Selectable<SandboxCommandsTable>;

@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { testDatabase } from "../../../test/harness.ts";
-import { createSandbox } from "../sandboxes/create.ts";
-import { expireSandboxes } from "../sandboxes/expire.ts";
-import { resumeSandbox } from "../sandboxes/resume.ts";
-import { pauseSandbox } from "../sandboxes/pause.ts";
-import { endSandbox, terminateSandbox } from "../sandboxes/terminate.ts";
+import { createSandbox } from "../sandboxes/lifecycle/create.ts";
+import { expireSandboxes } from "../sandboxes/lifecycle/expire.ts";
+import { resumeSandbox } from "../sandboxes/lifecycle/resume.ts";
+import { pauseSandbox } from "../sandboxes/lifecycle/pause.ts";
+import { endSandbox, terminateSandbox } from "../sandboxes/lifecycle/terminate.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
 import { recordEvent } from "./events.ts";
 import { feed, forgetEvents } from "./feed.ts";

@@ -5,7 +5,7 @@
  * gets its place in the feed after its commit, when somebody looks, and what is committed later gets a later one.
  */
 import type { Actor } from "#accounts/actor.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { queueDeliveries } from "../webhooks/queue.ts";
 import type { EventName, EventOutcome } from "./names.ts";
 import { insertEvent } from "./store.ts";

@@ -1,6 +1,7 @@
 /** All SQL of the events tables. The workspaces a caller can reach are an argument of the read. */
 import { type Insertable, type Selectable, sql } from "kysely";
-import { type Db, transaction } from "#db/db.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { EventName } from "./names.ts";
 import type { SandboxEventsTable } from "./tables.ts";
 

@@ -2,7 +2,7 @@ import { existsSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
-import { createSandbox } from "../sandboxes/create.ts";
+import { createSandbox } from "../sandboxes/lifecycle/create.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
 import { bufferedMaxBytes, exitCode, killedBy, lastFrame, runBuffered, startStreamed } from "./exec.ts";
 import { Head } from "./head.ts";

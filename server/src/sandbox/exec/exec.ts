@@ -3,12 +3,12 @@
  * it ends with its reader. Output is pulled, so that a reader who is slow stops the command and not this server.
  */
 import { constants } from "node:os";
-import type { Guest, GuestProcess, ProcessExit, SpawnSpec } from "#machines/guest.ts";
+import type { Guest, GuestProcess, ProcessExit, SpawnSpec } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
 import { execFailed } from "#machines/errors.ts";
-import { reportOutOfMemory } from "../sandboxes/out-of-memory.ts";
-import { processPlace } from "../sandboxes/process-defaults.ts";
+import { reportOutOfMemory } from "../sandboxes/machine-events/out-of-memory.ts";
+import { processPlace } from "../sandboxes/lifecycle/process-defaults.ts";
 import { explain, inside, type InsideNeeds, type SandboxRow } from "../sandboxes/sandboxes.ts";
 import { type DeniedTargets, watchDenials } from "./denied.ts";
 import { Head } from "./head.ts";

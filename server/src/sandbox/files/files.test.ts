@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
-import { createSandbox } from "../sandboxes/create.ts";
+import { createSandbox } from "../sandboxes/lifecycle/create.ts";
 import { runBuffered } from "../exec/exec.ts";
 import { Exec } from "../exec/schema.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";

@@ -5,7 +5,7 @@
  */
 import { isUtf8 } from "node:buffer";
 import { posix } from "node:path";
-import type { FileStat as GuestStat } from "#machines/guest.ts";
+import type { FileStat as GuestStat } from "#machines/host/guest.ts";
 import type { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";

@@ -3,7 +3,7 @@ import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
-import { openEventStream } from "#http/sse.ts";
+import { openEventStream } from "#http/streams/sse.ts";
 import { fileErrors, machineErrors, notPermitted } from "#machines/errors.ts";
 import { onSandbox } from "../audited.ts";
 import { readErrors, runningErrors, sandboxTerminated } from "../sandboxes/errors.ts";

@@ -3,7 +3,7 @@
  * memory than the pieces that are under way. Whoever is slower, the caller or the machine, slows the other down.
  */
 import type { Readable } from "node:stream";
-import type { FileStat } from "#machines/guest.ts";
+import type { FileStat } from "#machines/host/guest.ts";
 import { fileNotFound, isDirectory } from "#machines/errors.ts";
 import { insideSigned, type InsideNeeds } from "../sandboxes/sandboxes.ts";
 import { rangeNotSatisfiable } from "./errors.ts";

@@ -1,8 +1,8 @@
 /** What changes in a sandbox's directory, as it happens; it ends with the sandbox's run, and says so. */
-import type { FileChange } from "#machines/guest.ts";
+import type { FileChange } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
-import { whenStill } from "../sandboxes/moves.ts";
+import { whenStill } from "../sandboxes/lifecycle/moves.ts";
 import { explain, inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
 import { tooManyWatches } from "./errors.ts";
 import { absolute } from "./files.ts";

@@ -1,5 +1,5 @@
 /** The names under which a sandbox's ports are served. */
-import type { SandboxTier } from "#accounts/actor.ts";
+import type { SandboxTier } from "#accounts/roles.ts";
 import { tierLimits } from "#accounts/plans.ts";
 import type { Config } from "#config.ts";
 import type { SandboxesTable } from "../sandboxes/tables.ts";

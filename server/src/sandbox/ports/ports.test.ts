@@ -1,12 +1,13 @@
 import { expect, onTestFinished, test, vi } from "vitest";
 import { createServer, type AddressInfo } from "node:net";
-import type { Actor, SandboxTier } from "#accounts/actor.ts";
+import type { Actor } from "#accounts/actor.ts";
+import type { SandboxTier } from "#accounts/roles.ts";
 import { testDatabase } from "../../../test/harness.ts";
-import { createSandbox } from "../sandboxes/create.ts";
-import { pauseSandbox } from "../sandboxes/pause.ts";
+import { createSandbox } from "../sandboxes/lifecycle/create.ts";
+import { pauseSandbox } from "../sandboxes/lifecycle/pause.ts";
 import { getSandbox } from "../sandboxes/sandboxes.ts";
 import { toSandbox } from "../sandboxes/schema.ts";
-import { terminateSandbox } from "../sandboxes/terminate.ts";
+import { terminateSandbox } from "../sandboxes/lifecycle/terminate.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
 import { exposePort } from "./ports.ts";
 import { VisitedSandboxes } from "./visited.ts";

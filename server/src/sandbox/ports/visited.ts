@@ -6,9 +6,9 @@
 import type { Duplex } from "node:stream";
 import { accountSuspended } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
-import { SingleFlight } from "#lib/single-flight.ts";
+import { SingleFlight } from "#lib/concurrency/single-flight.ts";
 import { whyTerminated } from "../sandboxes/errors.ts";
-import { wake } from "../sandboxes/restore.ts";
+import { wake } from "../sandboxes/lifecycle/restore.ts";
 import { findForVisitors, type SandboxRow } from "../sandboxes/sandboxes.ts";
 import { openPreviewToken } from "../sandboxes/schema.ts";
 import { canExpose, idOf } from "./hosts.ts";

@@ -1,5 +1,5 @@
 /** A terminal and one who looks at it: what it shows goes out, what is typed goes in, until either ends. */
-import type { Guest } from "#machines/guest.ts";
+import type { Guest } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
 import { isKind } from "../commands/commands.ts";

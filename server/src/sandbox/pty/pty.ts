@@ -3,12 +3,12 @@
  * on one: its machine runs it and keeps what it showed, so it outlives its viewers, this server and a pause. Nothing of
  * it is stored here; it ends with its machine. Any number of viewers, up to 16, see and type the same.
  */
-import type { CommandRecord } from "#machines/guest.ts";
+import type { CommandRecord } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import { newId } from "#lib/ids.ts";
 import { ask, untilEnded } from "../commands/commands.ts";
 import { blameDirectory } from "../exec/exec.ts";
-import { processPlace } from "../sandboxes/process-defaults.ts";
+import { processPlace } from "../sandboxes/lifecycle/process-defaults.ts";
 import { getSandbox, inside, type InsideNeeds, refuseUnlessRunning } from "../sandboxes/sandboxes.ts";
 import { ptyNotFound } from "./errors.ts";
 import { type Pty, type PtyStart, toPty } from "./schema.ts";

@@ -1,6 +1,6 @@
 /** The wire of terminals. */
 import { z } from "zod";
-import type { CommandRecord } from "#machines/guest.ts";
+import type { CommandRecord } from "#machines/host/guest.ts";
 import { exitCode, signalName } from "../exec/exec.ts";
 import { processId, sandboxIdParameter } from "../fields.ts";
 import { Env } from "../sandboxes/schema.ts";

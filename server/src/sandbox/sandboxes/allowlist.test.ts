@@ -2,11 +2,11 @@ import { expect, test } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
 import { allowlistOf } from "./allowlist.ts";
-import { createSandbox } from "./create.ts";
-import { sandboxEnv } from "./environment.ts";
-import { pauseSandbox } from "./pause.ts";
-import { resumeSandbox } from "./resume.ts";
-import { terminateSandbox } from "./terminate.ts";
+import { createSandbox } from "./lifecycle/create.ts";
+import { sandboxEnv } from "./lifecycle/environment.ts";
+import { pauseSandbox } from "./lifecycle/pause.ts";
+import { resumeSandbox } from "./lifecycle/resume.ts";
+import { terminateSandbox } from "./lifecycle/terminate.ts";
 import { SandboxUpdate } from "./schema.ts";
 import { updateSandbox } from "./update.ts";
 

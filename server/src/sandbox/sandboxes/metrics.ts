@@ -1,7 +1,7 @@
 import type { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
-import { sampleIntervalSeconds, windowSeconds } from "#machines/sampler.ts";
+import { sampleIntervalSeconds, windowSeconds } from "#machines/host/sampler.ts";
 import { getSandbox } from "./sandboxes.ts";
 import type { Metrics } from "./schema.ts";
 import type { SandboxRow } from "./store.ts";

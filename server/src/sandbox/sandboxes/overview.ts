@@ -1,5 +1,5 @@
 /** The sandboxes of a workspace at a glance: those that live, newest first, with nothing of what is in them. */
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { countLiveRows, findStates, listLiveRows } from "./store.ts";
 
 export async function liveSandboxes(db: Db, workspaceId: string, limit: number) {

@@ -17,7 +17,7 @@ import {
 import { volumeElsewhere, volumeInUse, volumeMoving, volumeNotFound } from "../volumes/errors.ts";
 import { pageQuery } from "../fields.ts";
 import { snapshotNotFound } from "../snapshots/errors.ts";
-import { createSandbox } from "./create.ts";
+import { createSandbox } from "./lifecycle/create.ts";
 import {
   readErrors,
   runningErrors,
@@ -28,13 +28,13 @@ import {
   volumeAttached,
   wakeErrors,
 } from "./errors.ts";
-import { forkSandbox } from "./fork.ts";
-import { keepAlive } from "./keep-alive.ts";
-import { limits } from "./limits.ts";
+import { forkSandbox } from "./lifecycle/fork.ts";
+import { keepAlive } from "./lifecycle/keep-alive.ts";
+import { limits } from "./limits/limits.ts";
 import { list } from "./list.ts";
 import { metrics } from "./metrics.ts";
-import { pauseSandbox } from "./pause.ts";
-import { resumeSandbox } from "./resume.ts";
+import { pauseSandbox } from "./lifecycle/pause.ts";
+import { resumeSandbox } from "./lifecycle/resume.ts";
 import { findStarted, getSandbox } from "./sandboxes.ts";
 import {
   KeepAlive,
@@ -55,7 +55,7 @@ import {
 } from "./schema.ts";
 import { statuses } from "./states.ts";
 import { updateSandbox } from "./update.ts";
-import { terminateSandbox } from "./terminate.ts";
+import { terminateSandbox } from "./lifecycle/terminate.ts";
 
 const common = { api: "sandbox", tag: "Sandboxes" } as const;
 

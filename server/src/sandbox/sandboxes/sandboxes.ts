@@ -5,13 +5,13 @@
  * touches the runtime: machines/ brings up and takes down what a row asks for.
  */
 import { accountSuspended } from "#accounts/errors.ts";
-import type { Guest } from "#machines/guest.ts";
+import type { Guest } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { translate } from "#machines/errors.ts";
-import { whenStill } from "./moves.ts";
-import { wake } from "./restore.ts";
+import { whenStill } from "./lifecycle/moves.ts";
+import { wake } from "./lifecycle/restore.ts";
 import { cutOffByPause, sandboxNotFound, sandboxPaused, sandboxTerminated } from "./errors.ts";
 import {
   countLiveRows,

@@ -2,11 +2,11 @@
 import { z } from "zod";
 import type { App } from "#app.ts";
 import { randomText } from "#lib/ids.ts";
-import type { SnapshotRow } from "#machines/snapshots.ts";
+import type { SnapshotRow } from "#machines/snapshots/snapshots.ts";
 import { nextCursor, sandboxIdParameter } from "../fields.ts";
 import { hostBase } from "../ports/hosts.ts";
 import { VolumeReference } from "../volumes/schema.ts";
-import { sizeNames } from "./sizes.ts";
+import { sizeNames } from "./limits/sizes.ts";
 import { statuses, terminationReasons, transitions } from "./states.ts";
 import type { SandboxRow } from "./store.ts";
 

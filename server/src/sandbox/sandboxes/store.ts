@@ -1,8 +1,8 @@
 /** All SQL of the sandboxes table. The workspaces a caller can reach are an argument of every read. */
 import { type Kysely, type Selectable, sql, type Transaction } from "kysely";
-import type { SandboxTier } from "#accounts/actor.ts";
+import type { SandboxTier } from "#accounts/roles.ts";
 import type { ProcessDefaults } from "#builds/tables.ts";
-import type { Database, Db } from "#db/db.ts";
+import type { Database, Db } from "#schema.ts";
 import type { Status } from "./states.ts";
 import type { SandboxesTable, TerminationReason } from "./tables.ts";
 

@@ -2,7 +2,7 @@
 import { z } from "zod";
 import { nextCursor, pageQuery } from "../fields.ts";
 import { createdQuery } from "../sandboxes/schema.ts";
-import { sizeNames } from "../sandboxes/sizes.ts";
+import { sizeNames } from "../sandboxes/limits/sizes.ts";
 import type { NamedRow } from "./store.ts";
 
 export const SnapshotParams = z.strictObject({

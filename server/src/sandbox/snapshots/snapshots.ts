@@ -7,10 +7,10 @@
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { tierLimits } from "#accounts/plans.ts";
-import type { SandboxTier } from "#accounts/actor.ts";
+import type { SandboxTier } from "#accounts/roles.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
-import { drop, forgetNamed } from "#machines/clones.ts";
+import type { Db } from "#schema.ts";
+import { drop, forgetNamed } from "#machines/snapshots/clones.ts";
 import { openCursor, sealCursor } from "../cursor.ts";
 import { toMoment } from "../sandboxes/schema.ts";
 import { snapshotNotFound } from "./errors.ts";

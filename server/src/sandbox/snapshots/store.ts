@@ -1,6 +1,6 @@
 /** All SQL of the snapshots a caller knows. The workspaces a caller can reach are an argument of every read. */
 import { type Insertable, type Selectable, sql } from "kysely";
-import type { Db, Transaction } from "#db/db.ts";
+import type { Db, Transaction } from "#schema.ts";
 import type { SandboxSnapshotsTable } from "./tables.ts";
 
 /** A snapshot and what is known of its bytes. */

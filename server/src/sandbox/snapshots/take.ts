@@ -3,7 +3,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { tierLimits } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
-import type { Transaction } from "#db/db.ts";
+import type { Transaction } from "#schema.ts";
 import { reached } from "#lib/kill-points.ts";
 import {
   type Bytes,
@@ -16,10 +16,10 @@ import {
   newBytes,
   refuseUnlessRestorable,
   shareBytes,
-} from "#machines/clones.ts";
-import { ownEnv } from "../sandboxes/environment.ts";
+} from "#machines/snapshots/clones.ts";
+import { ownEnv } from "../sandboxes/lifecycle/environment.ts";
 import { sandboxNotFound, sandboxTerminated, volumeAttached } from "../sandboxes/errors.ts";
-import { whenStill } from "../sandboxes/moves.ts";
+import { whenStill } from "../sandboxes/lifecycle/moves.ts";
 import { explain, getSandbox } from "../sandboxes/sandboxes.ts";
 import { namedSnapshotCapReached, snapshotNameTaken } from "./errors.ts";
 import type { SnapshotCreate } from "./schema.ts";

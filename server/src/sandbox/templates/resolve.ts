@@ -4,7 +4,7 @@ import type { App } from "#app.ts";
 import { progressOf } from "#builds/builds.ts";
 import type { ProcessDefaults } from "#builds/tables.ts";
 import { templatePreparing } from "#machines/errors.ts";
-import type { HostImage } from "#machines/host.ts";
+import type { HostImage } from "#machines/host/host.ts";
 import { unknownTemplate } from "../sandboxes/errors.ts";
 import { templateNotReady, unknownBase } from "./errors.ts";
 import { findNewest, findTagged, findTemplate, listNames, type TemplateRow } from "./store.ts";

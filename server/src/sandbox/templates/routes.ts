@@ -4,7 +4,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
-import { openEventStream } from "#http/sse.ts";
+import { openEventStream } from "#http/streams/sse.ts";
 import { invalidField } from "../sandboxes/errors.ts";
 import { createTemplate, toCreated } from "./create.ts";
 import { removeTemplate } from "./delete.ts";

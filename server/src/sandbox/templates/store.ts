@@ -1,7 +1,7 @@
 /** All SQL of the templates tables. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { ProcessDefaults } from "#builds/tables.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { TemplatesTable } from "./tables.ts";
 
 /** A template and the tags that lead to it. */

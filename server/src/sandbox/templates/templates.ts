@@ -8,7 +8,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { openCursor, sealCursor } from "../cursor.ts";
 import { tagNotFound, templateNotFound, templateNotReady } from "./errors.ts";
 import { type Template, type TemplateList, toTemplate } from "./schema.ts";

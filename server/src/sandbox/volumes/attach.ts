@@ -1,7 +1,7 @@
 /** A volume on its way to a sandbox and back: always in the transaction that makes or ends the sandbox. */
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { HostVolume } from "#machines/volumes.ts";
 import { volumeElsewhere, volumeNotFound } from "./errors.ts";
 import { changeVolume, lockVolume, releaseRow, type VolumeRow } from "./store.ts";

@@ -7,7 +7,7 @@
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { addJob, type JobContext } from "#jobs/jobs.ts";
 import { DomainError } from "#lib/errors.ts";
 import { reached } from "#lib/kill-points.ts";

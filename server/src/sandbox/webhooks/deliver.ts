@@ -11,7 +11,7 @@ import { payerOf } from "#accounts/payers.ts";
 import type { App } from "#app.ts";
 import { FairJobs } from "#jobs/fair-jobs.ts";
 import { addJob, hasJob } from "#jobs/jobs.ts";
-import { parseOpenedHosts } from "#lib/addresses.ts";
+import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { attemptsApartMs, attemptsMax, failuresMax } from "./limits.ts";
 import { deliverTask } from "./queue.ts";
 import { DeliveryError, post } from "./send.ts";

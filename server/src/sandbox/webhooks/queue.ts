@@ -1,6 +1,6 @@
 /** An event becomes deliveries in its own transaction: what commits is delivered, what does not never was. */
 import { randomUUID } from "node:crypto";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { addJob } from "#jobs/jobs.ts";
 import type { EventName, EventOutcome } from "../events/names.ts";
 import { findListeners, insertDelivery } from "./store.ts";

@@ -1,8 +1,8 @@
 /** One POST to an address somebody else chose, checked as it is connected to. Redirects are not followed. */
 import { request as requestHttp } from "node:http";
 import { request as requestHttps } from "node:https";
-import type { OpenedHosts } from "#lib/addresses.ts";
-import { AddressError, checkAddress as check, checkedLookup, checkLiteral } from "#lib/checked-lookup.ts";
+import type { OpenedHosts } from "#lib/network/addresses.ts";
+import { AddressError, checkAddress as check, checkedLookup, checkLiteral } from "#lib/network/checked-lookup.ts";
 import { answerWithinMs } from "./limits.ts";
 
 /** Its message may be shown to the webhook's owner. */

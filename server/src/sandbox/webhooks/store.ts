@@ -1,6 +1,6 @@
 /** All SQL of the webhooks tables. The workspaces a caller can reach are an argument of what a caller does. */
 import { type Insertable, type Selectable, sql } from "kysely";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import type { EventName } from "../events/names.ts";
 import type { SandboxWebhookDeliveriesTable, SandboxWebhooksTable } from "./tables.ts";
 

@@ -9,7 +9,7 @@ import { recordActivity } from "#accounts/activity/activity.ts";
 import { newSecret } from "#accounts/secrets.ts";
 import { homeWorkspace, requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import { parseOpenedHosts } from "#lib/addresses.ts";
+import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { newId } from "#lib/ids.ts";
 import { webhookLimitReached, webhookNotFound, webhookUrlRefused } from "./errors.ts";
 import { webhooksMax } from "./limits.ts";

@@ -7,7 +7,7 @@ import { notify } from "#accounts/notifications/notifications.ts";
 import { repositoryDirectory } from "#platform/git/git.ts";
 import { commitFiles } from "#platform/git/testing/git-app.ts";
 import { makePerson, makeTeam, makeToken } from "../../factories.ts";
-import { release } from "#platform/apps/release.ts";
+import { release } from "#platform/apps/release/release.ts";
 import { freePort } from "#platform/apps/testing/apps-host.ts";
 import type { World } from "../world.ts";
 import type { Cases } from "./case.ts";

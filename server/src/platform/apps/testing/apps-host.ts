@@ -12,15 +12,15 @@ import { afterAll } from "vitest";
 import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import type { App } from "#app.ts";
 import type { ConfigKey } from "#config.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { systemClock } from "#lib/clock.ts";
 import { openMachines } from "#machines/open.ts";
-import type { MachineOwner } from "#machines/owners.ts";
+import type { MachineOwner } from "#machines/machine-owner.ts";
 import { makePerson } from "../../../../test/factories.ts";
 import { silentLog, testConfig, testSecrets } from "../../../../test/harness.ts";
 import { Apps, type Front } from "../apps.ts";
-import { ask } from "../probe.ts";
-import { type Candidate, release, type Release } from "../release.ts";
+import { ask } from "../release/probe.ts";
+import { type Candidate, release, type Release } from "../release/release.ts";
 
 export interface AppsHost {
   app: Omit<App, "jobs">;

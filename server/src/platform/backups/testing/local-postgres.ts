@@ -11,10 +11,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import { afterAll } from "vitest";
 import { FakeGuest } from "@kontor/runtime/fake/guest.ts";
-import { chooseAccount } from "#db/embedded-files.ts";
-import type { Guest } from "#machines/guest.ts";
-import { psql } from "../pg-session.ts";
-import { textOf } from "../streams.ts";
+import { chooseAccount } from "#db/embedded/files.ts";
+import type { Guest } from "#machines/host/guest.ts";
+import { psql } from "../engines/pg-session.ts";
+import { textOf } from "../engines/streams.ts";
 
 const programs = "/usr/lib/postgresql/15/bin";
 const role = "postgres";

@@ -2,7 +2,7 @@
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { App } from "#app.ts";
-import type { BuiltImage, Candidate, Pipeline, PullRequest, Work } from "../pipeline.ts";
+import type { BuiltImage, Candidate, Pipeline, PullRequest, Work } from "../pipeline/pipeline.ts";
 import type { StepName } from "../states.ts";
 
 type Played = Exclude<StepName, "detect"> | "proof";

@@ -7,10 +7,10 @@ import { afterAll } from "vitest";
 import { run } from "@kontor/runtime/exec.ts";
 import type { App } from "#app.ts";
 import type { ConfigKey } from "#config.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { silentLog, testClock, testConfig, testSecrets } from "../../../../test/harness.ts";
-import { newHook } from "../hooks.ts";
-import { createRepository } from "../repositories.ts";
+import { newHook } from "../webhooks/hook-address.ts";
+import { createRepository } from "../hosting/repositories.ts";
 import { sealGitSecret } from "../sealed.ts";
 import type { ProjectRow } from "../store.ts";
 

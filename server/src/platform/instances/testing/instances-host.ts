@@ -11,7 +11,7 @@ import { afterAll } from "vitest";
 import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import type { App } from "#app.ts";
 import type { ConfigKey } from "#config.ts";
-import type { Db } from "#db/db.ts";
+import type { Db } from "#schema.ts";
 import { systemClock } from "#lib/clock.ts";
 import { openMachines } from "#machines/open.ts";
 import { makePerson } from "../../../../test/factories.ts";

@@ -1,0 +1,141 @@
+/**
+ * The rival: `podman run --runtime runsc` (or `runc`) and `podman exec` on the same root filesystem, as somebody would do it who
+ * has no server. Its storage is a throwaway folder and its network a throwaway namespace, so that nothing of it stays.
+ *
+ * - `--ulimit`: podman's defaults need CAP_SYS_RESOURCE, which many virtual machines lack.
+ * - The runtime runsc is a wrapper: it takes every network namespace for the host's on kernels since 6.17, which show
+ *   /proc/sys/net/core/rmem_default in all of them, unless that is hidden. It also keeps runsc from writing cgroups:
+ *   conmon's have them already.
+ */
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { run } from "@kontor/runtime/exec.ts";
+import { timed } from "../support/measure.ts";
+
+const image = "localhost/kontor-bench/rootfs:1";
+
+const wrapper = (network: string) => `#!/bin/sh
+exec unshare -m --propagation unchanged sh -c '
+  mount --make-private /proc 2>/dev/null
+  mount -t tmpfs -o ro none /proc/sys/net
+  exec runsc --platform=systrap --network=${network} --ignore-cgroups "$@"' sh "$@"
+`;
+
+/** `bridge` is what podman does by default and what a sandbox has: an address and a way out. `none` has neither. */
+export type PodmanNetwork = "bridge" | "none";
+
+export class Podman {
+  readonly #engine: "runsc" | "runc";
+  readonly #folder: string;
+  readonly #namespace: string;
+  #count = 0;
+
+  /** Undefined where podman is not installed. */
+  static async open(rootfs: string, engine: "runsc" | "runc" = "runsc"): Promise<Podman | undefined> {
+    const found = await run(["podman", "--version"]).catch(() => undefined);
+    if (!found) return undefined;
+    const podman = new Podman(engine, mkdtempSync(join(tmpdir(), "kontor-bench-podman-")));
+    try {
+      await podman.#setUp(rootfs);
+    } catch (error) {
+      await podman.close();
+      throw error;
+    }
+    return podman;
+  }
+
+  private constructor(engine: "runsc" | "runc", folder: string) {
+    this.#engine = engine;
+    this.#folder = folder;
+    this.#namespace = `kbench-${process.pid}`;
+  }
+
+  /** Milliseconds from `podman run` to the output of the first command. */
+  async runAndExec(network: PodmanNetwork, command: string): Promise<number> {
+    const name = `kbench-${(this.#count += 1)}`;
+    try {
+      const { ms } = await timed(async () => {
+        await this.#podman(
+          network,
+          "run",
+          "--detach",
+          "--name",
+          name,
+          "--pull=never",
+          ...limits(network),
+          image,
+          "sleep",
+          "600",
+        );
+        const { stdout } = await this.#podman(network, "exec", name, "/bin/bash", "-c", command);
+        if (stdout === "") throw new Error("podman exec printed nothing");
+      });
+      return ms;
+    } finally {
+      await this.#podman(network, "rm", "--force", "--time=0", name);
+    }
+  }
+
+  /** Milliseconds of each `podman start`, of one container that was made before, to the end of its command's output. */
+  async startAgain(network: PodmanNetwork, command: string, times: number): Promise<number[]> {
+    const name = `kbench-${(this.#count += 1)}`;
+    const made = ["--name", name, "--pull=never", ...limits(network), image, "/bin/bash", "-c", command];
+    await this.#podman(network, "create", ...made);
+    try {
+      const taken: number[] = [];
+      for (let n = 0; n < times; n += 1) {
+        const { ms, result } = await timed(() => this.#podman(network, "start", "--attach", name));
+        if (result.stdout === "") throw new Error("podman start printed nothing");
+        taken.push(ms);
+      }
+      return taken;
+    } finally {
+      await this.#podman(network, "rm", "--force", "--time=0", name);
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#podman("none", "rm", "--force", "--all", "--time=0").catch(() => {});
+    await this.#podman("none", "rmi", "--force", "--all").catch(() => {});
+    await run(["ip", "netns", "delete", this.#namespace]).catch(() => {});
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+
+  async #setUp(rootfs: string): Promise<void> {
+    for (const network of this.#engine === "runsc" ? (["bridge", "none"] as const) : []) {
+      writeFileSync(this.#runtime(network), wrapper(network === "bridge" ? "sandbox" : "none"), {
+        mode: 0o755,
+      });
+    }
+    await run(["ip", "netns", "add", this.#namespace]);
+    const archive = join(this.#folder, "rootfs.tar");
+    await run(["tar", "--create", "--file", archive, "--directory", rootfs, "."], { timeoutMs: 120_000 });
+    await this.#podman("none", "import", "--quiet", archive, image);
+    rmSync(archive);
+  }
+
+  #runtime(network: PodmanNetwork): string {
+    return this.#engine === "runc" ? "runc" : join(this.#folder, `runsc-${network}`);
+  }
+
+  #podman(network: PodmanNetwork, ...args: string[]) {
+    const storage = ["--root", join(this.#folder, "storage"), "--runroot", join(this.#folder, "run")];
+    const engine = [
+      "--storage-driver",
+      "overlay",
+      "--cgroup-manager",
+      "cgroupfs",
+      "--runtime",
+      this.#runtime(network),
+    ];
+    return run(["nsenter", `--net=/run/netns/${this.#namespace}`, "podman", ...storage, ...engine, ...args], {
+      timeoutMs: 120_000,
+    });
+  }
+}
+
+function limits(network: PodmanNetwork): string[] {
+  const ulimits = ["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096"];
+  return network === "none" ? [...ulimits, "--network=none"] : ulimits;
+}

@@ -1,0 +1,116 @@
+/**
+ * A sandbox from a warm pool: from `POST /v1/sandboxes` to the answer of the first exec, one at a time, each on a
+ * settled server of default configuration. The rival takes its turn in between, so that both see the same host.
+ */
+import { Api } from "../support/api.ts";
+import type { BenchContext } from "../support/contract.ts";
+import { rootfsOf } from "../support/images.ts";
+import { settled } from "../support/machines.ts";
+import { mean, percentile, timed } from "../support/measure.ts";
+import { Podman, type PodmanNetwork } from "../rivals/podman.ts";
+
+export const name = "warm";
+
+const rounds = 100;
+/** Every so many rounds the rival has one too. */
+const rivalEvery = 5;
+const command = "echo ready";
+
+export async function run(context: BenchContext): Promise<void> {
+  const api = new Api(context);
+  const ours: number[] = [];
+  const creates: number[] = [];
+  const theirs: Record<PodmanNetwork, number[]> = { bridge: [], none: [] };
+  const podman = await Podman.open(rootfsOf(context.dataDirectory, "debian-12"));
+  try {
+    await warmUp(context, api, podman);
+    for (let round = 0; round < rounds; round += 1) {
+      context.progress(`${round} of ${rounds}`, round / rounds);
+      await settled(context);
+      const { total, create } = await createAndExec(api);
+      ours.push(total);
+      creates.push(create);
+      if (podman && round % rivalEvery === 0) {
+        await settled(context);
+        for (const network of ["bridge", "none"] as const) {
+          theirs[network].push(await podman.runAndExec(network, command));
+        }
+      }
+    }
+  } finally {
+    await podman?.close();
+  }
+  report(context, ours, creates);
+  if (podman) compare(context, ours, theirs);
+}
+
+/** The first of everything pays for what is then cached: compiled code, plans, page cache. */
+async function warmUp(context: BenchContext, api: Api, podman: Podman | undefined): Promise<void> {
+  for (let round = 0; round < 3; round += 1) {
+    await settled(context);
+    await createAndExec(api);
+  }
+  for (const network of ["bridge", "none"] as const) await podman?.runAndExec(network, command);
+}
+
+async function createAndExec(api: Api): Promise<{ total: number; create: number }> {
+  const start = performance.now();
+  const sandbox = await api.create();
+  const create = performance.now() - start;
+  const { ms } = await timed(() => api.exec(sandbox.id, { command }));
+  await api.remove(sandbox.id);
+  return { total: create + ms, create };
+}
+
+function report(context: BenchContext, ours: number[], creates: number[]): void {
+  const what = "create → first exec result, warm";
+  const note = `n=${ours.length}, one at a time, default configuration`;
+  context.report({
+    what: `${what}, p50`,
+    value: percentile(ours, 50),
+    unit: "ms",
+    samples: ours,
+    bar: { atMost: 60 },
+    note,
+  });
+  context.report({
+    what: `${what}, p99`,
+    value: percentile(ours, 99),
+    unit: "ms",
+    bar: { atMost: 200 },
+    note,
+  });
+  context.report({
+    what: "of which create, p50",
+    value: percentile(creates, 50),
+    unit: "ms",
+    samples: creates,
+    note: `mean ${mean(creates).toFixed(1)} ms`,
+  });
+}
+
+function compare(context: BenchContext, ours: number[], theirs: Record<PodmanNetwork, number[]>): void {
+  const median = percentile(ours, 50);
+  const notes = {
+    bridge: "podman's default network; a sandbox has one as well",
+    none: "the rival without any network, for comparison only",
+  };
+  for (const network of ["bridge", "none"] as const) {
+    const samples = theirs[network];
+    const rival = percentile(samples, 50);
+    const what = `podman run --runtime runsc + exec, network ${network}, p50`;
+    context.report({
+      what,
+      value: rival,
+      unit: "ms",
+      samples,
+      note: `n=${samples.length}, interleaved; ${notes[network]}`,
+    });
+    context.report({
+      what: `ours over podman's (${network})`,
+      value: (median / rival) * 100,
+      unit: "%",
+      ...(network === "bridge" ? { bar: { atMost: 10 } } : {}),
+    });
+  }
+}

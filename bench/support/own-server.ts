@@ -1,0 +1,37 @@
+/**
+ * A server of a benchmark's own, for what the runner's cannot show: another configuration, one core, an end by
+ * kill -9. It takes over the images the runner's server has made, so that none is made twice.
+ */
+import { chmodSync, mkdirSync, mkdtempSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { run } from "@kontor/runtime/exec.ts";
+import { freePort } from "../../cli/src/serve/port.ts";
+import { Server } from "../../e2e/support/server.ts";
+import { Api } from "./api.ts";
+import type { BenchContext } from "./contract.ts";
+import { imagesOf } from "./images.ts";
+
+/** No warm machine is ever made. */
+export const withoutPool = { KONTOR_POOL_SIZE: "0", KONTOR_POOL_MAX: "0" };
+
+/** Runs `work` against a server with these settings, and takes everything of it away whatever becomes of that. */
+export async function withOwnServer(
+  context: BenchContext,
+  env: Record<string, string>,
+  work: (server: Server, api: Api) => Promise<void>,
+): Promise<void> {
+  context.progress("starting a server of its own");
+  const dataDir = mkdtempSync(join(dirname(context.dataDirectory), "kontor-bench-own-"));
+  const server = new Server({ dataDir, port: await freePort(), env });
+  try {
+    // PostgreSQL's account must be able to pass through.
+    chmodSync(dataDir, 0o711);
+    const images = imagesOf(dataDir);
+    mkdirSync(dirname(images), { recursive: true, mode: 0o700 });
+    await run(["cp", "--archive", "--link", imagesOf(context.dataDirectory), images]);
+    await server.start();
+    await work(server, new Api(server));
+  } finally {
+    await server.destroy();
+  }
+}

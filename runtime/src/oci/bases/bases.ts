@@ -1,0 +1,62 @@
+/**
+ * Base images for builds on a host without a registry: Docker's names, mapped to images that this host makes
+ * of its package archives. If an image differs from its name, the build's log has a sentence about it.
+ */
+export interface Base {
+  /** Name of its recipe, below templates/ or templates/bases/. */
+  recipe: string;
+  /** Default command of its containers. */
+  command: readonly string[];
+  /** Difference from the image that registries have under this name. */
+  note?: string;
+  /** True if the image has another version than its name, so a registry is queried first. */
+  isSubstitute?: boolean;
+}
+
+const slim = "This is the slim image: it has no compiler, and no Python beside Node.";
+
+export const bases: ReadonlyMap<string, Base> = new Map<string, Base>([
+  ...[
+    { version: 12, name: "bookworm" },
+    { version: 13, name: "trixie" },
+  ].flatMap(({ version, name }) =>
+    named("debian", [`${version}`, `${version}-slim`, name, `${name}-slim`], {
+      recipe: `debian-${version}`,
+      command: ["bash"],
+    }),
+  ),
+  ...[20, 22, 24].flatMap((major) => [
+    ...named("node", [`${major}-slim`, `${major}-bookworm-slim`], {
+      recipe: `node-${major}`,
+      command: ["node"],
+    }),
+    ...named("node", [`${major}`, `${major}-bookworm`], {
+      recipe: `node-${major}`,
+      command: ["node"],
+      note: slim,
+    }),
+  ]),
+  ...[11, 12, 13].flatMap((minor) => {
+    const base = { recipe: `python-3.${minor}`, command: ["python3"], isSubstitute: minor === 12 };
+    return [
+      ...named("python", [`3.${minor}-slim`], base),
+      ...named("python", [`3.${minor}`], { ...base, note: slim }),
+    ];
+  }),
+  ...named("golang", ["1.24", "1.24-bookworm", "1.24-trixie"], {
+    recipe: "golang-1.24",
+    command: ["bash"],
+    note: "It is made of Debian 13's packages.",
+  }),
+  // No registry has an image of this name. The recipe of a static site uses it.
+  ...named("kontor/static-site", ["1"], { recipe: "static-site", command: ["nginx"] }),
+]);
+
+function named(name: string, tags: readonly string[], base: Base): [string, Base][] {
+  return tags.map((tag) => [`${name}:${tag}`, base]);
+}
+
+/** Treats `docker.io/library/node:22-slim` and `node:22-slim` as the same name. */
+export function findBase(name: string): Base | undefined {
+  return bases.get(name.replace(/^(?:docker\.io\/)?(?:library\/)?/, ""));
+}

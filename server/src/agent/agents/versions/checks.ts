@@ -1,0 +1,105 @@
+/**
+ * What a config names must be there and fit: its toolsets, its credentials, its machine, its schema. Asked when a version
+ * is published and, since the world moves on, again when an alias is pointed at it.
+ */
+import type { ReachableWorkspace } from "#accounts/actor.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#schema.ts";
+import { findCredentials } from "#agent/credentials/credentials.ts";
+import { invalidField } from "#agent/errors.ts";
+import { whyNotSchema } from "#agent/json-schema.ts";
+import { findToolsets } from "#agent/toolsets/find.ts";
+import { requireMachine } from "#agent/vm/checks.ts";
+import type { AgentConfig } from "../config.ts";
+
+/** Until the transaction ends its toolsets stay. */
+export async function requireUsable(
+  app: Pick<App, "machines">,
+  tx: Db,
+  workspace: ReachableWorkspace,
+  config: AgentConfig,
+): Promise<void> {
+  await requireToolsets(tx, workspace, config);
+  await requireCredentials(tx, workspace, config);
+  await requireMachine(app, tx, workspace, config);
+}
+
+/** Asked before a transaction, because it may take its time: the workspace's, as what its runs check. */
+export async function requireSchema(
+  { id }: Pick<ReachableWorkspace, "id">,
+  { output }: AgentConfig,
+): Promise<void> {
+  if (output.type !== "json_schema") return;
+  const why = await whyNotSchema(id, output.schema);
+  if (why !== undefined) throw invalidField(["config", "output", "schema"], why);
+}
+
+async function requireToolsets(
+  db: Db,
+  workspace: ReachableWorkspace,
+  { toolsets }: AgentConfig,
+): Promise<void> {
+  const known = await findToolsets(
+    db,
+    workspace.id,
+    toolsets.map(({ toolset_id }) => toolset_id),
+  );
+  for (const [index, { toolset_id, allow, tools }] of toolsets.entries()) {
+    const names = known.get(toolset_id);
+    if (names === undefined)
+      throw invalidField(["config", "toolsets", index, "toolset_id"], "no such toolset");
+    // What a server has is known once it was read.
+    if (names === null) continue;
+    for (const [place, name] of allow.entries()) {
+      if (name !== "*" && !names.has(name))
+        throw invalidField(["config", "toolsets", index, "allow", place], "the toolset has no such tool");
+    }
+    for (const name of Object.keys(tools ?? {})) {
+      if (!names.has(name))
+        throw invalidField(["config", "toolsets", index, "tools", name], "the toolset has no such tool");
+    }
+  }
+}
+
+async function requireCredentials(
+  db: Db,
+  workspace: ReachableWorkspace,
+  { model }: AgentConfig,
+): Promise<void> {
+  const fallbacks = model.fallbacks ?? [];
+  const wanted = model.credential_id;
+  const known = await findCredentials(db, workspace.id, [
+    ...(wanted === undefined ? [] : [wanted]),
+    ...fallbacks.map(({ credential_id }) => credential_id),
+  ]);
+  requireCredential(model, wanted === undefined ? undefined : known.get(wanted)?.provider);
+  for (const [index, { credential_id }] of fallbacks.entries()) {
+    if (!known.has(credential_id)) {
+      throw invalidField(
+        ["config", "model", "fallbacks", index, "credential_id"],
+        "no such model credential; add it first",
+      );
+    }
+  }
+}
+
+/** `found`: provider of the named credential. */
+function requireCredential(
+  { provider, credential_id: id }: AgentConfig["model"],
+  found: string | undefined,
+): void {
+  const at = ["config", "model", "credential_id"];
+  if (provider === "echo") {
+    if (id !== undefined) throw invalidField(at, "echo has no credential; leave the field out");
+    return;
+  }
+  if (id === undefined)
+    throw invalidField(at, `is required for ${provider}; only the provider echo needs no credential`);
+  if (found === undefined) throw invalidField(at, "no such model credential; add it first");
+  if (found !== provider) {
+    throw invalidField(
+      ["config", "model", "provider"],
+      `the credential is for ${found}; name that, or another credential`,
+    );
+  }
+}

@@ -1,0 +1,13 @@
+/** docs/agents/sign-ins.md, run as a reader would paste it. */
+import { test } from "vitest";
+import { agentHost } from "../testing/agent-app.ts";
+import { runPage } from "../testing/page.ts";
+import { startSignInServer } from "../testing/sign-in-server.ts";
+
+const host = await agentHost();
+const owner = await host.person();
+const shop = await startSignInServer({ redirectUri: "http://127.0.0.1/never", isRegistering: true });
+
+test("the page of sign-ins does what it says", async () => {
+  await runPage("agent-sign-ins.md", { base: host.baseUrl, token: owner.token, shop: shop.resource });
+});

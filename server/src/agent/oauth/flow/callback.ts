@@ -1,0 +1,146 @@
+/**
+ * Somebody comes back from where they signed in. Who they are is the cookie's word, which link it was the state's, and
+ * who answers the issuer's (RFC 9207): all three before the code is used, and the link is used up before that as well.
+ */
+import { validateAuthorizationResponseIssuer } from "@modelcontextprotocol/client";
+import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#schema.ts";
+import { newId } from "#lib/ids.ts";
+import { reached } from "#lib/kill-points.ts";
+import { findById } from "#agent/toolsets/find.ts";
+import { target } from "#agent/toolsets/toolsets.ts";
+import { redirectUri } from "../provider/clients.ts";
+import { SignInFault } from "../provider/sign-in-fault.ts";
+import { revokeLater } from "../forget.ts";
+import { hashOf } from "./links.ts";
+import { cookieName, isOpener, LinkRefused, openUnderway, requireLive } from "./open-link.ts";
+import type { Provider } from "../provider/metadata.ts";
+import { sealTokens } from "../sealed.ts";
+import {
+  findLink,
+  forgetRegistered,
+  holdToolset,
+  type LinkRow,
+  lockLink,
+  putConnection,
+  useLink,
+} from "../store.ts";
+import { exchange, type Client, type Tokens } from "../provider/tokens.ts";
+import { owner, type SignInToolset } from "./sign-in-subject.ts";
+
+type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
+
+export interface CameBack {
+  toolset: string;
+  /** Null: it worked. */
+  fault: SignInFault | null;
+  returnUrl: string | null;
+  /** It served its purpose. */
+  cookieName: string;
+}
+
+/** Throws a `LinkRefused` where nothing shows that this browser began it. */
+export async function comeBack(
+  app: Needs,
+  query: URLSearchParams,
+  cookies: ReadonlyMap<string, string>,
+): Promise<CameBack> {
+  const state = query.get("state") ?? "";
+  const link = state === "" ? undefined : await findLink(app.db, { state_hash: hashOf(state) });
+  if (!link) throw new LinkRefused(400, "No sign-in that is under way belongs to this. Ask for a new link.");
+  if (!isOpener(link, cookies))
+    throw new LinkRefused(400, "This sign-in began in another browser. Open the link in this one.");
+  requireLive(app, link);
+  const toolset = await findById(app.db, link.toolset_id);
+  if (!toolset || !(await useLink(app.db, hashOf(state), app.clock.now())))
+    throw new LinkRefused(410, "This link was used already. Ask for a new one.");
+  await reached("agent.connect.used");
+  const fault = await connect(app, toolset, link, query).then(
+    () => null,
+    (error: unknown) => {
+      if (error instanceof SignInFault) return error;
+      throw error;
+    },
+  );
+  return { toolset: toolset.name, fault, returnUrl: link.return_url, cookieName: cookieName(link) };
+}
+
+async function connect(
+  app: Needs,
+  toolset: SignInToolset,
+  link: LinkRow,
+  query: URLSearchParams,
+): Promise<void> {
+  const provider = link.provider!;
+  requireIssuer(provider, query.get("iss"));
+  const refusal = query.get("error");
+  if (refusal !== null) {
+    const code = /^[a-z_]{1,64}$/.test(refusal) ? refusal : "error";
+    throw new SignInFault(`The answer was ${code}.`, { code });
+  }
+  const { verifier, client } = openUnderway(app, link);
+  const { resource } = link;
+  const tokens = await exchange(
+    app,
+    { provider, client, resource },
+    {
+      code: query.get("code") ?? "",
+      iss: query.get("iss"),
+      verifier,
+      redirectUri: redirectUri(app.config),
+    },
+  ).catch(async (error: unknown) => {
+    // The next sign-in registers anew.
+    if (error instanceof SignInFault && error.code === "invalid_client")
+      await forgetRegistered(app.db, toolset.id, client.client_id);
+    throw error;
+  });
+  await reached("agent.connect.exchanged");
+  await app.db.transaction().execute((tx) => keep(app, tx, toolset, link, { client, tokens }));
+}
+
+function requireIssuer(provider: Provider, iss: string | null): void {
+  try {
+    validateAuthorizationResponseIssuer({
+      iss: iss ?? undefined,
+      expectedIssuer: provider.issuer,
+      issParameterSupported: provider.authorization_response_iss_parameter_supported === true,
+    });
+  } catch (error) {
+    throw new SignInFault("The answer is of another issuer than the one that was asked.", { cause: error });
+  }
+}
+
+async function keep(
+  app: Needs,
+  tx: Db,
+  toolset: SignInToolset,
+  link: LinkRow,
+  { client, tokens }: { client: Client; tokens: Tokens },
+): Promise<void> {
+  const id = newId("con_");
+  const now = app.clock.now();
+  const { access_token, refresh_token, lifeSeconds } = tokens;
+  const sealed = sealTokens(app, id, { access_token, refresh_token, client });
+  const provider = link.provider!;
+  // Meanwhile the toolset may have gone, or moved to where these tokens must not go, or the person been erased.
+  const isWanted = (await holdToolset(tx, toolset.id)) && (await lockLink(tx, link.nonce_hash));
+  if (!isWanted) return revokeLater(tx, [{ id, sealed, provider }]);
+  await putConnection(tx, {
+    id,
+    toolset_id: toolset.id,
+    end_user_id: link.end_user_id,
+    status: "connected",
+    scope: tokens.scope ?? link.scope,
+    expires_at: lifeSeconds === null ? null : new Date(now.getTime() + lifeSeconds * 1000),
+    connected_at: now,
+    sealed,
+    provider: JSON.stringify(provider),
+    resource: link.resource,
+    refreshing_until: null,
+  });
+  const detail = { of: link.end_user_id === owner ? "owner" : "end_user" };
+  const actor = systemActor("sign-in");
+  await recordActivity(tx, actor, "agent_connection.created", target(toolset), toolset.workspace_id, detail);
+}

@@ -1,0 +1,134 @@
+/**
+ * A link is opened: the browser gets a secret of its own, and goes on to whoever signs people in. From then on the link
+ * is that browser's, which may open it again as long as nobody came back from there.
+ */
+import { randomBytes, timingSafeEqual } from "node:crypto";
+import { startAuthorization } from "@modelcontextprotocol/client";
+import type { App } from "#app.ts";
+import { findById } from "#agent/toolsets/find.ts";
+import { clientFor, redirectUri } from "../provider/clients.ts";
+import { discover } from "../provider/discovery.ts";
+import { SignInFault } from "../provider/sign-in-fault.ts";
+import { hashOf, linkSeconds } from "./links.ts";
+import { metadataOf } from "../provider/metadata.ts";
+import { union } from "../provider/scopes.ts";
+import { findConnection, findLink, forgetWanted, type LinkRow, openLink } from "../store.ts";
+import type { Client } from "../provider/tokens.ts";
+
+type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
+
+/** Why a link leads nowhere, in a sentence for the person who opened it. */
+export class LinkRefused extends Error {
+  override readonly name = "LinkRefused";
+  readonly status: number;
+
+  constructor(status: number, message: string) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export interface Opened {
+  /** Where the browser goes. */
+  location: string;
+  cookie: { name: string; value: string; lifeSeconds: number };
+}
+
+/** What is sealed in a link between its opening and the callback. */
+export interface Underway {
+  verifier: string;
+  client: Client;
+}
+
+/** Throws a `LinkRefused` or a `SignInFault`. */
+export async function open(app: Needs, nonce: string, cookies: ReadonlyMap<string, string>): Promise<Opened> {
+  const nonceHash = hashOf(nonce);
+  const link = await findLink(app.db, { nonce_hash: nonceHash });
+  if (!link) throw new LinkRefused(404, "There is no such link.");
+  requireLive(app, link);
+  if (link.cookie_hash !== null && !isOpener(link, cookies))
+    throw new LinkRefused(410, "This link was used already. Ask for a new one.");
+  const toolset = await findById(app.db, link.toolset_id);
+  if (!toolset) throw new LinkRefused(404, "There is no such link.");
+  const plan = await discover(app, toolset);
+  const { provider, resource } = plan;
+  const client = await clientFor(app, toolset, provider);
+  const connection = await findConnection(app.db, toolset.id, link.end_user_id);
+  const wanted = union(connection?.wanted, link.wanted);
+  // Who is asked for more keeps what they granted; what is wanted goes first, for it is what the link is for.
+  const scope = wanted === null ? plan.scope : union(wanted, plan.scope, connection?.scope);
+  const state = randomBytes(32).toString("base64url");
+  const { authorizationUrl, codeVerifier } = await authorization({ provider, resource, scope }, client, {
+    state,
+    redirectUrl: redirectUri(app.config),
+  });
+  const secret = randomBytes(32).toString("base64url");
+  const now = app.clock.now();
+  const underway: Underway = { verifier: codeVerifier, client };
+  const isOurs = await app.db.transaction().execute(async (tx) => {
+    const isOpened = await openLink(tx, link, {
+      expires_at: new Date(now.getTime() + linkSeconds * 1000),
+      opened_at: now,
+      cookie_hash: hashOf(secret),
+      state_hash: hashOf(state),
+      sealed: app.secrets.seal(JSON.stringify(underway), linkPlace(nonceHash)),
+      provider: JSON.stringify(provider),
+      resource,
+      scope,
+      wanted,
+    });
+    // A provider may refuse it on a page of its own, from where nobody comes back: the next link asks without it.
+    if (isOpened && connection) await forgetWanted(tx, connection);
+    return isOpened;
+  });
+  if (!isOurs) throw new LinkRefused(410, "This link was used already. Ask for a new one.");
+  return {
+    location: authorizationUrl.href,
+    cookie: { name: cookieName(link), value: secret, lifeSeconds: linkSeconds },
+  };
+}
+
+export function openUnderway(app: Pick<App, "secrets">, link: LinkRow): Underway {
+  return JSON.parse(app.secrets.open(link.sealed!, linkPlace(link.nonce_hash)).toString("utf8")) as Underway;
+}
+
+export function requireLive({ clock }: Pick<App, "clock">, link: LinkRow): void {
+  if (link.used_at !== null) throw new LinkRefused(410, "This link was used already. Ask for a new one.");
+  if (link.expires_at <= clock.now())
+    throw new LinkRefused(410, "This link's time is over. Ask for a new one.");
+}
+
+/** One for each link, so that two sign-ins in one browser don't meet. */
+export function cookieName({ nonce_hash }: Pick<LinkRow, "nonce_hash">): string {
+  return `kontor_connect_${nonce_hash.toString("hex").slice(0, 12)}`;
+}
+
+export function isOpener(link: LinkRow, cookies: ReadonlyMap<string, string>): boolean {
+  const given = cookies.get(cookieName(link));
+  return given !== undefined && link.cookie_hash !== null && timingSafeEqual(hashOf(given), link.cookie_hash);
+}
+
+async function authorization(
+  plan: Awaited<ReturnType<typeof discover>>,
+  client: Client,
+  { state, redirectUrl }: { state: string; redirectUrl: string },
+): Promise<{ authorizationUrl: URL; codeVerifier: string }> {
+  try {
+    return await startAuthorization(plan.provider.issuer, {
+      metadata: metadataOf(plan.provider),
+      clientInformation: { client_id: client.client_id },
+      redirectUrl,
+      state,
+      ...(plan.scope === null ? {} : { scope: plan.scope }),
+      ...(plan.resource === null ? {} : { resource: plan.resource }),
+    });
+  } catch (error) {
+    throw new SignInFault(`${plan.provider.issuer} does not sign in as OAuth 2.1 wants it.`, {
+      cause: error,
+    });
+  }
+}
+
+function linkPlace(nonceHash: Buffer): string {
+  return `agent_connect_links:${nonceHash.toString("hex")}:underway`;
+}

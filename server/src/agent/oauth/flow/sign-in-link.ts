@@ -1,0 +1,59 @@
+/** An end user is told where to sign in, by a run of theirs. */
+import type { App } from "#app.ts";
+import type { Db } from "#schema.ts";
+import { hashOf, newLink } from "./links.ts";
+import type { SignInLink } from "../schema.ts";
+import { findLink, ToolsetDeleted } from "../store.ts";
+import type { SignInToolset } from "./sign-in-subject.ts";
+
+type Needs = Pick<App, "db" | "config" | "clock">;
+
+/** A session asks for many steps: they need no link each. */
+const links = new WeakMap<App["db"], Map<string, { link: SignInLink; endsAt: number }>>();
+const linksMax = 10_000;
+/** Of a link's life; a person still has to see it. */
+const leftMinMs = 5 * 60 * 1000;
+
+/**
+ * The same link for as long as it is new enough. `store` belongs into the transaction that says that the run still is
+ * there: who was erased meanwhile is not written back. Returns false, without a link, if the toolset was deleted
+ * meanwhile.
+ */
+export async function askToSignIn(
+  app: Needs,
+  toolset: Pick<SignInToolset, "id">,
+  who: string,
+  tell: (link: SignInLink, store: (tx: Db) => Promise<void>) => Promise<void>,
+): Promise<boolean> {
+  const known = links.get(app.db) ?? new Map<string, { link: SignInLink; endsAt: number }>();
+  links.set(app.db, known);
+  const key = JSON.stringify([toolset.id, who]);
+  const now = app.clock.now().getTime();
+  const earlier = known.get(key);
+  if (earlier && earlier.endsAt - now >= leftMinMs && (await isUnopened(app, earlier.link))) {
+    const expires_in = Math.floor((earlier.endsAt - now) / 1000);
+    await tell({ ...earlier.link, expires_in }, async () => {});
+    return true;
+  }
+  const { link, store } = newLink(app, toolset, who, null);
+  try {
+    await tell(link, store);
+  } catch (error) {
+    if (error instanceof ToolsetDeleted) return false;
+    throw error;
+  }
+  known.delete(key);
+  known.set(key, { link, endsAt: now + link.expires_in * 1000 });
+  const [oldest] = known.keys();
+  if (known.size > linksMax && oldest !== undefined) known.delete(oldest);
+  return true;
+}
+
+export async function isUnopened(
+  app: Pick<App, "db">,
+  { authorize_url }: Pick<SignInLink, "authorize_url">,
+): Promise<boolean> {
+  const nonce = authorize_url.slice(authorize_url.lastIndexOf("/") + 1);
+  const link = await findLink(app.db, { nonce_hash: hashOf(nonce) });
+  return link !== undefined && link.opened_at === null;
+}

@@ -1,0 +1,91 @@
+/**
+ * `/connect/`: where people sign in. Nobody shows a token here: the link's own address is its authority, then the
+ * browser's cookie. Beside it lies the document that providers may read about us.
+ */
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { App } from "#app.ts";
+import type { RawSite } from "#http/streams/raw-routes.ts";
+import { type CameBack, comeBack } from "./callback.ts";
+import { callbackPath, clientDocument, documentPath, publicBase, sitePrefix } from "../provider/clients.ts";
+import { SignInFault } from "../provider/sign-in-fault.ts";
+import { LinkRefused, open } from "./open-link.ts";
+import { answerPage, pageHeaders } from "./page.ts";
+
+type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
+
+export function connectSite(app: Needs): RawSite {
+  return {
+    prefix: sitePrefix,
+    handle: async (request, response) => {
+      try {
+        await answer(app, request, response);
+      } catch (error) {
+        const title = "That did not work";
+        if (error instanceof LinkRefused) answerPage(response, error.status, { title, text: error.message });
+        else if (error instanceof SignInFault) answerPage(response, 502, { title, text: error.message });
+        else throw error;
+      }
+    },
+  };
+}
+
+async function answer(app: Needs, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  // No other: a HEAD must not use a link up.
+  if (request.method !== "GET") return void response.writeHead(405, { allow: "GET" }).end();
+  const url = new URL(request.url ?? "/", "http://localhost");
+  if (url.pathname === documentPath) {
+    response.writeHead(200, { "content-type": "application/json", "cache-control": "public, max-age=3600" });
+    return void response.end(JSON.stringify(clientDocument(app.config)));
+  }
+  const cookies = cookiesOf(app, request);
+  if (url.pathname === callbackPath) {
+    return sendBack(app, response, await comeBack(app, url.searchParams, cookies));
+  }
+  const nonce = url.pathname.slice(sitePrefix.length);
+  if (!/^[A-Za-z0-9_-]{32}$/.test(nonce)) throw new LinkRefused(404, "There is no such link.");
+  const { location, cookie } = await open(app, nonce, cookies);
+  response.writeHead(303, {
+    ...pageHeaders,
+    location,
+    "set-cookie": setCookie(app, cookie.name, cookie.value, cookie.lifeSeconds),
+  });
+  response.end();
+}
+
+function sendBack(
+  app: Needs,
+  response: ServerResponse,
+  { toolset, fault, returnUrl, cookieName }: CameBack,
+): void {
+  const headers = { "set-cookie": setCookie(app, cookieName, "", 0) };
+  if (returnUrl !== null) {
+    const location = new URL(returnUrl);
+    location.searchParams.set("connection", fault ? "failed" : "connected");
+    if (fault) location.searchParams.set("error", fault.code ?? "unavailable");
+    response.writeHead(303, { ...pageHeaders, ...headers, location: location.href });
+    return void response.end();
+  }
+  const page = fault
+    ? { title: "You are not connected", text: `${fault.message} Ask for a new link to try again.` }
+    : { title: "You are connected", text: `${toolset} can be used for you now. You may close this page.` };
+  answerPage(response, fault ? 400 : 200, page, headers);
+}
+
+const isSecure = ({ config }: Needs): boolean => publicBase(config).startsWith("https:");
+
+/** Where there is TLS, `__Host-`: an app of ours on a name below this one must not be able to set it (RFC 6265bis, 4.1.3). */
+function setCookie(app: Needs, name: string, value: string, maxAgeSeconds: number): string {
+  const [prefix, secure] = isSecure(app) ? ["__Host-", "; Secure"] : ["", ""];
+  return `${prefix}${name}=${value}; Path=/; Max-Age=${maxAgeSeconds}; HttpOnly; SameSite=Lax${secure}`;
+}
+
+/** By the names they have without the prefix; those that lack one where it is needed are not there. */
+function cookiesOf(app: Needs, { headers }: IncomingMessage): Map<string, string> {
+  const prefix = isSecure(app) ? "__Host-" : "";
+  return new Map(
+    (headers.cookie ?? "").split(";").flatMap((pair): [string, string][] => {
+      const [name = "", value = ""] = pair.trim().split("=", 2);
+      return name.startsWith(prefix) ? [[name.slice(prefix.length), value]] : [];
+    }),
+  );
+}

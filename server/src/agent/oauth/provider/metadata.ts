@@ -1,0 +1,67 @@
+/** Who signs people in: what its metadata (RFC 8414, OpenID Connect Discovery) says that is needed here, in its words. */
+import type { AuthorizationServerMetadata } from "@modelcontextprotocol/client";
+import { isLoopback } from "#lib/network/addresses.ts";
+import { SignInFault } from "./sign-in-fault.ts";
+
+const addresses = [
+  "authorization_endpoint",
+  "token_endpoint",
+  "registration_endpoint",
+  "revocation_endpoint",
+] as const;
+const others = [
+  "issuer",
+  "response_types_supported",
+  "scopes_supported",
+  "code_challenge_methods_supported",
+  "token_endpoint_auth_methods_supported",
+  "authorization_response_iss_parameter_supported",
+  "client_id_metadata_document_supported",
+] as const;
+
+export interface Provider {
+  issuer: string;
+  authorization_endpoint: string;
+  token_endpoint: string;
+  registration_endpoint?: string;
+  revocation_endpoint?: string;
+  response_types_supported: string[];
+  scopes_supported?: string[];
+  code_challenge_methods_supported?: string[];
+  token_endpoint_auth_methods_supported?: string[];
+  authorization_response_iss_parameter_supported?: boolean;
+  client_id_metadata_document_supported?: boolean;
+}
+
+/** Throws a `SignInFault` where people can't be sent there. */
+export function toProvider(metadata: AuthorizationServerMetadata): Provider {
+  const said = metadata as Readonly<Record<string, unknown>>;
+  const provider = Object.fromEntries(
+    [...addresses, ...others].flatMap((key) => (said[key] === undefined ? [] : [[key, said[key]]])),
+  ) as unknown as Provider;
+  for (const key of addresses) {
+    const address = provider[key];
+    if (address !== undefined && !isSafe(address))
+      throw new SignInFault(`The ${key} of ${provider.issuer} is no https address.`);
+  }
+  // Absent is no: what is sent without a challenge can be used by whoever sees the code (OAuth 2.1, 4.1.1).
+  if (!provider.code_challenge_methods_supported?.includes("S256"))
+    throw new SignInFault(`${provider.issuer} does not say that it takes PKCE with S256.`);
+  return provider;
+}
+
+/** As the official client takes it. */
+export function metadataOf(provider: Provider): AuthorizationServerMetadata {
+  return provider as AuthorizationServerMetadata;
+}
+
+/** Encrypted, or never leaving this host. Private hosts are another matter, which is looked at when they are called. */
+export function isSafe(address: string): boolean {
+  const url = URL.parse(address);
+  if (url === null || url.username !== "" || url.password !== "") return false;
+  return url.protocol === "https:" || (url.protocol === "http:" && isLoopback(hostOf(url)));
+}
+
+function hostOf(url: URL): string {
+  return url.hostname.replace(/^\[|\]$/g, "");
+}

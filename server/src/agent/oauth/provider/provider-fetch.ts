@@ -1,0 +1,61 @@
+/** How providers are spoken to: over checked addresses, briefly, without following anybody elsewhere. */
+import type { App } from "#app.ts";
+import type { Config } from "#config.ts";
+import { parseOpenedHosts } from "#lib/network/addresses.ts";
+import { AddressError } from "#lib/network/checked-lookup.ts";
+import { type Fetch, modelFetch, ownedFetch } from "#agent/models/fetch.ts";
+import { SignInFault } from "./sign-in-fault.ts";
+
+/** One request with its answer; a person waits. */
+const deadlineMs = 10_000;
+/** The largest metadata that is known is some 10 KB. */
+const answerMaxBytes = 256 * 1024;
+
+const fetches = new WeakMap<Config, Fetch>();
+
+/** Throws `SignInFault`s. Look-ups of names count for `owner`, a workspace or an issuer. */
+export function providerFetch({ config }: Pick<App, "config">, owner: string): Fetch {
+  const shared = fetches.get(config) ?? modelFetch(parseOpenedHosts(config.allowPrivateHosts));
+  fetches.set(config, shared);
+  const inner = ownedFetch(shared, owner);
+  return async (input, init = {}) => {
+    const url = new URL(input instanceof Request ? input.url : input);
+    const body = init.body instanceof URLSearchParams ? init.body.toString() : init.body;
+    try {
+      const response = await inner(url, {
+        ...init,
+        ...(body === undefined ? {} : { body }),
+        signal: AbortSignal.timeout(deadlineMs),
+      });
+      if (response.status >= 300 && response.status < 400)
+        throw new SignInFault(`${url.origin} answers with a redirect.`);
+      return await bounded(url, response);
+    } catch (error) {
+      throw explain(url, error);
+    }
+  };
+}
+
+async function bounded(url: URL, response: Response): Promise<Response> {
+  const { status, headers, body } = response;
+  if (body === null) return new Response(null, { status, headers });
+  const pieces: Uint8Array[] = [];
+  let bytes = 0;
+  for await (const piece of body) {
+    pieces.push(piece as Uint8Array);
+    bytes += (piece as Uint8Array).length;
+    // What is streamed without an end is cut where only its headers count, too.
+    if (bytes > answerMaxBytes) throw new SignInFault(`${url.origin} answers too much.`);
+  }
+  return new Response(Buffer.concat(pieces), { status, headers });
+}
+
+function explain(url: URL, error: unknown): SignInFault {
+  if (error instanceof SignInFault) return error;
+  if (error instanceof AddressError)
+    return new SignInFault(`${url.origin} can't be reached: ${error.message}`);
+  const { code, name } = error as NodeJS.ErrnoException;
+  const why =
+    name === "TimeoutError" || name === "AbortError" ? "it took too long" : (code ?? "the connection failed");
+  return new SignInFault(`${url.origin} can't be reached: ${why}.`, { cause: error });
+}

@@ -1,0 +1,37 @@
+/** Continues runs whose waits for a sign-in are over: the person signed in, or the deadline has passed. */
+import type { App } from "#app.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
+import { reached } from "#lib/kill-points.ts";
+import { goOn, lockRun } from "#agent/runs/engine/waiting-run.ts";
+import { findOverRuns, overOf } from "./store.ts";
+import { close } from "./waits.ts";
+
+const runsAtOnce = 100;
+
+/** Returns the runs that changed. A run that cannot be changed does not stop the others. */
+export async function resolveWaits({ db, log }: Pick<App, "db" | "log">, now: Date): Promise<string[]> {
+  const runs: string[] = [];
+  for (const run of await findOverRuns(db, now, runsAtOnce)) {
+    try {
+      if (await resolveWaitsOf(db, run, now)) runs.push(run);
+    } catch (error) {
+      log.error({ error, run }, "a run could not be continued after its wait for a sign-in");
+    }
+  }
+  return runs;
+}
+
+/** Returns false if no wait of the run is over. */
+export async function resolveWaitsOf(db: Db, runId: string, now: Date): Promise<boolean> {
+  if ((await overOf(db, runId, now)).length === 0) return false;
+  const isResolved = await transaction(db, async (tx) => {
+    if (!(await lockRun(tx, runId))) return false;
+    const over = await overOf(tx, runId, now);
+    if (over.length === 0) return false;
+    await goOn(tx, runId, await close(tx, over, now));
+    return true;
+  });
+  if (isResolved) await reached("agent.sign_in.resolved");
+  return isResolved;
+}

@@ -1,0 +1,103 @@
+/**
+ * Waits of runs for a sign-in. If the version's `connections.wait_minutes` allows it, a call that needs a sign-in
+ * parks its run as rows, and the call is made again after the sign-in. A wait ends when the person has a new connection,
+ * at its deadline, or with its run. `resolve.ts` compares the waits with the stored connections, so a killed server
+ * loses no sign-in.
+ */
+import type { Db } from "#schema.ts";
+import type { MoveDeadlines } from "#machines/suspension/suspension.ts";
+import type { SignInNeeded } from "#agent/tools/tool.ts";
+import {
+  deleteCancelled,
+  endWaits,
+  moveDeadlines,
+  openOf,
+  type OverWait,
+  putWaits,
+  type WaitOutcome,
+  type WaitRow,
+  waitsOf,
+} from "./store.ts";
+
+export type SignInWait = WaitRow;
+
+export interface NewWait {
+  callId: string;
+  runId: string;
+  workspaceId: string;
+  needed: SignInNeeded;
+  at: Date;
+  expiresAt: Date;
+}
+
+/** Inserts the waits of one run, in the transaction in which the run is parked. */
+export async function insertWaits(tx: Db, waits: readonly NewWait[]): Promise<void> {
+  if (waits.length === 0) return;
+  const rows = waits.map(({ callId, runId, workspaceId, needed, at, expiresAt }) => ({
+    call_id: callId,
+    run_id: runId,
+    workspace_id: workspaceId,
+    toolset_id: needed.toolsetId,
+    end_user_id: needed.who,
+    connection_id: needed.connection,
+    status: "waiting" as const,
+    created_at: at,
+    expires_at: expiresAt,
+  }));
+  await putWaits(tx, rows);
+}
+
+export async function waitsByCall(db: Db, runId: string): Promise<Map<string, SignInWait>> {
+  return new Map((await waitsOf(db, runId)).map((wait) => [wait.call_id, wait]));
+}
+
+/** Open waits of each run, the earliest deadline first. */
+export async function openWaits(db: Db, runIds: readonly string[]): Promise<Map<string, SignInWait[]>> {
+  if (runIds.length === 0) return new Map();
+  return Map.groupBy(await openOf(db, runIds), ({ run_id }) => run_id);
+}
+
+export async function hasOpenWait(tx: Db, runId: string): Promise<boolean> {
+  return (await openOf(tx, [runId])).length > 0;
+}
+
+/** Cancels the open waits of a run that is ended. The caller holds the run's row. */
+export async function cancelWaits(tx: Db, runId: string, at: Date) {
+  const open = await openOf(tx, [runId]);
+  return close(
+    tx,
+    open.map((wait) => ({ ...wait, outcome: "cancelled" as const })),
+    at,
+  );
+}
+
+/** Ends waits and returns one event for each person and toolset. The caller holds the row of their run. */
+export async function close(tx: Db, waits: readonly OverWait[], at: Date) {
+  const outcomes: readonly WaitOutcome[] = ["connected", "expired", "cancelled"];
+  const events = new Map<string, { type: string; at: Date; data: Record<string, unknown> }>();
+  for (const outcome of outcomes) {
+    const ended = waits.filter((wait) => wait.outcome === outcome);
+    if (ended.length === 0) continue;
+    await endWaits(
+      tx,
+      ended.map(({ call_id }) => call_id),
+      outcome,
+    );
+    for (const { toolset_id, end_user_id } of ended)
+      events.set(JSON.stringify([toolset_id, end_user_id, outcome]), {
+        type: "connection.auth_resolved",
+        at,
+        data: { toolset_id, end_user_id, outcome },
+      });
+  }
+  return [...events.values()];
+}
+
+/** Deletes a run's cancelled waits. The resumed run makes their calls again. */
+export function forgetCancelledWaits(tx: Db, runId: string): Promise<void> {
+  return deleteCancelled(tx, runId);
+}
+
+/** The time of a suspension does not count. */
+export const moveSignInDeadlines: MoveDeadlines = (tx, { workspaceId, ms }) =>
+  moveDeadlines(tx, workspaceId, ms);

@@ -1,0 +1,97 @@
+/**
+ * A run begins: its session, what is said in it, the run and its first event are one statement, which counts as well.
+ * Where this process has a place for it the run is this process's from that statement on.
+ */
+import { type Insertable, type RawBuilder, sql } from "kysely";
+import type { Db } from "#schema.ts";
+import { countsHeld, messagesAdded, type NewSession, sessionAdded, sessionUsed } from "#agent/sessions/opened.ts";
+import type { Words } from "#agent/sessions/words.ts";
+import type { RunRow } from "../store.ts";
+import type { AgentRunsTable } from "../tables.ts";
+
+export interface Beginning {
+  run: Pick<
+    RunRow,
+    | "id"
+    | "workspace_id"
+    | "agent_id"
+    | "version"
+    | "end_user_id"
+    | "trigger_type"
+    | "trigger_id"
+    | "traceparent"
+    | "created_at"
+  >;
+  session: { new: NewSession } | { id: string };
+  words: Words;
+  /** Of the workspace, together with these. */
+  most: { sessions: number; inFlight: number };
+  /** Who takes it, as one of at most so many of the workspace; none: it waits for whoever looks. */
+  taker: { processId: string; ofOneMax: number };
+}
+
+/** `full`: the counts allow no more. */
+export type Begun =
+  | { status: "full"; liveSessions: number }
+  | { status: "queued" }
+  | { status: "running"; row: RunRow };
+
+export async function begin(db: Db, { run, session, words, most, taker }: Beginning): Promise<Begun> {
+  const isNew = "new" in session;
+  const isLet = sql`counts.in_flight < ${most.inFlight}`;
+  const entered = isNew
+    ? sessionAdded(session.new, words, sql`${isLet} and counts.live_sessions < ${most.sessions}`)
+    : sessionUsed({ id: session.id, version: run.version, at: run.created_at }, words, isLet);
+  const row = {
+    ...run,
+    session_id: isNew ? session.new.id : session.id,
+    session_created: isNew,
+    last_event_id: 1,
+    process_id: taker.processId,
+  } satisfies Partial<Insertable<AgentRunsTable>>;
+  const names = Object.keys(row).map((name) => sql.ref(name));
+  const { rows } = await sql<{ live_sessions: number; status: RunRow["status"] | null }>`
+    with ${countsHeld(run.workspace_id, taker.processId)}, ${entered},
+    run as (
+      insert into agent_runs (${sql.join(names)}, status, attempts, started_at)
+      select ${sql.join(Object.values(row))}, ${ifTaken(taker, sql`'running'`, sql`'queued'`)},
+        ${ifTaken(taker, sql`1`, sql`0`)}, ${ifTaken(taker, sql`${run.created_at}::timestamptz`, sql`null`)}
+      from session, counts returning id, status),
+    ${messagesAdded(words)},
+    events as (
+      insert into agent_events (run_id, seq, type, at, data)
+      select id, 1, 'run.queued', ${run.created_at}, '{}' from run)
+    select live_sessions, status from counts left join run on true`.execute(db);
+  const { live_sessions: liveSessions, status } = rows[0]!;
+  if (status === null) return { status: "full", liveSessions };
+  return status === "running"
+    ? { status, row: { ...taken, ...row, started_at: run.created_at } }
+    : { status: "queued" };
+}
+
+const ifTaken = ({ ofOneMax }: Beginning["taker"], yes: RawBuilder<unknown>, no: RawBuilder<unknown>) =>
+  sql`case when counts.here < ${ofOneMax} then ${yes} else ${no} end`;
+
+/** As the columns' defaults, and taken once. */
+const taken = {
+  status: "running",
+  error_code: null,
+  error_message: null,
+  finish_reason: null,
+  output: null,
+  output_expires_at: null,
+  expired: false,
+  steps: 0,
+  input_tokens: 0,
+  output_tokens: 0,
+  cached_input_tokens: 0,
+  reasoning_tokens: 0,
+  active_ms: 0,
+  attempts: 1,
+  resumed: 0,
+  resumes: 0,
+  retry_at: null,
+  model_waits: 0,
+  waits_turn: false,
+  finished_at: null,
+} as const;

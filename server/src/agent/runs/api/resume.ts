@@ -1,0 +1,104 @@
+/**
+ * Resumes a failed run from its last complete step, as the same run. One statement queues it again, and the first
+ * process that polls executes it. The run keeps its journal, so a finished call is not made again. A call that was cut
+ * off is repeated only if its tool is safe to repeat.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { planLimits } from "#accounts/plans.ts";
+import { requireNotSuspended } from "#accounts/workspaces.ts";
+import type { App } from "#app.ts";
+import type { Db } from "#schema.ts";
+import { reached } from "#lib/kill-points.ts";
+import { workspaceOf } from "#agent/agents/agents.ts";
+import { askedAgent } from "#agent/agents/versions/resolve-agent.ts";
+import { forgetCancelled } from "#agent/approvals/approvals.ts";
+import { forgetCancelledWaits } from "#agent/oauth/waits/waits.ts";
+import { uncountFailure } from "#agent/schedules/failures.ts";
+import { awaitsAnswer, holdCounts, take } from "#agent/sessions/sessions.ts";
+import { requireNotParking } from "#agent/vm/view.ts";
+import { agentArchived, agentPaused, runNotFound, runNotResumable, tooManyRuns } from "./run-errors.ts";
+import { whole } from "../journal/erase.ts";
+import { reopen } from "../journal/journal.ts";
+import { get, getRun } from "./read.ts";
+import type { AgentRuns } from "../engine/run-executor.ts";
+import type { Run } from "../schema.ts";
+import { isOver, type RunErrorCode } from "../states.ts";
+import { countInFlight, findNewestOfSession, lockWholeRun, type RunRow } from "../store.ts";
+
+/** Maximum of resumes. Each one grants the version's limits again. */
+const resumesMax = 20;
+
+/** Error codes after which a run cannot be resumed, with the reason. */
+const forGood: Partial<Record<RunErrorCode, string>> = {
+  output_invalid: "its answers do not fit the schema. Invoke again in the session.",
+  session_ended: "its session has ended. Begin a new one: invoke without `session_id`.",
+  vm_lost: "its machine is lost. Invoke again in the session; the next run gets a new machine.",
+};
+
+export async function resume(
+  app: Pick<App, "db" | "clock" | "config">,
+  runs: AgentRuns,
+  actor: Actor,
+  id: string,
+): Promise<Run> {
+  const seen = await getRun(app, actor, id);
+  const workspace = requireNotSuspended(workspaceOf(actor, seen));
+  if (isOver(seen.status)) {
+    const agent = await askedAgent(app.db, actor, seen.agent_id, "latest");
+    if (agent.archived_at) throw agentArchived();
+    if (agent.paused || agent.is_all_paused) throw agentPaused(agent.is_all_paused);
+    const allowed = planLimits[workspace.plan].runsInFlight;
+    const isResumed = await whole(app.db, (tx) => reopenRun(tx, seen, allowed, app.clock.now()));
+    await reached("agent.run.resumed");
+    if (isResumed) {
+      runs.begin(id);
+      runs.changed(id);
+    }
+  }
+  return get(app, runs, actor, id);
+}
+
+/** Returns false if another request has resumed the run. */
+async function reopenRun(
+  tx: Db,
+  { id, workspace_id: workspaceId }: Pick<RunRow, "id" | "workspace_id">,
+  allowed: number,
+  at: Date,
+): Promise<boolean> {
+  await holdCounts(tx, workspaceId);
+  const run = await lockWholeRun(tx, id);
+  if (!run) throw runNotFound();
+  if (!isOver(run.status)) return false;
+  await requireResumable(tx, run, at);
+  if ((await countInFlight(tx, workspaceId)) >= allowed) throw tooManyRuns(allowed);
+  await forgetCancelled(tx, id);
+  await forgetCancelledWaits(tx, id);
+  if (run.trigger_type === "schedule") await uncountFailure(tx, id);
+  await reopen(tx, id, { type: "run.resumed", at, data: { step: run.steps + 1, resumes: run.resumes + 1 } });
+  await reached("agent.run.resumes");
+  return true;
+}
+
+async function requireResumable(tx: Db, run: RunRow, at: Date): Promise<void> {
+  if (run.status === "completed") throw runNotResumable("it is completed. Invoke again in the session.");
+  if (run.waits_turn)
+    throw runNotResumable("it ended before it had its turn in the session. Invoke again in the session.");
+  const why = run.error_code && forGood[run.error_code];
+  if (why) throw runNotResumable(why);
+  if (run.resumes >= resumesMax)
+    throw runNotResumable(`it was resumed ${resumesMax} times. Invoke again in the session.`);
+  if (run.expired || (run.output_expires_at !== null && run.output_expires_at <= at))
+    throw runNotResumable(
+      "its tool results were deleted an hour after it failed. Invoke again in the session.",
+    );
+  const session = await take(tx, run.agent_id, {
+    id: run.session_id,
+    endUserId: undefined,
+    hasHistory: false,
+  });
+  await requireNotParking(tx, session.id);
+  if ((await findNewestOfSession(tx, session.id)) !== run.id)
+    throw runNotResumable("a later run went on with its session. Invoke again in the session.");
+  if (!(await awaitsAnswer(tx, session.id)))
+    throw runNotResumable("its last answer is final. Invoke again in the session.");
+}

@@ -1,0 +1,322 @@
+/**
+ * The loop of a run, from wherever its journal ends. A step is one call of the model; what came of it (the step, what
+ * was said, the tokens, the events) is one statement, and the run's end is in that of its last step. So a process
+ * that dies leaves a run whose steps are whole, and the one that takes it over asks for the next.
+ */
+import type { App } from "#app.ts";
+import { reached } from "#lib/kill-points.ts";
+import { PausableTimer } from "#lib/concurrency/pausable-timer.ts";
+import { getVersion } from "#agent/agents/agents.ts";
+import type { AgentConfig } from "#agent/agents/config.ts";
+import { faultsOf } from "#agent/json-schema.ts";
+import { recall } from "#agent/memory/recall.ts";
+import { withoutFence } from "#agent/models/fence.ts";
+import { type Message, withoutThoughts } from "#agent/models/messages.ts";
+import { requested } from "#agent/calls/calls.ts";
+import { Conversation } from "#agent/sessions/conversation.ts";
+import { toWords } from "#agent/sessions/words.ts";
+import { storableJson } from "#agent/storable.ts";
+import type { Tool } from "#agent/tools/tool.ts";
+import { toolsOf } from "#agent/tools/tools-of.ts";
+import { WorkerAccess } from "#agent/workers/access.ts";
+import type { OwnApi } from "#agent/workers/workers.ts";
+import { type Answered, askAgainShorter, toFunction } from "./model-step.ts";
+import { completed } from "../journal/end-run.ts";
+import { RunFailure } from "./run-failure.ts";
+import { promptOf } from "./prompt.ts";
+import { tokensOf } from "../schema.ts";
+import type { NewEvent } from "../journal/journal.ts";
+import type { Carried } from "./run-executor.ts";
+import { type RunErrorCode, toFinishReason } from "../states.ts";
+import { hasOpenStep, type RunRow } from "../store.ts";
+import { settleCalls, userOf } from "./execute-tool-calls.ts";
+import { planSummary, summarize } from "./summarize.ts";
+import type { StepPrompt } from "../tables.ts";
+import { Questions } from "./questions.ts";
+import { type GivenWork, type Going, Interrupted, type Work } from "./run-context.ts";
+
+const grownMaxMiB = 8;
+
+/** Ends with the run completed, or waiting for a person; throws a `RunFailure`, or what it was stopped with. */
+export async function carryOut(app: App, carried: Carried, given: GivenWork): Promise<void> {
+  const { writer, stop } = given;
+  const { row: taken } = carried;
+  const config = carried.config ?? (await configOf(app, taken));
+  const { max_seconds: maxSeconds } = limitsOf(config, taken);
+  const leftMs = maxSeconds * 1000 - taken.active_ms;
+  const outOfTime = new RunFailure("limit_time", `The run took more than ${maxSeconds} s.`);
+  const clock = new PausableTimer(leftMs, () => stop.abort(outOfTime));
+  const access = accessOf(app, { run: taken, config, leftMs, api: given.api });
+  const questions = new Questions(app, { run: taken, writer, clock, followed: given.followed });
+  const work = { ...given, access, questions, clock };
+  try {
+    if (taken.attempts > 1 && (await hasOpenStep(app.db, taken.id)))
+      writer.add("step.reset", { step: taken.steps + 1 });
+    writer.add("run.started", { version: taken.version, attempt: taken.attempts });
+    const conversation = carried.conversation ?? (await Conversation.read(app.db, taken.session_id));
+    const going: Going = { run: taken, conversation, calls: undefined };
+    do {
+      if (work.isHeld()) throw new Interrupted("The workspace is suspended.");
+    } while (await takeStep(app, config, going, work));
+  } catch (error) {
+    // Calls beside the one that failed go no further.
+    stop.abort(error);
+    throw error;
+  } finally {
+    clock.stop();
+    await questions.close();
+    await access?.close();
+  }
+}
+
+async function configOf({ db }: App, { agent_id, version }: RunRow): Promise<AgentConfig> {
+  return (await getVersion(db, { id: agent_id, latest_version: 0 }, String(version))).config as AgentConfig;
+}
+
+function accessOf(
+  app: App,
+  given: { run: RunRow; config: AgentConfig; leftMs: number; api: OwnApi | undefined },
+): WorkerAccess | undefined {
+  const { run, config, leftMs, api } = given;
+  const scopes = config.platform?.scopes ?? [];
+  if (!api || scopes.length === 0) return undefined;
+  return new WorkerAccess(app, api, {
+    runId: run.id,
+    agentId: run.agent_id,
+    scopes,
+    leftMs: leftMs + personMs(config),
+  });
+}
+
+/** Time for people's answers to questions of tools: the run's own time stands still meanwhile. */
+function personMs({ toolsets }: AgentConfig): number {
+  return toolsets.some(({ elicitation }) => elicitation === "person") ? 86_400_000 : 0;
+}
+
+/** Answers whether the run goes on. */
+async function takeStep(
+  app: App,
+  config: AgentConfig,
+  going: Going,
+  work: Work & { clock: PausableTimer },
+): Promise<boolean> {
+  const { writer, stop, fetch, pauseMs, clock } = work;
+  const { conversation } = going;
+  requireWithinLimits(config, going.run, conversation);
+  if ((await settleCalls(app, config, going, work)) === "waiting") return false;
+  const { run } = going;
+  const startedAt = app.clock.now();
+  const { said, before, summary } = conversation;
+  requireNotGrown(run, said);
+  const step = run.steps + 1;
+  const calling = {
+    config,
+    workspaceId: run.workspace_id,
+    step,
+    writer,
+    signal: stop.signal,
+    fetch,
+    pauseMs,
+    waits: run.model_waits,
+    deadline: performance.now() + clock.leftMs,
+    trace: work.trace,
+  };
+  const plan = planSummary(config, conversation);
+  const summarized =
+    plan && (going.notSummarized ?? (await summarize(app, calling, { runId: run.id, plan, conversation })));
+  if (summarized && !("words" in summarized)) going.notSummarized = { why: summarized.why };
+  if (summarized?.advanced) {
+    going.run = { ...run, ...summarized.advanced, model_waits: 0 };
+    if ("words" in summarized) conversation.add(summarized.words);
+    return true;
+  }
+  // Facts stay as they were at the run's first step: a change would void the provider's cache of the conversation.
+  going.remembered ??= { text: await recall(app.db, userOf(run, config, work)) };
+  const remembered = going.remembered.text;
+  // Reasoning of earlier runs is not sent again.
+  const told = said.map((one) =>
+    one.run_id === run.id ? one : { ...one, message: withoutThoughts(one.message as Message) },
+  );
+  const promptWith = (atMost?: number) => promptOf(config, told, { before, summary, remembered, atMost });
+  const { messages, leftOut, tokens } = promptWith(work.tellAtMost);
+  const { tools, unavailable } = await toolsOf(app, userOf(run, config, work));
+  const needed = unavailable.find(({ isRequired }) => isRequired);
+  if (needed)
+    throw new RunFailure("tool_unavailable", `The toolset ${needed.id} can't be used: ${needed.why}.`);
+  if (leftOut > 0) {
+    // Reads the facts again: the omitted messages may hold newly saved ones, and the cache is void in any case.
+    delete going.remembered;
+    writer.add("context.compacted", {
+      left_out: leftOut,
+      // Why older messages are left out without a summary.
+      ...(going.notSummarized ? { summary_error: going.notSummarized.why } : {}),
+    });
+  }
+  await reached("agent.step.begins");
+  const usable = [...tools.values()].filter(({ policy }) => policy !== "deny");
+  const asking = { ...calling, messages, tools: usable };
+  let atMost = work.tellAtMost ?? null;
+  const answered = await askAgainShorter(app, asking, () => {
+    work.tellAtMost = Math.ceil(tokens / 2);
+    const shorter = promptWith(work.tellAtMost);
+    if (shorter.tokens >= tokens) return undefined;
+    atMost = work.tellAtMost;
+    return shorter;
+  });
+  await reached("agent.step.answered");
+  stop.signal.throwIfAborted();
+  const { answer } = answered;
+  const finishedAt = app.clock.now();
+  const used = {
+    input_tokens: answer.tokens.input,
+    output_tokens: answer.tokens.output,
+    cached_input_tokens: answer.tokens.cachedInput,
+    reasoning_tokens: answer.tokens.reasoning,
+  };
+  const total = tokensOf({
+    input_tokens: run.input_tokens + used.input_tokens,
+    output_tokens: run.output_tokens + used.output_tokens,
+    cached_input_tokens: run.cached_input_tokens + used.cached_input_tokens,
+    reasoning_tokens: run.reasoning_tokens + used.reasoning_tokens,
+  });
+  const isRepaired = said.some(({ run_id, kind }) => run_id === run.id && kind === "repair");
+  const isAsking = answer.calls.length > 0;
+  const faults = isAsking ? [] : await faultsOfAnswer(config, run, answer.text);
+  const end =
+    faults.length === 0 && !isAsking
+      ? completed(outputOf(config, answer.text), total, toFinishReason(answer.finishReason), finishedAt)
+      : undefined;
+  const calls = answer.calls.map(({ id, tool, values }) => ({
+    id,
+    tool,
+    toolset_id: tools.get(tool)?.toolsetId ?? null,
+    arguments: values ?? null,
+  }));
+  const toolsTold = JSON.stringify(usable.map(toFunction));
+  const prompt: StepPrompt = {
+    before,
+    last: before + said.length,
+    summary: summary?.through ?? null,
+    remembered: remembered ?? null,
+    at_most: atMost,
+    ...(going.toolsTold === toolsTold ? {} : { tools: usable.map(toFunction) }),
+  };
+  const words = toWords(run.id, [
+    { kind: "answer", message: answer.message },
+    ...(faults.length > 0 && !isRepaired ? [{ kind: "repair" as const, message: repairOf(faults) }] : []),
+  ]);
+  await reached("agent.step.commits");
+  const advanced = await writer.commit(
+    [...stepEvents(step, answered, tools, finishedAt), ...(end ? [end.event] : [])],
+    { ...end?.change },
+    {
+      step: {
+        model: answered.model,
+        finish_reason: answer.finishReason,
+        ...used,
+        prompt: storableJson(prompt),
+        started_at: startedAt,
+        finished_at: finishedAt,
+      },
+      calls,
+      words,
+    },
+  );
+  going.run = { ...run, ...advanced, model_waits: 0 };
+  going.toolsTold = toolsTold;
+  going.calls = calls.map((call, position) => requested(run.id, step, position, call));
+  conversation.add(words);
+  await reached("agent.step.committed");
+  if (faults.length > 0 && isRepaired)
+    throw new RunFailure("output_invalid", `The answer does not fit the schema: ${faults.join("; ")}`);
+  return end === undefined;
+}
+
+/** Limits of the config, granted again for each resume. */
+function limitsOf({ limits }: AgentConfig, { resumes }: RunRow) {
+  const times = resumes + 1;
+  return {
+    max_seconds: limits.max_seconds * times,
+    max_steps: limits.max_steps * times,
+    max_tokens: limits.max_tokens * times,
+  };
+}
+
+function requireWithinLimits(config: AgentConfig, run: RunRow, { said }: Conversation): void {
+  const limits = limitsOf(config, run);
+  const fail = (code: RunErrorCode, message: string) => new RunFailure(code, message, lastTextOf(run, said));
+  if (run.steps >= limits.max_steps) throw fail("limit_steps", `The run took its ${limits.max_steps} steps.`);
+  const used = run.input_tokens + run.output_tokens;
+  if (used >= limits.max_tokens)
+    throw fail(
+      "limit_tokens",
+      `The run used ${used} of its ${limits.max_tokens} tokens. Each step counts its whole input again.`,
+    );
+}
+
+/** The last text that the model wrote in this run. */
+function lastTextOf(run: RunRow, said: Conversation["said"]): string | undefined {
+  const texts = said
+    .filter(({ run_id, kind }) => run_id === run.id && kind === "answer")
+    .map(({ message }) => {
+      const { content } = message as Extract<Message, { role: "assistant" }>;
+      return content.map((part) => (part.type === "text" ? part.text : "")).join("");
+    });
+  return texts.findLast((text) => text !== "");
+}
+
+/** All that came of a run is told to its model at each step. */
+function requireNotGrown(
+  run: RunRow,
+  said: readonly { run_id: string | null; kind: string; bytes: number }[],
+): void {
+  const own = said.filter(({ run_id, kind }) => run_id === run.id && kind !== "input" && kind !== "summary");
+  if (own.reduce((sum, { bytes }) => sum + bytes, 0) > grownMaxMiB * 1024 ** 2)
+    throw new RunFailure("limit_tokens", `The run's answers and results take more than ${grownMaxMiB} MiB.`);
+}
+
+function stepEvents(
+  step: number,
+  { answer, model, messageId }: Answered,
+  tools: ReadonlyMap<string, Tool>,
+  at: Date,
+): NewEvent[] {
+  const { input, output, cachedInput, reasoning } = answer.tokens;
+  const tokens = { input, output, cached_input: cachedInput, reasoning, total: input + output };
+  const message =
+    messageId === null
+      ? []
+      : [{ type: "message.completed", at, data: { message_id: messageId, text: answer.text } }];
+  const asked = answer.calls.map(({ id, tool, values }) => ({
+    type: "tool.input",
+    at,
+    data: {
+      call_id: id,
+      tool,
+      toolset_id: tools.get(tool)?.toolsetId ?? null,
+      arguments: values ?? {},
+    },
+  }));
+  const finishReason = toFinishReason(answer.finishReason);
+  const data = { step, model, tokens, finish_reason: finishReason };
+  return [...message, ...asked, { type: "step.completed", at, data }];
+}
+
+/** A caller parses the output of a JSON schema: a fence around it stays in the conversation only. */
+function outputOf({ output }: AgentConfig, text: string): string {
+  return output.type === "text" ? text : withoutFence(text);
+}
+
+async function faultsOfAnswer({ output }: AgentConfig, run: RunRow, text: string): Promise<string[]> {
+  if (output.type === "text") return [];
+  try {
+    return await faultsOf(run.workspace_id, output.schema, JSON.parse(withoutFence(text)));
+  } catch {
+    return ["it is not JSON"];
+  }
+}
+
+function repairOf(faults: readonly string[]): Message {
+  const text = `Your answer does not fit the JSON schema it must follow:\n${faults.join("\n")}\nAnswer once more, with the corrected JSON alone.`;
+  return { role: "user", content: [{ type: "text", text }] };
+}

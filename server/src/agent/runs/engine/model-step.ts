@@ -1,0 +1,247 @@
+/**
+ * One step's answer: the config's model, again after a pause where it is overloaded or breaks off, and then its
+ * fallbacks in their order. What was said before a break is void, and the log says so.
+ */
+import { setTimeout as sleep } from "node:timers/promises";
+import type { App } from "#app.ts";
+import type { AgentConfig } from "#agent/agents/config.ts";
+import { findCredentials, openKey } from "#agent/credentials/credentials.ts";
+import type { Answer } from "#agent/models/answer.ts";
+import { callModel } from "#agent/models/call.ts";
+import { ModelFailure } from "#agent/models/failure.ts";
+import type { Fetch } from "#agent/models/fetch.ts";
+import type { Message } from "#agent/models/messages.ts";
+import type { ModelAddress } from "#agent/models/providers.ts";
+import { newId } from "#lib/ids.ts";
+import type { Tool } from "#agent/tools/tool.ts";
+import type { RunTrace } from "#agent/tracing/tracing.ts";
+import { ModelBusy, PromptTooLong, RunFailure } from "./run-failure.ts";
+import type { Prompt } from "./prompt.ts";
+import type { RunWriter } from "../journal/event-writer.ts";
+
+const triesOfEach = 3;
+/** A provider with a longer Retry-After is skipped in this round. */
+const pauseMaxMs = 2_000;
+/** A wait of at least this length parks the run, so that it holds no worker. */
+const parkedFromMs = 2_000;
+/** Longest wait between rounds when no provider sends Retry-After. */
+const waitMaxMs = 60_000;
+/** A server whose fault passes is back within a minute or so: four waits are 4 to 32 s. */
+const faultWaitsMax = 4;
+
+export interface Asking {
+  config: AgentConfig;
+  workspaceId: string;
+  step: number;
+  messages: Message[];
+  tools: readonly Tool[];
+  writer: RunWriter;
+  signal: AbortSignal;
+  fetch: Fetch;
+  /** Of the first pause; each is twice the one before. */
+  pauseMs: number;
+  /** Number of consecutive waits before this step. */
+  waits: number;
+  /** Deadline of the run, as a time of `performance.now()`. */
+  deadline: number;
+  trace?: RunTrace | undefined;
+  /** The call writes a summary: plain text that no event repeats. */
+  isSummary?: boolean;
+}
+
+export interface Answered {
+  answer: Answer;
+  model: string;
+  /** Of the message in the log; null where nothing was said. */
+  messageId: string | null;
+}
+
+/** The same; where all models refuse the conversation as too long, once more with a shorter one, if there is one. */
+export async function askAgainShorter(
+  app: Pick<App, "db" | "secrets" | "clock">,
+  asking: Asking,
+  shorter: () => Prompt | undefined,
+): Promise<Answered> {
+  try {
+    return await ask(app, asking);
+  } catch (error) {
+    const prompt = error instanceof PromptTooLong ? shorter() : undefined;
+    if (!prompt) throw error;
+    asking.writer.add("context.compacted", { left_out: prompt.leftOut });
+    return ask(app, { ...asking, messages: prompt.messages });
+  }
+}
+
+/**
+ * Tries the model and its fallbacks. If none responds and at least one is overloaded, waits and retries until the run's
+ * deadline; if one has a fault that may pass, a few times. Throws a `ModelBusy` for a long wait. Throws a `RunFailure`.
+ */
+export async function ask(app: Pick<App, "db" | "secrets" | "clock">, asking: Asking): Promise<Answered> {
+  for (let round = asking.waits; ; round += 1) {
+    const outcome = await askRound(app, asking);
+    if ("answer" in outcome) return outcome;
+    const { last, tooLong, overloaded, fault } = outcome;
+    if (!last) throw new RunFailure("credential_missing", "The model's credential was removed.");
+    if (tooLong) throw new PromptTooLong(tooLong.message);
+    const busy = overloaded ?? (round < faultWaitsMax ? fault : undefined);
+    if (!busy) throw new RunFailure("model_error", last.message);
+    // Never less than the backoff: a server that asks for no wait each time would fill the log of the run.
+    const backoffMs = Math.min(waitMaxMs, asking.pauseMs * 2 ** Math.min(triesOfEach + round, 20));
+    const pauseMs = Math.max(busy.retryAfterMs ?? 0, backoffMs);
+    const waitMs = pauseMs * (1 + Math.random() / 4);
+    if (performance.now() + waitMs >= asking.deadline)
+      throw new RunFailure(overloaded ? "model_rate_limited" : "model_error", busy.message);
+    const until = new Date(app.clock.now().getTime() + waitMs);
+    if (waitMs >= parkedFromMs) throw new ModelBusy(asking.step, until, Math.ceil(waitMs));
+    asking.writer.add("model.waiting", { step: asking.step, retry_at: until.toISOString() });
+    await pause(waitMs, asking.signal);
+  }
+}
+
+interface Failures {
+  last: ModelFailure | undefined;
+  tooLong: ModelFailure | undefined;
+  /** The overloaded model with the shortest Retry-After. */
+  overloaded: ModelFailure | undefined;
+  /** The same of those whose server responded with an error that may pass. A wrong address is none. */
+  fault: ModelFailure | undefined;
+}
+
+/** Runs a round: tries each candidate a few times, with short pauses. */
+export async function askRound(
+  app: Pick<App, "db" | "secrets">,
+  asking: Asking,
+): Promise<Answered | Failures> {
+  const { model } = asking.config;
+  const candidates = [model, ...(model.fallbacks ?? [])];
+  const known = await findCredentials(
+    app.db,
+    asking.workspaceId,
+    candidates.flatMap(({ credential_id }) => credential_id ?? []),
+  );
+  const failures: Failures = {
+    last: undefined,
+    tooLong: undefined,
+    overloaded: undefined,
+    fault: undefined,
+  };
+  for (const { id, credential_id, images } of candidates) {
+    const credential = credential_id === undefined ? undefined : known.get(credential_id);
+    const address = credential ? addressOf(app, credential, id) : builtIn(model, id);
+    if (!address) continue;
+    let last: ModelFailure | undefined;
+    for (let attempt = 1; attempt <= triesOfEach; attempt += 1) {
+      try {
+        return await askOnce(asking, address, images);
+      } catch (error) {
+        if (!(error instanceof ModelFailure)) throw error;
+        last = error;
+      }
+      const pauseMs = Math.max(last.retryAfterMs ?? 0, asking.pauseMs * 2 ** (attempt - 1));
+      const isFinal = last.kind === "refused" || last.kind === "too_long" || attempt === triesOfEach;
+      if (isFinal || pauseMs > pauseMaxMs) break;
+      // A little apart, so that runs which failed together do not come back together.
+      await pause(pauseMs * (1 + Math.random() / 4), asking.signal);
+    }
+    failures.last = last;
+    if (last?.kind === "too_long") failures.tooLong = last;
+    if (last?.kind === "overloaded") failures.overloaded = sooner(failures.overloaded, last);
+    if (last?.kind === "away" && last.isFromServer) failures.fault = sooner(failures.fault, last);
+  }
+  return failures;
+}
+
+function addressOf(
+  app: Pick<App, "secrets">,
+  credential: Parameters<typeof openKey>[1],
+  id: string,
+): ModelAddress {
+  const { id: credentialId, provider, base_url: baseUrl } = credential;
+  return { credentialId, provider, baseUrl, apiKey: openKey(app, credential), id };
+}
+
+/** Undefined if the model needs a credential. A fallback always does. */
+function builtIn(model: AgentConfig["model"], id: string): ModelAddress | undefined {
+  if (model.provider !== "echo" || id !== model.id) return undefined;
+  return { credentialId: "", provider: "echo", baseUrl: null, apiKey: "(none)", id };
+}
+
+function sooner(one: ModelFailure | undefined, other: ModelFailure): ModelFailure {
+  return one === undefined || (other.retryAfterMs ?? 0) < (one.retryAfterMs ?? 0) ? other : one;
+}
+
+async function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
+  await sleep(milliseconds, undefined, { signal }).catch(() => signal.throwIfAborted());
+}
+
+async function askOnce(
+  { config, step, messages, tools, writer, signal, fetch, trace, isSummary = false }: Asking,
+  address: ModelAddress,
+  takesPictures: boolean | undefined,
+): Promise<Answered> {
+  const { provider, id: model } = address;
+  const { temperature, max_output_tokens, reasoning, silence_seconds } = config.model;
+  let messageId: string | null = null;
+  const isJson = config.output.type === "json_schema" && !isSummary;
+  if (!isSummary) writer.add("step.started", { step, model });
+  const ended = trace?.chat({
+    provider,
+    model,
+    step,
+    prompt: messages,
+    output: isJson ? "json" : "text",
+    maxTokens: max_output_tokens,
+    temperature,
+  });
+  try {
+    const answer = await callModel(
+      address,
+      fetch,
+      {
+        prompt: messages,
+        abortSignal: signal,
+        takesPictures,
+        onPicturesRefused: () => writer.add("model.images_refused", { step, model }),
+        silenceSeconds: silence_seconds,
+        ...(temperature === undefined ? {} : { temperature }),
+        ...(max_output_tokens === undefined ? {} : { maxOutputTokens: max_output_tokens }),
+        ...(reasoning === undefined ? {} : { reasoning }),
+        ...(tools.length === 0 ? {} : { tools: tools.map(toFunction) }),
+        ...(isJson && config.output.type === "json_schema"
+          ? { responseFormat: { type: "json", name: "answer", schema: config.output.schema } }
+          : {}),
+      },
+      ({ kind, delta }) => {
+        if (isSummary) return;
+        if (kind === "reasoning") return writer.add("reasoning.delta", { delta });
+        if (messageId === null) {
+          messageId = newId("msg_");
+          writer.add("message.started", { message_id: messageId });
+        }
+        writer.add("message.delta", { message_id: messageId, delta });
+      },
+    );
+    ended?.({ answer });
+    return { answer, model, messageId };
+  } catch (error) {
+    ended?.({ error: whyOf(error) });
+    if (error instanceof ModelFailure && !isSummary) {
+      const { silentSeconds } = error;
+      writer.add("step.reset", {
+        step,
+        ...(silentSeconds === undefined ? {} : { silent_seconds: silentSeconds }),
+      });
+    }
+    throw error;
+  }
+}
+
+/** A word of few. */
+function whyOf(error: unknown): string {
+  if (error instanceof ModelFailure) return error.kind;
+  return error instanceof RunFailure ? error.code : "cancelled";
+}
+
+export function toFunction({ name, description, parameters }: Tool) {
+  return { type: "function" as const, name, description, inputSchema: parameters };
+}

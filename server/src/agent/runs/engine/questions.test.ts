@@ -1,0 +1,182 @@
+/** Open questions of tools' servers across processes: killed, stopped, and answered through another one. */
+import { randomBytes, randomUUID } from "node:crypto";
+import { sql } from "kysely";
+import { expect, test } from "vitest";
+import { SecretBox } from "#lib/secret-box.ts";
+import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
+import { killedAt } from "#agent/testing/killed-server.ts";
+import { startMcpServer } from "#agent/testing/mcp-server.ts";
+import { startModelServer } from "#agent/testing/model-server.ts";
+import { recoverQuestions } from "./questions.ts";
+import { AgentRuns } from "./run-executor.ts";
+
+const key = randomBytes(32);
+const model = await startModelServer();
+const server = await startMcpServer();
+// It takes requests and executes no run, so that each answer comes through another process than the question.
+const host = await agentHost({ secrets: new SecretBox(key), isIdle: true });
+const owner = await host.person();
+let answers: Json[] = [];
+server.generation = "2026-07-28";
+server.tools = [
+  { name: "book", inputSchema: { type: "object" } },
+  { name: "look", inputSchema: { type: "object" }, annotations: { readOnlyHint: true } },
+];
+server.call = ({ inputResponses }) => {
+  if (inputResponses) {
+    answers.push(inputResponses.question);
+    return { content: [{ type: "text", text: "Done." }] };
+  }
+  const requestedSchema = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
+  const params = { mode: "form", message: "Which city?", requestedSchema };
+  return {
+    resultType: "input_required",
+    requestState: "s",
+    inputRequests: { question: { method: "elicitation/create", params } },
+  };
+};
+const { json: toolset } = await owner.post("/v1/agent-toolsets", {
+  name: "desk",
+  kind: "mcp",
+  url: server.url,
+});
+const config = {
+  ...(await modelConfig(owner, model.url)),
+  toolsets: [{ toolset_id: toolset.id, elicitation: "person" }],
+};
+await owner.post("/v1/agents", { name: "asking", config });
+
+const run = async (id: string): Promise<Json> => (await owner.get(`/v1/agents/runs/${id}`)).json;
+
+async function invoke(tool: string): Promise<string> {
+  answers = [];
+  const calls = [{ name: `desk__${tool}`, arguments: "{}" }];
+  model.script(({ messages }: Json) => (messages.at(-1).role === "tool" ? { text: ["Done."] } : { calls }));
+  const { json } = await owner.post("/v1/agents/asking/invoke", { input: "Go.", wait_s: 0 });
+  // As if the process that took it had committed it.
+  await sql`update agent_runs set process_id = null where id = ${json.run_id}`.execute(host.app.db);
+  return json.run_id as string;
+}
+
+/** Executes runs while `during` goes on, and then stops in peace. */
+async function working(during: () => Promise<void>, options: { ofOneMax?: number } = {}): Promise<void> {
+  const runs = new AgentRuns(host.app, { hostId: "crashing", pauseMs: 5, ...options });
+  try {
+    await runs.start();
+    await during();
+  } finally {
+    await runs.stop();
+  }
+}
+
+async function question(runId: string): Promise<Json> {
+  await expect.poll(async () => (await run(runId)).approval).toMatchObject({ kind: "elicitation" });
+  return (await run(runId)).approval;
+}
+
+const answer = async (runId: string, { request_id: id }: Json) =>
+  (
+    await owner.post(`/v1/agents/runs/${runId}/approvals/${id}`, {
+      decision: "approve",
+      content: { city: "Bremen" },
+    })
+  ).json;
+
+const becomes = (runId: string, status: string) =>
+  expect.poll(async () => (await run(runId)).status).toBe(status);
+
+async function outcomes(runId: string): Promise<Json[]> {
+  const { rows } = await sql<Json>`select data -> 'outcome' as outcome from agent_events
+    where run_id = ${runId} and type = 'approval.resolved' order by seq`.execute(host.app.db);
+  return rows.map(({ outcome }) => outcome);
+}
+
+test("continues a call whose question is answered through another process", async () => {
+  const runId = await invoke("book");
+  await working(async () => {
+    const asked = await question(runId);
+    expect((await run(runId)).status).toBe("pending_approval");
+    await answer(runId, asked);
+    await becomes(runId, "completed");
+  });
+  expect(await run(runId)).toMatchObject({ attempts: 1, tools_called: [{ status: "completed" }] });
+  expect(answers).toMatchObject([{ action: "accept", content: { city: "Bremen" } }]);
+  expect(await outcomes(runId)).toEqual(["approved"]);
+});
+
+test("asks again after a kill if the call may be repeated", async () => {
+  const runId = await invoke("look");
+  expect(await killedAt(host.connection, key, "agent.question.raised")).toBe("SIGKILL");
+  const lost = await question(runId);
+  await working(async () => {
+    await expect
+      .poll(async () => (await run(runId)).approval?.request_id ?? lost.request_id)
+      .not.toBe(lost.request_id);
+    await answer(runId, await question(runId));
+    await becomes(runId, "completed");
+  });
+  expect(await run(runId)).toMatchObject({ attempts: 2, tools_called: [{ status: "completed" }] });
+  expect(answers).toHaveLength(1);
+  expect(await outcomes(runId)).toEqual(["cancelled", "approved"]);
+});
+
+test.each(["is not answered", "is answered after the kill"])(
+  "tells the model that the outcome is unknown if the server is killed and the question %s",
+  async (how) => {
+    const runId = await invoke("book");
+    expect(await killedAt(host.connection, key, "agent.question.raised")).toBe("SIGKILL");
+    const asked = await question(runId);
+    if (how !== "is not answered") expect((await answer(runId, asked)).status).toBe("running");
+    await working(() => becomes(runId, "completed"));
+    expect(await run(runId)).toMatchObject({ approvals: [], tools_called: [{ status: "unknown" }] });
+    expect(answers).toEqual([]);
+    expect(await outcomes(runId)).toEqual([how === "is not answered" ? "cancelled" : "approved"]);
+  },
+);
+
+test("withdraws an open question when its server stops, and another server goes on", async () => {
+  const runId = await invoke("look");
+  await working(async () => void (await question(runId)));
+  const { rows } = await sql<Json>`select status, process_id from agent_runs where id = ${runId}`.execute(
+    host.app.db,
+  );
+  expect(rows).toEqual([{ status: "running", process_id: null }]);
+  expect(await outcomes(runId)).toEqual(["cancelled"]);
+  await working(async () => {
+    await answer(runId, await question(runId));
+    await becomes(runId, "completed");
+  });
+  expect(await run(runId)).toMatchObject({ tools_called: [{ status: "completed" }] });
+});
+
+test("keeps the place of a run while its question is open", async () => {
+  const runId = await invoke("book");
+  await working(
+    async () => {
+      const asked = await question(runId);
+      const { rows } = await sql<Json>`select here::int, in_flight::int
+        from agent_counts(${owner.workspaceId}, ${host.app.jobs.processId})`.execute(host.app.db);
+      expect(rows).toEqual([{ here: 1, in_flight: 0 }]);
+      const next = await invoke("book");
+      // More than one look for runs that wait.
+      await new Promise((resolve) => setTimeout(resolve, 2_500));
+      expect((await run(next)).status).toBe("queued");
+      await answer(runId, asked);
+      await becomes(runId, "completed");
+      await answer(next, await question(next));
+      await becomes(next, "completed");
+    },
+    { ofOneMax: 1 },
+  );
+});
+
+test("leaves a question alone while its process is alive", async () => {
+  const runId = await invoke("book");
+  await working(async () => {
+    const asked = await question(runId);
+    const other = { processId: randomUUID(), hostId: "other", carriedOut: [] };
+    expect(await recoverQuestions(host.app, other)).toEqual([]);
+    await answer(runId, asked);
+    await becomes(runId, "completed");
+  });
+});

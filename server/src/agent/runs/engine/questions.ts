@@ -1,0 +1,226 @@
+/**
+ * Questions that servers of tools ask people in the middle of a call. The protocol has no way to park such a call, so the
+ * run keeps its process and holds the call open. Otherwise it waits like a run with an approval: its status is
+ * `pending_approval`, its time does not count, and any process may take the answer. A question ends with its answer, at
+ * its deadline, or with its call. If the process dies, the call is lost, and `recoverQuestions` hands the run on.
+ */
+import type { App } from "#app.ts";
+import { transaction } from "#db/db.ts";
+import type { Db } from "#schema.ts";
+import { reached } from "#lib/kill-points.ts";
+import type { Watch } from "#lib/watcher.ts";
+import { cancelPending, cancelQuestion, question, raise, takeAnswer } from "#agent/approvals/approvals.ts";
+import { expireIfDue } from "#agent/approvals/expire.ts";
+import type { Call } from "#agent/calls/calls.ts";
+import type { ToolQuestion, ToolReply } from "#agent/tools/tool.ts";
+import type { NewEvent } from "../journal/journal.ts";
+import type { RunStatus } from "../states.ts";
+import { findLostQuestions, type RunRow } from "../store.ts";
+import { goOn, lockRun } from "./waiting-run.ts";
+import type { RunWriter } from "../journal/event-writer.ts";
+
+/** Interval of reading an open question, in case no notification comes. */
+const readEveryMs = 5_000;
+
+type Asking = Pick<Call, "id" | "tool" | "arguments">;
+
+type Raised = ReturnType<typeof question>;
+
+export interface Followed {
+  watch(): Watch<RunStatus>;
+  changed(): void;
+}
+
+export class Questions {
+  readonly #app: Pick<App, "db" | "clock">;
+  readonly #run: Pick<RunRow, "id" | "workspace_id">;
+  readonly #writer: RunWriter;
+  readonly #followed: Followed;
+  /** Clock of the run, which stands still while a question is open. */
+  readonly #clock: { pause(): void; resume(): void };
+  readonly #open = new Set<string>();
+  readonly #asking = new Set<Promise<unknown>>();
+  #changes: Promise<unknown> = Promise.resolve();
+
+  constructor(
+    app: Pick<App, "db" | "clock">,
+    given: {
+      run: Pick<RunRow, "id" | "workspace_id">;
+      writer: RunWriter;
+      clock: { pause(): void; resume(): void };
+      followed: Followed;
+    },
+  ) {
+    this.#app = app;
+    this.#run = given.run;
+    this.#writer = given.writer;
+    this.#clock = given.clock;
+    this.#followed = given.followed;
+  }
+
+  /** Questions of one call. `end` withdraws those that are open, and resolves when they are. */
+  ofCall(call: Asking, stop: AbortSignal) {
+    const ended = new AbortController();
+    let isQuiet = false;
+    const asking = new Set<Promise<unknown>>();
+    return {
+      ask: (asked: ToolQuestion): Promise<ToolReply> => {
+        const signal = AbortSignal.any([ended.signal, stop, asked.signal]);
+        // The person who answers the first question sees the next ones.
+        const raised = this.#ask(call, asked, { signal, isQuiet });
+        isQuiet = true;
+        const reply = raised.finally(() => {
+          asking.delete(reply);
+          this.#asking.delete(reply);
+        });
+        asking.add(reply);
+        this.#asking.add(reply);
+        return reply;
+      },
+      end: async (): Promise<void> => {
+        ended.abort();
+        await Promise.allSettled(asking);
+      },
+    };
+  }
+
+  /** Call after the run's signal was aborted, or its last call ended: resolves when no question is open. */
+  async close(): Promise<void> {
+    await Promise.allSettled(this.#asking);
+  }
+
+  async #ask(
+    call: Asking,
+    asked: ToolQuestion,
+    how: { signal: AbortSignal; isQuiet: boolean },
+  ): Promise<ToolReply> {
+    const watch = this.#followed.watch();
+    let raised: Raised | undefined;
+    try {
+      raised = await this.#inOrder(() => this.#raise(call, asked, how));
+      await reached("agent.question.raised");
+      return await this.#answer(raised, watch, how.signal);
+    } finally {
+      watch.end();
+      const id = raised?.id;
+      if (id !== undefined) await this.#inOrder(() => this.#withdraw(id));
+    }
+  }
+
+  async #raise(
+    call: Asking,
+    asked: ToolQuestion,
+    { signal, isQuiet }: { signal: AbortSignal; isQuiet: boolean },
+  ): Promise<Raised> {
+    signal.throwIfAborted();
+    const at = this.#app.clock.now();
+    const { message, schema, seconds } = asked;
+    const raised = question({
+      workspaceId: this.#run.workspace_id,
+      runId: this.#run.id,
+      call: { id: call.id, tool: call.tool, arguments: call.arguments as Record<string, unknown> },
+      parameters: {},
+      onExpire: "deny",
+      at,
+      expiresAt: new Date(at.getTime() + seconds * 1000),
+      elicitation: { message, schema },
+    });
+    const { id } = raised;
+    await this.#writer.commitWith(
+      eventsOf(raised, [...this.#open, id]),
+      { status: "pending_approval" },
+      (tx) => raise(tx, [raised], { isQuiet }),
+    );
+    if (this.#open.size === 0) {
+      this.#writer.pauseClock();
+      this.#clock.pause();
+    }
+    this.#open.add(id);
+    return raised;
+  }
+
+  async #answer({ id, expiresAt }: Raised, watch: Watch<RunStatus>, signal: AbortSignal): Promise<ToolReply> {
+    for (;;) {
+      const news = watch.next(AbortSignal.any([signal, AbortSignal.timeout(readEveryMs)]));
+      signal.throwIfAborted();
+      const answer = await takeAnswer(this.#app.db, id);
+      if (answer?.status === "approved") return { action: "accept", content: answer.content ?? {} };
+      if (answer) return { action: answer.status === "denied" ? "decline" : "cancel" };
+      const now = this.#app.clock.now();
+      // A suspension moves the deadline, so the row decides.
+      if (now < expiresAt || !(await expireIfDue(this.#app.db, this.#run.id, now))) await news;
+    }
+  }
+
+  /** Cancels a question without an answer, and lets the run's time go on after the last one. */
+  async #withdraw(id: string): Promise<void> {
+    try {
+      await transaction(this.#app.db, async (tx) => {
+        if (!(await lockRun(tx, this.#run.id))) return;
+        const events = await cancelQuestion(tx, id, this.#app.clock.now());
+        // An answer that came too late is not kept.
+        await takeAnswer(tx, id);
+        if (events.length > 0) await goOn(tx, this.#run.id, events);
+      });
+    } finally {
+      this.#open.delete(id);
+      if (this.#open.size === 0) {
+        this.#writer.resumeClock();
+        this.#clock.resume();
+      }
+      this.#followed.changed();
+    }
+  }
+
+  /** One change at a time, so that each knows which questions are open. */
+  #inOrder<T>(change: () => Promise<T>): Promise<T> {
+    const next = this.#changes.then(change, change);
+    this.#changes = next.catch(() => {});
+    return next;
+  }
+}
+
+function eventsOf({ id, call, at, expiresAt, elicitation }: Raised, open: readonly string[]): NewEvent[] {
+  const requested = {
+    request_id: id,
+    kind: "elicitation",
+    call_id: call.id,
+    tool: call.tool,
+    arguments: call.arguments,
+    question: elicitation,
+    expires_at: expiresAt.toISOString(),
+  };
+  return [
+    { type: "approval.requested", at, data: requested },
+    { type: "run.pending_approval", at, data: { request_id: open[0], request_ids: open, sign_in: [] } },
+  ];
+}
+
+/** Cancels questions whose process is gone, and leaves their runs to be taken over. Returns these runs. */
+export async function recoverQuestions(
+  { db, clock, log }: Pick<App, "db" | "clock" | "log">,
+  who: Parameters<typeof findLostQuestions>[1],
+): Promise<string[]> {
+  const runs: string[] = [];
+  for (const id of await findLostQuestions(db, who)) {
+    try {
+      if (await transaction(db, (tx) => recover(tx, who, id, clock.now()))) runs.push(id);
+    } catch (error) {
+      log.error({ error, run: id }, "open questions of a run whose process is gone could not be cancelled");
+    }
+  }
+  return runs;
+}
+
+async function recover(
+  tx: Db,
+  who: Parameters<typeof findLostQuestions>[1],
+  id: string,
+  at: Date,
+): Promise<boolean> {
+  await lockRun(tx, id);
+  // Another process may have been faster, and have taken the run.
+  if ((await findLostQuestions(tx, who, id)).length === 0) return false;
+  await goOn(tx, id, await cancelPending(tx, id, at));
+  return true;
+}

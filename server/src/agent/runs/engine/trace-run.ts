@@ -1,0 +1,21 @@
+/** The span of a run that is over; what keeps it from being told costs the trace alone. */
+import type { App } from "#app.ts";
+import { getVersion } from "#agent/agents/agents.ts";
+import type { AgentConfig } from "#agent/agents/config.ts";
+import type { Tracing } from "#agent/tracing/tracing.ts";
+import { findEnded } from "../store.ts";
+
+export async function traceEnded(
+  { db, log }: Pick<App, "db" | "log">,
+  tracing: Tracing,
+  id: string,
+): Promise<void> {
+  try {
+    const run = await findEnded(db, id);
+    if (!run) return;
+    const { config } = await getVersion(db, { id: run.agent_id, latest_version: 0 }, String(run.version));
+    tracing.ended(run, config as AgentConfig);
+  } catch (error) {
+    log.debug({ error, run: id }, "the end of a run is in no trace");
+  }
+}

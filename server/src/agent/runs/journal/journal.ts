@@ -1,0 +1,214 @@
+/**
+ * The changes of a run. Each is one statement: the run's row, and what hangs on it (events, what was said, the step, its
+ * calls) as parts that read that row and so do nothing where it was not changed. The row is locked first of all, and
+ * then its session's: whoever locks both keeps that order.
+ */
+import { type RawBuilder, type Selectable, sql } from "kysely";
+import { tokensEnded } from "#accounts/tokens/run-tokens.ts";
+import type { Db } from "#schema.ts";
+import { type CallChange, callChanged, callsAsked, type NewCall } from "#agent/calls/calls.ts";
+import { full, hasRoom, type Words, wordsAdded } from "#agent/sessions/words.ts";
+import { storableJson } from "#agent/storable.ts";
+import type { RunRow } from "../store.ts";
+import type { AgentStepsTable } from "../tables.ts";
+
+export interface NewEvent {
+  type: string;
+  at: Date;
+  data: Record<string, unknown>;
+}
+
+/** Who carries a run out: the number fences off everybody who had it before. */
+export interface Claim {
+  id: string;
+  attempt: number;
+}
+
+export type RunChange = Partial<
+  Pick<
+    RunRow,
+    | "status"
+    | "error_code"
+    | "error_message"
+    | "finish_reason"
+    | "output"
+    | "output_expires_at"
+    | "finished_at"
+    | "process_id"
+    | "retry_at"
+  >
+> & {
+  /** Whole ones; negative for time that was counted and did not pass. */
+  activeMs?: number;
+  /** It goes on after a decision. */
+  isResumed?: true;
+  /** The run is resumed after a failure. */
+  isReopened?: true;
+  /** Milliseconds that the run waits for a model. They count as run time. */
+  waitMs?: number;
+};
+
+/** A step of a run, as it ended. */
+export type NewStep = Omit<
+  Selectable<AgentStepsTable>,
+  "run_id" | "step" | "agent_id" | "end_user_id" | "prompt"
+> & {
+  /** JSON of a `StepPrompt`. */
+  prompt: string | null;
+};
+
+/** What belongs to a change of a run and is stored with it. */
+export interface Beside {
+  /** The run is one further with it, and its tokens are the run's. */
+  step?: NewStep;
+  /** That the step asks for. */
+  calls?: readonly NewCall[];
+  call?: CallChange;
+  /** Behind what was said before. */
+  words?: Words | undefined;
+}
+
+/** What of a run changes while it is carried out. */
+export type Advanced = Pick<
+  RunRow,
+  | "status"
+  | "steps"
+  | "input_tokens"
+  | "output_tokens"
+  | "cached_input_tokens"
+  | "reasoning_tokens"
+  | "last_event_id"
+>;
+
+/**
+ * Adds events and changes the run, in the order in which the run's row lets them. Undefined where the run is not this
+ * claim's any more: somebody else took it, or it is over. Throws `session_full`.
+ */
+export async function advance(
+  db: Db,
+  claim: Claim,
+  events: readonly NewEvent[],
+  change: RunChange = {},
+  beside: Beside = {},
+): Promise<Advanced | undefined> {
+  const isOurs = sql`id = ${claim.id} and attempts = ${claim.attempt} and process_id is not null
+    and status in ('running', 'pending_approval')`;
+  const { words } = beside;
+  const isLet = words ? sql`${isOurs} and ${hasRoom(sql.ref("agent_runs.session_id"), words)}` : isOurs;
+  const row = await changeRun(db, isLet, events, change, beside);
+  if (row || !words) return row;
+  const { rows } = await sql`select from agent_runs where ${isOurs}`.execute(db);
+  if (rows.length > 0) throw full();
+  return undefined;
+}
+
+/** The same from outside, whoever carries it out; undefined where it is over. */
+export function overrule(
+  tx: Db,
+  id: string,
+  events: readonly NewEvent[],
+  change: RunChange,
+): Promise<Advanced | undefined> {
+  const isActive = sql`id = ${id} and status in ('queued', 'running', 'pending_approval')`;
+  return changeRun(tx, isActive, events, change, {});
+}
+
+/** Queues a failed run again. The caller holds its row. */
+export function reopen(tx: Db, id: string, event: NewEvent): Promise<Advanced | undefined> {
+  return changeRun(
+    tx,
+    sql`id = ${id} and status = 'failed'`,
+    [event],
+    {
+      status: "queued",
+      error_code: null,
+      error_message: null,
+      finish_reason: null,
+      output: null,
+      output_expires_at: null,
+      finished_at: null,
+      retry_at: null,
+      isReopened: true,
+    },
+    {},
+  );
+}
+
+async function changeRun(
+  db: Db,
+  which: RawBuilder<unknown>,
+  events: readonly NewEvent[],
+  change: RunChange,
+  { step, calls: asked, call, words }: Beside,
+): Promise<Advanced | undefined> {
+  // What a run acts by dies with it, and while it waits for somebody without a process.
+  const { status, process_id: process } = change;
+  const isHeld = status === "running" || (status === "pending_approval" && process !== null);
+  const isLeft = status !== undefined && !isHeld;
+  const parts = [
+    ...(events.length > 0 ? [eventsAdded(events)] : []),
+    ...(step ? [stepTaken(step)] : []),
+    ...(asked && asked.length > 0 ? [callsAsked(asked)] : []),
+    ...(call ? [callChanged(call)] : []),
+    ...(words ? [wordsAdded(words)] : []),
+    ...(isLeft ? [tokensEnded()] : []),
+  ];
+  const { rows } = await sql<Advanced>`with run as (
+      update agent_runs set ${sql.join(changes(events.length, change, step))} where ${which}
+      returning id, session_id, agent_id, end_user_id, status, steps, input_tokens, output_tokens,
+        cached_input_tokens, reasoning_tokens, last_event_id
+    )${sql.join(
+      parts.map((part) => sql`, ${part}`),
+      sql``,
+    )}
+    select status, steps, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, last_event_id
+    from run`.execute(db);
+  return rows[0];
+}
+
+function changes(
+  events: number,
+  { activeMs = 0, waitMs = 0, isResumed, isReopened, ...columns }: RunChange,
+  step: NewStep | undefined,
+): RawBuilder<unknown>[] {
+  const added = {
+    last_event_id: events,
+    ...(activeMs + waitMs !== 0 ? { active_ms: activeMs + waitMs } : {}),
+    ...(waitMs > 0 ? { model_waits: 1 } : {}),
+    ...(isResumed ? { resumed: 1 } : {}),
+    ...(isReopened ? { resumes: 1 } : {}),
+    ...(step
+      ? {
+          steps: 1,
+          input_tokens: step.input_tokens,
+          output_tokens: step.output_tokens,
+          cached_input_tokens: step.cached_input_tokens,
+          reasoning_tokens: step.reasoning_tokens,
+        }
+      : {}),
+  };
+  return [
+    ...(step || isReopened ? [sql`model_waits = 0`] : []),
+    // The processes that it lost before its failure no longer count against it.
+    ...(isReopened ? [sql`resumed = attempts`] : []),
+    ...Object.entries(columns).map(([name, value]) => sql`${sql.ref(name)} = ${value}`),
+    ...Object.entries(added).map(
+      ([name, more]) => sql`${sql.ref(name)} = ${sql.ref(name)} + ${more}::bigint`,
+    ),
+  ];
+}
+
+function eventsAdded(events: readonly NewEvent[]): RawBuilder<unknown> {
+  return sql`events as (
+    insert into agent_events (run_id, seq, type, at, data)
+    select run.id, run.last_event_id - ${events.length}::int + e.place, e.type, e.at, e.data::json
+    from run, unnest(${events.map(({ type }) => type)}::text[], ${events.map(({ at }) => at)}::timestamptz[],
+      ${events.map(({ data }) => storableJson(data))}::text[]) with ordinality as e (type, at, data, place))`;
+}
+
+function stepTaken(step: NewStep): RawBuilder<unknown> {
+  const names = Object.keys(step).map((name) => sql.ref(name));
+  return sql`step as (
+    insert into agent_steps (run_id, step, agent_id, end_user_id, ${sql.join(names)})
+    select id, steps, agent_id, end_user_id, ${sql.join(Object.values(step))} from run)`;
+}

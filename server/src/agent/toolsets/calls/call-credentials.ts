@@ -1,0 +1,82 @@
+/** How a call to a toolset's server is let in, for whom: by the stored secret, or by what somebody signed in for. */
+import { createHash } from "node:crypto";
+import type { App } from "#app.ts";
+import { accessFor, moreWanted, type NoAccess, tokenRefused } from "#agent/oauth/access.ts";
+import type { Refusal } from "#agent/oauth/provider/refusal.ts";
+import type { McpPeer } from "#agent/mcp/connections.ts";
+import type { Elicitation } from "#agent/mcp/elicitation.ts";
+import type { McpAddress } from "#agent/mcp/open.ts";
+import { hide } from "#agent/tools/result.ts";
+import { authOf, openSecret } from "./secrets.ts";
+import type { ToolsetRow } from "../store.ts";
+
+export interface Entry {
+  kind: "open";
+  address: McpAddress;
+  /** Of what somebody signed in for: whose. Null: the stored secret's. */
+  connection: string | null;
+  /** Blanks what lets calls in. */
+  hide: (text: string) => string;
+  /** The server did not let it in: the way from there, undefined where there is no other. */
+  refused: (refusal: Refusal) => Promise<WayIn | undefined>;
+}
+
+export type WayIn = Entry | NoAccess;
+
+export async function wayIn(app: App, row: ToolsetRow, endUserId: string | null): Promise<WayIn> {
+  const { url } = row;
+  if (row.auth_type !== "oauth") {
+    const secret = openSecret(app, row);
+    const address = { url, headers: authOf(row, secret) };
+    return {
+      kind: "open",
+      address,
+      connection: null,
+      hide: (text) => hide(text, secret),
+      refused: async () => undefined,
+    };
+  }
+  const access = await accessFor(app, row, endUserId);
+  if (access.kind !== "token") return access;
+  const used = new Set([access.token]);
+  const token = async () => {
+    const now = await accessFor(app, row, endUserId);
+    // What was begun as one account does not go on as another.
+    if (now.kind !== "token" || now.connection !== access.connection) return undefined;
+    used.add(now.token);
+    return now.token;
+  };
+  return {
+    kind: "open",
+    address: { url, headers: {}, token },
+    connection: access.connection,
+    hide: (text) => [...used].reduce(hide, text),
+    refused: async ({ scope }) => {
+      const last = [...used].at(-1) ?? "";
+      if (scope === null) await tokenRefused(app, row, endUserId, last);
+      const asked =
+        scope === null ? undefined : await moreWanted(app, row, endUserId, { token: last, scope });
+      return asked ?? wayIn(app, row, endUserId);
+    },
+  };
+}
+
+/** One connection for each toolset and end user, made anew when what it is made of changes. */
+export function peerOf(
+  row: ToolsetRow,
+  endUserId: string | null,
+  { address, connection }: Entry,
+  onToolsChanged: () => void,
+  elicitation?: Elicitation,
+): McpPeer {
+  const made = JSON.stringify([row.url, row.auth_type, row.oauth_per_end_user, connection, address.headers]);
+  return {
+    // Elicitation is negotiated when a connection opens.
+    key: JSON.stringify([row.id, endUserId, elicitation]),
+    version: createHash("sha256").update(made).digest("base64"),
+    address,
+    owner: row.workspace_id,
+    onToolsChanged,
+    elicitation,
+  };
+}

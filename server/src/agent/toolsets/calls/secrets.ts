@@ -1,0 +1,45 @@
+/** What a toolset keeps sealed: the secret of its calls, and that of the client its people sign in through. */
+import type { App } from "#app.ts";
+import { hintOf } from "#lib/secret-hint.ts";
+import type { ToolsetRow } from "../store.ts";
+
+type Needs = Pick<App, "secrets">;
+type Kept = "auth_secret" | "oauth_client_secret";
+
+export function openSecret(app: Needs, row: ToolsetRow): string | undefined {
+  return open(app, row.id, "auth_secret", row.auth_secret_sealed);
+}
+
+export function openClientSecret(app: Needs, row: ToolsetRow): string | undefined {
+  return open(app, row.id, "oauth_client_secret", row.oauth_client_secret_sealed);
+}
+
+/** The header that lets a call in. */
+export function authOf({ auth_header_name }: ToolsetRow, secret: string | undefined): Record<string, string> {
+  if (secret === undefined) return {};
+  return auth_header_name === null
+    ? { authorization: `Bearer ${secret}` }
+    : { [auth_header_name.toLowerCase()]: secret };
+}
+
+/** Makes the columns of a secret. An empty secret removes it. */
+export function secretColumns(app: Needs, id: string, secret: string) {
+  if (secret === "") return { auth_secret_sealed: null, secret_hint: null };
+  return {
+    auth_secret_sealed: app.secrets.seal(secret, place(id, "auth_secret")),
+    secret_hint: hintOf(secret),
+  };
+}
+
+export function clientSecretColumns(app: Needs, id: string, secret: string) {
+  const sealed = secret === "" ? null : app.secrets.seal(secret, place(id, "oauth_client_secret"));
+  return { oauth_client_secret_sealed: sealed };
+}
+
+function open({ secrets }: Needs, id: string, kept: Kept, sealed: Buffer | null): string | undefined {
+  return sealed ? secrets.open(sealed, place(id, kept)).toString("utf8") : undefined;
+}
+
+function place(id: string, kept: Kept): string {
+  return `agent_toolsets:${id}:${kept}`;
+}

@@ -1,0 +1,135 @@
+/** One call of a tool that is a request. */
+import type { App } from "#app.ts";
+import { refusalOf } from "#agent/oauth/provider/refusal.ts";
+import { pictureMaxBytes, resultOf, toPicture } from "#agent/tools/pictures.ts";
+import { cutOff, hide, joinEnds, resultMaxBytes } from "#agent/tools/result.ts";
+import type { ToolAnswer, ToolCall } from "#agent/tools/tool.ts";
+import { openHeaders } from "../calls/headers.ts";
+import { type Attempt, letIn } from "../calls/authorized-call.ts";
+import { requestOf, UnfitArguments } from "../calls/request.ts";
+import type { HttpTool } from "../schema.ts";
+import type { ToolsetRow } from "../store.ts";
+import type { Entry } from "../calls/call-credentials.ts";
+
+export async function callHttp(
+  app: App,
+  toolset: ToolsetRow,
+  http: HttpTool,
+  endUserId: string | null,
+  call: ToolCall,
+): Promise<ToolAnswer> {
+  const own = openHeaders(app, toolset).get(http.name) ?? {};
+  return letIn(app, toolset, { endUserId, call }, (way) => ask({ toolset, http, own }, way, call));
+}
+
+interface Asked {
+  toolset: ToolsetRow;
+  http: HttpTool;
+  /** Headers of this tool. */
+  own: Readonly<Record<string, string>>;
+}
+
+async function ask({ toolset, http, own }: Asked, way: Entry, call: ToolCall): Promise<Attempt> {
+  const hideAll = (text: string) => secretsIn(own).reduce(hide, way.hide(text));
+  const failed = (text: string): Attempt => ({ answer: { isOk: false, text } });
+  const timeout = AbortSignal.timeout(call.timeoutMs);
+  try {
+    const headers = { ...(await lettingIn(way)), "idempotency-key": call.id };
+    const tool = { ...http, headers: own };
+    const request = requestOf(tool, { url: toolset.url, headers }, call.values);
+    const response = await call.fetch(request.url, {
+      method: request.method,
+      headers: request.headers,
+      ...(request.body === undefined ? {} : { body: request.body }),
+      signal: AbortSignal.any([call.signal, timeout]),
+    });
+    if (response.ok) return { answer: { isOk: true, ...(await read(response, hideAll)) } };
+    const { text } = await read(response, hideAll);
+    const to = response.status < 400 ? response.headers.get("location") : null;
+    const redirect = to === null ? "" : `redirects to ${hideAll(to)}, which is not followed. `;
+    return { ...failed(`HTTP ${response.status}: ${redirect}${text}`), refusal: refusalOf(response) };
+  } catch (error) {
+    call.signal.throwIfAborted();
+    if (timeout.aborted) return failed(`The tool did not answer within ${call.timeoutMs / 1000} s.`);
+    const { message } = error as Error;
+    const why = error instanceof UnfitArguments ? message : `The tool can't be reached: ${message}`;
+    return failed(hideAll(why).slice(0, 300));
+  }
+}
+
+async function lettingIn({ address: { headers, token } }: Entry): Promise<Record<string, string>> {
+  const bearer = await token?.();
+  return bearer === undefined ? { ...headers } : { ...headers, authorization: `Bearer ${bearer}` };
+}
+
+/** Headers whose values are not secret. Hiding them would remove ordinary words from results. */
+const plainHeaders = /^(accept(-.*)?|cache-control|content-type|user-agent|prefer)$/i;
+
+/** Lists the forms in which a server may echo the values, also without a scheme such as `Bearer`. */
+function secretsIn(headers: Readonly<Record<string, string>>): string[] {
+  return Object.entries(headers)
+    .filter(([name, value]) => !plainHeaders.test(name) && value.length >= 8)
+    .flatMap(([, value]) => [value, ...(/^[A-Za-z]+ +(\S{8,})$/.exec(value)?.slice(1) ?? [])]);
+}
+
+/** More than any secret has: one that begins before the cut is read whole, so that it is found. */
+const secretMaxBytes = 16 * 1024;
+
+/** Maximum of bytes that are read of a body. The end of a longer one is not known. */
+const readMaxBytes = 16 * 1024 ** 2;
+const endMaxBytes = resultMaxBytes + secretMaxBytes;
+
+async function read(response: Response, hide: (text: string) => string): Promise<Omit<ToolAnswer, "isOk">> {
+  const isPicture = /^image\/(png|jpeg|gif|webp)\b/i.test(response.headers.get("content-type") ?? "");
+  const body = await readBody(response, isPicture ? pictureMaxBytes : endMaxBytes);
+  if (!isPicture) return { text: textOf(body, hide) };
+  const picture = body.bytes > pictureMaxBytes ? undefined : toPicture(body.head);
+  const bytes = body.isWhole ? `${body.bytes}` : `more than ${readMaxBytes}`;
+  return picture ? resultOf([picture], hide) : { text: `[image of ${bytes} bytes, left out]` };
+}
+
+interface Body {
+  /** The first bytes and the last ones. Each holds the whole body if it is short enough. */
+  head: Buffer;
+  tail: Buffer;
+  bytes: number;
+  /** False if it was too long to be read to its end. */
+  isWhole: boolean;
+}
+
+async function readBody(response: Response, headMaxBytes: number): Promise<Body> {
+  const head: Buffer[] = [];
+  let tail: Buffer[] = [];
+  let [headBytes, tailBytes, bytes] = [0, 0, 0];
+  for await (const piece of (response.body ?? []) as AsyncIterable<Uint8Array>) {
+    const chunk = Buffer.from(piece);
+    bytes += chunk.length;
+    if (bytes > readMaxBytes) break;
+    if (headBytes < headMaxBytes) {
+      head.push(chunk.subarray(0, headMaxBytes - headBytes));
+      headBytes += Math.min(chunk.length, headMaxBytes - headBytes);
+    }
+    tail.push(chunk);
+    tailBytes += chunk.length;
+    // Trimmed rarely, because each trim copies the pieces.
+    if (tailBytes > 2 * endMaxBytes) {
+      tail = [Buffer.concat(tail).subarray(-endMaxBytes)];
+      tailBytes = endMaxBytes;
+    }
+  }
+  return {
+    head: Buffer.concat(head),
+    tail: Buffer.concat(tail).subarray(-endMaxBytes),
+    bytes,
+    isWhole: bytes <= readMaxBytes,
+  };
+}
+
+function textOf({ head, tail, bytes, isWhole }: Body, hide: (text: string) => string): string {
+  const shown = (part: Buffer) => hide(new TextDecoder().decode(part).replaceAll("\0", "\uFFFD"));
+  if (isWhole && bytes <= head.length) return cutOff(shown(head));
+  // A cut may leave half a secret, which no replacement of whole secrets removes.
+  const first = Buffer.from(shown(head)).subarray(0, -secretMaxBytes);
+  const last = isWhole ? Buffer.from(shown(tail)).subarray(secretMaxBytes) : Buffer.alloc(0);
+  return joinEnds(first, last, isWhole ? bytes - resultMaxBytes : undefined);
+}

@@ -1,0 +1,147 @@
+/** One call of a tool of a server. */
+import type { App } from "#app.ts";
+import { PausableTimer } from "#lib/concurrency/pausable-timer.ts";
+import { answerOf, resourceAnswer } from "#agent/mcp/answer.ts";
+import type { McpConnection } from "#agent/mcp/connection.ts";
+import type { Asker } from "#agent/mcp/asking-calls.ts";
+import { mcpConnections } from "#agent/mcp/connections.ts";
+import type { Elicitation } from "#agent/mcp/elicitation.ts";
+import { questionOf } from "#agent/mcp/question.ts";
+import { whyNot } from "#agent/mcp/why.ts";
+import { unlessAborted } from "#agent/mcp/within.ts";
+import { cutOff } from "#agent/tools/result.ts";
+import type { ToolAnswer, ToolCall } from "#agent/tools/tool.ts";
+import type { KnownTool } from "./tool-lists.ts";
+import { type Attempt, letIn } from "../calls/authorized-call.ts";
+import { readSoon } from "./read-tools.ts";
+import { markReachable, type ToolsetRow } from "../store.ts";
+import { type Entry, peerOf } from "../calls/call-credentials.ts";
+
+type Needed = Pick<KnownTool, "original" | "inputSchema" | "readsResources">;
+
+interface Caller {
+  endUserId: string | null;
+  call: ToolCall;
+  elicitation?: Elicitation | undefined;
+  /** Time that a person has for a question of the server, with elicitation `person`. */
+  questionSeconds?: number | undefined;
+}
+
+/** Time that a person has for a question, if the config sets none. */
+const questionSecondsDefault = 900;
+/** Maximum of questions in one call. */
+const questionsMax = 10;
+/** Longest time of a Node timer. */
+const timerMaxMs = 2 ** 31 - 1;
+
+export async function callMcp(app: App, row: ToolsetRow, tool: Needed, caller: Caller): Promise<ToolAnswer> {
+  return letIn(app, row, caller, (way) => ask(app, row, tool, { ...caller, way }));
+}
+
+async function ask(
+  app: App,
+  row: ToolsetRow,
+  tool: Needed,
+  { endUserId, way, call, elicitation, questionSeconds = questionSecondsDefault }: Caller & { way: Entry },
+): Promise<Attempt> {
+  const late = new AbortController();
+  const timer = new PausableTimer(call.timeoutMs, () => late.abort());
+  const timeout = late.signal;
+  const signal = AbortSignal.any([call.signal, timeout]);
+  const asking =
+    elicitation === "person"
+      ? {
+          ask: askerOf(call, { hide: way.hide, seconds: questionSeconds, timer }),
+          longestMs: questionsMax * questionSeconds * 1000,
+        }
+      : undefined;
+  const readAgain = () => void readSoon(app, row, endUserId);
+  try {
+    const answer = await unlessAborted(
+      signal,
+      mcpConnections(app).use(peerOf(row, endUserId, way, readAgain, elicitation), (connection) =>
+        answerBy(connection, tool, { call, signal, hide: way.hide, asking }),
+      ),
+    );
+    if (row.status !== "ready") await markReachable(app.db, row);
+    if (!answer.isOk && isUnknownTool(answer.text)) readAgain();
+    return { answer };
+  } catch (error) {
+    call.signal.throwIfAborted();
+    if (timeout.aborted)
+      return { answer: { isOk: false, text: `The tool did not answer within ${call.timeoutMs / 1000} s.` } };
+    const { kind, text, refusal } = whyNot(error, way.hide);
+    if (kind === "refused" && isUnknownTool(text)) readAgain();
+    const words = kind === "refused" ? "The server refused" : "The tool can't be reached";
+    return { answer: { isOk: false, text: `${words}: ${text}` }, refusal };
+  } finally {
+    timer.stop();
+  }
+}
+
+/** The call's time stands still while a person reads a question. */
+function askerOf(
+  call: ToolCall,
+  { hide, seconds, timer }: { hide: (text: string) => string; seconds: number; timer: PausableTimer },
+): Asker {
+  let questions = 0;
+  return async (params, signal) => {
+    questions += 1;
+    const question = questions > questionsMax ? undefined : questionOf(params, hide);
+    if (!question) return { action: "decline" };
+    timer.pause();
+    try {
+      const { action, content } = await call.ask({ ...question, seconds, signal });
+      return action === "accept" ? { action, content: content as AnswerContent } : { action };
+    } finally {
+      timer.resume();
+    }
+  };
+}
+
+type AnswerContent = NonNullable<Awaited<ReturnType<Asker>>["content"]>;
+
+/** Maximum of resources in a list. */
+const listedMax = 200;
+
+async function answerBy(
+  connection: McpConnection,
+  { original, inputSchema, readsResources }: Needed,
+  {
+    call,
+    signal,
+    hide,
+    asking,
+  }: {
+    call: ToolCall;
+    signal: AbortSignal;
+    hide: (text: string) => string;
+    asking: { ask: Asker; longestMs: number } | undefined;
+  },
+): Promise<ToolAnswer> {
+  const { timeoutMs, headers, values } = call;
+  if (!readsResources) {
+    // The library counts the time of questions, so the signal alone ends a call that may ask.
+    const options = {
+      timeoutMs: Math.min(timeoutMs + (asking?.longestMs ?? 0), timerMaxMs),
+      signal,
+      headers,
+      ask: asking?.ask,
+    };
+    return answerOf(await connection.call({ name: original, inputSchema }, values, options), hide);
+  }
+  if (typeof values["uri"] === "string")
+    return resourceAnswer(await connection.readResource(values["uri"], { timeoutMs, signal }), hide);
+  const resources = await connection.resources({ timeoutMs, signal });
+  const lines = resources
+    .slice(0, listedMax)
+    .map(({ uri, name, description, mimeType }) => JSON.stringify({ uri, name, description, mimeType }));
+  const more = resources.length > listedMax ? [`(${resources.length - listedMax} more)`] : [];
+  const text = lines.length === 0 ? "The server lists no resources." : [...lines, ...more].join("\n");
+  return { isOk: true, text: cutOff(hide(text)) };
+}
+
+/** Servers say it in words of their own; a list that is read once too often costs nothing. */
+function isUnknownTool(text: string): boolean {
+  return /-3260[12]|unknown tool|tool\b.{0,200}\bnot found|not found/is.test(text.slice(0, 500));
+}

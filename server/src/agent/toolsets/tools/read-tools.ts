@@ -1,0 +1,130 @@
+/**
+ * A server's tools, read and kept. What it answers is stored where the toolset is still the one that was asked; where it
+ * can't be read, that is said, and what was read before stays.
+ */
+import { createHash } from "node:crypto";
+import type { App } from "#app.ts";
+import { SingleFlight } from "#lib/concurrency/single-flight.ts";
+import type { Refusal } from "#agent/oauth/provider/refusal.ts";
+import { mcpConnections } from "#agent/mcp/connections.ts";
+import { keptOf, type Listed, withResourceTool } from "#agent/mcp/listed.ts";
+import { ownedFetch } from "#agent/models/fetch.ts";
+import { openMcp } from "#agent/mcp/open.ts";
+import { whyNot } from "#agent/mcp/why.ts";
+import { storableJson, storableText } from "#agent/storable.ts";
+import { changeToolset, lockToolset, type ToolsetChange, type ToolsetRow } from "../store.ts";
+import { type WayIn, wayIn } from "../calls/call-credentials.ts";
+
+const opensWithinMs = 10_000;
+const listsWithinMs = 10_000;
+const answerMaxBytes = 4 * 1024 ** 2;
+/** Of all pages. */
+const allMaxBytes = 16 * 1024 ** 2;
+const shownLeftOut = 3;
+
+const reading = new SingleFlight<ToolsetRow | undefined>();
+
+/** The row as it is then; undefined where it is gone. Whoever asks meanwhile gets the same. */
+export function readTools(
+  app: App,
+  row: ToolsetRow,
+  endUserId: string | null = null,
+): Promise<ToolsetRow | undefined> {
+  return reading.run(JSON.stringify([row.id, endUserId, askedAs(row)]), async () =>
+    keep(app, row, await outcomeOf(app, row, endUserId)),
+  );
+}
+
+/** Whom a row asks, and as whom: what was read another way says nothing of it. */
+function askedAs({ url, auth_type, auth_header_name, auth_secret_sealed }: ToolsetRow): string {
+  const asked = JSON.stringify([url, auth_type, auth_header_name, auth_secret_sealed?.toString("base64")]);
+  return createHash("sha256").update(asked).digest("base64");
+}
+
+const again = new WeakMap<App["db"], Map<string, number>>();
+const againAfterMs = 30_000;
+
+/** In the background, and not again for a while whatever comes of it. True where it was begun. */
+export function readSoon(app: App, row: ToolsetRow, endUserId: string | null): Promise<unknown> | undefined {
+  const known = again.get(app.db) ?? new Map<string, number>();
+  again.set(app.db, known);
+  const now = performance.now();
+  for (const [id, untilMs] of known) if (untilMs <= now) known.delete(id);
+  if (known.has(row.id)) return undefined;
+  known.set(row.id, now + againAfterMs);
+  return readTools(app, row, endUserId).catch((error: unknown) => {
+    app.log.warn({ error, toolset: row.id }, "a toolset's tools were not read");
+  });
+}
+
+async function outcomeOf(app: App, row: ToolsetRow, endUserId: string | null): Promise<ToolsetChange> {
+  const way = await wayIn(app, row, endUserId);
+  const { change, refusal } = await readBy(app, row, way);
+  const next = refusal && way.kind === "open" ? await way.refused(refusal) : undefined;
+  return next ? (await readBy(app, row, next)).change : change;
+}
+
+async function readBy(
+  app: App,
+  row: ToolsetRow,
+  way: WayIn,
+): Promise<{ change: ToolsetChange; refusal?: Refusal | undefined }> {
+  if (way.kind !== "open") {
+    const why = way.kind === "unavailable" ? way.why : "somebody has to sign in first";
+    return { change: { status: "auth_required", last_error: why } };
+  }
+  try {
+    const fetch = ownedFetch(mcpConnections(app).fetch, row.workspace_id);
+    const connection = await openMcp(way.address, {
+      fetch,
+      timeoutMs: opensWithinMs,
+      bounds: { answerMaxBytes, allMaxBytes },
+      // Some servers list tools with elicitation only to a client that supports it.
+      elicitation: "decline",
+    });
+    try {
+      const listed = await connection.tools(listsWithinMs);
+      const shown = listed.map((tool) => hiddenIn(tool, way.hide));
+      const kept = await keptOf(row.workspace_id, shown);
+      return { change: ready(app, connection.hasResources ? withResourceTool(kept) : kept) };
+    } finally {
+      await connection.close();
+    }
+  } catch (error) {
+    const { kind, text, refusal } = whyNot(error, way.hide);
+    const status = kind === "auth_required" ? "auth_required" : "unreachable";
+    return { change: { status, last_error: storableText(text) }, refusal };
+  }
+}
+
+/** A server may repeat anywhere what it was sent. */
+function hiddenIn<T>(value: T, hide: (text: string) => string): T {
+  const within = (one: unknown): unknown => {
+    if (typeof one === "string") return hide(one);
+    if (Array.isArray(one)) return one.map(within);
+    if (typeof one !== "object" || one === null) return one;
+    return Object.fromEntries(Object.entries(one).map(([key, inner]) => [hide(key), within(inner)]));
+  };
+  return within(value) as T;
+}
+
+function ready(app: App, { tools, leftOut }: Listed): ToolsetChange {
+  const shown = leftOut.slice(0, shownLeftOut).map(({ name, why }) => `${name} (${why})`);
+  const more = leftOut.length > shown.length ? ` and ${leftOut.length - shown.length} more` : "";
+  return {
+    status: "ready",
+    tools_cached: storableJson(tools),
+    last_refreshed_at: app.clock.now(),
+    last_error: leftOut.length === 0 ? null : storableText(`left out: ${shown.join(", ")}${more}`),
+  };
+}
+
+async function keep(app: App, asked: ToolsetRow, change: ToolsetChange): Promise<ToolsetRow | undefined> {
+  return app.db.transaction().execute(async (tx) => {
+    const row = await lockToolset(tx, asked.id, [asked.workspace_id]);
+    if (!row || askedAs(row) !== askedAs(asked)) return row;
+    // Where each signs in for themselves, one who did not says nothing of the server.
+    if (change.status === "auth_required" && row.last_refreshed_at && row.oauth_per_end_user) return row;
+    return changeToolset(tx, row.id, change);
+  });
+}

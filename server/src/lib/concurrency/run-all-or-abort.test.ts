@@ -1,0 +1,38 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { expect, test } from "vitest";
+import { together } from "./run-all-or-abort.ts";
+
+const never = new AbortController().signal;
+const untilEnded = (ends: AbortSignal) =>
+  new Promise<void>((_, reject) => ends.addEventListener("abort", () => reject(ends.reason)));
+
+test("returns the results in the order of the tasks", async () => {
+  expect(
+    await together(
+      never,
+      async () => (await sleep(5), 1),
+      async () => "two",
+    ),
+  ).toEqual([1, "two"]);
+});
+
+test("aborts the others after the first failure, and rejects when all have ended", async () => {
+  let hasEnded = false;
+  const other = async (ends: AbortSignal) => {
+    await untilEnded(ends).catch(() => {});
+    await sleep(20);
+    hasEnded = true;
+    throw new Error("a consequence");
+  };
+  await expect(together(never, other, async () => Promise.reject(new Error("the cause")))).rejects.toThrow(
+    "the cause",
+  );
+  expect(hasEnded).toBe(true);
+});
+
+test("aborts all tasks with the signal's reason", async () => {
+  const ends = new AbortController();
+  const all = together(ends.signal, untilEnded, untilEnded);
+  ends.abort(new Error("told to"));
+  await expect(all).rejects.toThrow("told to");
+});

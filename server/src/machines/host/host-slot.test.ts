@@ -1,0 +1,35 @@
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { expect, onTestFinished, test } from "vitest";
+import { claimInstance } from "./host-slot.ts";
+
+function scratch(): string {
+  const directory = mkdtempSync(join(tmpdir(), "kontor-instances-"));
+  onTestFinished(() => rmSync(directory, { recursive: true }));
+  return directory;
+}
+
+test("a data directory keeps its number", () => {
+  const directory = scratch();
+  expect(claimInstance("/data/a", directory)).toBe(claimInstance("/data/a", directory));
+});
+
+test("a data directory keeps its number when the one it would rather have had becomes free", () => {
+  const directory = scratch();
+  const wanted = claimInstance("/data/a", directory);
+  rmSync(join(directory, String(wanted)));
+  writeFileSync(join(directory, String(wanted)), "/data/other");
+  const second = claimInstance("/data/a", directory);
+  expect(second).not.toBe(wanted);
+  rmSync(join(directory, String(wanted)));
+  expect(claimInstance("/data/a", directory)).toBe(second);
+});
+
+test("60 data directories get 60 numbers, and the next one is told there are none left", () => {
+  const directory = scratch();
+  const numbers = new Set(Array.from({ length: 60 }, (_, n) => claimInstance(`/data/${n}`, directory)));
+  expect(numbers.size).toBe(60);
+  expect(readdirSync(directory)).toHaveLength(60);
+  expect(() => claimInstance("/data/60", directory)).toThrow(/are taken/);
+});

@@ -1,0 +1,63 @@
+/**
+ * What owners do with machines that run for long: hold one still and let it go on, and give it more memory while it
+ * needs it. What is wanted is in the row first, so that a server that ends on the way finds it there.
+ */
+import type { Transaction } from "kysely";
+import type { App } from "#app.ts";
+import type { Database, Db } from "#schema.ts";
+import { refusal } from "./admission.ts";
+import { translated } from "../errors.ts";
+import { orderFor } from "./placement.ts";
+import { findOwned, lockCommitted, type MachineRow, type OwnerKind, setDesired, setMemory } from "../store.ts";
+
+export interface Owner {
+  ownerKind: OwnerKind;
+  ownerId: string;
+}
+
+/** The machine an owner has now. */
+export function findMachineOf(db: Db, { ownerKind, ownerId }: Owner): Promise<MachineRow | undefined> {
+  return findOwned(db, ownerKind, ownerId);
+}
+
+/** In the transaction of the owner's own record; `freeze` or `thaw` the answer after the commit. */
+export function setHeld(
+  tx: Transaction<Database>,
+  { ownerKind, ownerId }: Owner,
+  isHeld: boolean,
+): Promise<MachineRow | undefined> {
+  return setDesired(tx, ownerKind, ownerId, isHeld ? "frozen" : "running");
+}
+
+export function freeze({ machines }: Pick<App, "machines">, row: MachineRow): Promise<void> {
+  return translated(() => machines.host.freeze({ ...orderFor(row), hostEpoch: machines.host.epoch }));
+}
+
+export function thaw({ machines }: Pick<App, "machines">, row: MachineRow): Promise<void> {
+  return translated(() => machines.host.thaw({ ...orderFor(row), hostEpoch: machines.host.epoch }));
+}
+
+/** Changes the limit of a machine that runs. False where the host has no room for more, or the machine is gone. */
+export async function giveMemory(
+  { db, machines }: Pick<App, "db" | "machines">,
+  owner: Owner,
+  memoryBytes: number,
+): Promise<boolean> {
+  const { host, capacity } = machines;
+  const row = await db.transaction().execute(async (tx) => {
+    const committed = await lockCommitted(tx, host.id);
+    const found = await findOwned(tx, owner.ownerKind, owner.ownerId);
+    if (!found) return undefined;
+    // What it has is among what is promised already, and so is the machine itself.
+    const others = { ...committed, machines: committed.machines - 1 };
+    const more = { memoryBytes: memoryBytes - found.memory_bytes, vcpus: 0 };
+    if (more.memoryBytes > 0 && refusal(capacity, others, more) !== undefined) return undefined;
+    return setMemory(tx, found.id, memoryBytes);
+  });
+  if (!row) return false;
+  const { vcpus, max_processes: maxProcesses } = row;
+  await translated(() =>
+    host.setResources({ ...orderFor(row), hostEpoch: host.epoch }, { vcpus, memoryBytes, maxProcesses }),
+  );
+  return true;
+}

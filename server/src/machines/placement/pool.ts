@@ -1,0 +1,262 @@
+/**
+ * Warm machines: started, answered, frozen, nobody's. A frozen machine costs about 14 MB and no CPU, and thawing
+ * takes less than a millisecond, so a pool is what makes create fast: a restore is no faster than a cold start.
+ *
+ * How many wait follows use: the configured floor for the templates named there, and for any shape as many as were
+ * claimed in the last minute, up to a ceiling. Machines that nobody took for a while are given back.
+ */
+import type { Logger } from "pino";
+import type { Db } from "#schema.ts";
+import type { Clock } from "#lib/clock.ts";
+import { DomainError } from "#lib/errors.ts";
+import { makeRoom, newMachineId, orderFor } from "./placement.ts";
+import type { Machines } from "../machines.ts";
+import type { Shape } from "./shape.ts";
+import { countPools, evictWarm, insertMachine, setObserved } from "../store.ts";
+
+const demandWindowMs = 60_000;
+/** A refill takes CPU from whoever was just given a machine: let their first command pass. */
+const settleMs = 150;
+/** A lull is not waited for any longer than this: a steady stream of claims would drain the pool. */
+const mostSettleMs = 1000;
+const retryMs = 10_000;
+/** Long, because each try of a template that cannot be made keeps the host busy for a minute. */
+const retryTemplateMs = 300_000;
+/** What most sandboxes ask for: a claim then has no packet filter to change. Nothing runs in it meanwhile. */
+const waitingNetwork = "restricted";
+
+const interpreterMinimumBytes = 8 * 1024 ** 3;
+
+/**
+ * Templates with warm machines, and the minimum for each. The default is debian-12, and one code-interpreter on a host
+ * with enough memory: a frozen one holds 250 MB, mostly its kernels.
+ */
+export function poolFloors(
+  config: {
+    poolTemplates: readonly string[] | null;
+    poolSize: number;
+    prepareTemplates: readonly string[] | null;
+  },
+  memoryBytes: number,
+): Map<string, number> {
+  const { poolTemplates, poolSize, prepareTemplates } = config;
+  if (poolTemplates !== null) return new Map(poolTemplates.map((template) => [template, poolSize]));
+  const floors = new Map([["debian-12", poolSize]]);
+  const isPrepared = prepareTemplates?.includes("code-interpreter") ?? true;
+  if (isPrepared && memoryBytes >= interpreterMinimumBytes)
+    floors.set("code-interpreter", Math.min(1, poolSize));
+  return floors;
+}
+
+interface Entry {
+  shape: Shape;
+  floor: number;
+  claims: number[];
+}
+
+export class Pool {
+  readonly #machines: Machines;
+  readonly #db: Db;
+  readonly #clock: Clock;
+  readonly #log: Logger;
+  readonly #ceiling: number;
+  readonly #entries = new Map<string, Entry>();
+  #timer: NodeJS.Timeout | undefined;
+  #filling: Promise<void> | undefined;
+  readonly #making = new Map<string, Promise<void>>();
+  /** Templates that could not be made, until `retryTemplateMs` is over: every claim fills the pools again. */
+  readonly #failed = new Set<string>();
+  #again = false;
+  #closed = false;
+  #usedAt = 0;
+
+  constructor(deps: { machines: Machines; db: Db; clock: Clock; log: Logger; ceiling: number }) {
+    this.#machines = deps.machines;
+    this.#db = deps.db;
+    this.#clock = deps.clock;
+    this.#log = deps.log;
+    this.#ceiling = deps.ceiling;
+  }
+
+  /** At least `floor` machines of this shape are kept waiting. */
+  keep(shape: Shape, floor: number): void {
+    this.#entries.set(shape.poolKey, {
+      shape,
+      floor,
+      claims: this.#entries.get(shape.poolKey)?.claims ?? [],
+    });
+    this.nudge(0);
+  }
+
+  /** A machine of this shape was asked for. */
+  used(shape: Shape): void {
+    const entry = this.#entries.get(shape.poolKey) ?? { shape, floor: 0, claims: [] };
+    entry.claims.push(this.#clock.now().getTime());
+    this.#entries.set(shape.poolKey, entry);
+    this.#usedAt = performance.now();
+    this.nudge(settleMs);
+  }
+
+  /** Machines of a template that is gone are kept no more; those that wait are given back. */
+  async forget(template: string): Promise<void> {
+    for (const { shape } of this.#entries.values())
+      if (shape.template === template) this.#entries.delete(shape.poolKey);
+    await this.#giveBack({ image: template }, Number.MAX_SAFE_INTEGER);
+  }
+
+  nudge(delayMs = settleMs): void {
+    if (this.#closed || this.#ceiling === 0) return;
+    this.#again = true;
+    this.#timer ??= setTimeout(() => this.#run(), delayMs).unref();
+  }
+
+  /** Resolves when the pool holds what it wants; for tests and benchmarks. */
+  async settled(): Promise<void> {
+    while (this.#timer || this.#filling || this.#making.size > 0) {
+      await (this.#filling ??
+        this.#making.values().next().value ??
+        new Promise((resolve) => setTimeout(resolve, 10)));
+    }
+  }
+
+  /** Ends the filling and gives every waiting machine back: a server that is stopped leaves only what somebody owns. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    await this.#filling;
+    const waiting = await this.#db
+      .transaction()
+      .execute((tx) => evictWarm(tx, this.#machines.host.id, { except: "" }, Number.MAX_SAFE_INTEGER));
+    await Promise.allSettled(waiting.map((row) => this.#machines.destroy(row)));
+  }
+
+  target(poolKey: string): number {
+    const entry = this.#entries.get(poolKey);
+    if (!entry) return 0;
+    const since = this.#clock.now().getTime() - demandWindowMs;
+    entry.claims = entry.claims.filter((at) => at > since);
+    return Math.min(this.#ceiling, Math.max(entry.floor, entry.claims.length));
+  }
+
+  /** What every pool wants, by its key. */
+  targets(): Map<string, number> {
+    return new Map(Array.from(this.#entries.keys(), (poolKey) => [poolKey, this.target(poolKey)]));
+  }
+
+  #run(): void {
+    this.#timer = undefined;
+    if (this.#filling) return;
+    this.#filling = this.#fill()
+      .catch((error: unknown) => {
+        const full = error instanceof DomainError && error.code === "no_capacity";
+        this.#log[full ? "info" : "warn"](
+          { err: error },
+          "the pool could not be filled; trying again shortly",
+        );
+        this.#again = false;
+        if (!this.#closed) this.#timer = setTimeout(() => this.#retry(), retryMs).unref();
+      })
+      .finally(() => {
+        this.#filling = undefined;
+        if (this.#again) this.nudge(settleMs);
+      });
+  }
+
+  #retry(): void {
+    this.#timer = undefined;
+    this.nudge(0);
+  }
+
+  async #fill(): Promise<void> {
+    await this.#lull();
+    this.#again = false;
+    const waiting = await countPools(this.#db, this.#machines.host.id);
+    for (const { shape } of this.#entries.values()) {
+      if (!this.#hasImage(shape)) continue;
+      const missing = this.target(shape.poolKey) - (waiting.get(shape.poolKey) ?? 0);
+      if (missing < 0) await this.#giveBack({ only: shape.poolKey }, -missing);
+      for (let made = 0; made < missing && !this.#closed; made += 1) await this.#add(shape);
+    }
+  }
+
+  /** Many who are given a machine at once come before the machines of those who may follow. */
+  async #lull(): Promise<void> {
+    const latest = performance.now() + mostSettleMs;
+    for (;;) {
+      const untilMs = Math.min(this.#usedAt + settleMs, latest);
+      const leftMs = untilMs - performance.now();
+      if (leftMs <= 0 || this.#closed) return;
+      await new Promise((resolve) => setTimeout(resolve, leftMs));
+    }
+  }
+
+  /** False while the template is being made, which takes minutes: the other pools are filled meanwhile. */
+  #hasImage({ template }: Shape): boolean {
+    const { images } = this.#machines;
+    const state = images.find(template)?.state ?? "ready";
+    if (state === "ready") return true;
+    if (this.#making.has(template) || this.#failed.has(template)) return false;
+    const making = images
+      .ensure(template)
+      .then(
+        () => this.nudge(0),
+        () => {
+          this.#failed.add(template);
+          const retry = () => {
+            this.#failed.delete(template);
+            this.nudge(0);
+          };
+          setTimeout(retry, retryTemplateMs).unref();
+        },
+      )
+      .finally(() => this.#making.delete(template));
+    this.#making.set(template, making);
+    return false;
+  }
+
+  /** One machine at a time: refilling must never be what makes the host slow. */
+  async #add(shape: Shape): Promise<void> {
+    const image = await this.#machines.images.ensure(shape.template);
+    const { host } = this.#machines;
+    const row = await this.#db.transaction().execute(async (tx) => {
+      await makeRoom({ machines: this.#machines }, tx, shape, { mayEvict: false });
+      return insertMachine(tx, {
+        id: newMachineId(),
+        host_id: host.id,
+        host_epoch: host.epoch,
+        pool_key: shape.poolKey,
+        image_id: image.id,
+        owner_kind: "pool",
+        owner_id: null,
+        vcpus: shape.resources.vcpus,
+        memory_bytes: shape.resources.memoryBytes,
+        disk_bytes: shape.resources.diskBytes,
+        max_processes: shape.resources.maxProcesses,
+        network: waitingNetwork,
+        hostname: "kontor",
+        env_sealed: null,
+        desired: "frozen",
+      });
+    });
+    try {
+      const order = orderFor(row);
+      const { resources } = shape;
+      const { image_id: image, hostname } = row;
+      const spec = { image, resources, network: waitingNetwork, hostname, env: {} } as const;
+      await host.start(order, spec, { isAhead: true });
+      await host.freeze(order);
+      await setObserved(this.#db, row.id, "ready");
+    } catch (error) {
+      await this.#machines.destroy(row);
+      throw error;
+    }
+  }
+
+  async #giveBack(which: { only: string } | { image: string }, count: number): Promise<void> {
+    const surplus = await this.#db
+      .transaction()
+      .execute((tx) => evictWarm(tx, this.#machines.host.id, which, count));
+    for (const row of surplus) this.#machines.destroyLater(row);
+  }
+}

@@ -1,0 +1,29 @@
+import { expect, test } from "vitest";
+import type { App } from "#app.ts";
+import { noCapacity } from "../errors.ts";
+import { makeRoom } from "./placement.ts";
+import { withRoom } from "./reclaim.ts";
+
+function host(diskFreeBytes: number) {
+  let asked = 0;
+  const machines = {
+    capacity: { diskReserveBytes: 1 },
+    host: { facts: async () => ({ diskFreeBytes }) },
+    giveRoom: async () => (asked += 1) < 3,
+  };
+  return { app: { machines } as unknown as Pick<App, "machines">, asked: () => asked };
+}
+
+test("a refusal is begun anew for as long as somebody gives room", async () => {
+  const { app, asked } = host(1);
+  const refused = withRoom(app, () => Promise.reject(noCapacity("memory")));
+  await expect(refused).rejects.toMatchObject({ code: "no_capacity" });
+  expect(asked()).toBe(3);
+});
+
+test("where the disk is short nobody is asked to write to it", async () => {
+  const { app, asked } = host(0);
+  const refused = withRoom(app, () => makeRoom(app, null as never, null as never, { mayEvict: true }));
+  await expect(refused).rejects.toMatchObject({ code: "no_capacity", status: 503 });
+  expect(asked()).toBe(0);
+});

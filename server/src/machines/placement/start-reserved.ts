@@ -1,0 +1,58 @@
+/**
+ * Carrying a reservation out, after its transaction committed: a thaw for a warm machine, a start for a cold one.
+ * Direct calls, never jobs: a queue's write and wake-up would cost more than the claim itself.
+ */
+import type { App } from "#app.ts";
+import { isVolumeMissing, startFailed, translate } from "../errors.ts";
+import { orderFor, placeCold, type Reservation } from "./placement.ts";
+import { markRemoved } from "../store.ts";
+import { settleVolume } from "../volumes.ts";
+
+type Needs = Pick<App, "db" | "machines" | "secrets" | "log">;
+
+/**
+ * The machine runs when this returns. A warm machine that fails is replaced by a cold one, once. What fails for good
+ * is removed, and the caller is told so that it can say it in its own record.
+ */
+export async function bringUp(app: Needs, reservation: Reservation): Promise<void> {
+  for (const row of reservation.evicted) app.machines.destroyLater(row);
+  const { volume, privateNetwork, shape } = reservation.request;
+  // No warm machine could have been given either.
+  if (!volume && !privateNetwork && shape.poolKey !== "") app.machines.pool.used(shape);
+  try {
+    await carryOut(app, reservation);
+  } catch (error) {
+    app.machines.destroyLater(reservation.row);
+    if (isVolumeMissing(error)) throw translate(error);
+    if (!reservation.warm) throw startFailed(error);
+    app.log.warn({ machine: reservation.row.id, err: error }, "a warm machine failed; starting a cold one");
+    await bringUp(app, await replace(app, reservation));
+  }
+}
+
+async function carryOut(app: Needs, { row, request, warm }: Reservation): Promise<void> {
+  const { network, hostname, env, volume, privateNetwork } = request;
+  const { diskBytes, ...adjustable } = request.shape.resources;
+  const claimed = { image: row.image_id, resources: adjustable, network, hostname, env };
+  if (warm) await app.machines.host.claim(orderFor(row), claimed);
+  else {
+    const resources = { ...adjustable, diskBytes };
+    if (volume) await settleVolume(app, volume.id);
+    const isBuild = row.owner_kind === "build";
+    const { image_id: image, isolation } = row;
+    const machine = { image, isolation, resources, network, hostname, env, isBuild };
+    await app.machines.host.start(orderFor(row), {
+      ...machine,
+      ...(volume ? { volume } : {}),
+      ...(privateNetwork ? { privateNetwork } : {}),
+    });
+  }
+  app.machines.sampler.watch(row.id);
+}
+
+function replace(app: Needs, failed: Reservation): Promise<Reservation> {
+  return app.db.transaction().execute(async (tx) => {
+    await markRemoved(tx, failed.row.id);
+    return placeCold(app, tx, failed.request);
+  });
+}

@@ -1,0 +1,265 @@
+/**
+ * Machines at rest: written to their host's disk, freed, and started again from there. The order is what keeps a crash
+ * from losing anything. Pausing: the bytes are on disk and hashed; then one transaction of the owner's says "paused",
+ * keeps the row of the bytes and lets the machine go; then its memory is freed. Resuming: one transaction reserves a
+ * place; the machine is restored; then one transaction says "running" and consumes the snapshot. What a server that
+ * ended left between two of these steps is taken back by `reconcile` and `sweepSnapshots`: bytes without a row are
+ * deleted, a machine that was held goes on, a restored machine that nobody was told of is removed.
+ */
+import type { Transaction } from "kysely";
+import type { App } from "#app.ts";
+import type { Database } from "#schema.ts";
+import { newId } from "#lib/ids.ts";
+import { isVolumeMissing, restoreFailed, translate } from "../errors.ts";
+import type { SnapshotFacts } from "../host/host.ts";
+import type { MachineOwners } from "../machine-owner.ts";
+import { makeRoom, newMachineId, orderFor } from "../placement/placement.ts";
+import { openEnv } from "../placement/sealed-env.ts";
+import {
+  deleteOrphanSnapshots,
+  deleteSnapshot,
+  findOwned,
+  findSnapshot,
+  findSnapshotHost,
+  insertMachine,
+  insertSnapshot,
+  type MachineRow,
+  markDamaged,
+  markOwnedRemoved,
+  markRemoved,
+  type SnapshotRow,
+  snapshotsOfHost,
+  takeOver,
+} from "../store.ts";
+import { settleVolume } from "../volumes.ts";
+
+type Needs = Pick<App, "db" | "machines" | "secrets" | "log" | "clock">;
+/** Who may be asleep with nothing but a snapshot. */
+type Owner = { ownerKind: "sandbox" | "function"; ownerId: string };
+
+/** A machine that is on disk and held: `keep` it or `putBack`. */
+export interface Taken {
+  id: string;
+  machine: MachineRow;
+  facts: SnapshotFacts;
+  cpuSeconds: number;
+}
+
+/** Writes the owner's machine down. A failure leaves it running; `not_checkpointable` names what is in the way. */
+export async function take(app: Pick<App, "db" | "machines">, owner: Owner): Promise<Taken> {
+  const machine = await findOwned(app.db, owner.ownerKind, owner.ownerId);
+  if (!machine) throw new Error("a running owner has a machine");
+  const id = newId("snap_");
+  try {
+    const facts = await app.machines.host.pause(orderFor(machine), id);
+    return { id, machine, facts, cpuSeconds: await app.machines.cpuSeconds(machine.id) };
+  } catch (error) {
+    throw translate(error);
+  }
+}
+
+/**
+ * The snapshot is the owner's from this transaction on, and its machine goes: `free` it after the commit. Undefined
+ * where the machine went before.
+ */
+export async function keep(
+  tx: Transaction<Database>,
+  { id, machine, facts }: Taken,
+  options: { reason: SnapshotRow["reason"]; storedAt: Date; expiresAt: Date | null },
+): Promise<SnapshotRow | undefined> {
+  if (!machine.owner_id || (machine.owner_kind !== "sandbox" && machine.owner_kind !== "function"))
+    throw new Error("only a sandbox's or a function's machine is paused");
+  const released = await markOwnedRemoved(tx, machine.owner_kind, machine.owner_id);
+  if (released?.id !== machine.id) return undefined;
+  return insertSnapshot(tx, {
+    ...bytesOf(machine, facts),
+    id,
+    owner_kind: machine.owner_kind,
+    owner_id: machine.owner_id,
+    env_sealed: machine.env_sealed,
+    volume: machine.volume,
+    reason: options.reason,
+    stored_at: options.storedAt,
+    expires_at: options.expiresAt,
+  });
+}
+
+/** What a snapshot's row says of the machine and of the bytes, whoever keeps it. */
+export function bytesOf(machine: MachineRow, facts: SnapshotFacts) {
+  const { host_id, image_id, vcpus, memory_bytes, disk_bytes, max_processes } = machine;
+  const { network, hostname, private_group } = machine;
+  return {
+    machine: machine.id,
+    generation: machine.generation,
+    host_id,
+    blob_key: null,
+    sha256: facts.sha256,
+    bytes: facts.bytes,
+    cpu_class: facts.cpuClass,
+    runtime_build: facts.runtimeBuild,
+    image_id,
+    vcpus,
+    memory_bytes,
+    disk_bytes,
+    max_processes,
+    network,
+    hostname,
+    private_group,
+  };
+}
+
+/** After the commit of `keep`. */
+export function free(app: Pick<App, "machines">, { machine }: Taken): void {
+  app.machines.destroyLater(machine);
+}
+
+/** It was not kept after all: the machine goes on, if it is still wanted, and the bytes go. */
+export async function putBack(app: Pick<App, "machines">, { id, machine }: Taken): Promise<void> {
+  const { host } = app.machines;
+  await host.thaw({ ...orderFor(machine), hostEpoch: host.epoch }).catch((error: unknown) => {
+    if (!app.machines.isGoing(machine.id)) throw error;
+  });
+  await host.dropSnapshot(id);
+}
+
+/** What a machine needs of its host, as the row of one says it or that of its snapshot. */
+export type Model = Pick<
+  MachineRow,
+  "image_id" | "vcpus" | "memory_bytes" | "disk_bytes" | "max_processes" | "network" | "private_group"
+>;
+
+export interface Place {
+  row: MachineRow;
+  evicted: MachineRow[];
+}
+
+/** A place for the machine that a snapshot becomes; fails with `no_capacity`, or where no host can restore it. */
+export async function placeRestored(
+  app: Pick<App, "machines">,
+  tx: Transaction<Database>,
+  snapshot: SnapshotRow,
+): Promise<Place> {
+  if ((await findSnapshotHost(tx, snapshot)) !== app.machines.host.id) {
+    throw restoreFailed(new Error(`no host has ${snapshot.runtime_build} on ${snapshot.cpu_class}`));
+  }
+  const { id, owner_kind, owner_id, hostname, env_sealed, volume } = snapshot;
+  return placeFrom(app, tx, snapshot, {
+    owner_kind: owner_kind === "named" ? "sandbox" : owner_kind,
+    owner_id,
+    hostname,
+    env_sealed,
+    volume,
+    snapshot_id: id,
+  });
+}
+
+/** A place for a machine like the model; it is nobody's until it is taken over. */
+export async function placeFrom(
+  app: Pick<App, "machines">,
+  tx: Transaction<Database>,
+  { image_id, vcpus, memory_bytes, disk_bytes, max_processes, network, private_group }: Model,
+  whose: Pick<MachineRow, "owner_kind" | "owner_id" | "hostname" | "env_sealed" | "volume"> & {
+    snapshot_id: string;
+  },
+): Promise<Place> {
+  const { host } = app.machines;
+  const resources = {
+    vcpus,
+    memoryBytes: memory_bytes,
+    diskBytes: disk_bytes,
+    maxProcesses: max_processes,
+  };
+  const evicted = await makeRoom(app, tx, { poolKey: "", template: "", resources }, { mayEvict: true });
+  const row = await insertMachine(tx, {
+    id: newMachineId(),
+    host_id: host.id,
+    host_epoch: host.epoch,
+    pool_key: null,
+    image_id,
+    vcpus,
+    memory_bytes,
+    disk_bytes,
+    max_processes,
+    network,
+    private_group,
+    desired: "running",
+    ...whose,
+  });
+  return { row, evicted };
+}
+
+/** The machine runs when this returns, and is nobody's until `consume` commits. On failure nothing of it is left. */
+export async function bringBack(
+  app: Needs,
+  { row, evicted }: Place,
+  options?: { isClone: boolean },
+): Promise<void> {
+  for (const other of evicted) app.machines.destroyLater(other);
+  const { vcpus, memory_bytes: memoryBytes, disk_bytes: diskBytes, max_processes: maxProcesses } = row;
+  try {
+    if (row.volume) await settleVolume(app, row.volume.id);
+    const spec = {
+      image: row.image_id,
+      resources: { vcpus, memoryBytes, diskBytes, maxProcesses },
+      network: row.network,
+      hostname: row.hostname,
+      env: openEnv(app, row),
+      ...(row.volume ? { volume: { ...row.volume, isNew: false } } : {}),
+      // What it served is another machine's by now, or nobody's.
+      ...(row.private_group === null ? {} : { privateNetwork: { group: row.private_group } }),
+    };
+    await app.machines.host.resume(orderFor(row), row.snapshot_id ?? "", spec, options);
+  } catch (error) {
+    await markRemoved(app.db, row.id);
+    app.machines.destroyLater(row);
+    throw isVolumeMissing(error) ? translate(error) : restoreFailed(error);
+  }
+}
+
+/** The restored machine is the owner's from this transaction on, and the snapshot is gone. False where it went before. */
+export async function consume(tx: Transaction<Database>, row: MachineRow): Promise<boolean> {
+  if (!(await takeOver(tx, row.id))) return false;
+  await deleteSnapshot(tx, { id: row.snapshot_id ?? "" });
+  return true;
+}
+
+/** The owner ends while it is paused: answers the snapshot to `drop` after the commit. */
+export function abandon(tx: Transaction<Database>, owner: Owner): Promise<SnapshotRow | undefined> {
+  return deleteSnapshot(tx, owner);
+}
+
+/** The rows of owners of this kind that are not in the list of those there are; the sweep that follows takes the bytes. */
+export function abandonOrphans(
+  app: Pick<App, "db">,
+  ownerKind: Owner["ownerKind"],
+  owners: readonly string[],
+): Promise<void> {
+  return deleteOrphanSnapshots(app.db, ownerKind, owners);
+}
+
+/** The bytes of a row that is gone. What fails now the next start does. */
+export function drop(app: Pick<App, "machines" | "log">, id: string): void {
+  app.machines.host.dropSnapshot(id).catch((error: unknown) => {
+    app.log.warn({ snapshot: id, err: error }, "a snapshot could not be deleted yet");
+  });
+}
+
+/** At start, when nothing is under way: deletes bytes without a row, and tells of rows whose bytes are not there. */
+export async function sweepSnapshots(app: Needs, owners: MachineOwners): Promise<void> {
+  const { host } = app.machines;
+  const there = new Set(await host.listSnapshots());
+  const rows = await snapshotsOfHost(app.db, host.id);
+  for (const { id, owner_kind, owner_id } of rows) {
+    if (there.delete(id)) continue;
+    app.log.error({ snapshot: id, owner: owner_id }, "the bytes of a snapshot are gone");
+    if (owner_kind === "named") await markDamaged(app.db, id);
+    else await owners[owner_kind]?.ended(owner_id, { exit: null, neverStarted: false, cpuSeconds: 0 });
+  }
+  for (const id of there) {
+    app.log.info({ snapshot: id }, "a snapshot nobody knows; deleting it");
+    await host.dropSnapshot(id);
+  }
+}
+
+export { findSnapshot };
+export type { SnapshotRow };

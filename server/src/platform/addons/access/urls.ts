@@ -1,0 +1,25 @@
+/** Where an add-on is reached, and the addresses that say so. */
+import type { App } from "#app.ts";
+import { engines } from "../engines/engines.ts";
+import { openPassword } from "./password.ts";
+import type { AddonView } from "../store.ts";
+
+/** Its name among the workspace's machines. */
+export function privateHost({ name, project_name }: Pick<AddonView, "name" | "project_name">): string {
+  return `${name}.${project_name}.internal`;
+}
+
+export function connectionUrl(app: Pick<App, "secrets">, row: AddonView): string {
+  const { port } = engines[row.kind];
+  return urlAt(app, row, { host: privateHost(row), port, isTls: false });
+}
+
+export function urlAt(
+  app: Pick<App, "secrets">,
+  row: AddonView,
+  place: { host: string; port: number; isTls: boolean },
+): string {
+  const { kind, username, database, options, is_made: isMade } = row;
+  const password = openPassword(app, row);
+  return engines[kind].url(place, { username, database, password, options, isMade });
+}

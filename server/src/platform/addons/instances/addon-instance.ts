@@ -1,0 +1,418 @@
+/**
+ * One add-on as this process sees it: its machine, its process, and what becomes of both. It is brought up and held up
+ * until it is let go of: a process that ends is begun again in the same machine, a machine that is lost is replaced and
+ * given the volume. What a start finds is in the machine itself, so a server that comes after another goes on with it.
+ */
+import { setTimeout as sleep } from "node:timers/promises";
+import { DomainError } from "#lib/errors.ts";
+import { reached } from "#lib/kill-points.ts";
+import { Semaphore } from "#lib/concurrency/semaphore.ts";
+import { bringUp } from "#machines/placement/start-reserved.ts";
+import type { CommandRecord, Guest } from "#machines/host/guest.ts";
+import { type Owner, findMachineOf } from "#machines/placement/machine-of-owner.ts";
+import { placeCold } from "#machines/placement/placement.ts";
+import { withRoom } from "#machines/placement/reclaim.ts";
+import { Output } from "#platform/apps/output/output.ts";
+import { ProgressWriter, type Span } from "#platform/progress.ts";
+import type { Addons } from "../addons.ts";
+import type { Engine, Instance, Room } from "../engines/engine.ts";
+import { addonNotRunning, EngineFailure } from "../errors.ts";
+import { networkOf, requestOf } from "./machine.ts";
+import { openPassword } from "../access/password.ts";
+import { begin, end, findProcess, saidOf, untilAnswers } from "../engines/database-process.ts";
+import { failuresInRow, restartDelayMs, tellAfter } from "./restart-backoff.ts";
+import { extentOf } from "../sizes.ts";
+import { type AddonChange, type AddonView, changeRow, writeProgress } from "../store.ts";
+import type { AddonStep } from "../tables.ts";
+import { volumeOf } from "./volume.ts";
+
+const askAgainMs = 250;
+
+/** Parts of a start, in percent. A first image takes minutes, everything else seconds. */
+const spans: Readonly<Record<AddonStep, Span>> = {
+  image: { from: 0, to: 70 },
+  volume: { from: 70, to: 80 },
+  start: { from: 80, to: 90 },
+  answer: { from: 90, to: 100 },
+};
+
+export class RunningAddon {
+  row: AddonView;
+  machine: string | null = null;
+  command: string | null = null;
+  /** Answers queries, as far as is known. */
+  isUp = false;
+  readonly engine: Engine;
+  readonly owner: Owner;
+  readonly #addons: Addons;
+  readonly #life = new AbortController();
+  /** Bringing it up, and whatever needs it down, one after the other. */
+  readonly #turn = new Semaphore(1);
+  #machineGone = Promise.withResolvers<void>();
+  #upChanged = Promise.withResolvers<void>();
+  #waitingToRestart = new AbortController();
+  #isAskedToEnd = false;
+  #failures = 0;
+  #isFull = false;
+  #supervising: Promise<void> | undefined;
+  /** Progress of the start that is under way. */
+  #progress: ProgressWriter<AddonStep> | undefined;
+
+  constructor(addons: Addons, row: AddonView) {
+    this.#addons = addons;
+    this.row = row;
+    this.engine = addons.engines[row.kind];
+    this.owner = { ownerKind: "addon", ownerId: row.id };
+  }
+
+  get id(): string {
+    return this.row.id;
+  }
+
+  get instance(): Instance {
+    const { username, database, options, is_made: isMade, size } = this.row;
+    const password = openPassword(this.#addons.app, this.row);
+    return { extent: extentOf(size), username, database, options, isMade, password };
+  }
+
+  /** Undefined where it has no machine, or that is just going. */
+  guest(): Guest | undefined {
+    if (this.machine === null) return undefined;
+    try {
+      return this.#addons.app.machines.connect(this.machine);
+    } catch {
+      return undefined;
+    }
+  }
+
+  supervise(): void {
+    this.#supervising ??= this.#supervise().catch((error: unknown) => {
+      if (this.#life.signal.aborted) return;
+      this.#addons.app.log.error({ addon: this.id, err: error }, "an add-on is not looked after any more");
+    });
+  }
+
+  /** Its machine ended, or was taken away. */
+  machineEnded(): void {
+    this.machine = null;
+    this.command = null;
+    this.#setUp(false);
+    this.#machineGone.resolve();
+  }
+
+  /** It answers; or `ms` are over. */
+  async whenUp(ms: number): Promise<boolean> {
+    const late = sleep(ms, undefined, { ref: false });
+    while (!this.isUp) {
+      const isOver = await Promise.race([this.#upChanged.promise.then(() => false), late.then(() => true)]);
+      if (isOver) break;
+    }
+    return this.isUp;
+  }
+
+  /** Begins it again where it is down and waits for its time. */
+  hurry(): void {
+    this.#waitingToRestart.abort();
+  }
+
+  /** Its process is ended, in order, for as long as `work` goes on. Throws `addon_not_running`. */
+  async whileStopped<T>(work: (guest: Guest) => Promise<T>): Promise<T> {
+    const value = await this.#turn.run(async () => {
+      const guest = this.guest();
+      const { command } = this;
+      if (!guest || command === null || !this.isUp) throw addonNotRunning(this.row.status);
+      this.#isAskedToEnd = true;
+      try {
+        await this.#save({ status: "stopped", error: null });
+        this.#setUp(false);
+        await end(guest, this.engine, command);
+      } catch (error) {
+        await this.#serveOn(guest, command);
+        throw error;
+      }
+      return work(guest);
+    });
+    return value;
+  }
+
+  /**
+   * For the files of one that does not come up: its machine is all that is needed. One that has come up first is left
+   * alone; answers whether `work` was done. Throws `addon_not_running` where there is no machine either.
+   */
+  async whileDown(work: (guest: Guest) => Promise<void>): Promise<boolean> {
+    return this.#turn.run(async () => {
+      if (this.isUp) return false;
+      const guest = this.guest();
+      if (!guest) throw addonNotRunning(this.row.status);
+      // Nobody waits for the end of what never answered.
+      const command = await findProcess(guest);
+      if (command !== undefined) await end(guest, this.engine, command);
+      await work(guest);
+      this.hurry();
+      return true;
+    });
+  }
+
+  /** Lets go of it; machine and process are left as they are. */
+  async close(): Promise<void> {
+    this.#life.abort(new Error("nobody looks after the add-on any more"));
+    await this.#supervising;
+  }
+
+  async #supervise(): Promise<void> {
+    const { signal } = this.#life;
+    while (!signal.aborted) {
+      await this.#untilReleased();
+      const startedAt = performance.now();
+      const said = await this.#once().catch((error: unknown) => {
+        if (!signal.aborted) this.#addons.app.log.warn({ addon: this.id, err: error }, "an add-on is not up");
+        return sentence(error);
+      });
+      await this.#endProgress().catch(() => {});
+      if (signal.aborted) return;
+      this.#setUp(false);
+      this.command = null;
+      if (this.#isAskedToEnd) {
+        this.#isAskedToEnd = false;
+        this.#failures = 0;
+        continue;
+      }
+      // A frozen database does not respond, which does not count as a failure.
+      if (this.#isHeld) continue;
+      this.#failures = failuresInRow(this.#failures, performance.now() - startedAt);
+      await this.#failed(said).catch((error: unknown) => {
+        this.#addons.app.log.warn(
+          { addon: this.id, err: error },
+          "an add-on's end could not be written down",
+        );
+      });
+      this.#waitingToRestart = new AbortController();
+      const until = AbortSignal.any([signal, this.#waitingToRestart.signal]);
+      await sleep(restartDelayMs(this.#failures), undefined, { signal: until, ref: false }).catch(() => {});
+    }
+  }
+
+  get #isHeld(): boolean {
+    return this.#addons.app.machines.suspension.isHeld(this.row.workspace_id);
+  }
+
+  /** Waits while the workspace is suspended. */
+  async #untilReleased(): Promise<void> {
+    const { signal } = this.#life;
+    while (this.#isHeld) await sleep(askAgainMs, undefined, { signal, ref: false });
+  }
+
+  /** From whatever is there to a database that answers, and on to its end; answers why it ended. */
+  async #once(): Promise<string> {
+    await this.#turn.run(() => this.#comeUp());
+    await reached("addon.up");
+    return this.#watch();
+  }
+
+  async #comeUp(): Promise<void> {
+    const { signal } = this.#life;
+    signal.throwIfAborted();
+    const { db } = this.#addons.app;
+    this.#progress = new ProgressWriter((progress) => writeProgress(db, this.id, progress));
+    const guest = await this.#ensureMachine();
+    await reached("addon.machine-started");
+    let room: Room | undefined;
+    this.command = (await findProcess(guest)) ?? null;
+    if (this.command === null) {
+      await this.#report("start", `Starting ${title[this.row.kind]}.`);
+      const begun = await begin(guest, this.engine, this.instance);
+      this.command = begun.command;
+      room = begun.room;
+    }
+    await this.#report("answer", `Waiting for ${title[this.row.kind]} to respond to a query.`);
+    room = await untilAnswers(guest, this.engine, this.instance, this.command, signal);
+    if (!this.row.is_made) {
+      await this.engine.admit(guest, this.instance);
+      await reached("addon.admitted");
+    }
+    this.#isFull = room.isFull;
+    await this.#progress.settled();
+    this.#progress = undefined;
+    await this.#save({
+      status: "running",
+      progress: null,
+      is_made: true,
+      error: room.isFull ? fullText : null,
+    });
+    this.#setUp(true);
+  }
+
+  async #report(step: AddonStep, message: string): Promise<void> {
+    await this.#progress?.set(step, spans[step].from, message);
+  }
+
+  /** Clears the progress of a start that failed or was interrupted. */
+  async #endProgress(): Promise<void> {
+    const progress = this.#progress;
+    if (!progress) return;
+    this.#progress = undefined;
+    await progress.settled();
+    await writeProgress(this.#addons.app.db, this.id, null);
+  }
+
+  async #ensureMachine(): Promise<Guest> {
+    const { app } = this.#addons;
+    this.machine ??= (await findMachineOf(app.db, this.owner))?.id ?? null;
+    const there = this.guest();
+    if (there) return there;
+    const { name, region, is_made } = this.row;
+    const { [this.row.kind]: kind } = title;
+    await this.#report("image", `Looking for the image of ${kind}.`);
+    const image = await this.#addons.image(this.engine, this.#life.signal, ({ fraction, step }) => {
+      void this.#progress?.within("image", spans.image, fraction, `Making the image of ${kind}: ${step}`);
+    });
+    await this.#report(
+      "volume",
+      is_made ? "Starting a machine with the volume." : "Creating the volume and starting a machine.",
+    );
+    const request = requestOf({
+      ownerId: this.id,
+      image,
+      hostname: name,
+      extent: extentOf(this.row.size),
+      volume: { id: volumeOf(this.row), region, isNew: !is_made },
+      privateNetwork: networkOf(this.row, this.engine.port),
+    });
+    const reservation = await withRoom(app, () =>
+      app.db.transaction().execute((tx) => placeCold(app, tx, request)),
+    );
+    this.#machineGone = Promise.withResolvers();
+    await bringUp(app, reservation);
+    this.machine = reservation.row.id;
+    return app.machines.connect(this.machine);
+  }
+
+  /** Reads what it says until it ends, and looks at it meanwhile. */
+  async #watch(): Promise<string> {
+    const watching = new AbortController();
+    const looking = this.#lookRegularly(AbortSignal.any([this.#life.signal, watching.signal]));
+    try {
+      const record = await this.#readToEnd();
+      return record ? saidOf(record) : "The machine it ran in ended.";
+    } finally {
+      watching.abort();
+      await looking;
+    }
+  }
+
+  /** Undefined where its machine ended. */
+  async #readToEnd(): Promise<CommandRecord | undefined> {
+    const { signal } = this.#life;
+    const { command } = this;
+    const output = new Output(this.#addons.app.machines.logs.of(this.id), {
+      deployment: this.id,
+      source: `${this.machine}/${command}`,
+    });
+    await output.recover();
+    for (;;) {
+      signal.throwIfAborted();
+      const guest = this.guest();
+      if (guest && command !== null) {
+        try {
+          return await output.read(guest, command, signal);
+        } catch (error) {
+          signal.throwIfAborted();
+          if (kindOf(error) === "not_found" && (await isAlive(guest))) {
+            throw new EngineFailure("Its process is gone.");
+          }
+        }
+      }
+      const isGone = await Promise.race([
+        this.#machineGone.promise.then(() => true),
+        sleep(askAgainMs, false, { signal, ref: false }),
+      ]);
+      if (isGone) return undefined;
+    }
+  }
+
+  async #lookRegularly(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      await sleep(this.#addons.lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
+      if (signal.aborted) return;
+      await this.#look().catch((error: unknown) => {
+        if (!signal.aborted)
+          this.#addons.app.log.debug({ addon: this.id, err: error }, "an add-on was not well");
+      });
+    }
+  }
+
+  async #look(): Promise<void> {
+    const guest = this.guest();
+    if (!guest || !this.isUp || this.#isHeld) return;
+    const room = await this.engine.health(guest, this.instance).catch(async (error: unknown) => {
+      // One that is busy, or that ends just now: its end is heard of elsewhere.
+      if (this.isUp && this.row.error === null && !this.#isHeld) await this.#save({ error: unansweredText });
+      throw error;
+    });
+    if (!this.isUp) return;
+    if (room.isFull !== this.#isFull) {
+      await this.engine.heed(guest, room);
+      this.#isFull = room.isFull;
+      if (room.isFull) await this.#addons.tell(this.row, "limit_reached", "has a full disk", fullText);
+    }
+    const error = room.isFull ? fullText : null;
+    if (this.row.error !== error) await this.#save({ error });
+  }
+
+  async #failed(said: string): Promise<void> {
+    const wasRunning = this.row.status === "running";
+    const isLost = this.#failures >= tellAfter;
+    const status = wasRunning || isLost ? "failed" : this.row.status;
+    const { restart_count } = this.row;
+    await this.#save({ status, error: said, restart_count: restart_count + 1 });
+    if (this.#failures === tellAfter) {
+      await this.#addons.tell(this.row, "app_crashed", "does not come up", `${said} It is tried again.`);
+    }
+  }
+
+  /** It could not be ended. Where its process or machine has ended all the same, that is heard of elsewhere. */
+  async #serveOn(guest: Guest, command: string): Promise<void> {
+    const record = await guest.getCommand(command).catch(() => undefined);
+    const hasEnded = record !== undefined && record.status !== "running";
+    if (hasEnded || this.command !== command) return;
+    this.#isAskedToEnd = false;
+    this.#setUp(true);
+    await this.#save({ status: "running" }).catch(() => {});
+  }
+
+  #setUp(isUp: boolean): void {
+    if (this.isUp === isUp) return;
+    this.isUp = isUp;
+    this.#upChanged.resolve();
+    this.#upChanged = Promise.withResolvers();
+  }
+
+  async #save(change: AddonChange): Promise<void> {
+    const { app } = this.#addons;
+    const row = await changeRow(app.db, this.id, { ...change, updated_at: app.clock.now() });
+    if (!row) throw new Error("the add-on is gone");
+    this.row = { ...this.row, ...row };
+  }
+}
+
+const title = { postgres: "PostgreSQL", redis: "Redis" } as const;
+
+const fullText =
+  "The disk is full. What was written is kept; writes are refused until there is room again: delete, truncate or drop what can go.";
+const unansweredText = "It did not answer a query; it may be busy.";
+
+function sentence(error: unknown): string {
+  const isForOwner = error instanceof EngineFailure || error instanceof DomainError;
+  return isForOwner ? (error as Error).message : "It could not be started.";
+}
+
+async function isAlive(guest: Guest): Promise<boolean> {
+  return guest.ping().then(
+    () => true,
+    () => false,
+  );
+}
+
+function kindOf(error: unknown): string | undefined {
+  return (error as { kind?: string } | null)?.kind;
+}

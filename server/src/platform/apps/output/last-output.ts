@@ -1,0 +1,26 @@
+/** Why an app is not served, as whoever deploys it reads it: with what the app said last. */
+import type { Apps } from "../apps.ts";
+import { AppUnhealthy } from "../errors.ts";
+import type { Running } from "../running/app-instance.ts";
+
+const shown = { lines: 200, characters: 32 * 1024 };
+
+/** `why` is a sentence. */
+export async function unhealthy(
+  apps: Apps,
+  running: Running,
+  why: string,
+  options?: ErrorOptions,
+): Promise<AppUnhealthy> {
+  const { lines } = await apps.ring(running.environmentId).tail(shown.lines * 10);
+  const own = lines.filter(
+    ({ deployment, stream }) => deployment === running.row.deployment_id && stream !== "system",
+  );
+  const said = own
+    .slice(-shown.lines)
+    .map(({ text }) => text)
+    .join("\n")
+    .slice(-shown.characters);
+  const last = said === "" ? "It wrote nothing." : `It said last:\n${said}`;
+  return new AppUnhealthy(`${why} ${last}`, options);
+}

@@ -1,0 +1,241 @@
+/**
+ * A deployment's new instance, beside the one that serves: its machine, its process, whether it answers. Nothing leads
+ * to it until `takeOver`. Whatever goes wrong before that leaves everything as it was, after `discard`.
+ */
+import { setTimeout as sleep } from "node:timers/promises";
+import { DomainError } from "#lib/errors.ts";
+import { newId } from "#lib/ids.ts";
+import { reached } from "#lib/kill-points.ts";
+import { ProgressDeadline } from "#lib/concurrency/progress-deadline.ts";
+import { placeCold } from "#machines/placement/placement.ts";
+import { withRoom } from "#machines/placement/reclaim.ts";
+import { type AppSize, appSizes } from "#platform/environments/sizes.ts";
+import { variablesOf } from "#platform/environments/variables.ts";
+import type { Apps } from "../apps.ts";
+import { letGo } from "./drain.ts";
+import { sealEnv, type Variables } from "../environment.ts";
+import type { End } from "../output/exit-reason.ts";
+import { AppUnhealthy } from "../errors.ts";
+import { unhealthy } from "../output/last-output.ts";
+import { listeningPorts } from "./listening.ts";
+import { ask, isListening } from "./probe.ts";
+import { Running } from "../running/app-instance.ts";
+import { findOwner, insertInstance } from "../store.ts";
+import { takeOver } from "./switch.ts";
+import type { RunSpec } from "../tables.ts";
+import { WorkSigns } from "../running/work-signs.ts";
+
+export interface Release {
+  environment: { id: string; host_label: string };
+  deployment: { id: string };
+  image: { imageId: string; run: { env: Variables; user: string | null; cwd: string } };
+  argv: string[];
+  port: number;
+  healthCheckPath: string;
+  /** Its variables; the image's own lie below them, `PORT` above. */
+  env: Variables;
+  isolation: RunSpec["isolation"];
+  /** One of the sizes by its name. */
+  size: string;
+}
+
+type Log = (text: string) => void | Promise<void>;
+
+export interface Candidate {
+  instanceId: string;
+  /** Resolves to the health check's status. Rejects with `AppUnhealthy`, which has the exit reason and last output. */
+  waitHealthy(signal: AbortSignal, log?: Log): Promise<number>;
+  /** It serves when this settles, by the public way; the one before is let go of in the background. */
+  takeOver(signal: AbortSignal): Promise<void>;
+  /** Nothing of it is left. Safe to call again, and after a failure of any of the others. */
+  discard(): Promise<void>;
+}
+
+/** Total limit of a start, as a multiple of the limit without progress. */
+const wholeFactor = 5;
+/** Timeout of the first request, and the maximum. Each next request gets twice the time, because a busy host is slow. */
+const firstAnswerMs = 5_000;
+const lastAnswerMs = 60_000;
+const firstPauseMs = 25;
+const lastPauseMs = 500;
+
+/** Its process runs when this settles, or nothing of it is left. */
+export async function release(
+  apps: Apps,
+  input: Release,
+  { log, signal }: { log: (text: string) => void | Promise<void>; signal: AbortSignal },
+): Promise<Candidate> {
+  const { app } = apps;
+  const { environment, image, isolation } = input;
+  const id = newId("app_");
+  const owner = await findOwner(app.db, environment.id);
+  if (!owner) throw new Error("an environment that is deployed to has a project");
+  const run: RunSpec = {
+    image: image.imageId,
+    argv: input.argv,
+    cwd: image.run.cwd,
+    user: image.run.user,
+    port: input.port,
+    healthCheckPath: input.healthCheckPath,
+    isolation,
+    size: appSizes[input.size as AppSize],
+    hostname: environment.host_label,
+    workspaceId: owner.workspace_id,
+  };
+  const variables = await variablesOf(app, app.db, environment.id);
+  const { running, reservation } = await withRoom(app, () =>
+    app.db.transaction().execute(async (tx) => {
+      const row = await insertInstance(tx, {
+        id,
+        environment_id: environment.id,
+        deployment_id: input.deployment.id,
+        run,
+        env_sealed: sealEnv(app, id, { image: image.run.env, given: input.env, variables }),
+        created_at: app.clock.now(),
+      });
+      const made = new Running(apps, row);
+      return { running: made, reservation: await placeCold(app, tx, made.request()) };
+    }),
+  );
+  apps.running.set(id, running);
+  try {
+    await log(`Starting a machine (${isolation}) with ${run.size.memoryMb} MB and ${run.size.cpu} CPU.`);
+    await running.startMachine(reservation);
+    signal.throwIfAborted();
+    await log(`Starting ${input.argv.join(" ")}`);
+    await running.startProcess();
+  } catch (error) {
+    await letGo(apps, running);
+    throw explain(error);
+  }
+  running.supervise();
+  await reached("app.released");
+  return {
+    instanceId: id,
+    waitHealthy: (until, say = () => {}) => waitHealthy(apps, running, { log: say, signal: until }),
+    takeOver: (until) => takeOver(apps, running, until),
+    discard: async () => {
+      if (running.state === "starting") await letGo(apps, running);
+    },
+  };
+}
+
+async function waitHealthy(
+  apps: Apps,
+  running: Running,
+  { log, signal }: { log: Log; signal: AbortSignal },
+): Promise<number> {
+  const { port, healthCheckPath: path } = running.row.run;
+  const quietMs = apps.app.config.appStartSeconds * 1000;
+  const seen: Seen = { outcome: "silent" };
+  using deadline = new ProgressDeadline({
+    quietMs,
+    wholeMs: quietMs * wholeFactor,
+    hasProgressed: progressOf(apps, running, seen),
+  });
+  const looking = new AbortController();
+  const until = AbortSignal.any([signal, deadline.signal, looking.signal]);
+  const ended = running.ended.promise;
+  const onChange = async (outcome: string) => {
+    deadline.progressed();
+    await log(
+      outcome === "unanswered"
+        ? `The app listens on port ${port}.\n`
+        : `GET ${path} on port ${port} responds with ${outcome}.\n`,
+    );
+  };
+  const probed = probe(apps, running, { seen, onChange, signal: until });
+  try {
+    const outcome = await Promise.race([probed, ended]);
+    signal.throwIfAborted();
+    if (typeof outcome === "object") throw await unhealthy(apps, running, whyEnded(outcome));
+    if (outcome !== undefined) return outcome;
+    throw await unhealthy(apps, running, await whyLate(running, seen, deadline.seconds));
+  } finally {
+    looking.abort();
+    await probed;
+  }
+}
+
+/** `silent`: nothing listens on the port. `unanswered`: no response to a request. Otherwise the status. */
+interface Seen {
+  outcome: string;
+}
+
+/**
+ * An app that starts uses CPU time or writes output. Once it listens on another port it has started, and once it
+ * responds, its work may be the response to the health check itself.
+ */
+function progressOf({ app }: Apps, running: Running, seen: Seen): () => Promise<boolean> {
+  const signs = new WorkSigns(app, running);
+  return async () => {
+    const { usedCpu, wrote } = await signs.read();
+    if (seen.outcome === "unanswered") return usedCpu;
+    if (seen.outcome !== "silent" || !(usedCpu || wrote)) return false;
+    const guest = running.guest();
+    return guest !== null && (await listeningPorts(guest)).length === 0;
+  };
+}
+
+async function whyLate(running: Running, { outcome }: Seen, seconds: number): Promise<string> {
+  const { port, healthCheckPath: path } = running.row.run;
+  if (outcome === "silent")
+    return `Nothing listened on port ${port} within ${seconds} s. ${await cureOf(running)}`;
+  const last = outcome === "unanswered" ? "did not respond" : `responded with ${outcome}`;
+  return `GET ${path} on port ${port} ${last} within ${seconds} s; any status below 500 is healthy.`;
+}
+
+/** An app that ignores `PORT` usually listens on its framework's default port. */
+async function cureOf(running: Running): Promise<string> {
+  const guest = running.guest();
+  const ports = guest ? await listeningPorts(guest) : [];
+  const [first] = ports;
+  if (first === undefined) return "The app has to listen on 0.0.0.0:$PORT.";
+  const found = ports.length === 1 ? `port ${first}` : `ports ${ports.join(", ")}`;
+  return `The app listens on ${found} instead: let it listen on $PORT, or set the project's port to ${first}.`;
+}
+
+/** Returns a status below 500. Undefined if the signal aborts first; `seen` then has the last outcome. */
+async function probe(
+  apps: Apps,
+  running: Running,
+  {
+    seen,
+    onChange,
+    signal,
+  }: { seen: Seen; onChange: (outcome: string) => Promise<void>; signal: AbortSignal },
+): Promise<number | undefined> {
+  const { port, healthCheckPath: path, hostname } = running.row.run;
+  const host = apps.routes.hostOf(hostname);
+  const note = async (outcome: string) => {
+    if (signal.aborted || seen.outcome === outcome) return;
+    seen.outcome = outcome;
+    await onChange(outcome).catch(() => {});
+  };
+  let withinMs = firstAnswerMs;
+  for (let pauseMs = firstPauseMs; !signal.aborted; pauseMs = Math.min(lastPauseMs, pauseMs * 1.3)) {
+    const guest = running.guest();
+    if (guest && (await isListening(guest, port))) {
+      if (seen.outcome === "silent") await note("unanswered");
+      const status = await ask(guest, { port, path, host, withinMs }, signal);
+      if (status !== undefined && status < 500) return status;
+      if (status === undefined) withinMs = Math.min(lastAnswerMs, withinMs * 2);
+      else await note(String(status));
+    }
+    await sleep(pauseMs, undefined, { signal, ref: false }).catch(() => {});
+  }
+  return undefined;
+}
+
+function whyEnded({ said }: End): string {
+  return said.replace(/^It /, "The app ");
+}
+
+function explain(error: unknown): unknown {
+  if (error instanceof DomainError) return error;
+  const kind = (error as { kind?: string } | null)?.kind;
+  if (kind === "exec_failed" || kind === "path_not_found" || kind === "not_directory") {
+    return new AppUnhealthy(`${(error as Error).message}.`, { cause: error });
+  }
+  return error;
+}

@@ -1,0 +1,18 @@
+/** The end of an environment's apps, and of a project's: processes, machines and what they said. Safe to repeat. */
+import type { Apps } from "../apps.ts";
+import { letGo } from "./drain.ts";
+import { environmentsOf } from "../store.ts";
+
+export async function stopEnvironment(apps: Apps, environmentId: string): Promise<void> {
+  await apps.turn(environmentId, async () => {
+    // Of a deleted one: nobody is led to it any more, while its processes still take their time to end.
+    await apps.routes.refresh(environmentId);
+    for (const running of apps.of(environmentId)) await letGo(apps, running);
+    await apps.app.machines.logs.remove(environmentId);
+    await apps.routes.refresh(environmentId);
+  });
+}
+
+export async function removeProject(apps: Apps, projectId: string): Promise<void> {
+  for (const id of await environmentsOf(apps.app.db, projectId)) await stopEnvironment(apps, id);
+}

@@ -1,0 +1,112 @@
+/**
+ * Which host leads to which app, by heart: a request asks nobody else. It is read from the database at the start, and
+ * again for an environment after every commit that changes what it serves; whether the process answers is known here.
+ */
+import type { Db } from "#schema.ts";
+import { listServed, type ServedRow } from "../store.ts";
+
+export interface AppRoute {
+  environmentId: string;
+  projectId: string;
+  workspaceId: string;
+  /** `down`: it should run and does not, or was never deployed. */
+  state: "live" | "asleep" | "down";
+  /** Null where it does not run. */
+  machine: string | null;
+  /** Null where nothing was ever deployed. */
+  port: number | null;
+  /** True if nothing is served and the last deployment failed. */
+  hasFailed: boolean;
+  /** Counter of the visitors' bytes, updated by the ingress. Null if the app does not run. */
+  traffic: Traffic | null;
+}
+
+/** HTTP bytes between visitors and an app, from the app's side. */
+export interface Traffic {
+  rxBytes: number;
+  txBytes: number;
+}
+
+/** What the instance's own process and machine are doing. */
+export type Seen = (instanceId: string) => {
+  machine: string | null;
+  isUp: boolean;
+  traffic: Traffic | null;
+};
+
+const unseen = { machine: null, isUp: false, traffic: null };
+
+export class AppRoutes {
+  readonly #db: Db;
+  readonly #domain: string;
+  readonly #seen: Seen;
+  readonly #byHost = new Map<string, AppRoute>();
+  readonly #rows = new Map<string, ServedRow>();
+
+  /** `domain`, without a port: every app's host is one label below it. */
+  constructor(deps: { db: Db; domain: string; seen: Seen }) {
+    this.#db = deps.db;
+    this.#domain = deps.domain;
+    this.#seen = deps.seen;
+  }
+
+  /** By a request's host: lower case, without a port. */
+  find(host: string): AppRoute | undefined {
+    return this.#byHost.get(host);
+  }
+
+  of(environmentId: string): AppRoute | undefined {
+    const row = this.#rows.get(environmentId);
+    return row && this.#byHost.get(this.hostOf(row.host_label));
+  }
+
+  hostOf(label: string): string {
+    return `${label}.${this.#domain}`;
+  }
+
+  async load(): Promise<void> {
+    for (const row of await listServed(this.#db)) this.#set(row);
+  }
+
+  /** An environment was made, goes, or has another name; or what it serves has changed. */
+  async refresh(environmentId: string): Promise<void> {
+    const [row] = await listServed(this.#db, { environmentId });
+    if (row) this.#set(row);
+    else this.#drop(environmentId);
+  }
+
+  /** The project was made or has another name, or an environment of it was made. */
+  async refreshProject(projectId: string): Promise<void> {
+    for (const row of await listServed(this.#db, { projectId })) this.#set(row);
+  }
+
+  /** The same where only what is seen of its process has. */
+  seen(environmentId: string): void {
+    const row = this.#rows.get(environmentId);
+    if (row) this.#set(row);
+  }
+
+  #set(row: ServedRow): void {
+    this.#drop(row.environment_id);
+    const { machine, isUp, traffic } = row.instance_id === null ? unseen : this.#seen(row.instance_id);
+    this.#rows.set(row.environment_id, row);
+    this.#byHost.set(this.hostOf(row.host_label), {
+      environmentId: row.environment_id,
+      projectId: row.project_id,
+      workspaceId: row.workspace_id,
+      state: row.state === "asleep" ? "asleep" : isUp ? "live" : "down",
+      machine,
+      port: row.port,
+      hasFailed: row.port === null && row.has_failed,
+      traffic,
+    });
+  }
+
+  #drop(environmentId: string): void {
+    const row = this.#rows.get(environmentId);
+    this.#rows.delete(environmentId);
+    const host = row && this.hostOf(row.host_label);
+    if (host !== undefined && this.#byHost.get(host)?.environmentId === environmentId)
+      this.#byHost.delete(host);
+  }
+}

@@ -1,0 +1,391 @@
+/**
+ * One instance as this process sees it: its machine, the process in that, and what becomes of both. Output is read to
+ * its end, which is how an end is heard of; one that nobody asked for is answered with another start, in the same
+ * machine where that lives. What is known here is known to nobody else: the next server asks the machine again.
+ */
+import { setTimeout as sleep } from "node:timers/promises";
+import { DomainError } from "#lib/errors.ts";
+import { bringUp } from "#machines/placement/start-reserved.ts";
+import type { CommandRecord, Guest } from "#machines/host/guest.ts";
+import { giveMemory, type Owner } from "#machines/placement/machine-of-owner.ts";
+import type { Ending } from "#machines/machine-owner.ts";
+import { type MachineRequest, placeCold, type Reservation } from "#machines/placement/placement.ts";
+import { withRoom } from "#machines/placement/reclaim.ts";
+import type { Apps } from "../apps.ts";
+import { type End, endOf, endOfMachine } from "../output/exit-reason.ts";
+import { envOf } from "../environment.ts";
+import { isCalm, limitFor } from "./memory-growth.ts";
+import { Output } from "../output/output.ts";
+import { isListening } from "../release/probe.ts";
+import { crashesInRow, crashLoopAt, restartDelayMs } from "./restart-backoff.ts";
+import type { Traffic } from "../release/route-table.ts";
+import type { InstanceState } from "../states.ts";
+import { type InstanceRow, update } from "../store.ts";
+
+const mib = 1024 ** 2;
+/** A fork bomb ends here; a server with its workers does not. */
+const maxProcesses = 512;
+/** A machine that does not answer is asked again; that it is gone is said by the machine layer. */
+const askAgainMs = 250;
+/** How soon, and at last how seldom, it is looked whether something listens. */
+const firstLookMs = 15;
+const lastLookMs = 500;
+
+export class Running {
+  row: InstanceRow;
+  /** As last committed by this process. */
+  state: InstanceState;
+  machine: string | null = null;
+  /** The process' name in its machine. */
+  command: string | null = null;
+  /** Something listens on its port. */
+  isUp = false;
+  limitBytes: number;
+  /** Bytes of visitors, which do not pass the machine's network. */
+  readonly traffic: Traffic = { rxBytes: 0, txBytes: 0 };
+  /** What its network had carried when this process first looked. */
+  carried: { machine: string; rxBytes: number; txBytes: number } | null = null;
+  /** Since when it has used little of what it may. */
+  calmSince: number | null = null;
+  /** Of the process that runs now. */
+  ended = Promise.withResolvers<End>();
+  /** True once out of memory was notified. One series of ends sends one notification. */
+  #toldOfMemory = false;
+  readonly owner: Owner;
+  readonly #apps: Apps;
+  readonly #life = new AbortController();
+  #machineEnded = Promise.withResolvers<Ending>();
+  #upChanged = Promise.withResolvers<void>();
+  #supervising: Promise<void> | undefined;
+
+  constructor(apps: Apps, row: InstanceRow) {
+    this.#apps = apps;
+    this.row = row;
+    this.state = row.state;
+    this.limitBytes = row.run.size.memoryMb * mib;
+    this.owner = { ownerKind: "app", ownerId: row.id };
+  }
+
+  get id(): string {
+    return this.row.id;
+  }
+
+  get environmentId(): string {
+    return this.row.environment_id;
+  }
+
+  /** Null where it has no machine, or that is just going. */
+  guest(): Guest | null {
+    return this.machine === null ? null : this.#apps.app.machines.connect(this.machine);
+  }
+
+  request(): MachineRequest {
+    const { image, isolation, size, hostname, workspaceId } = this.row.run;
+    return {
+      ...this.owner,
+      ownerKind: "app",
+      shape: {
+        poolKey: "",
+        template: image,
+        resources: {
+          vcpus: size.cpu,
+          memoryBytes: this.limitBytes,
+          diskBytes: this.#apps.app.config.machineDiskGb * 1024 ** 3,
+          maxProcesses,
+        },
+      },
+      image: { id: image },
+      isolation,
+      network: "open",
+      privateNetwork: { group: workspaceId },
+      hostname,
+      // Its variables are its process' alone.
+      env: {},
+    };
+  }
+
+  async startMachine(reserved?: Reservation): Promise<void> {
+    const { app } = this.#apps;
+    const reservation =
+      reserved ??
+      (await withRoom(app, () => app.db.transaction().execute((tx) => placeCold(app, tx, this.request()))));
+    this.#machineEnded = Promise.withResolvers();
+    this.command = null;
+    try {
+      await bringUp(app, reservation);
+    } catch (error) {
+      // Its row is to be removed from here on, whoever does it.
+      this.machine = null;
+      throw error;
+    }
+    this.machine = reservation.row.id;
+  }
+
+  async startProcess(): Promise<void> {
+    const { app } = this.#apps;
+    const { argv, cwd, user, port } = this.row.run;
+    const starts = this.row.starts + 1;
+    await this.#save({ starts, started_at: app.clock.now() });
+    const command = `app-${starts}`;
+    this.ended = Promise.withResolvers();
+    await this.guest()?.startCommand({
+      id: command,
+      argv,
+      cwd,
+      env: envOf(app, this.row, port),
+      ...(user === null ? {} : { user }),
+    });
+    this.command = command;
+  }
+
+  /** What an earlier server started. */
+  adopt(machine: { id: string; memory_bytes: number }): void {
+    this.machine = machine.id;
+    this.limitBytes = machine.memory_bytes;
+    if (this.row.starts > 0) this.command = `app-${this.row.starts}`;
+  }
+
+  /** From here on its ends are heard of and, while it is live, answered. Safe to call again. */
+  supervise(first?: Reservation): void {
+    this.#supervising ??= this.#supervise(first)
+      .catch((error: unknown) => {
+        if (!this.#life.signal.aborted) {
+          this.#apps.app.log.error({ instance: this.id, err: error }, "an app is not looked after any more");
+        }
+      })
+      .finally(() => (this.#supervising = undefined));
+  }
+
+  /** Its machine ended by itself. */
+  machineEnded(ending: Ending): void {
+    this.machine = null;
+    this.#setUp(false);
+    this.#machineEnded.resolve(ending);
+  }
+
+  /** Its machine was taken away. Nobody looks after it any more when this settles. */
+  async gone(): Promise<void> {
+    this.machineEnded({ exit: null, neverStarted: false, cpuSeconds: 0 });
+    await this.#supervising;
+    this.command = null;
+    this.ended = Promise.withResolvers();
+  }
+
+  /** Something listens, or it has ended; or `ms` are over. */
+  async whenUp(ms: number): Promise<boolean> {
+    const late = sleep(ms, undefined, { ref: false });
+    const ended = this.ended.promise.then(() => {});
+    while (!this.isUp) {
+      const isOver = await Promise.race([
+        this.#upChanged.promise.then(() => false),
+        ended.then(() => true),
+        late.then(() => true),
+      ]);
+      if (isOver) break;
+    }
+    return this.isUp;
+  }
+
+  /** Lets go of it; machine and process are left as they are. */
+  async close(): Promise<void> {
+    this.#life.abort(new Error("nobody looks after the app any more"));
+    await this.#supervising;
+  }
+
+  /** A reading a second: more memory while it needs it, and back. */
+  async look(): Promise<void> {
+    if (this.machine === null || this.state !== "live") return;
+    const stats = this.#apps.app.machines.sampler.latest(this.machine);
+    if (!stats) return;
+    if (this.carried?.machine !== this.machine) {
+      const { networkRxBytes: rxBytes, networkTxBytes: txBytes } = stats;
+      this.carried = { machine: this.machine, rxBytes, txBytes };
+    }
+    const now = Date.now();
+    if (!isCalm(this.limitBytes, stats.memoryBytes)) this.calmSince = null;
+    else this.calmSince ??= now;
+    const calmForMs = this.calmSince === null ? 0 : now - this.calmSince;
+    const wanted = limitFor(this.row.run.size, this.limitBytes, stats.memoryBytes, calmForMs);
+    if (wanted !== this.limitBytes) await this.#limit(wanted);
+  }
+
+  async #limit(bytes: number): Promise<void> {
+    if (!(await giveMemory(this.#apps.app, this.owner, bytes))) return;
+    this.limitBytes = bytes;
+    this.calmSince = null;
+  }
+
+  async #supervise(first?: Reservation): Promise<void> {
+    let reserved = first;
+    for (;;) {
+      const end = await this.#once(reserved);
+      reserved = undefined;
+      if (end === undefined || this.#life.signal.aborted) return;
+      this.#setUp(false);
+      this.command = null;
+      this.ended.resolve(end);
+      if (this.state !== "live") return;
+      await this.#waitToRestart(end).catch((error: unknown) => this.#waitAnyway(error));
+    }
+  }
+
+  /** Starts what is missing and stays until that has ended; undefined where it is not to run any more. */
+  async #once(reserved?: Reservation): Promise<End | undefined> {
+    const { signal } = this.#life;
+    try {
+      if (this.machine === null || this.command === null) {
+        await this.#untilReleased();
+        const isWanted = await this.#apps.turn(this.environmentId, async () => {
+          if (signal.aborted || this.state !== "live") return false;
+          if (this.machine === null) await this.startMachine(reserved);
+          await this.startProcess();
+          return true;
+        });
+        if (!isWanted) return undefined;
+      }
+      return await this.#watch();
+    } catch (error) {
+      if (signal.aborted) return undefined;
+      this.#apps.app.log.warn({ instance: this.id, err: error }, "an app could not be started");
+      const why = error instanceof DomainError || isRuntimeError(error) ? ` ${(error as Error).message}` : "";
+      return { code: null, isOutOfMemory: false, ranMs: 0, said: `It could not be started.${why}` };
+    }
+  }
+
+  /** Waits while the workspace is suspended. */
+  async #untilReleased(): Promise<void> {
+    const { suspension } = this.#apps.app.machines;
+    const { signal } = this.#life;
+    while (this.state === "live" && suspension.isHeld(this.row.run.workspaceId))
+      await sleep(askAgainMs, undefined, { signal, ref: false });
+  }
+
+  async #waitToRestart(end: End): Promise<void> {
+    const { app } = this.#apps;
+    const inRow = crashesInRow(this.row.crashes_in_row, end.ranMs);
+    const delayMs = restartDelayMs(inRow);
+    await this.#apps.say(this, `${end.said} It is started again in ${delayMs / 1000} s.`);
+    const was = this.row;
+    await this.#save({
+      crashes_in_row: inRow,
+      crashed: inRow >= crashLoopAt,
+      restart_count: was.restart_count + 1,
+      last_exit_code: end.code,
+      last_exit: end.said,
+    });
+    if (inRow === 1) this.#toldOfMemory = false;
+    const isNews = end.isOutOfMemory && !this.#toldOfMemory;
+    if (isNews) this.#toldOfMemory = true;
+    if (inRow === crashLoopAt || isNews) await this.#apps.tell(this, end);
+    // It needed more than it had: what the size may grow to is there for that.
+    if (end.isOutOfMemory) {
+      const wanted = limitFor(this.row.run.size, this.limitBytes, this.limitBytes, 0);
+      if (this.machine === null) this.limitBytes = wanted;
+      else if (wanted !== this.limitBytes) await this.#limit(wanted).catch(() => {});
+    }
+    app.log.info({ instance: this.id, inRow, delayMs }, "an app ended and is started again");
+    await sleep(delayMs, undefined, { signal: this.#life.signal, ref: false });
+  }
+
+  /** The database was away, say: what could not be written down is no reason not to go on. */
+  async #waitAnyway(error: unknown): Promise<void> {
+    const { signal } = this.#life;
+    if (signal.aborted) return;
+    this.#apps.app.log.warn({ instance: this.id, err: error }, "an app's end could not be written down");
+    await sleep(restartDelayMs(1), undefined, { signal, ref: false }).catch(() => {});
+  }
+
+  async #watch(): Promise<End> {
+    const { signal } = this.#life;
+    const startedAt = this.row.started_at?.getTime() ?? 0;
+    const ranMs = () => Math.max(0, this.#apps.app.clock.now().getTime() - startedAt);
+    const watching = new AbortController();
+    const coming = this.#waitForPort(AbortSignal.any([signal, watching.signal]));
+    try {
+      const record = await this.#readToEnd();
+      if (!record) return { code: null, isOutOfMemory: false, ranMs: ranMs(), said: "Its process is gone." };
+      return "exit" in record
+        ? endOfMachine(record, this.limitBytes, ranMs())
+        : endOf(record, this.limitBytes);
+    } finally {
+      watching.abort();
+      await coming;
+    }
+  }
+
+  /** Undefined where the machine does not know the process: it was never begun. */
+  async #readToEnd(): Promise<CommandRecord | Ending | undefined> {
+    const { signal } = this.#life;
+    const { command } = this;
+    const output = new Output(this.#apps.ring(this.environmentId), {
+      deployment: this.row.deployment_id,
+      source: `${this.id}/${this.machine}/${command}`,
+    });
+    await output.recover();
+    for (;;) {
+      signal.throwIfAborted();
+      const guest = this.#guestOrNone();
+      if (guest && command !== null) {
+        try {
+          return await output.read(guest, command, signal);
+        } catch (error) {
+          signal.throwIfAborted();
+          if (kindOf(error) === "not_found" && (await isAlive(guest))) return undefined;
+        }
+      }
+      const ending = await Promise.race([
+        this.#machineEnded.promise,
+        sleep(askAgainMs, undefined, { signal, ref: false }),
+      ]);
+      if (ending) return ending;
+    }
+  }
+
+  #guestOrNone(): Guest | null {
+    try {
+      return this.guest();
+    } catch {
+      return null;
+    }
+  }
+
+  async #waitForPort(signal: AbortSignal): Promise<void> {
+    for (let pauseMs = firstLookMs; !signal.aborted; pauseMs = Math.min(lastLookMs, pauseMs * 1.2)) {
+      const guest = this.#guestOrNone();
+      if (guest && this.state !== "asleep" && (await isListening(guest, this.row.run.port))) {
+        if (!signal.aborted) this.#setUp(true);
+        return;
+      }
+      await sleep(pauseMs, undefined, { signal, ref: false }).catch(() => {});
+    }
+  }
+
+  #setUp(isUp: boolean): void {
+    if (this.isUp === isUp) return;
+    this.isUp = isUp;
+    this.#upChanged.resolve();
+    this.#upChanged = Promise.withResolvers();
+    this.#apps.routes.seen(this.environmentId);
+  }
+
+  async #save(change: Parameters<typeof update>[2]): Promise<void> {
+    const row = await update(this.#apps.app.db, this.id, change);
+    if (!row) throw new Error("the instance is gone");
+    this.row = row;
+  }
+}
+
+async function isAlive(guest: Guest): Promise<boolean> {
+  return guest.ping().then(
+    () => true,
+    () => false,
+  );
+}
+
+function kindOf(error: unknown): string | undefined {
+  return (error as { kind?: string } | null)?.kind;
+}
+
+function isRuntimeError(error: unknown): boolean {
+  return kindOf(error) !== undefined;
+}

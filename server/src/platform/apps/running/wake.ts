@@ -1,0 +1,61 @@
+/**
+ * Waking: one that is held goes on where it was; one that was let go of is started, as is one whose variables have
+ * changed. It serves from the commit on, and whoever waits is told once something listens.
+ */
+import { accountSuspended } from "#accounts/errors.ts";
+import { placeCold } from "#machines/placement/placement.ts";
+import { setHeld, thaw } from "#machines/placement/machine-of-owner.ts";
+import { withRoom } from "#machines/placement/reclaim.ts";
+import { variablesOf } from "#platform/environments/variables.ts";
+import type { Apps } from "../apps.ts";
+import { renewed } from "../environment.ts";
+import { nothingDeployed, wakeFailed } from "../errors.ts";
+import type { Running } from "./app-instance.ts";
+import { recordMove, stop, type Whose } from "./sleep.ts";
+import { isSuspended, lockEnvironment, move, setServed, update } from "../store.ts";
+
+const upWithinMs = 30_000;
+
+/** Something listens when this settles. Callers at once share one waking; one that is awake is no matter. */
+export function wake(apps: Apps, environmentId: string, whose?: Whose): Promise<void> {
+  return apps.waking.run(environmentId, async () => {
+    const running = await apps.turn(environmentId, () => begin(apps, environmentId, whose));
+    if (await running.whenUp(upWithinMs)) return;
+    const { command, row } = running;
+    throw wakeFailed(
+      command === null
+        ? (row.last_exit ?? "it could not be started.")
+        : `nothing listens on port ${row.run.port}.`,
+    );
+  });
+}
+
+async function begin(apps: Apps, environmentId: string, whose?: Whose): Promise<Running> {
+  const running = apps.serving(environmentId);
+  if (!running) throw nothingDeployed();
+  if (running.state !== "asleep") return running;
+  const { app } = apps;
+  // A visitor would start the app; callers of the API are refused earlier.
+  if (await isSuspended(app.db, environmentId)) throw accountSuspended();
+  const env = renewed(app, running.row, await variablesOf(app, app.db, environmentId));
+  if (running.machine !== null && (env !== undefined || running.command === null)) await stop(apps, running);
+  const isHeld = running.machine !== null;
+  const { machine, reservation } = await withRoom(app, () =>
+    app.db.transaction().execute(async (tx) => {
+      if (!(await lockEnvironment(tx, environmentId))) throw nothingDeployed();
+      if (!(await move(tx, running.id, "live"))) throw nothingDeployed();
+      await setServed(tx, environmentId, { asleep_since: null });
+      if (whose) await recordMove(tx, whose, "environment.woken", environmentId);
+      if (isHeld) return { machine: await setHeld(tx, running.owner, false), reservation: undefined };
+      const row = env && (await update(tx, running.id, { env_sealed: env }));
+      if (row) running.row = row;
+      return { machine: undefined, reservation: await placeCold(app, tx, running.request()) };
+    }),
+  );
+  running.state = "live";
+  if (machine) await thaw(app, machine);
+  running.supervise(reservation);
+  await apps.routes.refresh(environmentId);
+  await apps.say(running, isHeld ? "Awake." : "Awake: starting.");
+  return running;
+}

@@ -1,0 +1,253 @@
+import { spawn } from "node:child_process";
+import { Readable } from "node:stream";
+import { afterAll, expect, test } from "vitest";
+import type { Addons } from "#platform/addons/addons.ts";
+import type { AddonRow } from "#platform/addons/find.ts";
+import { postgres } from "./postgres.ts";
+import { localPostgres } from "../testing/local-postgres.ts";
+
+const { guest, sql } = await localPostgres();
+const signal = AbortSignal.timeout(120_000);
+const addonOf = (database: string) => ({ id: "a", database, username: "kontor" }) as AddonRow;
+const addons = { guest: () => guest } as unknown as Addons;
+
+async function collect(content: AsyncIterable<Buffer>): Promise<Buffer> {
+  return Buffer.concat(await Array.fromAsync(content));
+}
+
+let made = 0;
+/** One of everything that a dump has to carry. */
+async function database(): Promise<string> {
+  const name = `db_${++made}`;
+  await sql("postgres", `create database ${name} owner kontor template template0;`);
+  await sql(
+    name,
+    `set role kontor;
+     create schema "Other place";
+     create type mood as enum ('calm', 'keen');
+     create table accounts (id bigserial primary key, balance numeric not null check (balance > -1000000), mood mood default 'calm', seen timestamptz default now(), "kontor_row" text, ratio float8);
+     insert into accounts (balance, kontor_row, ratio) select n, 'row ' || n || chr(10) || '|ü', n / 3.0 from generate_series(1, 5000) n;
+     create table "Other place"."it's a ""table""" (doc jsonb, raw bytea);
+     insert into "Other place"."it's a ""table""" select jsonb_build_object('n', n), decode(md5(n::text), 'hex') from generate_series(1, 100) n;
+     create table nothing ();
+     create table parts (k int, v text) partition by range (k);
+     create table parts_low partition of parts for values from (0) to (10);
+     create table parts_high partition of parts for values from (10) to (20);
+     insert into parts select n, 'v' from generate_series(0, 19) n;
+     create view rich as select * from accounts where balance > 10 and mood::text in ('calm', 'keen');
+     create materialized view total as select sum(balance) from accounts;
+     create function twice(n int) returns int language sql immutable as 'select n * 2';
+     create function stamp() returns trigger language plpgsql as 'begin new.seen = now(); return new; end';
+     create trigger stamped before update on accounts for each row execute function stamp();
+     create index on accounts (twice(id::int));
+     select lo_from_bytea(0, convert_to('large one', 'utf8'));
+     create extension pg_trgm;`,
+  );
+  return name;
+}
+
+async function saved(name: string) {
+  return postgres.dump(guest, addonOf(name), collect, signal);
+}
+
+/** The trial, of what was stored. */
+async function tried(name: string, stored: Buffer, held: unknown) {
+  await postgres.load(guest, addonOf(name), source(stored)(), signal);
+  return postgres.compare(guest, addonOf(name), held, signal);
+}
+
+const source = (bytes: Buffer) => () => Readable.from([bytes]) as AsyncIterable<Buffer>;
+
+test("what was saved is what the database held, tables, sequences and schema", async () => {
+  const name = await database();
+  const { stored, held } = await saved(name);
+  expect(stored.subarray(0, 5).toString()).toBe("PGDMP");
+  const contents = await tried(name, stored, held);
+  expect(contents).toMatch(/^2:[0-9a-f]{64}$/);
+  // The same bytes come out the same every time.
+  expect(await tried(name, stored, held)).toBe(contents);
+});
+
+test("a database that is written to while it is saved is saved as of one moment", async () => {
+  const name = await database();
+  // Moves money between accounts, so that any one moment has the same sum, and adds rows meanwhile.
+  const writer = spawn(
+    "/bin/sh",
+    [
+      "-c",
+      `while :; do echo "begin; update accounts set balance = balance - 1 where id = (select 8 + floor(random() * 4992)::int); insert into nothing default values; insert into accounts (balance) values (0); update accounts set balance = balance + 1 where id = 7; commit;"; done | "$@"`,
+      "sh",
+      "/usr/lib/postgresql/15/bin/psql",
+      "-qXd",
+      name,
+    ],
+    {
+      detached: true,
+      stdio: "ignore",
+      env: { ...process.env, ...(guest as unknown as { env: object }).env, PGUSER: "kontor" },
+    },
+  );
+  afterAll(() => end());
+  const end = () => {
+    try {
+      process.kill(-writer.pid!, "SIGKILL");
+    } catch {
+      // It has ended.
+    }
+  };
+  while (Number(await sql(name, "select count(*) from nothing;")) < 20);
+  const { stored, held } = await saved(name);
+  await tried(name, stored, held);
+  const later = Number(await sql(name, "select count(*) from nothing;"));
+  const kept = Number(await sql("kontor_try", "select count(*) from nothing;"));
+  // Whatever moment it is of, no transfer is in it by half.
+  expect(await sql("kontor_try", "select sum(balance) from accounts;")).toBe("12502500\n");
+  end();
+  expect(kept).toBeGreaterThan(0);
+  expect(later).toBeGreaterThan(kept);
+});
+
+test("a row that is another, one that is missing and a table that is not there are named", async () => {
+  const name = await database();
+  const { stored } = await saved(name);
+  await sql(
+    name,
+    `update accounts set ratio = ratio + 1e-9 where id = 17; delete from parts where k = 3; create table later (); `,
+  );
+  const { held } = await saved(name);
+  const trial = tried(name, stored, held);
+  await expect(trial).rejects.toThrow(
+    /not what the database held: table public\.accounts holds other rows; table public\.parts_low has 10 rows, not 9; .*later is missing/,
+  );
+});
+
+test("values that read the same and lie there differently are the same, and neighbours are not taken for one another", async () => {
+  const name = await database();
+  await sql(
+    name,
+    `create table odd (d float8, q tsquery, a int[], n numeric, s text, t text, gone int);
+     alter table odd drop column gone;
+     insert into odd values
+       (float8 'inf' - float8 'inf', to_tsquery('b & c'), '{1,null}', 1.10, 'ab', 'c'),
+       ('nan', to_tsquery('a') && to_tsquery('b & c'), array_remove(array[1, null], null), 1.1, null, '');`,
+  );
+  const { stored, held } = await saved(name);
+  await tried(name, stored, held);
+  for (const [column, value] of [
+    ["s", "'a'"],
+    ["n", "1.1"],
+    ["t", "null"],
+    ["d", "0"],
+  ] as const) {
+    await sql("kontor_try", `update odd set ${column} = ${value}${column === "s" ? ", t = 'bc'" : ""};`);
+    await expect(postgres.compare(guest, addonOf(name), held, signal)).rejects.toThrow(
+      "odd holds other rows",
+    );
+    await postgres.load(guest, addonOf(name), source(stored)(), signal);
+  }
+});
+
+test("a backup of an earlier server, whose hash was made in another way, is restored", async () => {
+  const name = await database();
+  const { stored } = await saved(name);
+  const id = "00000000-0000-4000-8000-00000000000d";
+  const work = { addons, addon: addonOf(name), id, source: source(stored), signal };
+  await postgres.restore({ ...work, contents: "0".repeat(64) });
+  await postgres.cleanUp({ ...work, isCompleted: true });
+  expect(await sql(name, "select count(*) from accounts;")).toBe("5000\n");
+});
+
+test("bytes that are cut short do not pass the trial", async () => {
+  const name = await database();
+  const { stored, held } = await saved(name);
+  const cut = stored.subarray(0, stored.length - 20_000);
+  await expect(tried(name, cut, held)).rejects.toThrow("pg_restore");
+});
+
+test("a cast that the owner made for its rows is not called by whoever saves them", async () => {
+  const name = await database();
+  await sql(
+    name,
+    `set role kontor;
+     create function shout(accounts) returns text language plpgsql as 'begin raise exception ''called''; end';
+     create cast (accounts as text) with function shout(accounts) as assignment;`,
+  );
+  const { stored, held } = await saved(name);
+  await tried(name, stored, held);
+});
+
+test("what the owner has set for sessions is not how the database is saved", async () => {
+  const name = await database();
+  await sql(name, "set role kontor; insert into accounts (balance, kontor_row) values (0, '€ \\');");
+  await sql(
+    "postgres",
+    `alter database ${name} set client_encoding = 'LATIN1';
+     alter database ${name} set standard_conforming_strings = off;
+     alter database ${name} set quote_all_identifiers = on;
+     alter database ${name} set role = 'kontor';`,
+  );
+  const { stored, held } = await saved(name);
+  await tried(name, stored, held);
+});
+
+test("a restore puts back what was there, with its owner's settings, and keeps the old data until it is told to clean up", async () => {
+  const name = await database();
+  const { stored, held } = await saved(name);
+  const contents = await tried(name, stored, held);
+  await sql(name, "drop table accounts cascade;");
+  await sql("postgres", `alter database ${name} set work_mem = '5MB';`);
+  const id = "00000000-0000-4000-8000-00000000000a";
+  const work = { addons, addon: addonOf(name), id, source: source(stored), contents, signal };
+  expect(await postgres.isInPlace({ ...work, putsBack: true })).toBe(false);
+  await postgres.restore(work);
+  expect(await postgres.isInPlace({ ...work, putsBack: false })).toBe(true);
+  expect(await sql(name, "select count(*), sum(balance) from accounts;")).toBe("5000|12502500\n");
+  expect(await sql(name, "show work_mem;")).toBe("5MB\n");
+  expect(await sql(name, "select tableowner from pg_tables where tablename = 'accounts';")).toBe("kontor\n");
+  // A server that died here begins again: what was written since stays.
+  await sql(name, "delete from accounts where id = 1;");
+  await postgres.restore(work);
+  expect(await sql(name, "select count(*) from accounts;")).toBe("4999\n");
+  const left = () => sql("postgres", "select count(*) from pg_database where datname like 'kontor_old%';");
+  await postgres.cleanUp({ ...work, isCompleted: false });
+  expect(await left()).toBe("1\n");
+  for (let once = 0; once < 2; once++) await postgres.cleanUp({ ...work, isCompleted: true });
+  expect(await left()).toBe("0\n");
+});
+
+test("a restore that fails leaves the old data, open", async () => {
+  const name = await database();
+  const { stored } = await saved(name);
+  const id = "00000000-0000-4000-8000-00000000000b";
+  const work = { addons, addon: addonOf(name), id, contents: null, signal };
+  const cut = source(stored.subarray(0, stored.length / 2));
+  await expect(postgres.restore({ ...work, source: cut })).rejects.toThrow("pg_restore");
+  const other = { ...work, source: source(stored), contents: "2:another" };
+  await expect(postgres.restore(other)).rejects.toThrow("not what the backup held");
+  expect(await sql(name, "select count(*) from accounts;")).toBe("5000\n");
+  const left = await sql("postgres", "select count(*) from pg_database where datname like 'kontor_new%';");
+  expect(left).toBe("0\n");
+});
+
+test("who is connected is sent away for the swap, and may come back", async () => {
+  const name = await database();
+  const { stored } = await saved(name);
+  const sleeper = sql(name, "select pg_sleep(60);").then(
+    () => "slept",
+    () => "sent away",
+  );
+  while (
+    (await sql("postgres", `select count(*) from pg_stat_activity where datname = '${name}';`)) !== "1\n"
+  );
+  const id = "00000000-0000-4000-8000-00000000000c";
+  await postgres.restore({
+    addons,
+    addon: addonOf(name),
+    id,
+    source: source(stored),
+    contents: null,
+    signal,
+  });
+  expect(await sleeper).toBe("sent away");
+  expect(await sql(name, "select count(*) from accounts;")).toBe("5000\n");
+});

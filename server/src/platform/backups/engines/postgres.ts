@@ -1,0 +1,275 @@
+/**
+ * PostgreSQL is saved by its own pg_dump, in its custom format, in a snapshot that is exported: in the same one every
+ * table is counted and hashed, so that what is compared later is of the very moment that was saved, however much is
+ * written meanwhile. A restore fills a database beside the old one and compares it; two renames in one transaction put
+ * it in its place, and the old one goes after that was said.
+ */
+import { together } from "#lib/concurrency/run-all-or-abort.ts";
+import { unlessEnded } from "#lib/concurrency/abortable.ts";
+import type { Guest } from "#machines/host/guest.ts";
+import type { Addons } from "#platform/addons/addons.ts";
+import type { BackupEngine } from "./engine.ts";
+import { BackupFailed } from "../errors.ts";
+import {
+  type Contents,
+  contentsScript,
+  differences,
+  hashOf,
+  isComparable,
+  readContents,
+  sequenceDifferences,
+  sequences,
+} from "./pg-contents.ts";
+import { asPostgres, bin, psql, Session } from "./pg-session.ts";
+import { feed, outputOf, type Program, textOf } from "./streams.ts";
+
+interface Held {
+  contents: Contents;
+  /** Before and after the dump. */
+  sequences: readonly [Contents, Contents];
+}
+
+/** Somebody's table lock is waited for as long as this. */
+const lockTimeout = "5min";
+/** In an instance that is thrown away. */
+const trial = "kontor_try";
+const shownDifferences = 3;
+const renameTries = 10;
+
+export const postgres: BackupEngine = {
+  extension: "dump",
+
+  async dump(guest, addon, sink, signal) {
+    const database = databaseOf(addon);
+    using session = await Session.open(guest, database, signal);
+    const before = await readSequences(guest, database, signal);
+    const [snapshot = ""] = await session.ask(
+      "begin transaction isolation level repeatable read, read only;\nselect pg_export_snapshot();",
+    );
+    const taken = Promise.withResolvers<void>();
+    let after: Contents | undefined;
+    async function* dump(ends: AbortSignal) {
+      for await (const piece of outputOf(guest, dumpProgram(database, snapshot), ends)) {
+        taken.resolve();
+        yield piece;
+      }
+      after = await readSequences(guest, database, ends);
+    }
+    const [stored, contents] = await together(
+      signal,
+      (ends) => sink(dump(ends)),
+      async (ends) => {
+        const lines = await session.ask(contentsScript, ends);
+        // pg_dump's first byte comes after it took the snapshot. The trial may be loaded for long after that, and
+        // nobody's ALTER TABLE is to wait for it.
+        await unlessEnded(taken.promise, ends);
+        await session.ask("commit;", ends);
+        return lines;
+      },
+    );
+    const held: Held = { contents: readContents(contents), sequences: [before, after!] };
+    return { stored, held };
+  },
+
+  async load(guest, addon, content, signal) {
+    await createDatabase(guest, trial, addon.username, signal);
+    await load(guest, trial, content, signal);
+  },
+
+  async compare(guest, _addon, held, signal) {
+    const { contents: expected, sequences: stood } = held as Held;
+    const found = await readDatabase(guest, trial, signal);
+    const differ = [
+      ...differences(expected, found.contents),
+      ...sequenceDifferences(...stood, found.sequences),
+    ];
+    if (differ.length > 0) throw notTheSame(differ);
+    return hashOf(new Map([...found.contents, ...found.sequences]));
+  },
+
+  async restore({ addons, addon, id, source, contents, signal }) {
+    const guest = runningGuest(addons, addon.id);
+    const database = databaseOf(addon);
+    const names = namesOf(id);
+    // One that was begun before and got as far: only the rest is left.
+    if (await exists(guest, names.before, signal)) return;
+    await createDatabase(guest, names.beside, addon.username, signal);
+    try {
+      await load(guest, names.beside, source(), signal);
+      const found = await readDatabase(guest, names.beside, signal);
+      const hash = hashOf(new Map([...found.contents, ...found.sequences]));
+      if (contents !== null && isComparable(contents) && hash !== contents)
+        throw new BackupFailed("What was restored is not what the backup held when it was made.");
+      await ask(guest, "postgres", copySettings(database, names.beside), signal);
+      await swap(guest, database, names, signal);
+    } catch (error) {
+      const soon = AbortSignal.timeout(60_000);
+      // Its answer was lost, and it was done.
+      if (await exists(guest, names.before, soon)) return;
+      await ask(guest, "postgres", open(database), soon);
+      await dropDatabase(guest, names.beside, soon).catch(() => {});
+      throw error;
+    }
+  },
+
+  async isInPlace({ addons, addon, id, signal }) {
+    return exists(runningGuest(addons, addon.id), namesOf(id).before, signal);
+  },
+
+  async cleanUp({ addons, addon, id, isCompleted }) {
+    const guest = runningGuest(addons, addon.id);
+    const { beside, before } = namesOf(id);
+    const signal = AbortSignal.timeout(5 * 60_000);
+    await ask(guest, "postgres", open(databaseOf(addon)), signal);
+    for (const name of isCompleted ? [beside, before] : [beside]) await dropDatabase(guest, name, signal);
+  },
+};
+
+function runningGuest(addons: Addons, id: string): Guest {
+  const guest = addons.guest(id);
+  if (!guest) throw new BackupFailed("The add-on does not run.");
+  return guest;
+}
+
+function databaseOf(addon: { database: string | null; username: string }): string {
+  return addon.database ?? addon.username;
+}
+
+function namesOf(id: string) {
+  const short = id.replaceAll("-", "");
+  return { beside: `kontor_new_${short}`, before: `kontor_old_${short}` };
+}
+
+/** The least compression: more is slower than most disks and networks. */
+function dumpProgram(database: string, snapshot: string): Program {
+  return {
+    argv: [
+      `${bin}/pg_dump`,
+      "--format=custom",
+      "--compress=1",
+      "--no-password",
+      `--snapshot=${snapshot}`,
+      `--lock-wait-timeout=${lockTimeout}`,
+      "-d",
+      database,
+    ],
+    ...asPostgres,
+  };
+}
+
+async function load(
+  guest: Guest,
+  database: string,
+  content: AsyncIterable<Buffer>,
+  signal: AbortSignal,
+): Promise<void> {
+  const argv = [`${bin}/pg_restore`, "--exit-on-error", "--no-password", "-d", database];
+  const program = {
+    argv,
+    user: "postgres",
+    env: {
+      PGOPTIONS:
+        "-c statement_timeout=0 -c lock_timeout=0 -c default_transaction_read_only=off -c synchronous_commit=off",
+    },
+  };
+  await feed(guest, program, content, signal);
+}
+
+async function readDatabase(
+  guest: Guest,
+  database: string,
+  signal: AbortSignal,
+): Promise<{ contents: Contents; sequences: Contents }> {
+  using session = await Session.open(guest, database, signal);
+  const contents = readContents(await session.ask(contentsScript));
+  return { contents, sequences: readContents(await session.ask(sequences)) };
+}
+
+async function readSequences(guest: Guest, database: string, signal: AbortSignal): Promise<Contents> {
+  using session = await Session.open(guest, database, signal);
+  return readContents(await session.ask(sequences));
+}
+
+async function createDatabase(guest: Guest, name: string, owner: string, signal: AbortSignal): Promise<void> {
+  await dropDatabase(guest, name, signal);
+  await ask(
+    guest,
+    "postgres",
+    `create database ${quote(name)} owner ${quote(owner)} template template0;
+     revoke connect on database ${quote(name)} from public;`,
+    signal,
+  );
+}
+
+async function dropDatabase(guest: Guest, name: string, signal: AbortSignal): Promise<void> {
+  await ask(guest, "postgres", `drop database if exists ${quote(name)} with (force);`, signal);
+}
+
+async function exists(guest: Guest, name: string, signal: AbortSignal): Promise<boolean> {
+  const answer = await ask(
+    guest,
+    "postgres",
+    `select count(*) from pg_database where datname = '${name}';`,
+    signal,
+  );
+  return answer.trim() === "1";
+}
+
+/** What its owner set for the database, and who may connect: neither is in a dump of what is in it. */
+function copySettings(from: string, to: string): string {
+  return `
+    insert into pg_db_role_setting (setdatabase, setrole, setconfig)
+      select t.oid, s.setrole, s.setconfig from pg_db_role_setting s
+      join pg_database f on f.oid = s.setdatabase and f.datname = '${from}'
+      join pg_database t on t.datname = '${to}';
+    update pg_database t set datacl = f.datacl, datconnlimit = f.datconnlimit
+      from pg_database f where f.datname = '${from}' and t.datname = '${to}';`;
+}
+
+/**
+ * Nobody gets in from the first statement on, who is in is sent away, and the names change together. Who calls opens the
+ * old database again where that does not come about.
+ */
+async function swap(
+  guest: Guest,
+  database: string,
+  { beside, before }: { beside: string; before: string },
+  signal: AbortSignal,
+): Promise<void> {
+  const close = `alter database ${quote(database)} with allow_connections false;`;
+  const sendAway = `select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = '${database}';`;
+  const rename = `begin;
+    alter database ${quote(database)} rename to ${quote(before)};
+    alter database ${quote(beside)} rename to ${quote(database)};
+    commit;`;
+  await ask(guest, "postgres", close, signal);
+  for (let attempt = 1; ; attempt++) {
+    try {
+      await ask(guest, "postgres", `${sendAway}\n${rename}`, signal);
+      return;
+    } catch (error) {
+      // Whoever was sent away may take a moment to go; a rename waits for them five seconds.
+      if (attempt === renameTries || signal.aborted) throw error;
+    }
+  }
+}
+
+function open(database: string): string {
+  return `alter database ${quote(database)} with allow_connections true;`;
+}
+
+function ask(guest: Guest, database: string, statements: string, signal: AbortSignal): Promise<string> {
+  return textOf(guest, { argv: [...psql(database), "-f", "-"], ...asPostgres, stdin: statements }, signal);
+}
+
+/** Ours are made of letters, digits and underscores alone. */
+function quote(name: string): string {
+  if (!/^[a-z][a-z0-9_]{0,62}$/.test(name)) throw new Error(`${name} is no name of a role or database`);
+  return `"${name}"`;
+}
+
+function notTheSame(differ: readonly string[]): BackupFailed {
+  const more = differ.length > shownDifferences ? ` (and ${differ.length - shownDifferences} more)` : "";
+  const shown = differ.slice(0, shownDifferences).join("; ");
+  return new BackupFailed(`Restored for a trial it was not what the database held: ${shown}${more}.`);
+}

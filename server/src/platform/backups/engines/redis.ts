@@ -1,0 +1,314 @@
+/**
+ * Redis is saved as one of its replicas would get it: the RDB of a fork, streamed. What it held at that moment is asked
+ * while writes stand still: from just before the fork until its first bytes arrive, milliseconds for most. Keys are
+ * counted in each database, and hashed by Redis' own DEBUG DIGEST: all of them where that takes a moment, a random
+ * sample where it would take longer. The trial loads the bytes as a replica that nobody leads, which expires nothing.
+ */
+import { setTimeout as sleep } from "node:timers/promises";
+import { together } from "#lib/concurrency/run-all-or-abort.ts";
+import type { Guest } from "#machines/host/guest.ts";
+import type { Addons } from "#platform/addons/addons.ts";
+import type { BackupEngine } from "./engine.ts";
+import { BackupFailed } from "../errors.ts";
+import { type Held, heldDifferences, readKeyspace } from "./redis-contents.ts";
+import { withoutMark } from "./redis-stream.ts";
+import { outputOf, type Program, textOf } from "./streams.ts";
+
+const admin = "/usr/local/lib/kontor-addon/admin";
+const data = "/persist/redis";
+const appendOnly = `${data}/appendonlydir`;
+const manifest = `${appendOnly}/appendonly.aof.manifest`;
+const roots = ["/persist"];
+/** In an instance that is thrown away. */
+const trial = "/persist/kontor-try";
+const trialFile = "try.rdb";
+
+const mib = 1024 ** 2;
+/** Hashed in a fifth of a second or so, for which everybody waits. */
+const digestAllBelowBytes = 16 * mib;
+const sampledKeys = 200;
+/** Writes stand still for as long as this at most, whatever becomes of us; what took longer is tried again. */
+const pauseMs = 5_000;
+const viewTries = 5;
+const lookEveryMs = 100;
+
+/** Keys of a plain name whose value is small: one that is large would hold everybody up. */
+const sampleScript = `
+local keys, seen = {}, {}
+for i = 1, ${sampledKeys * 2} do
+  local key = redis.call('RANDOMKEY')
+  if not key then break end
+  if not seen[key] and string.match(key, '^[%w%p]+$') and #keys < ${sampledKeys}
+    and (redis.call('MEMORY', 'USAGE', key, 'SAMPLES', '5') or 1e9) < 65536 then
+    keys[#keys + 1] = key
+  end
+  seen[key] = true
+end
+return keys`;
+
+export const redis: BackupEngine = {
+  extension: "rdb",
+
+  async dump(guest, _addon, sink, signal) {
+    for (let attempt = 1; ; attempt++) {
+      await untilNoChild(guest, signal);
+      const [dumped] = await together(signal, async (ends) => {
+        const view = await look(guest, ends);
+        // Where the sink fails, what is still being sent ends with it.
+        return view && { stored: await sink(view.content), held: view.held };
+      });
+      if (dumped) return dumped;
+      if (attempt === viewTries) {
+        throw new BackupFailed("Redis could not be saved at one moment: it is too busy. Try again later.");
+      }
+    }
+  },
+
+  async load(guest, _addon, content) {
+    await put(guest, trial, trialFile, content);
+  },
+
+  async compare(guest, _addon, held, signal) {
+    const expected = held as Held;
+    const socket = `${trial}/socket`;
+    const ends = new AbortController();
+    const running = outputOf(guest, replica(socket), AbortSignal.any([signal, ends.signal]));
+    // Read to its end, so that it never waits for us; that it ended early is heard of when it does not answer.
+    let hasEnded = false;
+    const reading = drain(running)
+      .catch(() => {})
+      .finally(() => (hasEnded = true));
+    try {
+      const ask = (...words: string[]) =>
+        textOf(guest, { argv: ["redis-cli", "-s", socket, ...words], user: "redis" }, signal, 16 * mib);
+      while (!(await answers(ask))) {
+        if (hasEnded) throw new BackupFailed("Redis did not take the bytes that were restored for a trial.");
+        await sleep(lookEveryMs, undefined, { signal });
+      }
+      const found: Held = {
+        counts: readKeyspace(await ask("INFO", "keyspace")),
+        digest: expected.digest === null ? null : (await ask("DEBUG", "DIGEST")).trim(),
+        sample: await digestsOf(ask, Object.keys(expected.sample)),
+      };
+      const differ = heldDifferences(expected, found);
+      if (differ.length > 0)
+        throw new BackupFailed(
+          `Restored for a trial it was not what the database held: ${differ.join("; ")}.`,
+        );
+      return (await ask("DEBUG", "DIGEST")).trim();
+    } finally {
+      ends.abort(new Error("the trial is over"));
+      await reading;
+    }
+  },
+
+  async restore({ addons, addon, id, source, signal }) {
+    const guest = runningGuest(addons, addon.id);
+    const names = namesOf(id);
+    // One that was begun before and got as far: only the rest is left.
+    if (await isSwitched(guest, names)) return;
+    await put(guest, appendOnly, names.base, source());
+    signal.throwIfAborted();
+    await addons.whileStopped(addon.id, async (stopped) => {
+      const old = await textOf(stopped, { argv: ["cat", manifest] }, signal, mib);
+      const write = (path: string, text: string) =>
+        stopped.writeFile(path, Buffer.from(text), { mode: 0o644, roots });
+      // Files that are not there yet, and numbers above the old ones: Redis appends to a file that it finds.
+      await write(`${appendOnly}/${names.log}`, "");
+      await write(names.next, manifestOf(names, nextNumber(old)));
+      await write(names.before, old);
+      const paths = [`${appendOnly}/${names.log}`, names.next, names.before];
+      await textOf(stopped, { argv: ["chown", "redis:redis", ...paths] }, signal);
+      // What counts from here on: one rename.
+      await stopped.move(names.next, manifest, { overwrite: true, roots });
+    });
+    if (addons.guest(addon.id) || !(await putBack(addons, addon.id, names))) return;
+    throw new BackupFailed("Redis did not start with what was restored; it has what it had before.");
+  },
+
+  async isInPlace({ addons, addon, id, putsBack }) {
+    const running = addons.running(addon.id);
+    const guest = running?.guest();
+    if (!guest) throw new BackupFailed("The add-on has no machine.");
+    const names = namesOf(id);
+    if (!(await isSwitched(guest, names))) return false;
+    if (putsBack) return !(await putBack(addons, addon.id, names));
+    // What it had stays beside it until it has come up without that.
+    if (!running?.isUp) throw new BackupFailed("The add-on is not up.");
+    return true;
+  },
+
+  async cleanUp({ addons, addon, id, isCompleted }) {
+    const guest = runningGuest(addons, addon.id);
+    const names = namesOf(id);
+    const signal = AbortSignal.timeout(60_000);
+    const listed = async (path: string) => filesOf(await textOf(guest, { argv: ["cat", path] }, signal, mib));
+    const kept = new Set(await listed(manifest));
+    const hasOld = await isSwitched(guest, names);
+    if (hasOld && !isCompleted) return;
+    const old = hasOld ? await listed(names.before) : [];
+    for (const name of [...old, names.base, names.log])
+      if (!kept.has(name)) await drop(guest, `${appendOnly}/${name}`);
+    // Last: they say how far it got.
+    for (const path of [names.next, names.before]) await drop(guest, path);
+  },
+};
+
+interface View {
+  held: Held;
+  content: AsyncIterable<Buffer>;
+}
+
+/** Undefined where it took longer than writes were told to wait. */
+async function look(guest: Guest, signal: AbortSignal): Promise<View | undefined> {
+  const ask = (...words: string[]) => textOf(guest, asAdmin(...words), signal, 16 * mib);
+  await ask("CONFIG", "SET", "repl-diskless-sync", "yes", "repl-diskless-sync-delay", "0");
+  const bytes = Number(/^used_memory_dataset:(\d+)/m.exec(await ask("INFO", "memory"))?.[1] ?? Infinity);
+  const until = performance.now() + pauseMs - 500;
+  await ask("CLIENT", "PAUSE", String(pauseMs), "WRITE");
+  try {
+    const isSmall = bytes < digestAllBelowBytes;
+    const keys = isSmall ? [] : lines(await ask("EVAL_RO", sampleScript, "0"));
+    const held: Held = {
+      counts: readKeyspace(await ask("INFO", "keyspace")),
+      digest: isSmall ? (await ask("DEBUG", "DIGEST")).trim() : null,
+      sample: await digestsOf(ask, keys),
+    };
+    const output = outputOf(guest, asAdmin("--rdb", "-"), signal);
+    // Bytes of it come after the fork, whose memory stays as it is.
+    const first = await output.next();
+    if (first.done) throw new BackupFailed("Redis sent nothing.");
+    if (performance.now() < until) return { held, content: withoutMark(join(first.value, output)) };
+    await output.return(undefined);
+    return undefined;
+  } finally {
+    await ask("CLIENT", "UNPAUSE");
+  }
+}
+
+async function* join(first: Buffer, rest: AsyncGenerator<Buffer>): AsyncGenerator<Buffer> {
+  try {
+    yield first;
+    yield* rest;
+  } finally {
+    await rest.return(undefined);
+  }
+}
+
+/** It forks for one thing at a time; ours would wait for its turn, and everybody with it. */
+async function untilNoChild(guest: Guest, signal: AbortSignal): Promise<void> {
+  for (;;) {
+    const said = await textOf(guest, asAdmin("INFO", "persistence"), signal);
+    if (!/^(?:rdb_bgsave_in_progress|aof_rewrite_in_progress|loading):1/m.test(said)) return;
+    await sleep(lookEveryMs, undefined, { signal });
+  }
+}
+
+function asAdmin(...words: string[]): Program {
+  return { argv: ["/bin/sh", admin, ...words] };
+}
+
+type Ask = (...words: string[]) => Promise<string>;
+
+async function digestsOf(ask: Ask, keys: readonly string[]): Promise<Record<string, string>> {
+  if (keys.length === 0) return {};
+  const digests = lines(await ask("DEBUG", "DIGEST-VALUE", ...keys));
+  return Object.fromEntries(keys.map((key, at) => [key, digests[at] ?? ""]));
+}
+
+async function answers(ask: Ask): Promise<boolean> {
+  // What is loading says so in place of an answer.
+  return ask("PING").then(
+    (said) => said.trim() === "PONG",
+    () => false,
+  );
+}
+
+/** A replica expires nothing by itself, and keeps what has expired when it loads: what was counted is all there. */
+function replica(socket: string): Program {
+  const settings = {
+    port: "0",
+    unixsocket: socket,
+    dir: trial,
+    dbfilename: trialFile,
+    appendonly: "no",
+    save: "",
+    replicaof: "127.0.0.1 1",
+    "enable-debug-command": "yes",
+    "rdb-del-sync-files": "no",
+    logfile: "",
+    daemonize: "no",
+  };
+  const argv = Object.entries(settings).flatMap(([name, value]) => [
+    `--${name}`,
+    ...(name === "replicaof" ? value.split(" ") : [value]),
+  ]);
+  return { argv: ["redis-server", ...argv], user: "redis" };
+}
+
+async function put(
+  guest: Guest,
+  directory: string,
+  name: string,
+  content: AsyncIterable<Buffer>,
+): Promise<void> {
+  await guest.mkdir(directory, { mode: 0o755, parents: true, roots });
+  const path = `${directory}/${name}`;
+  await guest.writeFile(path, content, { mode: 0o644, roots });
+  await textOf(guest, { argv: ["chown", "redis:redis", directory, path] }, AbortSignal.timeout(30_000));
+}
+
+async function drop(guest: Guest, path: string): Promise<void> {
+  if (await guest.stat(path)) await guest.remove(path, { roots });
+}
+
+function runningGuest(addons: Addons, id: string): Guest {
+  const guest = addons.guest(id);
+  if (!guest) throw new BackupFailed("The add-on does not run.");
+  return guest;
+}
+
+type Names = ReturnType<typeof namesOf>;
+
+async function isSwitched(guest: Guest, { next, before }: Names): Promise<boolean> {
+  return !(await guest.stat(next)) && (await guest.stat(before)) !== undefined;
+}
+
+/** What it had counts again. False where it has come up with what was restored, which stays then. */
+function putBack(addons: Addons, id: string, { before }: Names): Promise<boolean> {
+  return addons.whileDown(id, (guest) => guest.move(before, manifest, { overwrite: true, roots }));
+}
+
+function namesOf(id: string) {
+  const short = id.replaceAll("-", "");
+  return {
+    base: `restored-${short}.base.rdb`,
+    log: `restored-${short}.incr.aof`,
+    next: `${appendOnly}/kontor-new-${short}`,
+    before: `${appendOnly}/kontor-old-${short}`,
+  };
+}
+
+function manifestOf({ base, log }: { base: string; log: string }, number: number): string {
+  return `file ${base} seq ${number} type b\nfile ${log} seq ${number} type i\n`;
+}
+
+/** Above all that a manifest names. */
+function nextNumber(text: string): number {
+  return Math.max(0, ...[...text.matchAll(/ seq (\d+) /g)].map(([, number]) => Number(number))) + 1;
+}
+
+/** Of a manifest: `file <name> seq <n> type <t>` in each line. */
+function filesOf(text: string): string[] {
+  return [...text.matchAll(/^file "?([^"\s]+)"? seq /gm)].flatMap(([, name]) =>
+    name === undefined ? [] : [name],
+  );
+}
+
+function lines(text: string): string[] {
+  return text.split("\n").filter((line) => line !== "");
+}
+
+async function drain(output: AsyncIterable<Buffer>): Promise<void> {
+  for await (const _ of output);
+}

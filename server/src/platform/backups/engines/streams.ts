@@ -1,0 +1,146 @@
+/** Programs inside a database's machine with streams both ways: what nobody takes stops the program, not the server. */
+import type { GuestProcess, Guest } from "#machines/host/guest.ts";
+import { BackupFailed } from "../errors.ts";
+
+/** What a program says of itself, at most. */
+const keptBytes = 4_000;
+/** pg_dump writes 4 KiB at a time; a write to the store, and one to a second machine, for each of them would be many. */
+const pieceBytes = 32 * 1024;
+
+export interface Program {
+  argv: string[];
+  user?: string;
+  env?: Record<string, string>;
+}
+
+/**
+ * What it writes, in large pieces but for the first, which says that it has begun; fails at the end where it did. It
+ * ends with whoever reads it.
+ */
+export async function* outputOf(guest: Guest, program: Program, signal: AbortSignal): AsyncGenerator<Buffer> {
+  const child = await start(guest, program, signal);
+  let said = "";
+  let gathered: Buffer[] = [];
+  let bytes = 0;
+  let wanted = 1;
+  try {
+    child.process.endStdin();
+    for await (const { stream, data } of child.process.output) {
+      if (stream === "stderr") {
+        said = (said + data.toString("utf8")).slice(-keptBytes);
+        continue;
+      }
+      gathered.push(data);
+      bytes += data.length;
+      if (bytes < wanted) continue;
+      yield gathered.length === 1 ? data : Buffer.concat(gathered, bytes);
+      [gathered, bytes, wanted] = [[], 0, pieceBytes];
+    }
+    if (bytes > 0) yield Buffer.concat(gathered, bytes);
+    await requireSuccess(program, child.process, said);
+  } catch (error) {
+    throw signal.aborted ? signal.reason : error;
+  } finally {
+    child.letGo();
+  }
+}
+
+/** Runs it on that input, to its end. */
+export async function feed(
+  guest: Guest,
+  program: Program,
+  content: AsyncIterable<Buffer>,
+  signal: AbortSignal,
+): Promise<void> {
+  const child = await start(guest, program, signal);
+  let said = "";
+  let isOver = false;
+  const reading = (async () => {
+    for await (const { data } of child.process.output)
+      said = (said + data.toString("utf8")).slice(-keptBytes);
+    isOver = true;
+  })();
+  reading.catch(() => {});
+  try {
+    for await (const piece of content) {
+      // It has failed: what is left would be thrown away, and why it failed is what counts.
+      if (isOver) break;
+      await child.process.writeStdin(piece);
+    }
+    child.process.endStdin();
+    await reading;
+    await requireSuccess(program, child.process, said);
+  } catch (error) {
+    throw signal.aborted ? signal.reason : error;
+  } finally {
+    child.letGo();
+  }
+}
+
+/** All it writes, which is short. */
+export async function textOf(
+  guest: Guest,
+  program: Program & { stdin?: string },
+  signal: AbortSignal,
+  maxBytes = 64 * 1024,
+): Promise<string> {
+  const child = await start(guest, program, signal);
+  const said = { stdout: "", stderr: "" };
+  try {
+    if (program.stdin !== undefined) await child.process.writeStdin(Buffer.from(program.stdin));
+    child.process.endStdin();
+    for await (const { stream, data } of child.process.output) {
+      said[stream] += data.toString("utf8");
+      if (said.stdout.length > maxBytes) throw new BackupFailed(`${program.argv[0]} says too much.`);
+      said.stderr = said.stderr.slice(-keptBytes);
+    }
+    await requireSuccess(program, child.process, said.stderr);
+    return said.stdout;
+  } catch (error) {
+    throw signal.aborted ? signal.reason : error;
+  } finally {
+    child.letGo();
+  }
+}
+
+export async function start(
+  guest: Guest,
+  { argv, user, env }: Program,
+  signal: AbortSignal,
+): Promise<{ process: GuestProcess; letGo: () => void }> {
+  signal.throwIfAborted();
+  const process = await guest.spawn({
+    argv,
+    cwd: "/",
+    onDisconnect: "kill",
+    ...(user === undefined ? {} : { user }),
+    ...(env === undefined ? {} : { env }),
+  });
+  const stop = () => process.close();
+  signal.addEventListener("abort", stop, { once: true });
+  if (signal.aborted) stop();
+  return {
+    process,
+    letGo: () => {
+      signal.removeEventListener("abort", stop);
+      process.close();
+    },
+  };
+}
+
+export async function requireSuccess(
+  { argv }: Program,
+  process: Pick<GuestProcess, "exit">,
+  said: string,
+): Promise<void> {
+  const { code, signal } = await process.exit;
+  if (code === 0) return;
+  const name = argv[0]?.split("/").at(-1);
+  const how = code === null ? `was ended by signal ${signal}` : `ended with exit code ${code}`;
+  throw new BackupFailed(`${name} ${how}${lastWords(said)}`);
+}
+
+function lastWords(said: string): string {
+  const line = said.trim().split("\n").filter(Boolean).slice(0, 2).join(" ").slice(0, 500);
+  return line === "" ? "." : `: ${line}`;
+}

@@ -1,0 +1,227 @@
+/**
+ * One backup, carried out: dumped into the store and, at the same time, into an instance that is thrown away, compared
+ * with what was held and with what lies in the store, and completed. What a server was doing when it ended is begun again by the next; three such ends, and it has failed.
+ */
+import { createHash } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
+import { notify } from "#accounts/notifications/notifications.ts";
+import { transaction } from "#db/db.ts";
+import { BlobNotFound, BlobsFull } from "#lib/blobs/blobs.ts";
+import { S3Error } from "#lib/blobs/s3-answers.ts";
+import { DomainError } from "#lib/errors.ts";
+import { reached } from "#lib/kill-points.ts";
+import { together } from "#lib/concurrency/run-all-or-abort.ts";
+import { twice } from "#lib/streams/tee.ts";
+import type { Guest } from "#machines/host/guest.ts";
+import type { Addons } from "#platform/addons/addons.ts";
+import { type AddonView, findAddon, target } from "#platform/addons/find.ts";
+import type { Backups } from "../backups.ts";
+import { addonPrefix } from "../blobs.ts";
+import type { Source } from "../engines/engine.ts";
+import { BackupFailed } from "../errors.ts";
+import {
+  type BackupRow,
+  begin,
+  complete,
+  fail,
+  findById,
+  forgetAttempt,
+  forgetBytes,
+  wishOf,
+} from "../store.ts";
+import { attemptsMax, Dropped, gaveUp, Interrupted, within } from "./cancellation.ts";
+
+/** After a start of the server an add-on is adopted within a moment; one that is new takes longer. */
+const upWithinMs = 60_000;
+/** A second instance needs room; others leave. */
+const roomWithinMs = 10 * 60_000;
+const lookAgainMs = 1_000;
+
+interface Made {
+  size_bytes: number;
+  sha256: string;
+  contents: string;
+}
+
+/** The job; also of what is kept before a restore. */
+export async function carryOut(backups: Backups, id: string, stops: AbortSignal): Promise<void> {
+  const { db, clock } = backups.app;
+  const found = await findById(db, id);
+  const addon = found && (await findAddon(db, found.addon_id));
+  if (!found) return;
+  if (!addon)
+    return void (await fail(db, id, { error: "Its add-on was deleted.", key: found.blob_key }, clock.now()));
+  const key = `${addonPrefix(addon.id)}${id}.${backups.engines[addon.kind].extension}`;
+  const row = await begin(db, id, key, clock.now());
+  if (!row) return;
+  await reached("backup.begun");
+  try {
+    if (row.attempts > attemptsMax) throw new BackupFailed(gaveUp);
+    const made = await within(
+      stops,
+      () => wishOf(db, id),
+      (signal) => make(backups, addon, key, signal),
+    );
+    await end(backups, addon, row, made);
+  } catch (error) {
+    if (error instanceof Interrupted) return forgetAttempt(db, id);
+    await endBadly(backups, addon, row, key, error);
+  }
+}
+
+/**
+ * The instance for the trial first: it may have to wait for room, and what is saved is of no moment before that. It is
+ * loaded with the very bytes that are stored while they are, and that those lie in the store is seen by reading them.
+ */
+async function make(backups: Backups, addon: AddonView, key: string, signal: AbortSignal): Promise<Made> {
+  const { addons, blobs } = backups;
+  const engine = backups.engines[addon.kind];
+  signal.throwIfAborted();
+  return inThrowaway(addons, addon, signal, async (other) => {
+    const guest = await guestOf(addons, addon.id, upWithinMs, signal);
+    const storeAndLoad = async (content: AsyncIterable<Buffer>) => {
+      const read = twice(content);
+      const [stored] = await together(
+        signal,
+        (ends: AbortSignal) => blobs.put(key, read(ends)),
+        (ends: AbortSignal) => engine.load(other, addon, read(ends), ends),
+      );
+      return stored;
+    };
+    const { stored, held } = await engine.dump(guest, addon, storeAndLoad, signal);
+    await reached("backup.stored");
+    const [contents] = await together(
+      signal,
+      (ends: AbortSignal) => engine.compare(other, addon, held, ends),
+      (ends: AbortSignal) => readBack(sourceOf(backups, key, stored), ends),
+    );
+    await reached("backup.verified");
+    signal.throwIfAborted();
+    return { size_bytes: stored.bytes, sha256: stored.sha256, contents };
+  });
+}
+
+async function readBack(source: Source, signal: AbortSignal): Promise<void> {
+  for await (const _ of source()) signal.throwIfAborted();
+}
+
+/** The stored bytes; fails at their end where they are not the ones that were put there. */
+export function sourceOf(
+  { blobs }: Pick<Backups, "blobs">,
+  key: string,
+  { bytes, sha256 }: { bytes: number; sha256: string },
+): Source {
+  return async function* () {
+    const hash = createHash("sha256");
+    let read = 0;
+    for await (const piece of (await blobs.get(key)) as AsyncIterable<Buffer>) {
+      hash.update(piece);
+      read += piece.length;
+      yield piece;
+    }
+    if (read !== bytes || hash.digest("hex") !== sha256)
+      throw new BackupFailed("The bytes in the store are not those that were put there.");
+  };
+}
+
+/** Its machine, once it runs. */
+export async function guestOf(
+  addons: Addons,
+  addonId: string,
+  withinMs: number,
+  signal: AbortSignal,
+): Promise<Guest> {
+  for (const until = performance.now() + withinMs; ;) {
+    const guest = addons.guest(addonId);
+    if (guest) return guest;
+    if (performance.now() > until) throw new BackupFailed("The add-on does not run.");
+    await sleep(lookAgainMs, undefined, { signal });
+  }
+}
+
+/** Gone when this settles, and with the next start of the server where that dies. */
+async function inThrowaway<T>(
+  addons: Addons,
+  addon: AddonView,
+  signal: AbortSignal,
+  work: (guest: Guest) => Promise<T>,
+): Promise<T> {
+  for (const until = performance.now() + roomWithinMs; ;) {
+    try {
+      await using throwaway = await addons.throwaway(addon, signal);
+      return await work(throwaway.guest);
+    } catch (error) {
+      const isFull = error instanceof DomainError && error.code === "no_capacity";
+      if (!isFull || performance.now() > until) throw error;
+      await sleep(lookAgainMs, undefined, { signal });
+    }
+  }
+}
+
+async function end({ app }: Backups, addon: AddonView, row: BackupRow, made: Made): Promise<void> {
+  const { db, clock } = app;
+  const isKept = await transaction(db, async (tx) => {
+    if (!(await complete(tx, row.id, made, clock.now()))) return false;
+    const detail = { backup_id: row.id, kind: row.kind, size_bytes: made.size_bytes };
+    await recordActivity(
+      tx,
+      systemActor("backups"),
+      "backup.completed",
+      target(addon),
+      addon.workspace_id,
+      detail,
+    );
+    return true;
+  });
+  if (!isKept) throw new Dropped("it was deleted in its last moment");
+  await reached("backup.completed");
+}
+
+/** Its row first: one that was completed meanwhile keeps its bytes, and one that failed says where they are. */
+async function endBadly(
+  { app, blobs }: Backups,
+  addon: AddonView,
+  row: BackupRow,
+  key: string,
+  cause: unknown,
+): Promise<void> {
+  const { db, clock, log } = app;
+  const error = cause instanceof Dropped ? "It was deleted." : sentenceOf(cause);
+  if (!(cause instanceof BackupFailed || cause instanceof Dropped))
+    log.error({ backup: row.id, err: cause }, "a backup failed on this server");
+  const hasFailed = await transaction(db, async (tx) => {
+    if (!(await fail(tx, row.id, { error, key }, clock.now()))) return false;
+    if (cause instanceof Dropped) return true;
+    await recordActivity(tx, systemActor("backups"), "backup.failed", target(addon), addon.workspace_id, {
+      backup_id: row.id,
+      kind: row.kind,
+    });
+    // What is kept before a restore fails with that.
+    if (row.kind === "safety") return true;
+    const { workspace_id: workspaceId, name, project_name } = addon;
+    await notify(tx, {
+      workspaceId,
+      kind: "backup_failed",
+      title: `A backup of ${name} (${project_name}) failed`,
+      body: `${error} Backups that were completed before are kept.`,
+      target: target(addon),
+    });
+    return true;
+  });
+  if (!hasFailed) return;
+  await reached("backup.failed");
+  await blobs.delete(key).then(
+    () => forgetBytes(db, row.id),
+    () => log.warn({ backup: row.id }, "the bytes of a backup that failed are left to the next sweep"),
+  );
+}
+
+/** What its owner may read of what went wrong. */
+export function sentenceOf(error: unknown): string {
+  if (error instanceof BackupFailed || error instanceof DomainError) return error.message;
+  if (error instanceof BlobsFull) return "The store of backups is full.";
+  if (error instanceof BlobNotFound) return "The bytes are not in the store any more.";
+  if (error instanceof S3Error) return "The store of backups did not take part.";
+  return "It could not be carried out on this host.";
+}

@@ -1,0 +1,62 @@
+/**
+ * Daily backups: begun when they are due, at a time of the day that is the add-on's own. One job goes through those
+ * that are due and then adds itself for the next minute. What could not begin in time, because the server was away or
+ * the add-on did not run, is made as soon as it can be, and its owner is told once.
+ */
+import { notify } from "#accounts/notifications/notifications.ts";
+import { transaction } from "#db/db.ts";
+import { addJob } from "#jobs/jobs.ts";
+import { findAddon, target } from "#platform/addons/find.ts";
+import type { Backups } from "../backups.ts";
+import { queue } from "../create.ts";
+import { backupLimits, nextDaily } from "../plan.ts";
+import { type Due, listDue, lockAddon, noteMissed, setSchedule, whatRuns } from "../store.ts";
+import { sweepTask, tickTask } from "./tasks.ts";
+
+const everyMs = 60_000;
+/** A restart of the server, or of the add-on, is no reason to tell anybody. */
+const lateAfterMs = 60 * 60_000;
+
+export async function tick(backups: Backups): Promise<void> {
+  const { db, clock, log } = backups.app;
+  try {
+    await beginDue(backups);
+  } catch (error) {
+    log.warn({ error }, "what backups are due could not be looked at; the next round tries again");
+  }
+  await addJob(db, sweepTask, {}, { key: sweepTask });
+  await addJob(db, tickTask, {}, { key: tickTask, runAt: new Date(clock.now().getTime() + everyMs) });
+}
+
+export async function beginDue(backups: Pick<Backups, "app">): Promise<void> {
+  const { db, clock } = backups.app;
+  for (const due of await listDue(db, clock.now())) await beginOne(backups, due);
+}
+
+async function beginOne({ app }: Pick<Backups, "app">, due: Due): Promise<void> {
+  const now = app.clock.now();
+  await transaction(app.db, async (tx) => {
+    if (!(await lockAddon(tx, due.id))) return;
+    const addon = await findAddon(tx, due.id);
+    if (!addon?.auto_backup || !addon.next_backup_at || addon.next_backup_at > now) return;
+    const isLate = now.getTime() - addon.next_backup_at.getTime() > lateAfterMs;
+    const isRunning = addon.status === "running";
+    if (isLate && !addon.backup_missed_at) {
+      await noteMissed(tx, addon.id, addon.next_backup_at);
+      const { workspace_id: workspaceId, name, project_name } = addon;
+      await notify(tx, {
+        workspaceId,
+        kind: "backup_failed",
+        title: `The daily backup of ${name} (${project_name}) was missed`,
+        body: `It was due at ${addon.next_backup_at.toISOString()}. ${isRunning ? "It is made now." : "It is made as soon as the add-on runs."}`,
+        target: target(addon),
+      });
+    }
+    const { backup, restore } = await whatRuns(tx, addon.id);
+    if (!isRunning || backup || restore) return;
+    await setSchedule(tx, addon.id, { isOn: true, nextAt: nextDaily(addon.id, now) });
+    // The plan was lowered: it goes on as soon as it is raised again.
+    if (!backupLimits[due.plan].canAutoBackup) return;
+    await queue(tx, addon, { kind: "auto", plan: due.plan, now });
+  });
+}

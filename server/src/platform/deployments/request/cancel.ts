@@ -1,0 +1,27 @@
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity } from "#accounts/activity/activity.ts";
+import type { App } from "#app.ts";
+import { transaction } from "#db/db.ts";
+import { type DeploymentRow, getDeployment, target } from "../deployments.ts";
+import { deploymentNotCancellable } from "../errors.ts";
+import { askCancel, cancelQueued } from "../store.ts";
+
+/**
+ * One that waits is cancelled when this returns, one that runs soon after. Once more changes nothing; refused from
+ * the moment it is switched to.
+ */
+export async function cancelDeployment(
+  app: Pick<App, "db" | "clock">,
+  actor: Actor,
+  id: string,
+): Promise<DeploymentRow> {
+  return transaction(app.db, async (tx) => {
+    const row = await getDeployment({ db: tx }, actor, id);
+    if (row.status === "cancelled" || row.cancel_asked) return row;
+    const isCancelled = (await cancelQueued(tx, id, null, app.clock.now())) || (await askCancel(tx, id));
+    const now = await getDeployment({ db: tx }, actor, id);
+    if (!isCancelled) throw deploymentNotCancellable(now.status);
+    await recordActivity(tx, actor, "deployment.cancel_asked", target(row), row.workspace_id);
+    return now;
+  });
+}

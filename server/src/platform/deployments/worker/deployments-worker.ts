@@ -1,0 +1,219 @@
+/**
+ * Carrying deployments out: one of each environment at a time, so many builds at once, each a row until it ends. What
+ * a server had under way when it ended is gone on with by the next one, from the last result that was stored; one
+ * that sees three servers die is the likelier cause of that and is not begun again. One that was switched to by then
+ * only has to answer.
+ */
+import { rm } from "node:fs/promises";
+import { setTimeout as sleep } from "node:timers/promises";
+import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
+import { type News, notify } from "#accounts/notifications/notifications.ts";
+import type { App } from "#app.ts";
+import { transaction } from "#db/db.ts";
+import { addJob, type Tasks } from "#jobs/jobs.ts";
+import type { NextEntry } from "#jobs/next-in-turn.ts";
+import { RecentOwners } from "#lib/concurrency/fair-queue.ts";
+import { reached } from "#lib/kill-points.ts";
+import { Semaphore } from "#lib/concurrency/semaphore.ts";
+import { interrupted, suspended } from "#platform/progress.ts";
+import { StepLog } from "#platform/step-log.ts";
+import { carryOut, workDirectory } from "./run-deployment.ts";
+import { runTask, target } from "../deployments.ts";
+import type { Pipeline } from "../pipeline/pipeline.ts";
+import { Cancelled, DeploymentFailed, Dropped, Interrupted } from "./reasons.ts";
+import { failures, type StepName } from "../states.ts";
+import {
+  appendLog,
+  type DeploymentRow,
+  endRunning,
+  findById,
+  findWish,
+  forgetAttempt,
+  hasServed,
+  isSwitchedTo,
+  resetProgress,
+  takeNext,
+  writeProgress,
+} from "../store.ts";
+
+const attemptsMax = 3;
+/** How soon one that is cancelled, or whose project goes, hears of it. */
+const lookEveryMs = 250;
+
+type End = { status: "live" | "failed" | "cancelled"; error: string | null };
+
+export class Deployments {
+  readonly #app: App;
+  readonly #pipeline: Pipeline;
+  readonly #carriedOut = new Set<string>();
+  readonly #recent = new RecentOwners();
+  /** Two looks at once would each take what the other has for left by an earlier server. */
+  readonly #taking = new Semaphore(1);
+  #isBegun = false;
+
+  constructor(app: App, pipeline: Pipeline) {
+    this.#app = app;
+    this.#pipeline = pipeline;
+  }
+
+  readonly tasks: Tasks = { [runTask]: (_: unknown, { signal }) => this.run(signal) };
+
+  /**
+   * The server takes visitors, which is what proves a deployment. What an earlier one checked out goes, and what it had
+   * under way is gone on with.
+   */
+  async begin(): Promise<void> {
+    await rm(workDirectory(this.#app), { recursive: true, force: true });
+    this.#isBegun = true;
+    await addJob(this.#app.db, runTask, {});
+  }
+
+  /** Resets progress that an earlier server left. Runs before the server accepts requests. */
+  async resetProgress(): Promise<void> {
+    await resetProgress(this.#app.db, this.#app.machines.host.id);
+  }
+
+  /** Takes deployments until none waits that may begin; none before `begin`, which asks for another run. */
+  async run(signal: AbortSignal): Promise<void> {
+    while (this.#isBegun && !signal.aborted) {
+      const next = await this.#taking.run(() => this.#take());
+      if (!next) return;
+      try {
+        await this.#carryOut(next.id, signal);
+      } finally {
+        this.#carriedOut.delete(next.id);
+        this.#recent.note(next.payerId);
+      }
+    }
+  }
+
+  async #take(): Promise<NextEntry | undefined> {
+    const { db, config, clock, machines } = this.#app;
+    const host = {
+      id: machines.host.id,
+      atOnce: config.deployConcurrency,
+      carriedOut: [...this.#carriedOut],
+      recent: this.#recent.list(),
+    };
+    const next = await takeNext(db, host, clock.now());
+    if (next) this.#carriedOut.add(next.id);
+    return next;
+  }
+
+  async #carryOut(id: string, stops: AbortSignal): Promise<void> {
+    const app = this.#app;
+    const ends = new AbortController();
+    const stop = () => ends.abort(new Interrupted());
+    stops.addEventListener("abort", stop, { once: true });
+    if (stops.aborted) stop();
+    const minutes = app.config.deployTimeoutMinutes;
+    const tooLong = new DeploymentFailed(`it was not done within ${minutes} minutes.`);
+    const deadline = setTimeout(() => ends.abort(tooLong), minutes * 60_000);
+    const watched = new AbortController();
+    const watching = this.#watch(id, ends, watched.signal);
+    const log = new StepLog<StepName>(app, (pieces, isCut) => appendLog(app.db, id, pieces, isCut));
+    let end: End | undefined;
+    try {
+      end = await this.#outcome(id, log, ends.signal);
+    } finally {
+      stops.removeEventListener("abort", stop);
+      clearTimeout(deadline);
+      watched.abort();
+      await watching;
+      await log.flush().catch(() => {});
+    }
+    if (end) await this.#end(id, end);
+  }
+
+  /** Undefined where it is the next server's to go on with. */
+  async #outcome(id: string, log: StepLog<StepName>, signal: AbortSignal): Promise<End | undefined> {
+    const { db, log: serverLog } = this.#app;
+    try {
+      const deployment = await findById(db, id);
+      if (!deployment) throw new Dropped();
+      if (deployment.attempts > attemptsMax && !(await isSwitchedTo(db, id)))
+        throw new DeploymentFailed(gaveUp);
+      await this.#noteStatus(id);
+      await carryOut({ app: this.#app, pipeline: this.#pipeline, log, signal }, id);
+      return { status: "live", error: null };
+    } catch (error) {
+      // A frozen app may fail its health check before the deployment notices the suspension.
+      const isHeld = error instanceof DeploymentFailed && (await findWish(db, id)) === "hold";
+      if (error instanceof Interrupted || isHeld) {
+        await forgetAttempt(db, id);
+        const isSuspended = isHeld || (await findWish(db, id)) === "hold";
+        await writeProgress(db, id, isSuspended ? suspended : interrupted);
+        return undefined;
+      }
+      if (error instanceof Dropped) return { status: "cancelled", error: "Its environment was deleted." };
+      if (error instanceof Cancelled) return { status: "cancelled", error: null };
+      if (error instanceof DeploymentFailed) return { status: "failed", error: error.message };
+      // It serves, and something of ours broke: the job's next run goes on with it.
+      if (await isSwitchedTo(db, id)) throw error;
+      serverLog.error({ deployment: id, err: error }, "a deployment failed on this server");
+      return { status: "failed", error: "The deployment could not be carried out on this host." };
+    }
+  }
+
+  /** The page at the address shows whether the last deployment failed. */
+  async #noteStatus(id: string): Promise<void> {
+    try {
+      const deployment = await findById(this.#app.db, id);
+      if (deployment) await this.#pipeline.statusChanged?.(this.#app, deployment.environment_id);
+    } catch (error) {
+      this.#app.log.warn({ deployment: id, err: error }, "the address may show an old state");
+    }
+  }
+
+  async #watch(id: string, ends: AbortController, signal: AbortSignal): Promise<void> {
+    while (!signal.aborted && !ends.signal.aborted) {
+      await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
+      if (signal.aborted) return;
+      // While PostgreSQL is away nobody can wish for anything.
+      const wish = await findWish(this.#app.db, id).catch(() => "go on" as const);
+      if (wish === "cancel") ends.abort(new Cancelled());
+      if (wish === "gone") ends.abort(new Dropped());
+      if (wish === "hold") ends.abort(new Interrupted());
+    }
+  }
+
+  async #end(id: string, { status, error }: End): Promise<void> {
+    const { db, clock } = this.#app;
+    await transaction(db, async (tx) => {
+      const ended = await endRunning(tx, id, { status, error, at: clock.now() });
+      const deployment = ended ? await findById(tx, id) : undefined;
+      if (!deployment) return;
+      const actor = systemActor("deployments");
+      const deed = `deployment.${status === "live" ? "succeeded" : status}`;
+      await recordActivity(tx, actor, deed, target(deployment), deployment.workspace_id, {
+        project_id: deployment.project_id,
+        environment_id: deployment.environment_id,
+      });
+      const isServing = await hasServed(tx, deployment.environment_id);
+      if (status !== "cancelled") await notify(tx, newsOf(deployment, isServing));
+    });
+    await this.#noteStatus(id);
+    await reached("deploy.ended");
+  }
+}
+
+const gaveUp = `The server ended ${attemptsMax} times while this was deployed; it is not tried again.`;
+
+/** What was said by a build or an app stays in its log. */
+function newsOf(deployment: DeploymentRow, isServing: boolean): News {
+  const { number, project_name, environment_name, workspace_id, steps } = deployment;
+  const where = `${project_name} (${environment_name})`;
+  const told = { workspaceId: workspace_id, target: target(deployment) };
+  if (deployment.status === "live") {
+    const title = `Deployment ${number} of ${where} is live`;
+    return { ...told, kind: "deploy_succeeded", title, body: "It answers at the environment's address." };
+  }
+  // A failed scan does not fail the deployment.
+  const failed = steps.find(({ name, status }) => status === "failed" && name !== "scan");
+  return {
+    ...told,
+    kind: "deploy_failed",
+    title: `Deployment ${number} of ${where} failed`,
+    body: `${failed ? failures[failed.name] : "It failed"}; the deployment's log has the reason. ${isServing ? "The previous version stays live." : "Nothing is live yet."}`,
+  };
+}

@@ -1,0 +1,223 @@
+/**
+ * One deployment, from the commit to the address: its steps in order, each with a deadline, its result stored before
+ * the next begins. The app that serves is not touched before the new one is healthy, and what fails until then leaves
+ * nothing of it running.
+ */
+import { mkdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import type { App } from "#app.ts";
+import { analyze } from "#builds/detection/detection.ts";
+import { isSite, recipeOf } from "#builds/detection/recipe.ts";
+import { directoryTree } from "#builds/detection/tree.ts";
+import { reached } from "#lib/kill-points.ts";
+import { variablesOf } from "#platform/environments/variables.ts";
+import { overridesOf } from "#platform/projects/overrides.ts";
+import type { ProjectRow } from "#platform/projects/projects.ts";
+import { buildKey } from "../pipeline/build-key.ts";
+import { imagePruned } from "../errors.ts";
+import type { BuiltImage, Candidate, Work } from "../pipeline/pipeline.ts";
+import { pullImage } from "../pipeline/pull-image.ts";
+import { DeploymentFailed, Dropped } from "./reasons.ts";
+import { holdEqual } from "../pipeline/reuse.ts";
+import { runOf } from "../pipeline/run-record.ts";
+import { leftScan, Scan } from "../pipeline/scan-step.ts";
+import { sealEnv, openEnv } from "../pipeline/sealed-env.ts";
+import { newSteps } from "../states.ts";
+import { type Context, Steps } from "../pipeline/steps.ts";
+import { findSubject, type Subject } from "../store.ts";
+import type { RunRecord } from "../tables.ts";
+
+/** The checkouts of this server, each in a directory of its deployment's id. */
+export function workDirectory(app: Pick<App, "config">, id = ""): string {
+  return join(app.config.dataDir, "work", "deployments", id);
+}
+
+/** Throws where it failed, or `signal`'s reason; it is switched to when this returns. */
+export async function carryOut(context: Context, id: string): Promise<void> {
+  const { app, pipeline } = context;
+  const subject = await findSubject(app.db, id);
+  if (!subject) throw new Dropped();
+  const { deployment, environment } = subject;
+  // An earlier server switched to it and could not say so any more: whether it answers is all that is to be seen.
+  if (environment.live_deployment_id === id) {
+    const steps = new Steps(context, deployment, deployment.steps);
+    const scan = leftScan(context, steps, deployment);
+    try {
+      return await steps.take("route", visiting, ({ signal }) =>
+        pipeline.proveServed(app, environment, signal),
+      );
+    } finally {
+      await scan?.leave();
+    }
+  }
+  const kept =
+    deployment.image_tag === null
+      ? undefined
+      : await pipeline.findAppImage(app, deployment.project_id, deployment.image_tag);
+  // Rollbacks and restarts have an image.
+  const isRollback = deployment.trigger_kind === "rollback" || deployment.trigger_kind === "restart";
+  if (isRollback && deployment.image_tag !== null && !kept && !deployment.allow_rebuild)
+    throw new DeploymentFailed(imagePruned().detail);
+
+  const steps = new Steps(context, deployment, newSteps(deployment));
+  if (kept && deployment.run) {
+    await steps.goOnFrom(deployment, isRollback);
+    return start(context, steps, { image: kept, run: deployment.run, isScanned: !isRollback }, subject);
+  }
+  await steps.begin("building");
+  const isImage = deployment.image_reference !== null;
+  const built = isImage
+    ? await pullImage(context, steps, subject, workDirectory(app, id))
+    : await build(context, steps, subject);
+  return start(context, steps, { ...built, isScanned: true }, subject);
+}
+
+function variables({ app }: Context, { deployment, environment }: Subject) {
+  return deployment.restore_env ? openEnv(app, deployment) : variablesOf(app, app.db, environment.id);
+}
+
+async function build(
+  context: Context,
+  steps: Steps,
+  subject: Subject,
+): Promise<{ image: BuiltImage; run: RunRecord }> {
+  const { app, pipeline, log } = context;
+  const { deployment, project, environment, plan } = subject;
+  const into = workDirectory(app, deployment.id);
+  try {
+    await rm(into, { recursive: true, force: true });
+    await mkdir(into, { recursive: true, mode: 0o700 });
+    const { sha, message, author } = await steps.take("clone", "Fetching the repository.", (work) =>
+      pipeline.checkout(app, project, {
+        branch: environment.branch,
+        sha: deployment.commit_sha ?? deployment.wanted_sha,
+        tag: deployment.wanted_tag,
+        into,
+        ...work,
+      }),
+    );
+    await steps.note({ commit_sha: sha, commit_message: message, commit_author: author });
+    await reached("deploy.cloned");
+    const found = await steps.take("detect", "Reading the repository.", (work) =>
+      detect(project, into, work),
+    );
+    const env = await variables(context, subject);
+    const { recipe, context: rootDirectory } = found;
+    const key = buildKey(app, { sha, recipe, context: rootDirectory, variables: env });
+    const equal = deployment.rebuild ? undefined : await holdEqual(context, steps, project, key);
+    if (equal) await steps.skip("build", reused(equal));
+    const image =
+      equal ??
+      (await steps.take("build", "Preparing the build.", (work) => {
+        const request = {
+          workspaceId: project.workspace_id,
+          projectId: project.id,
+          deploymentId: deployment.id,
+          context: into,
+          rootDirectory,
+          recipe,
+          secrets: env,
+          plan,
+          buildKey: key,
+        };
+        return pipeline.buildAppImage(app, request, work);
+      }));
+    const isRollback = deployment.trigger_kind === "rollback";
+    const run = (isRollback ? deployment.run : null) ?? runOf(project, image, found);
+    const { tag: image_tag, imageId: image_id } = image;
+    await steps.note({ status: "deploying", image_tag, image_id, image_reused: equal !== undefined, run });
+    await log.flush();
+    await reached("deploy.built");
+    return { image, run };
+  } finally {
+    await rm(into, { recursive: true, force: true });
+  }
+}
+
+const reused = ({ tag }: BuiltImage): string =>
+  `Nothing is built: image ${tag} was built from the same commit, settings and variables. Deploy with rebuild=true to build it again.`;
+
+interface Detected {
+  recipe: string;
+  context: string;
+  port: number | null;
+  /** The recipe is the repository's: what its owner said of a start is not in it. */
+  isOwnRecipe: boolean;
+}
+
+async function detect(project: ProjectRow, directory: string, { log }: Work): Promise<Detected> {
+  const analysis = await refusing(() =>
+    analyze(directoryTree(directory), {
+      rootDirectory: project.root_directory,
+      ...(project.framework === null ? {} : { framework: project.framework }),
+      overrides: overridesOf(project),
+    }),
+  );
+  if (!analysis) throw new DeploymentFailed("the repository is empty: push a commit to it.");
+  for (const line of analysis.evidence) await log(line);
+  for (const line of analysis.warnings) await log(`warning: ${line}`);
+  const recipe = await refusing(() => recipeOf(analysis, overridesOf(project)));
+  if (recipe === null) {
+    throw new DeploymentFailed(`${analysis.warnings.join("; ") || "nothing was recognised"}.`);
+  }
+  const { context, port, dockerfile } = analysis;
+  return { recipe, context, port, isOwnRecipe: dockerfile !== null };
+}
+
+/** What no recipe can hold is said as it is. */
+async function refusing<T>(work: () => T | Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    throw error instanceof RangeError ? new DeploymentFailed(`${error.message}.`) : error;
+  }
+}
+
+const visiting = "Switching the address to the app, and visiting it there.";
+
+/** 404 is normal for an API. On a static site it is a sign of a wrong output directory. */
+const emptySite = (path: string): string =>
+  `warning: GET ${path} answers 404: the site has no page there. Set output_directory to the directory that holds its index.html.`;
+
+async function start(
+  context: Context,
+  steps: Steps,
+  { image, run, isScanned }: { image: BuiltImage; run: RunRecord; isScanned: boolean },
+  subject: Subject,
+): Promise<void> {
+  const { app, pipeline } = context;
+  const { deployment, project, environment } = subject;
+  const scan = isScanned ? new Scan(context, steps, deployment, image.tag) : undefined;
+  let candidate: Candidate | undefined;
+  try {
+    const started = await steps.take("release", "Starting a machine.", async (work) => {
+      const env = await variables(context, subject);
+      await steps.note({ env_sealed: sealEnv(app, deployment.id, env) });
+      const { argv, port, health_check_path: healthCheckPath } = run;
+      const { isolation } = project;
+      const { size } = environment;
+      return pipeline.release(
+        app,
+        { environment, deployment, image, argv, port, healthCheckPath, env, isolation, size },
+        work,
+      );
+    });
+    candidate = started;
+    await reached("deploy.released");
+    const waiting = `Waiting for the app: GET ${run.health_check_path} on port ${run.port} must respond with a status below 500.`;
+    await steps.take("health", waiting, async ({ log, signal }) => {
+      const status = await started.waitHealthy(signal, log);
+      if (status === 404 && isSite(run.argv)) await log(emptySite(run.health_check_path));
+    });
+    await reached("deploy.healthy");
+    await steps.take("route", visiting, ({ signal }) => started.takeOver(signal));
+    await reached("deploy.switched");
+  } catch (error) {
+    await candidate?.discard().catch((failure: unknown) => {
+      app.log.error({ deployment: deployment.id, err: failure }, "a candidate could not be removed");
+    });
+    throw error;
+  } finally {
+    await scan?.leave();
+  }
+}

@@ -1,0 +1,109 @@
+/**
+ * What a function may depend on: packages of its runtime's registry, by name and version. Both end up in a file that
+ * an installer reads, and installers read more than versions there: addresses, repositories, paths of the host, other
+ * packages under this one's name. So only what is understood here is let through, and nothing else. Pure.
+ */
+import type { FunctionsTable } from "../tables.ts";
+
+export type Runtime = FunctionsTable["runtime"];
+export type Dependencies = Readonly<Record<string, string>>;
+
+export const maxDependencies = 100;
+const maxVersionChars = 200;
+/** A line of its own is a requirement of its own. */
+const control = /\p{Cc}/u;
+
+interface Rules {
+  isName: (name: string) => boolean;
+  isVersion: (version: string) => boolean;
+  name: string;
+  version: string;
+  /** Two names that are equal in this are the same package. */
+  normal: (name: string) => string;
+}
+
+/** What is wrong with which of them; undefined where nothing is. */
+export function problemIn(
+  runtime: Runtime,
+  dependencies: Dependencies,
+): { name: string; problem: string } | undefined {
+  const rules = registries[runtime];
+  const seen = new Set<string>();
+  for (const [name, version] of Object.entries(dependencies)) {
+    if (!rules.isName(name)) return { name, problem: rules.name };
+    if (version.length > maxVersionChars || control.test(version) || !rules.isVersion(version))
+      return { name, problem: rules.version };
+    if (seen.has(rules.normal(name))) return { name, problem: "is there twice, written differently" };
+    seen.add(rules.normal(name));
+  }
+  return undefined;
+}
+
+/** In the order of their names, so that equal ones make equal files. */
+export function sorted(dependencies: Dependencies): [name: string, version: string][] {
+  return Object.entries(dependencies).toSorted(([a], [b]) => (a < b ? -1 : 1));
+}
+
+/** A bare version is that version; `*` and `latest` are whichever there is. */
+export function pythonRequirement(name: string, version: string): string {
+  if (version === "*" || version === "latest") return name;
+  const said = withoutSpace(version);
+  return `${name}${/^[0-9v]/i.test(said) ? `==${said}` : said}`;
+}
+
+const npmPart = String.raw`(?:[a-z0-9~][a-z0-9._~-]*)`;
+const npmName = new RegExp(`^(?:@${npmPart}/)?${npmPart}$`, "i");
+const npmTag = /^[a-z][a-z0-9_-]{0,63}$/i;
+const semver =
+  /^(?:[<>]=?|[~^=])?v?(?:\d{1,9}|[xX*])(?:\.(?:\d{1,9}|[xX*])){0,2}(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?$/;
+
+/** `1.2.3`, `^1.2`, `>=1 <3`, `1.0.0 - 2.0.0`, `1.x || 2.x`. */
+function isNpmVersion(version: string): boolean {
+  if (npmTag.test(version)) return true;
+  return version.split("||").every((range) => {
+    // An operator may stand apart from what it is for.
+    const words = range.replaceAll(/([<>]=?|[~^=])\s+/g, "$1").split(/\s+/);
+    const given = words.filter((word) => word !== "");
+    const isRange = given.length === 3 && given[1] === "-";
+    return given.length > 0 && given.every((word, at) => (isRange && at === 1) || semver.test(word));
+  });
+}
+
+const pypiName =
+  /^[a-z0-9](?:[a-z0-9._-]{0,98}[a-z0-9])?(?:\[[a-z0-9_-]{1,50}(?:,[a-z0-9_-]{1,50}){0,9}\])?$/i;
+const pep440 =
+  /^(?:~=|==|!=|<=|>=|<|>)?v?(?:\d+!)?\d+(?:\.\d+)*(?:\.\*)?(?:[-_.]?(?:a|b|c|rc|alpha|beta|pre)[-_.]?\d*)?(?:[-_.]?post\d*)?(?:[-_.]?dev\d*)?(?:\+[a-z0-9]+(?:[._-][a-z0-9]+)*)?$/i;
+
+/** `1.2.3`, `>=1,<3`, `~=2.1`, `==1.*`. */
+function isPythonVersion(version: string): boolean {
+  if (version === "*" || version === "latest") return true;
+  const clauses = version.split(",").map(withoutSpace);
+  if (clauses.length > 1 && clauses.some((clause) => /^[0-9v]/i.test(clause))) return false;
+  return clauses.every((clause) => pep440.test(clause));
+}
+
+/** What is looked at, and what is written. */
+function withoutSpace(version: string): string {
+  return version.replaceAll(/\s+/g, "");
+}
+
+const registries: Readonly<Record<Runtime, Rules>> = {
+  nodejs: {
+    isName: (name) => name.length <= 214 && npmName.test(name) && name !== "node_modules",
+    isVersion: isNpmVersion,
+    name: "must be the name of a package in npm's registry",
+    version: 'must be a version, a range or a tag, such as "4.17.21", "^4.17" or "latest"',
+    normal: (name) => name,
+  },
+  python: {
+    isName: (name) => pypiName.test(name),
+    isVersion: isPythonVersion,
+    name: "must be the name of a package in the Python Package Index, with or without extras",
+    version: 'must be a version or specifiers, such as "2.32.3", ">=2,<3" or "*"',
+    normal: (name) =>
+      name
+        .replace(/\[.*/, "")
+        .toLowerCase()
+        .replaceAll(/[-_.]+/g, "-"),
+  },
+};

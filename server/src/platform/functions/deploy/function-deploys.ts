@@ -1,0 +1,321 @@
+/**
+ * Carrying deploys out. A version is built, proved by an instance that loads its handler, and made live in one
+ * transaction; until that commits what was live answers, and whatever fails before leaves it so. A server that dies is
+ * followed by one that goes on: what is built is not built again. One that three servers died of is given up.
+ */
+import { rm } from "node:fs/promises";
+import { join } from "node:path";
+import { isDeepStrictEqual } from "node:util";
+import { setTimeout as sleep } from "node:timers/promises";
+import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
+import { notify } from "#accounts/notifications/notifications.ts";
+import type { App } from "#app.ts";
+import { BuildFailed, buildImage, sweepTask } from "#builds/app-images.ts";
+import { transaction } from "#db/db.ts";
+import type { Transaction } from "#schema.ts";
+import { addJob, type Tasks } from "#jobs/jobs.ts";
+import type { NextEntry } from "#jobs/next-in-turn.ts";
+import { RecentOwners } from "#lib/concurrency/fair-queue.ts";
+import { reached } from "#lib/kill-points.ts";
+import { Semaphore } from "#lib/concurrency/semaphore.ts";
+import { HandlerFailed } from "#platform/instances/errors.ts";
+import { deployTask } from "./queue-deploy.ts";
+import { target } from "../functions.ts";
+import { VersionOutput } from "../versions/version-output.ts";
+import { contentHash, layOut, recipeOf } from "./image.ts";
+import { interrupted, suspended } from "#platform/progress.ts";
+import type { FunctionParts } from "../parts.ts";
+import {
+  changeRow,
+  endFailed,
+  findEqual,
+  findLock,
+  findSubject,
+  findVersion,
+  forgetAttempt,
+  lockAny,
+  makeLive,
+  noteVersionProgress,
+  resetVersionProgress,
+  setImage,
+  takeNextVersion,
+  type VersionRow,
+} from "../store.ts";
+
+const attemptsMax = 3;
+/** How soon a build hears that its function was deleted. */
+const lookEveryMs = 250;
+/** Images that are kept beside the live one: going back to code that was deployed lately builds nothing. */
+const keptImages = 2;
+const errorMaxChars = 4000;
+const errorMaxLines = 40;
+
+/** What its owner is told. */
+class DeployFailed extends Error {}
+/** The function is deleted, or the version is nobody's to build any more. */
+class Dropped extends DeployFailed {
+  constructor() {
+    super("The function was deleted.");
+  }
+}
+/** Thrown when the server stops or the workspace is suspended. */
+class Interrupted extends Error {}
+
+type Needs = Pick<App, "db" | "machines" | "config" | "clock" | "log">;
+
+export class FunctionDeploys {
+  readonly #app: Needs;
+  readonly #parts: FunctionParts;
+  readonly #carriedOut = new Set<string>();
+  readonly #recent = new RecentOwners();
+  /** Two looks at once would each take what the other has for left by an earlier server. */
+  readonly #taking = new Semaphore(1);
+
+  constructor(app: Needs, parts: FunctionParts) {
+    this.#app = app;
+    this.#parts = parts;
+  }
+
+  readonly tasks: Tasks = { [deployTask]: (_: unknown, { signal }) => this.run(signal) };
+
+  /** Before the jobs: what an earlier server had under way is gone on with. */
+  async begin(): Promise<void> {
+    await rm(workDirectory(this.#app), { recursive: true, force: true });
+    await resetVersionProgress(this.#app.db, this.#app.machines.host.id);
+    await addJob(this.#app.db, deployTask, {});
+  }
+
+  /** Takes versions until none waits, or as many are under way as may. */
+  async run(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      const next = await this.#taking.run(() => this.#take());
+      if (!next) return;
+      try {
+        await this.#carryOut(next.id, signal);
+      } finally {
+        this.#carriedOut.delete(next.id);
+        this.#recent.note(next.payerId);
+      }
+    }
+  }
+
+  async #take(): Promise<NextEntry | undefined> {
+    const { db, machines, config } = this.#app;
+    if (this.#carriedOut.size >= config.deployConcurrency) return undefined;
+    const host = {
+      id: machines.host.id,
+      atOnce: config.deployConcurrency,
+      carriedOut: [...this.#carriedOut],
+      recent: this.#recent.list(),
+    };
+    const next = await takeNextVersion(db, host);
+    if (next) this.#carriedOut.add(next.id);
+    return next;
+  }
+
+  async #carryOut(id: string, stops: AbortSignal): Promise<void> {
+    const { db, config, log } = this.#app;
+    const ends = new AbortController();
+    const stop = () => ends.abort(new Interrupted());
+    stops.addEventListener("abort", stop, { once: true });
+    if (stops.aborted) stop();
+    const minutes = config.deployTimeoutMinutes;
+    const tooLong = new DeployFailed(`It was not done within ${minutes} minutes.`);
+    const deadline = setTimeout(() => ends.abort(tooLong), minutes * 60_000);
+    const watched = new AbortController();
+    const watching = this.#watch(id, ends, watched.signal);
+    const output = new VersionOutput(this.#app, id);
+    try {
+      await this.#deploy(id, output, ends.signal);
+    } catch (error) {
+      // A frozen instance may fail before the suspension is noticed.
+      const isHeld = await this.#isHeld(id);
+      if (error instanceof Interrupted || isHeld) {
+        await output.flush();
+        await forgetAttempt(db, id);
+        return await noteVersionProgress(db, id, isHeld ? suspended : interrupted);
+      }
+      const reason = reasonOf(error);
+      if (reason === undefined) log.error({ version: id, err: error }, "a deploy of a function failed");
+      const told = reason ?? "The deploy could not be carried out on this host.";
+      // The log already has the builder's output, so only the first line of the error is added.
+      await output.fail(error instanceof BuildFailed ? error.message : told);
+      await this.#fail(id, told);
+    } finally {
+      await output.flush();
+      stops.removeEventListener("abort", stop);
+      clearTimeout(deadline);
+      watched.abort();
+      await watching;
+      await rm(workDirectory(this.#app, id), { recursive: true, force: true });
+    }
+  }
+
+  async #deploy(id: string, output: VersionOutput, signal: AbortSignal): Promise<void> {
+    const { db } = this.#app;
+    const version = await findVersion(db, id);
+    if (!version) throw new Dropped();
+    if (version.attempts > attemptsMax)
+      throw new DeployFailed(
+        `The server ended ${attemptsMax} times while this was deployed; it is not tried again.`,
+      );
+    const built = await this.#built(version, output, signal);
+    await reached("function_deploy.built");
+    await output.begin("start", "Starting an instance, which loads the handler.");
+    const { lock } = await this.#parts.prove(built, signal);
+    signal.throwIfAborted();
+    await output.say(`The handler is loaded: version ${version.number} goes live.\n`);
+    await output.flush();
+    await reached("function_deploy.proved");
+    await transaction(db, (tx) => this.#switch(tx, built, lock ?? built.lock));
+    await reached("function_deploy.switched");
+    await this.#parts
+      .switched(version.function_id)
+      .catch((error: unknown) => this.#app.log.error({ err: error }, "a new version is not served yet"));
+  }
+
+  async #built(version: VersionRow, output: VersionOutput, signal: AbortSignal): Promise<VersionRow> {
+    if (version.image_id === null) return this.#build(version, output, signal);
+    const { attempts, rolled_back_from } = version;
+    const to = rolled_back_from === null ? undefined : await findVersion(this.#app.db, rolled_back_from);
+    await output.begin(
+      "build",
+      to && attempts <= 1
+        ? `Nothing is built: the image of version ${to.number} is kept.`
+        : "Nothing is built: the image is there.",
+    );
+    return version;
+  }
+
+  /** The version with its image: an equal one's where there is one. */
+  async #build(version: VersionRow, output: VersionOutput, signal: AbortSignal): Promise<VersionRow> {
+    const { db } = this.#app;
+    const subject = await findSubject(db, version.id);
+    if (!subject) throw new Dropped();
+    const hash = await contentHash(version);
+    const equal = await findEqual(db, version, hash);
+    if (equal?.image_id) {
+      const image = { imageId: equal.image_id, contentHash: hash, lock: equal.lock, isReused: true };
+      if (!(await setImage(db, version.id, image))) throw new Dropped();
+      await output.begin(
+        "build",
+        `Nothing is built: version ${equal.number} has the same code and dependencies, and its image is kept.`,
+      );
+      return { ...version, image_id: equal.image_id, lock: equal.lock };
+    }
+    // A rollback uses the package lock of its source version.
+    const lock = version.lock ?? (await findLock(db, version));
+    await output.begin("build", `Building version ${version.number}.`);
+    const directory = workDirectory(this.#app, version.id);
+    await layOut(directory, version, lock);
+    return buildImage(
+      this.#app,
+      {
+        workspaceId: subject.workspace_id,
+        context: directory,
+        rootDirectory: ".",
+        recipe: recipeOf(version, lock !== null),
+        secrets: {},
+        plan: subject.plan,
+      },
+      { log: (text) => output.say(text), progress: output.build, signal },
+      async (tx, { id: imageId }) => {
+        if (!(await setImage(tx, version.id, { imageId, contentHash: hash, lock }))) throw new Dropped();
+        return { ...version, image_id: imageId, lock };
+      },
+    );
+  }
+
+  /** Makes the version live. If the stored code differs, after a change or a rollback, a deploy stays pending. */
+  async #switch(tx: Transaction, version: VersionRow, lock: string | null): Promise<void> {
+    const now = this.#app.clock.now();
+    const row = await lockAny(tx, version.function_id);
+    const current = await findVersion(tx, version.id);
+    if (!row || row.deleted_at !== null || current?.state !== "building") throw new Dropped();
+    await makeLive(tx, version, { lock, kept: keptImages, now });
+    const isCurrent =
+      row.handler_code === version.handler_code && isDeepStrictEqual(row.dependencies, version.dependencies);
+    await changeRow(tx, row.id, {
+      live_version_id: version.id,
+      last_deployed_at: now,
+      error: null,
+      pending_deploy: !isCurrent,
+    });
+    await addJob(tx, sweepTask, {}, { key: sweepTask });
+    await recordActivity(tx, actor, "function.deployed", target(row), row.workspace_id, {
+      version: version.number,
+    });
+    await notify(tx, {
+      workspaceId: row.workspace_id,
+      kind: "deploy_succeeded",
+      title: `Version ${version.number} of ${row.name} is live`,
+      body: "It answers at the function's address.",
+      target: target(row),
+    });
+  }
+
+  async #fail(id: string, reason: string): Promise<void> {
+    await transaction(this.#app.db, async (tx) => {
+      const now = this.#app.clock.now();
+      await addJob(tx, sweepTask, {}, { key: sweepTask });
+      const version = await findVersion(tx, id);
+      const row = version && (await lockAny(tx, version.function_id));
+      if (!row || (await findVersion(tx, id))?.state !== "building") return;
+      await endFailed(tx, id, reason, now);
+      if (row.deleted_at !== null) return;
+      await changeRow(tx, row.id, { error: reason });
+      await recordActivity(tx, actor, "function.deploy_failed", target(row), row.workspace_id, {
+        version: version.number,
+      });
+      await notify(tx, {
+        workspaceId: row.workspace_id,
+        kind: "deploy_failed",
+        title: `Version ${version.number} of ${row.name} failed`,
+        body: "The function says why. What was live before answers on.",
+        target: target(row),
+      });
+    });
+    await reached("function_deploy.failed");
+  }
+
+  async #isHeld(id: string): Promise<boolean> {
+    const subject = await findSubject(this.#app.db, id);
+    return subject !== undefined && subject.held_since !== null;
+  }
+
+  async #watch(id: string, ends: AbortController, signal: AbortSignal): Promise<void> {
+    const { db } = this.#app;
+    while (!signal.aborted && !ends.signal.aborted) {
+      await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
+      if (signal.aborted) return;
+      // While PostgreSQL is away nobody can have deleted it.
+      const subject = await findSubject(db, id).catch(() => "unknown" as const);
+      if (subject === undefined) ends.abort(new Dropped());
+      else if (subject !== "unknown" && subject.held_since !== null) ends.abort(new Interrupted());
+    }
+  }
+}
+
+const actor = systemActor("functions");
+
+/** Undefined where it is none that its owner could do anything about. */
+function reasonOf(error: unknown): string | undefined {
+  if (error instanceof DeployFailed || error instanceof HandlerFailed) return cut(error.message);
+  if (error instanceof BuildFailed) return cut(`${error.message}\n${error.last}`);
+  return undefined;
+}
+
+/** Its last lines: what an installer says at its end is why. */
+function cut(text: string): string {
+  const lines = text.replaceAll("\0", "").trim().split("\n");
+  const kept = lines.length > errorMaxLines ? [lines[0], "…", ...lines.slice(-errorMaxLines + 2)] : lines;
+  const whole = kept.join("\n");
+  return whole.length > errorMaxChars
+    ? `${whole.slice(0, 500)}\n…\n${whole.slice(500 - errorMaxChars)}`
+    : whole;
+}
+
+/** What versions are built of, each in a directory of its id. */
+function workDirectory({ config }: Pick<App, "config">, id = ""): string {
+  return join(config.dataDir, "work", "functions", id);
+}

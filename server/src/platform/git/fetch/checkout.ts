@@ -1,0 +1,268 @@
+/**
+ * From a project to a plain directory with the files of one commit: no `.git`, nothing of it run. Symlinks stay what
+ * they are, so whoever reads the directory must not follow them.
+ *
+ * The objects go into a repository of the checkout's own, which is gone with it; a hosted one is only read. Submodules
+ * are fetched by the same rules, each by its own address and commit; what git-lfs keeps elsewhere stays a pointer.
+ */
+import { lstat, mkdir, mkdtemp, readFile, realpath, rm, writeFile } from "node:fs/promises";
+import { dirname, join, resolve } from "node:path";
+import type { App } from "#app.ts";
+import { branchNotFound, commitNotFound, repositoryEmpty, repositoryRefused, tagNotFound } from "../errors.ts";
+import { Fetcher, type Wanted } from "./fetch.ts";
+import { checkoutsDirectory, git, mebibyte, repositoryDirectory, timeoutMsOf } from "../git.ts";
+import { isBranchName, isCommitId } from "../names.ts";
+import { parseRemote, type Remote, resolveRemote } from "./remotes.ts";
+import { commitOfTag, headsOf } from "../hosting/repositories.ts";
+import type { ProjectRow } from "../store.ts";
+import { type Budget, maxFiles, measureTree, type Submodule } from "./tree.ts";
+
+export type CheckoutNeeds = Pick<App, "config" | "db" | "secrets">;
+
+export interface CheckoutInput {
+  branch: string;
+  /** Full commit id. Null means the commit of the tag, or the newest commit of the branch. */
+  sha: string | null;
+  tag?: string | null;
+  /** The directory the files are put into; made where it is not there. */
+  into: string;
+  log: (text: string) => void | Promise<void>;
+  signal: AbortSignal;
+}
+
+export interface Commit {
+  sha: string;
+  /** At most 4,000 characters. */
+  message: string;
+  /** `Name <address>` */
+  author: string;
+}
+
+const checkoutPrefix = "checkout-";
+const maxSubmodules = 50;
+const maxSubmoduleDepth = 5;
+
+/** Takes what checkouts of a server that is no more left behind. */
+export async function sweepCheckouts(app: Pick<App, "config">): Promise<void> {
+  await rm(checkoutsDirectory(app), { recursive: true, force: true });
+}
+
+/** Refuses with a row of errors.ts, or the signal's reason; what is in `into` then is nobody's. */
+export async function checkout(
+  app: CheckoutNeeds,
+  project: ProjectRow,
+  { branch, sha, tag = null, into, log, signal }: CheckoutInput,
+): Promise<Commit> {
+  if (!isBranchName(branch)) throw branchNotFound(branch);
+  if (sha !== null && !isCommitId(sha)) throw commitNotFound(sha);
+  if (tag !== null && !isBranchName(tag)) throw tagNotFound(tag);
+  const until = Date.now() + timeoutMsOf(app);
+  const parent = checkoutsDirectory(app);
+  await mkdir(parent, { recursive: true, mode: 0o700 });
+  const scratch = await mkdtemp(join(parent, checkoutPrefix));
+  const limitBytes = app.config.gitCheckoutMaxMb * mebibyte;
+  const context = {
+    project,
+    scratch,
+    signal,
+    deadline: { timeoutMs: () => Math.max(1, until - Date.now()) },
+  };
+  const fetcher = new Fetcher(app, context);
+  const work: Work = {
+    ...context,
+    app,
+    fetcher,
+    log,
+    limitBytes,
+    budget: { files: maxFiles, bytes: limitBytes },
+    submodules: 0,
+  };
+  try {
+    const gitDir = await initialise(work);
+    const wanted: Wanted = sha !== null ? { sha } : tag !== null ? { tag } : { branch };
+    const remote = project.repo_url === null ? null : projectRemote(project.repo_url);
+    await log(`Fetching ${remote?.address ?? "the hosted repository"} (${sha ?? tag ?? branch})\n`);
+    const commit =
+      remote === null
+        ? await borrow(work, gitDir, wanted)
+        : await fetcher.fetch(gitDir, remote, wanted, branch);
+    await mkdir(into, { recursive: true });
+    await write(work, { gitDir, sha: commit, into, remote, depth: 0 });
+    return await describe(work, gitDir, commit);
+  } catch (error) {
+    // Whatever broke off with it, the reason is that somebody gave up.
+    signal.throwIfAborted();
+    throw error;
+  } finally {
+    await fetcher.close();
+    await rm(scratch, { recursive: true, force: true, maxRetries: 3 });
+  }
+}
+
+interface Work {
+  app: CheckoutNeeds;
+  project: ProjectRow;
+  scratch: string;
+  signal: AbortSignal;
+  deadline: { timeoutMs: () => number };
+  fetcher: Fetcher;
+  log: CheckoutInput["log"];
+  limitBytes: number;
+  budget: Budget;
+  /** How many were met so far. */
+  submodules: number;
+}
+
+interface Tree {
+  gitDir: string;
+  sha: string;
+  into: string;
+  /** Where it came from; null: hosted here. */
+  remote: Remote | null;
+  depth: number;
+}
+
+function projectRemote(url: string): Remote {
+  const remote = parseRemote(url);
+  if (!remote) throw repositoryRefused("its address is none of https or ssh.");
+  return remote;
+}
+
+const call = ({ deadline, signal }: Work, gitDir: string) => ({
+  cwd: gitDir,
+  timeoutMs: deadline.timeoutMs(),
+  signal,
+});
+
+async function initialise(work: Work): Promise<string> {
+  const gitDir = await mkdtemp(join(work.scratch, "objects-"));
+  await git(["init", "--quiet", "--bare", "--template=", "--", gitDir], call(work, "/"));
+  return gitDir;
+}
+
+/** The hosted repository's objects are read where they are. */
+async function borrow(work: Work, gitDir: string, wanted: Wanted): Promise<string> {
+  const heads = await headsOf(work.app, work.project.id);
+  if (heads.size === 0) throw repositoryEmpty();
+  const objects = join(repositoryDirectory(work.app, work.project.id), "objects");
+  await mkdir(join(gitDir, "objects", "info"), { recursive: true });
+  await writeFile(join(gitDir, "objects", "info", "alternates"), `${objects}\n`);
+  if ("branch" in wanted) {
+    const sha = heads.get(wanted.branch);
+    if (sha === undefined) throw branchNotFound(wanted.branch);
+    return sha;
+  }
+  if ("tag" in wanted) {
+    const found = await commitOfTag(work.app, work.project.id, wanted.tag);
+    if (found === undefined) throw tagNotFound(wanted.tag);
+    return found;
+  }
+  const args = ["cat-file", "-e", `${wanted.sha}^{commit}`];
+  const { code } = await git(args, { ...call(work, gitDir), okCodes: [0, 1, 128] });
+  if (code !== 0) throw commitNotFound(wanted.sha);
+  return wanted.sha;
+}
+
+async function write(work: Work, tree: Tree): Promise<void> {
+  const { gitDir, sha, into } = tree;
+  const submodules = await measureTree(gitDir, sha, work.budget, {
+    timeoutMs: work.deadline.timeoutMs(),
+    limitBytes: work.limitBytes,
+    signal: work.signal,
+  });
+  await git(["checkout", "--quiet", "--force", "--detach", sha], {
+    ...call(work, gitDir),
+    settings: [
+      ["core.bare", "false"],
+      ["core.logAllRefUpdates", "false"],
+      ["advice.detachedHead", "false"],
+    ],
+    env: { GIT_DIR: gitDir, GIT_WORK_TREE: into },
+    fileBytes: work.limitBytes,
+  });
+  await warnOfPointers(work, into);
+  if (submodules.length > 0) await writeSubmodules(work, tree, submodules);
+}
+
+async function writeSubmodules(work: Work, tree: Tree, found: readonly Submodule[]): Promise<void> {
+  work.submodules += found.length;
+  if (work.submodules > maxSubmodules || tree.depth >= maxSubmoduleDepth) {
+    throw repositoryRefused(
+      `it has more than ${maxSubmodules} submodules, or more than ${maxSubmoduleDepth} in each other.`,
+    );
+  }
+  const addresses = await readAddresses(work, tree);
+  for (const { path, sha } of found) {
+    const text = addresses.get(path);
+    if (text === undefined) {
+      // Git itself passes over what its .gitmodules does not name.
+      await work.log(`warning: ${path} is a submodule without an address; it stays empty\n`);
+      continue;
+    }
+    const remote = resolveRemote(tree.remote, text);
+    if (!remote)
+      throw repositoryRefused(`its submodule ${path} has an address that is none of https or ssh.`);
+    await work.log(`Fetching the submodule ${path} from ${remote.address}\n`);
+    const gitDir = await initialise(work);
+    const commit = await work.fetcher.fetch(gitDir, remote, { sha }, null);
+    const into = await placeOf(tree.into, path);
+    await write(work, { gitDir, sha: commit, into, remote, depth: tree.depth + 1 });
+  }
+}
+
+/** Path → address, as the commit's own .gitmodules says. */
+async function readAddresses(work: Work, { gitDir, sha }: Tree): Promise<Map<string, string>> {
+  const { stdout } = await git(["config", "--blob", `${sha}:.gitmodules`, "--list", "-z"], {
+    ...call(work, gitDir),
+    okCodes: [0, 1, 128],
+    maxOutputBytes: mebibyte,
+  });
+  const byName = new Map<string, { path?: string; url?: string }>();
+  for (const entry of stdout.split("\0")) {
+    const [, name, key, value] = /^submodule\.(.+)\.(path|url)\n(.*)$/s.exec(entry) ?? [];
+    if (name === undefined || key === undefined || value === undefined) continue;
+    byName.set(name, { ...byName.get(name), [key]: value });
+  }
+  const addresses = new Map<string, string>();
+  for (const { path, url } of byName.values()) {
+    if (path !== undefined && url !== undefined) addresses.set(path.replace(/\/+$/, ""), url);
+  }
+  return addresses;
+}
+
+/** A directory of the tree that is really below it: nothing on the way there is a link. */
+async function placeOf(into: string, path: string): Promise<string> {
+  const place = resolve(into, path);
+  await mkdir(dirname(place), { recursive: true });
+  const [root, parent] = await Promise.all([realpath(into), realpath(dirname(place))]);
+  const isBelow = parent === root || parent.startsWith(`${root}/`);
+  const isPlain = isBelow && parent === join(root, dirname(path));
+  const there = await lstat(place).catch(() => undefined);
+  if (!isPlain || (there && !there.isDirectory())) {
+    throw repositoryRefused(`its submodule ${path} is not at a place of its own.`);
+  }
+  await mkdir(place, { recursive: true });
+  return place;
+}
+
+/** Files that git-lfs keeps elsewhere are small texts here, and a build that needs them fails far from the cause. */
+async function warnOfPointers(work: Work, into: string): Promise<void> {
+  const attributes = join(into, ".gitattributes");
+  const facts = await lstat(attributes).catch(() => undefined);
+  if (!facts?.isFile() || facts.size > mebibyte) return;
+  if (!/\bfilter=lfs\b/.test(await readFile(attributes, "utf8"))) return;
+  await work.log("warning: files kept by Git LFS are not fetched; they are pointers in this build\n");
+}
+
+async function describe(work: Work, gitDir: string, sha: string): Promise<Commit> {
+  const args = ["log", "-1", "--no-show-signature", "--format=%an <%ae>%x00%B", sha];
+  const { stdout } = await git(args, { ...call(work, gitDir), maxOutputBytes: mebibyte });
+  const [author = "", message = ""] = stdout.split("\0");
+  return { sha, message: plain(message).trim().slice(0, 4000), author: plain(author).trim().slice(0, 200) };
+}
+
+/** PostgreSQL stores no NUL, and a terminal obeys what other control characters say. */
+function plain(text: string): string {
+  // oxlint-disable-next-line no-control-regex -- they are what is taken away
+  return text.toWellFormed().replaceAll(/[\u0000-\u0008\u000b-\u001f\u007f]/g, "");
+}

@@ -1,0 +1,189 @@
+/**
+ * The one way a fetch leaves this host by http: a SOCKS 5 proxy (RFC 1928, 1929) on loopback, there for one checkout
+ * and for who knows its password. Git names the host; it is resolved here, every address is judged, and the connection
+ * goes to an address that was judged. So a name that resolves to something else a moment later, a redirect and a
+ * server that a repository names lead nowhere they may not.
+ */
+import { randomBytes } from "node:crypto";
+import { once } from "node:events";
+import net, { type AddressInfo, type Socket } from "node:net";
+import type { OpenedHosts } from "#lib/network/addresses.ts";
+import { allowedAddresses } from "#lib/network/allowed-addresses.ts";
+
+export interface GateOptions {
+  /** Workspace that look-ups of names count for. */
+  owner: string;
+  opened: OpenedHosts;
+  /** For plain http: only what the operator opened, wherever on the internet it is. */
+  onlyOpened: boolean;
+  /** Most that comes in, all connections together. */
+  maxBytes: number;
+}
+
+const connectTimeoutMs = 15_000;
+const idleMs = 120_000;
+/** Above the longest greeting, sign-in and request together. */
+const handshakeMaxBytes = 1024;
+/** A fetch of many repositories one after the other; git has one or two connections at once. */
+const maxConnections = 16;
+
+/** Replies of RFC 1928, 6. */
+const refusedByRules = 2;
+const hostUnreachable = 4;
+
+export class Gate {
+  readonly #options: GateOptions;
+  readonly #server: net.Server;
+  readonly #sockets = new Set<Socket>();
+  readonly #password = randomBytes(16).toString("hex");
+  #bytes = 0;
+  /** Why nothing was connected to, or was cut: for the project's owner. */
+  refusal: string | undefined;
+
+  private constructor(options: GateOptions) {
+    this.#options = options;
+    this.#server = net.createServer((socket) => void this.#serve(socket));
+    this.#server.maxConnections = maxConnections;
+  }
+
+  static async open(options: GateOptions): Promise<Gate> {
+    const gate = new Gate(options);
+    gate.#server.listen(0, "127.0.0.1");
+    await once(gate.#server, "listening");
+    return gate;
+  }
+
+  /** For git's `http.proxy`. */
+  get address(): string {
+    return `socks5h://git:${this.#password}@127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+  }
+
+  async close(): Promise<void> {
+    for (const socket of this.#sockets) socket.destroy();
+    this.#server.close();
+    await once(this.#server, "close");
+  }
+
+  async #serve(client: Socket): Promise<void> {
+    this.#hold(client);
+    try {
+      const read = reader(client);
+      const [version, count = 0] = await read(2);
+      const methods = await read(count);
+      if (version !== 5 || !methods.includes(2)) return void client.end(Buffer.from([5, 0xff]));
+      client.write(Buffer.from([5, 2]));
+      const [, nameLength = 0] = await read(2);
+      await read(nameLength);
+      const [passwordLength = 0] = await read(1);
+      const isKnown = (await read(passwordLength)).toString() === this.#password;
+      if (!isKnown) return void client.end(Buffer.from([1, 1]));
+      client.write(Buffer.from([1, 0]));
+      const [, command, , kind] = await read(4);
+      const host = await readHost(read, kind ?? 0);
+      const port = (await read(2)).readUInt16BE();
+      if (command !== 1 || host === undefined) return void client.end(reply(7));
+      await this.#connect(client, host, port, read.rest());
+    } catch {
+      client.destroy();
+    }
+  }
+
+  async #connect(client: Socket, host: string, port: number, early: Buffer): Promise<void> {
+    const { opened, owner, onlyOpened } = this.#options;
+    let addresses: string[];
+    try {
+      addresses = await allowedAddresses(opened, host, { owner, onlyOpened });
+    } catch (error) {
+      this.refusal = (error as Error).message;
+      return void client.end(reply(refusedByRules));
+    }
+    const upstream = await dial(addresses, port);
+    if (upstream === undefined || client.destroyed) {
+      upstream?.destroy();
+      this.refusal ??= `${host} does not answer.`;
+      return void client.end(reply(hostUnreachable));
+    }
+    this.#hold(upstream);
+    client.write(reply(0));
+    upstream.write(early);
+    upstream.on("data", (piece: Buffer) => {
+      this.#bytes += piece.length;
+      if (this.#bytes <= this.#options.maxBytes) return;
+      this.refusal = "it sends more than a checkout may have.";
+      upstream.destroy();
+      client.destroy();
+    });
+    client.pipe(upstream);
+    upstream.pipe(client);
+    upstream.on("close", () => client.destroy());
+    client.on("close", () => upstream.destroy());
+  }
+
+  #hold(socket: Socket): void {
+    this.#sockets.add(socket);
+    socket.on("close", () => this.#sockets.delete(socket));
+    socket.on("error", () => socket.destroy());
+    socket.setTimeout(idleMs, () => socket.destroy());
+  }
+}
+
+async function dial(addresses: readonly string[], port: number): Promise<Socket | undefined> {
+  for (const host of addresses.slice(0, 3)) {
+    const socket = net.connect({ host, port, noDelay: true });
+    const timer = setTimeout(() => socket.destroy(), connectTimeoutMs);
+    const reached = await new Promise<boolean>((resolve) => {
+      socket.once("connect", () => resolve(true));
+      socket.once("error", () => resolve(false));
+      socket.once("close", () => resolve(false));
+    });
+    clearTimeout(timer);
+    if (reached) return socket;
+  }
+  return undefined;
+}
+
+type Read = ((bytes: number) => Promise<Buffer>) & { rest: () => Buffer };
+
+/** Reads a handshake piece by piece; what came beyond it is `rest`. */
+function reader(socket: Socket): Read {
+  let held = Buffer.alloc(0);
+  let total = 0;
+  let wake: () => void = () => {};
+  const take = (piece: Buffer) => {
+    held = Buffer.concat([held, piece]);
+    total += piece.length;
+    if (total > handshakeMaxBytes) socket.destroy();
+    wake();
+  };
+  const wakeUp = () => wake();
+  socket.on("data", take);
+  socket.on("close", wakeUp);
+  const read = async (bytes: number) => {
+    while (held.length < bytes) {
+      if (socket.destroyed) throw new Error("gone");
+      await new Promise<void>((resolve) => (wake = resolve));
+    }
+    const piece = held.subarray(0, bytes);
+    held = held.subarray(bytes);
+    return piece;
+  };
+  return Object.assign(read, {
+    rest: () => {
+      socket.off("data", take);
+      socket.off("close", wakeUp);
+      socket.pause();
+      return held;
+    },
+  });
+}
+
+async function readHost(read: Read, kind: number): Promise<string | undefined> {
+  if (kind === 1) return [...(await read(4))].join(".");
+  if (kind === 3) return (await read((await read(1))[0] ?? 0)).toString("latin1");
+  if (kind !== 4) return undefined;
+  return (await read(16)).toString("hex").replaceAll(/(.{4})(?!$)/g, "$1:");
+}
+
+function reply(code: number): Buffer {
+  return Buffer.from([5, code, 0, 1, 0, 0, 0, 0, 0, 0]);
+}

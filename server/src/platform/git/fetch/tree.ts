@@ -1,0 +1,71 @@
+/**
+ * What a commit would be on disk, asked before it is written there: a pack of a few kilobytes can hold a tree of
+ * billions of files. Counted while git lists it, and given up at the limit.
+ */
+import { start } from "@kontor/runtime/exec.ts";
+import { repositoryTooLarge } from "../errors.ts";
+import { gitArgv, gitEnvironment, mebibyte } from "../git.ts";
+
+export interface Submodule {
+  path: string;
+  sha: string;
+}
+
+/** What is left of a checkout's bounds; its submodules share them. */
+export interface Budget {
+  files: number;
+  bytes: number;
+}
+
+export const maxFiles = 250_000;
+/** The longest path Linux takes, and what stands before it in the list. */
+const maxEntryBytes = 8192;
+
+/** Takes the tree's files and bytes off the budget, and answers where its submodules are. */
+export async function measureTree(
+  gitDir: string,
+  sha: string,
+  budget: Budget,
+  options: { timeoutMs: number; limitBytes: number; signal: AbortSignal },
+): Promise<Submodule[]> {
+  // `-t`: directories count too, or a tree of nothing else would never end.
+  const listing = start(gitArgv(["ls-tree", "-r", "-t", "-l", "-z", "--full-tree", sha]), {
+    cwd: gitDir,
+    env: gitEnvironment([], { GIT_DIR: gitDir }),
+    timeoutMs: options.timeoutMs,
+  });
+  listing.stdin.end();
+  const give = () => listing.end();
+  options.signal.addEventListener("abort", give, { once: true });
+  const submodules: Submodule[] = [];
+  let rest = Buffer.alloc(0);
+  try {
+    for await (const piece of listing.stdout as AsyncIterable<Buffer>) {
+      const bytes = Buffer.concat([rest, piece]);
+      let from = 0;
+      for (let end = bytes.indexOf(0, from); end >= 0; end = bytes.indexOf(0, from)) {
+        const found = count(bytes.toString("utf8", from, end), budget);
+        if (found) submodules.push(found);
+        from = end + 1;
+      }
+      rest = bytes.subarray(from);
+      if (budget.files < 0 || rest.length > maxEntryBytes) throw repositoryTooLarge("files", maxFiles);
+      if (budget.bytes < 0) throw repositoryTooLarge("megabytes", Math.floor(options.limitBytes / mebibyte));
+    }
+  } finally {
+    listing.end();
+    options.signal.removeEventListener("abort", give);
+  }
+  options.signal.throwIfAborted();
+  const { code } = await listing.ended;
+  if (code !== 0) throw new Error("the tree of a commit could not be listed");
+  return submodules;
+}
+
+/** `<mode> <type> <id> <size>\t<path>` */
+function count(entry: string, budget: Budget): Submodule | undefined {
+  const [, type, sha = "", size, path = ""] = /^\d+ (\w+) ([0-9a-f]+) +(\S+)\t(.*)$/s.exec(entry) ?? [];
+  budget.files -= 1;
+  if (type === "blob") budget.bytes -= Number(size);
+  return type === "commit" ? { path, sha } : undefined;
+}

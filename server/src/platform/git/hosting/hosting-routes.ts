@@ -1,0 +1,495 @@
+/**
+ * Hosted repositories over smart HTTP: `/git/<slug>.git`. Who asks shows an API token as the password of any user
+ * name; a project of others answers like none. A fetch is git's own answer. A push is too, but for its end: the report
+ * waits until what was pushed is dealt with, and what its deployment says is streamed behind it. Whoever hangs up
+ * misses that, and stops nothing.
+ */
+import type { IncomingMessage, ServerResponse } from "node:http";
+import { stat, statfs } from "node:fs/promises";
+import type { Writable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import { payerOf } from "#accounts/payers.ts";
+import { type Actor, type Credential, hasScope } from "#accounts/actor.ts";
+import { findActor } from "#accounts/find-actor.ts";
+import { accountSuspended, insufficientRole } from "#accounts/errors.ts";
+import type { App } from "#app.ts";
+import { clientAddress, type IsTrusted, trustedProxies } from "#http/limits/client-address.ts";
+import { addressLimited, methodNotAllowed, missingScope, rateLimited } from "#http/errors.ts";
+import { RateLimiter } from "#http/limits/rate-limit.ts";
+import { addressHolder, rateRules, unknownCredentialRule } from "#http/limits/rate-rules.ts";
+import type { RawSite } from "#http/streams/raw-routes.ts";
+import type { OpenStreams } from "#http/streams/open-streams.ts";
+import { DomainError } from "#lib/errors.ts";
+import { FairSemaphore } from "#lib/concurrency/fair-semaphore.ts";
+import { MinimumRate, TooSlow } from "#lib/streams/minimum-rate.ts";
+import { urlOf } from "#platform/environments/schema.ts";
+import {
+  type BackendAnswer,
+  type BackendRequest,
+  readAnswer,
+  type Service,
+  services,
+  startBackend,
+} from "./backend.ts";
+import {
+  bodyTooSlow,
+  repositoryElsewhere,
+  repositoryFull,
+  repositoryNotFound,
+  tokenWanted,
+  tooManyWaiting,
+} from "../errors.ts";
+import {
+  type GitSettings,
+  mebibyte,
+  repositoriesDirectory,
+  repositoryDirectory,
+  timeoutMsOf,
+} from "../git.ts";
+import type { Pushes, PushNews } from "./push.ts";
+import { createRepository, pointHead, sizeOf } from "./repositories.ts";
+import { keepAlive, message, Report } from "./sideband.ts";
+import { findBySlug, type ProjectRow } from "../store.ts";
+
+type Needs = Pick<App, "config" | "db" | "clock" | "log">;
+
+/** Nothing moves for this long: whoever is there is not. Git itself says something every five seconds. */
+const idleMs = 60_000;
+const keepAliveMs = 5_000;
+/** A sender that was answered is listened to for this long, so that it comes to read the answer. */
+const hearOutMs = 30_000;
+/** Most requests of a payer that may wait for a slot. */
+const maxWaiting = 25;
+/** Bytes of a body that arrive before it takes a slot: a whole fetch, or the head of a push. */
+const earlyBytes = 16 * 1024;
+/** Minimum rate of a transfer, averaged over a window of waiting for its client. */
+const minimumRate = { bytesPerSecond: 1024, windowMs: 30_000 };
+/** Windows for a response, whose bytes count in large chunks once the kernel has accepted them. */
+const drainWindows = 4;
+
+interface Wanted {
+  slug: string;
+  service: Service;
+  isAnnouncement: boolean;
+}
+
+/** The rate of a transfer is averaged over `rateWindowMs`. */
+export function gitSite(app: Needs, pushes: Pushes, options: { rateWindowMs?: number } = {}): RawSite {
+  const hosting = new Hosting(app, pushes, options.rateWindowMs ?? minimumRate.windowMs);
+  return {
+    prefix: "/git/",
+    handle: async (request, response, draining, streams) => {
+      try {
+        await hosting.answer(request, response, { draining, streams });
+      } catch (error) {
+        // Nobody is there to be told, and whatever broke off did so for that.
+        if (response.destroyed) return;
+        const known = error instanceof TooSlow ? bodyTooSlow(minimumRate.bytesPerSecond) : error;
+        if (known instanceof DomainError && !response.headersSent) refuse(request, response, known);
+        else if (error instanceof TooSlow) response.destroy();
+        else throw error;
+      }
+    },
+  };
+}
+
+class Hosting {
+  readonly #app: Needs;
+  readonly #pushes: Pushes;
+  readonly #limiter: RateLimiter;
+  readonly #isTrusted: IsTrusted;
+  readonly #slots: FairSemaphore;
+  readonly #rateWindowMs: number;
+
+  constructor(app: Needs, pushes: Pushes, rateWindowMs: number) {
+    this.#app = app;
+    this.#rateWindowMs = rateWindowMs;
+    this.#pushes = pushes;
+    this.#limiter = new RateLimiter(app.clock);
+    this.#isTrusted = trustedProxies(app.config.trustedProxies);
+    const limit = app.config.gitConcurrency;
+    // A payer holds at most half the slots, so that the others do not wait for it.
+    const perOwner = Math.ceil(limit / 2);
+    this.#slots = new FairSemaphore({ limit, perOwner, queue: { max: maxWaiting, refuse: tooManyWaiting } });
+  }
+
+  async answer(
+    request: IncomingMessage,
+    response: ServerResponse,
+    { draining, streams }: { draining: AbortSignal; streams: OpenStreams },
+  ): Promise<void> {
+    const wanted = parseTarget(request);
+    const { actor, credential } = await this.#authenticate(request);
+    const unwatch = streams.add({ actor, credential, end: () => request.socket.destroy() });
+    response.once("close", unwatch);
+    if (response.destroyed) unwatch();
+    const isPush = wanted.service === "git-receive-pack";
+    const scope = isPush ? "platform:write" : "platform:read";
+    if (!hasScope(actor, scope)) throw missingScope(scope);
+    const project = await this.#projectOf(actor, wanted.slug, isPush);
+    const settings = isPush ? await this.#pushSettings(project) : [];
+    const call: BackendRequest = {
+      ...wanted,
+      repositories: repositoriesDirectory(this.#app),
+      name: `${project.id}.git`,
+      headers: headersOf(request),
+      user: actor.id,
+      settings,
+      timeoutMs: timeoutMsOf(this.#app),
+    };
+    request.setTimeout(idleMs, () => request.socket.destroy());
+    try {
+      const body = await RequestBody.open(request, this.#rate());
+      if (isPush && !wanted.isAnnouncement)
+        await this.#push(project, actor, call, { body, response, draining });
+      else {
+        await this.#inTurn(project, response, () =>
+          exchange(call, body, response, this.#rate(drainWindows), (_, piece) => piece),
+        );
+        response.end();
+      }
+    } finally {
+      request.setTimeout(0);
+      if (!request.complete) hearOut(request);
+    }
+  }
+
+  async #authenticate(request: IncomingMessage): Promise<{ actor: Actor; credential: Credential }> {
+    const secret = secretOf(request.headers.authorization);
+    const credential: Credential | undefined = secret === undefined ? undefined : { kind: "token", secret };
+    const actor = credential && (await findActor(this.#app, credential));
+    if (!actor) {
+      if (credential) this.#countUnknown(clientAddress(request, this.#isTrusted) ?? undefined);
+      throw tokenWanted();
+    }
+    if (this.#app.config.rateLimits) {
+      for (const rule of rateRules(this.#app.config, { api: "platform" }, actor)) {
+        const { isAllowed, retryAfterSeconds } = this.#limiter.take(actor.tokenId ?? actor.id, rule);
+        if (!isAllowed) throw rateLimited(retryAfterSeconds);
+      }
+    }
+    return { actor: { ...actor, ip: clientAddress(request, this.#isTrusted) }, credential };
+  }
+
+  #countUnknown(address: string | undefined): void {
+    if (!this.#app.config.rateLimits) return;
+    const verdict = this.#limiter.take(addressHolder(address), unknownCredentialRule(this.#app.config));
+    if (!verdict.isAllowed) throw addressLimited(verdict.retryAfterSeconds);
+  }
+
+  async #projectOf(actor: Actor, slug: string, isPush: boolean): Promise<ProjectRow> {
+    const project = await findBySlug(this.#app.db, slug);
+    const workspace = actor.workspaces.find(({ id }) => id === project?.workspace_id);
+    if (project === undefined || workspace === undefined) throw repositoryNotFound();
+    if (project.repo_url !== null) throw repositoryElsewhere(project.repo_url);
+    if (isPush && workspace.role === "viewer") throw insufficientRole("member");
+    if (isPush && workspace.suspended) throw accountSuspended();
+    const directory = repositoryDirectory(this.#app, project.id);
+    const isThere = await stat(directory).then(
+      () => true,
+      () => false,
+    );
+    if (!isThere) await createRepository(this.#app, project.id);
+    return project;
+  }
+
+  /** What a push may bring; a repository that is full, or a disk, takes none. */
+  async #pushSettings(project: ProjectRow): Promise<GitSettings> {
+    const { gitPushMaxMb, gitRepositoryMaxMb, diskReserveGb } = this.#app.config;
+    const [used, disk] = await Promise.all([
+      sizeOf(this.#app, project.id),
+      statfs(repositoriesDirectory(this.#app)),
+    ]);
+    const free = disk.bavail * disk.bsize - diskReserveGb * 1024 ** 3;
+    const room = Math.min(gitPushMaxMb * mebibyte, gitRepositoryMaxMb * mebibyte - used, free);
+    if (room < mebibyte) throw repositoryFull(gitRepositoryMaxMb);
+    return [
+      ["receive.maxInputSize", String(Math.floor(room))],
+      // Branches and tags; what else a client may name is no business of its.
+      ["receive.hideRefs", "refs"],
+      ["receive.hideRefs", "!refs/heads"],
+      ["receive.hideRefs", "!refs/tags"],
+      ["receive.denyNonFastForwards", "false"],
+      ["receive.denyDeletes", "false"],
+      ["receive.denyDeleteCurrent", "ignore"],
+      ["receive.denyCurrentBranch", "ignore"],
+    ];
+  }
+
+  async #push(
+    project: ProjectRow,
+    actor: Actor,
+    call: BackendRequest,
+    { body, response, draining }: { body: RequestBody; response: ServerResponse; draining: AbortSignal },
+  ): Promise<void> {
+    const report = new Report();
+    const receive = () =>
+      exchange(call, body, response, this.#rate(drainWindows), ({ status }, piece) =>
+        status === 200 ? report.take(piece) : piece,
+      );
+    await this.#inTurn(project, response, receive).catch((error: unknown) => {
+      if (!response.destroyed) throw error;
+    });
+    // Also where the pusher is gone: what it pushed is here.
+    const news = await this.#pushes.settle(project, actor);
+    if (news.lines.length + news.deployments.length > 0)
+      await pointHead(this.#app, project.id, project.branch);
+    await write(response, report.report());
+    if (report.isBanded) await this.#tell(response, news, draining);
+    await write(response, report.end());
+    response.end();
+  }
+
+  /** To the pusher, as long as there is one. */
+  async #tell(
+    response: ServerResponse,
+    { lines, deployments }: PushNews,
+    draining: AbortSignal,
+  ): Promise<void> {
+    for (const line of lines) await write(response, message(`${line}\n`));
+    const gone = new AbortController();
+    response.once("close", () => gone.abort());
+    if (response.destroyed) gone.abort();
+    const signal = AbortSignal.any([gone.signal, draining]);
+    const alive = setInterval(() => response.write(keepAlive), keepAliveMs);
+    try {
+      for (const deployment of deployments) {
+        if (signal.aborted) break;
+        const url = urlOf(this.#app, deployment.host_label);
+        await write(response, message(`Deploying to ${url}\n`));
+        await this.#follow(response, { id: deployment.id, url }, signal);
+      }
+      if (draining.aborted && deployments.length > 0)
+        await write(response, message("The server restarts; the deployment goes on after that.\n"));
+    } finally {
+      clearInterval(alive);
+    }
+  }
+
+  async #follow(
+    response: ServerResponse,
+    { id, url }: { id: string; url: string },
+    signal: AbortSignal,
+  ): Promise<void> {
+    let step = "";
+    let shown = "";
+    const sayQueued = setTimeout(() => void write(response, message(queued)), queuedAfterMs);
+    try {
+      for await (const news of this.#pushes.follow(id, signal)) {
+        if (signal.aborted) return;
+        if ("text" in news) {
+          clearTimeout(sayQueued);
+          const head = news.step === step ? "" : `-----> ${news.step}\n`;
+          step = news.step;
+          shown = (shown + news.text).slice(-shownChars);
+          await write(response, message(head + news.text));
+        } else {
+          const isServed = news.status === "failed" && (await this.#pushes.isServed(id));
+          const said = endings[news.status]?.(url, causeOf(news.error, shown), isServed);
+          if (said !== undefined) await write(response, message(`${said}\n`));
+        }
+      }
+    } finally {
+      clearTimeout(sayQueued);
+    }
+  }
+
+  #rate(windows = 1): MinimumRate {
+    return new MinimumRate({ ...minimumRate, windowMs: this.#rateWindowMs * windows });
+  }
+
+  /** Runs `work` in a slot of the project's payer; a client that disconnects leaves the queue. */
+  async #inTurn(project: ProjectRow, response: ServerResponse, work: () => Promise<void>): Promise<void> {
+    const payer = await payerOf(this.#app.db, project.workspace_id);
+    const gone = new AbortController();
+    const leave = () => gone.abort();
+    response.once("close", leave);
+    if (response.destroyed) leave();
+    try {
+      await this.#slots.run(payer, work, { signal: gone.signal });
+    } finally {
+      response.off("close", leave);
+    }
+  }
+}
+
+/** Time without log lines after which the push prints that the deployment is queued. */
+const queuedAfterMs = 1_500;
+const queued = "-----> queued: waiting for its turn\n";
+/** Length of the log's end that is compared with the last lines of an error. */
+const shownChars = 64 * 1024;
+
+/** Leaves out the last lines of an error that the pusher has just read in the log. */
+function causeOf(error: string | null, shown: string): string | null {
+  const [, cause = "", last = ""] = /^(.*?)\s+It said last:\n(.*)$/s.exec(error ?? "") ?? [];
+  return last !== "" && shown.includes(last.trim()) ? cause : error;
+}
+
+const endings: Record<string, (url: string, error: string | null, isServed: boolean) => string> = {
+  live: (url) => `-----> live at ${url}`,
+  failed: (_url, error, isServed) =>
+    `-----> failed: ${error ?? "see its log"}\n       ${isServed ? "The previous version stays live." : "Nothing is live yet."}`,
+  cancelled: (_url, error) => `-----> cancelled${error === null ? "" : `: ${error}`}`,
+  superseded: () => "-----> a newer deployment took over",
+};
+
+/** A request's body. `open` resolves once `earlyBytes` of it, or all, have arrived. */
+class RequestBody {
+  readonly #pieces: AsyncIterator<Buffer>;
+  readonly #rate: MinimumRate;
+  readonly #early: Buffer[] = [];
+  #isWhole = false;
+
+  private constructor(request: IncomingMessage, rate: MinimumRate) {
+    this.#pieces = request.iterator({ destroyOnReturn: false }) as AsyncIterator<Buffer>;
+    this.#rate = rate;
+  }
+
+  static async open(request: IncomingMessage, rate: MinimumRate): Promise<RequestBody> {
+    const body = new RequestBody(request, rate);
+    for (let bytes = 0; bytes < earlyBytes;) {
+      const piece = await body.#next();
+      if (piece === undefined) break;
+      body.#early.push(piece);
+      bytes += piece.length;
+    }
+    return body;
+  }
+
+  /** Can be read once; throws `TooSlow` below the minimum rate. */
+  async *read(): AsyncGenerator<Buffer> {
+    yield* this.#early.splice(0);
+    while (!this.#isWhole) {
+      const piece = await this.#next();
+      if (piece !== undefined) yield piece;
+    }
+    await this.#pieces.return?.();
+  }
+
+  async #next(): Promise<Buffer | undefined> {
+    const { done, value } = await this.#rate.wait(this.#pieces.next(), (next) => next.value?.length ?? 0);
+    this.#isWhole = done === true;
+    return done ? undefined : value;
+  }
+}
+
+/**
+ * Runs the backend on the request, and sends each chunk of its response through `pass`. The headers are sent with the
+ * first chunk. When the client disconnects, a fetch ends. A partial push gets the end of its input, so that git cleans
+ * up; a complete push is executed. A client below the minimum rate ends both.
+ */
+async function exchange(
+  call: BackendRequest,
+  requestBody: RequestBody,
+  response: ServerResponse,
+  rate: MinimumRate,
+  pass: (answer: BackendAnswer, piece: Buffer) => Buffer,
+): Promise<void> {
+  const backend = startBackend(call);
+  const give = () => {
+    if (call.service === "git-upload-pack") backend.end();
+  };
+  response.once("close", give);
+  if (response.destroyed) give();
+  let tooSlow: TooSlow | undefined;
+  // A refusal may come before the body was read: what git thinks of it is in its answer.
+  const sent = pipeline(requestBody.read(), backend.stdin).catch((error: unknown) => {
+    // The pipeline has closed git's input, so that git cleans up.
+    if (error instanceof TooSlow) tooSlow = error;
+  });
+  try {
+    const answer = await readAnswer(backend);
+    const begin = () => {
+      if (response.headersSent || response.destroyed || tooSlow) return;
+      response.writeHead(answer.status, { "cache-control": "no-store", ...answer.headers });
+    };
+    for await (const piece of answer.body as AsyncIterable<Buffer>) {
+      const passed = pass(answer, piece);
+      if (passed.length === 0 || tooSlow) continue;
+      begin();
+      await write(response, passed, rate);
+    }
+    await backend.ended;
+    begin();
+  } catch (cause) {
+    backend.end();
+    const { stderr } = await backend.ended;
+    if (cause instanceof TooSlow) throw cause;
+    throw tooSlow ?? new Error(`git http-backend failed: ${stderr.trim().slice(-500)}`, { cause });
+  } finally {
+    response.off("close", give);
+    backend.stdin.destroy();
+    await sent;
+  }
+  if (tooSlow) throw tooSlow;
+}
+
+/** Waits while the reader is slow; nothing for one that is gone. */
+async function write(to: Writable, bytes: Buffer, rate?: MinimumRate): Promise<void> {
+  if (bytes.length === 0 || to.destroyed || to.write(bytes)) return;
+  const moved = new Promise<void>((resolve) => {
+    const done = () => {
+      to.off("drain", done);
+      to.off("close", done);
+      resolve();
+    };
+    to.once("drain", done);
+    to.once("close", done);
+  });
+  await (rate ? rate.wait(moved, () => bytes.length) : moved);
+}
+
+function parseTarget({ url = "", method = "" }: IncomingMessage): Wanted {
+  const [, slug = "", rest, query = ""] =
+    /^\/git\/([a-z0-9-]{1,64})\.git\/([a-z/-]{1,40})(?:\?(.*))?$/.exec(url) ?? [];
+  const isAnnouncement = rest === "info/refs";
+  const named = isAnnouncement ? new URLSearchParams(query).get("service") : rest;
+  const service = services.find((known) => known === named);
+  if (service === undefined) throw repositoryNotFound();
+  const allowed = isAnnouncement ? "GET" : "POST";
+  if (method !== allowed) throw methodNotAllowed([allowed]);
+  return { slug, service, isAnnouncement };
+}
+
+/** A token as Basic's password, or as its user where there is no password; or as Bearer. */
+function secretOf(authorization: string | undefined): string | undefined {
+  const [, kind = "", value = ""] =
+    /^(basic|bearer) +([\x21-\x7e]{1,512}) *$/i.exec(authorization ?? "") ?? [];
+  if (kind.toLowerCase() === "bearer") return value;
+  const [user = "", ...password] = Buffer.from(value, "base64").toString().split(":");
+  return password.join(":") || user || undefined;
+}
+
+/** As they stand in the backend's environment; what is not shaped like one is left out. */
+function headersOf({ headers }: IncomingMessage): BackendRequest["headers"] {
+  const shaped = (value: string | string[] | undefined, shape: RegExp) =>
+    typeof value === "string" && shape.test(value) ? value : undefined;
+  return {
+    contentType: shaped(headers["content-type"], /^[\w./+-]{1,100}$/),
+    contentEncoding: shaped(headers["content-encoding"], /^(?:x-)?gzip$/),
+    gitProtocol: shaped(headers["git-protocol"], /^[\w=:.-]{1,100}$/),
+  };
+}
+
+/** Git shows a plain text to its user. */
+function refuse(request: IncomingMessage, response: ServerResponse, error: DomainError): void {
+  const { status, detail, meta } = error;
+  response.writeHead(status, {
+    "content-type": "text/plain; charset=utf-8",
+    "cache-control": "no-store",
+    ...(status === 401 ? { "www-authenticate": 'Basic realm="Kontor", charset="UTF-8"' } : {}),
+    ...(typeof meta["retry_after"] === "number" ? { "retry-after": String(meta["retry_after"]) } : {}),
+    ...(status === 408 ? { connection: "close" } : {}),
+  });
+  response.end(`${detail}\n`);
+  if (!request.complete) hearOut(request);
+}
+
+/** Closing under a client that still writes would break its pipe: it would never read why. */
+function hearOut(request: IncomingMessage): void {
+  request.resume();
+  const cut = setTimeout(() => request.socket.destroy(), hearOutMs);
+  const done = () => clearTimeout(cut);
+  request.once("end", done);
+  request.socket.once("close", done);
+}

@@ -1,0 +1,149 @@
+/**
+ * What a push to a hosted repository sets off. The truth is the difference between the repository's branches and the
+ * heads that are dealt with (`git_heads`): it is looked for after every push, before the pusher is told that it went
+ * well, and once more when the server starts. So a push whose server died under it is deployed by the next one.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
+import type { App } from "#app.ts";
+import { transaction } from "#db/db.ts";
+import { DomainError } from "#lib/errors.ts";
+import { reached } from "#lib/kill-points.ts";
+import { Turns } from "#lib/concurrency/keyed-mutex.ts";
+import { createRepository, headsOf, sweepRepository } from "./repositories.ts";
+import {
+  deleteHeads,
+  followedBranches,
+  listHeads,
+  listHosted,
+  type ProjectRow,
+  saveDelivery,
+  saveHead,
+} from "../store.ts";
+
+export interface Pushed {
+  projectId: string;
+  branch: string;
+  sha: string;
+  actor: Actor;
+}
+
+/** What deployments are asked for; main hands it in. */
+export interface Deployments {
+  /** Every environment that follows the branch is queued when this returns. */
+  pushed(push: Pushed): Promise<readonly { id: string; host_label: string }[]>;
+  /** Output and states of one, to its end. */
+  follow(
+    id: string,
+    signal: AbortSignal,
+  ): AsyncIterable<{ step: string; text: string } | { status: string; error: string | null }>;
+  /** True if the environment of this deployment serves any deployment. */
+  isServed(id: string): Promise<boolean>;
+}
+
+export interface PushNews {
+  /** For the pusher. */
+  lines: string[];
+  deployments: { id: string; host_label: string }[];
+}
+
+type Needs = Pick<App, "config" | "db" | "clock" | "log">;
+
+export class Pushes {
+  readonly #app: Needs;
+  readonly #deployments: Deployments;
+  readonly #turns = new Turns();
+
+  constructor(app: Needs, deployments: Deployments) {
+    this.#app = app;
+    this.#deployments = deployments;
+  }
+
+  /** Deals with whatever the repository has that is not dealt with yet. Those of one project come one by one. */
+  settle(project: ProjectRow, actor: Actor): Promise<PushNews> {
+    return this.#turns.run(project.id, () => this.#settle(project, actor));
+  }
+
+  /** What was pushed while the server died; before the first push to this one. */
+  async catchUp(): Promise<void> {
+    for (const project of await listHosted(this.#app.db)) {
+      await this.#catchUpWith(project).catch((error: unknown) => {
+        this.#app.log.error({ error, project: project.id }, "what was pushed could not be dealt with");
+      });
+    }
+  }
+
+  follow: Deployments["follow"] = (id, signal) => this.#deployments.follow(id, signal);
+
+  isServed: Deployments["isServed"] = (id) => this.#deployments.isServed(id);
+
+  async #catchUpWith(project: ProjectRow): Promise<void> {
+    await createRepository(this.#app, project.id);
+    await sweepRepository(this.#app, project.id);
+    await this.settle(project, systemActor("git"));
+  }
+
+  async #settle(project: ProjectRow, actor: Actor): Promise<PushNews> {
+    const { db, clock } = this.#app;
+    const [heads, known] = await Promise.all([headsOf(this.#app, project.id), listHeads(db, project.id)]);
+    const news: PushNews = { lines: [], deployments: [] };
+    const changed = [...heads].filter(([branch, sha]) => known.get(branch) !== sha);
+    const followed = changed.length === 0 ? [] : await followedBranches(db, project.id);
+    for (const [branch, sha] of changed) {
+      await reached("git.push.before_deploy");
+      const [lines, queued] = [news.lines.length, news.deployments.length];
+      if (followed.includes(branch)) await this.#deploy(project, { branch, sha, actor }, news);
+      else news.lines.push(...notFollowed(branch, followed));
+      await transaction(db, async (tx) => {
+        await saveHead(tx, project.id, branch, sha);
+        const isQueued = news.deployments.length > queued;
+        const detail = isQueued ? `A deployment of ${branch} is queued.` : (news.lines[lines] ?? "");
+        const delivery = { at: clock.now().toISOString(), event: "push", status: 202, detail };
+        await saveDelivery(tx, project.id, delivery, null);
+        await recordActivity(tx, actor, "repository.pushed", target(project), project.workspace_id, {
+          branch,
+          sha,
+        });
+      });
+    }
+    await deleteHeads(
+      db,
+      project.id,
+      [...known.keys()].filter((branch) => !heads.has(branch)),
+    );
+    return news;
+  }
+
+  async #deploy(
+    project: ProjectRow,
+    push: Omit<Pushed, "projectId">,
+    { lines, deployments }: PushNews,
+  ): Promise<void> {
+    if (!project.auto_deploy) {
+      lines.push(`${push.branch} is stored and not deployed: auto-deploy is off for this project.`);
+      return;
+    }
+    try {
+      const queued = await this.#deployments.pushed({ ...push, projectId: project.id });
+      deployments.push(...queued);
+      if (queued.length === 0) lines.push(`${push.branch} is stored and not deployed.`);
+    } catch (error) {
+      // A refusal stands; the commits are here, and a deployment by hand may follow.
+      if (!(error instanceof DomainError)) throw error;
+      lines.push(`${push.branch} is stored and not deployed: ${error.detail}`);
+    }
+  }
+}
+
+const target = ({ id, name }: ProjectRow) => ({ kind: "project", id, label: name });
+
+/** The commonest surprise is a first push of `master`, or of `main`, to a project that deploys the other. */
+function notFollowed(branch: string, followed: readonly string[]): string[] {
+  const [first] = followed;
+  if (first === undefined) return [`${branch} is stored. The project has no environment to deploy it to.`];
+  return [
+    `${branch} is stored and not deployed: environments of this project follow ${followed.join(", ")}.`,
+    `To deploy it, push it as one of them (git push <remote> ${branch}:${first}),`,
+    `or set the branch of the project or of an environment to ${branch}.`,
+  ];
+}

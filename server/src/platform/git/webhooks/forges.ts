@@ -1,0 +1,183 @@
+/**
+ * What forges send at a push, as a table: how each is told from the others, where it says what happened and which
+ * delivery this is, and where in its payload branches and commits stand. All of them sign with the project's secret.
+ */
+import { createHmac, timingSafeEqual } from "node:crypto";
+import type { IncomingHttpHeaders } from "node:http";
+import { isBranchName, isCommitId } from "../names.ts";
+
+export const providers = ["hosted", "github", "gitlab", "gitea", "bitbucket", "generic"] as const;
+export type Provider = (typeof providers)[number];
+
+/** A branch that has a new head. */
+export interface Change {
+  branch: string;
+  sha: string;
+}
+
+/** What a delivery means: heads to deploy, or why there are none. */
+export type Meaning = { changes: Change[] } | { ignored: string };
+
+interface Forge {
+  provider: Exclude<Provider, "hosted">;
+  /** Header that says what happened. */
+  event: string;
+  /** Headers that name the delivery; the same over retries. */
+  delivery: readonly string[];
+  pushes: readonly string[];
+  pings: readonly string[];
+  read(payload: unknown): Meaning;
+}
+
+/** Asked in order: Gitea and Forgejo send GitHub's headers beside their own. */
+const forges: readonly Forge[] = [
+  {
+    provider: "gitea",
+    event: "x-gitea-event",
+    delivery: ["x-gitea-delivery", "x-forgejo-delivery"],
+    pushes: ["push"],
+    pings: ["ping"],
+    read: readRef,
+  },
+  {
+    provider: "gitlab",
+    event: "x-gitlab-event",
+    delivery: ["x-gitlab-event-uuid", "idempotency-key"],
+    pushes: ["Push Hook", "System Hook"],
+    pings: [],
+    read: readRef,
+  },
+  {
+    provider: "bitbucket",
+    event: "x-event-key",
+    delivery: ["x-request-uuid", "x-request-id"],
+    pushes: ["repo:push", "repo:refs_changed"],
+    pings: ["diagnostics:ping"],
+    read: readChanges,
+  },
+  {
+    provider: "github",
+    event: "x-github-event",
+    delivery: ["x-github-delivery"],
+    pushes: ["push"],
+    pings: ["ping"],
+    read: readRef,
+  },
+];
+
+/** Whoever signs as GitHub does, and sends what GitHub does. */
+const generic: Forge = { ...forges.at(-1)!, provider: "generic", event: "x-event" };
+
+export interface Delivery {
+  provider: Provider;
+  event: string | null;
+  /** Null where the forge names none: then every one is a new one. */
+  id: string | null;
+  /** Of its payload; throws for none that is ever sent. */
+  meaning(payload: unknown): Meaning;
+}
+
+export function recognise(headers: IncomingHttpHeaders): Delivery {
+  const forge = forges.find(({ event }) => headers[event] !== undefined) ?? generic;
+  const event = textOf(headers[forge.event]);
+  const id = forge.delivery.map((name) => textOf(headers[name])).find((value) => value !== null) ?? null;
+  return {
+    provider: forge.provider,
+    event,
+    id,
+    meaning: (payload) => {
+      if (event !== null && forge.pings.includes(event)) return { ignored: "A ping; the webhook works." };
+      if (event !== null && !forge.pushes.includes(event)) return { ignored: `${event} is no push.` };
+      return forge.read(payload);
+    },
+  };
+}
+
+/** Headers with the hexadecimal HMAC-SHA256 of the body's very bytes, behind `sha256=` or bare. */
+const signatures = [
+  "x-hub-signature-256",
+  "x-gitea-signature",
+  "x-forgejo-signature",
+  "x-hub-signature",
+] as const;
+
+/** In constant time: whether whoever sent this knows the secret. GitLab shows it, the others sign with it. */
+export function isSigned(headers: IncomingHttpHeaders, body: Buffer, secret: string): boolean {
+  const shown = headers["x-gitlab-token"];
+  if (typeof shown === "string") return isSame(Buffer.from(shown), Buffer.from(secret));
+  const expected = createHmac("sha256", secret).update(body).digest();
+  return signatures.some((name) => {
+    const [, digits] = /^(?:sha256=)?([0-9a-f]{64})$/i.exec(textOf(headers[name]) ?? "") ?? [];
+    return digits !== undefined && isSame(Buffer.from(digits, "hex"), expected);
+  });
+}
+
+/** By digests, so that not even the length of what was shown is compared early. */
+function isSame(one: Buffer, other: Buffer): boolean {
+  const digest = (bytes: Buffer) => createHmac("sha256", "compare").update(bytes).digest();
+  return timingSafeEqual(digest(one), digest(other));
+}
+
+function textOf(header: string | string[] | undefined): string | null {
+  return typeof header === "string" && /^[\u0020-\u007e]{1,200}$/.test(header) ? header : null;
+}
+
+/** GitHub, GitLab, Gitea, Forgejo: one ref for each delivery, and the commit it is at after it. */
+function readRef(payload: unknown): Meaning {
+  const { ref, after, deleted } = objectOf(payload);
+  if (typeof ref !== "string") return { ignored: "It names no branch." };
+  if (!ref.startsWith("refs/heads/")) return { ignored: `${shown(ref)} is no branch.` };
+  const branch = ref.slice("refs/heads/".length);
+  if (deleted === true || isNone(after)) return { ignored: `${shown(branch)} was deleted.` };
+  return toChanges([{ branch, sha: after }]);
+}
+
+/** Bitbucket, in the cloud and on its own host: all refs of a push at once. */
+function readChanges(payload: unknown): Meaning {
+  const { push, changes } = objectOf(payload);
+  const cloud = objectOf(push)["changes"];
+  const found = [cloud ?? changes]
+    .flat()
+    .slice(0, 200)
+    .map((one) => {
+      const change = objectOf(one);
+      const ref = objectOf(change["ref"]);
+      if (ref["type"] === "BRANCH" && change["type"] !== "DELETE")
+        return { branch: ref["displayId"], sha: change["toHash"] };
+      const after = objectOf(change["new"]);
+      if (after["type"] === "branch")
+        return { branch: after["name"], sha: objectOf(after["target"])["hash"] };
+      return undefined;
+    });
+  const branches = found.filter((one) => one !== undefined);
+  return branches.length === 0 ? { ignored: "No branch has a new commit." } : toChanges(branches);
+}
+
+function toChanges(found: readonly { branch: unknown; sha: unknown }[]): Meaning {
+  const changes = found.flatMap(({ branch, sha }) =>
+    typeof branch === "string" && isBranchName(branch) && typeof sha === "string" && isCommitId(sha)
+      ? [{ branch, sha }]
+      : [],
+  );
+  return changes.length === 0 ? { ignored: "It names no commit of a branch." } : { changes };
+}
+
+function objectOf(value: unknown): Record<string, unknown> {
+  return typeof value === "object" && value !== null ? (value as Record<string, unknown>) : {};
+}
+
+const isNone = (sha: unknown): boolean => typeof sha === "string" && /^0+$/.test(sha);
+const shown = (text: string): string => text.replaceAll(/[^\u0021-\u007e]/g, "?").slice(0, 100);
+
+/** Which forge an address is probably of, before it ever sent anything. */
+export function guessProvider(repositoryUrl: string | null): Provider {
+  if (repositoryUrl === null) return "hosted";
+  const host = /^(?:\w+:\/\/)?(?:[^@/]*@)?([^:/]+)/.exec(repositoryUrl)?.[1]?.toLowerCase() ?? "";
+  const known: readonly [RegExp, Provider][] = [
+    [/(^|\.)github\./, "github"],
+    [/(^|\.)gitlab\./, "gitlab"],
+    [/(^|\.)bitbucket\./, "bitbucket"],
+    [/(^|\.)(gitea|forgejo|codeberg)\./, "gitea"],
+  ];
+  return known.find(([pattern]) => pattern.test(host))?.[1] ?? "generic";
+}

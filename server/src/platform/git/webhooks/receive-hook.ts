@@ -1,0 +1,111 @@
+/**
+ * A forge says that something was pushed. Believed is only who knows the project's secret; what came is noted, also
+ * where it was refused, so that whoever sets a webhook up sees why it does not work. One delivery deploys once,
+ * however often it is sent.
+ */
+import type { IncomingHttpHeaders } from "node:http";
+import { systemActor } from "#accounts/activity/activity.ts";
+import type { App } from "#app.ts";
+import { DomainError } from "#lib/errors.ts";
+import { Turns } from "#lib/concurrency/keyed-mutex.ts";
+import { pushed } from "#platform/deployments/request/deploy.ts";
+import { hookNotFound, payloadInvalid, signatureInvalid } from "../errors.ts";
+import { type Delivery, isSigned, recognise } from "./forges.ts";
+import { openGitSecret } from "../sealed.ts";
+import {
+  findByHook,
+  followedBranches,
+  isDelivered,
+  noteDelivery,
+  type ProjectRow,
+  saveDelivery,
+} from "../store.ts";
+
+type Needs = Pick<App, "db" | "secrets" | "clock">;
+
+export interface HookResult {
+  result: "queued" | "ignored";
+  detail: string;
+  deployments: string[];
+}
+
+const rememberedMs = 24 * 3_600_000;
+const turns = new Turns();
+
+export async function findHookProject({ db }: Pick<App, "db">, hookId: string): Promise<ProjectRow> {
+  const project = await findByHook(db, hookId);
+  if (!project) throw hookNotFound();
+  return project;
+}
+
+export async function receiveHook(
+  app: Needs,
+  project: ProjectRow,
+  { headers, body }: { headers: IncomingHttpHeaders; body: Buffer },
+): Promise<HookResult> {
+  const delivery = recognise(headers);
+  const note = (status: number, detail: string) =>
+    saveDelivery(
+      app.db,
+      project.id,
+      { at: app.clock.now().toISOString(), event: delivery.event, status, detail },
+      // Who is not believed says nothing about who usually calls.
+      status === 401 ? null : delivery.provider,
+    );
+  try {
+    const secret = openGitSecret(app, "hook_secret", project.id, project.hook_secret_sealed);
+    if (!isSigned(headers, body, secret)) throw signatureInvalid();
+    const result = await turns.run(project.id, () =>
+      act(app, project, delivery, parsePayload(headers, body)),
+    );
+    await note(202, result.detail);
+    return result;
+  } catch (error) {
+    if (error instanceof DomainError) await note(error.status, error.detail);
+    throw error;
+  }
+}
+
+async function act(
+  app: Needs,
+  project: ProjectRow,
+  delivery: Delivery,
+  payload: unknown,
+): Promise<HookResult> {
+  const meaning = delivery.meaning(payload);
+  if ("ignored" in meaning) return ignored(meaning.ignored);
+  if (project.repo_url === null) return ignored("The project's repository is hosted here.");
+  if (!project.auto_deploy) return ignored("Auto-deploy is off for this project.");
+  const followed = await followedBranches(app.db, project.id);
+  const changes = meaning.changes.filter(({ branch }) => followed.includes(branch));
+  if (changes.length === 0) return ignored(`No environment follows ${meaning.changes[0]?.branch}.`);
+  if (delivery.id !== null && (await isDelivered(app.db, project.id, delivery.id)))
+    return ignored("This delivery was acted upon already.");
+  const actor = systemActor(delivery.provider);
+  const deployments: string[] = [];
+  for (const change of changes) {
+    const queued = await pushed(app, { ...change, projectId: project.id, actor });
+    deployments.push(...queued.map(({ id }) => id));
+  }
+  // After it: a server that dies in between deploys twice at worst, and never not at all.
+  if (delivery.id !== null) {
+    const at = app.clock.now();
+    const since = new Date(at.getTime() - rememberedMs);
+    await noteDelivery(app.db, project.id, delivery.id, { at, since });
+  }
+  const branches = changes.map(({ branch }) => branch).join(", ");
+  return { result: "queued", detail: `A deployment of ${branches} is queued.`, deployments };
+}
+
+const ignored = (detail: string): HookResult => ({ result: "ignored", detail, deployments: [] });
+
+/** JSON, or as GitHub sends it unless told otherwise: a form whose field `payload` is JSON. */
+function parsePayload(headers: IncomingHttpHeaders, body: Buffer): unknown {
+  const isForm = headers["content-type"]?.startsWith("application/x-www-form-urlencoded") ?? false;
+  const text = isForm ? new URLSearchParams(body.toString()).get("payload") : body.toString();
+  try {
+    return JSON.parse(text ?? "");
+  } catch {
+    throw payloadInvalid();
+  }
+}

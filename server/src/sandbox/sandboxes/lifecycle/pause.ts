@@ -1,0 +1,130 @@
+/**
+ * Pausing: memory, processes and files to disk, then said, then freed. Whoever asks for a sandbox meanwhile is held.
+ * Whatever goes wrong before the row says "paused" leaves the sandbox running; what comes after is cleaning up.
+ */
+import type { Actor } from "#accounts/actor.ts";
+import type { SandboxTier } from "#accounts/roles.ts";
+import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
+import { tierLimits } from "#accounts/plans.ts";
+import type { App } from "#app.ts";
+import { reached } from "#lib/kill-points.ts";
+import { drop, free, keep, putBack, type SnapshotRow, take } from "#machines/snapshots/snapshots.ts";
+import { byWhom, recordEvent } from "#sandbox/events/events.ts";
+import { sandboxNotFound, snapshotCapReached } from "../errors.ts";
+import { underWay, whenStill } from "./moves.ts";
+import { getSandbox, refuseUnlessRunning } from "../sandboxes.ts";
+import { beginMove, endMove, findTier, lockAndCountSnapshots, pauseRow } from "../store.ts";
+
+type Needs = Pick<App, "db" | "machines" | "clock" | "log">;
+
+const dayMs = 24 * 3_600_000;
+
+/** Pauses for a caller, within the tier's cap. */
+export async function pauseSandbox(app: Needs, actor: Actor, id: string): Promise<SnapshotRow> {
+  await getSandbox(app, actor, id);
+  for (;;) {
+    const row = await whenStill(app, id);
+    if (!row) throw sandboxNotFound();
+    refuseUnlessRunning(row);
+    const tier = await findTier(app.db, row.workspace_id);
+    const snapshot = await pause(app, row, { reason: "explicit", tier, isCapped: true, actor });
+    // Otherwise somebody else was first: look again.
+    if (snapshot) return snapshot;
+  }
+}
+
+/** Pauses what nobody uses, for who keeps it. False where it does not run; those who pay are never refused. */
+export async function park(app: Needs, id: string, actor: Actor): Promise<boolean> {
+  const row = await whenStill(app, id);
+  if (row?.status !== "running") return false;
+  const tier = await findTier(app.db, row.workspace_id);
+  const isCapped = tier === "free";
+  return (await pause(app, row, { reason: "explicit", tier, isCapped, actor })) !== undefined;
+}
+
+export interface Pausing {
+  reason: SnapshotRow["reason"];
+  tier: SandboxTier;
+  /** Refuse with `snapshot_cap_reached` at the tier's cap. */
+  isCapped: boolean;
+  /** Only if its deadline is not later than this. */
+  expiredBy?: Date;
+  actor?: Actor;
+}
+
+/** Undefined where it does not run any more, or is on its way somewhere else. */
+export function pause(
+  app: Needs,
+  row: { id: string; workspace_id: string },
+  how: Pausing,
+): Promise<SnapshotRow | undefined> {
+  return underWay(row.id, () => carryOut(app, row, how));
+}
+
+async function carryOut(
+  app: Needs,
+  { id, workspace_id }: { id: string; workspace_id: string },
+  how: Pausing,
+): Promise<SnapshotRow | undefined> {
+  const hasBegun = await app.db.transaction().execute(async (tx) => {
+    const { snapshots: cap } = tierLimits[how.tier];
+    if (how.isCapped && (await lockAndCountSnapshots(tx, workspace_id)) >= cap) {
+      throw snapshotCapReached(cap, how.tier);
+    }
+    return beginMove(tx, id, { transition: "pausing", from: "running", expiredBy: how.expiredBy });
+  });
+  if (!hasBegun) return undefined;
+  await reached("pause.begun");
+  const owner = { ownerKind: "sandbox", ownerId: id } as const;
+  try {
+    const taken = await take(app, owner);
+    await reached("pause.taken");
+    const snapshot = await commit(app, taken, how).catch(async (error: unknown) => {
+      await putBack(app, taken);
+      throw error;
+    });
+    await reached("pause.committed");
+    if (snapshot) free(app, taken);
+    // It was deleted meanwhile, and its machine with it.
+    else drop(app, taken.id);
+    return snapshot;
+  } catch (error) {
+    if (await endMove(app.db, id, "pausing")) throw error;
+    // It ended meanwhile, which is why it could not be paused.
+    return undefined;
+  }
+}
+
+function commit(app: Needs, taken: Awaited<ReturnType<typeof take>>, how: Pausing) {
+  return app.db.transaction().execute(async (tx) => {
+    const at = app.clock.now();
+    const days = tierLimits[how.tier].pausedRetentionDays;
+    const id = taken.machine.owner_id ?? "";
+    const row = await pauseRow(tx, id, { at, cpuSeconds: taken.cpuSeconds });
+    if (!row) return undefined;
+    const snapshot = await keep(tx, taken, {
+      reason: how.reason,
+      storedAt: at,
+      expiresAt: days === null ? null : new Date(at.getTime() + days * dayMs),
+    });
+    if (!snapshot) throw new Error("a sandbox that is being paused keeps its machine");
+    const target = { kind: "sandbox", id, label: row.template };
+    const actor = how.actor ?? systemActor("deadlines and repairs");
+    await recordActivity(tx, actor, "sandbox.paused", target, row.workspace_id, {
+      reason: how.reason,
+      snapshot_id: snapshot.id,
+    });
+    const isDeadline = how.reason === "deadline";
+    await recordEvent(tx, {
+      workspaceId: row.workspace_id,
+      event: isDeadline ? "sandbox.expired" : "sandbox.paused",
+      sandboxId: id,
+      at,
+      outcome: "ok",
+      summary: isDeadline ? "Paused: it reached its timeout." : "Paused.",
+      detail: { ...byWhom(actor), from: "running", to: "paused", snapshot_id: snapshot.id },
+      actor,
+    });
+    return snapshot;
+  });
+}

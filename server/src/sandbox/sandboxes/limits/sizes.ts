@@ -1,0 +1,37 @@
+/** The three sizes a sandbox comes in, and the machine each one is. */
+import type { SandboxTier } from "#accounts/roles.ts";
+import type { Config } from "#config.ts";
+import type { Shape } from "#machines/placement/shape.ts";
+
+export const sizes = {
+  small: { cpu: 1, memoryMb: 1024 },
+  medium: { cpu: 2, memoryMb: 4096 },
+  large: { cpu: 4, memoryMb: 8192 },
+} as const;
+export type Size = keyof typeof sizes;
+export const sizeNames = Object.keys(sizes) as [Size, ...Size[]];
+
+/** A fork bomb ends here; a build with a few hundred compilers does not. */
+const maxProcesses = 1024;
+
+export function shapeOf(template: string, size: Size, diskGb: number): Shape {
+  return {
+    poolKey: `${template}/${size}`,
+    template,
+    resources: {
+      vcpus: sizes[size].cpu,
+      memoryBytes: sizes[size].memoryMb * 1024 ** 2,
+      diskBytes: diskGb * 1024 ** 3,
+      maxProcesses,
+    },
+  };
+}
+
+/** Sandboxes a workspace may hold at once, running or paused. */
+export function maxConcurrent(config: Config, tier: SandboxTier): number {
+  return {
+    free: config.maxSandboxesFree,
+    payg: config.maxSandboxesPayg,
+    enterprise: config.maxSandboxesEnterprise,
+  }[tier];
+}
