@@ -2,7 +2,15 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import { eventually } from "./support/answers.ts";
-import { dockerfile, ended, makeProject, deleteProject, type Project, push, visit } from "./support/projects.ts";
+import {
+  dockerfile,
+  ended,
+  makeProject,
+  deleteProject,
+  type Project,
+  push,
+  visit,
+} from "./support/projects.ts";
 import { type Server, startServer } from "./support/server.ts";
 
 let server: Server;

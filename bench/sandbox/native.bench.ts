@@ -107,7 +107,7 @@ async function oneMachine(driver: LinuxDriver, rootfs: string): Promise<number> 
     await process.exit;
   });
   await driver.remove(spec.id);
-  await driver.settled();
+  await driver.waitUntilIdle();
   return ms;
 }
 

@@ -7,7 +7,15 @@ import S3rver from "@20minutes/s3rver";
 import pg from "pg";
 import { run } from "@kontor/runtime/exec.ts";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { type Addon, backedUp, createAddon, listBackups, pathOf, restored, running } from "../support/addons.ts";
+import {
+  type Addon,
+  backedUp,
+  createAddon,
+  listBackups,
+  pathOf,
+  restored,
+  running,
+} from "../support/addons.ts";
 import { eventually } from "../support/answers.ts";
 import { makeProject } from "../support/projects.ts";
 import { type Server, startServer } from "../support/server.ts";

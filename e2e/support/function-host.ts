@@ -23,7 +23,11 @@ import { reached } from "../../server/src/lib/kill-points.ts";
 import { claimInstance } from "../../server/src/machines/host/host-slot.ts";
 import { openMachines } from "../../server/src/machines/open.ts";
 import { FunctionInstances } from "../../server/src/platform/instances/instances.ts";
-import { goLive, type Made, makeFunction } from "../../server/src/platform/instances/testing/instances-host.ts";
+import {
+  goLive,
+  type Made,
+  makeFunction,
+} from "../../server/src/platform/instances/testing/instances-host.ts";
 import type { VersionRow } from "../../server/src/platform/instances/store.ts";
 import { silentLog, testConfig, testSecrets } from "../../server/test/harness.ts";
 import { removeHostTraces } from "./clean.ts";

@@ -1,20 +1,20 @@
 import { expect, test } from "vitest";
-import { Turns } from "./keyed-mutex.ts";
+import { KeyedMutex } from "./keyed-mutex.ts";
 
 test("runs work on one key in order, also after a failure", async () => {
-  const turns = new Turns<string>();
+  const mutex = new KeyedMutex<string>();
   const order: string[] = [];
   const gate = Promise.withResolvers<void>();
-  const first = turns.take("a", async () => {
+  const first = mutex.run("a", async () => {
     await gate.promise;
     order.push("first");
     throw new Error("no");
   });
-  const second = turns.take("a", async () => order.push("second"));
-  await turns.take("b", async () => order.push("other key"));
+  const second = mutex.run("a", async () => order.push("second"));
+  await mutex.run("b", async () => order.push("other key"));
   gate.resolve();
   await expect(first).rejects.toThrow("no");
   await second;
-  await turns.settled();
+  await mutex.waitUntilIdle();
   expect(order).toEqual(["other key", "first", "second"]);
 });

@@ -3,7 +3,7 @@
  * is logged, and retried until it succeeds; the caller does not wait. A task in an uninterruptible sleep may take hours
  * to die, and must not delay the server's start.
  */
-import { Turns } from "./keyed-mutex.ts";
+import { KeyedMutex } from "./keyed-mutex.ts";
 
 const RETRY_MS = 5_000;
 
@@ -14,7 +14,7 @@ export class Leftovers {
   readonly #log: LeftoverLog;
   readonly #retryMs: number;
   readonly #setAside = new Set<string>();
-  readonly #turns = new Turns<string>();
+  readonly #mutex = new KeyedMutex<string>();
   #timer: NodeJS.Timeout | undefined;
   #isClosed = false;
 
@@ -26,13 +26,13 @@ export class Leftovers {
 
   /** Returns true if it was removed, and false if it was set aside for retries. */
   remove(name: string): Promise<boolean> {
-    return this.#turns.take(name, () => this.#attempt(name));
+    return this.#mutex.run(name, () => this.#attempt(name));
   }
 
   /** Stops retries for a name that is in use again. */
   async release(name: string): Promise<void> {
     if (!this.#setAside.has(name)) return;
-    await this.#turns.take(name, async () => this.#setAside.delete(name));
+    await this.#mutex.run(name, async () => this.#setAside.delete(name));
   }
 
   /** Names that are not removed yet. */
@@ -44,7 +44,7 @@ export class Leftovers {
   async close(): Promise<void> {
     this.#isClosed = true;
     clearTimeout(this.#timer);
-    await this.#turns.settled();
+    await this.#mutex.waitUntilIdle();
   }
 
   async #attempt(name: string): Promise<boolean> {
@@ -74,7 +74,7 @@ export class Leftovers {
   async #retry(): Promise<void> {
     const retries = this.remaining.map((name) =>
       // The name may have been released meanwhile, and be in use again.
-      this.#turns.take(name, async () => this.#setAside.has(name) && this.#attempt(name)),
+      this.#mutex.run(name, async () => this.#setAside.has(name) && this.#attempt(name)),
     );
     await Promise.all(retries);
   }

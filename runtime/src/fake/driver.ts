@@ -47,7 +47,7 @@ import {
 } from "../driver.ts";
 import { checkPrivateNetwork } from "../network/private.ts";
 import { commit, makeTemporary, readManifest } from "../snapshots/manifest.ts";
-import { Turns } from "../keyed-mutex.ts";
+import { KeyedMutex } from "../keyed-mutex.ts";
 import { FakeGuest } from "./guest.ts";
 
 export type FakeVerb =
@@ -94,7 +94,7 @@ export class FakeDriver implements Driver {
   readonly #failures = new Map<FakeVerb, unknown[]>();
   readonly #delaysMs = new Map<FakeVerb, number>();
   readonly #exitListeners: ((id: MachineId, exit: MachineExit) => void)[] = [];
-  readonly #turns = new Turns<string>();
+  readonly #mutex = new KeyedMutex<string>();
   readonly #directory: string;
   readonly #services: Record<string, (connection: Duplex) => void>;
   /** Functions that play services, by port. */
@@ -155,7 +155,7 @@ export class FakeDriver implements Driver {
 
   /** Ends all processes. They are children of this process, so no other driver could find or end them. */
   async close(): Promise<void> {
-    await this.#turns.settled();
+    await this.#mutex.waitUntilIdle();
     const left = [...this.#machines.values()].flatMap(({ guest }) => [...guest.processes]);
     this.#machines.clear();
     for (const running of left) running.signal(constants.signals.SIGKILL);
@@ -188,7 +188,7 @@ export class FakeDriver implements Driver {
 
   ensureImage(recipe: ImageRecipe, progress?: Progress): Promise<Image> {
     const id = `${recipe.name}-${createHash("sha256").update(JSON.stringify(recipe)).digest("hex").slice(0, 8)}`;
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const there = this.#images.get(id);
       if (there !== undefined) return there;
       await this.#hook("ensureImage");
@@ -273,7 +273,7 @@ export class FakeDriver implements Driver {
   }
 
   #boot(spec: MachineSpec, verb: "create" | "restore", fill: (root: string) => Promise<void>): Promise<void> {
-    return this.#turns.take(spec.id, async () => {
+    return this.#mutex.run(spec.id, async () => {
       checkPrivateNetwork(spec);
       if (this.#machines.has(spec.id)) throw new RuntimeError("already_exists", "the machine exists already");
       if (!this.#images.has(spec.image))
@@ -323,7 +323,7 @@ export class FakeDriver implements Driver {
   }
 
   checkpoint(id: MachineId, directory: string, options: CheckpointOptions = {}): Promise<Checkpoint> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#alive(id);
       this.#thaw(machine);
       await this.#hook("checkpoint");
@@ -342,7 +342,7 @@ export class FakeDriver implements Driver {
   }
 
   claim(id: MachineId, spec: ClaimSpec): Promise<void> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#alive(id);
       if (spec.generation < machine.spec.generation) {
         throw new RuntimeError("stale_generation", "a later generation of this machine exists");
@@ -359,7 +359,7 @@ export class FakeDriver implements Driver {
   }
 
   setNetwork(id: MachineId, mode: NetworkMode): Promise<void> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#alive(id);
       await this.#hook("setNetwork");
       await this.#change(machine, { network: mode });
@@ -367,7 +367,7 @@ export class FakeDriver implements Driver {
   }
 
   setResources(id: MachineId, resources: Omit<Resources, "diskBytes">): Promise<void> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#alive(id);
       await this.#hook("setResources");
       const { diskBytes } = machine.spec.resources;
@@ -376,7 +376,7 @@ export class FakeDriver implements Driver {
   }
 
   freeze(id: MachineId): Promise<void> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#alive(id);
       await this.#hook("freeze");
       this.#freeze(machine);
@@ -384,7 +384,7 @@ export class FakeDriver implements Driver {
   }
 
   thaw(id: MachineId): Promise<void> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#alive(id);
       await this.#hook("thaw");
       this.#thaw(machine);
@@ -392,7 +392,7 @@ export class FakeDriver implements Driver {
   }
 
   remove(id: MachineId): Promise<void> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#machines.get(id);
       if (machine === undefined) return;
       await this.#hook("remove");

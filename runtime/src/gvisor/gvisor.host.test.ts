@@ -538,7 +538,7 @@ describe("a real machine", () => {
     const specs = await Promise.all([boot(), boot()]);
     await driver.freeze(specs[1]?.id ?? "");
     await Promise.all(specs.map(({ id }) => driver.remove(id)));
-    await driver.settled();
+    await driver.waitUntilIdle();
     await expect.poll(() => listLeftovers(subject.stateDir, INSTANCE), { timeout: 10_000 }).toEqual([]);
   });
 

@@ -8,7 +8,7 @@ import { rm, rmdir } from "node:fs/promises";
 import type { Cgroups } from "../cgroup/cgroups.ts";
 import type { MachineId } from "../driver.ts";
 import { unmountBelow } from "../mounts.ts";
-import { together } from "../run-all-or-abort.ts";
+import { waitForAll } from "../wait-for-all.ts";
 import { trimVolume } from "../volumes/image.ts";
 import type { MachinePaths } from "./paths.ts";
 
@@ -24,7 +24,7 @@ export async function cleanUp(
   await unmountBelow(paths.runDirectory);
   await unmountBelow(paths.directory);
   for (const mountPoint of [paths.root, paths.volume]) await removeMountPoint(mountPoint);
-  await together(
+  await waitForAll(
     cgroups.remove(id),
     rm(paths.runDirectory, { recursive: true, force: true }),
     rm(paths.directory, { recursive: true, force: true }),

@@ -11,7 +11,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Cgroups } from "../cgroup/cgroups.ts";
 import { RuntimeError, type MachineId } from "../driver.ts";
 import type { HostNetwork } from "../network/network.ts";
-import { together } from "../run-all-or-abort.ts";
+import { waitForAll } from "../wait-for-all.ts";
 import { attachVolume } from "../volumes/image.ts";
 import type { ImageFiles } from "../rootfs/images.ts";
 import { makeDisk } from "./disk.ts";
@@ -60,7 +60,7 @@ export async function bootMachine(
   await mkdir(paths.directory, { recursive: true, mode: 0o700 });
   await writeRecord(paths.record, machine.record, { durable: true });
   await mkdir(paths.runDirectory, { recursive: true, mode: 0o710 });
-  const [{ netnsPath }] = await together(
+  const [{ netnsPath }] = await waitForAll(
     network.attach(slot, spec.network, spec.privateNetwork?.group),
     mkdir(paths.guestDirectory, { recursive: true, mode: 0o755 }).then(() => machine.connections.listen()),
     mkdir(paths.engineRoot, { recursive: true, mode: 0o700 }),

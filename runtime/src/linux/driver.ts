@@ -48,8 +48,8 @@ import { HostNetwork } from "../network/network.ts";
 import { checkPrivateNetwork } from "../network/private.ts";
 import { Images } from "../rootfs/images.ts";
 import { readManifest, verify } from "../snapshots/manifest.ts";
-import { together } from "../run-all-or-abort.ts";
-import { Turns } from "../keyed-mutex.ts";
+import { waitForAll } from "../wait-for-all.ts";
+import { KeyedMutex } from "../keyed-mutex.ts";
 import { imageOf, volumeUsage } from "../volumes/image.ts";
 import { checkpointMachine, resumeMachine, restoreMachine } from "../gvisor/checkpoint.ts";
 import { captureStream } from "./capture-stream.ts";
@@ -122,7 +122,7 @@ export class LinuxDriver implements Driver {
   /** Directory of a volume → machine that uses it. */
   readonly #volumes = new Map<string, MachineId>();
   readonly #users: UserRanges;
-  readonly #turns = new Turns<MachineId>();
+  readonly #mutex = new KeyedMutex<MachineId>();
   readonly #runsc: RunscBuilds;
   readonly #verifying = new Map<string, Promise<void>>();
   readonly #background = new Set<Promise<unknown>>();
@@ -191,7 +191,7 @@ export class LinuxDriver implements Driver {
    */
   async close(options: { removeAll?: boolean } = {}): Promise<void> {
     clearInterval(this.#looking);
-    await this.settled();
+    await this.waitUntilIdle();
     await this.#leftovers.close();
     // Without a machine, nothing needs adoption, so the host is reverted.
     const isEmpty = this.#machines.size === 0 && this.#leftovers.remaining.length === 0;
@@ -208,10 +208,10 @@ export class LinuxDriver implements Driver {
   }
 
   /** Resolves when no background work runs, such as the removal of a namespace or the handling of an exit. */
-  async settled(): Promise<void> {
-    await this.#turns.settled();
+  async waitUntilIdle(): Promise<void> {
+    await this.#mutex.waitUntilIdle();
     while (this.#background.size > 0) await Promise.allSettled(this.#background);
-    await this.#network.settled();
+    await this.#network.waitUntilIdle();
   }
 
   async facts(): Promise<HostFacts> {
@@ -344,7 +344,7 @@ export class LinuxDriver implements Driver {
       // caller has it.
       const whole = this.#verifyOnce(directory, checkpoint);
       const restored = restoreMachine(needs, machine, from);
-      await together(whole, restored);
+      await waitForAll(whole, restored);
       return restored;
     });
   }
@@ -364,7 +364,7 @@ export class LinuxDriver implements Driver {
     builds: () => Promise<Pick<MachineRecord, "guestBuild" | "runtimeBuild" | "sharedMemoryBytes">>,
     boot: (needs: CreateNeeds, machine: LinuxMachine) => Promise<CreateTimings>,
   ): Promise<void> {
-    return this.#turns.take(spec.id, async () => {
+    return this.#mutex.run(spec.id, async () => {
       if (!isMachineId(spec.id)) throw new RuntimeError("failed", `"${spec.id}" is not a machine id`);
       checkPrivateNetwork(spec);
       if (this.#machines.has(spec.id)) throw new RuntimeError("already_exists", "the machine exists already");
@@ -428,7 +428,7 @@ export class LinuxDriver implements Driver {
   }
 
   checkpoint(id: MachineId, directory: string, options: CheckpointOptions = {}): Promise<Checkpoint> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#alive(id);
       if (machine.isolation === "native") {
         throw new RuntimeError("not_checkpointable", "a native machine cannot be checkpointed");
@@ -456,7 +456,7 @@ export class LinuxDriver implements Driver {
   }
 
   claim(id: MachineId, spec: ClaimSpec): Promise<void> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#alive(id);
       if (spec.generation < machine.spec.generation) {
         throw new RuntimeError("stale_generation", "a later generation of this machine exists");
@@ -464,7 +464,7 @@ export class LinuxDriver implements Driver {
       const resources = { ...spec.resources, diskBytes: machine.spec.resources.diskBytes };
       await this.#change(machine, { ...spec, resources });
       // Concurrently: changing the network mode takes longest, and PID 1 needs only the thaw.
-      await together(
+      await waitForAll(
         this.#cgroups.setLimits(id, resources, machine.isolation),
         this.#network.setMode(machine.slot, spec.network),
         this.#thaw(machine).then(() => machine.configure()),
@@ -473,7 +473,7 @@ export class LinuxDriver implements Driver {
   }
 
   setNetwork(id: MachineId, mode: NetworkMode): Promise<void> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#alive(id);
       await this.#change(machine, { network: mode });
       await this.#network.setMode(machine.slot, mode);
@@ -481,7 +481,7 @@ export class LinuxDriver implements Driver {
   }
 
   setResources(id: MachineId, resources: Omit<Resources, "diskBytes">): Promise<void> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#alive(id);
       await this.#cgroups.setLimits(id, resources, machine.isolation);
       await this.#change(machine, {
@@ -493,7 +493,7 @@ export class LinuxDriver implements Driver {
   }
 
   freeze(id: MachineId): Promise<void> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#alive(id);
       if (machine.isFrozen || machine.isHeld) return;
       await this.#cgroups.freeze(id);
@@ -502,7 +502,7 @@ export class LinuxDriver implements Driver {
   }
 
   thaw(id: MachineId): Promise<void> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#alive(id);
       await this.#thaw(machine);
       await machine.limit();
@@ -510,7 +510,7 @@ export class LinuxDriver implements Driver {
   }
 
   remove(id: MachineId): Promise<void> {
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const machine = this.#machines.get(id);
       if (machine === undefined) return;
       await this.#removeFromHost(machine);

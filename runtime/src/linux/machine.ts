@@ -6,7 +6,7 @@ import type { Isolation, MachineExit, MachineId, MachineSpec, Resources } from "
 import { GuestClient } from "../guest/client.ts";
 import { GuestConnections } from "../guest/connections.ts";
 import { SHARED_FIRST_USER } from "../runc/users.ts";
-import { together } from "../run-all-or-abort.ts";
+import { waitForAll } from "../wait-for-all.ts";
 import { machinePaths, type HostPaths, type MachinePaths } from "./paths.ts";
 import type { MachineRecord } from "./records.ts";
 
@@ -64,7 +64,7 @@ export class LinuxMachine {
   async configure(): Promise<void> {
     const { hostname, env } = this.spec;
     const named = this.guest.configure({ hostname, env: { ...this.imageEnv, ...env } });
-    await together(named, this.limit());
+    await waitForAll(named, this.limit());
   }
 
   /** Sends the machine's size to PID 1 of a gVisor machine. The host's kernel limits a native machine itself. */

@@ -116,7 +116,7 @@ describe.each(ENGINES)("a %s machine with a service", (isolation) => {
     const { id } = await boot({ isolation: "native", network: "off", privateNetwork: { group: "acme" } });
     expect(await ask(id, SERVES.name)).toBe("first");
     await driver.remove(first.id);
-    await driver.settled();
+    await driver.waitUntilIdle();
     expect(await ask(id, SERVES.name)).toBe(REFUSED);
     await bootServer({ isolation }, "second");
     expect(await ask(id, SERVES.name)).toBe("second");
@@ -130,7 +130,7 @@ describe.each(ENGINES)("a %s machine with a service", (isolation) => {
     await expect
       .poll(async () => (await driver.list()).find((each) => each.id === server)?.state)
       .toBe("dead");
-    await driver.settled();
+    await driver.waitUntilIdle();
     expect(await ask(id)).toBe(REFUSED);
   });
 
@@ -189,7 +189,7 @@ test("restarts a database: a native machine with a volume, the same address, and
   await cgroups.killAll(second.id);
   driver = await subject.again();
   expect((await driver.list()).find((each) => each.id === second.id)?.state).toBe("dead");
-  await driver.settled();
+  await driver.waitUntilIdle();
   expect(await ask(id, SERVES.name)).toBe(REFUSED);
   await driver.remove(second.id);
   const third = await bootServer({ isolation: "native", volume: { ...volume, isNew: false } }, "third");

@@ -437,7 +437,7 @@ test("starts and ends a burst of machines at once, and leaves nothing of them", 
   await Promise.all(slots.map((slot) => network.attach(slot, "open")));
   expect(network.list().length).toBe(32);
   await Promise.all(slots.map((slot) => network.detach(slot)));
-  await network.settled();
+  await network.waitUntilIdle();
   const { stdout } = await run(["ip", "netns"]);
   const left = stdout.split("\n").filter((line) => line.startsWith(`kv${INSTANCE}-`));
   expect(network.list()).toEqual([0, 1]);

@@ -25,7 +25,7 @@ import { randomInt } from "node:crypto";
 import { readdir, readFile, writeFile } from "node:fs/promises";
 import { RuntimeError, type MachineId, type NetworkMode, type PrivateNetwork } from "../driver.ts";
 import { run } from "../exec.ts";
-import { Turns } from "../keyed-mutex.ts";
+import { KeyedMutex } from "../keyed-mutex.ts";
 import { UndoStack } from "../undo.ts";
 import { instanceNames, slotNames, slotOfAddress, slotOfName } from "./addresses.ts";
 import { DnsForwarder } from "./dns.ts";
@@ -91,7 +91,7 @@ export class HostNetwork {
   readonly #access = new Map<number, NetworkAccess>();
   readonly #idle = new Set<number>();
   /** Two operations on one slot never interleave. */
-  readonly #turns = new Turns<number>();
+  readonly #mutex = new KeyedMutex<number>();
   #uplink: string | null = null;
   #dnsPort = 0;
   #egressPorts: { proxyPort: number; dnsPort: number } | null = null;
@@ -141,7 +141,7 @@ export class HostNetwork {
   /** Releases the network. Machines keep their network; open machines have no DNS until the next `open`. */
   async close(options: { removeAll?: boolean } = {}): Promise<void> {
     clearInterval(this.#refresh);
-    await this.settled();
+    await this.waitUntilIdle();
     await this.#forwarder.close();
     await this.#options.egress?.close();
     if (options.removeAll !== true) return;
@@ -152,7 +152,7 @@ export class HostNetwork {
 
   /** Prepares the slot's namespace for a machine. Fails with `already_exists` if the slot is in use. */
   attach(slot: number, mode: NetworkMode, group?: string): Promise<Attachment> {
-    return this.#turns.take(slot, async () => {
+    return this.#mutex.run(slot, async () => {
       const names = slotNames(this.#options.instance, slot);
       if (this.#access.has(slot) && !this.#idle.has(slot)) {
         throw new RuntimeError("already_exists", `network slot ${slot} is in use`);
@@ -173,14 +173,14 @@ export class HostNetwork {
 
   /** Takes effect at once, also on open connections. */
   setMode(slot: number, mode: NetworkMode): Promise<void> {
-    return this.#turns.take(slot, () => this.#change(slot, mode));
+    return this.#mutex.run(slot, () => this.#change(slot, mode));
   }
 
   /**
    * Makes the slot's machine serve this to its group from now on, in place of the machine that did before.
    */
   serve(slot: number, service: NonNullable<PrivateNetwork["serves"]>): Promise<void> {
-    return this.#turns.take(slot, () => this.#apply(this.#groups.serve(slot, service)));
+    return this.#mutex.run(slot, () => this.#apply(this.#groups.serve(slot, service)));
   }
 
   /**
@@ -188,14 +188,14 @@ export class HostNetwork {
    * in vain.
    */
   withdraw(slot: number): Promise<void> {
-    return this.#turns.take(slot, () => this.#apply(this.#groups.withdraw(slot)));
+    return this.#mutex.run(slot, () => this.#apply(this.#groups.withdraw(slot)));
   }
 
   /**
    * Restores the machine's address and route. runsc removes them, so this precedes each start in a used slot.
    */
   readdress(slot: number): Promise<void> {
-    return this.#turns.take(slot, () => this.#address(slot));
+    return this.#mutex.run(slot, () => this.#address(slot));
   }
 
   /**
@@ -203,8 +203,8 @@ export class HostNetwork {
    * the background.
    */
   detach(slot: number): Promise<void> {
-    return this.#turns
-      .take(slot, async () => {
+    return this.#mutex
+      .run(slot, async () => {
         // A machine that a restart of the host ended has no namespace any more.
         if (!this.#access.has(slot)) return this.#apply(this.#groups.leave(slot));
         if (this.#idle.has(slot)) return;
@@ -280,8 +280,8 @@ export class HostNetwork {
   }
 
   /** Resolves when no work runs, also in the background. */
-  settled(): Promise<void> {
-    return this.#turns.settled();
+  waitUntilIdle(): Promise<void> {
+    return this.#mutex.waitUntilIdle();
   }
 
   #tables(): string {
@@ -368,8 +368,8 @@ export class HostNetwork {
     const surplus = [...this.#idle].toSorted((a, b) => a - b).slice(MAX_IDLE);
     for (const slot of surplus) {
       // A failure leaves the slot idle, and the next trim removes it.
-      void this.#turns
-        .take(slot, async () => {
+      void this.#mutex
+        .run(slot, async () => {
           if (this.#idle.has(slot)) await this.#remove(slot);
         })
         .catch(() => {});

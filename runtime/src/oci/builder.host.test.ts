@@ -319,13 +319,13 @@ describe("a context", () => {
 
 describe("an imported image", () => {
   test("keeps its digest, its configuration and its files, and shares its layers with an equal one", async () => {
-    const first = await downloaded("first");
+    const first = await makeDownload("first");
     const { digest } = first;
-    const one = await imported("app_pulled1", first);
+    const one = await importDownload("app_pulled1", first);
     expect(one).toMatchObject({ digest, config: { Cmd: ["/hello"], ExposedPorts: { "8000/tcp": {} } } });
     const texts = await Promise.all(one.layers.map((layer) => readFile(join(layer, "hello.txt"), "utf8")));
     expect(texts).toEqual(["first\n"]);
-    const two = await imported("app_pulled2", first);
+    const two = await importDownload("app_pulled2", first);
     expect(two).toMatchObject({ digest, layers: one.layers });
     const [image] = (await storeOf()).images.filter((each) => each.digest === digest);
     expect(image?.names.toSorted()).toEqual([
@@ -341,12 +341,12 @@ describe("an imported image", () => {
 
   test("leaves nothing when a layer is damaged or larger than its disk", async () => {
     const before = (await storeOf()).images;
-    const damaged = await downloaded("second");
+    const damaged = await makeDownload("second");
     await writeFile(join(damaged.directory, damaged.layer), "no archive");
-    await expect(imported("app_damaged", damaged)).rejects.toMatchObject({ kind: "image_failed" });
+    await expect(importDownload("app_damaged", damaged)).rejects.toMatchObject({ kind: "image_failed" });
     // Zeros compress to a thousandth.
-    const bomb = await downloaded("bomb", 400);
-    await expect(imported("app_bomb", bomb, { diskBytes: 50 * 1024 ** 2 })).rejects.toMatchObject({
+    const bomb = await makeDownload("bomb", 400);
+    await expect(importDownload("app_bomb", bomb, { diskBytes: 50 * 1024 ** 2 })).rejects.toMatchObject({
       kind: "too_large",
     });
     expect((await storeOf()).images).toEqual(before);
@@ -355,7 +355,7 @@ describe("an imported image", () => {
   });
 });
 
-function imported(
+function importDownload(
   id: string,
   { directory, config }: { directory: string; config: string },
   more: { diskBytes?: number } = {},
@@ -377,7 +377,7 @@ function imported(
 }
 
 /** Makes an image of one layer in the layout of a directory, as the server downloads it. */
-async function downloaded(text: string, zerosMb = 0) {
+async function makeDownload(text: string, zerosMb = 0) {
   const directory = join(builds.directory, `pulled-${text}`);
   const files = join(builds.directory, `files-${text}`);
   await mkdir(directory);

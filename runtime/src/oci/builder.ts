@@ -18,7 +18,7 @@ import { RuntimeError, type Image, type ImageRecipe, type LentNetwork, type Prog
 import { run } from "../exec.ts";
 import { unmountBelow } from "../mounts.ts";
 import { withoutUser } from "../rootfs/recipes.ts";
-import { Turns } from "../keyed-mutex.ts";
+import { KeyedMutex } from "../keyed-mutex.ts";
 import { bases, findBase, type Base } from "./bases/bases.ts";
 import {
   budArgv,
@@ -166,7 +166,7 @@ const variablesPath = "/run/kontor-env";
 
 export class OciBuilder implements AppBuilder {
   readonly #options: BuilderOptions;
-  readonly #turns = new Turns<string>();
+  readonly #mutex = new KeyedMutex<string>();
   readonly #pulling = new Map<string, Promise<string>>();
   readonly #closing = new AbortController();
   readonly #users: UserRanges;
@@ -200,15 +200,15 @@ export class OciBuilder implements AppBuilder {
     const stores = (await readdir(this.#path("workspaces"))).filter((name) => WORKSPACE.test(name));
     await this.#convert(stores);
     for (const store of [...stores, BASES])
-      await this.#turns
-        .take(store, () => this.#tidy(store))
+      await this.#mutex
+        .run(store, () => this.#tidy(store))
         .catch((error: unknown) => this.#notCleanedUp({ workspace: store, error }));
   }
 
   /** Aborts running builds and reverts changes to the host. Images and caches stay. */
   async close(): Promise<void> {
     this.#closing.abort();
-    await this.#turns.settled();
+    await this.#mutex.waitUntilIdle();
     await this.#cgroups?.removeParent();
   }
 
@@ -232,7 +232,7 @@ export class OciBuilder implements AppBuilder {
     });
     const secrets = [...Object.values(build.secrets), ...hidden];
     const lines = new LogLines(secrets, wrap?.words() ?? [], hooks.log);
-    return this.#turns.take(build.workspace, async () => {
+    return this.#mutex.run(build.workspace, async () => {
       signal.throwIfAborted();
       const network = (await this.#options.network?.()) ?? null;
       try {
@@ -285,7 +285,7 @@ export class OciBuilder implements AppBuilder {
     if (imported === undefined) throw new RuntimeError("failed", `"${config}" is not a digest`);
     const context = await contextIn(directory, ".");
     const lines = new LogLines([], [], hooks.log);
-    return this.#turns.take(workspace, async () => {
+    return this.#mutex.run(workspace, async () => {
       signal.throwIfAborted();
       const before = new Set((await this.#store(workspace)).images.map(({ id }) => id));
       // Without a network: the bytes are already here, and an image may name other addresses for its layers.
@@ -349,7 +349,7 @@ export class OciBuilder implements AppBuilder {
   async remove(id: string): Promise<void> {
     const record = await this.#record(id);
     if (!record) return;
-    await this.#turns.take(record.workspace, async () => {
+    await this.#mutex.run(record.workspace, async () => {
       await this.#untag(record.workspace, nameOf(id));
       await rm(this.#path("images", `${id}.json`), { force: true });
     });
@@ -362,7 +362,7 @@ export class OciBuilder implements AppBuilder {
     );
     for (const { name } of found.toSorted((a, b) => a.usedAt - b.usedAt)) {
       if ((await bytesBelow(this.#path("workspaces"))) <= this.#options.cacheBytes) return;
-      await this.#turns.take(name, async () => {
+      await this.#mutex.run(name, async () => {
         await rm(join(this.#workspace(name), "caches"), { recursive: true, force: true });
         await this.#forget(name, new Set(), (names) => names.length === 0 || !names.some(isApp));
         this.#options.log("build_cache_pruned", { workspace: name });
@@ -494,7 +494,7 @@ export class OciBuilder implements AppBuilder {
     { image, rootfs, onImport }: { image: Image; rootfs: string; onImport: () => void },
     { command }: Base,
   ): Promise<string> {
-    return this.#turns.take(BASES, async () => {
+    return this.#mutex.run(BASES, async () => {
       const { images } = await readStore(this.#path(BASES, "store"));
       if (images.some(({ names }) => names.includes(local))) return local;
       onImport();
@@ -558,7 +558,7 @@ export class OciBuilder implements AppBuilder {
     const isThere = () =>
       stat(this.#path(BASES, "store", "overlay-images", "images.lock")).catch(() => undefined);
     if (await isThere()) return;
-    await this.#turns.take(BASES, async () => {
+    await this.#mutex.run(BASES, async () => {
       if (!(await isThere())) await this.#housekeep(BASES, [...removeContainersArgv]);
     });
   }
@@ -717,7 +717,7 @@ function nameOf(id: string): string {
   return `localhost/kontor/${id}:app`;
 }
 
-/** Turns the builder's last lines into an error for the build's owner. */
+/** KeyedMutex the builder's last lines into an error for the build's owner. */
 export function explain(error: unknown, last: string): unknown {
   const isBuilders =
     error instanceof RuntimeError && error.kind === "failed" && error.details["argv0"] !== undefined;

@@ -11,7 +11,7 @@ import { join } from "node:path";
 import { run } from "../exec.ts";
 import { hostMirrors, sourcesList } from "../rootfs/sources.ts";
 import { npmEnvironment } from "../rootfs/trust.ts";
-import { Turns } from "../keyed-mutex.ts";
+import { KeyedMutex } from "../keyed-mutex.ts";
 import { readFromLayers } from "./files.ts";
 
 export type Severity = "critical" | "high" | "medium" | "low" | "unknown";
@@ -59,7 +59,7 @@ const findingsMax = 2000;
 
 export class Scanner {
   readonly #directory: string;
-  readonly #turns = new Turns<string>();
+  readonly #mutex = new KeyedMutex<string>();
 
   /** `directory` keeps package lists between scans. */
   constructor(directory: string) {
@@ -90,7 +90,7 @@ export class Scanner {
       throw new Error(`there is no source for packages of ${id ?? "an unknown system"}`);
     const statusFile = join(work, "status");
     await writeFile(statusFile, status);
-    return this.#turns.take(codename, async () => {
+    return this.#mutex.run(codename, async () => {
       const lists = await this.#lists(codename);
       const options = aptOptions({ ...lists, status: statusFile });
       const { stdout } = await run(["apt-get", ...options, "--simulate", "dist-upgrade"], {

@@ -10,7 +10,7 @@ const made: string[] = [];
 afterAll(() => Promise.all(made.map((path) => rm(path, { recursive: true, force: true }))));
 
 /** Returns the variables that count for each command of a Dockerfile, in order. */
-async function counted(files: Record<string, string | Buffer>, names: string[], dockerfile: string) {
+async function findUses(files: Record<string, string | Buffer>, names: string[], dockerfile: string) {
   const context = await mkdtemp(join(tmpdir(), "kontor-uses-"));
   made.push(context);
   for (const [path, text] of Object.entries(files)) {
@@ -54,7 +54,7 @@ RUN curl -H "$TOKEN" example.test
 FROM node:22-slim
 RUN --mount=type=bind,target=/x make
 `;
-  expect(await counted({ ...app, ".npmrc": "" }, names, dockerfile)).toEqual([
+  expect(await findUses({ ...app, ".npmrc": "" }, names, dockerfile)).toEqual([
     ["npm_config_registry"],
     ["npm_config_registry"],
     ["VITE_API", "VITE_OTHER", "DATABASE_URL", "npm_config_registry"],
@@ -68,7 +68,7 @@ test.each([
   ["looks names up", "const value = process.env[name];"],
   ["is in Python", "env = dict(os.environ)"],
 ])("counts all variables for a file that uses the environment as a whole: %s", async (_, text) => {
-  expect(await counted({ "a.js": text }, ["A", "B"], "FROM scratch\nCOPY . .\nRUN x\n")).toEqual([
+  expect(await findUses({ "a.js": text }, ["A", "B"], "FROM scratch\nCOPY . .\nRUN x\n")).toEqual([
     ["A", "B"],
   ]);
 });
@@ -76,14 +76,14 @@ test.each([
 test.each(["RUN env > /all", "RUN printenv", "RUN true; env | sort"])(
   "counts all variables for a command that uses the environment as a whole: %s",
   async (line) => {
-    expect(await counted({}, ["A"], `FROM debian:12\n${line}\n`)).toEqual([["A"]]);
+    expect(await findUses({}, ["A"], `FROM debian:12\n${line}\n`)).toEqual([["A"]]);
   },
 );
 
 test.each(["const { A } = process.env;", "process.env.A", 'process.env["A"]', "os.environ['A']", "${A:-x}"])(
   "counts only the named variable: %s",
   async (text) => {
-    expect(await counted({ "a.js": text }, ["A", "B"], "FROM debian:12\nCOPY a.js .\nRUN x\n")).toEqual([
+    expect(await findUses({ "a.js": text }, ["A", "B"], "FROM debian:12\nCOPY a.js .\nRUN x\n")).toEqual([
       ["A"],
     ]);
   },
@@ -91,7 +91,7 @@ test.each(["const { A } = process.env;", "process.env.A", 'process.env["A"]', "o
 
 test("counts every variable with a named prefix, and none for a binary file", async () => {
   const files = { "a.js": 'name.startsWith("MY_")', "b.bin": Buffer.from("\0 OTHER") };
-  expect(await counted(files, ["MY_ONE", "OTHER"], "FROM debian:12\nCOPY . .\nRUN x\n")).toEqual([
+  expect(await findUses(files, ["MY_ONE", "OTHER"], "FROM debian:12\nCOPY . .\nRUN x\n")).toEqual([
     ["MY_ONE"],
   ]);
 });
@@ -102,5 +102,5 @@ test.each([
   ["tar", Buffer.concat([Buffer.alloc(257), Buffer.from("ustar\0")])],
 ])("counts all variables for a file that is an archive: %s", async (_, bytes) => {
   const dockerfile = "FROM scratch\nCOPY . .\nRUN x\n";
-  expect(await counted({ "vendor/a": bytes }, ["A", "B"], dockerfile)).toEqual([["A", "B"]]);
+  expect(await findUses({ "vendor/a": bytes }, ["A", "B"], dockerfile)).toEqual([["A", "B"]]);
 });

@@ -11,7 +11,7 @@ import { join } from "node:path";
 import { run } from "../exec.ts";
 import { sharedRootArgv } from "../linux/argv.ts";
 import { mountPointsBelow, unmountBelow } from "../mounts.ts";
-import { Turns } from "../keyed-mutex.ts";
+import { KeyedMutex } from "../keyed-mutex.ts";
 import type { ImageFiles } from "./images.ts";
 
 const DIRECTORIES = [".kontor/run", "dev", "etc", "persist", "proc", "sys", "tmp"];
@@ -39,7 +39,7 @@ export interface ImageRootsOptions {
 
 export class ImageRoots {
   readonly #options: ImageRootsOptions;
-  readonly #turns = new Turns<string>();
+  readonly #mutex = new KeyedMutex<string>();
 
   constructor(options: ImageRootsOptions) {
     this.#options = options;
@@ -50,7 +50,7 @@ export class ImageRoots {
     const [rootfs = ""] = layers;
     if (isOurs) return rootfs;
     const at = join(this.#options.directory, id);
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       const mounts = mountPointsBelow(await readFile("/proc/self/mountinfo", "utf8"), at);
       if (mounts.length > 0) return at;
       await mkdir(at, { recursive: true });
@@ -63,7 +63,7 @@ export class ImageRoots {
   /** Running machines keep their mount. */
   remove(id: string): Promise<void> {
     const at = join(this.#options.directory, id);
-    return this.#turns.take(id, async () => {
+    return this.#mutex.run(id, async () => {
       await unmountBelow(at);
       await rmdir(at).catch(ignoreMissing);
     });

@@ -11,7 +11,7 @@ import { run } from "../exec.ts";
 import { ownRootArgv } from "../linux/argv.ts";
 import type { Bundle, Engine } from "../linux/engine.ts";
 import type { LinuxMachine } from "../linux/machine.ts";
-import { together } from "../run-all-or-abort.ts";
+import { waitForAll } from "../wait-for-all.ts";
 import { runcArgv } from "./runc.ts";
 import { machineLimits, type OwnLimits } from "./limits.ts";
 import { nativeSpec } from "./spec.ts";
@@ -59,7 +59,7 @@ export class NativeEngine implements Engine {
       hostname: spec.hostname,
       architecture: process.arch,
     });
-    await together(run(root), writeFile(join(paths.directory, "config.json"), JSON.stringify(oci)));
+    await waitForAll(run(root), writeFile(join(paths.directory, "config.json"), JSON.stringify(oci)));
   }
 
   runArgv({ paths, id, spec }: LinuxMachine, netnsPath: string): string[] {

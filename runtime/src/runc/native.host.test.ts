@@ -398,7 +398,7 @@ describe("a machine on the host's kernel", () => {
     await rm(directory, { recursive: true });
     const spec = machineSpec(image, { isolation: "native" });
     expect(await failureKind(driver.create(spec))).toBe("failed");
-    await driver.settled();
+    await driver.waitUntilIdle();
     expect(await listLeftovers(subject.stateDir, INSTANCE)).toEqual([]);
   });
 
@@ -433,7 +433,7 @@ describe("a machine on the host's kernel", () => {
     const specs = await Promise.all([boot(), boot({ volume })]);
     await driver.freeze(specs[1]?.id ?? "");
     await Promise.all(specs.map(({ id }) => driver.remove(id)));
-    await driver.settled();
+    await driver.waitUntilIdle();
     await expect.poll(() => listLeftovers(subject.stateDir, INSTANCE), { timeout: 10_000 }).toEqual([]);
   });
 });

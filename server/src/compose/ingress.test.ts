@@ -5,14 +5,20 @@ import { sleep as putToSleep } from "#platform/apps/running/sleep.ts";
 import { appsHost, deploy, makeEnvironment, program } from "#platform/apps/testing/apps-host.ts";
 import { testDatabase } from "../../test/harness.ts";
 import type { App } from "../app.ts";
+import { Addons } from "#platform/addons/addons.ts";
 import { FunctionInstances } from "#platform/instances/instances.ts";
-import { openWayIn } from "./ingress.ts";
+import { openIngress } from "./ingress.ts";
 
 const { db } = await testDatabase();
 const host = await appsHost(db, { config: { appsDomain: "apps.test", tlsMode: "off" } });
-const wayIn = await openWayIn(host.app as App, host.apps, new FunctionInstances(host.app));
-afterAll(() => wayIn.close());
-const server = wayIn.ingress.createServer({
+const opened = await openIngress(host.app as App, {
+  apps: host.apps,
+  functions: new FunctionInstances(host.app),
+  addons: new Addons(host.app as App),
+});
+await opened.start();
+afterAll(() => opened.close());
+const server = opened.ingress.createServer({
   handle: (_request, response) => void response.writeHead(418).end(),
   upgrade: (_request, socket) => void socket.destroy(),
   clientError: (_error, socket) => void socket.destroy(),

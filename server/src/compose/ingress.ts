@@ -1,4 +1,4 @@
-/** Puts the ingress together: which names there are, who serves each, and who vouches for them. */
+/** Puts the ingress together: the host names, the site that serves each, and the certificates. */
 import { isIP } from "node:net";
 import { join } from "node:path";
 import { AppSites } from "#ingress/sites/apps.ts";
@@ -11,6 +11,7 @@ import type { Certificates } from "#ingress/tls/certificates.ts";
 import { LocalCertificates } from "#ingress/tls/local.ts";
 import { Upstreams } from "#ingress/sites/upstreams.ts";
 import { parseOpenedHosts } from "#lib/network/addresses.ts";
+import type { Addons } from "#platform/addons/addons.ts";
 import type { Apps } from "#platform/apps/apps.ts";
 import { RequestLog } from "#platform/apps/output/request-log.ts";
 import { wake } from "#platform/apps/running/wake.ts";
@@ -21,18 +22,22 @@ import { transferHandler } from "#sandbox/files/transfer-routes.ts";
 import { idOf } from "#sandbox/ports/hosts.ts";
 import { VisitedSandboxes } from "#sandbox/ports/visited.ts";
 import { findForVisitors } from "#sandbox/sandboxes/sandboxes.ts";
-import type { App } from "../app.ts";
-import { type Config, hostname } from "../config.ts";
+import type { App } from "#app.ts";
+import { type Config, hostname } from "#config.ts";
 
-export interface WayIn {
+export interface OpenedIngress {
   ingress: Ingress;
-  /** Null where nobody vouches for us. */
+  /** Null if TLS is off. */
   certificates: Certificates | null;
-  /** Once nobody comes any more: what was counted of visitors is written. */
+  start(): Promise<void>;
+  /** Writes the last counts of visitors. */
   close(): Promise<void>;
 }
 
-export async function openWayIn(app: App, apps: Apps, functions: FunctionInstances): Promise<WayIn> {
+export async function openIngress(
+  app: App,
+  { apps, functions, addons }: { apps: Apps; functions: FunctionInstances; addons: Addons },
+): Promise<OpenedIngress> {
   const { config, log } = app;
   const [preview, appsDomain] = [hostname(config.previewDomain), hostname(config.appsDomain)];
   const sandboxes = new VisitedSandboxes(app);
@@ -44,8 +49,6 @@ export async function openWayIn(app: App, apps: Apps, functions: FunctionInstanc
   const requests = new RequestRecorder(app);
   const siteRequests = new RequestLog(apps);
   const domains = new ServedDomains(app);
-  await domains.start();
-  requests.start();
   const sites = new AppSites({
     domain: appsDomain,
     apps: {
@@ -92,6 +95,11 @@ export async function openWayIn(app: App, apps: Apps, functions: FunctionInstanc
   return {
     ingress,
     certificates,
+    async start() {
+      await domains.start();
+      requests.start();
+      addons.doors.encryptWith(async (name) => certificates?.contextFor(name));
+    },
     async close() {
       await domains.stop();
       await requests.stop();
@@ -100,7 +108,7 @@ export async function openWayIn(app: App, apps: Apps, functions: FunctionInstanc
   };
 }
 
-/** Where browsers reach the APIs and the console, if anywhere but here. */
+/** Host of `public_url`, under which browsers reach the APIs and the console; null if there is none. */
 function apiHost({ publicUrl }: Config): string | null {
   return publicUrl === null ? null : new URL(publicUrl).hostname;
 }

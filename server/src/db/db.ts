@@ -9,7 +9,6 @@ import { Kysely, PostgresDialect, type Transaction } from "kysely";
 import pg from "pg";
 import { preparingClient } from "./prepared-statements.ts";
 
-
 /** Where PostgreSQL is: a `postgres://` address, or the socket directory of the embedded one. */
 export type Connection = { url: string } | { socketDirectory: string; user: string; database: string };
 

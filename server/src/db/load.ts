@@ -98,7 +98,7 @@ export async function loadDatabase(connection: Connection, directory: string, ho
  * "kept" and changes nothing if the database has the migrations of the dump: then the code of the dump can read it, and
  * newer rows stay. A second call completes one that was killed.
  */
-export async function bringBackDatabase(
+export async function restoreDatabase(
   connection: Connection,
   directory: string,
   hostId: string,

@@ -9,7 +9,7 @@ import { existsSync, readFileSync, realpathSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { writeStateFile } from "#lib/state-file.ts";
 import type { Connection } from "./db.ts";
-import { bringBackDatabase } from "./load.ts";
+import { restoreDatabase } from "./load.ts";
 import { withClient } from "./with-client.ts";
 
 export interface UpgradeState {
@@ -69,7 +69,7 @@ export function writeUpgrade(dataDir: string, state: UpgradeState): void {
 }
 
 /** Ends the upgrade. The copy of the database stays until the next upgrade. */
-export function forgetUpgrade(dataDir: string): void {
+export function endUpgrade(dataDir: string): void {
   const { state, worked } = upgradeFiles(dataDir);
   rmSync(worked, { force: true });
   rmSync(state, { force: true });
@@ -93,8 +93,8 @@ export async function finishRollback(
         "kontor upgrade --roll-back",
     );
   }
-  const outcome = await bringBackDatabase(connection, upgradeFiles(dataDir).copy, hostId);
-  forgetUpgrade(dataDir);
+  const outcome = await restoreDatabase(connection, upgradeFiles(dataDir).copy, hostId);
+  endUpgrade(dataDir);
   return outcome;
 }
 
@@ -107,14 +107,14 @@ function realPathOf(place: string): string | undefined {
 }
 
 /** Records that the new server of an upgrade begins to work. The copy lacks all later writes. */
-export function markWorked(dataDir: string, code = ownCode): void {
+export function recordWorkStart(dataDir: string, code = ownCode): void {
   const { worked } = upgradeFiles(dataDir);
   if (readUpgrade(dataDir)?.to !== code || existsSync(worked)) return;
   writeStateFile(worked, { at: new Date() }, 0o600);
 }
 
 /** Time at which the new server began to work. */
-export function workedSince(dataDir: string): Date | undefined {
+export function workStartedAt(dataDir: string): Date | undefined {
   const { worked } = upgradeFiles(dataDir);
   if (!existsSync(worked)) return undefined;
   return new Date((JSON.parse(readFileSync(worked, "utf8")) as { at: string }).at);

@@ -9,7 +9,7 @@ import type { Scope } from "#accounts/roles.ts";
 import type { Db } from "#schema.ts";
 import type { ErrorRow } from "#lib/errors.ts";
 import type { Made } from "./idempotency.ts";
-import type { Socket } from "./streams/web-socket.ts";
+import type { Socket } from "./streams/socket.ts";
 
 export type Api = "platform" | "sandbox" | "agent";
 export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";

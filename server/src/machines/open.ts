@@ -21,8 +21,9 @@ import { onKillPoint, reached } from "#lib/kill-points.ts";
 import type { Denials } from "./denials.ts";
 import { claimInstance } from "./host/host-slot.ts";
 import { LocalHost } from "./host/local-host.ts";
-import { leaseSeconds, type MachineEgress, Machines } from "./machines.ts";
-import { type Region, regionsOf } from "../lib/regions.ts";
+import { HostMachines, leaseSeconds } from "./host-machines.ts";
+import type { MachineEgress, Machines } from "./machines.ts";
+import { type Region, regionsOf } from "#lib/regions.ts";
 import { neededRuntimeBuilds, registerHost } from "./store.ts";
 
 /** Where restricted machines find the egress proxy, on 10.0.0.1: the port proxies are known by. */
@@ -73,7 +74,7 @@ export async function openMachines(deps: {
     }),
   );
   log.info({ host: id, epoch, ...facts }, "host registered");
-  return new Machines({
+  return new HostMachines({
     egress,
     denials: deps.denials,
     host: new LocalHost({

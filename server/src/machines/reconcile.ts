@@ -15,7 +15,7 @@
  */
 import type { MachineExit, MachineState } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
-import { orderFor } from "./placement/placement.ts";
+import { orderFor } from "./placement/order.ts";
 import { openEnv } from "./placement/sealed-env.ts";
 import type { MachineOwners } from "./machine-owner.ts";
 import { type MachineRow, machinesOfHost } from "./store.ts";

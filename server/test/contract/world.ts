@@ -8,28 +8,23 @@ import { accessLogOf } from "#accounts/activity/access-log.ts";
 import { findActor, findActors } from "#accounts/find-actor.ts";
 import { workspaceOf } from "#accounts/suspension/workspace-of.ts";
 import type { Scope } from "#accounts/roles.ts";
-import { agentBeside, agentRoutes } from "#agent/api.ts";
 import { AgentRuns } from "#agent/runs/engine/run-executor.ts";
 import { ownApi } from "#agent/workers/api.ts";
 import type { OwnApi } from "#agent/workers/workers.ts";
 import type { App } from "#app.ts";
+import { apiRoutes } from "#compose/apis.ts";
+import { machineOwners, makeOwners } from "#compose/parts.ts";
 import { loadConfig } from "#config.ts";
 import { createHttpServer, type Routes } from "#http/server.ts";
-import { Builds } from "#builds/run.ts";
 import { openJobs } from "#jobs/jobs.ts";
 import { systemClock } from "#lib/clock.ts";
 import { openMachines } from "#machines/open.ts";
-import { platformRoutes } from "#platform/api.ts";
-import { FunctionInstances } from "#platform/instances/instances.ts";
+import type { FunctionInstances } from "#platform/instances/instances.ts";
 import { hostLaunch } from "#platform/instances/testing/instances-host.ts";
-import { Addons } from "#platform/addons/addons.ts";
-import { Apps } from "#platform/apps/apps.ts";
+import type { Apps } from "#platform/apps/apps.ts";
 import { Backups } from "#platform/backups/backups.ts";
 import { openBlobs } from "#platform/backups/blobs.ts";
-import { sandboxBeside, sandboxHoldings, sandboxRoutes } from "#sandbox/api.ts";
 import { protocol } from "#sandbox/code/interpreter.ts";
-import { sandboxOwner } from "#sandbox/sandboxes/machine-events/machine-owner.ts";
-import { templateBuilds } from "#sandbox/templates/finish.ts";
 import { playInterpreter } from "#sandbox/testing/interpreter.ts";
 import { makePerson, makeToken } from "../factories.ts";
 import { silentLog, testDatabase, testSecrets } from "../harness.ts";
@@ -114,19 +109,11 @@ export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi }
     for (const { id } of await driver.list()) await driver.remove(id);
   });
   const app: App = { config, db, jobs, machines, secrets: testSecrets(), clock, log };
-  const builds = new Builds(app, { template: templateBuilds(app) });
-  const apps = new Apps(app);
-  const functions = new FunctionInstances(app, { launch: hostLaunch(db, dataDir) });
-  // Not started: their programs are none of this host's.
-  const addons = new Addons(app);
+  // The add-ons are not started: their programs are none of this host's.
+  const owners = makeOwners(app, { launch: hostLaunch(db, dataDir) });
+  const { builds, apps, functions, addons } = owners;
   const backups = new Backups(app, addons, openBlobs(config));
-  await machines.start(app, {
-    sandbox: sandboxOwner(app),
-    build: builds.machineOwner,
-    app: apps.machineOwner,
-    function: functions.machineOwner,
-    addon: addons.machineOwner,
-  });
+  await machines.start(app, machineOwners(app, owners));
   await apps.start();
   await functions.start();
   afterAll(() => functions.close());
@@ -134,19 +121,7 @@ export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi }
   apps.serveThrough({ drained: async () => {}, visit: async () => {} });
   afterAll(() => apps.close());
   const runs = new AgentRuns(app, { pauseMs: 5 });
-  const routes: Routes = {
-    platform: platformRoutes(app, {
-      holdings: sandboxHoldings,
-      ...sandboxBeside,
-      ...agentBeside,
-      apps,
-      functions,
-      addons,
-      backups,
-    }),
-    sandbox: sandboxRoutes(app),
-    agent: agentRoutes(app, runs),
-  };
+  const routes = apiRoutes(app, { ...owners, backups, agentRuns: runs });
   const server = await createHttpServer(app, routes, {
     findActor: (credential) => findActor(app, credential),
     findActors: (credentials) => findActors(app, credentials),

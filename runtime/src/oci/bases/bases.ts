@@ -20,7 +20,7 @@ export const bases: ReadonlyMap<string, Base> = new Map<string, Base>([
     { version: 12, name: "bookworm" },
     { version: 13, name: "trixie" },
   ].flatMap(({ version, name }) =>
-    named("debian", [`${version}`, `${version}-slim`, name, `${name}-slim`], {
+    listNames("debian", [`${version}`, `${version}-slim`, name, `${name}-slim`], {
       recipe: `debian-${version}`,
       command: ["bash"],
     }),
@@ -52,7 +52,7 @@ export const bases: ReadonlyMap<string, Base> = new Map<string, Base>([
   ...named("kontor/static-site", ["1"], { recipe: "static-site", command: ["nginx"] }),
 ]);
 
-function named(name: string, tags: readonly string[], base: Base): [string, Base][] {
+function listNames(name: string, tags: readonly string[], base: Base): [string, Base][] {
   return tags.map((tag) => [`${name}:${tag}`, base]);
 }
 

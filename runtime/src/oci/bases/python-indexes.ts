@@ -29,7 +29,7 @@ export function pythonIndexesOf(printed: string, isReached: (hostname: string) =
   return {
     env: {
       ...(index ? { PIP_INDEX_URL: index.href, UV_DEFAULT_INDEX: index.href } : {}),
-      ...(more.length > 0 ? { PIP_EXTRA_INDEX_URL: joined(more), UV_INDEX: joined(more) } : {}),
+      ...(more.length > 0 ? { PIP_EXTRA_INDEX_URL: joinAddresses(more), UV_INDEX: joinAddresses(more) } : {}),
       ...(trusted.length > 0
         ? { PIP_TRUSTED_HOST: trusted.join(" "), UV_INSECURE_HOST: trusted.join(" ") }
         : {}),
@@ -46,13 +46,13 @@ function settingsIn(printed: string): Map<string, string> {
   const found = printed.split("\n").flatMap((line) => {
     const [, section = "", name = "", , text = ""] =
       /^(global|install|:env:)\.([a-z-]+)=(['"])(.*)\3$/.exec(line) ?? [];
-    const value = unescaped(text);
+    const value = unescapeText(text);
     return value === "" ? [] : [{ rank: sections.indexOf(section), name, value }];
   });
   return new Map(found.toSorted((a, b) => a.rank - b.rank).map(({ name, value }) => [name, value]));
 }
 
-function unescaped(text: string): string {
+function unescapeText(text: string): string {
   const meant: Readonly<Record<string, string>> = { n: "\n", r: "\r", t: "\t" };
   return text.replaceAll(/\\(?:x([\da-f]{2})|u([\da-f]{4})|(.))/g, (_, x?: string, u?: string, char = "") => {
     const code = x ?? u;
@@ -70,7 +70,7 @@ function addressOf(value: string | undefined): URL | undefined {
   return address && /^https?:$/.test(address.protocol) ? address : undefined;
 }
 
-function joined(addresses: readonly URL[]): string {
+function joinAddresses(addresses: readonly URL[]): string {
   return addresses.map(({ href }) => href).join(" ");
 }
 
@@ -86,10 +86,10 @@ function secretsIn({ username, password, pathname, search, searchParams }: URL):
     search.slice(1),
     ...searchParams.values(),
   ];
-  return found.filter((part) => part !== "").flatMap((part) => [part, decoded(part)]);
+  return found.filter((part) => part !== "").flatMap((part) => [part, decodePart(part)]);
 }
 
-function decoded(part: string): string {
+function decodePart(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {

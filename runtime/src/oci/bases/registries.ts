@@ -91,7 +91,7 @@ export function npmRegistryOf(printed: string, usual: string): Record<string, st
 }
 
 /**
- * Proxies of an environment. Those that a build's network cannot reach are left out: this host, private
+ * Proxies of an environment. Proxies that a build's network cannot reach are left out: this host, private
  * ranges. Pure.
  */
 export function proxiesOf(env: NodeJS.ProcessEnv): Record<string, string> {

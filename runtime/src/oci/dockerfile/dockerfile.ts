@@ -73,8 +73,8 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
     const [, word = "", rest = ""] = /^(\S+)\s*(.*)$/.exec(line) ?? [];
     const keyword = word.toUpperCase();
     if (keyword === "ONBUILD")
-      throw refused("ONBUILD is for images that others build on; remove it");
-    if (!instructions.has(keyword)) throw refused(`${quoted(word)} is not an instruction`);
+      throw refuse("ONBUILD is for images that others build on; remove it");
+    if (!instructions.has(keyword)) throw refuse(`${quote(word)} is not an instruction`);
     if (keyword === "FROM") {
       const { image, alias } = readFrom(rest, args);
       // A stage's number is another name of it.
@@ -86,14 +86,14 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
       stages.add(String(count));
       if (alias !== undefined) stages.add(alias);
       count += 1;
-      if (count > stagesMax) throw refused(`it has more than ${stagesMax} stages`);
+      if (count > stagesMax) throw refuse(`it has more than ${stagesMax} stages`);
       continue;
     }
     if (count === 0) {
-      if (keyword !== "ARG") throw refused("it must begin with FROM");
+      if (keyword !== "ARG") throw refuse("it must begin with FROM");
       const [, name = "", value = ""] = /^([A-Za-z_]\w*)(?:=(.*))?$/.exec(rest) ?? [];
-      if (name === "") throw refused(`ARG ${quoted(rest)} is not understood`);
-      args.set(name, unquoted(value));
+      if (name === "") throw refuse(`ARG ${quote(rest)} is not understood`);
+      args.set(name, unquote(value));
     }
     if (keyword === "COPY" || keyword === "ADD") {
       const options = flags(rest);
@@ -101,9 +101,9 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
       files.copy(behind(options, rest), from);
       if (from !== undefined && !stages.has(from.toLowerCase())) bases.add(checkedName(from));
     }
-    if (keyword === "WORKDIR") at = rest.includes("$") ? "/" : posix.resolve(at, unquoted(rest));
+    if (keyword === "WORKDIR") at = rest.includes("$") ? "/" : posix.resolve(at, unquote(rest));
     if (keyword === "VOLUME")
-      for (const path of execForm(rest) ?? rest.split(/\s+/)) checkPlace(at, unquoted(path));
+      for (const path of execForm(rest) ?? rest.split(/\s+/)) checkPlace(at, unquote(path));
     if (keyword !== "RUN") {
       lines.push(`${keyword} ${rest}`);
       continue;
@@ -111,32 +111,32 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
     const words = flags(rest);
     const command = behind(words, rest);
     for (const [name, value] of words) {
-      if (name !== "mount") throw refused(`RUN --${name} is not supported`);
+      if (name !== "mount") throw refuse(`RUN --${name} is not supported`);
       for (const from of checkMount(value, at, options.isPlainPath ?? (() => false)))
         if (!stages.has(from.toLowerCase())) bases.add(checkedName(from));
     }
     // The builder would read any other leading option, which this parser did not check.
-    if (command.startsWith("-")) throw refused("a command must not begin with -");
+    if (command.startsWith("-")) throw refuse("a command must not begin with -");
     const given = words.map(([, , text]) => text).join("");
     const isBound = words.some(([, value]) => !/(?:^|,)type=(?:cache|secret|tmpfs)(?:,|$)/.test(value));
     const step = { command, files: isBound ? ["."] : files.now };
     lines.push(`RUN ${given}${options.environment ? withEnvironment(step, options.environment) : command}`);
   }
-  if (count === 0) throw refused("it has no FROM");
+  if (count === 0) throw refuse("it has no FROM");
   const long = lines.find((line) => line.length > lineMaxChars);
-  if (long !== undefined) throw refused(`an instruction has more than ${lineMaxChars} characters`);
+  if (long !== undefined) throw refuse(`an instruction has more than ${lineMaxChars} characters`);
   return { text: `${lines.join("\n")}\n`, bases: [...bases] };
 }
 
 function logicalLines(source: string): string[] {
-  if (source.length > textMaxChars) throw refused(`it has more than ${textMaxChars} characters`);
-  if (source.includes("\0")) throw refused("it contains a NUL byte; remove it");
+  if (source.length > textMaxChars) throw refuse(`it has more than ${textMaxChars} characters`);
+  if (source.includes("\0")) throw refuse("it contains a NUL byte; remove it");
   const found: string[] = [];
   let open: string | undefined;
   for (const raw of source.replace(/^\uFEFF/, "").split(/\r\n|\n|\r/)) {
     if (/^\s*#/.test(raw)) {
       if (/^\s*#\s*escape\s*=\s*[^\s\\]/i.test(raw))
-        throw refused("an escape character other than \\ is not supported");
+        throw refuse("an escape character other than \\ is not supported");
       continue;
     }
     if (raw.trim() === "") continue;
@@ -156,14 +156,14 @@ function readFrom(rest: string, args: ReadonlyMap<string, string>): { image: str
   while (words[0]?.startsWith("--")) {
     const flag = words.shift() ?? "";
     if (!/^--platform=(?:linux\/(?:amd64|x86_64)|\$\{?(?:BUILD|TARGET)PLATFORM\}?)$/.test(flag))
-      throw refused(`FROM ${quoted(flag)} is not supported: images are made for this host's processors`);
+      throw refuse(`FROM ${quote(flag)} is not supported: images are made for this host's processors`);
   }
   const [name = "", as, alias, ...more] = words;
   if (as !== undefined && (as.toUpperCase() !== "AS" || alias === undefined || more.length > 0))
-    throw refused(`FROM ${quoted(rest)} is not understood`);
+    throw refuse(`FROM ${quote(rest)} is not understood`);
   if (alias !== undefined && !/^[A-Za-z][\w.-]{0,62}$/.test(alias))
-    throw refused(`${quoted(alias)} is not a valid name of a stage`);
-  const image = expand(unquoted(name), args);
+    throw refuse(`${quote(alias)} is not a valid name of a stage`);
+  const image = expand(unquote(name), args);
   return alias === undefined ? { image } : { image, alias: alias.toLowerCase() };
 }
 
@@ -180,7 +180,7 @@ function expand(text: string, args: ReadonlyMap<string, string>): string {
 }
 
 function checkedName(name: string): string {
-  if (!imageName.test(name) || transports.test(name)) throw refused(`${quoted(name)} is not a valid name of an image`);
+  if (!imageName.test(name) || transports.test(name)) throw refuse(`${quote(name)} is not a valid name of an image`);
   return name;
 }
 
@@ -223,28 +223,28 @@ function checkMount(value: string, at: string, isPlainPath: (path: string) => bo
   const of = new Map(pairs);
   const type = of.get("type") ?? "bind";
   const allowed = mountKeys[type];
-  if (allowed === undefined) throw refused(`a mount of type ${quoted(type)} is not supported`);
+  if (allowed === undefined) throw refuse(`a mount of type ${quote(type)} is not supported`);
   for (const [key, given] of pairs) {
     if (key !== "type" && !allowed.includes(key))
-      throw refused(`${quoted(key)} of a ${type} mount is not supported`);
+      throw refuse(`${quote(key)} of a ${type} mount is not supported`);
     if (!plainValue.test(given) || given.split("/").includes(".."))
-      throw refused(`${quoted(given)} is not supported in a mount`);
+      throw refuse(`${quote(given)} is not supported in a mount`);
   }
   for (const [key, given] of pairs) if (["target", "dst", "destination"].includes(key)) checkPlace(at, given);
   const id = of.get("id");
   if (type === "cache" && id !== undefined && !/^[\w-][\w.-]*$/.test(id))
-    throw refused("the id of a cache may contain letters, digits, dots and dashes only");
+    throw refuse("the id of a cache may contain letters, digits, dots and dashes only");
   const from = of.get("from");
   if (type !== "bind") return [];
   const source = of.get("source") ?? of.get("src") ?? ".";
   // Older builders follow a symlink in this path out of the context or the image (CVE-2024-1753).
   if (from !== undefined) {
     if (source !== "." && source !== "/")
-      throw refused("a bind mount from an image must mount all of it; use COPY --from");
+      throw refuse("a bind mount from an image must mount all of it; use COPY --from");
     return [from];
   }
   if (!isPlainPath(source))
-    throw refused(`${quoted(source)} is not in the context, or is behind a symlink`);
+    throw refuse(`${quote(source)} is not in the context, or is behind a symlink`);
   return [];
 }
 
@@ -255,8 +255,8 @@ function checkMount(value: string, at: string, isPlainPath: (path: string) => bo
 function checkPlace(at: string, path: string): void {
   const place = posix.resolve(at, path.replaceAll("\\", ""));
   if (kernelPlaces.test(place))
-    throw refused(
-      `a mount or volume cannot be at ${quoted(path)}, below /dev, /proc or /sys; choose another path`,
+    throw refuse(
+      `a mount or volume cannot be at ${quote(path)}, below /dev, /proc or /sys; choose another path`,
     );
 }
 
@@ -297,15 +297,15 @@ export function environmentFile(env: Readonly<Record<string, string>>): string {
     .join("");
 }
 
-function unquoted(text: string): string {
+function unquote(text: string): string {
   const trimmed = text.trim();
   return /^(["'])(.*)\1$/.exec(trimmed)?.[2] ?? trimmed;
 }
 
-function quoted(text: string): string {
+function quote(text: string): string {
   return `"${text.slice(0, 80)}"`;
 }
 
-function refused(why: string): RuntimeError {
+function refuse(why: string): RuntimeError {
   return new RuntimeError("image_failed", `The Dockerfile cannot be built here: ${why}.`);
 }

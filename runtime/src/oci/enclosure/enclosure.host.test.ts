@@ -21,32 +21,32 @@ const calls = process.arch === "arm64" ? { keyctl: 219, inotify: 26 } : { keyctl
 const countInotify = `my $n = 0; $n++ while syscall(${calls.inotify}, 0) >= 0; $| = 1; print "instances $n\\n";`;
 
 /** Lines that the step printed, without the lines that repeat its command. */
-function printed(log: string): string[] {
+function readPrintedLines(log: string): string[] {
   return log.split("\n").filter((line) => !line.startsWith("STEP ") && !line.includes("$ "));
 }
 
 test("runs a step as root of its own user range, without rights over the kernel", async () => {
-  const denied = (name: string, command: string) =>
+  const tryTo = (name: string, command: string) =>
     `${command} 2>/dev/null && echo ${name} allowed || echo ${name} denied`;
   const commands = [
     "grep -E 'NoNewPrivs|^Seccomp:' /proc/self/status",
     "echo map $(cat /proc/self/uid_map)",
-    denied("namespaces", "unshare -Urmn true"),
-    denied("mounts", "unshare -m true"),
-    denied("network", "unshare -n true"),
-    denied("keyring", `perl -e 'exit(syscall(${calls.keyctl}, 0, -4, 0) < 0)'`),
-    denied("group", "mkdir /sys/fs/cgroup/x"),
-    denied("freezer", "mkdir /sys/fs/cgroup/freezer/x"),
-    denied("memory", "mkdir /sys/fs/cgroup/memory/x"),
-    denied("processes", "echo 0 > /sys/fs/cgroup/cgroup.procs"),
-    denied("sysctl", "cat /proc/sys/kernel/printk_ratelimit > /proc/sys/kernel/printk_ratelimit"),
-    denied("sysfs", "echo 0 > /sys/kernel/profiling"),
-    denied("device", "mknod /tmp/mem c 1 1"),
-    denied("mount", "mount -t tmpfs none /mnt"),
+    tryTo("namespaces", "unshare -Urmn true"),
+    tryTo("mounts", "unshare -m true"),
+    tryTo("network", "unshare -n true"),
+    tryTo("keyring", `perl -e 'exit(syscall(${calls.keyctl}, 0, -4, 0) < 0)'`),
+    tryTo("group", "mkdir /sys/fs/cgroup/x"),
+    tryTo("freezer", "mkdir /sys/fs/cgroup/freezer/x"),
+    tryTo("memory", "mkdir /sys/fs/cgroup/memory/x"),
+    tryTo("processes", "echo 0 > /sys/fs/cgroup/cgroup.procs"),
+    tryTo("sysctl", "cat /proc/sys/kernel/printk_ratelimit > /proc/sys/kernel/printk_ratelimit"),
+    tryTo("sysfs", "echo 0 > /sys/kernel/profiling"),
+    tryTo("device", "mknod /tmp/mem c 1 1"),
+    tryTo("mount", "mount -t tmpfs none /mnt"),
     "mkfifo /fifo && touch /suid && chmod 4755 /suid && chown 1000:1000 /fifo && echo files made",
   ];
   const { log, image } = await built(`FROM debian:12-slim\nRUN ${commands.join("; ")}\n`);
-  const lines = printed(log);
+  const lines = readPrintedLines(log);
   expect(lines).toEqual(expect.arrayContaining(["NoNewPrivs:\t1", "Seccomp:\t2", "files made"]));
   expect(lines.filter((line) => line.endsWith(" allowed"))).toEqual([]);
   expect(lines.filter((line) => line.endsWith(" denied"))).toHaveLength(12);

@@ -9,36 +9,9 @@ import type { App } from "../../app.ts";
 import type { Actor } from "../actor.ts";
 import { workspaceIds } from "../workspaces.ts";
 import * as store from "./store.ts";
+import type { News } from "./news.ts";
 
 export const notificationNotFound = defineError("notification_not_found", 404, () => "No such notification.");
-
-export const notificationKinds = [
-  "deploy_succeeded",
-  "deploy_failed",
-  "domain_verified",
-  "domain_failed",
-  "backup_failed",
-  "webhook_disabled",
-  "schedule_disabled",
-  "approval_pending",
-  "limit_reached",
-  "out_of_memory",
-  "disk_short",
-  "app_crashed",
-  "image_findings",
-  "team_invitation",
-] as const;
-export type NotificationKind = (typeof notificationKinds)[number];
-
-export interface News {
-  workspaceId: string;
-  kind: NotificationKind;
-  /** A single line. */
-  title: string;
-  /** The cure, or the event in a sentence. */
-  body: string;
-  target: { kind: string; id: string; label: string };
-}
 
 /** More than people read, and a bound for the table. */
 const keptPerWorkspace = 200;

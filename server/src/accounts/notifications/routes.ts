@@ -1,13 +1,8 @@
 import { z } from "zod";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import type { App } from "../../app.ts";
-import {
-  listNotifications,
-  markAllRead,
-  markRead,
-  notificationKinds,
-  notificationNotFound,
-} from "./notifications.ts";
+import { listNotifications, markAllRead, markRead, notificationNotFound } from "./notifications.ts";
+import { notificationKinds } from "./news.ts";
 import type { NotificationRow } from "./store.ts";
 
 export const NotificationResponse = z

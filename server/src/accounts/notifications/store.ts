@@ -1,6 +1,6 @@
 import { sql } from "kysely";
 import type { Db } from "#schema.ts";
-import type { News } from "./notifications.ts";
+import type { News } from "./news.ts";
 
 export interface NotificationRow {
   id: string;

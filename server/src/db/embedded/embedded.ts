@@ -28,20 +28,13 @@ import type { Connection } from "../db.ts";
 import {
   type Account,
   chooseAccount,
-  closedDirectory,
+  findClosedDirectory,
   ensurePrograms,
   ownAccountName,
   removeOtherPrograms,
   socketDirectory,
 } from "./files.ts";
-import {
-  database,
-  hbaFile,
-  identFile,
-  initdbArguments,
-  postgresArguments,
-  role,
-} from "./settings.ts";
+import { database, hbaFile, identFile, initdbArguments, postgresArguments, role } from "./settings.ts";
 import { exists, findPostmaster, isPostmasterOf, removeForeignLock } from "./postmaster.ts";
 import { withClient } from "../with-client.ts";
 
@@ -132,7 +125,7 @@ function connectionOf(directory: string, name: string): Connection {
 async function start(layout: Layout, settings?: Record<string, string>): Promise<number> {
   const account = chooseAccount(layout.data);
   mkdirSync(layout.root, { recursive: true, mode: 0o755 });
-  const closed = account && closedDirectory(layout.root, account);
+  const closed = account && findClosedDirectory(layout.root, account);
   if (closed) {
     throw new Error(
       `PostgreSQL runs as the account ${account.name}, which may not enter ${closed}; ` +

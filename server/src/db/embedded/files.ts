@@ -113,8 +113,8 @@ export function ownAccountName(): string {
 }
 
 /** Returns the first directory above `path` that the account may not enter. Undefined if it may enter all. */
-export function closedDirectory(path: string, account: { uid: number; gid: number }): string | undefined {
-  const above = dirname(path) === path ? undefined : closedDirectory(dirname(path), account);
+export function findClosedDirectory(path: string, account: { uid: number; gid: number }): string | undefined {
+  const above = dirname(path) === path ? undefined : findClosedDirectory(dirname(path), account);
   if (above) return above;
   const { mode, uid, gid } = statSync(path);
   const bit = uid === account.uid ? 0o100 : gid === account.gid ? 0o010 : 0o001;

@@ -7,7 +7,13 @@ import { z } from "zod";
 import { accountSuspended, insufficientRole } from "#accounts/errors.ts";
 import type { ErrorRow } from "#lib/errors.ts";
 import { refusesSuspended, refusesViewers } from "../authenticate.ts";
-import { type Api, mayStreamEvents, type Route, type SocketDefinition, subprotocol } from "../define-route.ts";
+import {
+  type Api,
+  mayStreamEvents,
+  type Route,
+  type SocketDefinition,
+  subprotocol,
+} from "../define-route.ts";
 import {
   badHandshake,
   idempotencyConflict,

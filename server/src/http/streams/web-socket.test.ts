@@ -8,7 +8,7 @@ import { defineError } from "#lib/errors.ts";
 import { silentLog, testClock, testConfig, testDatabase } from "../../../test/harness.ts";
 import { defineRoute } from "../define-route.ts";
 import { createHttpServer, type HttpServer } from "../server.ts";
-import type { Socket } from "./web-socket.ts";
+import type { Socket } from "./socket.ts";
 
 const notThere = defineError("not_there", 404, () => "It is not there.");
 

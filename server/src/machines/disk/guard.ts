@@ -13,7 +13,7 @@ import type { Logger } from "pino";
 import type { DiskUse } from "@kontor/runtime/driver.ts";
 import type { Db } from "#schema.ts";
 import type { Host } from "../host/host.ts";
-import { orderFor } from "../placement/placement.ts";
+import { orderFor } from "../placement/order.ts";
 import { findMachine, type MachineRow } from "../store.ts";
 
 export const lookEveryMs = 2_000;

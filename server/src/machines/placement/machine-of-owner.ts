@@ -7,8 +7,15 @@ import type { App } from "#app.ts";
 import type { Database, Db } from "#schema.ts";
 import { refusal } from "./admission.ts";
 import { translated } from "../errors.ts";
-import { orderFor } from "./placement.ts";
-import { findOwned, lockCommitted, type MachineRow, type OwnerKind, setDesired, setMemory } from "../store.ts";
+import { orderFor } from "./order.ts";
+import {
+  findOwned,
+  lockCommitted,
+  type MachineRow,
+  type OwnerKind,
+  setDesired,
+  setMemory,
+} from "../store.ts";
 
 export interface Owner {
   ownerKind: OwnerKind;

@@ -8,10 +8,10 @@ import type { Transaction } from "kysely";
 import type { Isolation, NetworkMode, PrivateNetwork } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
 import type { Database } from "#schema.ts";
-import { newId } from "#lib/ids.ts";
 import { diskRefusal, refusal } from "./admission.ts";
 import { DiskShort, noCapacity } from "../errors.ts";
-import type { HostImage, HostVolume, Order, StartSpec } from "../host/host.ts";
+import type { HostImage, HostVolume, StartSpec } from "../host/host.ts";
+import { newMachineId } from "./order.ts";
 import { sealEnv } from "./sealed-env.ts";
 import type { Shape } from "./shape.ts";
 import {
@@ -157,13 +157,4 @@ export function releaseOrphans(
   owners: readonly string[],
 ): Promise<void> {
   return markOrphansRemoved(app.db, app.machines.host.id, ownerKind, owners);
-}
-
-export function newMachineId(): string {
-  return newId("m", 19);
-}
-
-/** The order that a row stands for. */
-export function orderFor(row: MachineRow): Order {
-  return { machine: row.id, hostEpoch: row.host_epoch, generation: row.generation };
 }

@@ -9,8 +9,9 @@ import type { Logger } from "pino";
 import type { Db } from "#schema.ts";
 import type { Clock } from "#lib/clock.ts";
 import { DomainError } from "#lib/errors.ts";
-import { makeRoom, newMachineId, orderFor } from "./placement.ts";
-import type { Machines } from "../machines.ts";
+import { makeRoom } from "./placement.ts";
+import { newMachineId, orderFor } from "./order.ts";
+import type { Machines, WarmPool } from "../machines.ts";
 import type { Shape } from "./shape.ts";
 import { countPools, evictWarm, insertMachine, setObserved } from "../store.ts";
 
@@ -54,7 +55,7 @@ interface Entry {
   claims: number[];
 }
 
-export class Pool {
+export class Pool implements WarmPool {
   readonly #machines: Machines;
   readonly #db: Db;
   readonly #clock: Clock;

@@ -6,9 +6,6 @@ import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
 import { DiskShort, noCapacity } from "../errors.ts";
 
-/** True where a machine went, and another try is worth it. */
-export type GiveRoom = () => Promise<boolean>;
-
 /** Of machines that go one at a time, until the new one fits: it may be as large as several of them. */
 const mostTries = 16;
 

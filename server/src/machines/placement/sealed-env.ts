@@ -1,13 +1,13 @@
 /** A machine's base environment in its row: sealed to the owner, so that a row copied to another owner does not open. */
-import type { App } from "#app.ts";
+import type { SecretBox } from "#lib/secret-box.ts";
 import type { MachineRow, SnapshotRow } from "../store.ts";
 
-export function sealEnv(app: Pick<App, "secrets">, ownerId: string, env: Record<string, string>): Buffer {
+export function sealEnv(app: { secrets: SecretBox }, ownerId: string, env: Record<string, string>): Buffer {
   return app.secrets.seal(JSON.stringify(env), `machines:env:${ownerId}`);
 }
 
 export function openEnv(
-  app: Pick<App, "secrets">,
+  app: { secrets: SecretBox },
   row: Pick<MachineRow | SnapshotRow, "env_sealed" | "owner_id">,
 ): Record<string, string> {
   if (!row.env_sealed || row.owner_id === null) return {};

@@ -4,7 +4,8 @@
  */
 import type { App } from "#app.ts";
 import { isVolumeMissing, startFailed, translate } from "../errors.ts";
-import { orderFor, placeCold, type Reservation } from "./placement.ts";
+import { placeCold, type Reservation } from "./placement.ts";
+import { orderFor } from "./order.ts";
 import { markRemoved } from "../store.ts";
 import { settleVolume } from "../volumes.ts";
 

@@ -9,7 +9,8 @@ import type { App } from "#app.ts";
 import type { Database } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
 import { isForGood, restoreFailed, snapshotDamaged, snapshotIncompatible } from "../errors.ts";
-import { orderFor, release } from "../placement/placement.ts";
+import { release } from "../placement/placement.ts";
+import { orderFor } from "../placement/order.ts";
 import { openEnv, sealEnv } from "../placement/sealed-env.ts";
 import {
   bringBack,

@@ -13,7 +13,8 @@ import { newId } from "#lib/ids.ts";
 import { isVolumeMissing, restoreFailed, translate } from "../errors.ts";
 import type { SnapshotFacts } from "../host/host.ts";
 import type { MachineOwners } from "../machine-owner.ts";
-import { makeRoom, newMachineId, orderFor } from "../placement/placement.ts";
+import { makeRoom } from "../placement/placement.ts";
+import { newMachineId, orderFor } from "../placement/order.ts";
 import { openEnv } from "../placement/sealed-env.ts";
 import {
   deleteOrphanSnapshots,

@@ -12,7 +12,8 @@ import { makePerson } from "../../../test/factories.ts";
 import { silentLog, testConfig, testDatabase, testSecrets } from "../../../test/harness.ts";
 import { bringUp } from "../placement/start-reserved.ts";
 import { openMachines } from "../open.ts";
-import { orderFor, place } from "../placement/placement.ts";
+import { place } from "../placement/placement.ts";
+import { orderFor } from "../placement/order.ts";
 import type { MachineRow } from "../store.ts";
 
 const MiB = 1024 ** 2;

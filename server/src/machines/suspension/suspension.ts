@@ -12,7 +12,7 @@ import type { Logger } from "pino";
 import type { Database, Db } from "#schema.ts";
 import type { Clock } from "#lib/clock.ts";
 import type { Host } from "../host/host.ts";
-import { orderFor } from "../placement/placement.ts";
+import { orderFor } from "../placement/order.ts";
 import type { MachineOwners } from "../machine-owner.ts";
 import { findMachine, type MachineRow, machinesOfHost } from "../store.ts";
 import { findSuspended, markHeld, release } from "./store.ts";

@@ -5,14 +5,15 @@
  * replaced by empty ones; that a password is answered to who asks for the address and is in no log, event or setting;
  * and that a deleted add-on takes its files and backups with it. Rows say what should run, and the machines what does.
  */
-import type { App } from "#app.ts";
-import { notify, type NotificationKind } from "#accounts/notifications/notifications.ts";
+import { notify } from "#accounts/notifications/notifications.ts";
+import type { NotificationKind } from "#accounts/notifications/news.ts";
 import type { Guest } from "#machines/host/guest.ts";
 import type { OnImageProgress } from "#machines/images.ts";
 import { findMachineOf } from "#machines/placement/machine-of-owner.ts";
 import type { MachineOwner } from "#machines/machine-owner.ts";
 import { release, releaseOrphans } from "#machines/placement/placement.ts";
 import { Doors } from "./access/public-port-proxy.ts";
+import type { AddonsContext, Needs } from "./context.ts";
 import type { Engine } from "./engines/engine.ts";
 import { engines, type Engines } from "./engines/engines.ts";
 import { addonNotRunning } from "./errors.ts";
@@ -20,9 +21,7 @@ import { RunningAddon } from "./instances/addon-instance.ts";
 import { clearAllProgress, findAny, type AddonRow, type AddonView, listAll } from "./store.ts";
 import { startThrowaway, type Throwaway, throwawayPrefix } from "./instances/trial-instance.ts";
 
-export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock" | "log">;
-
-export class Addons {
+export class Addons implements AddonsContext {
   readonly app: Needs;
   readonly engines: Engines;
   readonly doors: Doors;

@@ -10,7 +10,6 @@
  *
  * It never decides what is deployed, and it knows no HTTP but the request by which it asks whether an app is well.
  */
-import type { App } from "#app.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
 import { hostname } from "#config.ts";
 import { Semaphore } from "#lib/concurrency/semaphore.ts";
@@ -19,6 +18,8 @@ import type { LogRing } from "#machines/host/log-rings.ts";
 import { findMachineOf } from "#machines/placement/machine-of-owner.ts";
 import type { Ending, MachineOwner } from "#machines/machine-owner.ts";
 import { release as releaseMachine, releaseOrphans } from "#machines/placement/placement.ts";
+import type { AppsContext, Front } from "./apps-context.ts";
+import type { InstanceName, Needs } from "./instance-context.ts";
 import { drainLater } from "./release/drain.ts";
 import { AppRoutes } from "./release/route-table.ts";
 import type { End } from "./output/exit-reason.ts";
@@ -26,25 +27,11 @@ import { Running } from "./running/app-instance.ts";
 import { letGoOfRested } from "./running/sleep.ts";
 import { deleteInstance, findInstance, findOwner, type InstanceRow, listInstances } from "./store.ts";
 
-export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock" | "log">;
-
-/** The way in, as far as a switch needs it. */
-export interface Front {
-  /** Until nothing is under way in the machine, or that time is over. */
-  drained(machine: string, timeoutMs: number): Promise<unknown>;
-  /** Proves that a request by that name is answered by that machine; a failure's message is for the app's owner. */
-  visit(
-    host: string,
-    path: string,
-    expected: { machine: string; hasProgressed?: () => Promise<boolean>; signal?: AbortSignal },
-  ): Promise<unknown>;
-}
-
 const lookEveryMs = 1_000;
 /** How long the start of the server waits to see which apps answer. */
 const seenWithinMs = 2_000;
 
-export class Apps {
+export class Apps implements AppsContext {
   readonly app: Needs;
   readonly routes: AppRoutes;
   readonly waking = new SingleFlight<void>();
@@ -148,13 +135,13 @@ export class Apps {
   }
 
   /** In the app's own log. */
-  async say({ environmentId, row }: Running, text: string): Promise<void> {
+  async say({ environmentId, row }: InstanceName, text: string): Promise<void> {
     await this.ring(environmentId).append([
       { at: this.app.clock.now().getTime(), stream: "system", text, deployment: row.deployment_id },
     ]);
   }
 
-  async tell({ environmentId }: Running, { isOutOfMemory, said }: End): Promise<void> {
+  async tell({ environmentId }: InstanceName, { isOutOfMemory, said }: End): Promise<void> {
     const kind = isOutOfMemory ? "out_of_memory" : "app_crashed";
     const owner = await findOwner(this.app.db, environmentId);
     if (!owner) return;

@@ -6,7 +6,6 @@
  * of a database's size nothing is in this process' memory, nor on a disk but the store's.
  */
 import { payerOf } from "#accounts/payers.ts";
-import type { App } from "#app.ts";
 import type { Blobs } from "#lib/blobs/blobs.ts";
 import type { Tasks } from "#jobs/jobs.ts";
 import { FairJobs } from "#jobs/fair-jobs.ts";
@@ -15,7 +14,7 @@ import type { Addons } from "../addons/addons.ts";
 import { addonPrefix } from "./blobs.ts";
 import { carryOut } from "./jobs/run-backup.ts";
 import { carryOutRestore } from "./jobs/run-restore.ts";
-import type { BackupEngine } from "./engines/engine.ts";
+import type { BackupEngines, BackupsContext } from "./context.ts";
 import { postgres } from "./engines/postgres.ts";
 import { redis } from "./engines/redis.ts";
 import { tick } from "./jobs/schedule.ts";
@@ -32,7 +31,6 @@ import {
   tickTask,
 } from "./jobs/tasks.ts";
 
-export type BackupEngines = Readonly<Record<"postgres" | "redis", BackupEngine>>;
 const ownEngines: BackupEngines = { postgres, redis };
 /** Maximum of concurrent jobs. Each runs a second database instance and uses the disk fully. */
 const atOnce = 2;
@@ -48,8 +46,8 @@ interface Attempt {
   queue: (later: Later) => Promise<void>;
 }
 
-export class Backups {
-  readonly app: Pick<App, "config" | "db" | "secrets" | "clock" | "log">;
+export class Backups implements BackupsContext {
+  readonly app: BackupsContext["app"];
   readonly addons: Addons;
   readonly blobs: Blobs;
   readonly engines: BackupEngines;
@@ -58,7 +56,7 @@ export class Backups {
   readonly #jobs = new FairJobs({ limit: atOnce, leavesOne: true });
 
   /** `engines` are a test's own, or those there are. */
-  constructor(app: Backups["app"], addons: Addons, blobs: Blobs, engines: BackupEngines = ownEngines) {
+  constructor(app: BackupsContext["app"], addons: Addons, blobs: Blobs, engines: BackupEngines = ownEngines) {
     this.app = app;
     this.addons = addons;
     this.blobs = blobs;

@@ -9,14 +9,14 @@ import type { Db } from "#schema.ts";
 import { addonNotFound, addonNotRunning } from "../addons/errors.ts";
 import { type AddonView, requireAddon, target } from "../addons/find.ts";
 import { workspaceOf } from "../projects/projects.ts";
-import type { Backups } from "./backups.ts";
+import type { BackupsContext } from "./context.ts";
 import { backupRunning, restoreRunning } from "./errors.ts";
 import { backupLimits, expiryOf, planForMore, startOfDay } from "./plan.ts";
 import { type BackupRow, countManual, insert, lockAddon, whatRuns } from "./store.ts";
 import { queueBackup } from "./jobs/tasks.ts";
 
 export async function createBackup(
-  { app }: Pick<Backups, "app">,
+  { app }: Pick<BackupsContext, "app">,
   actor: Actor,
   projectId: string,
   addonId: string,

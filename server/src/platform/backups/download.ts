@@ -6,7 +6,7 @@ import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { baseUrl } from "#config.ts";
 import type { AddonView } from "../addons/find.ts";
-import type { Backups } from "./backups.ts";
+import type { BackupsContext } from "./context.ts";
 import { backupNotCompleted, signatureInvalid, urlExpired } from "./errors.ts";
 import { getBackup } from "./manage.ts";
 import type { BackupRow } from "./store.ts";
@@ -23,7 +23,7 @@ export interface Download {
 }
 
 export async function download(
-  { app, blobs, engines }: Pick<Backups, "app" | "blobs" | "engines">,
+  { app, blobs, engines }: Pick<BackupsContext, "app" | "blobs" | "engines">,
   actor: Actor,
   ids: { projectId: string; addonId: string; backupId: string },
 ): Promise<Download> {

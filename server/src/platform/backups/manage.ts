@@ -8,7 +8,7 @@ import { addJob } from "#jobs/jobs.ts";
 import { addonNotFound } from "../addons/errors.ts";
 import { type AddonView, requireAddon, target } from "../addons/find.ts";
 import { workspaceOf } from "../projects/projects.ts";
-import type { Backups } from "./backups.ts";
+import type { BackupsContext } from "./context.ts";
 import { backupInUse, backupNotFound } from "./errors.ts";
 import { backupLimits, nextDaily, startOfDay } from "./plan.ts";
 import {
@@ -25,7 +25,7 @@ import {
 } from "./store.ts";
 import { sweepTask } from "./jobs/tasks.ts";
 
-type Needs = Pick<Backups, "app">;
+type Needs = Pick<BackupsContext, "app">;
 
 export interface BackupInfoView {
   retentionDays: number;

@@ -6,7 +6,7 @@ import type { Db } from "#schema.ts";
 import { createAddon } from "../addons/create.ts";
 import { type AddonView, target } from "../addons/find.ts";
 import { AddonCreate } from "../addons/schema.ts";
-import type { Backups } from "./backups.ts";
+import type { BackupsContext } from "./context.ts";
 import { lockIdle, queue } from "./create.ts";
 import { backupNotCompleted, backupNotFound } from "./errors.ts";
 import { getBackup } from "./manage.ts";
@@ -20,7 +20,7 @@ interface Ids {
 }
 
 export async function restoreBackup(
-  backups: Pick<Backups, "app" | "addons">,
+  backups: Pick<BackupsContext, "app" | "addons">,
   actor: Actor,
   ids: Ids,
   name: string | undefined,
@@ -30,7 +30,7 @@ export async function restoreBackup(
   return name === undefined ? inPlace(backups, actor, ids) : intoNew(backups, actor, { addon, backup, name });
 }
 
-async function inPlace({ app }: Pick<Backups, "app">, actor: Actor, ids: Ids): Promise<RestoreRow> {
+async function inPlace({ app }: Pick<BackupsContext, "app">, actor: Actor, ids: Ids): Promise<RestoreRow> {
   return transaction(app.db, async (tx) => {
     const { addon, plan } = await lockIdle(tx, actor, ids.projectId, ids.addonId);
     const backup = await requireKept(tx, addon.id, ids.backupId);
@@ -41,7 +41,7 @@ async function inPlace({ app }: Pick<Backups, "app">, actor: Actor, ids: Ids): P
 
 /** The new add-on and what it is filled with are there together, or neither is. */
 async function intoNew(
-  { app, addons }: Pick<Backups, "app" | "addons">,
+  { app, addons }: Pick<BackupsContext, "app" | "addons">,
   actor: Actor,
   { addon, backup, name }: { addon: AddonView; backup: BackupRow; name: string },
 ): Promise<RestoreRow> {

@@ -14,12 +14,12 @@ import { renderError } from "#http/render-error.ts";
 import { endWithSlowReader } from "#http/streams/slow-readers.ts";
 import { BlobNotFound } from "#lib/blobs/blobs.ts";
 import { findAddon } from "../addons/find.ts";
-import type { Backups } from "./backups.ts";
+import type { BackupsContext } from "./context.ts";
 import { downloadsPrefix, filenameOf, verify } from "./download.ts";
 import { backupNotFound } from "./errors.ts";
 import { findById } from "./store.ts";
 
-type Needs = Pick<Backups, "app" | "blobs" | "engines">;
+type Needs = Pick<BackupsContext, "app" | "blobs" | "engines">;
 
 const methods = ["GET", "HEAD"];
 

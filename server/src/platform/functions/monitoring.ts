@@ -2,7 +2,8 @@
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { Histogram } from "../metrics/histogram.ts";
-import { metricsOf, type Period, periodBegin } from "../metrics/request-metrics.ts";
+import { metricsOf, periodBegin } from "../metrics/request-metrics.ts";
+import type { Period } from "../metrics/periods.ts";
 import { minutesOf } from "../instances/minutes.ts";
 import { getFunction } from "./functions.ts";
 import type { FunctionParts } from "./parts.ts";

@@ -6,7 +6,7 @@ import type { App } from "#app.ts";
 import type { KeptLine } from "#machines/host/log-rings.ts";
 import { urlOf, Variables, VariablesChange } from "../environments/schema.ts";
 import { pageFields } from "../input/schema.ts";
-import { periodNames } from "../metrics/request-metrics.ts";
+import { periodNames } from "../metrics/periods.ts";
 import { RequestMetrics } from "../metrics/schema.ts";
 import { progressSchema } from "../progress.ts";
 import { Slug } from "../projects/schema.ts";

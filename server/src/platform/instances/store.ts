@@ -1,7 +1,7 @@
 /** All SQL of the table function_instances, of function_minutes, and what this folder reads of functions. */
 import { type Selectable, sql } from "kysely";
 import type { Db, Transaction } from "#schema.ts";
-import type { CountedMinute } from "../metrics/recorder.ts";
+import type { CountedMinute } from "../metrics/store.ts";
 import type {
   FunctionInstancesTable,
   FunctionMinutesTable,

@@ -7,22 +7,9 @@
 import { randomUUID } from "node:crypto";
 import type { App } from "#app.ts";
 import { Histogram } from "./histogram.ts";
-import { forgetMinutesBefore, writeMinutes } from "./store.ts";
+import { type CountedMinute, forgetMinutesBefore, writeMinutes } from "./store.ts";
 
 type Needs = Pick<App, "db" | "clock" | "log">;
-
-/** A minute of one environment or function, as one process counted it. */
-export interface CountedMinute {
-  id: string;
-  minute: Date;
-  writer: string;
-  requests: number;
-  errors: number;
-  latencies: Buffer;
-  coldStarts: number;
-  /** What wakes took. */
-  wakes: Buffer;
-}
 
 /** Where minutes go. */
 export interface MinuteSink {

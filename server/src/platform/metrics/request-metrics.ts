@@ -8,22 +8,12 @@ import type { App } from "#app.ts";
 import { getEnvironment } from "../environments/environments.ts";
 import { Histogram } from "./histogram.ts";
 import { minuteMs } from "./recorder.ts";
+import { type Period, periods } from "./periods.ts";
 import type { RequestMetrics } from "./schema.ts";
 import { type MinuteRow, readMinutes } from "./store.ts";
 
 type Needs = Pick<App, "db" | "clock">;
 type Counts = Pick<MinuteRow, "requests" | "errors" | "latencies">;
-
-/** Minutes in all, and of one point of the series. */
-const periods = {
-  "5m": { minutes: 5, step: 1 },
-  "15m": { minutes: 15, step: 1 },
-  "1h": { minutes: 60, step: 1 },
-  "6h": { minutes: 360, step: 5 },
-  "24h": { minutes: 1440, step: 15 },
-} as const;
-export type Period = keyof typeof periods;
-export const periodNames = Object.keys(periods) as [Period, ...Period[]];
 
 export async function requestMetrics(
   app: Needs,

@@ -1,7 +1,7 @@
 /** The wire of request metrics and of an app's health. */
 import { z } from "zod";
 import { ProjectId } from "../input/schema.ts";
-import { periodNames } from "./request-metrics.ts";
+import { periodNames } from "./periods.ts";
 
 export const MetricsParams = z.strictObject({ project_id: ProjectId });
 

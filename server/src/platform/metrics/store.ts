@@ -2,8 +2,20 @@
 import { type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { DeploymentStatus } from "../deployments/tables.ts";
-import type { CountedMinute } from "./recorder.ts";
 import type { RequestMinutesTable } from "./tables.ts";
+
+/** A minute of one environment or function, as one process counted it. */
+export interface CountedMinute {
+  id: string;
+  minute: Date;
+  writer: string;
+  requests: number;
+  errors: number;
+  latencies: Buffer;
+  coldStarts: number;
+  /** What wakes took. */
+  wakes: Buffer;
+}
 
 export type MinuteRow = Selectable<RequestMinutesTable>;
 

@@ -14,7 +14,8 @@ import type { ConfigKey } from "#config.ts";
 import { Builds } from "#builds/run.ts";
 import type { Db } from "#schema.ts";
 import { LocalHost } from "#machines/host/local-host.ts";
-import { type MachineEgress, Machines } from "#machines/machines.ts";
+import { HostMachines } from "#machines/host-machines.ts";
+import type { MachineEgress } from "#machines/machines.ts";
 import { regionsOf } from "#lib/regions.ts";
 import { registerHost } from "#machines/store.ts";
 import { makePerson, type Person } from "../../../test/factories.ts";
@@ -95,7 +96,7 @@ export async function testHost(
         facts,
       }),
     );
-    const machines = new Machines({
+    const machines = new HostMachines({
       egress: options.egress,
       host: new LocalHost({
         id: hostId,

@@ -6,7 +6,8 @@
  */
 import { createHmac, randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type News, notify } from "#accounts/notifications/notifications.ts";
+import { notify } from "#accounts/notifications/notifications.ts";
+import type { News } from "#accounts/notifications/news.ts";
 import { payerOf } from "#accounts/payers.ts";
 import type { App } from "#app.ts";
 import { FairJobs } from "#jobs/fair-jobs.ts";

@@ -2,7 +2,12 @@
 import { request as requestHttp } from "node:http";
 import { request as requestHttps } from "node:https";
 import type { OpenedHosts } from "#lib/network/addresses.ts";
-import { AddressError, checkAddress as check, checkedLookup, checkLiteral } from "#lib/network/checked-lookup.ts";
+import {
+  AddressError,
+  checkAddress as check,
+  checkedLookup,
+  checkLiteral,
+} from "#lib/network/checked-lookup.ts";
 import { answerWithinMs } from "./limits.ts";
 
 /** Its message may be shown to the webhook's owner. */

@@ -4,7 +4,13 @@
  */
 import { type Insertable, type RawBuilder, sql } from "kysely";
 import type { Db } from "#schema.ts";
-import { countsHeld, messagesAdded, type NewSession, sessionAdded, sessionUsed } from "#agent/sessions/opened.ts";
+import {
+  countsHeld,
+  messagesAdded,
+  type NewSession,
+  sessionAdded,
+  sessionUsed,
+} from "#agent/sessions/opened.ts";
 import type { Words } from "#agent/sessions/words.ts";
 import type { RunRow } from "../store.ts";
 import type { AgentRunsTable } from "../tables.ts";

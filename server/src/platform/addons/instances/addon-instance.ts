@@ -14,7 +14,7 @@ import { placeCold } from "#machines/placement/placement.ts";
 import { withRoom } from "#machines/placement/reclaim.ts";
 import { Output } from "#platform/apps/output/output.ts";
 import { ProgressWriter, type Span } from "#platform/progress.ts";
-import type { Addons } from "../addons.ts";
+import type { AddonsContext } from "../context.ts";
 import type { Engine, Instance, Room } from "../engines/engine.ts";
 import { addonNotRunning, EngineFailure } from "../errors.ts";
 import { networkOf, requestOf } from "./machine.ts";
@@ -44,7 +44,7 @@ export class RunningAddon {
   isUp = false;
   readonly engine: Engine;
   readonly owner: Owner;
-  readonly #addons: Addons;
+  readonly #addons: AddonsContext;
   readonly #life = new AbortController();
   /** Bringing it up, and whatever needs it down, one after the other. */
   readonly #turn = new Semaphore(1);
@@ -58,7 +58,7 @@ export class RunningAddon {
   /** Progress of the start that is under way. */
   #progress: ProgressWriter<AddonStep> | undefined;
 
-  constructor(addons: Addons, row: AddonView) {
+  constructor(addons: AddonsContext, row: AddonView) {
     this.#addons = addons;
     this.row = row;
     this.engine = addons.engines[row.kind];

@@ -8,7 +8,7 @@ import { bringUp } from "#machines/placement/start-reserved.ts";
 import type { Guest } from "#machines/host/guest.ts";
 import { placeCold, release } from "#machines/placement/placement.ts";
 import { withRoom } from "#machines/placement/reclaim.ts";
-import type { Addons } from "../addons.ts";
+import type { AddonsContext } from "../context.ts";
 import type { Instance } from "../engines/engine.ts";
 import { requestOf } from "./machine.ts";
 import { newPassword } from "../access/password.ts";
@@ -24,7 +24,7 @@ export interface Throwaway extends AsyncDisposable {
 }
 
 export async function startThrowaway(
-  addons: Addons,
+  addons: AddonsContext,
   addon: AddonRow,
   signal: AbortSignal,
 ): Promise<Throwaway> {

@@ -1,5 +1,5 @@
 /** Why an app is not served, as whoever deploys it reads it: with what the app said last. */
-import type { Apps } from "../apps.ts";
+import type { AppsContext } from "../apps-context.ts";
 import { AppUnhealthy } from "../errors.ts";
 import type { Running } from "../running/app-instance.ts";
 
@@ -7,7 +7,7 @@ const shown = { lines: 200, characters: 32 * 1024 };
 
 /** `why` is a sentence. */
 export async function unhealthy(
-  apps: Apps,
+  apps: AppsContext,
   running: Running,
   why: string,
   options?: ErrorOptions,

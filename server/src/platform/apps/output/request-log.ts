@@ -3,7 +3,7 @@
  * Query strings stay out, because they hold tokens. Lines beyond the rate are counted and not kept.
  */
 import { isSite } from "#builds/detection/recipe.ts";
-import type { Apps } from "../apps.ts";
+import type { AppsContext } from "../apps-context.ts";
 
 export interface Request {
   method: string;
@@ -24,11 +24,11 @@ interface Pending {
 }
 
 export class RequestLog {
-  readonly #apps: Apps;
+  readonly #apps: AppsContext;
   readonly #pending = new Map<string, Pending>();
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(apps: Apps) {
+  constructor(apps: AppsContext) {
     this.#apps = apps;
   }
 

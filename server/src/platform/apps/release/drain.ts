@@ -8,7 +8,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { reached } from "#lib/kill-points.ts";
 import { findMachineOf, thaw } from "#machines/placement/machine-of-owner.ts";
 import { release as releaseMachine } from "#machines/placement/placement.ts";
-import type { Apps } from "../apps.ts";
+import type { AppsContext } from "../apps-context.ts";
 import type { Running } from "../running/app-instance.ts";
 import { deleteInstance } from "../store.ts";
 
@@ -16,7 +16,11 @@ const endsWithinMs = 10_000;
 const retryMs = 5_000;
 
 /** In the background, until it is gone. `isGraceful`: requests of this process may still be under way in it. */
-export function drainLater(apps: Apps, running: Running, { isGraceful }: { isGraceful: boolean }): void {
+export function drainLater(
+  apps: AppsContext,
+  running: Running,
+  { isGraceful }: { isGraceful: boolean },
+): void {
   apps.inBackground("an app that serves no more could not be let go of yet", async () => {
     for (;;) {
       try {
@@ -30,7 +34,7 @@ export function drainLater(apps: Apps, running: Running, { isGraceful }: { isGra
   });
 }
 
-async function drain(apps: Apps, running: Running, isGraceful: boolean): Promise<void> {
+async function drain(apps: AppsContext, running: Running, isGraceful: boolean): Promise<void> {
   const { machine } = running;
   if (machine !== null && isGraceful && running.isUp) {
     await apps.front.drained(machine, apps.app.config.appDrainSeconds * 1000);
@@ -42,7 +46,7 @@ async function drain(apps: Apps, running: Running, isGraceful: boolean): Promise
 }
 
 /** SIGTERM, and ten seconds to heed it. */
-export async function endProcess(apps: Apps, running: Running): Promise<void> {
+export async function endProcess(apps: AppsContext, running: Running): Promise<void> {
   const { machine, command } = running;
   if (machine === null || command === null) return;
   // Where an earlier server began this, nobody listens for its end yet.
@@ -66,7 +70,7 @@ export async function endProcess(apps: Apps, running: Running): Promise<void> {
 }
 
 /** Its machine and its record, now. */
-export async function letGo(apps: Apps, running: Running): Promise<void> {
+export async function letGo(apps: AppsContext, running: Running): Promise<void> {
   const { app } = apps;
   const machine = await app.db.transaction().execute(async (tx) => {
     const released = await releaseMachine(tx, { ownerKind: "app", ownerId: running.id });

@@ -11,7 +11,7 @@ import { placeCold } from "#machines/placement/placement.ts";
 import { withRoom } from "#machines/placement/reclaim.ts";
 import { type AppSize, appSizes } from "#platform/environments/sizes.ts";
 import { variablesOf } from "#platform/environments/variables.ts";
-import type { Apps } from "../apps.ts";
+import type { AppsContext } from "../apps-context.ts";
 import { letGo } from "./drain.ts";
 import { sealEnv, type Variables } from "../environment.ts";
 import type { End } from "../output/exit-reason.ts";
@@ -61,7 +61,7 @@ const lastPauseMs = 500;
 
 /** Its process runs when this settles, or nothing of it is left. */
 export async function release(
-  apps: Apps,
+  apps: AppsContext,
   input: Release,
   { log, signal }: { log: (text: string) => void | Promise<void>; signal: AbortSignal },
 ): Promise<Candidate> {
@@ -121,7 +121,7 @@ export async function release(
 }
 
 async function waitHealthy(
-  apps: Apps,
+  apps: AppsContext,
   running: Running,
   { log, signal }: { log: Log; signal: AbortSignal },
 ): Promise<number> {
@@ -166,7 +166,7 @@ interface Seen {
  * An app that starts uses CPU time or writes output. Once it listens on another port it has started, and once it
  * responds, its work may be the response to the health check itself.
  */
-function progressOf({ app }: Apps, running: Running, seen: Seen): () => Promise<boolean> {
+function progressOf({ app }: AppsContext, running: Running, seen: Seen): () => Promise<boolean> {
   const signs = new WorkSigns(app, running);
   return async () => {
     const { usedCpu, wrote } = await signs.read();
@@ -197,7 +197,7 @@ async function cureOf(running: Running): Promise<string> {
 
 /** Returns a status below 500. Undefined if the signal aborts first; `seen` then has the last outcome. */
 async function probe(
-  apps: Apps,
+  apps: AppsContext,
   running: Running,
   {
     seen,

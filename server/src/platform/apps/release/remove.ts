@@ -1,9 +1,9 @@
 /** The end of an environment's apps, and of a project's: processes, machines and what they said. Safe to repeat. */
-import type { Apps } from "../apps.ts";
+import type { AppsContext } from "../apps-context.ts";
 import { letGo } from "./drain.ts";
 import { environmentsOf } from "../store.ts";
 
-export async function stopEnvironment(apps: Apps, environmentId: string): Promise<void> {
+export async function stopEnvironment(apps: AppsContext, environmentId: string): Promise<void> {
   await apps.turn(environmentId, async () => {
     // Of a deleted one: nobody is led to it any more, while its processes still take their time to end.
     await apps.routes.refresh(environmentId);
@@ -13,6 +13,6 @@ export async function stopEnvironment(apps: Apps, environmentId: string): Promis
   });
 }
 
-export async function removeProject(apps: Apps, projectId: string): Promise<void> {
+export async function removeProject(apps: AppsContext, projectId: string): Promise<void> {
   for (const id of await environmentsOf(apps.app.db, projectId)) await stopEnvironment(apps, id);
 }

@@ -5,7 +5,7 @@
  */
 import type { Transaction } from "#schema.ts";
 import { reached } from "#lib/kill-points.ts";
-import type { Apps } from "../apps.ts";
+import type { AppsContext } from "../apps-context.ts";
 import { drainLater } from "./drain.ts";
 import { AppUnhealthy } from "../errors.ts";
 import { unhealthy } from "../output/last-output.ts";
@@ -21,7 +21,7 @@ interface Before {
   asleepSince: Date | null;
 }
 
-export function takeOver(apps: Apps, running: Running, signal: AbortSignal): Promise<void> {
+export function takeOver(apps: AppsContext, running: Running, signal: AbortSignal): Promise<void> {
   const { environmentId } = running;
   return apps.turn(environmentId, async () => {
     signal.throwIfAborted();
@@ -56,7 +56,7 @@ export function takeOver(apps: Apps, running: Running, signal: AbortSignal): Pro
 }
 
 /** Waits for a slow response while the app uses CPU time, and stops when the app ends. */
-function progressOf({ app }: Apps, running: Running): () => Promise<boolean> {
+function progressOf({ app }: AppsContext, running: Running): () => Promise<boolean> {
   const signs = new WorkSigns(app, running);
   let ended: string | undefined;
   void running.ended.promise.then(({ said }) => (ended = said));

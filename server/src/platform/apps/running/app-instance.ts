@@ -11,7 +11,7 @@ import { giveMemory, type Owner } from "#machines/placement/machine-of-owner.ts"
 import type { Ending } from "#machines/machine-owner.ts";
 import { type MachineRequest, placeCold, type Reservation } from "#machines/placement/placement.ts";
 import { withRoom } from "#machines/placement/reclaim.ts";
-import type { Apps } from "../apps.ts";
+import type { InstanceContext } from "../instance-context.ts";
 import { type End, endOf, endOfMachine } from "../output/exit-reason.ts";
 import { envOf } from "../environment.ts";
 import { isCalm, limitFor } from "./memory-growth.ts";
@@ -52,13 +52,13 @@ export class Running {
   /** True once out of memory was notified. One series of ends sends one notification. */
   #toldOfMemory = false;
   readonly owner: Owner;
-  readonly #apps: Apps;
+  readonly #apps: InstanceContext;
   readonly #life = new AbortController();
   #machineEnded = Promise.withResolvers<Ending>();
   #upChanged = Promise.withResolvers<void>();
   #supervising: Promise<void> | undefined;
 
-  constructor(apps: Apps, row: InstanceRow) {
+  constructor(apps: InstanceContext, row: InstanceRow) {
     this.#apps = apps;
     this.row = row;
     this.state = row.state;

@@ -6,7 +6,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { freeze, setHeld } from "#machines/placement/machine-of-owner.ts";
 import { release as releaseMachine } from "#machines/placement/placement.ts";
-import type { Apps } from "../apps.ts";
+import type { AppsContext } from "../apps-context.ts";
 import { endProcess } from "../release/drain.ts";
 import { nothingDeployed, sleepDuringDeployment } from "../errors.ts";
 import type { Running } from "./app-instance.ts";
@@ -23,7 +23,7 @@ export interface Whose {
 const quietWithinMs = 5_000;
 
 /** It is asleep when this settles. */
-export function sleep(apps: Apps, environmentId: string, whose?: Whose): Promise<void> {
+export function sleep(apps: AppsContext, environmentId: string, whose?: Whose): Promise<void> {
   return apps.turn(environmentId, async () => {
     const running = apps.serving(environmentId);
     if (!running) throw nothingDeployed();
@@ -56,7 +56,7 @@ export function recordMove(
 }
 
 /** Those that nobody has wanted for a while give their memory back. */
-export async function letGoOfRested(apps: Apps): Promise<void> {
+export async function letGoOfRested(apps: AppsContext): Promise<void> {
   const held = [...apps.running.values()].filter(
     ({ state, machine }) => state === "asleep" && machine !== null,
   );
@@ -71,7 +71,7 @@ export async function letGoOfRested(apps: Apps): Promise<void> {
 }
 
 /** Its process and its machine go; it stays asleep. */
-export async function stop(apps: Apps, running: Running): Promise<void> {
+export async function stop(apps: AppsContext, running: Running): Promise<void> {
   await endProcess(apps, running);
   const machine = await apps.app.db.transaction().execute((tx) => releaseMachine(tx, running.owner));
   if (machine) await apps.app.machines.destroy(machine);

@@ -7,7 +7,7 @@ import { placeCold } from "#machines/placement/placement.ts";
 import { setHeld, thaw } from "#machines/placement/machine-of-owner.ts";
 import { withRoom } from "#machines/placement/reclaim.ts";
 import { variablesOf } from "#platform/environments/variables.ts";
-import type { Apps } from "../apps.ts";
+import type { AppsContext } from "../apps-context.ts";
 import { renewed } from "../environment.ts";
 import { nothingDeployed, wakeFailed } from "../errors.ts";
 import type { Running } from "./app-instance.ts";
@@ -17,7 +17,7 @@ import { isSuspended, lockEnvironment, move, setServed, update } from "../store.
 const upWithinMs = 30_000;
 
 /** Something listens when this settles. Callers at once share one waking; one that is awake is no matter. */
-export function wake(apps: Apps, environmentId: string, whose?: Whose): Promise<void> {
+export function wake(apps: AppsContext, environmentId: string, whose?: Whose): Promise<void> {
   return apps.waking.run(environmentId, async () => {
     const running = await apps.turn(environmentId, () => begin(apps, environmentId, whose));
     if (await running.whenUp(upWithinMs)) return;
@@ -30,7 +30,7 @@ export function wake(apps: Apps, environmentId: string, whose?: Whose): Promise<
   });
 }
 
-async function begin(apps: Apps, environmentId: string, whose?: Whose): Promise<Running> {
+async function begin(apps: AppsContext, environmentId: string, whose?: Whose): Promise<Running> {
   const running = apps.serving(environmentId);
   if (!running) throw nothingDeployed();
   if (running.state !== "asleep") return running;

@@ -18,7 +18,8 @@ import { openMachines } from "#machines/open.ts";
 import type { MachineOwner } from "#machines/machine-owner.ts";
 import { makePerson } from "../../../../test/factories.ts";
 import { silentLog, testConfig, testSecrets } from "../../../../test/harness.ts";
-import { Apps, type Front } from "../apps.ts";
+import { Apps } from "../apps.ts";
+import type { Front } from "../apps-context.ts";
 import { ask } from "../release/probe.ts";
 import { type Candidate, release, type Release } from "../release/release.ts";
 

@@ -1,11 +1,11 @@
 /** What is wanted no more goes: its bytes first, for while they are there a row says whose they are. */
 import { reached } from "#lib/kill-points.ts";
-import type { Backups } from "../backups.ts";
+import type { BackupsContext } from "../context.ts";
 import { dayMs } from "../plan.ts";
 import { dropOld, forgetBytes, listToRemove, markDeleted } from "../store.ts";
 
 /** The job. */
-export async function removeUnwanted({ app, blobs }: Pick<Backups, "app" | "blobs">): Promise<void> {
+export async function removeUnwanted({ app, blobs }: Pick<BackupsContext, "app" | "blobs">): Promise<void> {
   const { db, clock } = app;
   const now = clock.now();
   for (const { id, blob_key: key, status, expires_at } of await listToRemove(db, now)) {

@@ -16,7 +16,7 @@ import { twice } from "#lib/streams/tee.ts";
 import type { Guest } from "#machines/host/guest.ts";
 import type { Addons } from "#platform/addons/addons.ts";
 import { type AddonView, findAddon, target } from "#platform/addons/find.ts";
-import type { Backups } from "../backups.ts";
+import type { BackupsContext } from "../context.ts";
 import { addonPrefix } from "../blobs.ts";
 import type { Source } from "../engines/engine.ts";
 import { BackupFailed } from "../errors.ts";
@@ -45,7 +45,7 @@ interface Made {
 }
 
 /** The job; also of what is kept before a restore. */
-export async function carryOut(backups: Backups, id: string, stops: AbortSignal): Promise<void> {
+export async function carryOut(backups: BackupsContext, id: string, stops: AbortSignal): Promise<void> {
   const { db, clock } = backups.app;
   const found = await findById(db, id);
   const addon = found && (await findAddon(db, found.addon_id));
@@ -74,7 +74,12 @@ export async function carryOut(backups: Backups, id: string, stops: AbortSignal)
  * The instance for the trial first: it may have to wait for room, and what is saved is of no moment before that. It is
  * loaded with the very bytes that are stored while they are, and that those lie in the store is seen by reading them.
  */
-async function make(backups: Backups, addon: AddonView, key: string, signal: AbortSignal): Promise<Made> {
+async function make(
+  backups: BackupsContext,
+  addon: AddonView,
+  key: string,
+  signal: AbortSignal,
+): Promise<Made> {
   const { addons, blobs } = backups;
   const engine = backups.engines[addon.kind];
   signal.throwIfAborted();
@@ -108,7 +113,7 @@ async function readBack(source: Source, signal: AbortSignal): Promise<void> {
 
 /** The stored bytes; fails at their end where they are not the ones that were put there. */
 export function sourceOf(
-  { blobs }: Pick<Backups, "blobs">,
+  { blobs }: Pick<BackupsContext, "blobs">,
   key: string,
   { bytes, sha256 }: { bytes: number; sha256: string },
 ): Source {
@@ -159,7 +164,7 @@ async function inThrowaway<T>(
   }
 }
 
-async function end({ app }: Backups, addon: AddonView, row: BackupRow, made: Made): Promise<void> {
+async function end({ app }: BackupsContext, addon: AddonView, row: BackupRow, made: Made): Promise<void> {
   const { db, clock } = app;
   const isKept = await transaction(db, async (tx) => {
     if (!(await complete(tx, row.id, made, clock.now()))) return false;
@@ -180,7 +185,7 @@ async function end({ app }: Backups, addon: AddonView, row: BackupRow, made: Mad
 
 /** Its row first: one that was completed meanwhile keeps its bytes, and one that failed says where they are. */
 async function endBadly(
-  { app, blobs }: Backups,
+  { app, blobs }: BackupsContext,
   addon: AddonView,
   row: BackupRow,
   key: string,
@@ -204,7 +209,7 @@ async function endBadly(
       workspaceId,
       kind: "backup_failed",
       title: `A backup of ${name} (${project_name}) failed`,
-      body: `${error} Backups that were completed before are kept.`,
+      body: `${error} BackupsContext that were completed before are kept.`,
       target: target(addon),
     });
     return true;

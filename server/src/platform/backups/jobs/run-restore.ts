@@ -8,7 +8,7 @@ import { notify } from "#accounts/notifications/notifications.ts";
 import { transaction } from "#db/db.ts";
 import { reached } from "#lib/kill-points.ts";
 import { type AddonView, findAddon, target } from "#platform/addons/find.ts";
-import type { Backups } from "../backups.ts";
+import type { BackupsContext } from "../context.ts";
 import { guestOf, sentenceOf, sourceOf } from "./run-backup.ts";
 import { BackupFailed } from "../errors.ts";
 import {
@@ -34,7 +34,11 @@ const askableWithinMs = 60_000;
 const doubtMs = 60 * 60_000;
 const unkept = "The restore it was to be made for ended first.";
 
-export async function carryOutRestore(backups: Backups, id: string, stops: AbortSignal): Promise<void> {
+export async function carryOutRestore(
+  backups: BackupsContext,
+  id: string,
+  stops: AbortSignal,
+): Promise<void> {
   const { db } = backups.app;
   const found = await findRestore(db, id);
   const addon = found && (await findAddon(db, found.addon_id));
@@ -64,7 +68,7 @@ export async function carryOutRestore(backups: Backups, id: string, stops: Abort
 }
 
 async function restore(
-  backups: Backups,
+  backups: BackupsContext,
   addon: AddonView,
   row: RestoreRow,
   signal: AbortSignal,
@@ -96,7 +100,7 @@ interface Outcome {
 
 /** Throws while it is not to be known: the job comes again, and not for ever. */
 async function outcomeOf(
-  backups: Backups,
+  backups: BackupsContext,
   addon: AddonView,
   row: RestoreRow,
   error: unknown,
@@ -123,7 +127,7 @@ async function outcomeOf(
 
 /** An answer may have been lost, or a server died before it could say so. Throws where that is not to be known yet. */
 async function isInPlace(
-  { app, addons, engines }: Backups,
+  { app, addons, engines }: BackupsContext,
   addon: AddonView,
   row: RestoreRow,
   how: { putsBack: boolean; signal: AbortSignal },
@@ -141,7 +145,7 @@ async function isInPlace(
 }
 
 /** What is there, as a backup like any other. */
-async function keep(backups: Backups, id: string, signal: AbortSignal): Promise<void> {
+async function keep(backups: BackupsContext, id: string, signal: AbortSignal): Promise<void> {
   await backups.keep(id, signal);
   signal.throwIfAborted();
   const kept = await findById(backups.app.db, id);
@@ -154,7 +158,7 @@ async function keep(backups: Backups, id: string, signal: AbortSignal): Promise<
 }
 
 async function end(
-  { app }: Backups,
+  { app }: BackupsContext,
   addon: AddonView,
   row: RestoreRow,
   { status, error, isInDoubt = false }: Outcome,
@@ -185,7 +189,12 @@ async function end(
 }
 
 /** An add-on that does not run is waited for by the job's next run. */
-async function cleanUp(backups: Backups, addon: AddonView, id: string, stops: AbortSignal): Promise<void> {
+async function cleanUp(
+  backups: BackupsContext,
+  addon: AddonView,
+  id: string,
+  stops: AbortSignal,
+): Promise<void> {
   const { app, addons, engines } = backups;
   const row = await findRestore(app.db, id);
   if (!row) return;

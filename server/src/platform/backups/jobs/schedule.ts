@@ -7,7 +7,7 @@ import { notify } from "#accounts/notifications/notifications.ts";
 import { transaction } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { findAddon, target } from "#platform/addons/find.ts";
-import type { Backups } from "../backups.ts";
+import type { BackupsContext } from "../context.ts";
 import { queue } from "../create.ts";
 import { backupLimits, nextDaily } from "../plan.ts";
 import { type Due, listDue, lockAddon, noteMissed, setSchedule, whatRuns } from "../store.ts";
@@ -17,7 +17,7 @@ const everyMs = 60_000;
 /** A restart of the server, or of the add-on, is no reason to tell anybody. */
 const lateAfterMs = 60 * 60_000;
 
-export async function tick(backups: Backups): Promise<void> {
+export async function tick(backups: BackupsContext): Promise<void> {
   const { db, clock, log } = backups.app;
   try {
     await beginDue(backups);
@@ -28,12 +28,12 @@ export async function tick(backups: Backups): Promise<void> {
   await addJob(db, tickTask, {}, { key: tickTask, runAt: new Date(clock.now().getTime() + everyMs) });
 }
 
-export async function beginDue(backups: Pick<Backups, "app">): Promise<void> {
+export async function beginDue(backups: Pick<BackupsContext, "app">): Promise<void> {
   const { db, clock } = backups.app;
   for (const due of await listDue(db, clock.now())) await beginOne(backups, due);
 }
 
-async function beginOne({ app }: Pick<Backups, "app">, due: Due): Promise<void> {
+async function beginOne({ app }: Pick<BackupsContext, "app">, due: Due): Promise<void> {
   const now = app.clock.now();
   await transaction(app.db, async (tx) => {
     if (!(await lockAddon(tx, due.id))) return;

@@ -7,7 +7,8 @@
 import { rm } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
-import { type News, notify } from "#accounts/notifications/notifications.ts";
+import { notify } from "#accounts/notifications/notifications.ts";
+import type { News } from "#accounts/notifications/news.ts";
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import { addJob, type Tasks } from "#jobs/jobs.ts";

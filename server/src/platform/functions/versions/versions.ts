@@ -3,7 +3,13 @@ import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { Watchers } from "#lib/watcher.ts";
-import { followLog, lookEveryMs, type LogNews, type LogSource, type StepLogPiece } from "#platform/step-log.ts";
+import {
+  followLog,
+  lookEveryMs,
+  type LogNews,
+  type LogSource,
+  type StepLogPiece,
+} from "#platform/step-log.ts";
 import { versionNotFound } from "../errors.ts";
 import { getFunction } from "../functions.ts";
 import {

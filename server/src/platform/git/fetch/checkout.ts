@@ -8,7 +8,13 @@
 import { lstat, mkdir, mkdtemp, readFile, realpath, rm, writeFile } from "node:fs/promises";
 import { dirname, join, resolve } from "node:path";
 import type { App } from "#app.ts";
-import { branchNotFound, commitNotFound, repositoryEmpty, repositoryRefused, tagNotFound } from "../errors.ts";
+import {
+  branchNotFound,
+  commitNotFound,
+  repositoryEmpty,
+  repositoryRefused,
+  tagNotFound,
+} from "../errors.ts";
 import { Fetcher, type Wanted } from "./fetch.ts";
 import { checkoutsDirectory, git, mebibyte, repositoryDirectory, timeoutMsOf } from "../git.ts";
 import { isBranchName, isCommitId } from "../names.ts";

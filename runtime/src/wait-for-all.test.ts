@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
-import { together } from "./run-all-or-abort.ts";
+import { waitForAll } from "./wait-for-all.ts";
 
 test("throws a failure only after all work has ended", async () => {
   const slow = Promise.withResolvers<void>();
   let ended = false;
-  const all = together(
+  const all = waitForAll(
     Promise.reject(new Error("early")),
     slow.promise.then(() => (ended = true)),
   );

@@ -2,7 +2,7 @@
  * Waits until all work has ended, even if some fails, then throws the first failure. With `Promise.all`,
  * other work would still run then, and an undo would race with it.
  */
-export async function together<T extends readonly Promise<unknown>[]>(
+export async function waitForAll<T extends readonly Promise<unknown>[]>(
   ...work: T
 ): Promise<{ -readonly [K in keyof T]: Awaited<T[K]> }> {
   for (const result of await Promise.allSettled(work)) {

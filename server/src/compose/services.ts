@@ -1,0 +1,171 @@
+/**
+ * Everything that starts and stops with the server, in order. A shutdown, and a start that fails half way, stop the
+ * started services in reverse order. Machines and the embedded PostgreSQL outlive the server; the next start finds them.
+ */
+import { accessLogOf } from "#accounts/activity/access-log.ts";
+import { bootstrapOperator } from "#accounts/bootstrap.ts";
+import { moveApprovalDeadlines } from "#agent/approvals/expire.ts";
+import { agentTasks } from "#agent/jobs.ts";
+import { moveSignInDeadlines } from "#agent/oauth/waits/waits.ts";
+import { moveTurnDeadlines } from "#agent/runs/engine/turns.ts";
+import { startMachineCare } from "#agent/vm/park-machines.ts";
+import type { App } from "#app.ts";
+import { baseUrl } from "#config.ts";
+import { sweepTask } from "#builds/app-images.ts";
+import { runTask as buildTask } from "#builds/builds.ts";
+import { markWorked } from "#db/upgrade.ts";
+import { addJob } from "#jobs/jobs.ts";
+import { runTask as deploymentTask } from "#platform/deployments/deployments.ts";
+import { scheduleRecheck } from "#platform/domains/recheck.ts";
+import { deployTask } from "#platform/functions/deploy/queue-deploy.ts";
+import { sweepCheckouts } from "#platform/git/fetch/checkout.ts";
+import { platformTasks } from "#platform/jobs.ts";
+import { sandboxTasks } from "#sandbox/jobs.ts";
+import { moveSandboxDeadlines, startExpiry } from "#sandbox/sandboxes/lifecycle/expire.ts";
+import { DeniedEgress } from "#sandbox/sandboxes/machine-events/denied-egress.ts";
+import { repairVolumes } from "#sandbox/volumes/repair.ts";
+import type { OpenedApp } from "./app.ts";
+import { announceDiskHold } from "./disk-notices.ts";
+import type { OpenedHttp } from "./http.ts";
+import { drain, listen } from "./http.ts";
+import type { OpenedIngress } from "./ingress.ts";
+import { removeServerFile, writeOperatorFile, writeServerFile } from "./installation.ts";
+import { machineOwners, type Parts } from "./parts.ts";
+import { prepareTemplates } from "./prepare-templates.ts";
+
+export interface Service {
+  name: string;
+  start?(): unknown;
+  stop?(): unknown;
+}
+
+export interface Kontor extends OpenedApp, OpenedHttp {
+  parts: Parts;
+  ingress: OpenedIngress;
+  startedAt: Date;
+  /** Time that running requests and jobs have to end; shorter for a restart. */
+  graceMs(): number;
+}
+
+/** The order is the order of start. */
+export function services(kontor: Kontor): Service[] {
+  const { app, caretaker, parts, ingress, http, ownApi } = kontor;
+  const { builds, apps, functions, addons, backups, deployments, functionDeploys, agentRuns, scheduler } =
+    parts;
+  const { config, db, jobs, machines } = app;
+  const access = accessLogOf(app);
+  const preparing = new AbortController();
+  return [
+    { name: "suspension", start: () => moveDeadlinesOnRelease(app) },
+    {
+      name: "machines",
+      start: () => machines.start(caretaker, machineOwners(app, parts), announceDiskHold(caretaker)),
+    },
+    { name: "apps", start: () => apps.start(), stop: () => apps.close() },
+    { name: "functions", start: () => functions.start(), stop: () => functions.close() },
+    { name: "add-ons", start: () => addons.start(), stop: () => addons.close() },
+    // Before the jobs: a deployment that resumes switches visitors by the ingress.
+    { name: "ingress", start: () => ingress.start(), stop: () => ingress.close() },
+    { name: "volumes", start: () => repairVolumes(app) },
+    // Before everything that removes, makes or ends something in the background: a rollback reports this time.
+    { name: "upgrade mark", start: () => markWorked(config.dataDir) },
+    { name: "builds", start: () => builds.start(), stop: () => builds.stop() },
+    {
+      name: "images",
+      start: () => void prepareTemplates(app).then(() => parts.preparedImages.run(preparing.signal)),
+      stop: () => preparing.abort(new Error("the server ends")),
+    },
+    opened("denied connections", () => new DeniedEgress(caretaker)),
+    opened("expiry", () => startExpiry(caretaker)),
+    // Before the jobs: a deployment that resumes checks out again.
+    { name: "checkouts", start: () => sweepCheckouts(app) },
+    { name: "deployments", start: () => deployments.resetProgress() },
+    { name: "function deploys", start: () => functionDeploys.begin() },
+    {
+      name: "jobs",
+      start: () =>
+        jobs.startWorker(
+          {
+            ...sandboxTasks(app),
+            ...platformTasks(app, { apps, addons, backups, functions }),
+            ...deployments.tasks,
+            ...functionDeploys.tasks,
+            ...builds.tasks,
+            ...agentTasks(app),
+          },
+          // Webhook deliveries mostly wait for receivers, so ten slow ones must not delay other jobs. Each job may need
+          // a database connection.
+          { concurrency: Math.min(25, config.databaseConnections) },
+        ),
+    },
+    { name: "domains", start: () => scheduleRecheck(app) },
+    // A run may use the schedules and machines below until it has stopped.
+    { name: "agent runs", stop: () => agentRuns.stop() },
+    { name: "schedules", start: () => scheduler.start(), stop: () => scheduler.stop() },
+    opened("machines of sessions", () => startMachineCare(caretaker)),
+    { name: "backups", start: () => backups.start() },
+    // Images that a killed server had built and not recorded are removed at start, and later by the hour.
+    { name: "orphaned images", start: () => jobs.add(db, sweepTask, {}, { key: sweepTask }) },
+    {
+      name: "operator",
+      start: () => bootstrapOperator(app, async (operator) => writeOperatorFile(config, operator)),
+    },
+    {
+      name: "audit of reads",
+      start: () =>
+        access.startPruning({
+          days: config.activityRetentionDays,
+          accessDays: config.activityAccessRetentionDays,
+        }),
+      stop: () => access.close(),
+    },
+    { name: "pushes", start: () => parts.pushes.catchUp() },
+    { name: "agent runs", start: () => agentRuns.start(ownApi) },
+    { name: "server file", stop: () => removeServerFile(config.dataDir) },
+    { name: "requests", stop: () => drain(app, http, ingress.ingress, kontor.graceMs()) },
+    { name: "listeners", start: () => listenAndReport(kontor) },
+  ];
+}
+
+/** Starts `all` in order. What has started is stopped by `running`, in reverse order. */
+export async function startServices(all: readonly Service[], running: AsyncDisposableStack): Promise<void> {
+  for (const { start, stop } of all) {
+    await start?.();
+    if (stop) running.defer(async () => void (await stop()));
+  }
+}
+
+/** A service that starts when it is made. */
+function opened(name: string, open: () => { stop(): unknown }): Service {
+  let service: { stop(): unknown } | undefined;
+  return {
+    name,
+    start() {
+      service = open();
+    },
+    stop: () => service?.stop(),
+  };
+}
+
+/** Deadlines do not count the time of a suspension, and queued work of the workspace continues after it. */
+function moveDeadlinesOnRelease({ machines: { suspension } }: Pick<App, "machines">): void {
+  suspension.onRelease(moveSandboxDeadlines);
+  suspension.onRelease(moveApprovalDeadlines);
+  suspension.onRelease(moveSignInDeadlines);
+  suspension.onRelease(moveTurnDeadlines);
+  suspension.onRelease(async (tx) => {
+    for (const task of [buildTask, deploymentTask, deployTask]) await addJob(tx, task, {});
+  });
+}
+
+async function listenAndReport({ app, parts, http, ingress, startedAt }: Kontor): Promise<void> {
+  const { config, log } = app;
+  const { port, tlsPort } = await listen(config, http, ingress.ingress);
+  await parts.deployments.begin();
+  writeServerFile(config.dataDir, { port, tlsPort, startedAt });
+  const base_url = baseUrl({ port });
+  log.info(
+    { base_url, tls_port: tlsPort, pid: process.pid, ms: Date.now() - startedAt.getTime() },
+    `Kontor listens at ${base_url}`,
+  );
+}

@@ -1,0 +1,243 @@
+/** The machines of one host: starts and stops the machine layer, removes machines, and watches for exits. */
+import type { Logger } from "pino";
+import type { Guest, ImageService, MachineExit } from "@kontor/runtime/driver.ts";
+import type { Db } from "#schema.ts";
+import type { Clock } from "#lib/clock.ts";
+import type { Capacity } from "./placement/admission.ts";
+import { orderFor } from "./placement/order.ts";
+import type { Host } from "./host/host.ts";
+import { LogRings } from "./host/log-rings.ts";
+import { DiskGuard, lookEveryMs } from "./disk/guard.ts";
+import { Denials } from "./denials.ts";
+import { HostImages } from "./images.ts";
+import { countMachines } from "./host/metrics.ts";
+import type { MachineOwners } from "./machine-owner.ts";
+import { Pool } from "./placement/pool.ts";
+import { reconcile } from "./reconcile.ts";
+import type { Announce, GiveRoom, MachineEgress, Machines, MachinesApp } from "./machines.ts";
+import { Sampler } from "./host/sampler.ts";
+import { Suspension } from "./suspension/suspension.ts";
+import { sweepSnapshots } from "./snapshots/snapshots.ts";
+import { deleteRemoved, findMachine, markRemoved, type MachineRow, renewLease } from "./store.ts";
+
+const reconcileEveryMs = 30_000;
+const leaseSeconds = 15;
+
+const beatEveryMs = 5_000;
+
+export class HostMachines implements Machines {
+  readonly host: Host;
+  /** Absent if this host serves no restricted machines. */
+  readonly egress: MachineEgress | undefined;
+  readonly denials: Denials;
+  readonly capacity: Capacity;
+  readonly images: HostImages;
+  /** What long-running processes said. */
+  readonly logs: LogRings;
+  readonly pool: Pool;
+  readonly sampler: Sampler;
+  readonly suspension: Suspension;
+  readonly #db: Db;
+  readonly #log: Logger;
+  readonly #going = new Map<string, Promise<void>>();
+  /** Of machines that were asked about: a machine stays what it was made from. */
+  readonly #services = new Map<string, ImageService | null>();
+  readonly #awaited = new Set<string>();
+  readonly #goingListeners: ((machine: string) => void)[] = [];
+  readonly #roomGivers: GiveRoom[] = [];
+  readonly #timers: NodeJS.Timeout[] = [];
+  #stopCounting: (() => void) | undefined;
+  #closed = false;
+
+  constructor(deps: {
+    host: Host;
+    egress?: MachineEgress | undefined;
+    /** Record of denied connections. Default: a new, empty record. */
+    denials?: Denials | undefined;
+    capacity: Capacity;
+    poolCeiling: number;
+    /** Seconds between a workspace's suspension and the freeze of its machines. */
+    suspensionGraceSeconds: number;
+    logsDirectory: string;
+    db: Db;
+    clock: Clock;
+    log: Logger;
+  }) {
+    this.host = deps.host;
+    this.egress = deps.egress;
+    this.denials = deps.denials ?? new Denials(deps);
+    this.capacity = deps.capacity;
+    this.#db = deps.db;
+    this.#log = deps.log;
+    this.images = new HostImages(deps);
+    this.logs = new LogRings({ directory: deps.logsDirectory, log: deps.log });
+    this.sampler = new Sampler(deps);
+    this.suspension = new Suspension({ ...deps, graceSeconds: deps.suspensionGraceSeconds });
+    this.pool = new Pool({ ...deps, machines: this, ceiling: deps.poolCeiling });
+  }
+
+  /** Adopts running machines, then watches them, with the database of `app`. */
+  async start(app: MachinesApp, owners: MachineOwners, announce: Announce = async () => {}): Promise<void> {
+    this.#stopCounting = countMachines({ db: this.#db, host: this.host, pool: this.pool });
+    await Promise.all(Object.values(owners).map((owner) => owner.begins()));
+    await this.suspension.read();
+    await reconcile(app, owners, { atStart: true });
+    await this.suspension.look(owners);
+    await sweepSnapshots(app, owners);
+    this.host.onExit((machine, exit) => void this.#exited(app, owners, machine, exit));
+    this.#every(reconcileEveryMs, () => reconcile(app, owners, { atStart: false }));
+    this.#every(beatEveryMs, () => this.#beat(app.db));
+    this.#every(beatEveryMs, () => this.suspension.look(owners));
+    const guard = this.#diskGuard(app.db, owners, announce);
+    this.#every(lookEveryMs, () => guard.look());
+    this.#every(beatEveryMs * 6, async () => this.pool.nudge());
+  }
+
+  /** Lets go of the host; machines run on, and the next start finds them. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.#stopCounting?.();
+    for (const timer of this.#timers) clearInterval(timer);
+    this.sampler.close();
+    await this.pool.close();
+    await Promise.allSettled(this.#going.values());
+    await this.logs.close();
+    await this.host.close();
+  }
+
+  connect(machine: string): Guest {
+    return this.host.connect(machine);
+  }
+
+  /** What its image runs in it, if anything. */
+  async service(machine: string): Promise<ImageService | null> {
+    const known = this.#services.get(machine);
+    if (known !== undefined) return known;
+    const row = await findMachine(this.#db, machine);
+    if (!row || this.#going.has(machine)) return null;
+    const service = await this.host.service(row.image_id);
+    this.#services.set(machine, service);
+    return service;
+  }
+
+  /** CPU a machine used so far; what nobody can read any more is what was read last. */
+  async cpuSeconds(machine: string): Promise<number> {
+    const stats = await this.host.stats(machine).catch(() => this.sampler.latest(machine));
+    return stats?.cpuSeconds ?? 0;
+  }
+
+  /** Removes a machine and then its row. Safe to call again; two calls share one removal. */
+  destroy(row: MachineRow): Promise<void> {
+    const going = this.#going.get(row.id);
+    if (going) return going;
+    for (const listener of this.#goingListeners) listener(row.id);
+    const removal = this.#remove(row).finally(() => this.#going.delete(row.id));
+    this.#going.set(row.id, removal);
+    return removal;
+  }
+
+  /** The same without waiting: what fails now, reconcile does later. */
+  destroyLater(row: MachineRow): void {
+    this.destroy(row).catch((error: unknown) => {
+      this.#log.warn({ machine: row.id, err: error }, "a machine could not be removed yet");
+    });
+  }
+
+  /** Calls back when a machine begins to go, whatever for: from then on it is nobody's. */
+  onGoing(listener: (machine: string) => void): void {
+    this.#goingListeners.push(listener);
+  }
+
+  /** Asked when no machine fits any more. */
+  onShort(give: GiveRoom): void {
+    this.#roomGivers.push(give);
+  }
+
+  /** False where nobody has any to give. */
+  async giveRoom(): Promise<boolean> {
+    for (const give of this.#roomGivers) if (await give()) return true;
+    return false;
+  }
+
+  isGoing(machine: string): boolean {
+    return this.#going.has(machine);
+  }
+
+  /** While work goes on at whose end these machines are somebody's or gone: nobody else decides what becomes of them. */
+  async whileAwaited<T>(machines: readonly string[], work: () => Promise<T>): Promise<T> {
+    for (const machine of machines) this.#awaited.add(machine);
+    try {
+      return await work();
+    } finally {
+      for (const machine of machines) this.#awaited.delete(machine);
+    }
+  }
+
+  isAwaited(machine: string): boolean {
+    return this.#awaited.has(machine);
+  }
+
+  /** Over the database of upkeep: it looks also while requests hold every other connection. */
+  #diskGuard(db: Db, owners: MachineOwners, announce: Announce): DiskGuard {
+    return new DiskGuard({
+      host: this.host,
+      db,
+      log: this.#log,
+      isSuspended: (machine) => this.suspension.holds(machine),
+      reserveBytes: this.capacity.diskReserveBytes,
+      announce: async (hold) => {
+        const { owner_kind: kind, owner_id: id } = hold.machine;
+        const owner = kind === "pool" || id === null ? undefined : await owners[kind]?.describe?.(id);
+        if (owner !== undefined) await announce(owner, hold);
+      },
+    });
+  }
+
+  async #remove(row: MachineRow): Promise<void> {
+    this.sampler.forget(row.id);
+    this.#services.delete(row.id);
+    await markRemoved(this.#db, row.id);
+    await this.host.remove({ ...orderFor(row), hostEpoch: this.host.epoch });
+    await deleteRemoved(this.#db, row.id);
+    this.denials.forget(row.id);
+  }
+
+  async #exited(app: MachinesApp, owners: MachineOwners, machine: string, exit: MachineExit): Promise<void> {
+    try {
+      const row = await findMachine(this.#db, machine);
+      if (!row || row.desired === "removed" || this.host.isStarting(machine)) return;
+      // Restored and nobody's yet: whoever restores it finds out, and its owner is paused as before.
+      if (row.snapshot_id !== null) return await this.destroy(row);
+      const cpuSeconds = await this.cpuSeconds(machine);
+      if (row.owner_kind !== "pool" && row.owner_id !== null) {
+        await owners[row.owner_kind]?.ended(row.owner_id, { exit, neverStarted: false, cpuSeconds });
+      }
+      await this.destroy(row);
+      if (row.owner_kind === "pool") this.pool.nudge();
+    } catch (error) {
+      app.log.error({ machine, err: error }, "a machine ended and could not be cleaned up yet");
+    }
+  }
+
+  async #beat(db: Db): Promise<void> {
+    if (await renewLease(db, this.host, leaseSeconds)) return;
+    this.#log.fatal({ host: this.host.id }, "another process registered this host; this one must stop");
+    process.kill(process.pid, "SIGTERM");
+  }
+
+  #every(ms: number, work: () => Promise<void>): void {
+    let running = false;
+    const timer = setInterval(() => {
+      if (running || this.#closed) return;
+      running = true;
+      work()
+        .catch((error: unknown) =>
+          this.#log.error({ err: error }, "a periodic task of the machine layer failed"),
+        )
+        .finally(() => (running = false));
+    }, ms);
+    this.#timers.push(timer.unref());
+  }
+}
+
+export { leaseSeconds };

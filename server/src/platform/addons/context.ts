@@ -1,0 +1,20 @@
+/** What instances of add-ons use of the room. */
+import type { NotificationKind } from "#accounts/notifications/news.ts";
+import type { App } from "#app.ts";
+import type { OnImageProgress } from "#machines/images.ts";
+import type { Engine } from "./engines/engine.ts";
+import type { Engines } from "./engines/engines.ts";
+import type { AddonView } from "./store.ts";
+
+export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock" | "log">;
+
+export interface AddonsContext {
+  readonly app: Needs;
+  readonly engines: Engines;
+  /** Interval of health checks and of readings of the disk. */
+  readonly lookEveryMs: number;
+  /** Id of the engine's image, which is built first if it is missing. */
+  image(engine: Engine, signal: AbortSignal, progress?: OnImageProgress): Promise<string>;
+  /** Notifies the workspace of an add-on. */
+  tell(row: AddonView, kind: NotificationKind, what: string, body: string): Promise<void>;
+}

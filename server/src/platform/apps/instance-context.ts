@@ -1,0 +1,26 @@
+/** What one instance of an app uses of the room. */
+import type { App } from "#app.ts";
+import type { LogRing } from "#machines/host/log-rings.ts";
+import type { End } from "./output/exit-reason.ts";
+import type { AppRoutes } from "./release/route-table.ts";
+import type { InstanceRow } from "./store.ts";
+
+export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock" | "log">;
+
+export interface InstanceName {
+  environmentId: string;
+  row: InstanceRow;
+}
+
+export interface InstanceContext {
+  readonly app: Needs;
+  readonly routes: AppRoutes;
+  /** Runs `work` after the earlier work of the same environment. */
+  turn<T>(environmentId: string, work: () => Promise<T>): Promise<T>;
+  /** The log of an environment. */
+  ring(environmentId: string): LogRing;
+  /** Writes a line into the app's own log. */
+  say(instance: InstanceName, text: string): Promise<void>;
+  /** Notifies the workspace that an app keeps ending. */
+  tell(instance: InstanceName, end: End): Promise<void>;
+}

@@ -1,0 +1,16 @@
+/** What the jobs of this folder work with. */
+import type { App } from "#app.ts";
+import type { Blobs } from "#lib/blobs/blobs.ts";
+import type { Addons } from "../addons/addons.ts";
+import type { BackupEngine } from "./engines/engine.ts";
+
+export type BackupEngines = Readonly<Record<"postgres" | "redis", BackupEngine>>;
+
+export interface BackupsContext {
+  readonly app: Pick<App, "config" | "db" | "secrets" | "clock" | "log">;
+  readonly addons: Addons;
+  readonly blobs: Blobs;
+  readonly engines: BackupEngines;
+  /** Makes the backup that a restore in place needs first; joins one that is running. */
+  keep(id: string, signal: AbortSignal): Promise<void>;
+}
