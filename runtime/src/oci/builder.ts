@@ -746,7 +746,9 @@ export function explain(error: unknown, last: string): unknown {
   const [, step = "", why = ""] =
     /building at STEP "(.*)": (?:while running runtime: )?(.*)$/s.exec(last) ?? [];
   const message = step === "" ? (last.split("\n").at(-1) ?? "") : `${step.slice(0, 300)} failed: ${why}`;
-  return new RuntimeError("image_failed", message || "The builder ended without a message.", { cause: error });
+  return new RuntimeError("image_failed", message || "The builder ended without a message.", {
+    cause: error,
+  });
 }
 
 function isApp(name: string): boolean {

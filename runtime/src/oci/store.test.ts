@@ -84,7 +84,7 @@ test.each([
 ])("refuses ids in %s that lead outside of the store: %j", async (file, records) => {
   const { store, write } = makeStore();
   write(file, records);
-  await expect(readStore(store)).rejects.toThrow("is no id in a store");
+  await expect(readStore(store)).rejects.toThrow("is not a valid id in a store");
 });
 
 test("does not wait for a pipe in place of a record", async () => {

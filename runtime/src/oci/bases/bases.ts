@@ -26,11 +26,11 @@ export const bases: ReadonlyMap<string, Base> = new Map<string, Base>([
     }),
   ),
   ...[20, 22, 24].flatMap((major) => [
-    ...named("node", [`${major}-slim`, `${major}-bookworm-slim`], {
+    ...listNames("node", [`${major}-slim`, `${major}-bookworm-slim`], {
       recipe: `node-${major}`,
       command: ["node"],
     }),
-    ...named("node", [`${major}`, `${major}-bookworm`], {
+    ...listNames("node", [`${major}`, `${major}-bookworm`], {
       recipe: `node-${major}`,
       command: ["node"],
       note: slim,
@@ -39,17 +39,17 @@ export const bases: ReadonlyMap<string, Base> = new Map<string, Base>([
   ...[11, 12, 13].flatMap((minor) => {
     const base = { recipe: `python-3.${minor}`, command: ["python3"], isSubstitute: minor === 12 };
     return [
-      ...named("python", [`3.${minor}-slim`], base),
-      ...named("python", [`3.${minor}`], { ...base, note: slim }),
+      ...listNames("python", [`3.${minor}-slim`], base),
+      ...listNames("python", [`3.${minor}`], { ...base, note: slim }),
     ];
   }),
-  ...named("golang", ["1.24", "1.24-bookworm", "1.24-trixie"], {
+  ...listNames("golang", ["1.24", "1.24-bookworm", "1.24-trixie"], {
     recipe: "golang-1.24",
     command: ["bash"],
     note: "It is made of Debian 13's packages.",
   }),
   // No registry has an image of this name. The recipe of a static site uses it.
-  ...named("kontor/static-site", ["1"], { recipe: "static-site", command: ["nginx"] }),
+  ...listNames("kontor/static-site", ["1"], { recipe: "static-site", command: ["nginx"] }),
 ]);
 
 function listNames(name: string, tags: readonly string[], base: Base): [string, Base][] {

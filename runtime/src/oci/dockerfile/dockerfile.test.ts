@@ -47,7 +47,7 @@ test.each([
   "FROM debian:12\nCOPY --from=dir:/etc shadow /x",
   "FROM debian:12\nCOPY --from=/etc shadow /x",
 ])("rejects a path of the host as image: %s", (source) => {
-  expect(refusal(source)).toContain("no name of an image");
+  expect(refusal(source)).toContain("is not a valid name of an image");
 });
 
 test.each([
@@ -96,7 +96,7 @@ test.each([
 });
 
 test("rejects text that only the builder would read as an instruction", () => {
-  expect(refusal("FROM debian:12\nHEREDOC <<E\n")).toContain("no instruction");
+  expect(refusal("FROM debian:12\nHEREDOC <<E\n")).toContain("is not an instruction");
   expect(refusal("# escape=`\nFROM debian:12\n")).toContain("escape");
   expect(refusal("RUN true\n")).toContain("must begin with FROM");
   expect(refusal("")).toContain("no FROM");

@@ -72,8 +72,7 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
   for (const line of logicalLines(source)) {
     const [, word = "", rest = ""] = /^(\S+)\s*(.*)$/.exec(line) ?? [];
     const keyword = word.toUpperCase();
-    if (keyword === "ONBUILD")
-      throw refuse("ONBUILD is for images that others build on; remove it");
+    if (keyword === "ONBUILD") throw refuse("ONBUILD is for images that others build on; remove it");
     if (!instructions.has(keyword)) throw refuse(`${quote(word)} is not an instruction`);
     if (keyword === "FROM") {
       const { image, alias } = readFrom(rest, args);
@@ -180,7 +179,8 @@ function expand(text: string, args: ReadonlyMap<string, string>): string {
 }
 
 function checkedName(name: string): string {
-  if (!imageName.test(name) || transports.test(name)) throw refuse(`${quote(name)} is not a valid name of an image`);
+  if (!imageName.test(name) || transports.test(name))
+    throw refuse(`${quote(name)} is not a valid name of an image`);
   return name;
 }
 
@@ -243,8 +243,7 @@ function checkMount(value: string, at: string, isPlainPath: (path: string) => bo
       throw refuse("a bind mount from an image must mount all of it; use COPY --from");
     return [from];
   }
-  if (!isPlainPath(source))
-    throw refuse(`${quote(source)} is not in the context, or is behind a symlink`);
+  if (!isPlainPath(source)) throw refuse(`${quote(source)} is not in the context, or is behind a symlink`);
   return [];
 }
 

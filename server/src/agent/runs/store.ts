@@ -4,7 +4,7 @@ import type { Db } from "#schema.ts";
 import type { Position } from "../cursor.ts";
 import { forgetApprovals } from "../approvals/approvals.ts";
 import { forgetCalls } from "../calls/calls.ts";
-import type { Claim } from "./journal/journal.ts";
+import type { Claim } from "./journal/claim.ts";
 import type { RunStatus } from "./states.ts";
 import type { AgentEventsTable, AgentRunsTable, StepPrompt } from "./tables.ts";
 import { speaking, words } from "./journal/text-events.ts";

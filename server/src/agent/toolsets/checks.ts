@@ -5,7 +5,8 @@ import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { AddressError, checkAddress } from "#lib/network/checked-lookup.ts";
 import { invalidField } from "../errors.ts";
 import { whyNotSchema } from "../json-schema.ts";
-import type { HttpTool, ToolsetUpdate } from "./schema.ts";
+import type { ToolsetUpdate } from "./schema.ts";
+import type { HttpTool } from "./tools/tool-schema.ts";
 
 export async function requireAddress(
   app: Pick<App, "config">,

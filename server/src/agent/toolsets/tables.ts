@@ -1,7 +1,7 @@
 /** Columns as stored. Migrations 0022, 0031 and 0064 describe them. */
 import type { ColumnType, Generated } from "kysely";
 import type { CachedTool } from "../mcp/cached-tool.ts";
-import type { HttpTool, ToolOverride } from "./schema.ts";
+import type { HttpTool, ToolOverride } from "./tools/tool-schema.ts";
 
 /** Parsed when read, written as JSON text. */
 type Json<T> = ColumnType<T, string, string>;

@@ -16,7 +16,7 @@ import { maxMemoryMb, minMemoryMb } from "./limits.ts";
 import type { StepLogPiece } from "../step-log.ts";
 import type { FunctionRow, ShownVersionRow, VersionSummaryRow } from "./store.ts";
 import { type VersionStep, versionSteps } from "./tables.ts";
-import type { VersionNews } from "./versions/versions.ts";
+import type { VersionNews } from "./versions/version-news.ts";
 
 export const DeployQuery = z.strictObject({
   wait: z

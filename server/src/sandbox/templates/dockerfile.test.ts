@@ -233,12 +233,12 @@ test.each([
     "FROM debian:12\nRUN --mount=type=bind,source=a,target=/a id",
     /not in the context/,
   ],
-  ["junk", "hello", /dockerfile: .*"hello" is no instruction/],
+  ["junk", "hello", /dockerfile: .*"hello" is not an instruction/],
   ["no FROM", "ARG A=1", /dockerfile: .*it has no FROM/],
   ["RUN before FROM", "RUN id\nFROM debian:12", /must begin with FROM/],
   ["an ARG without a name", "ARG =1\nFROM debian:12", /ARG "=1" is not understood/],
-  ["FROM an undefined ARG", "FROM ${BASE}", /"" is no name of an image/],
-  ["FROM a path of the host", "FROM oci:/etc", /"oci:\/etc" is no name of an image/],
+  ["FROM an undefined ARG", "FROM ${BASE}", /"" is not a valid name of an image/],
+  ["FROM a path of the host", "FROM oci:/etc", /"oci:\/etc" is not a valid name of an image/],
   ["FROM another platform", "FROM --platform=linux/arm64 debian:12", /not supported/],
 ])("refuses a Dockerfile with %s, and queues nothing", async (_, dockerfile, message) => {
   expect(await refusal(create({ dockerfile }))).toMatch(message);

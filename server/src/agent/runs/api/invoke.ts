@@ -36,7 +36,8 @@ import {
   tooManyRuns,
 } from "./run-errors.ts";
 import { historyMessage, userMessage } from "./input.ts";
-import type { AgentRuns, Carried } from "../engine/run-executor.ts";
+import type { AgentRuns } from "../engine/run-executor.ts";
+import type { Carried } from "../engine/run-context.ts";
 import type { Invoke } from "../schema.ts";
 import { findActive, type RunRow } from "../store.ts";
 import { insertTurn } from "../engine/turns.ts";

@@ -26,7 +26,7 @@ import { RunFailure } from "./run-failure.ts";
 import { promptOf } from "./prompt.ts";
 import { tokensOf } from "../schema.ts";
 import type { NewEvent } from "../journal/journal.ts";
-import type { Carried } from "./run-executor.ts";
+import type { Carried } from "./run-context.ts";
 import { type RunErrorCode, toFinishReason } from "../states.ts";
 import { hasOpenStep, type RunRow } from "../store.ts";
 import { settleCalls, userOf } from "./execute-tool-calls.ts";

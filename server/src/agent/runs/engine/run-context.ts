@@ -9,6 +9,15 @@ import type { Followed, Questions } from "./questions.ts";
 import type { RunRow } from "../store.ts";
 import type { NotSummarized } from "./summarize.ts";
 import type { RunWriter } from "../journal/event-writer.ts";
+import type { AgentConfig } from "#agent/agents/config.ts";
+
+/** A run that this process has, and what it knows of it. */
+export interface Carried {
+  row: RunRow;
+  config?: AgentConfig | undefined;
+  conversation?: Conversation | undefined;
+}
+
 
 /** Where a run is, in the memory of who carries it out: no one else changes any of it meanwhile. */
 export interface Going {

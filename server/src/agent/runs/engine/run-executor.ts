@@ -10,14 +10,12 @@ import { isPassing } from "#db/transient-errors.ts";
 import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { reached } from "#lib/kill-points.ts";
 import { type Watch, Watcher } from "#lib/watcher.ts";
-import type { AgentConfig } from "#agent/agents/config.ts";
 import { expireDue } from "#agent/approvals/expire.ts";
 import { resolveWaits } from "#agent/oauth/waits/resolve.ts";
 import { mcpConnections } from "#agent/mcp/connections.ts";
 import { type Fetch, modelFetch, ownedFetch } from "#agent/models/fetch.ts";
 import { forgetActors } from "#accounts/find-actor.ts";
 import { endTokensOf } from "#accounts/tokens/run-tokens.ts";
-import type { Conversation } from "#agent/sessions/conversation.ts";
 import { endEphemeral } from "#agent/sessions/expire.ts";
 import type { OwnApi } from "#agent/workers/workers.ts";
 import { openTracing, type Tracing } from "#agent/tracing/tracing.ts";
@@ -34,6 +32,7 @@ import { Interrupted } from "./run-context.ts";
 import { startTurns } from "./turns.ts";
 import { recoverQuestions } from "./questions.ts";
 import { LostRun, RunWriter } from "../journal/event-writer.ts";
+import type { Carried } from "./run-context.ts";
 
 /** Each is a connection to a model and some kilobytes; what is more waits in its row. */
 const atOnceMax = 1_000;
@@ -44,13 +43,6 @@ const lookEveryMs = 1_000;
 const followMs = 500;
 /** One that has seen so many processes go is the likelier cause of that. */
 const attemptsMax = 10;
-
-/** A run that this process has, and what it knows of it. */
-export interface Carried {
-  row: RunRow;
-  config?: AgentConfig | undefined;
-  conversation?: Conversation | undefined;
-}
 
 export class AgentRuns {
   readonly #app: App;

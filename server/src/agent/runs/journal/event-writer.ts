@@ -8,7 +8,8 @@ import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
 import { reached } from "#lib/kill-points.ts";
-import { advance, type Advanced, type Beside, type Claim, type NewEvent, type RunChange } from "./journal.ts";
+import { advance, type Advanced, type Beside, type NewEvent, type RunChange } from "./journal.ts";
+import type { Claim } from "./claim.ts";
 
 /** This run is carried out by somebody else, or is over. */
 export class LostRun extends Error {

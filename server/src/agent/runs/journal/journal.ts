@@ -11,17 +11,12 @@ import { full, hasRoom, type Words, wordsAdded } from "#agent/sessions/words.ts"
 import { storableJson } from "#agent/storable.ts";
 import type { RunRow } from "../store.ts";
 import type { AgentStepsTable } from "../tables.ts";
+import type { Claim } from "./claim.ts";
 
 export interface NewEvent {
   type: string;
   at: Date;
   data: Record<string, unknown>;
-}
-
-/** Who carries a run out: the number fences off everybody who had it before. */
-export interface Claim {
-  id: string;
-  attempt: number;
 }
 
 export type RunChange = Partial<

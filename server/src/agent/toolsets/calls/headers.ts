@@ -2,7 +2,7 @@
 import type { App } from "#app.ts";
 import { hintOf, isMask, isMaskOf } from "#lib/secret-hint.ts";
 import { invalidField } from "#agent/errors.ts";
-import type { HttpTool } from "../schema.ts";
+import type { HttpTool } from "../tools/tool-schema.ts";
 import { changeToolset, lockNextUnsealed, type ToolsetRow } from "../store.ts";
 
 type Needs = Pick<App, "secrets">;

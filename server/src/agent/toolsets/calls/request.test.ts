@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { requestOf } from "./request.ts";
-import type { HttpTool } from "../schema.ts";
+import type { HttpTool } from "../tools/tool-schema.ts";
 
 const toolset = { url: "https://api.example/v2", headers: { authorization: "Bearer s" } };
 const tool = (change: Partial<HttpTool>): HttpTool => ({

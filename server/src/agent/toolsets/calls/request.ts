@@ -1,5 +1,5 @@
 /** The request that a call is: a tool, its toolset's address and what the model said, as data. */
-import type { HttpTool } from "../schema.ts";
+import type { HttpTool } from "../tools/tool-schema.ts";
 
 export interface ToolRequest {
   method: HttpTool["method"];

@@ -7,7 +7,7 @@ import type { ToolAnswer, ToolCall } from "#agent/tools/tool.ts";
 import { openHeaders } from "../calls/headers.ts";
 import { type Attempt, letIn } from "../calls/authorized-call.ts";
 import { requestOf, UnfitArguments } from "../calls/request.ts";
-import type { HttpTool } from "../schema.ts";
+import type { HttpTool } from "./tool-schema.ts";
 import type { ToolsetRow } from "../store.ts";
 import type { Entry } from "../calls/call-credentials.ts";
 

@@ -1,6 +1,6 @@
 /** The tools of a toolset as they are known here, whatever its kind: by whose name, under whose words. */
 import { modelNames } from "#agent/mcp/names.ts";
-import type { HttpTool, ToolOverride } from "../schema.ts";
+import type { HttpTool, ToolOverride } from "./tool-schema.ts";
 import type { ToolsetRow } from "../store.ts";
 
 export interface KnownTool {

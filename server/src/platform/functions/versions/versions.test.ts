@@ -21,7 +21,8 @@ import { queueRollback } from "./rollback.ts";
 import { FunctionCreate, FunctionUpdate, toVersion, toVersionSummary } from "../schema.ts";
 import { noInstances } from "../testing/no-instances.ts";
 import { updateFunction } from "../update.ts";
-import { followVersion, getVersion, getVersions, readVersionLog, type VersionNews } from "./versions.ts";
+import { followVersion, getVersion, getVersions, readVersionLog } from "./versions.ts";
+import type { VersionNews } from "./version-news.ts";
 
 const { db } = await testDatabase();
 const dataDir = mkdtempSync(join(tmpdir(), "kontor-function-versions-"));

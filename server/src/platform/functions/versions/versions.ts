@@ -6,7 +6,6 @@ import { Watchers } from "#lib/watcher.ts";
 import {
   followLog,
   lookEveryMs,
-  type LogNews,
   type LogSource,
   type StepLogPiece,
 } from "#platform/step-log.ts";
@@ -19,15 +18,13 @@ import {
   versionLogAfter,
   versionStatesOf,
   type ShownVersionRow,
-  type VersionRow,
   type VersionSummaryRow,
 } from "../store.ts";
 import type { VersionStep } from "../tables.ts";
+import type { VersionNews, VersionState } from "./version-news.ts";
 
 type Needs = Pick<App, "db">;
 type Which = { id: string; versionId: string };
-export type VersionState = VersionRow["state"];
-export type VersionNews = LogNews<VersionStep, VersionState>;
 
 const watchers = new Watchers<Db>(lookEveryMs, versionStatesOf);
 
