@@ -34,7 +34,7 @@ function ingress(port: number): http.Server {
   const route = { environmentId: "bench", state: "live", machine: "bench", port } as const;
   const sites = new AppSites({
     domain: "apps.test",
-    apps: { find: () => route, wake: async () => {}, observed: () => {} },
+    apps: { find: () => route, wake: async () => {}, recordResponse: () => {} },
     custom: { generatedOf: () => undefined },
     upstreams,
   });

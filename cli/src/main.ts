@@ -3,14 +3,14 @@
  * can act on is a Failure and is printed as such, anything else is a defect and keeps its stack.
  */
 import { Command } from "commander";
-import type { AttackOptions } from "./commands/attack.ts";
+import type { AttackOptions } from "./commands/develop/attack.ts";
 import { backup } from "./commands/backup.ts";
 import { restore } from "./commands/restore.ts";
 import { restart } from "./commands/restart.ts";
-import { check, test } from "./commands/test.ts";
+import { check, test } from "./commands/develop/test.ts";
 import { config } from "./commands/config.ts";
-import { dev } from "./commands/dev.ts";
-import { devWorld } from "./commands/dev-world.ts";
+import { dev } from "./commands/develop/dev.ts";
+import { devWorld } from "./commands/develop/dev-world.ts";
 import { down } from "./commands/down.ts";
 import { doctor } from "./commands/doctor.ts";
 import { prepare } from "./commands/prepare.ts";
@@ -93,7 +93,7 @@ program
   .option("--minutes <n>", "duration in minutes", "10")
   .option("--seed <n>", "first seed (default: random); each finding prints its seed")
   .option("--only <operation>", "one operationId of the OpenAPI documents")
-  .action(async (options: AttackOptions) => (await import("./commands/attack.ts")).attack(options));
+  .action(async (options: AttackOptions) => (await import("./commands/develop/attack.ts")).attack(options));
 program
   .command("doctor")
   .description("what this host can do, and what is missing")
@@ -105,7 +105,7 @@ program
   .description("run the benchmarks against a server of their own")
   .argument("[names...]", "only these")
   // only who measures needs the code of the benchmarks and tests: a server starts without it
-  .action(async (names: string[]) => (await import("./commands/bench.ts")).bench(names));
+  .action(async (names: string[]) => (await import("./commands/develop/bench.ts")).bench(names));
 program
   .command("config")
   .description("every setting, its value and where it came from")

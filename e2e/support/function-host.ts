@@ -19,7 +19,7 @@ import { Ingress } from "../../server/src/ingress/ingress.ts";
 import { Upstreams } from "../../server/src/ingress/sites/upstreams.ts";
 import { newId } from "../../server/src/lib/ids.ts";
 import { systemClock } from "../../server/src/lib/clock.ts";
-import { reached } from "../../server/src/lib/kill-points.ts";
+import { passKillPoint } from "../../server/src/lib/kill-points.ts";
 import { claimInstance } from "../../server/src/machines/host/host-slot.ts";
 import { openMachines } from "../../server/src/machines/open.ts";
 import { FunctionInstances } from "../../server/src/platform/instances/instances.ts";
@@ -76,7 +76,7 @@ export async function functionHost(config: Parameters<typeof testConfig>[0] = {}
       runc: "runc",
       platform: "systrap",
       log: () => {},
-      reached,
+      reached: passKillPoint,
     });
     const base = { config: settings, db, clock: systemClock, log: silentLog };
     const machines = await openMachines({ ...base, driver, builder: new FakeBuilder() });

@@ -9,7 +9,7 @@ import { afterAll, afterEach, beforeAll, expect, test, vi } from "vitest";
 import { programEnv } from "../test/harness.ts";
 import { ensureEmbedded, stopEmbedded } from "./db/embedded/embedded.ts";
 import { exists, findPostmaster } from "./db/embedded/postmaster.ts";
-import { forgetUpgrade, upgradeFiles, workedSince, writeUpgrade } from "./db/upgrade.ts";
+import { endUpgrade, upgradeFiles, workStartedAt, writeUpgrade } from "./db/upgrade.ts";
 import { withClient } from "./db/with-client.ts";
 
 interface Server {
@@ -177,7 +177,7 @@ test("records that the new server of an upgrade works before its background work
   writeUpgrade(dataDir, { format: 1, from: "/code/old", to, started_at: new Date().toISOString() });
   const startedAt = new Date();
   await ready(start());
-  const since = workedSince(dataDir)!;
+  const since = workStartedAt(dataDir)!;
   const { connection } = await ensureEmbedded(dataDir);
   // The images of templates are the first background work that leaves its time in the database.
   const madeAt = async (): Promise<Date[]> =>
@@ -190,7 +190,7 @@ test("records that the new server of an upgrade works before its background work
     });
   await expect.poll(async () => (await madeAt()).length).toBeGreaterThan(0);
   expect((await madeAt())[0]!.getTime()).toBeGreaterThanOrEqual(since.getTime());
-  forgetUpgrade(dataDir);
+  endUpgrade(dataDir);
 });
 
 test("a setting that does not fit ends the server before it touches anything, and is named", async () => {

@@ -2,7 +2,7 @@
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { expect, test } from "vitest";
-import { findActor, forgetActors } from "#accounts/find-actor.ts";
+import { findActor, clearActorCache } from "#accounts/find-actor.ts";
 import { signIn } from "#accounts/sessions/sessions.ts";
 import { makeToken } from "../test/factories.ts";
 import { programEnv, silentLog, testDatabase } from "../test/harness.ts";
@@ -40,7 +40,7 @@ test("an account is made with a password that signs in, listed, and given anothe
   await json("user", "reset-password", "ann@example.test", "--keep-tokens");
   expect(await findActor(app, { kind: "token", secret: plaintext })).toBeDefined();
   const { password } = await json("user", "reset-password", "ann@example.test");
-  forgetActors(app);
+  clearActorCache(app);
   expect(await findActor(app, { kind: "token", secret: plaintext })).toBeUndefined();
   await expect(signIn(app, { ...from, password: made["password"]! })).rejects.toMatchObject({
     code: "sign_in_refused",

@@ -8,7 +8,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterAll, expect, test } from "vitest";
 import oxlintConfig from "../../oxlint.config.ts";
-import { packages, privateFiles, rooms } from "../../cli/src/lint/layers.ts";
+import { folderPrivateFiles, packages, roomPrivateFiles, rooms } from "../../cli/src/lint/layers.ts";
 
 const root = path.join(import.meta.dirname, "../..");
 const outline = mkdtempSync(path.join(tmpdir(), "kontor-fence-"));
@@ -53,15 +53,36 @@ const planted: Offender[] = [
       source: imports("#http/define-route.ts"),
       rule: null,
     })),
-  ...rooms
-    .filter((room) => room.name !== "lib")
-    .flatMap((room) =>
-      privateFiles.map((file): Offender => ({
-        file: `server/src/${room.name}/things/takes-${file}`,
+  ...rooms.flatMap((room) =>
+    folderPrivateFiles.map((file): Offender => ({
+      file: `server/src/${room.name}/things/takes-${file}`,
+      source: imports(`../other/${file}`),
+      rule: fence,
+    })),
+  ),
+  ...rooms.flatMap((room) =>
+    roomPrivateFiles.flatMap((file): Offender[] => [
+      {
+        file: `server/src/${room.name}/things/takes-own-${file}`,
         source: imports(`../other/${file}`),
-        rule: fence,
-      })),
-    ),
+        rule: null,
+      },
+      ...room.mayKnow
+        .filter((name) => rooms.some((other) => other.name === name))
+        .flatMap((name): Offender[] => [
+          {
+            file: `server/src/${room.name}/things/takes-${name}-${file}`,
+            source: imports(`#${name}/other/${file}`),
+            rule: fence,
+          },
+          {
+            file: `server/src/${room.name}/deep/things/takes-${name}-${file}`,
+            source: imports(`../../../${name}/${file}`),
+            rule: fence,
+          },
+        ]),
+    ]),
+  ),
   ...rooms.map((room): Offender => ({
     file: `server/src/${room.name}/knows-runtime.ts`,
     source: imports("@kontor/runtime/driver.ts"),
@@ -74,7 +95,8 @@ const planted: Offender[] = [
     rule: fence,
   })),
   { file: "server/src/http/takes-actor.ts", source: imports("#accounts/actor.ts"), rule: null },
-  { file: "server/src/db/takes-tables.ts", source: imports("#sandbox/sandboxes/tables.ts"), rule: null },
+  { file: "server/src/db/takes-tables.ts", source: imports("#sandbox/sandboxes/tables.ts"), rule: fence },
+  { file: "server/src/db/takes-schema.ts", source: imports("#schema.ts"), rule: null },
   { file: "server/src/sandbox/own-store.ts", source: imports("./store.ts"), rule: null },
   {
     file: "server/src/jobs/env.ts",

@@ -15,10 +15,10 @@ import { ensureEmbedded } from "@kontor/server/db/embedded/embedded.ts";
 import { hasTablesOf } from "@kontor/server/db/load.ts";
 import {
   finishRollback,
-  forgetUpgrade,
+  endUpgrade,
   type UpgradeState,
   upgradeFiles,
-  workedSince,
+  workStartedAt,
   writeUpgrade,
 } from "@kontor/server/db/upgrade.ts";
 import { lockBackup } from "../backup/lock.ts";
@@ -270,7 +270,7 @@ async function keepNewRows(
   view: { update(text: string): void },
 ): Promise<string> {
   const files = upgradeFiles(data);
-  const since = workedSince(data);
+  const since = workStartedAt(data);
   if (since === undefined || (await hasTablesOf(connection, files.copy))) return "";
   const period = `between ${since.toISOString()} and ${new Date().toISOString()}`;
   view.update("copying what the new server wrote");
@@ -318,7 +318,7 @@ async function finish({ data }: Installation, to: string, target?: Target): Prom
       process.stdout.write(`· Move ${productRoot} to ${commit} yourself, before the next kontor up.\n`);
     }
   }
-  forgetUpgrade(data);
+  endUpgrade(data);
   removeOldReleases(productRoot, [to, ...codeInUse()]);
   process.stdout.write(`Upgraded. The database before it is in ${upgradeFiles(data).copy}.\n`);
   if (!isRelease) process.stdout.write(`From now on, use ${path.join(to, "kontor")}.\n`);
@@ -352,7 +352,7 @@ async function complete(
     }
     // A start that is under way continues, and the shim retries a failed one.
     const cause = await startFailure(installation, keeper, sizeOf(logFile(data)));
-    const since = workedSince(data);
+    const since = workStartedAt(data);
     if (cause !== undefined && since !== undefined) {
       throw new Failure(`The new server does not respond, and has worked since ${since.toISOString()}.`, {
         hint: `${cause}\nkontor upgrade --roll-back brings the old code and the old database back, without the writes since then.`,

@@ -6,7 +6,14 @@
  * `[#]room/**` is `#room/**` (a leading `#` would be a comment), `../**` + `/room/**` the same by a relative path.
  */
 import { defineConfig, type DummyRuleMap, type OxlintOverride } from "oxlint";
-import { childProcessDoors, packages, privateFiles, rooms, type Room } from "./layers.ts";
+import {
+  childProcessDoors,
+  folderPrivateFiles,
+  packages,
+  type Room,
+  roomPrivateFiles,
+  rooms,
+} from "./layers.ts";
 
 interface Pattern {
   group: string[];
@@ -50,11 +57,18 @@ function roomPatterns(room: Room, seesHttp: boolean): Pattern[] {
   return patterns;
 }
 
-function privatePatterns(): Pattern[] {
-  return privateFiles.map((file) => ({
-    group: [`[#]*/**/${file}`, `../*/**/${file}`],
-    message: `${file} is private to its folder: call the folder's verbs.`,
-  }));
+function privatePatterns(room: Room): Pattern[] {
+  const others = rooms.filter(({ name }) => name !== room.name);
+  return [
+    ...roomPrivateFiles.map((file) => ({
+      group: others.flatMap(({ name }) => bothSpellings(`${name}/**/${file}`)),
+      message: `${file} is private to its room: call a function of the room.`,
+    })),
+    ...folderPrivateFiles.map((file) => ({
+      group: [`[#]*/**/${file}`, `../*/**/${file}`],
+      message: `${file} is private to its folder; api.ts collects routes.`,
+    })),
+  ];
 }
 
 function restrict(patterns: Pattern[], childProcess: boolean): DummyRuleMap {
@@ -66,7 +80,7 @@ function roomOverrides(room: Room): OxlintOverride[] {
   const inRoom = (pattern: string): string => `server/src/${room.name}/${pattern}`;
   const wire = (room.httpFiles ?? []).map(inRoom);
   const doors = childProcessDoors.filter((file) => file.startsWith(inRoom("")));
-  const inner = [...roomPatterns(room, room.name === "http"), ...privatePatterns()];
+  const inner = [...roomPatterns(room, room.name === "http"), ...privatePatterns(room)];
   const overrides: OxlintOverride[] = [
     {
       files: [inRoom("**/*.ts")],
@@ -81,7 +95,7 @@ function roomOverrides(room: Room): OxlintOverride[] {
       {
         files: wire,
         excludeFiles: [...tests, collector],
-        rules: restrict([...outer, ...privatePatterns()], false),
+        rules: restrict([...outer, ...privatePatterns(room)], false),
       },
       // an api.ts is the one file that collects its neighbours' routes
       { files: [collector], rules: restrict(outer, false) },

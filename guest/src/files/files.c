@@ -142,7 +142,7 @@ static int create_beside(struct real_path *target, char *path, size_t size, stru
   temporary_beside(target->text, replaces, path, size);
   int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return fail_errno(failure, errno, target->text), -1;
-  if (replaces && fchown(fd, old.st_uid, old.st_gid)) errno = 0; // some mounts do not allow it
+  if (replaces && fchown(fd, old.st_uid, old.st_gid)) errno = 0; // some mounts forbid chown
   return fd;
 }
 

@@ -115,7 +115,7 @@ CMD ["cat", "hello.txt"]
       expect(log).toContain("looks bad");
     }
     expect((await storeOf()).images).toHaveLength(images);
-    // Less than a single one of them wrote.
+    // Less than a single failed build wrote.
     expect((await bytes()) - before).toBeLessThan(10 * 1024 ** 2);
     await expectNothingLeft();
   }, 600_000);

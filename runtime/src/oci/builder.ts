@@ -656,7 +656,7 @@ export class OciBuilder implements AppBuilder {
     );
   }
 
-  /** How commands get the variables. `words` collects texts that this adds to commands. */
+  /** Returns the way in which commands read the variables. `words` collects texts that this adds to commands. */
   async #environment(
     workspace: string,
     context: string,
@@ -717,7 +717,7 @@ function nameOf(id: string): string {
   return `localhost/kontor/${id}:app`;
 }
 
-/** KeyedMutex the builder's last lines into an error for the build's owner. */
+/** Turns the builder's last lines into an error for the build's owner. */
 export function explain(error: unknown, last: string): unknown {
   const isBuilders =
     error instanceof RuntimeError && error.kind === "failed" && error.details["argv0"] !== undefined;

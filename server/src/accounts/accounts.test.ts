@@ -16,8 +16,8 @@ import { accessLogOf } from "./activity/access-log.ts";
 import { recordActivity, systemActor, withoutSecrets } from "./activity/activity.ts";
 import { bootstrapOperator, type OperatorSecrets } from "./bootstrap.ts";
 import { planLimit } from "./errors.ts";
-import { findActor, forgetActors } from "./find-actor.ts";
-import { withLimitNews } from "./notifications/limits.ts";
+import { findActor, clearActorCache } from "./find-actor.ts";
+import { withLimitNotifications } from "./notifications/limits.ts";
 import { hashPassword, isPassword } from "./passwords.ts";
 import { addMemberBeyondPlan } from "./teams/teams.ts";
 import { createUser, resetPassword } from "./users/users.ts";
@@ -55,7 +55,7 @@ beforeAll(async () => {
   server = await createHttpServer(
     app,
     {
-      platform: withLimitNews(
+      platform: withLimitNotifications(
         app,
         platformRoutes(app, {
           holdings: [{ noun: "ships", count: async (_, id) => ships.get(id) ?? 0 }],
@@ -282,9 +282,9 @@ test("refuses an expired token at once, even while it is cached", async () => {
 test("limits active tokens by the plan, without expired and revoked tokens", async () => {
   const { user } = await makePerson(db);
   const { plaintext } = await makeToken(db, user.id);
-  const refused = await call(plaintext, "POST", "/api-tokens", { name: "second" });
-  expect(refused.status).toBe(403);
-  expect(refused.json).toMatchObject({
+  const createSecond = await call(plaintext, "POST", "/api-tokens", { name: "second" });
+  expect(createSecond.status).toBe(403);
+  expect(createSecond.json).toMatchObject({
     code: "plan_limit",
     limit: "api_tokens",
     allowed: 1,
@@ -304,7 +304,7 @@ test("notifies a workspace of a limit once a day", async () => {
   const { user, workspace } = await makePerson(db);
   const { plaintext } = await makeToken(db, user.id);
   const refused = () => call(plaintext, "POST", "/api-tokens", { name: "second" });
-  const told = async () => (await call(plaintext, "GET", "/notifications")).json as Json[];
+  const listNotifications = async () => (await call(plaintext, "GET", "/notifications")).json as Json[];
   const answers = await Promise.all([refused(), refused(), refused()]);
   expect(answers.map(({ status }) => status)).toEqual([403, 403, 403]);
   const news = {
@@ -313,11 +313,11 @@ test("notifies a workspace of a limit once a day", async () => {
     body: "The plan's limit of api_tokens is reached (1 allowed). For more, change to pro. Delete some, or change the plan.",
     target: { kind: "limit", id: "api_tokens", label: "api tokens" },
   };
-  expect(await told()).toMatchObject([news]);
+  expect(await listNotifications()).toMatchObject([news]);
   await sql`update notifications set created_at = now() - interval '25 hours'
     where workspace_id = ${workspace.id}`.execute(db);
   await refused();
-  expect(await told()).toMatchObject([news, news]);
+  expect(await listNotifications()).toMatchObject([news, news]);
   const other = await makePerson(db);
   const stranger = (await makeToken(db, other.user.id)).plaintext;
   expect((await call(stranger, "GET", "/notifications")).json).toEqual([]);
@@ -540,7 +540,7 @@ test("refuses to delete an account that still has resources, and names them", as
 test("refuses to delete an account or a team while a database of a deleted project is not removed", async () => {
   const { userId, workspaceId, cookie } = await signedIn(`${randomUUID()}@example.test`);
   const team = await makeTeam(db, { [userId]: "owner" });
-  forgetActors(app);
+  clearActorCache(app);
   const left = ["1 add-ons in deletion"];
   for (const [workspace, remove, code] of [
     [team.id, () => call(cookie, "DELETE", `/teams/${team.id}`), "team_not_empty"],

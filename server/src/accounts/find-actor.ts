@@ -18,7 +18,7 @@ const mostKept = 10_000;
 /** `last_used_at` and `last_seen_at` are shown to people: a minute is exact enough, and saves a write per request. */
 const touchEveryMs = 60_000;
 
-interface Kept {
+interface CachedActor {
   actor: Actor;
   untilMs: number;
 }
@@ -26,7 +26,7 @@ interface Kept {
 class ActorCache {
   /** Counts the clearings of the cache. A result of a query from before a clearing may be stale and is not cached. */
   generation = 0;
-  readonly byHash = new Map<string, Kept>();
+  readonly byHash = new Map<string, CachedActor>();
 }
 
 const caches = new WeakMap<object, ActorCache>();
@@ -38,7 +38,7 @@ function cacheOf(db: Db): ActorCache {
 }
 
 /** Clears the cache. Call it after the commit of any change to tokens, sessions, members, plans or suspension. */
-export function forgetActors({ db }: Pick<App, "db">): void {
+export function clearActorCache({ db }: Pick<App, "db">): void {
   const cache = cacheOf(db);
   cache.generation++;
   cache.byHash.clear();
@@ -71,7 +71,7 @@ export async function findActors(
   const hashed = credentials.map(({ kind, secret }) => ({ kind, hash: hashSecret(secret) }));
   const hashesOf = (wanted: Credential["kind"]) =>
     hashed.filter(({ kind }) => kind === wanted).map(({ hash }) => hash);
-  const found = { token: new Map<string, Found>(), session: new Map<string, Found>() };
+  const found = { token: new Map<string, ActorLookup>(), session: new Map<string, ActorLookup>() };
   for (const kind of ["token", "session"] as const) {
     const hashes = hashesOf(kind);
     if (hashes.length > 0) found[kind] = await finders[kind](app, hashes);
@@ -79,7 +79,7 @@ export async function findActors(
   return hashed.map(({ kind, hash }) => found[kind].get(hash)?.actor);
 }
 
-interface Found {
+interface ActorLookup {
   actor: Actor;
   expiresAt: Date | null;
 }
@@ -102,7 +102,7 @@ const reachable = (boundTo: ReturnType<typeof sql>) => sql<ReachableWorkspace[]>
 const among = (hashes: readonly string[]) => sql<string>`any(${sql.val([...hashes])}::text[])`;
 
 /** Finds tokens by the hashes of their secrets. */
-async function findTokens(app: Needs, hashes: readonly string[]): Promise<Map<string, Found>> {
+async function findTokens(app: Needs, hashes: readonly string[]): Promise<Map<string, ActorLookup>> {
   const now = app.clock.now();
   const rows = await app.db
     .selectFrom("api_tokens as t")
@@ -139,7 +139,7 @@ type TokenRow = Pick<
   "id" | "name" | "scopes" | "class" | "worker_id" | "user_id" | "workspace_id" | "secrets" | "expires_at"
 > & { is_operator: boolean; workspaces: ReachableWorkspace[] };
 
-function foundToken(row: TokenRow): Found {
+function foundToken(row: TokenRow): ActorLookup {
   const isWorker = row.class === "agent";
   return {
     expiresAt: row.expires_at,
@@ -161,7 +161,7 @@ function foundToken(row: TokenRow): Found {
   };
 }
 
-async function findSessions(app: Needs, hashes: readonly string[]): Promise<Map<string, Found>> {
+async function findSessions(app: Needs, hashes: readonly string[]): Promise<Map<string, ActorLookup>> {
   const now = app.clock.now();
   const rows = await app.db
     .selectFrom("sessions as s")
@@ -193,7 +193,7 @@ type SessionRow = Pick<Selectable<SessionsTable>, "user_id" | "expires_at"> & {
   workspaces: ReachableWorkspace[];
 };
 
-function foundSession(row: SessionRow): Found {
+function foundSession(row: SessionRow): ActorLookup {
   return {
     expiresAt: row.expires_at,
     actor: {

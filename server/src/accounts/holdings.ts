@@ -28,7 +28,7 @@ const inDeletion = (workspaceId: string): Readonly<Record<string, RawBuilder<unk
 });
 
 /** Lists remaining resources, such as "2 sandboxes" or "1 apps in deletion". Empty if none remain. */
-export async function leftInWorkspace(
+export async function listHoldings(
   db: Db,
   holdings: readonly Holding[],
   workspaceId: string,

@@ -46,7 +46,7 @@ export async function isPassword(password: string, stored: string): Promise<bool
 let decoy: Promise<string> | undefined;
 
 /** Takes as long as `isPassword` and always returns false, so that response times do not reveal unknown addresses. */
-export async function pretendPassword(password: string): Promise<false> {
+export async function simulatePasswordCheck(password: string): Promise<false> {
   await isPassword(password, await (decoy ??= hashPassword(randomText("abcdefghijkmnpqrstuvwxyz", 20))));
   return false;
 }

@@ -9,7 +9,7 @@ import type { Actor, ReachableWorkspace } from "./actor.ts";
 import type { Plan, SandboxTier } from "./roles.ts";
 import { recordActivity } from "./activity/activity.ts";
 import { accountSuspended, insufficientRole, workspaceNotFound } from "./errors.ts";
-import { forgetActors } from "./find-actor.ts";
+import { clearActorCache } from "./find-actor.ts";
 
 /** A request names a workspace by `personal` or a team's id. Null and absent mean the home workspace. */
 export type WorkspaceParam = string | null | undefined;
@@ -91,7 +91,7 @@ export async function setPlan(
       change,
     );
   });
-  forgetActors(app);
+  clearActorCache(app);
 }
 
 /** Stops all changes in a workspace, or allows them again; for the operator. */
@@ -110,7 +110,7 @@ export async function setSuspended(
     const action = suspended ? "workspace.suspended" : "workspace.unsuspended";
     await recordActivity(tx, actor, action, await targetOf(tx, workspaceId), workspaceId);
   });
-  forgetActors(app);
+  clearActorCache(app);
 }
 
 async function targetOf(tx: Db, id: string): Promise<{ kind: string; id: string; label: string }> {

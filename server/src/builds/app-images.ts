@@ -14,7 +14,7 @@ import type { Db, Transaction } from "#schema.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { FairSemaphore } from "#lib/concurrency/fair-semaphore.ts";
 import { newId } from "#lib/ids.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import type { BuiltAppImage } from "#machines/host/host.ts";
 import { dropUnusedAppImages } from "#machines/built-images.ts";
 import { BuildProgress, type OnProgress } from "./build-progress.ts";
@@ -335,7 +335,7 @@ async function make<T>(
   underWay.add(id);
   try {
     const made = await onHost(id);
-    await reached("app_build.made");
+    await passKillPoint("app_build.made");
     return await transaction(app.db, async (tx) => {
       const runAt = new Date(app.clock.now().getTime() + sweepAfterMs);
       await addJob(tx, sweepTask, {}, { key: sweepTask, runAt });

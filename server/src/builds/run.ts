@@ -9,7 +9,7 @@ import type { App } from "#app.ts";
 import { addJob, type Tasks } from "#jobs/jobs.ts";
 import { DomainError } from "#lib/errors.ts";
 import { RecentOwners } from "#lib/concurrency/fair-queue.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { bringUp } from "#machines/placement/start-reserved.ts";
 import { networkEnv } from "#machines/placement/environment.ts";
 import type { Guest } from "#machines/host/guest.ts";
@@ -98,7 +98,7 @@ export class Builds {
       };
       const next = await takeNext(db, queue, clock.now());
       if (!next) return;
-      const mayGoOn = await this.#carryOut(next.build, signal).finally(() => this.#recent.note(next.payerId));
+      const mayGoOn = await this.#carryOut(next.build, signal).finally(() => this.#recent.recordEnd(next.payerId));
       if (!mayGoOn) return;
     }
   }
@@ -141,7 +141,7 @@ export class Builds {
         build.dockerfile === null
           ? { image: await this.#build(build, running, signal) }
           : await this.#buildDockerfile(build, build.dockerfile, running, signal);
-      await reached("build.captured");
+      await passKillPoint("build.captured");
       await this.#end(build, { status: "succeeded", ...made });
       return true;
     } catch (error) {
@@ -206,7 +206,7 @@ export class Builds {
     // An earlier attempt may have come as far as this.
     await machines.host.removeImage(build.id);
     const { order, guest } = await this.#boot(build, base);
-    await reached("build.started");
+    await passKillPoint("build.started");
     const log = new BuildLog(this.#app, build.id);
     const limitMs = config.buildTimeoutMinutes * 60_000;
     const deadline = performance.now() + limitMs;
@@ -218,7 +218,7 @@ export class Builds {
         await this.#step(guest, step, { log, deadline, lastMoment, signal, machine: order.machine });
       }
       await log.flush();
-      await reached("build.stepped");
+      await passKillPoint("build.stepped");
       const timeoutMs = Math.min(
         captureMaxMs,
         Math.max(deadline - performance.now(), limitMs * captureShare),
@@ -238,11 +238,11 @@ export class Builds {
     const log = new BuildLog(this.#app, build.id);
     try {
       const { sizeBytes, defaults } = await buildDockerfile(this.#app, build, dockerfile, { log, signal });
-      await reached("build.stepped");
+      await passKillPoint("build.stepped");
       signal.throwIfAborted();
       const image = { id: build.id, sizeBytes, contents: {}, substituted: false, substitute: null };
       const { guest } = await this.#boot(build, image);
-      await reached("build.started");
+      await passKillPoint("build.started");
       await inspectImage(guest, defaults, log);
       await log.flush();
       return { image, defaults };

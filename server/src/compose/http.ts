@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { accessLogOf } from "#accounts/activity/access-log.ts";
 import { findActor, findActors } from "#accounts/find-actor.ts";
-import { withLimitNews } from "#accounts/notifications/limits.ts";
+import { withLimitNotifications } from "#accounts/notifications/limits.ts";
 import { workspaceOf } from "#accounts/suspension/workspace-of.ts";
 import { agentSites } from "#agent/api.ts";
 import { ownApi } from "#agent/workers/api.ts";
@@ -30,9 +30,9 @@ export async function openHttp(app: App, parts: Parts, ingress: Ingress): Promis
   const { db, machines } = app;
   const { platform, sandbox, agent } = apiRoutes(app, parts);
   const routes = {
-    platform: withLimitNews(app, platform),
-    sandbox: withLimitNews(app, sandbox),
-    agent: withLimitNews(app, agent),
+    platform: withLimitNotifications(app, platform),
+    sandbox: withLimitNotifications(app, sandbox),
+    agent: withLimitNotifications(app, agent),
   };
   const http = await createHttpServer(app, routes, {
     findActor: (credential) => findActor(app, credential),

@@ -58,7 +58,7 @@ export async function openIngress(
         return isSuspended ? { ...route, state: "suspended" } : route;
       },
       wake: (environment) => wake(apps, environment),
-      observed: (environment, seen) => {
+      recordResponse: (environment, seen) => {
         requests.observed(environment, seen);
         siteRequests.observed(environment, seen);
       },
@@ -89,7 +89,7 @@ export async function openIngress(
     log: (event, fields) => log.warn(fields, event),
   });
   apps.serveThrough({
-    drained: (machine, timeoutMs) => sites.drained(machine, timeoutMs),
+    drained: (machine, timeoutMs) => sites.waitUntilDrained(machine, timeoutMs),
     visit: (host, path, expected) => ingress.visit(host, path, expected),
   });
   return {

@@ -13,7 +13,7 @@ import type { App } from "#app.ts";
 import { baseUrl } from "#config.ts";
 import { sweepTask } from "#builds/app-images.ts";
 import { runTask as buildTask } from "#builds/builds.ts";
-import { markWorked } from "#db/upgrade.ts";
+import { recordWorkStart } from "#db/upgrade.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { runTask as deploymentTask } from "#platform/deployments/deployments.ts";
 import { scheduleRecheck } from "#platform/domains/recheck.ts";
@@ -68,7 +68,7 @@ export function services(kontor: Kontor): Service[] {
     { name: "ingress", start: () => ingress.start(), stop: () => ingress.close() },
     { name: "volumes", start: () => repairVolumes(app) },
     // Before everything that removes, makes or ends something in the background: a rollback reports this time.
-    { name: "upgrade mark", start: () => markWorked(config.dataDir) },
+    { name: "upgrade mark", start: () => recordWorkStart(config.dataDir) },
     { name: "builds", start: () => builds.start(), stop: () => builds.stop() },
     {
       name: "images",

@@ -39,7 +39,7 @@ export interface Dump {
 }
 
 /** Tables that record the applied migrations. A load runs the migrations, which writes these rows. */
-const madeByMigrations = ["public.migrations", "graphile_worker.migrations"];
+const writtenByMigrations = ["public.migrations", "graphile_worker.migrations"];
 
 /** Writes the database into `directory`, which must not exist. */
 export async function dumpDatabase(connection: Connection, directory: string): Promise<Dump> {
@@ -52,14 +52,14 @@ export async function dumpDatabase(connection: Connection, directory: string): P
       migrations: await migrationsOf(client),
       worker_migration: await workerMigration(client),
       tables: (await tablesOf(client)).filter(
-        ({ schema, name }) => !madeByMigrations.includes(`${schema}.${name}`),
+        ({ schema, name }) => !writtenByMigrations.includes(`${schema}.${name}`),
       ),
       volumes: await volumesOf(client),
       sequences: [],
     };
     for (const table of dump.tables) {
       const file = createWriteStream(join(directory, table.file), { flags: "wx", mode: 0o600 });
-      await pipeline(copyOut(client, `copy ${described(table)} to stdout`), createGzip({ level: 3 }), file);
+      await pipeline(copyOut(client, `copy ${copyTarget(table)} to stdout`), createGzip({ level: 3 }), file);
     }
     // Sequences are outside transactions, so numbers used during the dump are not used again.
     dump.sequences = (
@@ -104,11 +104,11 @@ export async function setFormats(client: pg.Client): Promise<void> {
 }
 
 /** `"public"."users" ("id", "email")`. */
-export function described(table: Pick<DumpedTable, "schema" | "name" | "columns">): string {
-  return `${qualified(table)} (${table.columns.map((column) => pg.escapeIdentifier(column)).join(", ")})`;
+export function copyTarget(table: Pick<DumpedTable, "schema" | "name" | "columns">): string {
+  return `${qualifiedName(table)} (${table.columns.map((column) => pg.escapeIdentifier(column)).join(", ")})`;
 }
 
-export function qualified({ schema, name }: { schema: string; name: string }): string {
+export function qualifiedName({ schema, name }: { schema: string; name: string }): string {
   return `${pg.escapeIdentifier(schema)}.${pg.escapeIdentifier(name)}`;
 }
 

@@ -10,7 +10,7 @@ import { createGunzip } from "node:zlib";
 import pg from "pg";
 import { copyIn } from "./copy.ts";
 import type { Connection } from "./db.ts";
-import { described, type Dump, qualified, setFormats, tablesOf, workerMigration } from "./dump.ts";
+import { copyTarget, type Dump, qualifiedName, setFormats, tablesOf, workerMigration } from "./dump.ts";
 import { migrate, readMigrations } from "./migrate.ts";
 import { becomeSoleServer } from "./sole-server.ts";
 import { withClient } from "./with-client.ts";
@@ -208,9 +208,9 @@ async function dropTables(client: pg.Client): Promise<void> {
 }
 
 async function fill(client: pg.Client, dump: Dump, directory: string): Promise<void> {
-  const known = new Map((await tablesOf(client)).map((table) => [qualified(table), table]));
+  const known = new Map((await tablesOf(client)).map((table) => [qualifiedName(table), table]));
   for (const table of dump.tables) {
-    const here = known.get(qualified(table));
+    const here = known.get(qualifiedName(table));
     const missing = here ? table.columns.find((column) => !here.columns.includes(column)) : table.name;
     if (missing !== undefined)
       throw new LoadError(`the backup has ${table.name}.${missing}, which is not known`);
@@ -224,7 +224,7 @@ async function fill(client: pg.Client, dump: Dump, directory: string): Promise<v
     await client.query(`alter table ${place} drop constraint ${pg.escapeIdentifier(name)}`);
   }
   // The dump also has the rows that migrations insert.
-  const names = dump.tables.map(qualified);
+  const names = dump.tables.map(qualifiedName);
   if (names.length > 0) await client.query(`truncate ${names.join(", ")}`);
   for (const name of names) await client.query(`alter table ${name} disable trigger user`);
   for (const table of dump.tables) {
@@ -235,13 +235,13 @@ async function fill(client: pg.Client, dump: Dump, directory: string): Promise<v
       .createReadStream()
       .on("error", (error) => rows.destroy(error))
       .pipe(rows);
-    await copyIn(client, `copy ${described(table)} from stdin`, rows);
+    await copyIn(client, `copy ${copyTarget(table)} from stdin`, rows);
   }
   for (const name of names) await client.query(`alter table ${name} enable trigger user`);
   for (const { place, name, definition } of keys) {
     await client.query(`alter table ${place} add constraint ${pg.escapeIdentifier(name)} ${definition}`);
   }
   for (const { schema, name, value } of dump.sequences) {
-    await client.query("select setval($1::regclass, $2::bigint)", [qualified({ schema, name }), value]);
+    await client.query("select setval($1::regclass, $2::bigint)", [qualifiedName({ schema, name }), value]);
   }
 }

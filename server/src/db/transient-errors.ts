@@ -11,7 +11,7 @@ const ofConnection = new Set(["ECONNREFUSED", "ECONNRESET", "ECONNABORTED", "EPI
 const withoutCode =
   /^(?:Connection terminated|timeout exceeded when trying to connect|Client (?:has encountered|was closed))/;
 
-export function isPassing(error: unknown): boolean {
+export function isTransient(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   const { code, syscall } = error as NodeJS.ErrnoException;
   if (code === undefined) return withoutCode.test(error.message);

@@ -14,10 +14,10 @@ import {
   databaseActivity,
   databaseFacts,
   finishRollback,
-  markWorked,
+  recordWorkStart,
   readUpgrade,
   upgradeFiles,
-  workedSince,
+  workStartedAt,
   writeUpgrade,
 } from "./upgrade.ts";
 
@@ -119,13 +119,13 @@ test("rolls back only for the old code, and never under a running server", async
 
 test("records once when the new server begins to work", async () => {
   const { dataDir } = await upgrading();
-  markWorked(dataDir, state.from);
-  expect(workedSince(dataDir)).toBeUndefined();
-  markWorked(dataDir, state.to);
-  const since = workedSince(dataDir);
+  recordWorkStart(dataDir, state.from);
+  expect(workStartedAt(dataDir)).toBeUndefined();
+  recordWorkStart(dataDir, state.to);
+  const since = workStartedAt(dataDir);
   expect(since).toBeInstanceOf(Date);
   const file = readFileSync(upgradeFiles(dataDir).worked);
-  markWorked(dataDir, state.to);
+  recordWorkStart(dataDir, state.to);
   expect(readFileSync(upgradeFiles(dataDir).worked)).toEqual(file);
 });
 

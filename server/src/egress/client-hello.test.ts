@@ -27,7 +27,7 @@ async function realHello(options: tls.ConnectionOptions): Promise<Buffer> {
 const hello = await realHello({ servername: "web.test" });
 
 /** Splits the message into records of at most `size` bytes. */
-function cut(bytes: Buffer, size: number): Buffer {
+function splitRecords(bytes: Buffer, size: number): Buffer {
   const message = bytes.subarray(5);
   const records: Buffer[] = [];
   for (let at = 0; at < message.length; at += size) {
@@ -38,24 +38,24 @@ function cut(bytes: Buffer, size: number): Buffer {
 }
 
 /** Builds a hello with these extensions: [type, content]. */
-function made(extensions: [number, Buffer][]): Buffer {
-  const sized = (width: 1 | 2, content: Buffer) => {
+function buildHello(extensions: [number, Buffer][]): Buffer {
+  const withLength = (width: 1 | 2, content: Buffer) => {
     const length = Buffer.alloc(width);
     length.writeUIntBE(content.length, 0, width);
     return Buffer.concat([length, content]);
   };
   const list = extensions.map(([type, content]) =>
-    Buffer.concat([Buffer.from([type >> 8, type & 255]), sized(2, content)]),
+    Buffer.concat([Buffer.from([type >> 8, type & 255]), withLength(2, content)]),
   );
   const body = Buffer.concat([
     Buffer.alloc(34, 3),
-    sized(1, Buffer.alloc(32)),
-    sized(2, Buffer.from("1301", "hex")),
-    sized(1, Buffer.from([0])),
-    sized(2, Buffer.concat(list)),
+    withLength(1, Buffer.alloc(32)),
+    withLength(2, Buffer.from("1301", "hex")),
+    withLength(1, Buffer.from([0])),
+    withLength(2, Buffer.concat(list)),
   ]);
   const message = Buffer.concat([Buffer.from([1, 0, body.length >> 8, body.length & 255]), body]);
-  return cut(Buffer.concat([Buffer.alloc(5), message]), 16_000);
+  return splitRecords(Buffer.concat([Buffer.alloc(5), message]), 16_000);
 }
 const nameOf = (name: string, kind = 0) =>
   Buffer.concat([Buffer.from([0, name.length + 3, kind, 0, name.length]), Buffer.from(name)]);
@@ -70,7 +70,7 @@ test("returns null for a real hello without a server name", async () => {
 
 test("reads a hello that is split into records of any size", () => {
   for (const size of [1, 2, 3, 4, 5, 50, 16_000]) {
-    expect(readHello(cut(hello, size))).toEqual({ state: "complete", serverName: "web.test" });
+    expect(readHello(splitRecords(hello, size))).toEqual({ state: "complete", serverName: "web.test" });
   }
 });
 
@@ -93,17 +93,17 @@ test("rejects bytes that are not TLS at once", () => {
 });
 
 test("rejects a hello with two server names, which the server could read differently", () => {
-  const twice = made([
+  const twice = buildHello([
     [0, nameOf("web.test")],
     [0, nameOf("evil.test")],
   ]);
-  expect(readHello(made([[0, nameOf("web.test")]]))).toEqual({ state: "complete", serverName: "web.test" });
+  expect(readHello(buildHello([[0, nameOf("web.test")]]))).toEqual({ state: "complete", serverName: "web.test" });
   expect(readHello(twice).state).toBe("malformed");
   const list = Buffer.concat([nameOf("web.test").subarray(2), nameOf("evil.test").subarray(2)]);
-  expect(readHello(made([[0, Buffer.concat([Buffer.from([0, list.length]), list])]])).state).toBe(
+  expect(readHello(buildHello([[0, Buffer.concat([Buffer.from([0, list.length]), list])]])).state).toBe(
     "malformed",
   );
-  expect(readHello(made([[0, nameOf("web.test", 1)]])).state).toBe("malformed");
+  expect(readHello(buildHello([[0, nameOf("web.test", 1)]])).state).toBe("malformed");
 });
 
 test("never throws on random bytes, and never reads another name from a damaged hello", () => {

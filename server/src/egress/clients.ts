@@ -6,7 +6,7 @@
 import type { Socket } from "node:net";
 import { type Entry, isAllowed, parseEntries } from "./allowlist.ts";
 import { Denial } from "./denials.ts";
-import { judgeName } from "./destination.ts";
+import { requireAllowedName } from "./destination.ts";
 
 /** npm opens some fifty connections, a browser a few hundred. */
 const MAX_CONNECTIONS_PER_MACHINE = 256;
@@ -48,13 +48,13 @@ export class Clients {
       client.connections >= MAX_CONNECTIONS_PER_MACHINE ||
       this.#connections >= MAX_CONNECTIONS
     ) {
-      client?.refused();
+      client?.countDenial();
       socket.resetAndDestroy();
       return undefined;
     }
     this.#connections += 1;
     client.connections += 1;
-    client.hold(socket);
+    client.track(socket);
     socket.once("close", () => {
       this.#connections -= 1;
       client.connections -= 1;
@@ -83,7 +83,7 @@ export class Clients {
 }
 
 /** `target`: `host:port`, or the name of a DNS query. Absent if unknown. */
-export type TellDenied = (client: Client, denial: Denial, target?: string) => void;
+export type OnDenied = (client: Client, denial: Denial, target?: string) => void;
 
 export class Client {
   readonly machine: string;
@@ -118,12 +118,12 @@ export class Client {
   }
 
   /** Checks a connection's destination. A later change of the list closes it if the host is no longer allowed. */
-  async judge(socket: Socket, host: string, port: number): Promise<string> {
+  async checkDestination(socket: Socket, host: string, port: number): Promise<string> {
     for (;;) {
       const reading = (this.#allowed ??= this.#read());
       const list = await reading;
       if (this.#allowed !== reading) continue;
-      const name = judgeName(list, host, port);
+      const name = requireAllowedName(list, host, port);
       // No await since the comparison: either `reload` sees this connection, or the list is the new one.
       if (!this.#destinations.has(socket)) socket.once("close", () => this.#destinations.delete(socket));
       this.#destinations.set(socket, { name, port });
@@ -140,12 +140,12 @@ export class Client {
     }
   }
 
-  refused(): void {
+  countDenial(): void {
     this.denied += 1;
   }
 
   /** Closes the socket when the machine ends. */
-  hold(socket: Socket): void {
+  track(socket: Socket): void {
     if (this.#gone.signal.aborted) {
       socket.destroy();
       return;

@@ -27,7 +27,7 @@ const RESOLVE_TRIES = 2;
 const CONNECT_TIMEOUT_MS = 10_000;
 
 /** Returns the name if the allowlist has it with this port. Throws the reason otherwise. */
-export function judgeName(allowed: readonly Entry[], host: string, port: number): string {
+export function requireAllowedName(allowed: readonly Entry[], host: string, port: number): string {
   if (looksLikeAddress(host)) throw new Denial("address", host);
   const name = parseHostName(host);
   if (name === undefined || !isKnown(allowed, name)) throw new Denial("not_allowed", host);

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { readQuestion, TYPE_A, writeAnswer, writeRefusal, type Question } from "./dns-message.ts";
+import { readQuestion, TYPE_A, writeResponse, writeError, type Question } from "./dns-message.ts";
 
 function ask(name: string, type = TYPE_A, more = ""): Buffer {
   const labels = name
@@ -26,10 +26,10 @@ test("reads name in lower case, type and id of a query, and ignores the rest", (
 
 test("repeats the question in the response, with the addresses", () => {
   const question = readQuestion(ask("web.test")) as Question;
-  expect(writeAnswer(question, "ok", ["198.51.100.1"]).toString("hex")).toBe(
+  expect(writeResponse(question, "ok", ["198.51.100.1"]).toString("hex")).toBe(
     `12348180000100010000000003776562047465737400${"00010001"}c00c000100010000001e0004c6336401`,
   );
-  expect(writeAnswer(question, "refused").toString("hex")).toBe(
+  expect(writeResponse(question, "refused").toString("hex")).toBe(
     "12348185000100000000000003776562047465737400" + "00010001",
   );
 });
@@ -39,7 +39,7 @@ test("keeps every response within a datagram that each resolver accepts, however
   const question = readQuestion(ask(longest)) as Question;
   expect(question.name).toBe(longest);
   expect(
-    writeAnswer(
+    writeResponse(
       question,
       "ok",
       Array.from({ length: 100 }, () => "198.51.100.1"),
@@ -64,7 +64,7 @@ test("ignores responses, and returns an error for an unsupported query", () => {
   const chaos = ask("version.bind");
   chaos[chaos.length - 1] = 3;
   expect(readQuestion(chaos)).toBe("refused");
-  expect(writeRefusal(two, "malformed").toString("hex")).toBe("123481810000000000000000");
+  expect(writeError(two, "malformed").toString("hex")).toBe("123481810000000000000000");
 });
 
 test("rejects a label that contains a dot", () => {

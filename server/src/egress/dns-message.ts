@@ -60,7 +60,7 @@ export function readQuestion(message: Buffer): Question | Code | null {
   };
 }
 
-export function writeAnswer(question: Question, code: Code, addresses: readonly string[] = []): Buffer {
+export function writeResponse(question: Question, code: Code, addresses: readonly string[] = []): Buffer {
   const records = addresses.slice(0, MAX_ADDRESSES).map((address) => {
     const record = Buffer.alloc(16);
     // A pointer to the question's name, at byte 12.
@@ -79,7 +79,7 @@ export function writeAnswer(question: Question, code: Code, addresses: readonly 
 }
 
 /** Builds the error response to a message whose question could not be read. */
-export function writeRefusal(message: Buffer, code: Code): Buffer {
+export function writeError(message: Buffer, code: Code): Buffer {
   return header(message.readUInt16BE(0), code, (message.readUInt16BE(2) & 0x0100) !== 0);
 }
 

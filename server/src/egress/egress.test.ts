@@ -8,7 +8,7 @@ import { EventEmitter, once } from "node:events";
 import http from "node:http";
 import net from "node:net";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
-import { readQuestion, writeAnswer, type Question } from "./dns-message.ts";
+import { readQuestion, writeResponse, type Question } from "./dns-message.ts";
 import { Egress } from "./egress.ts";
 
 const MACHINE = "127.0.0.2";
@@ -43,7 +43,7 @@ beforeAll(async () => {
     const question = readQuestion(message) as Question;
     asked.push(question.name);
     const addresses = names[question.name];
-    world.send(writeAnswer(question, addresses ? "ok" : "noSuchName", addresses), from.port, from.address);
+    world.send(writeResponse(question, addresses ? "ok" : "noSuchName", addresses), from.port, from.address);
   });
   echo = net.createServer((socket) => socket.on("error", () => {}).pipe(socket)).listen(0, "127.0.0.1");
   web = http.createServer((request, response) => {
@@ -112,7 +112,7 @@ function dialProxy(from = MACHINE): net.Socket {
 }
 
 /** Returns all bytes until the proxy closes the connection, or until `enough` returns true. */
-async function say(
+async function sendRaw(
   socket: net.Socket,
   bytes: string | Buffer,
   enough?: (got: string) => boolean,
@@ -135,7 +135,7 @@ async function say(
 
 async function ask(text: string, from = MACHINE): Promise<string> {
   const socket = dialProxy(from);
-  const got = await say(socket, text);
+  const got = await sendRaw(socket, text);
   socket.destroy();
   return got;
 }
@@ -148,30 +148,30 @@ const statusOf = (answer: string) => Number(/^HTTP\/1\.1 (\d+)/.exec(answer)?.[1
 
 /** Builds a hello for this name; its other fields do not matter. */
 function hello(name: string): Buffer {
-  const sized = (width: number, content: Buffer) => {
+  const withLength = (width: number, content: Buffer) => {
     const length = Buffer.alloc(width);
     length.writeUIntBE(content.length, 0, width);
     return Buffer.concat([length, content]);
   };
-  const entry = Buffer.concat([Buffer.from([0]), sized(2, Buffer.from(name))]);
-  const extension = Buffer.concat([Buffer.from([0, 0]), sized(2, sized(2, entry))]);
+  const entry = Buffer.concat([Buffer.from([0]), withLength(2, Buffer.from(name))]);
+  const extension = Buffer.concat([Buffer.from([0, 0]), withLength(2, withLength(2, entry))]);
   const parts = [
     Buffer.alloc(34, 3),
     Buffer.from([0]),
-    sized(2, Buffer.from("1301", "hex")),
+    withLength(2, Buffer.from("1301", "hex")),
     Buffer.from([1, 0]),
   ];
-  const body = Buffer.concat([...parts, sized(2, name === "" ? Buffer.alloc(0) : extension)]);
+  const body = Buffer.concat([...parts, withLength(2, name === "" ? Buffer.alloc(0) : extension)]);
   return Buffer.concat([
     Buffer.from("160301", "hex"),
-    sized(2, Buffer.concat([Buffer.from([1]), sized(3, body)])),
+    withLength(2, Buffer.concat([Buffer.from([1]), withLength(3, body)])),
   ]);
 }
 
 /** Opens a tunnel through the proxy. */
 async function openTunnel(authority: string): Promise<net.Socket> {
   const socket = dialProxy();
-  const answer = await say(socket, `CONNECT ${authority} HTTP/1.1\r\n\r\n`, (got) =>
+  const answer = await sendRaw(socket, `CONNECT ${authority} HTTP/1.1\r\n\r\n`, (got) =>
     got.includes("\r\n\r\n"),
   );
   expect(answer).toContain("HTTP/1.1 200 ");
@@ -182,7 +182,7 @@ test("passes TLS for the requested name through a tunnel unchanged, in both dire
   const socket = await openTunnel(`ECHO.test.:${portOf(echo)}`);
   const first = hello("echo.test");
   const more = Buffer.alloc(300_000, "x");
-  const back = await say(
+  const back = await sendRaw(
     socket,
     Buffer.concat([first, more]),
     (got) => got.length >= first.length + more.length,
@@ -195,7 +195,7 @@ test.each([["another.test"], [""], ["sub.echo.test"], ["echo.test\0"]])(
   "refuses TLS for the name %j in a tunnel to echo.test with an alert, and sends nothing out",
   async (name) => {
     const socket = await openTunnel(`echo.test:${portOf(echo)}`);
-    expect(await say(socket, hello(name))).toBe("\x15\x03\x01\x00\x02\x02\x31");
+    expect(await sendRaw(socket, hello(name))).toBe("\x15\x03\x01\x00\x02\x02\x31");
     socket.destroy();
     expect(log).toEqual(["wrong_server_name"]);
     expect(egress.deniedCount(MACHINE)).toBe(1);
@@ -204,7 +204,7 @@ test.each([["another.test"], [""], ["sub.echo.test"], ["echo.test\0"]])(
 
 test("refuses a tunnel for anything but TLS", async () => {
   const socket = await openTunnel(`echo.test:${portOf(echo)}`);
-  expect(await say(socket, "SSH-2.0-OpenSSH_9.2\r\n")).toBe("\x15\x03\x01\x00\x02\x02\x31");
+  expect(await sendRaw(socket, "SSH-2.0-OpenSSH_9.2\r\n")).toBe("\x15\x03\x01\x00\x02\x02\x31");
   socket.destroy();
 });
 
@@ -363,10 +363,10 @@ test("returns an error for malformed HTTP, and closes the connection", async () 
 test("closes only the connections of a machine that is no longer restricted, and resets its count", async () => {
   lists["m2"] = lists["m1"] as readonly string[];
   const mine = await openTunnel(`echo.test:${portOf(echo)}`);
-  await say(mine, hello("echo.test"), () => true);
+  await sendRaw(mine, hello("echo.test"), () => true);
   const other = dialProxy(OTHER_MACHINE);
-  await say(other, `CONNECT echo.test:${portOf(echo)} HTTP/1.1\r\n\r\n`, (got) => got.includes("200"));
-  await say(other, hello("echo.test"), () => true);
+  await sendRaw(other, `CONNECT echo.test:${portOf(echo)} HTTP/1.1\r\n\r\n`, (got) => got.includes("200"));
+  await sendRaw(other, hello("echo.test"), () => true);
   await connect("evil.test:443");
   expect(egress.deniedCount(MACHINE)).toBe(1);
 
@@ -374,7 +374,7 @@ test("closes only the connections of a machine that is no longer restricted, and
   egress.shut(MACHINE);
   await closed;
   expect(egress.deniedCount(MACHINE)).toBe(0);
-  expect(await say(other, "still there", (got) => got.includes("still there"))).toContain("still there");
+  expect(await sendRaw(other, "still there", (got) => got.includes("still there"))).toContain("still there");
   other.destroy();
 });
 
@@ -383,14 +383,14 @@ test("closes connections to hosts that left a reloaded list, and keeps the other
   const [echoed, kept] = [`echo.test:${portOf(echo)}`, `kept.test:${portOf(echo)}`];
   lists["m1"] = [echoed, kept];
   const leaves = await openTunnel(echoed);
-  await say(leaves, hello("echo.test"), () => true);
+  await sendRaw(leaves, hello("echo.test"), () => true);
   const stays = await openTunnel(kept);
-  await say(stays, hello("kept.test"), () => true);
+  await sendRaw(stays, hello("kept.test"), () => true);
   const closed = once(leaves, "close");
   lists["m1"] = [kept];
   await egress.reload("m1");
   await closed;
-  expect(await say(stays, "still there", (got) => got.includes("still there"))).toContain("still there");
+  expect(await sendRaw(stays, "still there", (got) => got.includes("still there"))).toContain("still there");
   stays.destroy();
   expect(await connect(echoed)).toContain("egress_not_allowed");
   lists["m1"] = [echoed];

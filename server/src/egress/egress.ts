@@ -13,7 +13,7 @@
 import type dgram from "node:dgram";
 import http from "node:http";
 import type { AddressInfo, Socket } from "node:net";
-import { type Client, Clients, type TellDenied } from "./clients.ts";
+import { type Client, Clients, type OnDenied } from "./clients.ts";
 import { Denial, targetText } from "./denials.ts";
 import { Names } from "./destination.ts";
 import { forward } from "./forward.ts";
@@ -61,7 +61,7 @@ export class Egress {
     machineAt: (address: string) => string | undefined,
   ): Promise<{ proxyPort: number; dnsPort: number }> {
     const clients = new Clients({ machineAt, allowlistOf: this.#options.allowlistOf });
-    const denied: TellDenied = (client, denial, target) => this.#denied(client, denial, target);
+    const denied: OnDenied = (client, denial, target) => this.#denied(client, denial, target);
     this.#clients = clients;
 
     // Serves requests inside a tunnel to port 80: the same server without CONNECT.
@@ -141,7 +141,7 @@ export class Egress {
         return;
       }
       response.on("error", () => {});
-      const denied: TellDenied = (of, denial, target) => this.#denied(of, denial, target);
+      const denied: OnDenied = (of, denial, target) => this.#denied(of, denial, target);
       void forward(
         { names: this.#names, denied },
         client,
@@ -159,7 +159,7 @@ export class Egress {
   }
 
   #denied(client: Client, denial: Denial, target: string | undefined): void {
-    if (denial.isRefusal) client.refused();
+    if (denial.isRefusal) client.countDenial();
     if (denial.isRefusal && target !== undefined) {
       this.#options.denied?.(client.machine, { target: targetText(target), code: denial.code });
     }

@@ -7,13 +7,13 @@
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import { pipeline } from "node:stream";
 import { HTTP_PORT, parseAuthority } from "./allowlist.ts";
-import type { Client, TellDenied } from "./clients.ts";
+import type { Client, OnDenied } from "./clients.ts";
 import { asDenial, Denial } from "./denials.ts";
 import { dial, type Names } from "./destination.ts";
 
 export interface ForwardDeps {
   names: Names;
-  denied: TellDenied;
+  denied: OnDenied;
 }
 
 /** Hop-by-hop headers (RFC 9110 §7.6.1), and headers between the machine and this proxy. */
@@ -48,10 +48,10 @@ export async function forward(
   try {
     const target = readTarget(request, tunnelled);
     authority = `${target.host}:${target.port}`;
-    const name = await client.judge(request.socket, target.host, target.port);
+    const name = await client.checkDestination(request.socket, target.host, target.port);
     const addresses = await deps.names.resolve(name);
     const socket = await dial({ name, port: target.port, addresses }, client.gone);
-    client.hold(socket);
+    client.track(socket);
     if (response.destroyed) {
       socket.destroy();
       return;

@@ -5,10 +5,10 @@
  */
 import dgram from "node:dgram";
 import { isKnown, parseHostName } from "./allowlist.ts";
-import type { Client, Clients, TellDenied } from "./clients.ts";
+import type { Client, Clients, OnDenied } from "./clients.ts";
 import { Denial, type DenialCode } from "./denials.ts";
 import type { Names } from "./destination.ts";
-import { type Code, type Question, readQuestion, TYPE_A, writeAnswer, writeRefusal } from "./dns-message.ts";
+import { type Code, type Question, readQuestion, TYPE_A, writeResponse, writeError } from "./dns-message.ts";
 
 /** The same limit as for the forwarder of open machines. */
 const MAX_QUESTIONS_PER_MACHINE = 64;
@@ -17,7 +17,7 @@ const CODE_OF: Partial<Record<DenialCode, Code>> = { no_such_name: "noSuchName",
 export interface ResolverDeps {
   clients: Clients;
   names: Names;
-  denied: TellDenied;
+  denied: OnDenied;
 }
 
 /** Listens on a free port of the address. */
@@ -34,7 +34,7 @@ export async function openResolver(deps: ResolverDeps, address: string): Promise
     const client = deps.clients.at(from.address);
     if (client === undefined || client.questions >= MAX_QUESTIONS_PER_MACHINE) return;
     client.questions += 1;
-    void answer(deps, client, message)
+    void respond(deps, client, message)
       .then((bytes) => {
         if (bytes !== null && isOpen && !client.gone.aborted) socket.send(bytes, from.port, from.address);
       })
@@ -44,16 +44,16 @@ export async function openResolver(deps: ResolverDeps, address: string): Promise
 }
 
 /** Returns null if the message gets no response. */
-async function answer(deps: ResolverDeps, client: Client, message: Buffer): Promise<Buffer | null> {
+async function respond(deps: ResolverDeps, client: Client, message: Buffer): Promise<Buffer | null> {
   const question = readQuestion(message);
   if (question === null) return null;
-  if (typeof question === "string") return writeRefusal(message, question);
+  if (typeof question === "string") return writeError(message, question);
   try {
-    return writeAnswer(question, "ok", await lookUp(deps, client, question));
+    return writeResponse(question, "ok", await lookUp(deps, client, question));
   } catch (error) {
     const denial = error instanceof Denial ? error : new Denial("unavailable");
     deps.denied(client, denial, question.name);
-    return writeAnswer(question, CODE_OF[denial.code] ?? "refused");
+    return writeResponse(question, CODE_OF[denial.code] ?? "refused");
   }
 }
 

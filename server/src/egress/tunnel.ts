@@ -7,7 +7,7 @@ import type { IncomingMessage } from "node:http";
 import type { Socket } from "node:net";
 import { HTTP_PORT, parseAuthority, parseHostName } from "./allowlist.ts";
 import { ACCESS_DENIED_ALERT, type Hello, MAX_HELLO_BYTES, readHello } from "./client-hello.ts";
-import type { Client, TellDenied } from "./clients.ts";
+import type { Client, OnDenied } from "./clients.ts";
 import { asDenial, Denial } from "./denials.ts";
 import { dial, type Names } from "./destination.ts";
 
@@ -15,7 +15,7 @@ export interface TunnelDeps {
   names: Names;
   /** Serves plain HTTP for this host inside a tunnel. */
   serveHttp: (socket: Socket, client: Client, name: string) => void;
-  denied: TellDenied;
+  denied: OnDenied;
 }
 
 const HELLO_TIMEOUT_MS = 10_000;
@@ -38,7 +38,7 @@ export async function tunnel(
     const authority = parseAuthority(url);
     if (authority === undefined) throw new Denial("bad_request", "CONNECT requires host:port.");
     target = `${authority.host}:${authority.port}`;
-    const name = await client.judge(socket, authority.host, authority.port);
+    const name = await client.checkDestination(socket, authority.host, authority.port);
     const destination = { name, port: authority.port, addresses: await deps.names.resolve(name) };
     if (destination.port === HTTP_PORT) {
       socket.write(ESTABLISHED);
@@ -47,7 +47,7 @@ export async function tunnel(
       return;
     }
     const upstream = await dial(destination, client.gone);
-    client.hold(upstream);
+    client.track(upstream);
     socket.on("close", () => upstream.destroy());
     if (socket.destroyed) {
       upstream.destroy();

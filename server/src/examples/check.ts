@@ -5,11 +5,11 @@ import { type OutputUnit, type Schema, Validator } from "@cfworker/json-schema";
  * Copies the schema so that references lead to `$defs`, and objects allow no field beyond their `properties`. Outputs
  * are open in the document, so an example would keep a removed field unnoticed.
  */
-function closed(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(closed);
+function closeSchema(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(closeSchema);
   if (typeof value !== "object" || value === null) return value;
   const entries = Object.entries(value).filter(([key]) => key !== "example");
-  const copy = Object.fromEntries(entries.map(([key, inner]) => [key, closed(inner)]));
+  const copy = Object.fromEntries(entries.map(([key, inner]) => [key, closeSchema(inner)]));
   if (typeof copy["$ref"] === "string")
     copy["$ref"] = copy["$ref"].replace("#/components/schemas/", "#/$defs/");
   if (copy["type"] === "object" && "properties" in copy) copy["additionalProperties"] ??= false;
@@ -25,7 +25,7 @@ export function refusalsOf(
   schema: Schema,
   components: Readonly<Record<string, Schema>>,
 ): OutputUnit[] {
-  if (!named.has(components)) named.set(components, closed(components));
-  const whole = { ...(closed(schema) as Schema), $defs: named.get(components) as Record<string, Schema> };
+  if (!named.has(components)) named.set(components, closeSchema(components));
+  const whole = { ...(closeSchema(schema) as Schema), $defs: named.get(components) as Record<string, Schema> };
   return new Validator(whole, "2020-12", false).validate(value).errors;
 }

@@ -25,13 +25,13 @@ interface Operation {
   "x-kontor-websocket"?: { takes: Schema; sends: Schema; example?: OperationExample["socket"] };
 }
 
-interface Described {
+interface DescribedOperation {
   api: Api;
   operation: Operation;
   components: Record<string, Schema>;
 }
 
-const described: Described[] = Object.entries(allRoutes()).flatMap(([name, routes]) => {
+const described: DescribedOperation[] = Object.entries(allRoutes()).flatMap(([name, routes]) => {
   const api = name as Api;
   const { paths, components } = openApiDocument(api, routes, introductions[api]) as {
     paths: Record<string, Record<string, Operation>>;

@@ -12,7 +12,7 @@ import { missingScope, originRefused, unauthenticated } from "./errors.ts";
 export type FindActor = (credential: Credential) => Promise<Actor | undefined>;
 
 /** The actor of a request to a public route: it has no identity and no access. */
-const nobody: Actor = {
+const publicActor: Actor = {
   kind: "system",
   id: "anonymous",
   label: "anonymous",
@@ -41,7 +41,7 @@ export async function authenticate(
   const { headers } = request;
   if (isChange && headers.authorization === undefined && isForeignOrigin(headers, publicOrigin))
     throw originRefused();
-  if (route.scope === "public") return { ...nobody, ip: request.ip };
+  if (route.scope === "public") return { ...publicActor, ip: request.ip };
   const credential = credentialOf(headers);
   const found = credential && (await findActor(credential));
   if (!found) {

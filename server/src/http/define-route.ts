@@ -8,7 +8,7 @@ import type { Actor } from "#accounts/actor.ts";
 import type { Scope } from "#accounts/roles.ts";
 import type { Db } from "#schema.ts";
 import type { ErrorRow } from "#lib/errors.ts";
-import type { Made } from "./idempotency.ts";
+import type { CreatedResource } from "./idempotency.ts";
 import type { Socket } from "./streams/socket.ts";
 
 export type Api = "platform" | "sandbox" | "agent";
@@ -27,7 +27,7 @@ export interface RouteInput<P, Q, B> {
    * crash of this server, a retry with the same `Idempotency-Key` gets its response from `replay`. Does nothing without
    * a key.
    */
-  note: (tx: Db, made: Made) => Promise<void>;
+  note: (tx: Db, made: CreatedResource) => Promise<void>;
 }
 
 /** Name of our WebSocket protocol, for clients that must name one, such as browsers with a token. */
@@ -45,7 +45,7 @@ export interface SocketDefinition<P extends z.ZodType = z.ZodType, Q extends z.Z
   takes: z.ZodType;
   sends: z.ZodType;
   errors: readonly ErrorRow<never[]>[];
-  audit?: Audited<z.output<P>, z.output<Q>, undefined>;
+  audit?: AuditRule<z.output<P>, z.output<Q>, undefined>;
   /** An error that it throws becomes an ordinary response. The function that it returns gets the socket. */
   open: (
     input: Pick<RouteInput<z.output<P>, z.output<Q>, undefined>, "actor" | "params" | "query">,
@@ -115,7 +115,7 @@ export interface RouteDefinition<
   /** Fields of the response that are never stored for a replay. They are null in the replayed response. */
   secretFields?: readonly string[];
   /** Audits reads and runs, which change no record, when a valid request reaches the handler. */
-  audit?: Audited<z.output<P>, z.output<Q>, z.output<B>>;
+  audit?: AuditRule<z.output<P>, z.output<Q>, z.output<B>>;
   /** An extra limit beside the API's own; `none` for polls that do not count. */
   rateLimit?: "default" | "sandbox_create" | "agent_invoke" | "none";
   /**
@@ -126,7 +126,7 @@ export interface RouteDefinition<
 }
 
 /** Describes the audit log entry that each request to a route writes. */
-export interface Audited<P = unknown, Q = unknown, B = unknown> {
+export interface AuditRule<P = unknown, Q = unknown, B = unknown> {
   /** `<noun>.<verb in the past>`, such as "file.read". */
   action: string;
   /** Kind of the target, such as "sandbox". */
@@ -142,7 +142,7 @@ export interface AuditNote {
   actor: Actor;
   action: string;
   target: { kind: string; id: string; label: null };
-  workspace: Audited["workspacesOf"];
+  workspace: AuditRule["workspacesOf"];
   detail?: Readonly<Record<string, unknown>>;
 }
 
@@ -151,7 +151,7 @@ export interface Replay<P = unknown, Q = unknown, B = unknown> {
    * Activity action that creates the resource. The same transaction records the target's id and the detail with the key,
    * once for each resource. Absent if the handler calls `note` itself.
    */
-  deed?: string;
+  activity?: string;
   /**
    * Fields of the response that are stored, for responses that change or expire. Default: the whole response is stored.
    */
@@ -160,13 +160,13 @@ export interface Replay<P = unknown, Q = unknown, B = unknown> {
    * Renders the current state as the first request would have. Undefined means that nothing came of the first request,
    * so the retry runs as a new request.
    */
-  render: (input: { actor: Actor; params: P; made: readonly [Made, ...Made[]] }) => unknown;
+  render: (input: { actor: Actor; params: P; made: readonly [CreatedResource, ...CreatedResource[]] }) => unknown;
   /**
    * Streams the first request's result to a repeated request, during the first stream or after it. Without it, a
    * repeated streaming request must wait until the first has ended.
    */
   stream?: (
-    input: Omit<RouteInput<P, Q, B>, "note"> & { made: readonly [Made, ...Made[]] },
+    input: Omit<RouteInput<P, Q, B>, "note"> & { made: readonly [CreatedResource, ...CreatedResource[]] },
   ) => Promise<typeof streamed>;
 }
 

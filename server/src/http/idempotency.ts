@@ -30,7 +30,7 @@ export interface KeyedRequest {
   bodyHash: string;
 }
 
-export interface StoredAnswer {
+export interface StoredResponse {
   status: number;
   headers: Readonly<Record<string, string>>;
   /** JSON text of the body. Null without a body. */
@@ -38,10 +38,10 @@ export interface StoredAnswer {
 }
 
 /** Resource that a request created: its id, and other fields that its response is rendered from. Holds no secret. */
-export type Made = Readonly<Record<string, unknown>>;
+export type CreatedResource = Readonly<Record<string, unknown>>;
 
 /** Outcome of the first request: its stored response, or the resources it created without a stored response. */
-export type Outcome = { answer: StoredAnswer } | { made: readonly Made[] };
+export type Outcome = { answer: StoredResponse } | { made: readonly CreatedResource[] };
 
 /** Returns the header's value. Undefined if it was not sent. */
 export function parseIdempotencyKey(header: string | string[] | undefined): string | undefined {
@@ -85,8 +85,8 @@ export class IdempotencyKeys {
     this.#clock = clock;
     this.#log = log;
     this.#timers = [
-      setInterval(() => void this.#beat(), beatMs),
-      setInterval(() => void this.#sweep(), sweepMs),
+      setInterval(() => void this.#extendLeases(), beatMs),
+      setInterval(() => void this.#pruneExpired(), sweepMs),
     ];
     for (const timer of this.#timers) timer.unref();
   }
@@ -124,7 +124,7 @@ export class IdempotencyKeys {
             process_id: row.ref("excluded.process_id"),
             expires_at: row.ref("excluded.expires_at"),
           }))
-          .where(isOver(now)),
+          .where(isExpired(now)),
       )
       .returning("key")
       .executeTakeFirst();
@@ -154,7 +154,7 @@ export class IdempotencyKeys {
    * Records a created resource in the transaction that creates it, once for each resource. Throws if another process
    * took over the key, which rolls the transaction back.
    */
-  async note(tx: Db, request: KeyedRequest, made: Made): Promise<void> {
+  async note(tx: Db, request: KeyedRequest, made: CreatedResource): Promise<void> {
     const noted = await this.#own(request, tx)
       .set({
         made: sql`coalesce(made, '[]') || jsonb_build_array(${JSON.stringify(made)}::jsonb)`,
@@ -165,7 +165,7 @@ export class IdempotencyKeys {
   }
 
   /** Restarts a request whose recorded resources came to nothing. Only one of several concurrent retries succeeds. */
-  async beginAgain(request: KeyedRequest): Promise<void> {
+  async restart(request: KeyedRequest): Promise<void> {
     const now = this.#clock.now();
     const taken = await this.#db
       .updateTable("idempotency_keys")
@@ -193,7 +193,7 @@ export class IdempotencyKeys {
    * Stores the response as JSON text in a JSON string, because jsonb stores no NUL, and a program's output may hold
    * NUL.
    */
-  async finish(request: KeyedRequest, answer: StoredAnswer): Promise<void> {
+  async finish(request: KeyedRequest, answer: StoredResponse): Promise<void> {
     await this.#own(request)
       .set({
         state: "done",
@@ -256,7 +256,7 @@ export class IdempotencyKeys {
       .where("state", "=", "running");
   }
 
-  async #beat(): Promise<void> {
+  async #extendLeases(): Promise<void> {
     if (this.#running.size === 0) return;
     const running = [...this.#running.values()];
     const column = (name: "caller" | "route" | "key") => sql.val(running.map((request) => request[name]));
@@ -274,10 +274,10 @@ export class IdempotencyKeys {
       .catch((error: unknown) => this.#log.error({ error }, "idempotency leases were not extended"));
   }
 
-  async #sweep(): Promise<void> {
+  async #pruneExpired(): Promise<void> {
     await this.#db
       .deleteFrom("idempotency_keys")
-      .where(isOver(this.#clock.now()))
+      .where(isExpired(this.#clock.now()))
       .execute()
       .catch((error: unknown) => this.#log.error({ error }, "old idempotency keys were not removed"));
   }
@@ -286,7 +286,7 @@ export class IdempotencyKeys {
 const nameOf = ({ caller, route, key }: KeyedRequest): string => JSON.stringify([caller, route, key]);
 
 /** True for rows that no retry can use any more. A request that recorded a resource expires by its start time. */
-const isOver = (now: Date) =>
+const isExpired = (now: Date) =>
   sql<boolean>`(idempotency_keys.expires_at < ${now} and (idempotency_keys.state <> 'running'
     or idempotency_keys.made is null
     or idempotency_keys.created_at < ${new Date(now.getTime() - keptMs)}))`;
@@ -295,7 +295,7 @@ const isOver = (now: Date) =>
  * Deletes stored responses of runs whose texts must be deleted: responses hold the run ids, and keys may hold a
  * caller's text.
  */
-export async function forgetAnswers(tx: Db, route: string, runIds: readonly string[]): Promise<void> {
+export async function deleteStoredResponses(tx: Db, route: string, runIds: readonly string[]): Promise<void> {
   const ids = sql`any(${sql.val([...runIds])}::text[])`;
   // The query reads bodies as text, because jsonb accepts no NUL and a response may hold one.
   await sql`delete from idempotency_keys where route = ${route}

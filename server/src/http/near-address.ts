@@ -9,12 +9,12 @@ export function nearAddress(path: string, paths: readonly string[]): string | un
   if (path.length > maxPathLength) return undefined;
   const candidates = prefixes.flatMap((prefix) => {
     const segments = `${prefix}${path}`.split("/");
-    return paths.flatMap((known) => corrected(segments, known.split("/")) ?? []);
+    return paths.flatMap((known) => correctPath(segments, known.split("/")) ?? []);
   });
   return candidates.toSorted((a, b) => a.changes - b.changes)[0]?.address;
 }
 
-function corrected(
+function correctPath(
   segments: readonly string[],
   known: readonly string[],
 ): { address: string; changes: number } | undefined {

@@ -7,7 +7,7 @@ import type { Logger } from "pino";
 import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import {
   authenticate,
   type FindActor,
@@ -21,7 +21,7 @@ import {
 } from "./authenticate.ts";
 import {
   Answer,
-  type Audited,
+  type AuditRule,
   type AuditNote,
   mayStreamEvents,
   type Route,
@@ -34,10 +34,10 @@ import {
   hashRequest,
   type IdempotencyKeys,
   type KeyedRequest,
-  type Made,
+  type CreatedResource,
   type Outcome,
   parseIdempotencyKey,
-  type StoredAnswer,
+  type StoredResponse,
 } from "./idempotency.ts";
 import { compileMask, type Mask } from "./mask-secrets.ts";
 import type { OpenStreams } from "./streams/open-streams.ts";
@@ -50,7 +50,7 @@ import {
   rateRules,
   unknownCredentialRule,
 } from "./limits/rate-rules.ts";
-import { refusalBody } from "./render-error.ts";
+import { errorBody } from "./render-error.ts";
 import { compileValidation, type ParsedInput } from "./input/validate.ts";
 import { checkHandshake, isHandshake, serveSocket } from "./streams/web-socket.ts";
 
@@ -130,7 +130,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
         ? request.server.streams.reserve(request, request.actor)
         : undefined;
       if (route.audit) services.noteAccess(noteOf(route.audit, request.actor, input));
-      const run = async (actor: Actor, note: Note): Promise<Encoded | undefined> => {
+      const run = async (actor: Actor, note: Note): Promise<EncodedResponse | undefined> => {
         const result = await route.handler({ ...input, actor, request, reply, note });
         return result === streamed ? undefined : encode(result);
       };
@@ -165,7 +165,7 @@ function compileSocket(
     try {
       const serve = await socket.open({ actor, params, query });
       if (socket.audit)
-        noteAccess(noteOf(socket.audit as Audited, actor, { params, query, body: undefined }));
+        noteAccess(noteOf(socket.audit as AuditRule, actor, { params, query, body: undefined }));
       await serveSocket(request, reply, serve);
       return reply;
     } finally {
@@ -175,7 +175,7 @@ function compileSocket(
 }
 
 function noteOf(
-  audited: Audited,
+  audited: AuditRule,
   actor: Actor,
   input: { params: unknown; query: unknown; body: unknown },
 ): AuditNote {
@@ -199,7 +199,7 @@ function wantsStream(route: Route, { query, body }: ParsedInput): boolean {
 }
 
 /** An encoded response: JSON text, no body, or a non-JSON body unchanged. */
-interface Encoded {
+interface EncodedResponse {
   status: number;
   headers: Readonly<Record<string, string>>;
   text: string | null;
@@ -209,7 +209,7 @@ interface Encoded {
 }
 
 /** Compiles an encoder for the success statuses of a route, which turns a handler's result into a response. */
-function compileEncoders(route: Route): (result: unknown, isMasked: boolean) => Encoded {
+function compileEncoders(route: Route): (result: unknown, isMasked: boolean) => EncodedResponse {
   const declared = Object.keys(route.responses).map(Number);
   // A POST that may create or find a resource responds with 201, unless its handler returns another status.
   const usual = declared.includes(201) ? 201 : (declared[0] ?? 200);
@@ -241,7 +241,7 @@ function compileEncoders(route: Route): (result: unknown, isMasked: boolean) => 
   };
 }
 
-function send(reply: FastifyReply, answer: Encoded): FastifyReply {
+function send(reply: FastifyReply, answer: EncodedResponse): FastifyReply {
   // A response belongs to one caller and may hold a secret, so no cache stores it.
   reply.code(answer.status).header("cache-control", "no-store").headers(answer.headers);
   if (answer.raw) return reply.type(answer.raw.contentType).send(answer.raw.body);
@@ -310,9 +310,9 @@ async function replayOrRun(
   keys: IdempotencyKeys,
   { request, reply }: { request: FastifyRequest; reply: FastifyReply },
   input: ParsedInput,
-  run: (actor: Actor, note: Note) => Promise<Encoded | undefined>,
-  encode: (result: unknown) => Encoded,
-): Promise<Encoded | undefined> {
+  run: (actor: Actor, note: Note) => Promise<EncodedResponse | undefined>,
+  encode: (result: unknown) => EncodedResponse,
+): Promise<EncodedResponse | undefined> {
   const takesKey =
     typeof route.idempotent === "function" ? route.idempotent(input.body) : route.idempotent === true;
   const key = takesKey ? parseIdempotencyKey(request.headers["idempotency-key"]) : undefined;
@@ -335,13 +335,13 @@ async function replayOrRun(
     }
     const again = await replay(route, outcome, { actor, params: input.params }, encode);
     if (again) return { ...again, headers: { ...again.headers, "idempotent-replayed": "true" } };
-    await keys.beginAgain(keyed);
+    await keys.restart(keyed);
   }
   try {
     const answer = await run({ ...actor, onActivity: activityRecorder(route, keys, keyed) }, (tx, made) =>
       keys.note(tx, keyed, made),
     );
-    await reached("request.unanswered");
+    await passKillPoint("request.unanswered");
     if (answer === undefined || answer.raw) await keys.release(keyed);
     else await keys.finish(keyed, toStored(answer, route));
     return answer;
@@ -360,7 +360,7 @@ function activityRecorder(
   keyed: KeyedRequest,
 ): NonNullable<Actor["onActivity"]> {
   return async (tx, { action, targetId, detail }) => {
-    if (how?.deed === action) await keys.note(tx, keyed, { ...detail, id: targetId });
+    if (how?.activity === action) await keys.note(tx, keyed, { ...detail, id: targetId });
   };
 }
 
@@ -369,20 +369,20 @@ async function replay(
   route: Route,
   outcome: Outcome,
   caller: { actor: Actor; params: unknown },
-  encode: (result: unknown) => Encoded,
-): Promise<Encoded | undefined> {
-  const kept = "answer" in outcome ? keptOf(route, outcome.answer) : outcome.made;
+  encode: (result: unknown) => EncodedResponse,
+): Promise<EncodedResponse | undefined> {
+  const kept = "answer" in outcome ? storedFieldsOf(route, outcome.answer) : outcome.made;
   const [first, ...more] = kept ?? [];
   if (!route.replay || !first) return "answer" in outcome ? outcome.answer : undefined;
   const result = await route.replay.render({ ...caller, made: [first, ...more] });
   if (result === undefined) return undefined;
   const answer = encode(result);
-  return { ...answer, text: blanked(answer, route) };
+  return { ...answer, text: blankSecrets(answer, route) };
 }
 
 /** Returns the stored fields of a response that is rendered again. */
-function keptOf({ replay: how }: Route, { status, text }: StoredAnswer): Made[] | undefined {
-  return how?.keeps && status < 400 ? [JSON.parse(text ?? "{}") as Made] : undefined;
+function storedFieldsOf({ replay: how }: Route, { status, text }: StoredResponse): CreatedResource[] | undefined {
+  return how?.keeps && status < 400 ? [JSON.parse(text ?? "{}") as CreatedResource] : undefined;
 }
 
 /**
@@ -393,10 +393,10 @@ function isLasting({ status, meta }: DomainError): boolean {
   return status < 500 && status !== 429 && meta.retry_after === undefined;
 }
 
-function toStored(answer: Encoded, route: Route): StoredAnswer {
+function toStored(answer: EncodedResponse, route: Route): StoredResponse {
   const { status, headers, value } = answer;
   const keeps = route.replay?.keeps;
-  if (keeps === undefined) return { status, headers, text: blanked(answer, route) };
+  if (keeps === undefined) return { status, headers, text: blankSecrets(answer, route) };
   const kept = Object.entries(value as object).filter(([name]) => keeps.includes(name));
   return { status, headers, text: JSON.stringify(Object.fromEntries(kept)) };
 }
@@ -405,12 +405,12 @@ function toStored(answer: Encoded, route: Route): StoredAnswer {
  * Returns the text of a response without its secrets, at any depth: an operation that creates several resources returns
  * a list.
  */
-function blanked({ value, text }: Encoded, { secretFields = [] }: Route): string | null {
+function blankSecrets({ value, text }: EncodedResponse, { secretFields = [] }: Route): string | null {
   if (secretFields.length === 0) return text;
   const blank = (name: string, inner: unknown) => (secretFields.includes(name) ? null : inner);
   return JSON.stringify(value, blank);
 }
 
-function refusalToStored(refusal: DomainError): StoredAnswer {
-  return { status: refusal.status, headers: {}, text: JSON.stringify(refusalBody(refusal)) };
+function refusalToStored(refusal: DomainError): StoredResponse {
+  return { status: refusal.status, headers: {}, text: JSON.stringify(errorBody(refusal)) };
 }

@@ -24,14 +24,14 @@ export function renderError(api: Api, error: unknown, requestId: string): Render
   return {
     status: refusal.status,
     headers: headersOf(refusal),
-    body: refusalBody(refusal),
+    body: errorBody(refusal),
     // A 503 without a cause only means "retry later" and is not a fault.
     isFault: refusal.status >= 500 && (refusal.code === "internal_error" || refusal.cause !== undefined),
   };
 }
 
 /** The documents call the sentence `detail`. `message` repeats it under one name and type for all three APIs. */
-export function refusalBody({ detail, code, meta }: DomainError): Record<string, unknown> {
+export function errorBody({ detail, code, meta }: DomainError): Record<string, unknown> {
   return { detail, message: detail, code, ...meta };
 }
 
@@ -69,7 +69,7 @@ function translate(error: unknown): unknown {
   return error;
 }
 
-const databaseAway = (): unknown => unavailable("The database can't be reached at the moment; retry later.");
+const databaseUnavailable = (): unknown => unavailable("The database can't be reached at the moment; retry later.");
 /** PostgreSQL stores neither NUL nor a lone surrogate. Only a caller's text can hold one. */
 const badText = (): unknown =>
   new InvalidInput([wholeBody("value_error", "has a text with NUL or an unpaired surrogate; remove it")]);
@@ -79,8 +79,8 @@ const byCode: Record<string, (limitBytes: number) => unknown> = {
   FST_ERR_CTP_INVALID_MEDIA_TYPE: unsupportedMediaType,
   "22021": badText,
   "22P05": badText,
-  ECONNREFUSED: databaseAway,
-  "53300": databaseAway,
+  ECONNREFUSED: databaseUnavailable,
+  "53300": databaseUnavailable,
 };
 
 function wholeBody(type: string, plain: string): Problem {

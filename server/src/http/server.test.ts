@@ -114,7 +114,7 @@ function routesOf(api: Api, prefix: string): Route[] {
       responses: { 200: z.object({}), 202: z.object({ id: z.int() }) },
       idempotent: true,
       replay: {
-        deed: "thing.made",
+        activity: "thing.made",
         render: ({ made: things }) =>
           things[0]["id"] === cameToNothing ? undefined : answer(202, { id: Number(things.at(-1)?.["id"]) }),
       },
@@ -423,7 +423,7 @@ test("refuses a body above 16 KiB without a credential", async () => {
 });
 
 test("counts requests without a credential by address, on routes and on sites", async () => {
-  const served: string[] = [];
+  const getMetrics: string[] = [];
   const limited = await createHttpServer(
     { config: testConfig({ rateLimitAddress: "2" }), db: database.db, clock, log: silentLog },
     { platform: routesOf("platform", "/api/v1"), sandbox: [], agent: [] },
@@ -433,7 +433,7 @@ test("counts requests without a credential by address, on routes and on sites", 
         {
           prefix: "/site/",
           handle: async (_, response) => {
-            served.push("site");
+            getMetrics.push("site");
             response.end();
           },
         },
@@ -453,7 +453,7 @@ test("counts requests without a credential by address, on routes and on sites", 
     expect(await ask("/site/a")).toEqual([429, "60"]);
     expect(await ask("/api/v1/public", post)).toEqual([429, "60"]);
     expect(await ask("/site/a", { headers: { authorization: "Bearer x" } })).toEqual([200, null]);
-    expect(served).toHaveLength(2);
+    expect(getMetrics).toHaveLength(2);
   } finally {
     await limited.close();
   }
@@ -504,15 +504,15 @@ test("returns 415 for a wrong media type and 413 for a large body, and treats an
 });
 
 test("refuses JSON in a charset other than UTF-8", async () => {
-  const typed = (charset: string) =>
+  const postWithCharset = (charset: string) =>
     call("POST", "/v1/things", {
       headers: { "content-type": `application/json; charset=${charset}` },
       raw: '{"name":"abc"}',
     });
   for (const charset of ["utf-8", "UTF8", '"utf-8"', "us-ascii"])
-    expect((await typed(charset)).status).toBe(201);
+    expect((await postWithCharset(charset)).status).toBe(201);
   for (const charset of ["utf-16", "iso-8859-1", ""])
-    expect((await typed(charset)).json.code).toBe("unsupported_media_type");
+    expect((await postWithCharset(charset)).json.code).toBe("unsupported_media_type");
 });
 
 test("serves an address with a trailing slash, and suggests the nearest for an unknown one", async () => {
@@ -709,13 +709,13 @@ test("runs a request again when nothing came of its recorded resource, for only 
   await one!.begin(request);
   await one!.note(database.db, request, { id: 1 });
   await one!.release(request);
-  await one!.beginAgain(request);
-  await expect(other!.beginAgain(request)).rejects.toThrow("still running");
+  await one!.restart(request);
+  await expect(other!.restart(request)).rejects.toThrow("still running");
   for (const keys of [one!, other!]) keys.close();
 });
 
 test("runs nothing for a request that lost its key to another", async () => {
-  const { forgetAnswers, IdempotencyKeys } = await import("./idempotency.ts");
+  const { deleteStoredResponses: forgetAnswers, IdempotencyKeys } = await import("./idempotency.ts");
   const slow = new IdempotencyKeys(database.db, clock, silentLog);
   const next = new IdempotencyKeys(database.db, clock, silentLog);
   const request = { caller: "c", route: "r", key: "lost", bodyHash: "h" };

@@ -23,7 +23,7 @@ import type { Api, AuditNote, Route } from "./define-route.ts";
 import { serveDocs } from "./documents/docs-page.ts";
 import { methodNotAllowed, routeNotFound, unauthenticated } from "./errors.ts";
 import { IdempotencyKeys } from "./idempotency.ts";
-import { takeJsonOnly } from "./input/json-body.ts";
+import { acceptOnlyJson } from "./input/json-body.ts";
 import { renderMetrics, startMetrics } from "./metrics.ts";
 import { nearAddress } from "./near-address.ts";
 import { type Introduction, openApiDocument } from "./documents/openapi.ts";
@@ -39,7 +39,7 @@ import {
 import { renderError, type RenderedError } from "./render-error.ts";
 import { endAllStreams } from "./streams/sse.ts";
 import { type FindActors, OpenStreams } from "./streams/open-streams.ts";
-import { endAllSockets, takeHandshake, upgradeFilter } from "./streams/web-socket.ts";
+import { endAllSockets, routeHandshake, upgradeFilter } from "./streams/web-socket.ts";
 
 export type Routes = Readonly<Record<Api, readonly Route[]>>;
 
@@ -129,7 +129,7 @@ export async function createHttpServer(
       makeServer(options.front, {
         handle: (request, response) => serveSite(request, response) || serveApi(handle, request, response),
         shouldUpgrade: upgradeFilter(Object.values(routes).flat()),
-        upgrade: (request, socket, head) => takeHandshake(fastify, request, socket, head),
+        upgrade: (request, socket, head) => routeHandshake(fastify, request, socket, head),
       }),
     forceCloseConnections: "idle",
     // A request on a kept connection is still served while the server drains; `/readyz` has already redirected other
@@ -137,7 +137,7 @@ export async function createHttpServer(
     return503OnClosing: false,
     routerOptions: { maxParamLength: 512, ignoreTrailingSlash: true },
     genReqId: (request) => requestIdOf(request.headers["x-request-id"]),
-    clientErrorHandler: answerBrokenRequest,
+    clientErrorHandler: handleMalformedRequest,
     frameworkErrors: (error, request, reply) => {
       reply.header("x-request-id", request.id);
       sendError(reply as unknown as FastifyReply, renderError(apiOf(request.url), error, request.id));
@@ -158,10 +158,10 @@ export async function createHttpServer(
 
   fastify.decorateRequest("actor");
   fastify.decorate("streams", streams);
-  takeJsonOnly(fastify);
+  acceptOnlyJson(fastify);
   observe(fastify, log, () => draining.signal.aborted);
   renderErrors(fastify, log);
-  answerUnknown(fastify, Object.values(routes).flat());
+  handleUnknownPath(fastify, Object.values(routes).flat());
   const [raw, json] = partition(Object.values(routes).flat());
   for (const route of json) registerRoute(fastify, route, services);
   await fastify.register(async (inner) => {
@@ -214,7 +214,7 @@ function makeServer(
   const apis: Apis = {
     handle,
     upgrade,
-    clientError: answerBrokenRequest,
+    clientError: handleMalformedRequest,
     options: {
       maxHeaderSize: maxHeaderBytes,
       headersTimeout: headersTimeoutMs,
@@ -231,13 +231,13 @@ function makeServer(
 }
 
 function serveApi(handle: RequestListener, request: IncomingMessage, response: ServerResponse): void {
-  if (request.headers.host === undefined && request.httpVersion === "1.1") return refuseNameless(response);
+  if (request.headers.host === undefined && request.httpVersion === "1.1") return refuseMissingHost(response);
   endLateBody(request);
   handle(request, response);
 }
 
 /** Refuses a request without a Host header (RFC 9112, 3.2). */
-function refuseNameless(response: ServerResponse): void {
+function refuseMissingHost(response: ServerResponse): void {
   const detail = "Send a Host header: HTTP/1.1 requires it.";
   const body = { detail, message: detail, code: "invalid_request" };
   response.writeHead(400, {
@@ -255,7 +255,7 @@ function endLateBody(request: IncomingMessage): void {
   const late = Object.assign(new Error("the body did not arrive in time"), {
     code: "ERR_HTTP_REQUEST_TIMEOUT",
   });
-  const timer = setTimeout(() => answerBrokenRequest(late, request.socket), requestTimeoutMs);
+  const timer = setTimeout(() => handleMalformedRequest(late, request.socket), requestTimeoutMs);
   request.once("close", () => clearTimeout(timer));
 }
 
@@ -316,22 +316,22 @@ function renderErrors(fastify: FastifyInstance, log: App["log"]): void {
         "request failed",
       );
     }
-    if (rendered.status === 413) hearOut(request, reply, bodyLimit);
+    if (rendered.status === 413) drainBody(request, reply, bodyLimit);
     return sendError(reply, rendered);
   });
 }
 
 /** Above any route's limit, and still a bound on useless traffic. */
-const hearOutMaxBytes = 256 * 1024 ** 2;
+const drainMaxBytes = 256 * 1024 ** 2;
 /** The same bound for a route with a small limit, as a multiple of that limit. */
-const hearOutTimesLimit = 64;
+const drainTimesLimit = 64;
 
 /**
  * Reads and drops the rest of a body that is too large. Fastify would close the connection, and a client that is still
  * writing would see a broken pipe instead of the error. On a kept connection, Node reads and drops the rest.
  */
-function hearOut(request: FastifyRequest, reply: FastifyReply, limitBytes: number): void {
-  const most = Math.min(hearOutMaxBytes, hearOutTimesLimit * limitBytes);
+function drainBody(request: FastifyRequest, reply: FastifyReply, limitBytes: number): void {
+  const most = Math.min(drainMaxBytes, drainTimesLimit * limitBytes);
   if (Number(request.headers["content-length"]) <= most) reply.removeHeader("connection");
 }
 
@@ -346,7 +346,7 @@ function sendError(reply: FastifyReply, { status, headers, body }: RenderedError
 /**
  * Responds with 404 in the path's own API, or 405 if another method exists. Patterns are tried only for unknown paths.
  */
-function answerUnknown(fastify: FastifyInstance, routes: readonly Route[]): void {
+function handleUnknownPath(fastify: FastifyInstance, routes: readonly Route[]): void {
   const known = routes.map(({ method, path }) => ({
     method,
     pattern: new RegExp(`^${path.replaceAll(/\{\w+\}/g, "[^/]+").replaceAll(".", "\\.")}$`),
@@ -412,7 +412,7 @@ async function requireOperator(services: RouteServices, request: FastifyRequest)
 }
 
 /** Responds in our format to malformed or oversized HTTP, and closes the connection. */
-function answerBrokenRequest(error: NodeJS.ErrnoException, socket: Socket): void {
+function handleMalformedRequest(error: NodeJS.ErrnoException, socket: Socket): void {
   if (error.code === "ECONNRESET" || socket.destroyed || !socket.writable) return void socket.destroy();
   const answers: Record<string, [string, string, string]> = {
     HPE_HEADER_OVERFLOW: [

@@ -10,7 +10,7 @@ const tokenHeader = "x-service-preview-token";
 const tokenName = "svc_preview_token";
 const ownCookies = new Set([tokenName, "kontor_session", "kontor_device"]);
 
-export interface Shown {
+export interface VisitorTokens {
   /** All tokens that the visitor sent, from all three places. */
   tokens: string[];
   /** The token from the query. A browser gets it as a cookie, for the page's further requests. */
@@ -19,7 +19,7 @@ export interface Shown {
   path: string;
 }
 
-export function readTokens(path: string, headers: IncomingHttpHeaders): Shown {
+export function readTokens(path: string, headers: IncomingHttpHeaders): VisitorTokens {
   const { kept, found } = splitQuery(path);
   const header = [headers[tokenHeader]].flat()[0];
   const cookies = pairs(headers.cookie ?? "").filter(([name]) => name === tokenName);
@@ -77,8 +77,8 @@ function splitQuery(address: string): { kept: string; found: string | undefined 
   const parts = address.slice(at + 1).split("&");
   const kept = parts.filter((part) => {
     const [name, ...value] = part.split("=");
-    if (decoded(name!) !== tokenName) return true;
-    found ??= decoded(value.join("="));
+    if (decode(name!) !== tokenName) return true;
+    found ??= decode(value.join("="));
     return false;
   });
   if (kept.length === parts.length) return { kept: address, found: undefined };
@@ -92,7 +92,7 @@ function pairs(cookie: string): [string, string][] {
   });
 }
 
-function decoded(text: string): string {
+function decode(text: string): string {
   try {
     return decodeURIComponent(text.replaceAll("+", " "));
   } catch {

@@ -183,11 +183,11 @@ p { margin: 0 0 .75rem; opacity: .8 }
 code { background: #8883; border-radius: .3em; padding: .1em .35em }
 </style>
 </head>
-<body><h1>${title}</h1><p>${escaped(detail)}</p>${more}</body>
+<body><h1>${title}</h1><p>${escapeHtml(detail)}</p>${more}</body>
 </html>
 `;
 }
 
-function escaped(text: string): string {
+function escapeHtml(text: string): string {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }

@@ -36,13 +36,13 @@ export class DomainError extends Error {
 }
 
 /** Result of a row's builder: the sentence alone, or the sentence with body fields and a cause. */
-type Built = string | { detail: string; meta?: Record<string, unknown>; cause?: unknown };
+type ErrorContent = string | { detail: string; meta?: Record<string, unknown>; cause?: unknown };
 
 /** Declares an error. A call of the row creates the error to throw. */
 export function defineError<Args extends unknown[]>(
   code: string,
   status: number,
-  build: (...args: Args) => Built,
+  build: (...args: Args) => ErrorContent,
 ): ErrorRow<Args> {
   const make = (...args: Args): DomainError => {
     const built = build(...args);

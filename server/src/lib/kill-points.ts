@@ -6,7 +6,7 @@ type Listener = (point: string) => Promise<void>;
 
 let listener: Listener | undefined;
 
-export async function reached(point: string): Promise<void> {
+export async function passKillPoint(point: string): Promise<void> {
   await listener?.(point);
 }
 

@@ -5,7 +5,7 @@
  */
 
 /** Returns a text for each row that changes whenever the row changes. Deleted rows are left out. */
-export type Look = (ids: readonly string[]) => Promise<Iterable<readonly [id: string, state: string]>>;
+export type ReadStates = (ids: readonly string[]) => Promise<Iterable<readonly [id: string, state: string]>>;
 
 interface Row<News> {
   watches: number;
@@ -28,12 +28,12 @@ export interface Watch<News> {
 
 export class Watcher<News = never> {
   readonly #everyMs: number;
-  readonly #look: Look;
+  readonly #look: ReadStates;
   readonly #rows = new Map<string, Row<News>>();
   #timer: NodeJS.Timeout | undefined;
   #isLooking = false;
 
-  constructor(everyMs: number, look: Look) {
+  constructor(everyMs: number, look: ReadStates) {
     this.#everyMs = everyMs;
     this.#look = look;
   }
@@ -42,7 +42,7 @@ export class Watcher<News = never> {
     const row = this.#rows.get(id) ?? newRow<News>();
     this.#rows.set(id, row);
     row.watches += 1;
-    this.#timer ??= setInterval(() => void this.#lookAtAll(), this.#everyMs).unref();
+    this.#timer ??= setInterval(() => void this.#poll(), this.#everyMs).unref();
     let isOpen = true;
     return {
       next: (signal) => wait(row, signal),
@@ -67,7 +67,7 @@ export class Watcher<News = never> {
     wake(row, news);
   }
 
-  async #lookAtAll(): Promise<void> {
+  async #poll(): Promise<void> {
     if (this.#isLooking) return;
     const quiet = [...this.#rows].filter(([, row]) => !row.isFresh);
     for (const row of this.#rows.values()) row.isFresh = false;
@@ -94,9 +94,9 @@ export class Watcher<News = never> {
 export class Watchers<Db extends object> {
   readonly #watchers = new WeakMap<Db, Watcher>();
   readonly #everyMs: number;
-  readonly #look: (db: Db, ids: readonly string[]) => ReturnType<Look>;
+  readonly #look: (db: Db, ids: readonly string[]) => ReturnType<ReadStates>;
 
-  constructor(everyMs: number, look: (db: Db, ids: readonly string[]) => ReturnType<Look>) {
+  constructor(everyMs: number, look: (db: Db, ids: readonly string[]) => ReturnType<ReadStates>) {
     this.#everyMs = everyMs;
     this.#look = look;
   }

@@ -17,7 +17,7 @@ import { baseUrl, type Config } from "#config.ts";
 import type { Db } from "#schema.ts";
 import type { Clock } from "#lib/clock.ts";
 import { ensureHostId } from "#lib/host-id.ts";
-import { onKillPoint, reached } from "#lib/kill-points.ts";
+import { onKillPoint, passKillPoint } from "#lib/kill-points.ts";
 import type { Denials } from "./denials.ts";
 import { claimInstance } from "./host/host-slot.ts";
 import { LocalHost } from "./host/local-host.ts";
@@ -167,6 +167,6 @@ function makeDriver(config: Config, instance: number, log: Logger, egress: Egres
     runc: config.runcPath ?? "runc",
     platform: config.runscPlatform === "kvm" ? "kvm" : "systrap",
     log: (event, fields) => log.debug(fields, event),
-    reached,
+    reached: passKillPoint,
   });
 }

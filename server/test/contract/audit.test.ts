@@ -1,7 +1,7 @@
 /** Audit entries of requests that change no record, through the real API. */
 import { expect, test } from "vitest";
 import { accessLogOf } from "#accounts/activity/access-log.ts";
-import { forgetActors } from "#accounts/find-actor.ts";
+import { clearActorCache } from "#accounts/find-actor.ts";
 import { openWorld } from "./world.ts";
 
 // oxlint-disable-next-line typescript/no-explicit-any -- these tests check the shape of responses
@@ -92,7 +92,7 @@ test("shows a stranger's attempt only to the operator", async () => {
     expect((await activity(`access=only&target=${id}`, token)).items).toEqual([]);
   }
   await world.app.db.updateTable("users").set({ is_operator: true }).where("id", "=", owner.userId).execute();
-  forgetActors(world.app);
+  clearActorCache(world.app);
   expect(await activity(`workspace=all&access=only&target=${id}`)).toMatchObject({
     items: [{ person: { email: stranger.email }, workspace: null }],
   });

@@ -90,7 +90,7 @@ test.each(making)("$operationId: a retry after the server died is told of what w
   const first = await send(route, call, key);
   expect(first.status, first.text).toBeLessThan(300);
   await lose(key);
-  const deed = route.replay?.deed;
+  const deed = route.replay?.activity;
   const before = deed === undefined ? 0 : await deeds(deed);
   const again = await send(route, call, key);
   expect(again.headers["idempotent-replayed"], again.text).toBe("true");

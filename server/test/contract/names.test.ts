@@ -1,6 +1,6 @@
 /** Names resolve in the home workspace of the request: the workspace of a bound token, else the personal one. */
 import { beforeAll, expect, test } from "vitest";
-import { forgetActors } from "#accounts/find-actor.ts";
+import { clearActorCache } from "#accounts/find-actor.ts";
 import { makeTeam, makeToken } from "../factories.ts";
 import { openWorld } from "./world.ts";
 
@@ -21,7 +21,7 @@ beforeAll(async () => {
     { [world.stranger.userId]: "owner", [world.owner.userId]: "member" },
     { sandbox_tier: "enterprise" },
   );
-  forgetActors(world.app);
+  clearActorCache(world.app);
   team = (await makeToken(db, world.stranger.userId, { workspaceId: id })).plaintext;
 });
 

@@ -1,7 +1,7 @@
 /** Streams of every kind end with the right to read them: a revoked token, an ended session, a lost membership. */
 import { afterEach, expect, test } from "vitest";
 import { WebSocket } from "ws";
-import { forgetActors } from "#accounts/find-actor.ts";
+import { clearActorCache } from "#accounts/find-actor.ts";
 import { hashSecret, newSecret } from "#accounts/secrets.ts";
 import { sessionCookie } from "#http/credential.ts";
 import { makeTeam, makeToken } from "../factories.ts";
@@ -98,14 +98,14 @@ const ways: Record<string, Way> = {
   "the person is removed from a team": {
     headers: async () => {
       await makeTeam(db, { [userId]: "member" });
-      forgetActors(world.app);
+      clearActorCache(world.app);
       return bearer();
     },
     revoke: () => memberships().execute(),
   },
 };
 
-afterEach(() => forgetActors(world.app));
+afterEach(() => clearActorCache(world.app));
 
 /** Resolves when the body ends or breaks. */
 async function ended(response: Response): Promise<void> {

@@ -3,7 +3,7 @@
  * for a person who also has an active workspace. Reading and deleting stay possible.
  */
 import { afterEach, describe, expect, test } from "vitest";
-import { forgetActors } from "#accounts/find-actor.ts";
+import { clearActorCache } from "#accounts/find-actor.ts";
 import { refusesSuspended } from "#http/authenticate.ts";
 import type { Route } from "#http/define-route.ts";
 import { makeTeam, makeToken } from "../factories.ts";
@@ -36,12 +36,12 @@ async function suspendAllBut(id: string | null): Promise<void> {
     .where((or) => or.or([or("owner_user_id", "=", owner.userId), or("id", "in", teams)]))
     .$if(id !== null, (query) => query.where("id", "!=", id))
     .execute();
-  forgetActors(world.app);
+  clearActorCache(world.app);
 }
 
 afterEach(async () => {
   await db.updateTable("workspaces").set({ suspended_at: null }).execute();
-  forgetActors(world.app);
+  clearActorCache(world.app);
 });
 
 async function send(route: Route, call: Call, token: string) {

@@ -7,7 +7,7 @@ export interface Base {
   recipe: string;
   /** Default command of its containers. */
   command: readonly string[];
-  /** Difference from the image that registries have under this name. */
+  /** Difference from the image of this name in a registry. */
   note?: string;
   /** True if the image has another version than its name, so a registry is queried first. */
   isSubstitute?: boolean;

@@ -173,7 +173,7 @@ async function namesIn(layers: readonly string[], path: string): Promise<string[
 
 const emptied = "rm -rf /d/old && mkdir /d/old && touch /d/old/c";
 
-test("hides old files of a directory that a step made again from machines and later builds", async () => {
+test("hides the old files of a directory that a step made again, in machines and in later builds", async () => {
   const dockerfile = `FROM debian:12-slim\nRUN mkdir -p /d/old && touch /d/old/a /d/old/b\nRUN ${emptied}\n`;
   const { image } = await built(dockerfile);
   expect(await namesIn(image.layers, "d/old")).toEqual(["c"]);
@@ -181,7 +181,7 @@ test("hides old files of a directory that a step made again from machines and la
   expect(log).toMatch(/^has c$/m);
 });
 
-test("hides old files of a directory made again in layers that the host's root wrote", async () => {
+test("hides the old files of a directory that was made again, in layers of the host's root", async () => {
   const dockerfile =
     "FROM debian:12-slim\nRUN mkdir -p /d/old && touch /d/old/a /d/old/b && echo older\nRUN touch /top\n";
   const { image } = await built(dockerfile);

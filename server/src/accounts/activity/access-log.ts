@@ -6,7 +6,7 @@
 import { type RawBuilder, sql } from "kysely";
 import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
-import { isPassing } from "#db/transient-errors.ts";
+import { isTransient } from "#db/transient-errors.ts";
 import type { App } from "../../app.ts";
 import type { Actor } from "../actor.ts";
 import { type ActivityTarget, deletedLabel, systemActor, withoutSecrets } from "./activity.ts";
@@ -21,7 +21,7 @@ export type WorkspacesOf = (
  * Returns the ids that still exist, and locks them until the transaction ends, so that a later deletion sees the
  * entries written before.
  */
-export type HoldExisting = (tx: Db, ids: readonly string[]) => Promise<readonly string[]>;
+export type LockExisting = (tx: Db, ids: readonly string[]) => Promise<readonly string[]>;
 
 export interface AccessNote {
   actor: Actor;
@@ -36,7 +36,7 @@ export interface AccessNote {
   /** Must not hold contents, arguments or secrets. */
   detail?: Readonly<Record<string, unknown>>;
   /** Resource that the detail belongs to. An entry written after its deletion has no detail. */
-  subject?: { id: string; holdExisting: HoldExisting };
+  subject?: { id: string; holdExisting: LockExisting };
   /** False for an entry that the list shows by default. */
   isAccess?: boolean;
 }
@@ -154,7 +154,7 @@ export class AccessLog {
         this.#dropped = 0;
       } catch (error) {
         this.#log.warn({ error, entries: batch.length }, "could not write entries of the audit log");
-        if (isPassing(error)) return;
+        if (isTransient(error)) return;
         // The error is permanent, so a retry would not store them.
         this.#dropped += batch.length;
       }

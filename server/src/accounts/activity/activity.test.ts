@@ -74,17 +74,17 @@ test("finds entries by person, action, target and time", async () => {
   await recordActivity(db, owner, "thing.changed", thing("a"), owner.home);
   await recordActivity(db, other, "thing.removed", thing("b"), other.home);
   await recordActivity(db, systemActor("clock"), "other.changed", thing("a"), owner.home);
-  const found = async (query: object) =>
+  const findActions = async (query: object) =>
     (await listActivity(app, shared, { ...page, ...query })).items.map(({ action }) => action).toSorted();
-  expect(await found({})).toEqual(["other.changed", "thing.changed", "thing.removed"]);
-  expect(await found({ person: other.email.toUpperCase() })).toEqual(["thing.removed"]);
-  expect(await found({ person: owner.userId })).toEqual(["thing.changed"]);
-  expect(await found({ action: "thing" })).toEqual(["thing.changed", "thing.removed"]);
-  expect(await found({ action: "thing.removed" })).toEqual(["thing.removed"]);
-  expect(await found({ target: "a" })).toEqual(["other.changed", "thing.changed"]);
+  expect(await findActions({})).toEqual(["other.changed", "thing.changed", "thing.removed"]);
+  expect(await findActions({ person: other.email.toUpperCase() })).toEqual(["thing.removed"]);
+  expect(await findActions({ person: owner.userId })).toEqual(["thing.changed"]);
+  expect(await findActions({ action: "thing" })).toEqual(["thing.changed", "thing.removed"]);
+  expect(await findActions({ action: "thing.removed" })).toEqual(["thing.removed"]);
+  expect(await findActions({ target: "a" })).toEqual(["other.changed", "thing.changed"]);
   const soon = new Date(Date.now() + 3_600_000).toISOString();
-  expect(await found({ from: soon })).toEqual([]);
-  expect(await found({ to: soon, target: "b" })).toEqual(["thing.removed"]);
+  expect(await findActions({ from: soon })).toEqual([]);
+  expect(await findActions({ to: soon, target: "b" })).toEqual(["thing.removed"]);
 });
 
 test("names the person behind a token until the account is deleted", async () => {
@@ -136,9 +136,9 @@ test("writes entries in batches, and records the number of dropped entries", asy
   await log.flush();
   note("odd", { path: "/a\0b\ud800" });
   await log.flush();
-  const listed = (query: object) => listActivity(app, owner, { ...page, access: "only", ...query });
-  expect((await listed({ target: "many" })).total).toBe(10_000);
-  expect((await listed({ target: "odd" })).items).toMatchObject([
+  const listAccess = (query: object) => listActivity(app, owner, { ...page, access: "only", ...query });
+  expect((await listAccess({ target: "many" })).total).toBe(10_000);
+  expect((await listAccess({ target: "odd" })).items).toMatchObject([
     { detail: { path: "/a\u{FFFD}b\u{FFFD}" } },
   ]);
   const dropped = await db

@@ -55,7 +55,7 @@ export async function recordActivity(
  * Removes ids and details of these targets from their entries. The action and the actor stay. `hasNames`: the labels are
  * names that people gave, and are removed too.
  */
-export async function forgetTargets(
+export async function eraseTargets(
   tx: Db,
   workspaceId: string,
   ids: readonly string[],
@@ -70,7 +70,7 @@ export async function forgetTargets(
 }
 
 /** Removes the details of entries whose `field` has one of these values. The action, actor and target stay. */
-export async function forgetDetails(
+export async function eraseDetails(
   tx: Db,
   workspaceId: string,
   field: string,

@@ -30,7 +30,7 @@ export interface ActivityQuery {
 
 /** Lists the entries of the workspaces that the caller reaches, newest first. */
 export async function listActivity({ db }: Pick<App, "db">, actor: Actor, query: ActivityQuery) {
-  const entries = filtered(db, actor, query);
+  const entries = filterEntries(db, actor, query);
   const after = query.cursor === undefined ? undefined : parseCursor(query.cursor);
   const page = after
     ? entries.where(sql<boolean>`(at, id) < (${after.at}::timestamptz, ${after.id}::uuid)`)
@@ -79,7 +79,7 @@ const personBehind = sql<{ id: string; name: string; email: string } | null>`(
   select json_build_object('id', u.id, 'name', u.name, 'email', u.email) from users u where u.id = activity.person_id
 )`;
 
-function filtered(db: App["db"], actor: Actor, query: ActivityQuery) {
+function filterEntries(db: App["db"], actor: Actor, query: ActivityQuery) {
   let entries = db.selectFrom("activity");
   if (query.workspace !== "all" || !mayReadAll(actor)) {
     const ids = workspaceIds(actor, query.workspace);

@@ -9,12 +9,12 @@ import type { App } from "../../app.ts";
 import { LimitReached } from "../errors.ts";
 import { notify } from "./notifications.ts";
 
-interface Limited {
+interface RouteWithHandler {
   handler: (input: never) => unknown;
 }
 
 /** Returns the routes with handlers that notify the workspace of a limit before they rethrow the refusal. */
-export function withLimitNews<R extends Limited>(app: Pick<App, "db" | "log">, routes: readonly R[]): R[] {
+export function withLimitNotifications<R extends RouteWithHandler>(app: Pick<App, "db" | "log">, routes: readonly R[]): R[] {
   return routes.map((route) => ({
     ...route,
     handler: async (input: never) => {

@@ -21,12 +21,12 @@ const maxBody = 2000;
 
 /** Call it in the transaction of the event. */
 export async function notify(tx: Db, news: News): Promise<void> {
-  await store.insert(tx, { ...news, title: cut(news.title, maxTitle), body: cut(news.body, maxBody) });
-  await store.dropBeyond(tx, news.workspaceId, keptPerWorkspace);
+  await store.insert(tx, { ...news, title: truncate(news.title, maxTitle), body: truncate(news.body, maxBody) });
+  await store.pruneBeyond(tx, news.workspaceId, keptPerWorkspace);
 }
 
 /** Deletes all notifications about these targets, read or not. */
-export function forgetNews(tx: Db, workspaceId: string, targetIds: readonly string[]): Promise<void> {
+export function deleteNotifications(tx: Db, workspaceId: string, targetIds: readonly string[]): Promise<void> {
   return store.deleteOf(tx, workspaceId, targetIds);
 }
 
@@ -51,6 +51,6 @@ export function markAllRead({ db }: Pick<App, "db">, actor: Actor): Promise<numb
   return store.insertReads(db, actor.userId, workspaceIds(actor));
 }
 
-function cut(text: string, length: number): string {
+function truncate(text: string, length: number): string {
   return text.length > length ? `${text.slice(0, length - 1)}…` : text;
 }

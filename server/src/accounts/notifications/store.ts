@@ -22,7 +22,7 @@ export async function insert(tx: Db, { workspaceId, target, ...news }: News): Pr
     .execute();
 }
 
-export async function dropBeyond(tx: Db, workspaceId: string, kept: number): Promise<void> {
+export async function pruneBeyond(tx: Db, workspaceId: string, kept: number): Promise<void> {
   await tx
     .deleteFrom("notifications")
     .where("id", "in", (beyond) =>

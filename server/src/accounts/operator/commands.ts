@@ -76,7 +76,7 @@ export const commands: Readonly<Record<string, Command>> = {
     words: 1,
     options: { owner: "text", plan: "text", tier: "text" },
     run: async (app, [name], options) => {
-      const owner = await requireUser(app.db, required(options, "owner"));
+      const owner = await requireUser(app.db, requireOption(options, "owner"));
       const plan = planFrom(options) ?? "team";
       const sandboxTier = tierFrom(options) ?? "free";
       const team = await createTeamFor(app, actor, { name: name!, ownerId: owner.id, plan, sandboxTier });
@@ -160,7 +160,7 @@ async function suspend(app: OperatorApp, whose: string, suspended: boolean): Pro
 const text = (value: string | boolean | undefined): string | undefined =>
   typeof value === "string" ? value : undefined;
 
-function required(options: Options, name: string): string {
+function requireOption(options: Options, name: string): string {
   const value = text(options[name]);
   if (value === undefined) throw new UsageError(`--${name} is missing`);
   return value;

@@ -12,7 +12,7 @@ import {
   describeCaller,
   endSession,
   listSessions,
-  noteRefusal,
+  recordRefusal,
   sessionNotFound,
   sessionSeconds,
   signIn,
@@ -125,8 +125,8 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
         try {
           limits.allowSignIn({ email: body.email, ip, cookies });
         } catch (error) {
-          if (limits.shouldNoteRefusal(ip))
-            await noteRefusal(app, "session.limited", { email: body.email, ip });
+          if (limits.shouldRecordRefusal(ip))
+            await recordRefusal(app, "session.limited", { email: body.email, ip });
           throw error;
         }
         const { secret, actor } = await signIn(app, { ...body, ip, userAgent });

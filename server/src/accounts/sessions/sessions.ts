@@ -9,8 +9,8 @@ import type { App } from "../../app.ts";
 import type { Actor } from "../actor.ts";
 import { accessLogOf, type WorkspacesOf } from "../activity/access-log.ts";
 import { recordActivity, systemActor } from "../activity/activity.ts";
-import { findActor, forgetActors } from "../find-actor.ts";
-import { isPassword, pretendPassword } from "../passwords.ts";
+import { findActor, clearActorCache } from "../find-actor.ts";
+import { isPassword, simulatePasswordCheck } from "../passwords.ts";
 import { hashSecret, newSecret } from "../secrets.ts";
 
 export const sessionSeconds = 14 * 86_400;
@@ -37,9 +37,9 @@ export async function signIn(app: Needs, input: SignIn): Promise<{ secret: strin
   const user = await findUser(app.db, input.email);
   const isRight = user
     ? await isPassword(input.password, user.password_hash)
-    : await pretendPassword(input.password);
+    : await simulatePasswordCheck(input.password);
   if (!user || !isRight) {
-    await noteRefusal(app, "session.refused", input, user?.id ?? null);
+    await recordRefusal(app, "session.refused", input, user?.id ?? null);
     throw signInRefused();
   }
   const secret = newSecret("kse_");
@@ -66,7 +66,7 @@ export async function signIn(app: Needs, input: SignIn): Promise<{ secret: strin
 }
 
 /** Records a refused sign-in in the audit log, for the account's owner and the operator. */
-export async function noteRefusal(
+export async function recordRefusal(
   app: Pick<App, "db" | "log">,
   action: "session.refused" | "session.limited",
   { email, ip }: { email: string; ip: string | null },
@@ -112,7 +112,7 @@ export async function signOut(app: Needs, actor: Actor, secret: string): Promise
     const target = { kind: "user", id: actor.userId, label: actor.label };
     await recordActivity(tx, actor, "session.ended", target, actor.workspaces[0]?.id ?? null);
   });
-  forgetActors(app);
+  clearActorCache(app);
 }
 
 export interface SessionRecord {
@@ -163,7 +163,7 @@ export async function endSession(app: Pick<App, "db">, actor: Actor, id: string)
     const target = { kind: "user", id: actor.userId, label: actor.label };
     await recordActivity(tx, actor, "session.ended", target, actor.workspaces[0]?.id ?? null);
   });
-  forgetActors(app);
+  clearActorCache(app);
 }
 
 /** Returns the caller and the workspaces it reaches, for the console and `whoami`. */

@@ -19,7 +19,7 @@ const perAccount = { name: "sign-in to an account", perMinute: 30, burst: 60 };
 const perDevice = { name: "sign-in from a known device", perMinute: 5, burst: 10 };
 const perPerson = { name: "password of a signed-in person", perMinute: 5, burst: 10 };
 /** A refused address is audited once a minute, so that a flood cannot fill the audit log. */
-const notedRefusals = { name: "noted refusals", perMinute: 1 };
+const recordedRefusals = { name: "noted refusals", perMinute: 1 };
 
 const deviceCookie = "kontor_device";
 const deviceSeconds = 365 * 86_400;
@@ -61,8 +61,8 @@ export class SignInLimits {
     if (!verdict.isAllowed) throw signInLimited(verdict.retryAfterSeconds);
   }
 
-  shouldNoteRefusal(ip: string): boolean {
-    return this.#limiter.take(addressHolder(ip), notedRefusals).isAllowed;
+  shouldRecordRefusal(ip: string): boolean {
+    return this.#limiter.take(addressHolder(ip), recordedRefusals).isAllowed;
   }
 
   /** Cookie for a device that just signed in to the account. `secure` is the attribute of the session's cookie. */

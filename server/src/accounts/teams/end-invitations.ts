@@ -1,6 +1,6 @@
 /** Ends invitations: deletes the row and the invited person's notification. */
 import type { Transaction } from "#schema.ts";
-import { forgetNews } from "../notifications/notifications.ts";
+import { deleteNotifications } from "../notifications/notifications.ts";
 import {
   deleteInvitation,
   findPersonalWorkspace,
@@ -13,7 +13,7 @@ export async function endInvitations(tx: Transaction, invitations: readonly Invi
   for (const { id, email } of invitations) {
     await deleteInvitation(tx, id);
     const workspaceId = await findPersonalWorkspace(tx, email);
-    if (workspaceId !== undefined) await forgetNews(tx, workspaceId, [id]);
+    if (workspaceId !== undefined) await deleteNotifications(tx, workspaceId, [id]);
   }
 }
 

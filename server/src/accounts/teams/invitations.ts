@@ -11,7 +11,7 @@ import type { Actor } from "../actor.ts";
 import type { TeamRole } from "../roles.ts";
 import { recordActivity } from "../activity/activity.ts";
 import { accountSuspended } from "../errors.ts";
-import { forgetActors } from "../find-actor.ts";
+import { clearActorCache } from "../find-actor.ts";
 import { requireFullAccess } from "../full-access.ts";
 import { notify } from "../notifications/notifications.ts";
 import { requireBelow } from "../plans.ts";
@@ -117,7 +117,7 @@ export async function acceptInvitation(app: Needs, actor: Actor, id: string): Pr
     await recordActivity(tx, actor, "team.member_added", joined, workspace_id, { role: invitation.role });
     return workspace_id;
   });
-  forgetActors(app);
+  clearActorCache(app);
   const [team] = await store.listTeams(app.db, actor.userId, [teamId]);
   if (!team) throw invitationNotFound();
   return team;

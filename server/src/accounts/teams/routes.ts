@@ -84,7 +84,7 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     errors: [planLimit, accountSuspended, insufficientRole],
     idempotent: true,
     replay: {
-      deed: "team.created",
+      activity: "team.created",
       render: async ({ actor, made: [{ id }] }) => toTeam(await getTeam(app, actor, String(id))),
     },
     handler: async ({ actor, body }) => toTeam(await createTeam(app, actor, body)),
@@ -148,7 +148,7 @@ export const teamRoutes = (app: Pick<App, "db" | "clock">, holdings: readonly Ho
     ],
     idempotent: true,
     replay: {
-      deed: "team.member_invited",
+      activity: "team.member_invited",
       render: async ({ actor, params, made: [{ id }] }) =>
         toInvitation(await getTeamInvitation(app, actor, params.team_id, String(id))),
     },

@@ -11,9 +11,9 @@ import type { Actor, ReachableWorkspace } from "../actor.ts";
 import type { Plan, SandboxTier, TeamRole } from "../roles.ts";
 import { recordActivity } from "../activity/activity.ts";
 import { insufficientRole } from "../errors.ts";
-import { forgetActors } from "../find-actor.ts";
+import { clearActorCache } from "../find-actor.ts";
 import { requireFullAccess } from "../full-access.ts";
-import { type Holding, leftInWorkspace } from "../holdings.ts";
+import { type Holding, listHoldings } from "../holdings.ts";
 import { requireBelow } from "../plans.ts";
 import { userNotFound } from "../users/users.ts";
 import { requireNotSuspended } from "../workspaces.ts";
@@ -105,7 +105,7 @@ async function insertTeam(
     await recordActivity(tx, actor, "team.created", { kind: "team", id: teamId, label: input.name }, teamId);
     return teamId;
   });
-  forgetActors(app);
+  clearActorCache(app);
   const [team] = await store.listTeams(app.db, input.ownerId, [id]);
   return { ...team!, members: await store.listMembers(app.db, id) };
 }
@@ -134,13 +134,13 @@ export async function deleteTeam(
   requireRole(team, "owner");
   await transaction(app.db, async (tx) => {
     const { name } = await store.lockTeam(tx, id);
-    const left = await leftInWorkspace(tx, holdings, id);
+    const left = await listHoldings(tx, holdings, id);
     if (left.length > 0) throw teamNotEmpty(left);
     await tx.deleteFrom("workspaces").where("id", "=", id).execute();
     const personal = actor.workspaces.find(({ kind }) => kind === "personal")?.id ?? null;
     await recordActivity(tx, actor, "team.deleted", { kind: "team", id, label: name }, personal);
   });
-  forgetActors(app);
+  clearActorCache(app);
 }
 
 /** Adds a member at once, even beyond the plan; for the operator. */
@@ -166,7 +166,7 @@ export async function addMemberBeyondPlan(
     await recordActivity(tx, actor, "team.member_added", target, id, { role });
     return requireMember(tx, id, user.id);
   });
-  forgetActors(app);
+  clearActorCache(app);
   return member;
 }
 
@@ -190,7 +190,7 @@ export async function changeMember(app: Needs, actor: Actor, id: string, userId:
     await recordActivity(tx, actor, "team.member_changed", target, id, { from: member.role, role });
     return { ...member, role };
   });
-  forgetActors(app);
+  clearActorCache(app);
   return changed;
 }
 
@@ -204,17 +204,17 @@ export function removeMember(
   const team = requireTeam(actor, id);
   requireFullAccess(actor);
   if (userId.toLowerCase() !== actor.userId) requireRole(team, "admin");
-  return dropMember(app, actor, id, userId, (member) => {
+  return deleteMember(app, actor, id, userId, (member) => {
     if (member.role === "owner") requireRole(team, "owner");
   });
 }
 
 /** Removes any member but the last owner; for the operator. */
 export function removeMemberOf(app: Pick<App, "db" | "clock">, actor: Actor, id: string, userId: string) {
-  return dropMember(app, actor, id, userId, () => undefined);
+  return deleteMember(app, actor, id, userId, () => undefined);
 }
 
-async function dropMember(
+async function deleteMember(
   app: Pick<App, "db" | "clock">,
   actor: Actor,
   id: string,
@@ -231,7 +231,7 @@ async function dropMember(
     const target = { kind: "user", id: userId, label: member.email };
     await recordActivity(tx, actor, "team.member_removed", target, id);
   });
-  forgetActors(app);
+  clearActorCache(app);
 }
 
 const teamsOf = (actor: Actor): ReachableWorkspace[] =>

@@ -34,7 +34,7 @@ export const tokenRoutes = (app: Pick<App, "db" | "clock">): Route[] => [
     errors: [...guards, planLimit, accountSuspended, workspaceNotFound],
     idempotent: true,
     replay: {
-      deed: "api_token.created",
+      activity: "api_token.created",
       render: async ({ actor, made: [{ id }] }) => ({
         ...toApiToken(await getToken(app, actor, String(id)), actor),
         token: null,

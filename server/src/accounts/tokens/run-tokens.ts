@@ -8,10 +8,10 @@ import type { Db } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
 import type { App } from "../../app.ts";
 import type { Scope } from "../roles.ts";
-import { forgetActors } from "../find-actor.ts";
+import { clearActorCache } from "../find-actor.ts";
 import { hashSecret, newSecret } from "../secrets.ts";
 import { type Worker, workerActor } from "../worker-actor.ts";
-import { deleteOfRun, deleteRunToken, insertToken, ofRunDeleted } from "./store.ts";
+import { deleteOfRun, deleteRunToken, insertToken, deleteOfRunSql } from "./store.ts";
 
 export interface RunToken {
   id: string;
@@ -47,7 +47,7 @@ export async function mintRunToken(
 
 export async function endRunToken(app: Pick<App, "db">, { id }: RunToken): Promise<void> {
   await deleteRunToken(app.db, id);
-  forgetActors(app);
+  clearActorCache(app);
 }
 
 /**
@@ -59,6 +59,6 @@ export function endTokensOf(tx: Db, runId: string): Promise<void> {
 }
 
 /** Does the same as a part of a statement in which `run` is the run's row. */
-export function tokensEnded(): RawBuilder<unknown> {
-  return ofRunDeleted();
+export function endTokensSql(): RawBuilder<unknown> {
+  return deleteOfRunSql();
 }

@@ -63,6 +63,6 @@ export async function deleteOfRun(db: Db, runId: string): Promise<void> {
 }
 
 /** Builds a part of a statement in which `run` is the run's row. */
-export function ofRunDeleted(): RawBuilder<unknown> {
+export function deleteOfRunSql(): RawBuilder<unknown> {
   return sql`tokens as (delete from api_tokens using run where api_tokens.run_id = run.id)`;
 }

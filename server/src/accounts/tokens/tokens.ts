@@ -11,7 +11,7 @@ import type { App } from "../../app.ts";
 import type { Actor, ReachableWorkspace } from "../actor.ts";
 import type { Scope } from "../roles.ts";
 import { recordActivity } from "../activity/activity.ts";
-import { forgetActors } from "../find-actor.ts";
+import { clearActorCache } from "../find-actor.ts";
 import { requireFullAccess } from "../full-access.ts";
 import { requireBelow } from "../plans.ts";
 import { hashSecret, newSecret } from "../secrets.ts";
@@ -94,7 +94,7 @@ export async function revokeToken(app: Needs, actor: Actor, id: string): Promise
       row.workspace_id ?? actor.workspaces.find(({ kind }) => kind === "personal")?.id ?? null;
     await recordActivity(tx, actor, "api_token.revoked", targetOf(row), workspaceId);
   });
-  forgetActors(app);
+  clearActorCache(app);
 }
 
 const targetOf = ({ id, name }: TokenRow) => ({ kind: "api_token", id, label: name });

@@ -10,8 +10,8 @@ import { defineError } from "#lib/errors.ts";
 import type { App } from "../../app.ts";
 import type { Actor } from "../actor.ts";
 import { deletedLabel, recordActivity } from "../activity/activity.ts";
-import { forgetActors } from "../find-actor.ts";
-import { type Holding, leftInWorkspace } from "../holdings.ts";
+import { clearActorCache } from "../find-actor.ts";
+import { type Holding, listHoldings } from "../holdings.ts";
 import { isPassword } from "../passwords.ts";
 import { passwordWrong, userNotFound } from "./users.ts";
 
@@ -53,7 +53,7 @@ export async function deleteOwnAccount(
   if (!user) return;
   if (!(await isPassword(password, user.password_hash))) throw passwordWrong();
   await transaction(app.db, (tx) => deleteUser(tx, actor, { id: actor.userId, holdings }));
-  forgetActors(app);
+  clearActorCache(app);
 }
 
 /** Deletes a user by email address, for the operator. */
@@ -70,7 +70,7 @@ export async function deleteUserByEmail(
       .executeTakeFirst();
     if (!user || !(await deleteUser(tx, actor, { id: user.id, holdings }))) throw userNotFound(email);
   });
-  forgetActors(app);
+  clearActorCache(app);
 }
 
 /** Returns false if the user no longer exists. */
@@ -84,10 +84,10 @@ async function deleteUser(
   if (user.is_operator && (await countOperators(tx)) === 1) throw lastOperator();
   const teams = await teamsOnlyOwnedBy(tx, id);
   if (teams.length > 0) throw accountOwnsTeams(teams);
-  const left = await leftInWorkspace(tx, holdings, user.workspace_id);
+  const left = await listHoldings(tx, holdings, user.workspace_id);
   if (left.length > 0) throw accountNotEmpty(left);
   await recordActivity(tx, actor, "user.deleted", { kind: "user", id, label: deletedLabel }, null);
-  await forgetAddress(tx, user);
+  await eraseAddress(tx, user);
   await tx.deleteFrom("team_invitations").where("email", "=", user.email).execute();
   // Foreign keys delete the workspace, sessions, tokens and memberships.
   await tx.deleteFrom("users").where("id", "=", id).execute();
@@ -146,7 +146,7 @@ async function teamsOnlyOwnedBy(tx: Transaction, id: string): Promise<string[]> 
 }
 
 /** Removes the address and name from the audit log. The ids stay, so that entries of one person stay related. */
-async function forgetAddress(tx: Transaction, user: DeletedUser): Promise<void> {
+async function eraseAddress(tx: Transaction, user: DeletedUser): Promise<void> {
   await tx.updateTable("activity").set({ person_email: null }).where("person_id", "=", user.id).execute();
   await tx
     .updateTable("activity")

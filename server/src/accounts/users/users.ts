@@ -6,7 +6,7 @@ import type { App } from "../../app.ts";
 import type { Actor } from "../actor.ts";
 import type { Plan, SandboxTier } from "../roles.ts";
 import { recordActivity } from "../activity/activity.ts";
-import { forgetActors } from "../find-actor.ts";
+import { clearActorCache } from "../find-actor.ts";
 import { hashPassword, isPassword } from "../passwords.ts";
 import { hashSecret } from "../secrets.ts";
 
@@ -109,7 +109,7 @@ export async function changePassword(
     const target = { kind: "user", id: userId, label: user.email };
     await recordActivity(tx, actor, "user.password_changed", target, user.workspace_id);
   });
-  forgetActors(app);
+  clearActorCache(app);
 }
 
 /**
@@ -154,7 +154,7 @@ export async function resetPassword(
       workspace.id,
     );
   });
-  forgetActors(app);
+  clearActorCache(app);
 }
 
 export interface UserSummary {

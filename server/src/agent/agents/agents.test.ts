@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { forgetActors } from "#accounts/find-actor.ts";
+import { clearActorCache } from "#accounts/find-actor.ts";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { workers } from "./overview.ts";
 
@@ -202,7 +202,7 @@ test("a suspended account reads, and changes nothing", async () => {
     .set({ suspended_at: new Date() })
     .where("id", "=", person.workspaceId)
     .execute();
-  forgetActors(host.app);
+  clearActorCache(host.app);
   expect((await person.get("/v1/agents/mine")).status).toBe(200);
   for (const [method, path, body] of [
     ["POST", "/v1/agents", { name: "more", config: own }],

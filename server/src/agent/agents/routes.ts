@@ -63,7 +63,7 @@ export const agentsRoutes = (app: App): Route[] => [
     responses: { 201: Agent },
     errors: [nameTaken, invalidField, agentLimitReached, accountSuspended],
     idempotent: true,
-    replay: { deed: "agent.created", render: ({ actor, made: [{ id }] }) => get(app, actor, String(id)) },
+    replay: { activity: "agent.created", render: ({ actor, made: [{ id }] }) => get(app, actor, String(id)) },
     handler: ({ actor, body }) => create(app, actor, body),
   }),
   defineRoute({
@@ -163,7 +163,7 @@ export const agentsRoutes = (app: App): Route[] => [
     errors: [agentNotFound, invalidField, aliasLimitReached, accountSuspended],
     idempotent: true,
     replay: {
-      deed: "agent.version_published",
+      activity: "agent.version_published",
       render: ({ actor, made: [made] }) => version(app, actor, String(made["id"]), String(made["version"])),
     },
     handler: ({ actor, params, body }) => publish(app, actor, params.agent, body),

@@ -8,7 +8,7 @@ import { recordActivity } from "#accounts/activity/activity.ts";
 import { workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { invalidField } from "../errors.ts";
 import { faultsOf } from "../json-schema.ts";
 import { runNotFound } from "../runs/api/run-errors.ts";
@@ -56,7 +56,7 @@ export async function decide(
     await settle(tx, actor, found, { status, at: now, reason, approvedArguments, content });
     return { ...found, status, approved_arguments: approvedArguments ?? null };
   });
-  await reached("agent.approval.decided");
+  await passKillPoint("agent.approval.decided");
   // Needed for a repeated decision too: the process that stored it may have died before it queued the run.
   if (isLate) await runs.lapsed(runId);
   else {

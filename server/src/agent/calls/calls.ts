@@ -1,7 +1,6 @@
 /**
- * The journal of tool calls. It owns what was asked for, whether it began, and what came of it, and is written before
- * and after: so a result that is there is never asked for again, and a call that began and has none is known as one
- * whose outcome nobody knows.
+ * The journal of tool calls: request, start and outcome of each call. A row is written before a call starts and after
+ * it ends. So a call with a stored result never runs again, and a started call without a result has an unknown outcome.
  */
 import type { Db } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
@@ -33,15 +32,15 @@ export {
 
 export interface Outcome {
   status: "completed" | "failed" | "denied" | "expired" | "unknown";
-  /** What the model is told. */
+  /** Text for the model. */
   result: string;
   /** The result with its pictures, if there are any. */
   content?: ToolContent | undefined;
 }
 
-/** A command in a session's machine that a call waits for. */
+/** A command in a session's machine; its call waits for the command. */
 export interface CallCommand {
-  /** In the machine, and no id of a sandbox's own commands: its owner's lists do not have it. */
+  /** Id inside the machine. Lists of a sandbox's commands do not contain it. */
   id: string;
   sandboxId: string;
   /** The command's time limit. */
@@ -54,7 +53,7 @@ export function callsOf(db: Db, runId: string, step: number): Promise<Call[]> {
   return callsOfStep(db, runId, step);
 }
 
-/** As it is in the journal once its step is. */
+/** Returns the row of a call as its step inserts it. */
 export function requested(runId: string, step: number, position: number, call: NewCall): Call {
   const nothing = {
     result: null,
@@ -68,7 +67,7 @@ export function requested(runId: string, step: number, position: number, call: N
   return { ...call, ...nothing, run_id: runId, step, position, status: "requested" };
 }
 
-/** `commandId`: for a call that is going to start a command. */
+/** `commandId` is set for a call that starts a command. */
 export const began = (id: string, at: Date, commandId: string | null): CallChange => ({
   id,
   status: "running",
@@ -92,7 +91,7 @@ export function commandOf(call: Call): CallCommand | undefined {
   return id !== null && sandboxId !== null && seconds !== null ? { id, sandboxId, seconds } : undefined;
 }
 
-/** Records that a started call had no effect, so that it may be made later. */
+/** Resets a started call that had no effect, so that it can run later. */
 export function takeBack(tx: Db, id: string): Promise<void> {
   return resetCall(tx, id);
 }
@@ -105,7 +104,7 @@ export const ended = (id: string, { status, result, content }: Outcome, at: Date
   finished_at: at,
 });
 
-/** Those of each run that began, or were decided on. */
+/** Started and decided calls of each run. */
 export async function called(db: Db, runIds: readonly string[]): Promise<Map<string, Called[]>> {
   if (runIds.length === 0) return new Map();
   const rows = await callsOfRuns(db, runIds);
@@ -115,7 +114,7 @@ export async function called(db: Db, runIds: readonly string[]): Promise<Map<str
   );
 }
 
-/** What calls said and were told goes with what their runs said. */
+/** Erases arguments and results of the runs' calls. */
 export function forgetCalls(tx: Db, runIds: readonly string[]): Promise<void> {
   return forgetWords(tx, runIds);
 }

@@ -1,14 +1,14 @@
-/** All SQL of the journal of tool calls. A run's owner was asked for by whoever comes here. */
+/** All SQL of the journal of tool calls. Callers have already checked access to the run. */
 import { type RawBuilder, type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { AgentToolCallsTable } from "./tables.ts";
 
 export type CallRow = Selectable<AgentToolCallsTable>;
 
-/** As a step asks for it. */
+/** A call as a step requests it. */
 export type NewCall = Pick<CallRow, "id" | "tool" | "toolset_id" | "arguments">;
 
-/** Of a statement whose `run` is the row of a run that took a step. */
+/** For a statement whose `run` is the row of a run that took a step. */
 export function callsAsked(calls: readonly NewCall[]): RawBuilder<unknown> {
   const column = (values: readonly (string | null)[]) => sql`${sql.val(values)}::text[]`;
   return sql`calls as (
@@ -36,7 +36,7 @@ export type CallChange = { id: string } & Partial<
   }
 >;
 
-/** Of a statement whose `run` is the row of the call's run. */
+/** For a statement whose `run` is the row of the call's run. */
 export function callChanged({ id, ...change }: CallChange): RawBuilder<unknown> {
   const set = Object.entries(change).map(([name, value]) => sql`${sql.ref(name)} = ${value}`);
   return sql`call as (
@@ -54,13 +54,13 @@ export function callsOfStep(db: Db, runId: string, step: number): Promise<CallRo
     .execute();
 }
 
-/** A call without what it said and was told, which may be long. */
+/** A call without its arguments and result, which may be long. */
 export type CalledRow = Pick<
   CallRow,
   "id" | "run_id" | "tool" | "toolset_id" | "status" | "started_at" | "finished_at"
 >;
 
-/** Of several runs, in the order they were asked for. */
+/** Calls of several runs, in the order of their requests. */
 export function callsOfRuns(db: Db, runIds: readonly string[]): Promise<CalledRow[]> {
   return db
     .selectFrom("agent_tool_calls")
@@ -79,7 +79,7 @@ export interface OrphanCommand {
   sandbox_id: string;
 }
 
-/** `except`: ids of calls. */
+/** `except` has ids of calls. */
 export function findOrphanCommands(
   db: Db,
   page: { except: readonly string[]; limit: number },
@@ -100,7 +100,7 @@ export function findOrphanCommands(
     .execute();
 }
 
-/** False if the run goes on, in this process or another. */
+/** False while the run is active in any process. */
 export async function isRunEnded(db: Db, callId: string): Promise<boolean> {
   const row = await db
     .selectFrom("agent_tool_calls as c")

@@ -13,7 +13,7 @@ const input = {
   base_url: "http://127.0.0.1:9/v1/",
 };
 
-test("a key is kept sealed, and is answered as a hint alone", async () => {
+test("stores a key encrypted and returns only a hint", async () => {
   const { status, json } = await owner.post("/v1/model-credentials", input);
   expect([status, json]).toMatchObject([
     201,
@@ -34,7 +34,7 @@ test("a key is kept sealed, and is answered as a hint alone", async () => {
   }
 });
 
-test("a short key gives nothing of itself away", async () => {
+test("returns no character of a short key as a hint", async () => {
   const { json } = await owner.post("/v1/model-credentials", { ...input, api_key: "ollama" });
   expect(json.hint).toBe("…");
 });
@@ -47,13 +47,13 @@ test.each([
   ["http://user:secret@127.0.0.1/v1", "URL"],
   ["http://127.0.0.1/v1?key=1", "URL"],
   [null, "required"],
-])("an address that may not be called is refused: %s", async (base_url, words) => {
+])("rejects a base URL that must not be called: %s", async (base_url, words) => {
   const { status, json } = await owner.post("/v1/model-credentials", { ...input, base_url });
   expect([status, json]).toMatchObject([400, { pointer: "/base_url" }]);
   expect(json.detail).toContain(words);
 });
 
-test("only a person or a full-access token adds and removes keys", async () => {
+test("rejects adding and deleting keys with a restricted token", async () => {
   const token = await owner.tokenWith(["agents:write", "agents:read"]);
   const as = { authorization: `Bearer ${token}` };
   const { items } = (await owner.call("GET", "/v1/model-credentials", undefined, as)).json;

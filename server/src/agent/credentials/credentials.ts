@@ -1,6 +1,6 @@
 /**
- * Keys of models. The address belongs to the key, not to an agent's config: whoever may write configs can't have a key
- * sent elsewhere. A key is sealed, is in no answer, and is opened for the one call that needs it.
+ * Keys of model providers. The address belongs to the key, not to an agent's config, so an author of configs cannot
+ * send a key elsewhere. A key is stored encrypted, never returned, and decrypted only for the call that needs it.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -91,7 +91,7 @@ export async function update(
   return toCredential(row);
 }
 
-/** Versions that name it stay; a run of one fails with `credential_missing`. */
+/** Versions that name the credential stay; their runs fail with `credential_missing`. */
 export async function remove(app: Needs, actor: Actor, id: string): Promise<void> {
   requireFullAccess(actor);
   await app.db.transaction().execute(async (tx) => {
@@ -101,7 +101,7 @@ export async function remove(app: Needs, actor: Actor, id: string): Promise<void
   });
 }
 
-/** Those that are there, by their ids. */
+/** Existing credentials, by id. */
 export async function findCredentials(
   db: Db,
   workspaceId: string,

@@ -3,7 +3,7 @@ import { defineError } from "#lib/errors.ts";
 export const credentialNotFound = defineError(
   "model_credential_not_found",
   404,
-  () => "No such model credential.",
+  () => "The model credential does not exist. List the account's model credentials for valid ids.",
 );
 export const credentialLimitReached = defineError(
   "model_credential_limit_reached",
@@ -16,5 +16,5 @@ export const credentialLimitReached = defineError(
 export const fullAccessRequired = defineError(
   "full_access_required",
   403,
-  () => "Keys of models are added and removed by a signed-in person or with a full-access token.",
+  () => "Only a signed-in person or a full-access token adds, changes or deletes model keys.",
 );

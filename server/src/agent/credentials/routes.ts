@@ -41,7 +41,7 @@ export const credentialRoutes = (app: App): Route[] => [
     errors: [fullAccessRequired, invalidField, credentialLimitReached, accountSuspended],
     idempotent: true,
     replay: {
-      deed: "model_credential.created",
+      activity: "model_credential.created",
       render: ({ actor, made: [{ id }] }) => get(app, actor, String(id)),
     },
     handler: ({ actor, body }) => add(app, actor, body),

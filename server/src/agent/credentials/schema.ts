@@ -1,4 +1,4 @@
-/** The wire of model credentials. */
+/** Wire format of model credentials. */
 import { z } from "zod";
 import { providers } from "../agents/config.ts";
 import type { CredentialRow } from "./store.ts";
@@ -67,7 +67,7 @@ function isWebAddress(text: string): boolean {
   return [url.username, url.password, url.search, url.hash].every((part) => part === "");
 }
 
-/** The only way from a row to JSON. */
+/** Converts a row to JSON. Every response uses it. */
 export function toCredential(row: CredentialRow): Credential {
   return {
     id: row.id,

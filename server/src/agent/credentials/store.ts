@@ -1,4 +1,4 @@
-/** All SQL of the model credentials. The workspaces a caller can reach are an argument of what a caller does. */
+/** All SQL of the model credentials. The caller's workspaces are an argument of every function. */
 import { type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { ModelCredentialsTable } from "./tables.ts";
@@ -7,7 +7,7 @@ export type CredentialRow = Selectable<ModelCredentialsTable>;
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 
-/** With creations in the same workspace held off until this transaction ends. */
+/** Locks out other creations in the workspace until the transaction ends. */
 export async function lockAndCount(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 41))`.execute(tx);
   const { count } = await tx

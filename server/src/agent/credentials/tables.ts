@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0021_agents.sql says what they mean. */
+/** Columns as stored; migrations/0021_agents.sql describes them. */
 import type { CredentialProvider } from "../agents/config.ts";
 
 export interface ModelCredentialsTable {

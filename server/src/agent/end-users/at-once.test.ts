@@ -1,4 +1,4 @@
-/** An erasure beside others who take the same person's connections away. */
+/** Erasure of an end user concurrent with other deletions of the same connections. */
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { agentHost, modelConfig } from "../testing/agent-app.ts";
@@ -37,7 +37,7 @@ async function began(id: string, who: string, nonce: string): Promise<void> {
     values (sha256(${nonce}::bytea), ${id}, ${who}, now(), now() + interval '1 hour')`.execute(db);
 }
 
-/** A transaction that does something and is then left open; what it answers ends it. */
+/** Opens a transaction, executes the statement and keeps the transaction open until `end()`. */
 async function holding(
   statement: ReturnType<typeof sql>,
 ): Promise<{ pid: number; end: () => Promise<void> }> {
@@ -64,7 +64,7 @@ const waiting = async (pid?: number) => {
   return rows.filter(({ by }) => pid === undefined || by.includes(pid)).length;
 };
 
-test("who disconnects while a person is erased waits, whichever link either comes upon first", async () => {
+test("a disconnect waits for a concurrent erasure, whichever link each locks first", async () => {
   const [a, b] = toolsets as [string, string];
   for (const [id, nonce] of [
     [a, "first"],
@@ -72,7 +72,8 @@ test("who disconnects while a person is erased waits, whichever link either come
     [a, "last"],
   ] as const)
     await began(id, "ada", nonce);
-  // One that changes moves behind the others for whoever begins to look later, and not for the erasure.
+  // An updated row moves behind the others in scans that start later. The erasure started earlier and sees the old
+  // order.
   const moving = await holding(
     sql`update agent_connect_links set state_hash = 'moved' where nonce_hash = sha256('first')`,
   );
@@ -89,7 +90,7 @@ test("who disconnects while a person is erased waits, whichever link either come
   expect([(await erased).status, (await disconnected).status]).toEqual([200, 404]);
 });
 
-test("erased by two agents and disconnected everywhere at once, somebody is gone, and nobody hears of the others", async () => {
+test("concurrent erasures by two agents and disconnects delete every connection and fail with no other status", async () => {
   for (let round = 0; round < 30; round += 1) {
     const who = `bob${round}`;
     for (const id of toolsets) {

@@ -25,7 +25,7 @@ const tool = (name: string) => ({
   parameters: { type: "object" },
 });
 
-/** An agent of the person's, with a memory and two tools; it has to ask before it acts. */
+/** Creates an agent with memory and two tools, of which one requires approval. */
 async function agentOf(person: Person): Promise<string> {
   made += 1;
   const { json: toolset } = await person.post("/v1/agent-toolsets", {
@@ -46,7 +46,7 @@ async function agentOf(person: Person): Promise<string> {
 
 const call = (name: string, values: object) => ({ calls: [{ name, arguments: JSON.stringify(values) }] });
 
-/** As somebody left it who signed in to the agent's toolset, and began to once more. */
+/** Inserts a finished sign-in to the agent's toolset, and one in progress. */
 async function signIn(agent: string, endUserId: string, word: string): Promise<void> {
   await sql`insert into agent_connections (id, toolset_id, end_user_id, connected_at, sealed, provider)
     select ${`con_${word}`}, id, ${endUserId}, now(), '\\x00', '{}' from agent_toolsets
@@ -57,8 +57,8 @@ async function signIn(agent: string, endUserId: string, word: string): Promise<v
 }
 
 /**
- * Three sessions of somebody who says `word` in every way there is: one that goes on, one that was ended, and one that
- * waits for a decision. All that identifies them.
+ * Creates three sessions of one end user, with `word` in every field: an open one, an ended one, and one that waits for
+ * a decision. Returns every identifier.
  */
 async function live(person: Person, agent: string, endUserId: string, word: string): Promise<string[]> {
   const desk = agent.replace("agent-", "desk");
@@ -106,23 +106,23 @@ async function turnOf(run: Json, word: string, { workspaceId }: Person): Promise
   );
 }
 
-/** Inserts a wait for a sign-in, as a call of the run that needs one does. */
+/** Inserts a wait for a sign-in, as a tool call that needs one does. */
 async function waitOf(runId: string, endUserId: string, { workspaceId }: Person): Promise<void> {
   await sql`insert into agent_sign_in_waits
     select id, run_id, ${workspaceId}, toolset_id, ${endUserId}, null, 'cancelled', now(), now()
     from agent_tool_calls where run_id = ${runId} limit 1`.execute(db);
 }
 
-/** As a session's tool made it: the row of a machine whose sandbox is gone by now. */
+/** Inserts the machine of a session whose sandbox no longer exists. */
 async function machineOf(session: string, workspaceId: string): Promise<void> {
   await sql`insert into agent_machines
     values (${session}, ${workspaceId}, ${newId("sbx_")}, 'awake', 300, now(), null)`.execute(db);
 }
 
-/** Another one in each try of a test. */
+/** Differs in each retry of a test. */
 const canary = (name: string): string => `canary${name}${(made += 1)}`;
 
-/** As a run has one while it acts on the platform. */
+/** Mints a token as a run does to act on the platform. */
 async function tokenOf(runId: string, agent: string, { workspaceId }: Person): Promise<void> {
   const { worker_id } = (await owner.get(`/v1/agents/${agent}`)).json;
   const worker = { workspaceId, workerId: worker_id, label: agent };
@@ -137,20 +137,20 @@ async function jobsDone(): Promise<void> {
   while ((await left()) > 0) await sleep(20);
 }
 
-/** Tables of agents in which nothing is of an end user; every other one has to be filled by this file's people. */
+/** Tables of agents without data of an end user. The test expects rows of the end user in every other table. */
 const impersonal = [
   "agent_aliases",
   "agent_pauses",
   "agent_toolsets",
   "agent_versions",
-  // They name runs alone.
+  // These tables name runs only.
   "agent_schedule_ticks",
   "agent_webhook_deliveries",
-  // A client of a server's, not of a person.
+  // OAuth clients belong to a server, not to a person.
   "agent_oauth_clients",
 ];
 
-test("of an end user who is erased nothing is left in any column of any table, and of nobody else anything is missing", async () => {
+test("erasing an end user removes every row that names them, and no row of other end users", async () => {
   const agent = await agentOf(owner);
   const other = await agentOf(owner);
   const stranger = await host.person();
@@ -170,7 +170,7 @@ test("of an end user who is erased nothing is left in any column of any table, a
   const personal = await tablesWithColumn(db, ["end_user_id", "session_id", "run_id"]);
   const ours = await sql<{ name: string }>`select table_name as name from information_schema.tables
     where table_schema = 'public' and starts_with(table_name, 'agent_')`.execute(db);
-  // Whoever adds a table says here that nothing in it is a person's, or has these people fill it.
+  // A new table is listed as impersonal above, or `live` inserts rows into it.
   const expected = new Set([...personal, ...ours.rows.map(({ name }) => name)]).difference(
     new Set(impersonal),
   );
@@ -187,7 +187,7 @@ test("of an end user who is erased nothing is left in any column of any table, a
   await jobsDone();
   const [, , ...hers] = ada;
   expect(await rowsWith(db, [word, ...hers])).toEqual(new Map());
-  // Her name is what another agent, and another account, has somebody under.
+  // Another agent and another account use the same id for an end user of their own.
   const named = (await rowsWith(db, [endUser])).values().toArray().flat();
   expect(named.filter((row) => !others.some((word) => row.includes(word)))).toEqual([]);
   expect(await rowsWith(db, others)).toEqual(othersBefore);
@@ -200,7 +200,7 @@ test("of an end user who is erased nothing is left in any column of any table, a
   expect((await owner.get(`/v1/agents/runs/${ada[3]}`)).status).toBe(404);
 });
 
-test("the account's log says that somebody was erased, and the same of the same person alone", async () => {
+test("logs an erasure with a hash that is the same for the same end user only", async () => {
   const agent = await agentOf(owner);
   for (const name of ["grace", "grace", "hedy"]) await eraseAs(owner, agent, name);
   const { id } = (await owner.get(`/v1/agents/${agent}`)).json;
@@ -216,14 +216,14 @@ test("the account's log says that somebody was erased, and the same of the same 
   expect([hashes[0] === hashes[1], hashes[0] === hashes[2]]).toEqual([true, false]);
 });
 
-test("somebody who is not known is erased with zeros, and - is nobody to erase", async () => {
+test("erases an unknown end user with zero counts, and rejects the id -", async () => {
   const agent = await agentOf(owner);
   const none = { sessions: 0, vms_destroyed: 0, memory_entries: 0, connections: 0, triggers: 0 };
   expect((await eraseAs(owner, agent, "nobody")).json).toEqual({ end_user_id: "nobody", ...none });
   expect(await eraseAs(owner, agent, "-")).toMatchObject({ status: 400, json: { pointer: "/end_user_id" } });
 });
 
-test("a run in flight is cancelled, and what its model and its tools still say is written nowhere", async () => {
+test("cancels a run in flight, and stores no later output of its model and tools", async () => {
   const agent = await agentOf(owner);
   const desk = agent.replace("agent-", "desk");
   const may = Promise.withResolvers<void>();
@@ -247,7 +247,7 @@ test("a run in flight is cancelled, and what its model and its tools still say i
     readFrames(`${host.baseUrl}/v1/agents/runs/${run_id}/stream`, { token: owner.token }),
   );
   expect((await eraseAs(owner, agent, "canarylate")).json.sessions).toBe(2);
-  // Whoever waits for one, or follows it, is let go before anything more is said.
+  // Waiting invokes and streams end before more output arrives.
   expect((await Promise.all(waiting)).map((reply) => reply.status)).toEqual([404, 404]);
   await Promise.all(streams);
   may.resolve();

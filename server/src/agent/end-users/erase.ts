@@ -1,8 +1,7 @@
 /**
- * One person goes: what they said, what was done for them, what is remembered of them and what it used. One
- * transaction takes all of it, so that it is gone or it is not. Whoever carries out a run of theirs finds no row to
- * write to, and an invoke in a session of theirs no session; a session that begins while this goes on is a new one's.
- * What stays in the account's log is that somebody was erased, and a hash that nobody else can make.
+ * Erases an end user: messages, runs, memory, usage, connections and triggers, in one transaction. A process that
+ * executes such a run then finds no row to write to, and an invoke finds no session. A session created meanwhile
+ * belongs to a new end user. The account's activity keeps only the fact of the erasure and a keyed hash.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { forgetDetails, forgetTargets, recordActivity } from "#accounts/activity/activity.ts";
@@ -29,10 +28,10 @@ import type { Erased } from "./schema.ts";
 type Needs = Pick<App, "db" | "secrets">;
 
 export interface Erasing {
-  /** Its name or id. */
+  /** Name or id of the agent. */
   agent: string;
   endUserId: string;
-  /** Of the table of `Idempotency-Key`s, what names one of these runs. */
+  /** Deletes the stored responses of `Idempotency-Key`s that name one of these runs. */
   forgetAnswers: (tx: Db, route: string, runIds: readonly string[]) => Promise<void>;
 }
 
@@ -45,7 +44,7 @@ export async function erase(
   const agent = await getAgent(app.db, actor, erasing.agent);
   const { erased, stopped } = await whole(app.db, (tx) => eraseAll(app, tx, actor, agent, erasing));
   for (const id of stopped) runs.drop(id);
-  // The tokens they acted with went with them.
+  // Tokens of these runs were deleted with them.
   if (stopped.length > 0) forgetActors(app);
   return erased;
 }
@@ -59,7 +58,7 @@ async function eraseAll(
 ): Promise<{ erased: Erased; stopped: string[] }> {
   const { id: agentId, workspace_id: workspaceId } = agent;
   const sessions = await sessionsOf(tx, agentId, endUserId);
-  // In the order in which a step is written: its run first.
+  // Locks runs before sessions, in the order of a step's statement.
   const stopped = await holdActive(tx, agentId, sessions);
   await holdSessions(tx, sessions);
   const active = await allActive(tx, sessions);
@@ -81,7 +80,7 @@ async function eraseAll(
   await forgetAnswers(tx, "invokeAgent", all);
   await forgetNews(tx, workspaceId, [...all, ...triggers]);
   await eraseSessions(tx, sessions);
-  // After the runs: an entry of one is written before their deletion, and seen here, or has no detail.
+  // Runs after the deletion of the runs: an entry about a run is committed before and seen here, or has no detail.
   await forgetTargets(tx, workspaceId, [...sessions, ...all]);
   await forgetDetails(tx, workspaceId, "run_id", all);
   await forgetTargets(tx, workspaceId, triggers, { hasNames: true });

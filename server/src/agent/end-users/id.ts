@@ -1,24 +1,24 @@
-/** Whom an agent speaks with, by the name its owner has for them. */
+/** Ids of end users: the people an agent talks to, under names that the agent's owner chooses. */
 import { createHmac } from "node:crypto";
 import { z } from "zod";
 import type { App } from "#app.ts";
 
-/** Stands for runs without an end user, and for the account's owner. */
+/** Stands for runs without an end user. */
 export const nobody = "-";
 
 const pattern = z
   .string()
-  .regex(/^[A-Za-z0-9._:@-]{1,128}$/, { error: "must be 1 to 128 of A-Z, a-z, 0-9, . _ : @ and -" });
+  .regex(/^[A-Za-z0-9._:@-]{1,128}$/, { error: "must have 1 to 128 characters of A-Z, a-z, 0-9, . _ : @ and -" });
 
 export const EndUserId = pattern.refine((id) => id !== nobody, {
-  error: "- stands for runs without an end user",
+  error: "must not be -, which stands for runs without an end user",
 });
 
 export const EndUserIdOrNobody = pattern.describe(
   "End user of the facts. `-` stands for runs without an end user.",
 );
 
-/** What an account's log says in the person's place: the same for the same person, and nothing to anybody else. */
+/** Identifies an end user in the account's activity after an erasure. Only this server can compute the hash. */
 export function hashOfEndUser({ secrets }: Pick<App, "secrets">, agentId: string, endUserId: string): string {
   return createHmac("sha256", secrets.derive("end-user"))
     .update(`${agentId}/${endUserId}`)

@@ -1,4 +1,4 @@
-/** The machines of somebody who is erased. */
+/** Machines of an erased end user. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { sql } from "kysely";
 import { expect, test } from "vitest";
@@ -14,7 +14,7 @@ const host = await agentHost({ machines: (db) => testHost(db) });
 const { db } = host.app;
 const owner = await host.person();
 
-test("machines end with whom they were for, and what is kept of them does not say who that was", async () => {
+test("ends the machines of an erased end user, and removes the end user from their activity and metadata", async () => {
   const config = { ...(await modelConfig(owner, model.url)), vm: {} };
   await owner.post("/v1/agents", { name: "builder", config });
   const live = async (word: string) => {
@@ -30,7 +30,7 @@ test("machines end with whom they were for, and what is kept of them does not sa
   };
   const ada = await live("canaryada");
   const bob = await live("canarybob");
-  // Entries of the audit log are written in the background: these before the erasure, those of eve after it.
+  // Activity entries are written in the background: those of ada before the erasure, those of eve after it.
   await accessLogOf(host.app).flush();
   const eve = await live("canaryeve");
   const bobBefore = await rowsWith(db, bob.words);

@@ -1,6 +1,6 @@
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
-import { forgetAnswers } from "#http/idempotency.ts";
+import { deleteStoredResponses } from "#http/idempotency.ts";
 import { agentNotFound } from "../errors.ts";
 import type { AgentRuns } from "../runs/engine/run-executor.ts";
 import { erase } from "./erase.ts";
@@ -21,6 +21,6 @@ export const endUserRoutes = (app: App, runs: AgentRuns): Route[] => [
     responses: { 200: Erased },
     errors: [agentNotFound],
     handler: ({ actor, params }) =>
-      erase(app, runs, actor, { agent: params.agent, endUserId: params.end_user_id, forgetAnswers }),
+      erase(app, runs, actor, { agent: params.agent, endUserId: params.end_user_id, forgetAnswers: deleteStoredResponses }),
   }),
 ];

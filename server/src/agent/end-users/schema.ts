@@ -1,4 +1,4 @@
-/** The wire of end users. */
+/** Wire format of end users. */
 import { z } from "zod";
 import { AgentReference } from "../agents/schema.ts";
 import { EndUserId } from "./id.ts";

@@ -1,8 +1,7 @@
 /**
- * What an agent remembers: facts, each a key and a value, of one agent and one end user. Agents save them by tools
- * while they run, and are told them at each step; their owner reads and forgets them. This folder promises that a fact
- * is saved in the transaction that tells of it, or not at all where the run is over; that nobody is told of another's;
- * and that all of one person's fit into one answer.
+ * An agent's memory: facts (key and value) for one agent and one end user. Agents save facts with tools and receive
+ * them at each step; the owner reads and deletes them. A save commits together with its event, and only while the run
+ * is active. An agent sees facts of its own end user only. All facts of one end user fit into one response.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -23,7 +22,7 @@ export async function read(
   return toMemory(endUserId, await listFacts(app.db, { agentId: agent.id, endUserId }));
 }
 
-/** One fact, or all of them. What is not there is no error. */
+/** Deletes one fact, or all. A missing fact is not an error. */
 export async function forget(
   app: Pick<App, "db" | "secrets">,
   actor: Actor,
@@ -42,7 +41,7 @@ export async function forget(
   });
 }
 
-/** How many there were. */
+/** Returns the number of deleted facts. */
 export function forgetFacts(tx: Db, agentId: string, endUserId: string, key?: string): Promise<number> {
   return deleteFacts(tx, { agentId, endUserId }, key);
 }

@@ -1,13 +1,13 @@
-/** What an agent is told of its memory at each step, in its system's words. */
+/** Adds an agent's facts to the system message of each step. */
 import type { Db } from "#schema.ts";
 import { nobody } from "../end-users/id.ts";
 import type { ToolUser } from "../tools/tool.ts";
 import { countFacts, newestFacts } from "./store.ts";
 
-/** About four thousand tokens; what is more is there to be searched for. */
+/** About 4,000 tokens. A search finds the other facts. */
 const told = { bytes: 16 * 1024, characters: 1000 };
 
-/** Undefined where nothing is remembered. */
+/** Undefined if there are no facts. */
 export async function recall(
   db: Db,
   { agentId, endUserId, config }: Pick<ToolUser, "agentId" | "endUserId" | "config">,
@@ -16,7 +16,7 @@ export async function recall(
   const owner = { agentId, endUserId: endUserId ?? nobody };
   const [facts, total] = await Promise.all([newestFacts(db, owner, told), countFacts(db, owner)]);
   if (total === 0) return undefined;
-  // As JSON: a value that holds a line of its own does not look like one of these.
+  // Encodes values as JSON, so that a line break in a value cannot imitate another fact.
   const lines = facts.map(({ key, value, isCut }) => `${key}: ${JSON.stringify(value)}${isCut ? " …" : ""}`);
   const whose = endUserId === null ? "in earlier runs" : "of the person you speak with";
   const left = total - facts.length;

@@ -1,4 +1,4 @@
-/** The wire of what agents remember. */
+/** Wire format of memory. */
 import { z } from "zod";
 import { AgentReference } from "../agents/schema.ts";
 import { EndUserIdOrNobody } from "../end-users/id.ts";
@@ -13,7 +13,7 @@ export const MemoryParams = z.strictObject({ agent: AgentReference, end_user_id:
 export const ForgetQuery = z.strictObject({
   key: z
     .string()
-    .regex(new RegExp(keyPattern), { error: "must be 1 to 64 of a-z, 0-9, _ . and -" })
+    .regex(new RegExp(keyPattern), { error: "must have 1 to 64 characters of a-z, 0-9, _ . and -" })
     .optional()
     .describe("Key of the fact to delete. Default: all facts."),
 });

@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0033_memory.sql says what they mean. */
+/** Columns as stored; migrations/0033_memory.sql describes them. */
 
 export interface AgentMemoriesTable {
   agent_id: string;

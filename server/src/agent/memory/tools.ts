@@ -1,7 +1,4 @@
-/**
- * The tools an agent remembers with. They are its own: a config that has memory has them, whatever it says of tools
- * that act on somebody's systems.
- */
+/** The memory tools. They belong to every config with memory, whatever its toolsets. */
 import type { App } from "#app.ts";
 import { nobody } from "../end-users/id.ts";
 import { storableText } from "../storable.ts";
@@ -9,11 +6,11 @@ import type { Tool, ToolAnswer, ToolCall, Tools, ToolUser } from "../tools/tool.
 import { keyPattern } from "./schema.ts";
 import { deleteFacts, type Owner, saveFact, searchFacts } from "./store.ts";
 
-/** Of all facts of one person: they are one answer to whoever asks what is remembered. */
+/** Limit for all facts of one end user, which one response must hold. */
 const ownerMaxMiB = 4;
 const wordsMax = 10;
 const foundMax = 20;
-/** Of what a search tells. */
+/** Limit for the text of a search. */
 const foundMaxBytes = 64 * 1024;
 
 export async function memoryTools(app: App, user: ToolUser): Promise<Tools> {
@@ -63,7 +60,7 @@ const object = (properties: Record<string, unknown>) => ({
   additionalProperties: false,
 });
 
-/** Taken back with the transaction it is thrown in. */
+/** Rolls back the transaction that throws it, and carries the text for the model. */
 class Unchanged extends Error {
   readonly isOk: boolean;
 
@@ -113,7 +110,7 @@ async function save(
 async function forget(owner: Owner, call: ToolCall): Promise<ToolAnswer> {
   const { key: name } = call.values as { key: string };
   const work = call.sayWith("memory.updated", { key: name, op: "delete" }, async (tx) => {
-    // As is wished, and told again where a server died between the deed and its answer.
+    // Deleting a missing fact succeeds: a repeated call after a crash finds the fact deleted.
     if ((await deleteFacts(tx, owner, name)) === 0)
       throw new Unchanged("There is no such fact (any more).", { isOk: true });
   });

@@ -24,7 +24,7 @@ function gathered(parts: readonly LanguageModelV4StreamPart[]) {
   return { ...gathering.answer(), pieces };
 }
 
-test("parts are kept in the order in which they began, and a thought that led to nothing is not", () => {
+test("keeps parts in the order of their starts, and drops reasoning without output", () => {
   const { message, text } = gathered([
     { type: "reasoning-start", id: "0", providerMetadata: sealed },
     { type: "reasoning-end", id: "0" },
@@ -46,7 +46,7 @@ test("parts are kept in the order in which they began, and a thought that led to
   expect(nothing.message.content).toEqual([{ type: "text", text: "" }]);
 });
 
-test("a character that comes in two halves is one, and half of one is none", () => {
+test("joins a surrogate pair that arrives in two halves, and drops a lone half", () => {
   const [high, low] = "\u{1F600}".split("");
   const { text, pieces } = gathered([
     { type: "text-delta", id: "1", delta: `a${high}` },
@@ -58,12 +58,12 @@ test("a character that comes in two halves is one, and half of one is none", () 
 
 const mebibyte = "x".repeat(1024 ** 2);
 const endless: Record<string, () => LanguageModelV4StreamPart> = {
-  "empty blocks of words": () => ({ type: "text-start", id: "1" }),
-  "empty thoughts": () => ({ type: "reasoning-end", id: String(Math.random()) }),
+  "empty text blocks": () => ({ type: "text-start", id: "1" }),
+  "empty reasoning blocks": () => ({ type: "reasoning-end", id: String(Math.random()) }),
   calls: () => ({ type: "tool-call", toolCallId: "x", toolName: "look", input: "{}" }),
   "arguments of one call": () => ({ type: "tool-input-delta", id: "x", delta: mebibyte }),
   words: () => ({ type: "text-delta", id: "x", delta: mebibyte }),
-  "words under a new name each": () => ({ type: "text-delta", id: String(Math.random()), delta: "x" }),
+  "text with a new id for each delta": () => ({ type: "text-delta", id: String(Math.random()), delta: "x" }),
   seals: () => ({
     type: "reasoning-start",
     id: String(Math.random()),
@@ -72,7 +72,7 @@ const endless: Record<string, () => LanguageModelV4StreamPart> = {
   sources: () => ({ type: "source", sourceType: "url", id: "x", url: "https://example.com" }),
 };
 
-test.each(Object.entries(endless))("an answer of endless %s ends", (_, next) => {
+test.each(Object.entries(endless))("ends an answer of endless %s with an error", (_, next) => {
   const gathering = new Gathering(address, () => {});
   const add = () => {
     for (let count = 0; count < 10_000; count += 1) gathering.add(next());

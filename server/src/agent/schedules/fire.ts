@@ -8,7 +8,7 @@ import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
 import { DomainError } from "#lib/errors.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { isNumbered } from "../agents/names.ts";
 import { agentNotFound } from "../errors.ts";
 import { sessionQueueFull } from "../runs/api/run-errors.ts";
@@ -46,11 +46,11 @@ export async function fire(app: Needs, runs: AgentRuns, schedule: DueSchedule): 
   const now = app.clock.now();
   const due = dueOf(schedule, schedule.next_run_at, now);
   const { tick } = due;
-  await reached("agent.schedule.due");
+  await passKillPoint("agent.schedule.due");
   try {
     if (!tick) return await pass(app, schedule, due, now, "missed");
     await begin(app, runs, schedule, { ...due, tick }, now);
-    await reached("agent.schedule.committed");
+    await passKillPoint("agent.schedule.committed");
   } catch (error) {
     if (error instanceof NotDue) return;
     const isKnown = error instanceof DomainError || error instanceof HasRun;
@@ -97,7 +97,7 @@ async function begin(
       if (!(await insertRunning(tx, tick))) throw new HasRun();
       const last = { last_run_at: now, last_run_id: run.id, last_status: null, last_error: null };
       await changeSchedule(tx, id, last);
-      await reached("agent.schedule.commits");
+      await passKillPoint("agent.schedule.commits");
     },
   });
 }

@@ -44,7 +44,7 @@ export const scheduleRoutes = (app: App): Route[] => [
     errors: [agentNotFound, invalidField, scheduleLimitReached, accountSuspended],
     idempotent: true,
     replay: {
-      deed: "agent_schedule.created",
+      activity: "agent_schedule.created",
       render: ({ actor, params, made: [{ id }] }) => get(app, actor, params.agent, String(id)),
     },
     handler: ({ actor, params, body }) => create(app, actor, params.agent, body),

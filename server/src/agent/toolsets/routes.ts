@@ -53,7 +53,7 @@ export const toolsetRoutes = (app: App): Route[] => [
     errors: [invalidField, toolsetNameTaken, toolsetLimitReached, accountSuspended],
     idempotent: true,
     replay: {
-      deed: "agent_toolset.created",
+      activity: "agent_toolset.created",
       render: async ({ actor, made: [{ id }] }) => toToolset(await getToolset(app.db, actor, String(id))),
     },
     handler: ({ actor, body }) => create(app, actor, body),

@@ -5,7 +5,7 @@
  */
 import { systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { Semaphore } from "#lib/concurrency/semaphore.ts";
 import { keepAllAlive } from "#sandbox/sandboxes/lifecycle/keep-alive.ts";
 import { park } from "#sandbox/sandboxes/lifecycle/pause.ts";
@@ -39,7 +39,7 @@ export async function parkIdle(app: Needs, failed: Map<string, number> = new Map
     ...idle.map((row) =>
       places.run(async () => {
         if (!(await markParking(app.db, row, now))) return;
-        await reached("agent.vm.parking");
+        await passKillPoint("agent.vm.parking");
         await finish(row);
       }),
     ),
@@ -50,7 +50,7 @@ export async function parkIdle(app: Needs, failed: Map<string, number> = new Map
 async function carryOut(app: Needs, row: Parked): Promise<boolean> {
   try {
     await park(app, row.sandbox_id, systemActor("parking"));
-    await reached("agent.vm.paused");
+    await passKillPoint("agent.vm.paused");
     await endParking(app.db, row, "parked");
     return true;
   } catch (error) {

@@ -7,7 +7,7 @@ import { createHash } from "node:crypto";
 import { workerActor } from "#accounts/worker-actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { isNumbered } from "../agents/names.ts";
 import { EndUserId } from "../end-users/id.ts";
 import { agentNotFound } from "../errors.ts";
@@ -103,7 +103,7 @@ export async function receive(
         within: async (tx, run) => {
           await note(app, tx, webhook, delivery, run);
           Object.assign(received, { run_id: run.id, session_id: run.session_id });
-          await reached("agent.webhook.commits");
+          await passKillPoint("agent.webhook.commits");
         },
       },
     );
@@ -112,7 +112,7 @@ export async function receive(
     if (first) return first;
     throw error;
   }
-  await reached("agent.webhook.committed");
+  await passKillPoint("agent.webhook.committed");
   return received;
 }
 

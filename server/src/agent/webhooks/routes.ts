@@ -80,7 +80,7 @@ export const webhookRoutes = (app: App, runs: AgentRuns): Route[] => {
       errors: [agentNotFound, invalidField, webhookLimitReached, accountSuspended],
       idempotent: true,
       replay: {
-        deed: "agent_webhook.created",
+        activity: "agent_webhook.created",
         render: async ({ actor, params, made: [{ id }] }) => ({
           ...(await get(app, actor, params.agent, String(id))),
           secret: null,

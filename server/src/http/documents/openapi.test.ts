@@ -35,10 +35,10 @@ const route = (more: Partial<Route> = {}): Route => ({
 });
 
 // oxlint-disable-next-line typescript/no-explicit-any -- a document's shape is what these tests are about
-const written = (one: Route): any => openApiDocument(one.api, [one]);
+const writeDocument = (one: Route): any => openApiDocument(one.api, [one]);
 
 test("names components exactly as their schemas, nested schemas included", () => {
-  const { schemas } = written(route()).components;
+  const { schemas } = writeDocument(route()).components;
   expect(Object.keys(schemas)).toEqual([
     "Berth",
     "Error",
@@ -57,7 +57,7 @@ test("names components exactly as their schemas, nested schemas included", () =>
 });
 
 test("forbids unknown fields in inputs, does not require fields with a default, and leaves outputs open", () => {
-  const { schemas } = written(route()).components;
+  const { schemas } = writeDocument(route()).components;
   expect(schemas.ShipCreate.additionalProperties).toBe(false);
   expect(schemas.ShipCreate.required).toBeUndefined();
   expect(schemas.ShipCreate.properties.cargo.additionalProperties).toEqual({ type: "string" });
@@ -66,11 +66,11 @@ test("forbids unknown fields in inputs, does not require fields with a default, 
 
 test("rejects a component name that two shapes share", () => {
   const both = route({ responses: { 201: ShipCreate } });
-  expect(() => written(both)).toThrow("the component ShipCreate differs as input and output");
+  expect(() => writeDocument(both)).toThrow("the component ShipCreate differs as input and output");
 });
 
 test("documents defaults of a query, and keys in brackets as a deep object", () => {
-  const { parameters } = written(route()).paths["/api/v1/ships/{id}"].post;
+  const { parameters } = writeDocument(route()).paths["/api/v1/ships/{id}"].post;
   expect(parameters).toMatchObject([
     { name: "id", in: "path", required: true },
     { name: "metadata", in: "query", required: false, style: "deepObject", explode: true },
@@ -80,7 +80,7 @@ test("documents defaults of a query, and keys in brackets as a deep object", () 
 });
 
 test("documents all errors of a route by status and code", () => {
-  const operation = written(route()).paths["/api/v1/ships/{id}"].post;
+  const operation = writeDocument(route()).paths["/api/v1/ships/{id}"].post;
   expect(operation["x-kontor-extension"]).toBe(true);
   const codes = Object.fromEntries(
     Object.entries<Record<string, string[]>>(operation.responses).map(
@@ -105,12 +105,12 @@ test("declares the error for an unknown query on an operation without parameters
   const bare = route({ path: "/ships", method: "GET" });
   delete bare.query;
   delete bare.body;
-  expect(written(bare).paths["/ships"].get.responses["422"]).toBeDefined();
-  expect(written({ ...bare, api: "sandbox" }).paths["/ships"].get.responses["400"]).toBeDefined();
+  expect(writeDocument(bare).paths["/ships"].get.responses["422"]).toBeDefined();
+  expect(writeDocument({ ...bare, api: "sandbox" }).paths["/ships"].get.responses["400"]).toBeDefined();
 });
 
 test("requires no token on a public route", () => {
-  const operation = written(route({ scope: "public" })).paths["/api/v1/ships/{id}"].post;
+  const operation = writeDocument(route({ scope: "public" })).paths["/api/v1/ships/{id}"].post;
   expect(operation.security).toEqual([]);
   expect(Object.keys(operation.responses)).not.toContain("401");
 });
@@ -137,5 +137,5 @@ test("shows an example beside the schemas of parameters, bodies and streams, and
   const withoutExamples = JSON.parse(
     JSON.stringify(post, (key, value) => (key === "example" ? undefined : value)),
   );
-  expect(withoutExamples).toEqual(written(one).paths["/api/v1/ships/{id}"].post);
+  expect(withoutExamples).toEqual(writeDocument(one).paths["/api/v1/ships/{id}"].post);
 });

@@ -253,7 +253,7 @@ function operation(route: Route, components: Components): Json {
     ...(parameters.length > 0 ? { parameters } : {}),
     ...requestBody(route, components),
     responses: { ...successes(route, components), ...refusals(route) },
-    ...(route.socket ? { "x-kontor-websocket": socketOf(route, route.socket, components) } : {}),
+    ...(route.socket ? { "x-kontor-websocket": describeSocket(route, route.socket, components) } : {}),
   };
 }
 
@@ -317,7 +317,7 @@ export function eventText(lines: readonly string[]): string {
  * Describes a WebSocket in an extension field, because OpenAPI has none: the handshake's input, and the text messages
  * of both sides.
  */
-function socketOf(route: Route, socket: SocketDefinition, components: Components): Json {
+function describeSocket(route: Route, socket: SocketDefinition, components: Components): Json {
   return {
     summary: socket.summary,
     description: socket.description,

@@ -37,21 +37,21 @@ export class InvalidInput extends Error {
     this.name = "InvalidInput";
     this.problems = problems
       .slice(0, maxProblems)
-      .map((problem) => ({ ...problem, path: problem.path.map(shortened) }));
+      .map((problem) => ({ ...problem, path: problem.path.map(shorten) }));
   }
 }
 
-function shortened(part: PropertyKey): PropertyKey {
+function shorten(part: PropertyKey): PropertyKey {
   return typeof part === "string" && part.length > maxNameLength
     ? `${part.slice(0, maxNameLength).toWellFormed()}…`
     : part;
 }
 
-type Words = Pick<Problem, "type" | "message" | "plain">;
+type Wording = Pick<Problem, "type" | "message" | "plain">;
 
 const plural = (count: number | bigint, noun: string): string =>
   `${count} ${noun}${Number(count) === 1 ? "" : "s"}`;
-const quoted = (values: readonly unknown[]): string =>
+const quoteValues = (values: readonly unknown[]): string =>
   values.length < 2
     ? values.map((value) => `'${String(value)}'`).join("")
     : `${values
@@ -69,7 +69,7 @@ const types: Record<string, readonly [string, string, string]> = {
   null: ["none_required", "None", "null"],
 };
 
-function wrongType(issue: z.core.$ZodIssueInvalidType, schema: z.core.$ZodType, place: Place): Words {
+function wrongType(issue: z.core.$ZodIssueInvalidType, schema: z.core.$ZodType, place: Place): Wording {
   if (issue.input === undefined) return { type: "missing", message: "Field required", plain: "is required" };
   const expected: string = issue.expected;
   if (expected === "int" || expected === "number") {
@@ -95,7 +95,7 @@ function wrongType(issue: z.core.$ZodIssueInvalidType, schema: z.core.$ZodType, 
   return { type: `${word}_type`, message: `Input should be a valid ${noun}`, plain: `must be ${plain}` };
 }
 
-function numberWords(word: string, noun: string, plain: string, input: unknown, place: Place): Words {
+function numberWords(word: string, noun: string, plain: string, input: unknown, place: Place): Wording {
   const unparsable = typeof input === "string" && place !== "body";
   return unparsable
     ? {
@@ -106,7 +106,7 @@ function numberWords(word: string, noun: string, plain: string, input: unknown, 
     : { type: `${word}_type`, message: `Input should be a valid ${noun}`, plain: `must be ${plain}` };
 }
 
-function tooSmall({ origin, minimum, inclusive, exact }: z.core.$ZodIssueTooSmall): Words {
+function tooSmall({ origin, minimum, inclusive, exact }: z.core.$ZodIssueTooSmall): Wording {
   if (origin === "string") {
     const size = plural(minimum, "character");
     return {
@@ -142,7 +142,7 @@ function tooSmall({ origin, minimum, inclusive, exact }: z.core.$ZodIssueTooSmal
       };
 }
 
-function tooBig({ origin, maximum, inclusive, exact }: z.core.$ZodIssueTooBig): Words {
+function tooBig({ origin, maximum, inclusive, exact }: z.core.$ZodIssueTooBig): Wording {
   if (origin === "string") {
     const size = plural(maximum, "character");
     return {
@@ -189,12 +189,12 @@ const formats: Record<string, readonly [string, string, string]> = {
 };
 
 /** Returns a message that a schema's author wrote. Undefined for Zod's own messages. */
-function authored(message: string): string | undefined {
+function ownMessage(message: string): string | undefined {
   return /^(Invalid|Too (small|big)|Unrecognized|Expected)/.test(message) ? undefined : message;
 }
 
-function wrongFormat(issue: z.core.$ZodIssueInvalidStringFormat): Words {
-  const own = authored(issue.message);
+function wrongFormat(issue: z.core.$ZodIssueInvalidStringFormat): Wording {
+  const own = ownMessage(issue.message);
   const known = formats[issue.format];
   if (known) return { type: known[0], message: known[1], plain: own ?? known[2] };
   // A regular expression is not readable for people.
@@ -207,17 +207,17 @@ function wrongFormat(issue: z.core.$ZodIssueInvalidStringFormat): Words {
   };
 }
 
-function notOneOf(values: readonly unknown[]): Words {
+function notOneOf(values: readonly unknown[]): Wording {
   return {
     type: values.length > 1 ? "enum" : "literal_error",
-    message: `Input should be ${quoted(values)}`,
+    message: `Input should be ${quoteValues(values)}`,
     plain: `must be ${values.length > 1 ? "one of " : ""}${values.map(String).join(", ")}`,
   };
 }
 
 /** Converts a Zod issue to problems. A union's issue becomes the problems of its nearest option. */
 export function problemsOf(issue: z.core.$ZodIssue, schema: z.core.$ZodType, place: Place): Problem[] {
-  const at = (words: Words): Problem[] => [{ place, path: issue.path, ...words }];
+  const at = (words: Wording): Problem[] => [{ place, path: issue.path, ...words }];
   switch (issue.code) {
     case "invalid_type":
       return at(wrongType(issue, schema, place));
@@ -252,19 +252,19 @@ export function problemsOf(issue: z.core.$ZodIssue, schema: z.core.$ZodType, pla
       return at({
         type: "value_error",
         message: `Value error, ${issue.message}`,
-        plain: authored(issue.message) ?? "is not valid",
+        plain: ownMessage(issue.message) ?? "is not valid",
       });
   }
 }
 
-const missing: Words = { type: "missing", message: "Field required", plain: "is required" };
+const missing: Wording = { type: "missing", message: "Field required", plain: "is required" };
 
 function unionProblems(
   issue: z.core.$ZodIssueInvalidUnion,
   schema: z.core.$ZodType,
   place: Place,
 ): Problem[] {
-  const at = (words: Words): Problem[] => [{ place, path: issue.path, ...words }];
+  const at = (words: Wording): Problem[] => [{ place, path: issue.path, ...words }];
   if (issue.input === undefined && issue.errors.length > 0) return at(missing);
   // The option with the deepest faults is the intended option: a wrong field is nearer than a wrong type.
   const best = issue.errors
@@ -289,12 +289,12 @@ function unionProblems(
 }
 
 /** A text or list that is far longer than its schema allows. */
-export function oversized(place: Place, path: Path, origin: "string" | "array", maximum: number): Problem {
+export function tooLongProblem(place: Place, path: Path, origin: "string" | "array", maximum: number): Problem {
   return { place, path, ...tooBig({ origin, maximum, inclusive: true } as z.core.$ZodIssueTooBig) };
 }
 
 /** An unknown field or query parameter. */
-export function unknownField(place: Place, path: Path, known: readonly string[]): Problem {
+export function unknownFieldProblem(place: Place, path: Path, known: readonly string[]): Problem {
   const word = String(path.at(-1));
   const suggestion = synonymIn(word, known) ?? nearest(word, known);
   const hint = suggestion === undefined ? "" : `; did you mean '${suggestion}'?`;

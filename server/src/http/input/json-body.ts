@@ -6,7 +6,7 @@ import { exceededLimit } from "./json-limits.ts";
 
 const decoder = new TextDecoder("utf-8", { fatal: true });
 
-export function takeJsonOnly(fastify: FastifyInstance): void {
+export function acceptOnlyJson(fastify: FastifyInstance): void {
   fastify.removeAllContentTypeParsers();
   fastify.addContentTypeParser(
     /^application\/([\w.-]+\+)?json\b/i,

@@ -3,12 +3,12 @@ import { expect, test } from "vitest";
 import { exceededLimit, maxDepth, maxKeys, maxValues } from "./json-limits.ts";
 
 const excessOf = (text: string) => exceededLimit(Buffer.from(text));
-const nested = (depth: number) => "[".repeat(depth) + "]".repeat(depth);
+const nestArrays = (depth: number) => "[".repeat(depth) + "]".repeat(depth);
 const keys = (count: number) => Array.from({ length: count }, (_, n) => `"k${n}":1`).join(",");
 
 test("reports the first limit that a body exceeds, and none at the limit", () => {
-  expect(excessOf(nested(maxDepth))).toBeUndefined();
-  expect(excessOf(nested(maxDepth + 1))).toContain(`deeper than ${maxDepth} levels`);
+  expect(excessOf(nestArrays(maxDepth))).toBeUndefined();
+  expect(excessOf(nestArrays(maxDepth + 1))).toContain(`deeper than ${maxDepth} levels`);
   expect(excessOf(`{"a":`.repeat(5000))).toContain("levels");
   expect(excessOf(`{${keys(maxKeys)}}`)).toBeUndefined();
   expect(excessOf(`{"inner":{${keys(maxKeys + 1)}}}`)).toContain(`more than ${maxKeys} keys`);

@@ -8,9 +8,9 @@ import type { Route } from "../define-route.ts";
 import {
   InvalidInput,
   maxProblems,
-  oversized,
+  tooLongProblem,
   problemsOf,
-  unknownField,
+  unknownFieldProblem,
   type Place,
   type Problem,
 } from "./input-problems.ts";
@@ -69,8 +69,8 @@ function check(place: Place, schema: z.ZodType, value: unknown, problems: Proble
   for (const misfit of misfits(schema, value)) {
     problems.push(
       misfit.kind === "unknown"
-        ? unknownField(place, misfit.path, misfit.known)
-        : oversized(place, misfit.path, misfit.origin, misfit.maximum),
+        ? unknownFieldProblem(place, misfit.path, misfit.known)
+        : tooLongProblem(place, misfit.path, misfit.origin, misfit.maximum),
     );
     isHopeless ||= misfit.kind === "oversized" || problems.length >= maxProblems;
     if (problems.length >= maxProblems) break;

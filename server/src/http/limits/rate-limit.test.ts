@@ -55,10 +55,10 @@ test("refills a bucket evenly up to its burst", () => {
   const clock = testClock();
   const limiter = new RateLimiter(clock);
   const rule = { name: "creates", perMinute: 600, burst: 2 };
-  const allowed = () => limiter.take("a", rule).isAllowed;
-  expect([allowed(), allowed(), allowed()]).toEqual([true, true, false]);
+  const countAllowed = () => limiter.take("a", rule).isAllowed;
+  expect([countAllowed(), countAllowed(), countAllowed()]).toEqual([true, true, false]);
   clock.advance(100);
-  expect([allowed(), allowed()]).toEqual([true, false]);
+  expect([countAllowed(), countAllowed()]).toEqual([true, false]);
 });
 
 test("bounds the number of counters, and keeps those in use", () => {

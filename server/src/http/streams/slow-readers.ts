@@ -22,10 +22,10 @@ export function endWithSlowReader(
   { mayBeSilent = false, windowMs = window.windowMs }: SlowReaderOptions = {},
 ): void {
   const bytesPerWindow = (window.bytesPerSecond * windowMs) / 1000;
-  let before = written(response);
+  let before = bytesWritten(response);
   let hasWaited = false;
   const timer = setInterval(() => {
-    const moved = written(response) - before;
+    const moved = bytesWritten(response) - before;
     before += moved;
     // Bytes that were written at the end of a silent window had no time to move.
     const isSlow = response.writableNeedDrain && hasWaited;
@@ -38,6 +38,6 @@ export function endWithSlowReader(
 }
 
 /** Bytes written to the connection. The number does not grow while the client reads nothing. */
-function written({ socket }: ServerResponse): number {
+function bytesWritten({ socket }: ServerResponse): number {
   return socket?.bytesWritten ?? 0;
 }

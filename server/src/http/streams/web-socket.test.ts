@@ -81,14 +81,14 @@ afterAll(() => http.close());
 
 const bearer = (name: string) => ({ headers: { authorization: `Bearer ${name}` } });
 
-async function opened(path = "", protocols: string[] = [], options: object = bearer("writer")) {
+async function openSocket(path = "", protocols: string[] = [], options: object = bearer("writer")) {
   const socket = new WebSocket(`ws://${address}${path}`, protocols, options);
   onTestFinished(() => socket.terminate());
   const [first] = (await once(socket, "message")) as [Buffer];
   return { socket, first: first.toString() };
 }
 
-async function refused(path: string, options: object = bearer("writer"), protocols: string[] = []) {
+async function readRefusal(path: string, options: object = bearer("writer"), protocols: string[] = []) {
   const socket = new WebSocket(`ws://${address}${path}`, protocols, options);
   socket.on("error", () => {});
   const [, response] = await once(socket, "unexpected-response");
@@ -103,7 +103,7 @@ const echo = async (socket: Socket): Promise<void> => {
 
 test("sends bytes and texts in both directions", async () => {
   serve = echo;
-  const { socket, first } = await opened("?times=3");
+  const { socket, first } = await openSocket("?times=3");
   expect(first).toBe('{"times":3}');
   socket.send(Buffer.from([0, 255, 10]));
   expect(await once(socket, "message")).toEqual([Buffer.from([0, 255, 10]), true]);
@@ -113,13 +113,13 @@ test("sends bytes and texts in both directions", async () => {
 });
 
 test("refuses a handshake with an ordinary response, by the socket's own scope, query and checks", async () => {
-  expect(await refused("", {})).toBe("401 unauthenticated");
-  expect(await refused("", bearer("nobody"))).toBe("401 unauthenticated");
-  expect(await refused("", bearer("reader"))).toBe("403 missing_scope");
-  expect(await refused("?times=10")).toBe("400 invalid_request");
-  expect(await refused("?other=1")).toBe("400 invalid_request");
-  expect(await refused("b")).toBe("404 not_there");
-  expect(await refused("", { ...bearer("writer"), protocolVersion: 8 })).toBe("400 bad_handshake");
+  expect(await readRefusal("", {})).toBe("401 unauthenticated");
+  expect(await readRefusal("", bearer("nobody"))).toBe("401 unauthenticated");
+  expect(await readRefusal("", bearer("reader"))).toBe("403 missing_scope");
+  expect(await readRefusal("?times=10")).toBe("400 invalid_request");
+  expect(await readRefusal("?other=1")).toBe("400 invalid_request");
+  expect(await readRefusal("b")).toBe("404 not_there");
+  expect(await readRefusal("", { ...bearer("writer"), protocolVersion: 8 })).toBe("400 bad_handshake");
 });
 
 test("serves an ordinary route at the same address without a handshake", async () => {
@@ -129,18 +129,18 @@ test("serves an ordinary route at the same address without a handshake", async (
 
 test("accepts a browser's token as a subprotocol, and does not send it back", async () => {
   serve = echo;
-  const { socket } = await opened("", ["kontor", "kontor.bearer.writer"], {});
+  const { socket } = await openSocket("", ["kontor", "kontor.bearer.writer"], {});
   expect(socket.protocol).toBe("kontor");
-  expect(await refused("", {}, ["kontor", "kontor.bearer.nobody"])).toBe("401 unauthenticated");
+  expect(await readRefusal("", {}, ["kontor", "kontor.bearer.nobody"])).toBe("401 unauthenticated");
 });
 
 test("opens a socket with a session cookie from its own origin only", async () => {
   serve = echo;
   const cookie = "kontor_session=console";
   const host = address.split("/")[0]!;
-  await opened("", [], { headers: { cookie, origin: `http://${host}` } });
+  await openSocket("", [], { headers: { cookie, origin: `http://${host}` } });
   const foreign = { headers: { cookie, origin: "http://elsewhere.example" } };
-  expect(await refused("", foreign)).toBe("403 origin_refused");
+  expect(await readRefusal("", foreign)).toBe("403 origin_refused");
 });
 
 test("slows down `send` when the peer does not read", async () => {
@@ -148,7 +148,7 @@ test("slows down `send` when the peer does not read", async () => {
   serve = async (socket) => {
     for (; !socket.signal.aborted; sent += 1) await socket.send(Buffer.alloc(64 * 1024));
   };
-  const { socket } = await opened();
+  const { socket } = await openSocket();
   socket.pause();
   let before = -1;
   await expect.poll(() => before === (before = sent), { interval: 300, timeout: 20_000 }).toBe(true);
@@ -164,7 +164,7 @@ test("stops reading when the handler takes no messages, and loses none", async (
     await gate.promise;
     for await (const message of socket.messages) lengths.push(message.length);
   };
-  const { socket } = await opened();
+  const { socket } = await openSocket();
   for (let count = 0; count < 200; count += 1) socket.send(Buffer.alloc(100_000));
   await expect.poll(() => socket.bufferedAmount, { interval: 300 }).toBeGreaterThan(1_000_000);
   gate.resolve();
@@ -177,7 +177,7 @@ test("delivers messages that were sent before a close", async () => {
     for await (const message of socket.messages) texts.push(message);
     texts.push("end");
   };
-  const { socket } = await opened();
+  const { socket } = await openSocket();
   for (const text of ["a", "b", "c"]) socket.send(text);
   socket.close();
   await expect.poll(() => texts).toEqual(["a", "b", "c", "end"]);
@@ -185,7 +185,7 @@ test("delivers messages that were sent before a close", async () => {
 
 test("ends only the socket whose message exceeds the limit", async () => {
   serve = echo;
-  const [{ socket }, other] = [await opened(), await opened()];
+  const [{ socket }, other] = [await openSocket(), await openSocket()];
   socket.send(Buffer.alloc(256 * 1024 + 1));
   expect((await once(socket, "close"))[0]).toBe(1009);
   other.socket.send("still");
@@ -196,7 +196,7 @@ test("ends the socket, not the server, after a server fault", async () => {
   serve = async () => {
     throw new Error("a fault");
   };
-  const { socket } = await opened();
+  const { socket } = await openSocket();
   expect((await once(socket, "close"))[0]).toBe(1011);
 });
 
@@ -205,7 +205,7 @@ test("closes a socket at the next check after its credential was revoked", async
   onTestFinished(() => void vi.useRealTimers());
   serve = echo;
   actors["short"] = actor;
-  const { socket } = await opened("", [], bearer("short"));
+  const { socket } = await openSocket("", [], bearer("short"));
   vi.advanceTimersByTime(30_000);
   socket.send("still");
   await once(socket, "message");
@@ -222,7 +222,7 @@ test("closes a socket whose peer shows no sign of life", async () => {
     for await (const _ of socket.messages);
     gone.resolve();
   };
-  const { socket } = await opened();
+  const { socket } = await openSocket();
   vi.advanceTimersByTime(30_000);
   await once(socket, "ping");
   socket.pause();
@@ -234,7 +234,7 @@ test("closes a socket whose peer shows no sign of life", async () => {
 
 test("notifies every socket when the server shuts down, and waits for none", async () => {
   serve = echo;
-  const { socket } = await opened();
+  const { socket } = await openSocket();
   const closed = once(socket, "close");
   await http.close(60_000);
   expect((await closed)[0]).toBe(1001);

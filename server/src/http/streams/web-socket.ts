@@ -52,7 +52,7 @@ export function upgradeFilter(routes: readonly Route[]): (request: IncomingMessa
 }
 
 /** Passes a handshake to the routes, as a request whose response goes to its socket. */
-export function takeHandshake(
+export function routeHandshake(
   fastify: FastifyInstance,
   request: IncomingMessage,
   duplex: Duplex,
@@ -65,13 +65,13 @@ export function takeHandshake(
   response.shouldKeepAlive = false;
   // A finished response means that the handshake was refused.
   response.once("finish", () => socket.destroySoon());
-  liftToken(request);
+  moveTokenToHeader(request);
   handshakes.set(request, { socket, head });
   fastify.routing(request, response);
 }
 
 /** Moves the token to the `Authorization` header. */
-function liftToken({ headers }: IncomingMessage): void {
+function moveTokenToHeader({ headers }: IncomingMessage): void {
   const offered = headers["sec-websocket-protocol"]?.split(",").map((name) => name.trim()) ?? [];
   const bearer = offered.find((name) => name.startsWith(bearerPrefix));
   if (bearer !== undefined) headers.authorization ??= `Bearer ${bearer.slice(bearerPrefix.length)}`;
@@ -129,7 +129,7 @@ class OpenSocket implements Socket {
     this.#ws = ws;
     this.messages = this.#take();
     open.add(this);
-    const looking = setInterval(() => this.#look(), lookEveryMs);
+    const looking = setInterval(() => this.#checkAlive(), lookEveryMs);
     ws.on("message", (data: Buffer, isBinary) => this.#keep(isBinary ? data : data.toString("utf8")));
     ws.on("pong", () => (this.#isAlive = true));
     // A `close` event follows.
@@ -167,7 +167,7 @@ class OpenSocket implements Socket {
     this.#wake();
   }
 
-  #look(): void {
+  #checkAlive(): void {
     // A paused peer cannot respond.
     if (!this.#isAlive && !this.#ws.isPaused) return this.#ws.terminate();
     this.#isAlive = false;

@@ -1,5 +1,5 @@
 /** Limits concurrent requests: for each name, so that no name takes another's share, and in total. */
-export class Bounds {
+export class ConcurrencyLimit {
   readonly #each: number;
   readonly #all: number;
   readonly #underWay = new Map<string, number>();
@@ -11,7 +11,7 @@ export class Bounds {
   }
 
   /** Returns false above a limit. Otherwise counts the request until `leave`. */
-  enter(name: string): boolean {
+  acquire(name: string): boolean {
     const underWay = this.#underWay.get(name) ?? 0;
     if (underWay >= this.#each || this.#inAll >= this.#all) return false;
     this.#underWay.set(name, underWay + 1);
@@ -19,7 +19,7 @@ export class Bounds {
     return true;
   }
 
-  leave(name: string): void {
+  release(name: string): void {
     this.#inAll -= 1;
     const left = this.#underWay.get(name)! - 1;
     if (left === 0) this.#underWay.delete(name);

@@ -3,29 +3,29 @@
  * whole request and sends nothing in time. A visitor that sends slowly or does not read loses only its own exchange.
  */
 import type { ServerResponse } from "node:http";
-import { NoAnswer, type Turn } from "./forward.ts";
+import { NoResponse, type AwaitedSide } from "./forward.ts";
 
-interface Asked {
+interface TimedLease {
   timeoutMs: number;
   stuck(): void;
 }
 
-export class Patience {
+export class ExchangeTimeouts {
   isStuck = false;
   readonly #response: ServerResponse;
-  readonly #lease: Asked;
+  readonly #lease: TimedLease;
   readonly #ending = new AbortController();
   readonly #slow: NodeJS.Timeout;
   #guest: NodeJS.Timeout | undefined;
   #isOver = false;
 
-  constructor(response: ServerResponse, lease: Asked) {
+  constructor(response: ServerResponse, lease: TimedLease) {
     this.#response = response;
     this.#lease = lease;
     this.#slow = setTimeout(() => {
       if (this.#guest !== undefined) this.#slow.refresh();
       else if (response.headersSent) response.destroy();
-      else this.#ending.abort(new NoAnswer("too_slow"));
+      else this.#ending.abort(new NoResponse("too_slow"));
     }, lease.timeoutMs);
   }
 
@@ -33,7 +33,7 @@ export class Patience {
     return this.#ending.signal;
   }
 
-  readonly onTurn = (whose: Turn): void => {
+  readonly onTurn = (whose: AwaitedSide): void => {
     clearTimeout(this.#guest);
     this.#guest = undefined;
     if (whose === "visitor" || this.#isOver) return;

@@ -9,7 +9,7 @@ import { hasBody } from "./headers.ts";
 import { countHeads, countStream, type Traffic } from "./traffic.ts";
 import type { Upstreams } from "../sites/upstreams.ts";
 
-export interface Forwarded {
+export interface ForwardOptions {
   machine: string;
   port: number;
   path: string;
@@ -25,21 +25,21 @@ export interface Forwarded {
    * Called when the awaited side changes: the guest, once it has the whole request or while it reads no more of it, or
    * else the visitor.
    */
-  onTurn?: (whose: Turn) => void;
+  onAwaitedSide?: (whose: AwaitedSide) => void;
   /** Ends the exchange with its reason, a `NoAnswer`. */
   signal?: AbortSignal;
 }
 
-export type Turn = "guest" | "visitor";
+export type AwaitedSide = "guest" | "visitor";
 
 /** Fails before any response was sent, so the visitor can still get the reason. */
-export class NoAnswer extends Error {
+export class NoResponse extends Error {
   override readonly name = "NoAnswer";
   readonly why: "not_listening" | "gone" | "bad_response" | "timeout" | "too_large" | "too_slow";
   /** True for a reused connection, which the guest may have closed at the same moment. */
   readonly wasReused: boolean;
 
-  constructor(why: NoAnswer["why"], options: { cause?: unknown; wasReused?: boolean } = {}) {
+  constructor(why: NoResponse["why"], options: { cause?: unknown; wasReused?: boolean } = {}) {
     super(`no response: ${why}`, { cause: options.cause });
     this.why = why;
     this.wasReused = options.wasReused ?? false;
@@ -72,13 +72,13 @@ export async function forward(
   upstreams: Upstreams,
   request: IncomingMessage,
   response: ServerResponse,
-  to: Forwarded,
+  to: ForwardOptions,
 ): Promise<void> {
   if (!mayRepeat(request)) return exchange(upstreams.fresh, request, response, to);
   try {
     await exchange(upstreams.kept, request, response, to);
   } catch (error) {
-    if (!(error instanceof NoAnswer && error.wasReused) || response.headersSent) throw error;
+    if (!(error instanceof NoResponse && error.wasReused) || response.headersSent) throw error;
     await exchange(upstreams.fresh, request, response, to);
   }
 }
@@ -87,7 +87,7 @@ async function exchange(
   agent: http.Agent,
   request: IncomingMessage,
   response: ServerResponse,
-  to: Forwarded,
+  to: ForwardOptions,
 ): Promise<void> {
   const { machine, port, path, headers, toVisitor, signal } = to;
   // The visitor disconnected while a machine woke up.
@@ -103,19 +103,19 @@ async function exchange(
     insecureHTTPParser: false,
   });
   const abort = () => outgoing.destroy();
-  const end = () => outgoing.destroy(signal?.reason as NoAnswer);
+  const end = () => outgoing.destroy(signal?.reason as NoResponse);
   response.once("close", abort);
   signal?.addEventListener("abort", end, { once: true });
   try {
     sendBody(request, response, outgoing, to);
-    const answer = await answerTo(outgoing);
+    const answer = await respondTo(outgoing);
     countHeads(to.traffic, headers, answer);
     countStream(to.traffic, "txBytes", answer);
     response.writeHead(answer.statusCode ?? 502, reasonOf(answer), toVisitor(answer));
     await passOn(answer, response);
   } catch (error) {
     outgoing.destroy();
-    asNoAnswer(error, outgoing);
+    asNoResponse(error, outgoing);
   } finally {
     response.off("close", abort);
     signal?.removeEventListener("abort", end);
@@ -126,7 +126,7 @@ function sendBody(
   request: IncomingMessage,
   response: ServerResponse,
   outgoing: ClientRequest,
-  { maxBodyBytes = Number.POSITIVE_INFINITY, onTurn, traffic }: Forwarded,
+  { maxBodyBytes = Number.POSITIVE_INFINITY, onAwaitedSide: onTurn, traffic }: ForwardOptions,
 ): void {
   outgoing.once("finish", () => onTurn?.("guest"));
   if (!hasBody(request)) {
@@ -141,7 +141,7 @@ function sendBody(
     const stalled = setTimeout(() => {
       // The guest applies backpressure, so the visitor is not slow.
       if (request.isPaused()) stalled.refresh();
-      else outgoing.destroy(new NoAnswer("too_slow"));
+      else outgoing.destroy(new NoResponse("too_slow"));
     }, stalledMs);
     const isMoving = () => clearTimeout(stalled);
     countStream(traffic, "rxBytes", request);
@@ -149,7 +149,7 @@ function sendBody(
     outgoing.once("close", isMoving);
     request.on("data", (piece: Buffer) => {
       bytes += piece.length;
-      if (bytes > maxBodyBytes) return void outgoing.destroy(new NoAnswer("too_large"));
+      if (bytes > maxBodyBytes) return void outgoing.destroy(new NoResponse("too_large"));
       stalled.refresh();
       if (outgoing.write(piece)) return;
       request.pause();
@@ -183,10 +183,10 @@ function sendBody(
   });
 }
 
-function answerTo(outgoing: ClientRequest): Promise<IncomingMessage> {
+function respondTo(outgoing: ClientRequest): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => {
     let interim = 0;
-    outgoing.setTimeout(idleMs, () => outgoing.destroy(new NoAnswer("timeout")));
+    outgoing.setTimeout(idleMs, () => outgoing.destroy(new NoResponse("timeout")));
     outgoing.on("error", reject);
     outgoing.on("close", () => reject(new Error("closed without a response")));
     outgoing.on("information", () => {
@@ -206,7 +206,7 @@ function answerTo(outgoing: ClientRequest): Promise<IncomingMessage> {
  * Throws when an error page must replace the response. The check is early: a failed `writeHead` would keep the phrase.
  */
 export function reasonOf({ statusMessage = "" }: IncomingMessage): string {
-  if (!reasonPhrase.test(statusMessage)) throw new NoAnswer("bad_response");
+  if (!reasonPhrase.test(statusMessage)) throw new NoResponse("bad_response");
   return statusMessage;
 }
 
@@ -240,14 +240,14 @@ function passOn(answer: IncomingMessage, response: ServerResponse): Promise<void
 }
 
 /** Converts an error before the response to a `NoAnswer`. Errors of the runtime have a kind. */
-export function asNoAnswer(error: unknown, outgoing?: ClientRequest): never {
-  if (error instanceof NoAnswer) throw error;
+export function asNoResponse(error: unknown, outgoing?: ClientRequest): never {
+  if (error instanceof NoResponse) throw error;
   const { kind, code } = error as { kind?: string; code?: string };
   // The site's own response reports the error.
   if (code === "account_suspended") throw error;
-  if (kind === "connection_refused") throw new NoAnswer("not_listening", { cause: error });
-  if (kind !== undefined) throw new NoAnswer("gone", { cause: error });
-  throw new NoAnswer("bad_response", { cause: error, wasReused: outgoing?.reusedSocket ?? false });
+  if (kind === "connection_refused") throw new NoResponse("not_listening", { cause: error });
+  if (kind !== undefined) throw new NoResponse("gone", { cause: error });
+  throw new NoResponse("bad_response", { cause: error, wasReused: outgoing?.reusedSocket ?? false });
 }
 
 function pairsOf(raw: readonly string[]): [string, string][] {

@@ -5,7 +5,7 @@
  */
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
-import { type Forwarded, NoAnswer, reasonOf } from "./forward.ts";
+import { type ForwardOptions, NoResponse, reasonOf } from "./forward.ts";
 import { countHeads, countStream } from "./traffic.ts";
 
 const maxHeaderBytes = 64 * 1024;
@@ -26,7 +26,7 @@ export interface Upgrade {
 export async function splice(
   stream: Duplex,
   { request, socket, head, response }: Upgrade,
-  { path, headers, toVisitor, traffic }: Omit<Forwarded, "machine" | "port">,
+  { path, headers, toVisitor, traffic }: Omit<ForwardOptions, "machine" | "port">,
 ): Promise<void> {
   const abort = () => stream.destroy();
   socket.once("close", abort);
@@ -40,7 +40,7 @@ export async function splice(
     insecureHTTPParser: false,
   });
   try {
-    const { answer, rest } = await answerTo(outgoing);
+    const { answer, rest } = await respondTo(outgoing);
     countHeads(traffic, headers, answer);
     if (rest === undefined) {
       countStream(traffic, "txBytes", answer);
@@ -51,7 +51,7 @@ export async function splice(
       ]);
       answer.pipe(response);
       answer.once("error", () => response.destroy());
-      await ended(response);
+      await waitForEnd(response);
       return;
     }
     response.detachSocket(socket as never);
@@ -64,21 +64,21 @@ export async function splice(
     socket.pipe(stream);
     stream.pipe(socket);
     stream.once("close", () => socket.destroy());
-    await ended(socket);
+    await waitForEnd(socket);
   } catch (error) {
     stream.destroy();
-    throw error instanceof NoAnswer ? error : new NoAnswer("bad_response", { cause: error });
+    throw error instanceof NoResponse ? error : new NoResponse("bad_response", { cause: error });
   } finally {
     socket.off("close", abort);
     stream.destroy();
   }
 }
 
-function answerTo(
+function respondTo(
   outgoing: http.ClientRequest,
 ): Promise<{ answer: IncomingMessage; rest: Buffer | undefined }> {
   return new Promise((resolve, reject) => {
-    const late = setTimeout(() => outgoing.destroy(new NoAnswer("timeout")), answerMs);
+    const late = setTimeout(() => outgoing.destroy(new NoResponse("timeout")), answerMs);
     outgoing.once("close", () => clearTimeout(late));
     outgoing.on("error", reject);
     outgoing.on("close", () => reject(new Error("closed without a response")));
@@ -107,7 +107,7 @@ function silence(end: Duplex): void {
   );
 }
 
-function ended(stream: Duplex | ServerResponse): Promise<void> {
+function waitForEnd(stream: Duplex | ServerResponse): Promise<void> {
   return new Promise((resolve) => {
     if (stream.destroyed) resolve();
     stream.once("close", resolve);

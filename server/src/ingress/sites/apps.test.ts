@@ -53,7 +53,7 @@ beforeEach(async () => {
         wakes += 1;
         return wake(environment);
       },
-      observed: (environment, seen) => observed.push({ environment, ...seen }),
+      recordResponse: (environment, seen) => observed.push({ environment, ...seen }),
     },
     custom: { generatedOf: (host) => (host === custom ? shop : undefined) },
     upstreams,
@@ -289,7 +289,7 @@ describe("choice of the machine", () => {
       await expect.poll(() => dialled).toContain(before);
       await machine(`m${deployment}`, name(`m${deployment}`));
       live(shop, `m${deployment}`);
-      expect(await sites.drained(before, 5_000)).toBe(true);
+      expect(await sites.waitUntilDrained(before, 5_000)).toBe(true);
       remove(before);
     }
     await expect.poll(() => dialled).toContain("m11");
@@ -342,15 +342,15 @@ describe("choice of the machine", () => {
       response.write("begun");
       release = () => response.end();
     });
-    expect(await sites.drained("m1", 0)).toBe(true);
+    expect(await sites.waitUntilDrained("m1", 0)).toBe(true);
     const under = ask();
     await once(under, "response");
-    expect(await sites.drained("m1", 20)).toBe(false);
-    const drained = sites.drained("m1", 5_000);
+    expect(await sites.waitUntilDrained("m1", 20)).toBe(false);
+    const drained = sites.waitUntilDrained("m1", 5_000);
     under.on("response", () => {});
     release();
     expect(await drained).toBe(true);
-    expect(await sites.drained("m1", 0)).toBe(true);
+    expect(await sites.waitUntilDrained("m1", 0)).toBe(true);
   });
 
   test("keeps a WebSocket open while its own app or another app is switched", async () => {
@@ -365,9 +365,9 @@ describe("choice of the machine", () => {
     expect((await get()).body).toBe("three");
     socket.write("still here");
     expect(String((await once(socket, "data"))[0])).toBe("still here");
-    expect(await sites.drained("m1", 10)).toBe(false);
+    expect(await sites.waitUntilDrained("m1", 10)).toBe(false);
     socket.destroy();
-    expect(await sites.drained("m1", 5_000)).toBe(true);
+    expect(await sites.waitUntilDrained("m1", 5_000)).toBe(true);
   });
 });
 
@@ -425,7 +425,7 @@ describe("apps that do not run", () => {
     expect((await get()).headers["x-kontor-error"]).toBe("busy");
     expect((await get("/", { host: other })).body).toBe("two");
     for (const request of waiting) request.destroy();
-    expect(await sites.drained("m1", 5_000)).toBe(true);
+    expect(await sites.waitUntilDrained("m1", 5_000)).toBe(true);
   });
 });
 

@@ -7,12 +7,12 @@
  * connection is looked up again. So a deployment, a sleep or a restart delays a visitor, but fails no request.
  */
 import type { IncomingMessage } from "node:http";
-import { Bounds } from "../proxy/concurrency-limit.ts";
-import { mayRepeat, NoAnswer } from "../proxy/forward.ts";
+import { ConcurrencyLimit } from "../proxy/concurrency-limit.ts";
+import { mayRepeat, NoResponse } from "../proxy/forward.ts";
 import { toGuest, toVisitor } from "../proxy/headers.ts";
 import { pathOf } from "./hosts.ts";
 import { type PageFacts, sendPage } from "../pages.ts";
-import { pass, refusalOf, Refused, type Sent, type Visit } from "../proxy/proxy-request.ts";
+import { proxyRequest, refusalOf, PageError, type ProxyOptions, type Visit } from "../proxy/proxy-request.ts";
 import { requestIdOf } from "../request-id.ts";
 import type { Site } from "./site.ts";
 import type { Traffic } from "../proxy/traffic.ts";
@@ -42,7 +42,7 @@ export interface Apps {
   /** Resolves when the app runs. Concurrent callers share one wake-up. */
   wake(environmentId: string): Promise<void>;
   /** Reports a response to a visitor. `ms` is the time from the request's headers to the response's headers. */
-  observed(environmentId: string, seen: { method: string; path: string; status: number; ms: number }): void;
+  recordResponse(environmentId: string, seen: { method: string; path: string; status: number; ms: number }): void;
 }
 
 /** Custom names, each an alias of a generated name. */
@@ -65,14 +65,14 @@ const maxPerApp = 900;
 const maxInAll = 8_000;
 const maxBodyBytes = 1024 ** 3;
 /** Status that is counted when a visitor disconnects before the response, as in nginx. */
-const leftStatus = 499;
+const disconnectedStatus = 499;
 
 export class AppSites {
   readonly #domain: string;
   readonly #apps: Apps;
   readonly #custom: CustomHosts;
   readonly #upstreams: Upstreams;
-  readonly #bounds: Bounds;
+  readonly #bounds: ConcurrencyLimit;
   readonly #wakeMs: number;
   readonly #inMachines = new Map<string, { underWay: number; empty: Set<() => void> }>();
 
@@ -89,7 +89,7 @@ export class AppSites {
     this.#apps = options.apps;
     this.#custom = options.custom;
     this.#upstreams = options.upstreams;
-    this.#bounds = new Bounds({ each: options.limits?.perApp ?? maxPerApp, all: maxInAll });
+    this.#bounds = new ConcurrencyLimit({ each: options.limits?.perApp ?? maxPerApp, all: maxInAll });
     this.#wakeMs = options.limits?.wakeMs ?? wakeMs;
   }
 
@@ -109,17 +109,17 @@ export class AppSites {
   }
 
   /** Resolves to true when the machine has no request in flight, or to false at the timeout. */
-  async drained(machine: string, timeoutMs: number): Promise<boolean> {
+  async waitUntilDrained(machine: string, timeoutMs: number): Promise<boolean> {
     const load = this.#inMachines.get(machine);
     if (load === undefined) return true;
     return new Promise((resolve) => {
-      const done = (isEmpty: boolean) => {
+      const finish = (isEmpty: boolean) => {
         clearTimeout(late);
         load.empty.delete(whenEmpty);
         resolve(isEmpty);
       };
-      const whenEmpty = () => done(true);
-      const late = setTimeout(() => done(false), timeoutMs);
+      const whenEmpty = () => finish(true);
+      const late = setTimeout(() => finish(false), timeoutMs);
       load.empty.add(whenEmpty);
     });
   }
@@ -131,45 +131,45 @@ export class AppSites {
     const own: PageFacts = { hsts: visitor.hsts || (isCustom && visitor.isSecure), requestId, isApp: true };
     let environment: string | undefined;
     let status: number | undefined;
-    const seen = (answered: number) => {
+    const reportResponse = (answered: number) => {
       if (status !== undefined || environment === undefined) return;
       status = answered;
       if (visitor.isOurs) return;
       const { method = "GET", url: path = "/" } = request;
-      this.#apps.observed(environment, { method, path, status, ms: performance.now() - begun });
+      this.#apps.recordResponse(environment, { method, path, status, ms: performance.now() - begun });
     };
     try {
       const route = this.#find(host);
       environment = route.environmentId;
-      if (Number(request.headers["content-length"] ?? 0) > maxBodyBytes) throw new Refused("too_large");
-      if (!this.#bounds.enter(environment)) throw new Refused("busy");
+      if (Number(request.headers["content-length"] ?? 0) > maxBodyBytes) throw new PageError("too_large");
+      if (!this.#bounds.acquire(environment)) throw new PageError("busy");
       try {
         await this.#serve(host, visit, route, (machine) => ({
           path: pathOf(request.url ?? "/"),
           headers: toGuest(request, visitor, { isUpgrade: visit.upgrade !== undefined, requestId }),
           toVisitor: (answer: IncomingMessage) => {
-            seen(answer.statusCode ?? 502);
+            reportResponse(answer.statusCode ?? 502);
             return toVisitor(answer, visitor.isOurs ? { ...own, machine } : own);
           },
           maxBodyBytes,
         }));
         // The visitor disconnected before a response.
-        seen(leftStatus);
+        reportResponse(disconnectedStatus);
       } finally {
-        this.#bounds.leave(environment);
+        this.#bounds.release(environment);
       }
     } catch (error) {
       const hasLeft = response.destroyed || request.socket.destroyed;
       const { page, detail } = refusalOf(error);
       sendPage(request, response, page, { ...own, ...(detail === undefined ? {} : { detail }) });
-      seen(hasLeft ? leftStatus : response.statusCode);
+      reportResponse(hasLeft ? disconnectedStatus : response.statusCode);
       if (page === "unavailable" && !hasLeft) throw error;
     }
   }
 
   #find(host: string): AppRoute {
     const route = this.#apps.find(host);
-    if (route === undefined) throw new Refused("not_found");
+    if (route === undefined) throw new PageError("not_found");
     return route;
   }
 
@@ -177,22 +177,22 @@ export class AppSites {
     host: string,
     visit: Visit,
     found: AppRoute,
-    sentTo: (machine: string) => Sent,
+    sentTo: (machine: string) => ProxyOptions,
   ): Promise<void> {
     let route = found;
     for (let attempt = 1; attempt <= attempts; attempt += 1) {
       if (visit.response.destroyed) return;
       const { machine, port, traffic } = route;
       if (route.state === "suspended") {
-        throw new Refused("suspended");
+        throw new PageError("suspended");
       } else if (route.state === "asleep") {
         // A probe visit goes only to an app that runs.
-        if (visit.visitor.isOurs) throw new Refused("asleep");
+        if (visit.visitor.isOurs) throw new PageError("asleep");
         await this.#wake(route.environmentId);
       } else if (port === null) {
-        throw new Refused(route.hasFailed === true ? "deploy_failed" : "not_deployed");
+        throw new PageError(route.hasFailed === true ? "deploy_failed" : "not_deployed");
       } else if (route.state === "down" || machine === null) {
-        throw new Refused("crashed");
+        throw new PageError("crashed");
       } else {
         const isLast = attempt === attempts;
         const sent = { ...sentTo(machine), ...(traffic && !visit.visitor.isOurs ? { traffic } : {}) };
@@ -202,7 +202,7 @@ export class AppSites {
       }
       route = this.#find(host);
     }
-    throw new Refused("unavailable");
+    throw new PageError("unavailable");
   }
 
   /**
@@ -213,13 +213,13 @@ export class AppSites {
     host: string,
     visit: Visit,
     { machine, port }: AppRoute,
-    sent: Sent,
+    sent: ProxyOptions,
     isLast: boolean,
   ): Promise<boolean> {
     try {
-      return await pass(this.#upstreams, visit, { machine: machine!, port: port! }, sent);
+      return await proxyRequest(this.#upstreams, visit, { machine: machine!, port: port! }, sent);
     } catch (error) {
-      const why = error instanceof NoAnswer ? error.why : undefined;
+      const why = error instanceof NoResponse ? error.why : undefined;
       const mayMove =
         why === "not_listening" ||
         (why === "bad_response" && mayRepeat(visit.request) && !visit.response.headersSent);
@@ -233,7 +233,7 @@ export class AppSites {
   async #wake(environment: string): Promise<void> {
     let late: NodeJS.Timeout | undefined;
     const timeout = new Promise<never>((_resolve, reject) => {
-      late = setTimeout(() => reject(new Refused("asleep")), this.#wakeMs);
+      late = setTimeout(() => reject(new PageError("asleep")), this.#wakeMs);
     });
     try {
       await Promise.race([this.#apps.wake(environment), timeout]);

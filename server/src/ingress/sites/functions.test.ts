@@ -38,12 +38,12 @@ beforeEach(async () => {
     left: 0,
     ended: [],
     find: (name) => (name === "hello" ? functions.route : undefined),
-    enter: async () => {
+    acquire: async () => {
       const machine = [...machines.keys()].at(-1) ?? "none";
       functions.entered.push(machine);
       return lease(machine);
     },
-    observed: (_id, seen) => void counted.push(seen),
+    recordResponse: (_id, seen) => void counted.push(seen),
   };
   upstreams = new Upstreams(async (machine) => {
     const inside = machines.get(machine);
@@ -86,11 +86,11 @@ function lease(machine: string, timeoutMs = 30_000): FunctionLease {
     port: 8080,
     timeoutMs,
     leave: () => (functions.left += 1),
-    gone: async () => {
+    reportGone: async () => {
       functions.ended.push(machine);
       machines.delete(machine);
     },
-    stuck: () => {
+    reportStuck: () => {
       functions.ended.push(machine);
       upstreams.end(machine);
     },
@@ -218,7 +218,7 @@ test("refuses a large body by its length before any instance starts, and a large
 
 test("sends the request with its body to another instance when the machine disappears before anything was sent", async () => {
   await machine("m2");
-  functions.enter = async () => lease(functions.ended.length === 0 ? "m1" : "m2");
+  functions.acquire = async () => lease(functions.ended.length === 0 ? "m1" : "m2");
   const answer = await ask("/", { method: "POST", body: "kept" });
   expect(answer.status).toBe(200);
   expect(heard[0]!.body).toBe("kept");
@@ -234,7 +234,7 @@ test("returns 502 without a second attempt when a function ends during a request
 
 test("stops an instance that does not respond in time, and reports it to the visitor", async () => {
   await machine("m1", () => {});
-  functions.enter = async () => lease("m1", 100);
+  functions.acquire = async () => lease("m1", 100);
   const answer = await ask();
   expect([answer.status, codeOf(answer)]).toEqual([504, "function_timeout"]);
   expect(functions.ended).toEqual(["m1"]);
@@ -243,7 +243,7 @@ test("stops an instance that does not respond in time, and reports it to the vis
 
 test("reports an announced body that does not arrive, without an effect on others' instances", async () => {
   await machine("m1");
-  functions.enter = async () => lease("m1", 200);
+  functions.acquire = async () => lease("m1", 200);
   for (const part of [undefined, "a"]) {
     const asked = http.request({
       port: (server.address() as AddressInfo).port,
@@ -266,7 +266,7 @@ test("drops a visitor that does not read its response, without an effect on othe
   await machine("m1", (request, response) => {
     response.end(request.url === "/large" ? Buffer.alloc(64 * 1024 ** 2) : "small");
   });
-  functions.enter = async () => lease("m1", 300);
+  functions.acquire = async () => lease("m1", 300);
   const asked = connectTo((server.address() as AddressInfo).port, "127.0.0.1");
   sockets.add(asked);
   asked.on("error", () => {});
@@ -278,21 +278,21 @@ test("drops a visitor that does not read its response, without an effect on othe
 
 test("gives a machine that does not read the request the same time as one that does not respond", async () => {
   await machine("m1", (request) => void request.pause());
-  functions.enter = async () => lease("m1", 200);
+  functions.acquire = async () => lease("m1", 200);
   const answer = await ask("/", { method: "POST", body: Buffer.alloc(6 * 1024 ** 2) });
   expect([answer.status, codeOf(answer)]).toEqual([504, "function_timeout"]);
   expect(functions.ended).toEqual(["m1"]);
 });
 
 test("passes on the errors of the instance manager", async () => {
-  functions.enter = () => Promise.reject(busy());
+  functions.acquire = () => Promise.reject(busy());
   const answer = await ask();
   expect([answer.status, codeOf(answer), answer.headers["retry-after"]]).toEqual([503, "function_busy", "2"]);
 });
 
 test("refuses requests above a function's limit, and releases the slot of a disconnected visitor at once", async () => {
   const signals: AbortSignal[] = [];
-  functions.enter = (_id, signal) => {
+  functions.acquire = (_id, signal) => {
     signals.push(signal);
     return new Promise((_resolve, reject) =>
       signal.addEventListener("abort", () => reject(signal.reason as Error)),

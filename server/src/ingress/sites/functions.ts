@@ -8,12 +8,12 @@
  */
 import { createHash, timingSafeEqual } from "node:crypto";
 import type { IncomingMessage } from "node:http";
-import { Bounds } from "../proxy/concurrency-limit.ts";
-import { NoAnswer } from "../proxy/forward.ts";
+import { ConcurrencyLimit } from "../proxy/concurrency-limit.ts";
+import { NoResponse } from "../proxy/forward.ts";
 import { ownHeaders, toGuest, toVisitor } from "../proxy/headers.ts";
 import { pathOf } from "./hosts.ts";
-import { pass, type Visit } from "../proxy/proxy-request.ts";
-import { Patience } from "../proxy/exchange-timeouts.ts";
+import { proxyRequest, type Visit } from "../proxy/proxy-request.ts";
+import { ExchangeTimeouts } from "../proxy/exchange-timeouts.ts";
 import { requestIdOf } from "../request-id.ts";
 import type { Site, Visitors } from "./site.ts";
 import type { Upstreams } from "./upstreams.ts";
@@ -34,9 +34,9 @@ export interface FunctionLease {
   timeoutMs: number;
   leave(): void;
   /** Reports that nothing could be sent, or no response came. Resolves when a retry is useful. */
-  gone(): Promise<void>;
+  reportGone(): Promise<void>;
   /** Reports that the instance got the request, but did not respond in time. */
-  stuck(): void;
+  reportStuck(): void;
 }
 
 /** Functions that the ingress calls to find and enter instances, and to report responses. */
@@ -44,9 +44,9 @@ export interface Functions {
   /** Reads memory only. */
   find(name: string): FunctionRoute | undefined;
   /** Resolves when an instance has a free slot. Fails with errors that have a `code` and a `status`. */
-  enter(functionId: string, signal: AbortSignal): Promise<FunctionLease>;
+  acquire(functionId: string, signal: AbortSignal): Promise<FunctionLease>;
   /** Reports a response to a visitor. `ms` is the time from the request's headers to the response's headers. */
-  observed(functionId: string, seen: { status: number; ms: number }): void;
+  recordResponse(functionId: string, seen: { status: number; ms: number }): void;
 }
 
 /** An instance may disappear before the request is sent. This bounds the attempts. */
@@ -56,7 +56,7 @@ const maxPerFunction = 2_000;
 const maxInAll = 8_000;
 const maxBodyBytes = 6 * 1024 ** 2;
 /** Status that is counted when a visitor disconnects before the response, as in nginx. */
-const leftStatus = 499;
+const disconnectedStatus = 499;
 
 const refusals = {
   not_found: { status: 404, message: "This address does not exist." },
@@ -80,7 +80,7 @@ const refusals = {
 } as const;
 type RefusalCode = keyof typeof refusals;
 
-class Refused extends Error {
+class FunctionError extends Error {
   override readonly name = "Refused";
   readonly code: RefusalCode;
 
@@ -94,7 +94,7 @@ export class FunctionSites {
   readonly #domain: string;
   readonly #functions: Functions;
   readonly #upstreams: Upstreams;
-  readonly #bounds: Bounds;
+  readonly #bounds: ConcurrencyLimit;
 
   /** `domain` has no port. */
   constructor(options: {
@@ -107,7 +107,7 @@ export class FunctionSites {
     this.#domain = `.fn.${options.domain}`;
     this.#functions = options.functions;
     this.#upstreams = options.upstreams;
-    this.#bounds = new Bounds({ each: options.limits?.perFunction ?? maxPerFunction, all: maxInAll });
+    this.#bounds = new ConcurrencyLimit({ each: options.limits?.perFunction ?? maxPerFunction, all: maxInAll });
   }
 
   match(host: string): Site | undefined {
@@ -126,28 +126,28 @@ export class FunctionSites {
     const requestId = requestIdOf(request);
     const route = this.#functions.find(name);
     let isSeen = false;
-    const seen = (status: number) => {
+    const reportResponse = (status: number) => {
       if (isSeen || route === undefined) return;
       isSeen = true;
-      this.#functions.observed(route.functionId, { status, ms: performance.now() - begun });
+      this.#functions.recordResponse(route.functionId, { status, ms: performance.now() - begun });
     };
     try {
-      if (route === undefined) throw new Refused("not_found");
+      if (route === undefined) throw new FunctionError("not_found");
       refuse(route, request);
-      if (!this.#bounds.enter(route.functionId)) throw new Refused("function_busy");
+      if (!this.#bounds.acquire(route.functionId)) throw new FunctionError("function_busy");
       try {
-        await this.#serve(route, { ...visitors, upgrade: undefined }, requestId, seen);
+        await this.#serve(route, { ...visitors, upgrade: undefined }, requestId, reportResponse);
         // The visitor disconnected before a response.
-        seen(leftStatus);
+        reportResponse(disconnectedStatus);
       } finally {
-        this.#bounds.leave(route.functionId);
+        this.#bounds.release(route.functionId);
       }
     } catch (error) {
       const hasLeft = response.destroyed || request.socket.destroyed;
       const code = codeOf(error);
-      seen(hasLeft ? leftStatus : refusals[code].status);
+      reportResponse(hasLeft ? disconnectedStatus : refusals[code].status);
       sendRefusal(visitors, code, { requestId, hsts: visitor.hsts });
-      if (!(error instanceof Refused || error instanceof NoAnswer || isRefusal(error)) && !hasLeft)
+      if (!(error instanceof FunctionError || error instanceof NoResponse || isRefusal(error)) && !hasLeft)
         throw error;
     }
   }
@@ -160,12 +160,12 @@ export class FunctionSites {
   ): Promise<void> {
     const { request, response, visitor } = visit;
     const left = new AbortController();
-    const leave = () => left.abort(new Error("the visitor disconnected"));
-    response.once("close", leave);
+    const release = () => left.abort(new Error("the visitor disconnected"));
+    response.once("close", release);
     try {
       for (let attempt = 1; attempt <= attempts; attempt += 1) {
         if (response.destroyed) return;
-        const lease = await this.#functions.enter(functionId, left.signal);
+        const lease = await this.#functions.acquire(functionId, left.signal);
         const headers = toGuest(request, visitor, { isUpgrade: false, requestId });
         const isOver = await this.#pass(visit, lease, {
           path: pathOf(request.url ?? "/"),
@@ -178,43 +178,43 @@ export class FunctionSites {
         });
         if (isOver) return;
       }
-      throw new Refused("function_unavailable");
+      throw new FunctionError("function_unavailable");
     } finally {
-      response.off("close", leave);
+      response.off("close", release);
     }
   }
 
   /** Returns false if nothing was sent, because the instance is gone. */
-  async #pass(visit: Visit, lease: FunctionLease, sent: Parameters<typeof pass>[3]): Promise<boolean> {
-    const patience = new Patience(visit.response, lease);
+  async #pass(visit: Visit, lease: FunctionLease, sent: Parameters<typeof proxyRequest>[3]): Promise<boolean> {
+    const patience = new ExchangeTimeouts(visit.response, lease);
     try {
       const { onTurn, signal } = patience;
-      if (await pass(this.#upstreams, visit, lease, { ...sent, onTurn, signal })) return true;
+      if (await proxyRequest(this.#upstreams, visit, lease, { ...sent, onAwaitedSide: onTurn, signal })) return true;
     } catch (error) {
-      if (patience.isStuck) throw new Refused("function_timeout", { cause: error });
-      if (!(error instanceof NoAnswer)) throw error;
+      if (patience.isStuck) throw new FunctionError("function_timeout", { cause: error });
+      if (!(error instanceof NoResponse)) throw error;
       if (error.why === "too_slow" || error.why === "too_large") throw error;
       if (error.why !== "not_listening") {
-        await lease.gone();
+        await lease.reportGone();
         throw error;
       }
     } finally {
       patience.end();
       lease.leave();
     }
-    if (patience.isStuck) throw new Refused("function_timeout");
-    await lease.gone();
+    if (patience.isStuck) throw new FunctionError("function_timeout");
+    await lease.reportGone();
     return false;
   }
 }
 
 function refuse({ keyHash, isDeployed }: FunctionRoute, request: IncomingMessage): void {
-  if (keyHash !== null && !keysOf(request).some((key) => opens(key, keyHash))) {
-    throw new Refused("unauthorized");
+  if (keyHash !== null && !keysOf(request).some((key) => isKey(key, keyHash))) {
+    throw new FunctionError("unauthorized");
   }
-  if (!isDeployed) throw new Refused("function_not_deployed");
-  if (request.headers.upgrade?.toLowerCase() === "websocket") throw new Refused("upgrade_not_supported");
-  if (Number(request.headers["content-length"] ?? 0) > maxBodyBytes) throw new Refused("payload_too_large");
+  if (!isDeployed) throw new FunctionError("function_not_deployed");
+  if (request.headers.upgrade?.toLowerCase() === "websocket") throw new FunctionError("upgrade_not_supported");
+  if (Number(request.headers["content-length"] ?? 0) > maxBodyBytes) throw new FunctionError("payload_too_large");
 }
 
 const bearer = /^bearer +(\S+) *$/i;
@@ -227,7 +227,7 @@ function keysOf({ headers }: IncomingMessage): string[] {
 }
 
 /** Compares digests in constant time. */
-function opens(key: string, keyHash: Buffer): boolean {
+function isKey(key: string, keyHash: Buffer): boolean {
   const digest = createHash("sha256").update(key).digest();
   return digest.length === keyHash.length && timingSafeEqual(digest, keyHash);
 }
@@ -240,7 +240,7 @@ function withoutKey(headers: readonly string[], keyHash: Buffer): string[] {
     const lower = name.toLowerCase();
     if (lower === "x-api-key") continue;
     const key = lower === "authorization" ? bearer.exec(value)?.[1] : undefined;
-    if (key === undefined || !opens(key, keyHash)) kept.push(name, value);
+    if (key === undefined || !isKey(key, keyHash)) kept.push(name, value);
   }
   return kept;
 }
@@ -250,7 +250,7 @@ function isRefusal(error: unknown): error is { code: RefusalCode } {
 }
 
 function codeOf(error: unknown): RefusalCode {
-  if (error instanceof NoAnswer) {
+  if (error instanceof NoResponse) {
     if (error.why === "too_large") return "payload_too_large";
     if (error.why === "too_slow") return "body_too_slow";
     return error.why === "timeout" ? "function_timeout" : "function_crashed";

@@ -5,12 +5,12 @@
  * visibility.
  */
 import type { IncomingMessage } from "node:http";
-import { Bounds } from "../proxy/concurrency-limit.ts";
+import { ConcurrencyLimit } from "../proxy/concurrency-limit.ts";
 import { isToken, readTokens, tokenCookie } from "../credentials.ts";
 import { toGuest, toVisitor } from "../proxy/headers.ts";
 import { pathOf } from "./hosts.ts";
 import { type PageFacts, sendPage } from "../pages.ts";
-import { pass, refusalOf, Refused, type Sent, type Visit } from "../proxy/proxy-request.ts";
+import { proxyRequest, refusalOf, PageError, type ProxyOptions, type Visit } from "../proxy/proxy-request.ts";
 import type { Site } from "./site.ts";
 import type { Connect, Upstreams } from "./upstreams.ts";
 
@@ -47,7 +47,7 @@ export class PreviewSites {
   readonly #previews: Previews;
   readonly #upstreams: Upstreams;
   readonly #pattern: RegExp;
-  readonly #bounds = new Bounds({ each: maxPerSandbox, all: maxInAll });
+  readonly #bounds = new ConcurrencyLimit({ each: maxPerSandbox, all: maxInAll });
 
   /** `domain` has no port. */
   constructor(options: { domain: string; previews: Previews; upstreams: Upstreams }) {
@@ -76,7 +76,7 @@ export class PreviewSites {
       const shown = readTokens(pathOf(request.url ?? "/"), request.headers);
       const { token } = preview;
       if (token !== null && !shown.tokens.some((one) => isToken(one, token)))
-        throw new Refused("unauthorized");
+        throw new PageError("unauthorized");
       if (token !== null && isToken(shown.inQuery, token)) {
         facts.cookie = tokenCookie(token, request.headers, visitor.isSecure);
       }
@@ -85,11 +85,11 @@ export class PreviewSites {
         headers: toGuest(request, visitor, { isUpgrade: visit.upgrade !== undefined }),
         toVisitor: (answer: IncomingMessage) => toVisitor(answer, facts),
       };
-      if (!this.#bounds.enter(visit.sandbox)) throw new Refused("busy");
+      if (!this.#bounds.acquire(visit.sandbox)) throw new PageError("busy");
       try {
         await this.#serve(visit, preview, sent);
       } finally {
-        this.#bounds.leave(visit.sandbox);
+        this.#bounds.release(visit.sandbox);
       }
     } catch (error) {
       const { page, detail } = refusalOf(error);
@@ -100,26 +100,26 @@ export class PreviewSites {
 
   async #find(sandbox: string, options?: { afresh: boolean }): Promise<Preview> {
     const preview = await this.#previews.find(sandbox, options);
-    if (preview === undefined) throw new Refused("not_found");
+    if (preview === undefined) throw new PageError("not_found");
     return preview;
   }
 
   /**
    * Serves from the sandbox's current machine. Resumes a paused sandbox, and looks up a machine that disappeared again.
    */
-  async #serve(visit: PreviewVisit, found: Preview, sent: Sent): Promise<void> {
+  async #serve(visit: PreviewVisit, found: Preview, sent: ProxyOptions): Promise<void> {
     let preview = found;
     for (let attempt = 1; attempt <= attempts; attempt += 1) {
-      if (preview.state === "terminated") throw new Refused("terminated", preview.detail);
+      if (preview.state === "terminated") throw new PageError("terminated", preview.detail);
       if (preview.state === "paused") {
-        if (!preview.wakes) throw new Refused("paused");
+        if (!preview.wakes) throw new PageError("paused");
         await this.#previews.wake(visit.sandbox);
       } else {
         const { machine } = preview;
-        if (await pass(this.#upstreams, visit, { machine, port: visit.port }, sent)) return;
+        if (await proxyRequest(this.#upstreams, visit, { machine, port: visit.port }, sent)) return;
       }
       preview = await this.#find(visit.sandbox, { afresh: true });
     }
-    throw new Refused("unavailable");
+    throw new PageError("unavailable");
   }
 }

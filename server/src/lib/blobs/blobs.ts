@@ -30,7 +30,7 @@ export interface Blobs {
    * Deletes the leftovers of uploads that started before this time. Their processes have ended, so these uploads never
    * complete.
    */
-  dropUnfinished(before: Date): Promise<void>;
+  deleteUnfinished(before: Date): Promise<void>;
   /** Returns a temporary URL at the store that serves one blob. Undefined for stores without such URLs. */
   presign?(key: string, options: { expiresInSeconds: number; filename: string }): Promise<string>;
 }

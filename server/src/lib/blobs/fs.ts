@@ -92,7 +92,7 @@ export class FsBlobs implements Blobs {
       .toSorted();
   }
 
-  async dropUnfinished(before: Date): Promise<void> {
+  async deleteUnfinished(before: Date): Promise<void> {
     const directory = join(this.#directory, unfinished);
     for (const name of await readdir(directory).catch(() => [])) {
       const path = join(directory, name);

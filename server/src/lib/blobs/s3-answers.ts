@@ -13,7 +13,7 @@ export class S3Error extends Error {
 }
 
 /** True for errors that a retry may cure: network errors, timeouts, and a busy or failing store. */
-export function asksAgain(error: unknown): boolean {
+export function isTransient(error: unknown): boolean {
   if (error instanceof S3Error) return (error.status >= 500 && error.status !== 501) || error.status === 429;
   // `fetch` throws a TypeError when it gets no response.
   return (

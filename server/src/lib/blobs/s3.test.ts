@@ -187,7 +187,7 @@ test("aborts unfinished uploads of dead processes, but not newer uploads", async
     if (request.method === "DELETE") deleted.push(request.url ?? "");
     response.end(`<R>${entry("old", "2030-01-01T00:00:00Z")}${entry("new", "2030-01-03T00:00:00Z")}</R>`);
   });
-  await store.dropUnfinished(new Date("2030-01-02T00:00:00Z"));
+  await store.deleteUnfinished(new Date("2030-01-02T00:00:00Z"));
   expect(deleted).toEqual(["/kept/kontor/backups/a?uploadId=old"]);
 });
 

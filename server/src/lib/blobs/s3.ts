@@ -10,7 +10,7 @@ import type { ReadableStream } from "node:stream/web";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AwsV4Signer } from "aws4fetch";
 import { BlobExists, type BlobInfo, BlobNotFound, type Blobs, requireKey } from "./blobs.ts";
-import { asksAgain, elements, S3Error, textOf } from "./s3-answers.ts";
+import { isTransient, elements, S3Error, textOf } from "./s3-answers.ts";
 
 export interface S3Settings {
   /** For example `https://s3.example.com`, optionally with a port. */
@@ -113,7 +113,7 @@ export class S3Blobs implements Blobs {
     }
   }
 
-  async dropUnfinished(before: Date): Promise<void> {
+  async deleteUnfinished(before: Date): Promise<void> {
     const own = this.#settings.prefix;
     const query: Record<string, string> = { uploads: "", prefix: own };
     for (;;) {
@@ -153,7 +153,7 @@ export class S3Blobs implements Blobs {
       try {
         return await this.#askOnce(method, url, key, request);
       } catch (error) {
-        if (attempt === tries || !asksAgain(error)) throw error;
+        if (attempt === tries || !isTransient(error)) throw error;
         await sleep(Math.random() * 100 * 4 ** attempt, undefined, { ref: false });
       }
     }

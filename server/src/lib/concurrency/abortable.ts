@@ -1,5 +1,5 @@
 /** Waits for a promise that may never settle. Rejects with the signal's reason if the signal aborts first. */
-export async function unlessEnded<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
+export async function abortable<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
   const { promise: ended, reject } = Promise.withResolvers<never>();
   const stop = () => reject(signal.reason);
   signal.addEventListener("abort", stop, { once: true });

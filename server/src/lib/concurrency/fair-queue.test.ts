@@ -51,7 +51,7 @@ test("runs entries with the same key one after the other, beside the owner's oth
 });
 
 test("leaves one place free while another owner has recent work, and uses every place otherwise", () => {
-  const queue = new FairQueue<string>({ limit: 2, leavesOne: true });
+  const queue = new FairQueue<string>({ limit: 2, keepsOneFree: true });
   for (const name of ["a1", "a2", "a3", "a4", "a5"]) queue.add("a", name);
   const turns = [startNext(queue), startNext(queue)];
   queue.add("b", "b1");
@@ -79,11 +79,11 @@ test("removes a waiting entry, and keeps a running one", () => {
 test("forgets the end of an owner's work after an hour", () => {
   let nowMs = 0;
   const recent = new RecentOwners(() => nowMs);
-  recent.note("a");
+  recent.recordEnd("a");
   nowMs = 30 * 60_000;
-  recent.note("b");
-  recent.note("c");
-  recent.note("b");
+  recent.recordEnd("b");
+  recent.recordEnd("c");
+  recent.recordEnd("b");
   expect(recent.list()).toEqual(["a", "c", "b"]);
   expect(recent.rank("b")).toBeGreaterThan(recent.rank("a"));
   nowMs = 60 * 60_000;

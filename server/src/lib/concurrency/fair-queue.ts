@@ -22,31 +22,31 @@ export class RecentOwners {
   }
 
   /** Records that work of this owner ended. */
-  note(owner: string): void {
-    this.#forgetOld();
+  recordEnd(owner: string): void {
+    this.#evictOld();
     this.#ends.delete(owner);
     this.#ends.set(owner, { atMs: this.#now(), number: (this.#count += 1) });
   }
 
   /** A higher number means a later end. 0 means no end within the last hour. */
   rank(owner: string): number {
-    this.#forgetOld();
+    this.#evictOld();
     return this.#ends.get(owner)?.number ?? 0;
   }
 
   /** True if work of another owner ended within the last hour. */
   hasOther(owner: string): boolean {
-    this.#forgetOld();
+    this.#evictOld();
     return this.#ends.size > (this.#ends.has(owner) ? 1 : 0);
   }
 
   /** Lists owners, the one whose work ended longest ago first. */
   list(): string[] {
-    this.#forgetOld();
+    this.#evictOld();
     return [...this.#ends.keys()];
   }
 
-  #forgetOld(): void {
+  #evictOld(): void {
     const since = this.#now() - rememberedMs;
     for (const [owner, { atMs }] of this.#ends) {
       if (atMs > since) return;
@@ -61,7 +61,7 @@ export interface FairQueueOptions {
   /** Maximum of running entries for each owner. Unbounded by default. */
   perOwner?: number;
   /** An owner leaves one place free while another owner's work runs, or ended within the last hour. */
-  leavesOne?: boolean;
+  keepsOneFree?: boolean;
 }
 
 interface Entry<T> {
@@ -90,7 +90,7 @@ export class FairQueue<T> {
   #free: number;
   #count = 0;
 
-  constructor({ limit, perOwner = limit, leavesOne = false }: FairQueueOptions) {
+  constructor({ limit, perOwner = limit, keepsOneFree: leavesOne = false }: FairQueueOptions) {
     this.#limit = limit;
     this.#leavesOne = leavesOne;
     this.#perOwner = perOwner;
@@ -120,7 +120,7 @@ export class FairQueue<T> {
     let best: { owner: string; entry: Entry<T>; place: readonly number[] } | undefined;
     for (const [owner, entries] of this.#waiting) {
       const running = this.#running.get(owner) ?? 0;
-      if (running >= this.#mostOf(owner)) continue;
+      if (running >= this.#limitOf(owner)) continue;
       const entry = entries.values().find(({ key }) => key === undefined || !this.#runningKeys.has(key));
       if (!entry) continue;
       const place = [running, this.#recent.rank(owner), entry.number];
@@ -143,7 +143,7 @@ export class FairQueue<T> {
     };
   }
 
-  #mostOf(owner: string): number {
+  #limitOf(owner: string): number {
     const hasOther = this.#recent.hasOther(owner) || this.#running.size > (this.#running.has(owner) ? 1 : 0);
     if (!this.#leavesOne || !hasOther) return this.#perOwner;
     return Math.min(this.#perOwner, Math.max(1, this.#limit - 1));
@@ -162,7 +162,7 @@ export class FairQueue<T> {
     else this.#running.delete(owner);
     if (key !== undefined) this.#runningKeys.delete(key);
     this.#free += 1;
-    this.#recent.note(owner);
+    this.#recent.recordEnd(owner);
   }
 }
 

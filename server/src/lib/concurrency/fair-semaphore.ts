@@ -27,7 +27,7 @@ export class FairSemaphore {
   readonly #bound: FairSemaphoreOptions["queue"];
 
   constructor({ limit, perOwner = 1, leavesOne = false, queue }: FairSemaphoreOptions) {
-    this.#queue = new FairQueue({ limit, perOwner, leavesOne });
+    this.#queue = new FairQueue({ limit, perOwner, keepsOneFree: leavesOne });
     this.#bound = queue;
   }
 

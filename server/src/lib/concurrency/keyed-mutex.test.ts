@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
-import { Turns } from "./keyed-mutex.ts";
+import { KeyedMutex } from "./keyed-mutex.ts";
 
 test("runs work of the same key in order, even after a failure, and does not delay other keys", async () => {
-  const turns = new Turns();
+  const turns = new KeyedMutex();
   const done: string[] = [];
   let open: () => void = () => {};
   const first = turns.run("a", async () => {

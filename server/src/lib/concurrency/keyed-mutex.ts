@@ -1,5 +1,5 @@
 /** Runs work of the same key one after the other, in the order of arrival. Work of different keys runs concurrently. */
-export class Turns {
+export class KeyedMutex {
   readonly #last = new Map<string, Promise<unknown>>();
 
   run<T>(key: string, work: () => Promise<T>): Promise<T> {

@@ -64,7 +64,7 @@ export class ProgressDeadline implements Disposable {
   #schedule(): void {
     if (this.#isDisposed || this.#ends.signal.aborted) return;
     const leftMs = Math.max(0, this.#endsAt - performance.now());
-    this.#timer = setTimeout(() => void this.#look(), Math.min(pollMs, leftMs));
+    this.#timer = setTimeout(() => void this.#poll(), Math.min(pollMs, leftMs));
     this.#timer.unref();
   }
 
@@ -79,7 +79,7 @@ export class ProgressDeadline implements Disposable {
     return Promise.race([look, late.promise]).finally(() => clearTimeout(timer));
   }
 
-  async #look(): Promise<void> {
+  async #poll(): Promise<void> {
     try {
       if (await this.#hasProgressed()) this.progressed();
       if (performance.now() >= this.#endsAt) this.#ends.abort(new DeadlineOver());

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
-import { together } from "./run-all-or-abort.ts";
+import { runAllOrAbort } from "./run-all-or-abort.ts";
 
 const never = new AbortController().signal;
 const untilEnded = (ends: AbortSignal) =>
@@ -8,7 +8,7 @@ const untilEnded = (ends: AbortSignal) =>
 
 test("returns the results in the order of the tasks", async () => {
   expect(
-    await together(
+    await runAllOrAbort(
       never,
       async () => (await sleep(5), 1),
       async () => "two",
@@ -24,7 +24,7 @@ test("aborts the others after the first failure, and rejects when all have ended
     hasEnded = true;
     throw new Error("a consequence");
   };
-  await expect(together(never, other, async () => Promise.reject(new Error("the cause")))).rejects.toThrow(
+  await expect(runAllOrAbort(never, other, async () => Promise.reject(new Error("the cause")))).rejects.toThrow(
     "the cause",
   );
   expect(hasEnded).toBe(true);
@@ -32,7 +32,7 @@ test("aborts the others after the first failure, and rejects when all have ended
 
 test("aborts all tasks with the signal's reason", async () => {
   const ends = new AbortController();
-  const all = together(ends.signal, untilEnded, untilEnded);
+  const all = runAllOrAbort(ends.signal, untilEnded, untilEnded);
   ends.abort(new Error("told to"));
   await expect(all).rejects.toThrow("told to");
 });

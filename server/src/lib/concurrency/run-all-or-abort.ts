@@ -4,7 +4,7 @@
  * Runs all tasks at once and returns their results. The first failure aborts the other tasks. The call rejects with this error after
  * all tasks have ended, so none is still running.
  */
-export async function together<T extends readonly unknown[]>(
+export async function runAllOrAbort<T extends readonly unknown[]>(
   signal: AbortSignal,
   ...works: { [K in keyof T]: (ends: AbortSignal) => Promise<T[K]> }
 ): Promise<T> {

@@ -53,11 +53,11 @@ test("resolves an owner's name while another owner's look-ups exhaust its share 
   const settled = Promise.allSettled(slow);
   let isSettled = false;
   void settled.then(() => (isSettled = true));
-  const asked = () => names.filter((name) => questions.has(name)).length;
-  await expect.poll(asked, { timeout: 20_000 }).toBeGreaterThanOrEqual(16);
+  const countAsked = () => names.filter((name) => questions.has(name)).length;
+  await expect.poll(countAsked, { timeout: 20_000 }).toBeGreaterThanOrEqual(16);
   expect(await resolver.resolve("fast.test", { owner: "b" })).toEqual([{ address, family: 4 }]);
   expect(isSettled).toBe(false);
-  expect(asked()).toBeLessThan(names.length);
+  expect(countAsked()).toBeLessThan(names.length);
   leave.abort(new Error("left"));
   expect(new Set((await settled).map(({ status }) => status))).toEqual(new Set(["rejected"]));
 });

@@ -1,10 +1,10 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
-import { twice } from "./tee.ts";
+import { tee } from "./tee.ts";
 
 const never = new AbortController().signal;
 
-function counted(count: number) {
+function countedContent(count: number) {
   const said = { given: 0, isLetGo: false };
   const content = (async function* () {
     try {
@@ -21,8 +21,8 @@ async function collect(content: AsyncIterable<Buffer>): Promise<number[]> {
 }
 
 test("gives both readers all content, and makes the faster reader wait", async () => {
-  const { said, content } = counted(50);
-  const read = twice(content);
+  const { said, content } = countedContent(50);
+  const read = tee(content);
   const fast = collect(read(never));
   const slow: number[] = [];
   for await (const piece of read(never)) {
@@ -36,8 +36,8 @@ test("gives both readers all content, and makes the faster reader wait", async (
 });
 
 test("continues for one reader when the other stops, and closes the source when both have stopped", async () => {
-  const { said, content } = counted(10);
-  const read = twice(content);
+  const { said, content } = countedContent(10);
+  const read = tee(content);
   const rest = read(never);
   const all = (async () => {
     const got: Buffer[] = [];
@@ -53,7 +53,7 @@ test("continues for one reader when the other stops, and closes the source when 
 });
 
 test("passes an error of the source to both readers", async () => {
-  const read = twice(
+  const read = tee(
     (async function* () {
       yield Buffer.from("a");
       throw new Error("cut");
@@ -64,7 +64,7 @@ test("passes an error of the source to both readers", async () => {
 });
 
 test("aborts a reader that waits for the other", async () => {
-  const read = twice(counted(10).content);
+  const read = tee(countedContent(10).content);
   const ends = new AbortController();
   const waiting = collect(read(ends.signal));
   ends.abort(new Error("enough"));
@@ -72,8 +72,8 @@ test("aborts a reader that waits for the other", async () => {
 });
 
 test("skips no piece for one reader when the other is aborted while it waits", async () => {
-  const { content } = counted(3);
-  const read = twice(content);
+  const { content } = countedContent(3);
+  const read = tee(content);
   const ends = new AbortController();
   const waits = collect(read(ends.signal));
   ends.abort(new Error("enough"));

@@ -1,5 +1,5 @@
 /** Splits a stream for two readers without a buffer: the faster reader waits for the slower. */
-import { unlessEnded } from "../concurrency/abortable.ts";
+import { abortable } from "../concurrency/abortable.ts";
 
 type Next = IteratorResult<Buffer>;
 
@@ -8,7 +8,7 @@ type Next = IteratorResult<Buffer>;
  * pace of the slower reader. A reader that stops early does not block the other. The source is closed after both
  * readers have stopped.
  */
-export function twice(content: AsyncIterable<Buffer>): (signal: AbortSignal) => AsyncGenerator<Buffer> {
+export function tee(content: AsyncIterable<Buffer>): (signal: AbortSignal) => AsyncGenerator<Buffer> {
   const source = content[Symbol.asyncIterator]();
   let round = Promise.withResolvers<Next>();
   let readers = 2;
@@ -27,7 +27,7 @@ export function twice(content: AsyncIterable<Buffer>): (signal: AbortSignal) => 
     waiting += 1;
     goOn();
     try {
-      return await unlessEnded(promise, signal);
+      return await abortable(promise, signal);
     } catch (error) {
       // This reader waits no longer. The next piece must not be read before the other reader needs it.
       if (round.promise === promise) waiting -= 1;

@@ -7,7 +7,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { requireBelow } from "#accounts/plans.ts";
 import type { Transaction } from "#schema.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { getEnvironment } from "../environments/environments.ts";
 import { invalidField } from "../input/schema.ts";
 import { lockWritableProject } from "../projects/projects.ts";
@@ -88,7 +88,7 @@ export async function createAddon(
     await alongside?.(tx, view);
     return view;
   });
-  await reached("addon.created");
+  await passKillPoint("addon.created");
   addons.begin(made);
   return made;
 }

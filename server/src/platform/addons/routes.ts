@@ -57,7 +57,7 @@ export const addonRoutes = (addons: Addons): Route[] => [
     errors: [projectNotFound, environmentNotFound, addonExists, noPublicPort, planLimit, accountSuspended],
     idempotent: true,
     replay: {
-      deed: "addon.created",
+      activity: "addon.created",
       render: async ({ actor, params, made: [{ id }] }) =>
         toAddon(await requireAddon(addons.app, actor, params.project_id, String(id))),
     },

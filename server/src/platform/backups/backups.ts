@@ -53,7 +53,7 @@ export class Backups implements BackupsContext {
   readonly engines: BackupEngines;
   /** What this process carries out; a job of an earlier one may come late. */
   readonly #underWay = new Map<string, Promise<void>>();
-  readonly #jobs = new FairJobs({ limit: atOnce, leavesOne: true });
+  readonly #jobs = new FairJobs({ limit: atOnce, keepsOneFree: true });
 
   /** `engines` are a test's own, or those there are. */
   constructor(app: BackupsContext["app"], addons: Addons, blobs: Blobs, engines: BackupEngines = ownEngines) {
@@ -94,7 +94,7 @@ export class Backups implements BackupsContext {
     await addJob(db, tickTask, {}, { key: tickTask });
     // By the clock of the store, which is not ours: what is begun from now on is younger than that.
     const before = new Date(Date.now() - 60_000);
-    this.blobs.dropUnfinished(before).catch((error: unknown) => {
+    this.blobs.deleteUnfinished(before).catch((error: unknown) => {
       log.warn({ error }, "what unfinished backups left in their store could not be looked for");
     });
   }

@@ -97,7 +97,7 @@ export const backupRoutes = (backups: Backups): Route[] => [
     errors: [...notFound, ...isBusy, planLimit, accountSuspended],
     idempotent: true,
     replay: {
-      deed: "backup.created",
+      activity: "backup.created",
       render: async ({ actor, params, made: [{ backup_id }] }) => {
         const ids = idsOf({ ...params, backup_id: String(backup_id) });
         return toBackup((await getBackup(backups, actor, ids)).backup);
@@ -164,7 +164,7 @@ export const backupRoutes = (backups: Backups): Route[] => [
     extension: true,
     idempotent: true,
     replay: {
-      deed: "backup.restore_begun",
+      activity: "backup.restore_begun",
       render: async ({ actor, params, made: [{ id, restore_id }] }) =>
         toRestore(
           await getRestore(backups, actor, {

@@ -67,7 +67,7 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     errors: [projectNotFound, environmentNotFound, deploymentInProgress, accountSuspended],
     idempotent: true,
     replay: {
-      deed: "deployment.created",
+      activity: "deployment.created",
       render: async ({ actor, made: [{ id }] }) =>
         toDeployment(app, await getDeployment(app, actor, String(id))),
     },
@@ -103,7 +103,7 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     errors: [projectNotFound, environmentNotFound, nothingDeployed, deploymentInProgress, accountSuspended],
     idempotent: true,
     replay: {
-      deed: "deployment.restarted",
+      activity: "deployment.restarted",
       render: async ({ actor, made: [{ id }] }) =>
         toDeployment(app, await getDeployment(app, actor, String(id))),
     },
@@ -219,7 +219,7 @@ export const deploymentRoutes = (app: App, images: Pick<Pipeline, "findAppImage"
     ],
     idempotent: true,
     replay: {
-      deed: "deployment.rolled_back",
+      activity: "deployment.rolled_back",
       render: async ({ actor, made: [{ id }] }) =>
         toDeployment(app, await getDeployment(app, actor, String(id))),
     },

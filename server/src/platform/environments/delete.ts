@@ -8,7 +8,7 @@ import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
 import { addJob } from "#jobs/jobs.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { getProject } from "../projects/projects.ts";
 import { target } from "./environments.ts";
 import { environmentNotFound, environmentProtected } from "./errors.ts";
@@ -50,7 +50,7 @@ export async function carryOutDeletion(
 ): Promise<void> {
   await requireNoneUnderWay(db, [environmentId]);
   await parts.stopEnvironment(environmentId);
-  await reached("environment.stopped");
+  await passKillPoint("environment.stopped");
   await deleteRow(db, environmentId);
 }
 

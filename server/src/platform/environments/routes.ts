@@ -53,7 +53,7 @@ export const environmentRoutes = (app: App, hosts: Hosts): Route[] => [
     errors: [projectNotFound, environmentExists, planLimit, accountSuspended],
     idempotent: true,
     replay: {
-      deed: "environment.created",
+      activity: "environment.created",
       render: ({ actor, params, made: [{ id }] }) =>
         ledTo(app, hosts, get(app, actor, params.project_id, String(id)), (made) => made.project_id),
     },

@@ -10,7 +10,7 @@ import type { App } from "#app.ts";
 import { sweepTask } from "#builds/app-images.ts";
 import { transaction } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { functionNotFound } from "./errors.ts";
 import { target } from "./functions.ts";
 import type { FunctionParts } from "./parts.ts";
@@ -43,7 +43,7 @@ export async function carryOutDeletion(
   const row = await findAny(db, functionId);
   if (row && row.deleted_at === null) return;
   await parts.stop(functionId);
-  await reached("function.stopped");
+  await passKillPoint("function.stopped");
   await transaction(db, async (tx) => {
     await deleteRow(tx, functionId);
     await addJob(tx, sweepTask, {}, { key: sweepTask });

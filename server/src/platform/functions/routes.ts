@@ -116,7 +116,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     errors: [nameTaken, planLimit, accountSuspended, workspaceNotFound],
     idempotent: true,
     replay: {
-      deed: "function.created",
+      activity: "function.created",
       render: async ({ actor, made: [{ id }] }) => ({
         ...(await get(app, parts, actor, String(id))),
         api_key: null,
@@ -201,7 +201,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     errors: [functionNotFound, deployInProgress, accountSuspended],
     idempotent: true,
     replay: {
-      deed: "function.deploy_requested",
+      activity: "function.deploy_requested",
       render: ({ actor, made: [{ id }] }) => get(app, parts, actor, String(id)),
     },
     handler: ({ actor, params, query }) => deployFunction(app, parts, actor, params.function_id, query),
@@ -282,7 +282,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     ],
     idempotent: true,
     replay: {
-      deed: "function.rolled_back",
+      activity: "function.rolled_back",
       render: ({ actor, made: [{ id }] }) => get(app, parts, actor, String(id)),
     },
     handler: ({ actor, params, query: { wait, allow_rebuild: allowRebuild } }) =>

@@ -37,7 +37,7 @@ export const groupRoutes = (app: App): Route[] => [
     errors: [groupLimitReached, accountSuspended, workspaceNotFound],
     idempotent: true,
     replay: {
-      deed: "project_group.created",
+      activity: "project_group.created",
       render: ({ actor, made: [{ id }] }) => get(app, actor, String(id)),
     },
     handler: ({ actor, body }) => create(app, actor, body),

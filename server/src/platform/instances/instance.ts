@@ -7,7 +7,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
 import { Semaphore } from "#lib/concurrency/semaphore.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { newId } from "#lib/ids.ts";
 import { ProgressDeadline } from "#lib/concurrency/progress-deadline.ts";
 import { bringUp } from "#machines/placement/start-reserved.ts";
@@ -161,10 +161,10 @@ export class Instance {
           return placeCold(app, tx, this.#request(row));
         }),
       );
-      await reached("function.placed");
+      await passKillPoint("function.placed");
       await bringUp(app, reservation);
       this.machine = reservation.row.id;
-      await reached("function.booted");
+      await passKillPoint("function.booted");
       const { argv, cwd, user, port } = this.launch;
       await this.guest().startCommand({
         id: command,
@@ -178,7 +178,7 @@ export class Instance {
       if (!(await moveInstance(app.db, this.id, ["starting"], "running"))) throw gone();
       this.state = "running";
       this.usedAt = this.#now();
-      await reached("function.started");
+      await passKillPoint("function.started");
     });
   }
 
@@ -199,7 +199,7 @@ export class Instance {
         return setHeld(tx, this.owner, true);
       });
       if (!machine) throw gone();
-      await reached("function.held");
+      await passKillPoint("function.held");
       await freeze(app, machine);
       this.usedAt = this.#now();
     });
@@ -212,7 +212,7 @@ export class Instance {
       const app = this.#app;
       await this.#stopReading();
       const taken = await take(app, this.owner);
-      await reached("function.taken");
+      await passKillPoint("function.taken");
       try {
         await app.db.transaction().execute(async (tx) => {
           const isKept =
@@ -230,7 +230,7 @@ export class Instance {
       }
       this.state = "asleep";
       this.machine = null;
-      await reached("function.stored");
+      await passKillPoint("function.stored");
       free(app, taken);
     });
   }
@@ -256,7 +256,7 @@ export class Instance {
         if (!(await setHeld(tx, this.owner, false))) throw gone();
       }),
     ]);
-    await reached("function.thawed");
+    await passKillPoint("function.thawed");
     this.#isAwake();
   }
 
@@ -267,7 +267,7 @@ export class Instance {
     const place = await withRoom(app, () =>
       app.db.transaction().execute((tx) => placeRestored(app, tx, snapshot)),
     );
-    await reached("function.restoring");
+    await passKillPoint("function.restoring");
     await bringBack(app, place);
     const isBack = await app.db
       .transaction()
@@ -277,7 +277,7 @@ export class Instance {
       );
     if (!isBack) throw gone();
     this.machine = place.row.id;
-    await reached("function.restored");
+    await passKillPoint("function.restored");
     drop(app, snapshot.id);
     this.#isAwake();
     this.#read();
@@ -299,7 +299,7 @@ export class Instance {
         await deleteInstance(tx, this.id);
         return left;
       });
-      await reached("function.ended");
+      await passKillPoint("function.ended");
       await this.#stopReading();
       this.machine = null;
       if (snapshot) drop(app, snapshot.id);

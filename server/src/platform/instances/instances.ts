@@ -13,7 +13,7 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { notify } from "#accounts/notifications/notifications.ts";
 import { DomainError } from "#lib/errors.ts";
-import { Turns } from "#lib/concurrency/keyed-mutex.ts";
+import { KeyedMutex } from "#lib/concurrency/keyed-mutex.ts";
 import type { LogRing } from "#machines/host/log-rings.ts";
 import { findMachineOf } from "#machines/placement/machine-of-owner.ts";
 import type { Ending, MachineOwner } from "#machines/machine-owner.ts";
@@ -61,7 +61,7 @@ export class FunctionInstances {
   readonly #fleets = new Map<string, Fleet>();
   readonly #byName = new Map<string, Fleet>();
   /** What is read last is what holds. */
-  readonly #loading = new Turns();
+  readonly #loading = new KeyedMutex();
   /** Version whose out-of-memory notification was sent, by function. */
   readonly #toldOfMemory = new Map<string, string>();
   readonly #background = new Set<Promise<void>>();

@@ -9,7 +9,7 @@ import { workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { requireNoneUnderWay } from "../environments/delete.ts";
 import { idsOf, markAllDeleted } from "../environments/of-project.ts";
 import { projectNotFound } from "./errors.ts";
@@ -50,11 +50,11 @@ export async function carryOutDeletion(
   if (row && row.deleted_at === null) return;
   await requireNoneUnderWay(db, await idsOf(db, projectId));
   await parts.removeApps(projectId);
-  await reached("project.apps-removed");
+  await passKillPoint("project.apps-removed");
   await parts.removeAddons(projectId);
-  await reached("project.addons-removed");
+  await passKillPoint("project.addons-removed");
   await parts.dropImages(projectId);
-  await reached("project.images-dropped");
+  await passKillPoint("project.images-dropped");
   await parts.removeRepository(projectId);
   await deleteRow(db, projectId);
 }

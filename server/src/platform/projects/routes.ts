@@ -52,7 +52,7 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
     errors: [nameTaken, domainTaken, planLimit, accountSuspended, workspaceNotFound],
     idempotent: true,
     replay: {
-      deed: "project.created",
+      activity: "project.created",
       render: async ({ actor, made: [{ id }] }) => ({
         ...(await ledTo(app, hosts, get(app, actor, String(id)), (made) => made.id)),
         webhook: null,

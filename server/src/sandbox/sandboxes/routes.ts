@@ -89,7 +89,7 @@ export const sandboxesRoutes = (app: App): Route[] => [
     ],
     idempotent: true,
     replay: {
-      deed: "sandbox.created",
+      activity: "sandbox.created",
       render: async ({ actor, made: [{ id }] }) => {
         const row = await findStarted(app, actor, String(id));
         return row && toSandbox(app, row);
@@ -251,7 +251,7 @@ export const sandboxesRoutes = (app: App): Route[] => [
     extension: true,
     idempotent: true,
     replay: {
-      deed: "sandbox.created",
+      activity: "sandbox.created",
       render: async ({ actor, made }) => ({
         items: await Promise.all(
           made.map(async ({ id }) => toSandbox(app, await getSandbox(app, actor, String(id)))),

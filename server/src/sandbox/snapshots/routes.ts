@@ -51,7 +51,7 @@ export const snapshotRoutes = (app: App): Route[] => [
     ],
     idempotent: true,
     replay: {
-      deed: "snapshot.created",
+      activity: "snapshot.created",
       render: async ({ actor, made: [{ id }] }) => toSnapshot(await getSnapshot(app, actor, String(id))),
     },
     handler: async ({ actor, params, body }) => toSnapshot(await takeSnapshot(app, actor, params.id, body)),

@@ -4,7 +4,7 @@ import { recordActivity } from "#accounts/activity/activity.ts";
 import { tierLimits } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
 import type { Transaction } from "#schema.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import {
   type Bytes,
   capture,
@@ -41,7 +41,7 @@ export async function takeSnapshot(
   const id = newBytes();
   try {
     const { bytes, env } = await write(app, actor, sandboxId, id);
-    await reached("snapshot.written");
+    await passKillPoint("snapshot.written");
     await app.db.transaction().execute(async (tx) => {
       await refuseUnlessFree(tx, actor, workspace_id, input);
       const at = app.clock.now();
@@ -69,7 +69,7 @@ export async function takeSnapshot(
       const target = { kind: "snapshot", id, label: input.name ?? id };
       await recordActivity(tx, actor, "snapshot.created", target, workspace_id, { sandbox_id: sandboxId });
     });
-    await reached("snapshot.committed");
+    await passKillPoint("snapshot.committed");
   } catch (error) {
     drop(app, id);
     throw error;

@@ -40,7 +40,7 @@ export const templateRoutes = (app: App): Route[] => [
     errors: [planLimit, accountSuspended, templateLimitReached, templateNotReady],
     idempotent: true,
     replay: {
-      deed: "template.created",
+      activity: "template.created",
       render: async ({ actor, made: [{ id }] }) => toCreated(await getRow(app.db, actor, String(id))),
     },
     handler: ({ actor, body }) => createTemplate(app, actor, body),

@@ -10,7 +10,7 @@ import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { addJob, type JobContext } from "#jobs/jobs.ts";
 import { DomainError } from "#lib/errors.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { copyVolume, dropVolume } from "#machines/volumes.ts";
 import { recordEvent } from "../events/events.ts";
 import { volumeThere } from "./errors.ts";
@@ -77,9 +77,9 @@ export async function carryOut(
 async function carry(app: Needs, row: VolumeRow, to: string, signal: AbortSignal): Promise<void> {
   // One that was never used is a row.
   const copied = row.is_made ? await copyVolume(app, row, to, signal) : { bytes: 0, sha256: null };
-  await reached("volume.copied");
+  await passKillPoint("volume.copied");
   await end(app, row, { to, region: to, copied });
-  await reached("volume.moved");
+  await passKillPoint("volume.moved");
 }
 
 function end(

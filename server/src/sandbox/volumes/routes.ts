@@ -23,7 +23,7 @@ export const volumeRoutes = (app: App): Route[] => [
     errors: [volumeElsewhere, volumeExists, planLimit, accountSuspended],
     idempotent: true,
     replay: {
-      deed: "sandbox_volume.created",
+      activity: "sandbox_volume.created",
       render: ({ actor, made: [{ id }] }) => get(app, actor, String(id)),
     },
     handler: ({ actor, body }) => create(app, actor, body),
@@ -54,7 +54,7 @@ export const volumeRoutes = (app: App): Route[] => [
     errors: [volumeElsewhere, volumeNotFound, volumeInUse, volumeMoving],
     idempotent: true,
     replay: {
-      deed: "sandbox_volume.move_begun",
+      activity: "sandbox_volume.move_begun",
       render: ({ actor, made: [{ id }] }) => get(app, actor, String(id)),
     },
     handler: ({ actor, params, body }) => move(app, actor, params.id, body.region),

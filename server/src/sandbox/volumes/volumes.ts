@@ -13,7 +13,7 @@ import { homeWorkspace, referableIds, requireNotSuspended, workspaceIds } from "
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { regionsOf } from "#lib/regions.ts";
 import { dropVolume } from "#machines/volumes.ts";
 import { openCursor, sealCursor } from "../cursor.ts";
@@ -117,7 +117,7 @@ export async function remove(app: Needs, actor: Actor, reference: string): Promi
     await recordActivity(tx, actor, "sandbox_volume.deleted", target(free), free.workspace_id);
     return changeVolume(tx, free.id, { deleted_at: app.clock.now() });
   });
-  await reached("volume.deleted");
+  await passKillPoint("volume.deleted");
   await destroy(app, row);
 }
 

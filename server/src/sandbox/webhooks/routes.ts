@@ -22,7 +22,7 @@ export const webhookRoutes = (app: App): Route[] => [
     errors: [webhookUrlRefused, webhookLimitReached, accountSuspended],
     idempotent: true,
     replay: {
-      deed: "sandbox_webhook.created",
+      activity: "sandbox_webhook.created",
       render: async ({ actor, made: [{ id }] }) => ({ ...(await get(app, actor, String(id))), secret: null }),
     },
     secretFields: ["secret"],

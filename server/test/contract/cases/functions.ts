@@ -1,4 +1,4 @@
-import { forgetActors } from "#accounts/find-actor.ts";
+import { clearActorCache } from "#accounts/find-actor.ts";
 import { goLive, makeVersion } from "#platform/instances/testing/instances-host.ts";
 import { makeTeam } from "../../factories.ts";
 import type { World } from "../world.ts";
@@ -20,7 +20,7 @@ const body = (more: object = {}) => ({
 /** A function of the owner's, in a team of its own: plans count them. */
 async function func(world: World, more: object = {}): Promise<{ function_id: string }> {
   const { id: workspace } = await makeTeam(world.app.db, { [world.owner.userId]: "member" });
-  forgetActors(world.app);
+  clearActorCache(world.app);
   const { json } = await world.call("POST", "/api/v1/functions", {
     token: world.owner.token,
     body: body({ workspace, ...more }),
@@ -65,7 +65,7 @@ export const functionCases: Cases = {
   createFunction: {
     success: async (world) => {
       const { id: workspace } = await makeTeam(world.app.db, { [world.owner.userId]: "member" });
-      forgetActors(world.app);
+      clearActorCache(world.app);
       return {
         body: body({
           workspace,

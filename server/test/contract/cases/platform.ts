@@ -1,7 +1,7 @@
 import { createHash, randomUUID } from "node:crypto";
 import { createUser } from "#accounts/users/users.ts";
 import { systemActor } from "#accounts/activity/activity.ts";
-import { forgetActors } from "#accounts/find-actor.ts";
+import { clearActorCache } from "#accounts/find-actor.ts";
 import { buildAppImage } from "#builds/app-images.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
 import { repositoryDirectory } from "#platform/git/git.ts";
@@ -24,7 +24,7 @@ async function team(world: World) {
 
 /** Rows written behind the server's back: what it remembers of the owner for two seconds would not know them. */
 function forget(world: World): void {
-  forgetActors(world.app);
+  clearActorCache(world.app);
 }
 
 /** An open invitation of the owner's team to an address without an account. */

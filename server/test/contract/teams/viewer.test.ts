@@ -3,7 +3,7 @@
  * changes nothing, a read answers without its secrets, and the viewer's own workspace stays as writable as before.
  */
 import { afterEach, describe, expect, test } from "vitest";
-import { forgetActors } from "#accounts/find-actor.ts";
+import { clearActorCache } from "#accounts/find-actor.ts";
 import { refusesViewers } from "#http/authenticate.ts";
 import { makePerson, makeTeam, makeToken } from "../../factories.ts";
 import { canary, expectNoSecret, plantCanary, refusedHandshake, send } from "../calls.ts";
@@ -51,7 +51,7 @@ async function enter(): Promise<void> {
     role: "viewer" as const,
   }));
   await db.insertInto("team_members").values(viewing).execute();
-  forgetActors(world.app);
+  clearActorCache(world.app);
 }
 
 async function leave(): Promise<void> {
@@ -60,7 +60,7 @@ async function leave(): Promise<void> {
   await db.deleteFrom("team_members").where("workspace_id", "=", workspaceId).execute();
   await db.deleteFrom("team_members").where("user_id", "=", viewer.userId).execute();
   await db.updateTable("workspaces").set(personal).where("id", "=", workspaceId).execute();
-  forgetActors(world.app);
+  clearActorCache(world.app);
 }
 
 afterEach(leave);
@@ -159,7 +159,7 @@ test("a terminal of the team is not opened to a viewer over a WebSocket", async 
 test("a change of role takes effect at once, for a token bound to the team too", async () => {
   const { user } = await makePerson(db);
   const team = await makeTeam(db, { [owner.userId]: "owner", [user.id]: "member" });
-  forgetActors(world.app);
+  clearActorCache(world.app);
   const { plaintext } = await makeToken(db, user.id, { workspaceId: team.id });
   const path = `/api/v1/teams/${team.id}/members/${user.id}`;
   const group = (name: string) => call(plaintext, "POST", "/api/v1/groups", { name });
@@ -176,7 +176,7 @@ test("a change of role takes effect at once, for a token bound to the team too",
 
 test("a viewer joins by an invitation, counts no votes, and leaves", async () => {
   const team = await makeTeam(db, { [owner.userId]: "owner" });
-  forgetActors(world.app);
+  clearActorCache(world.app);
   const members = `/api/v1/teams/${team.id}/members`;
   const body = { email: viewer.email, role: "viewer" };
   const invited = await call(owner.token, "POST", members, body);

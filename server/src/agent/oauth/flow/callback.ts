@@ -7,7 +7,7 @@ import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { findById } from "#agent/toolsets/find.ts";
 import { target } from "#agent/toolsets/toolsets.ts";
 import { redirectUri } from "../provider/clients.ts";
@@ -55,7 +55,7 @@ export async function comeBack(
   const toolset = await findById(app.db, link.toolset_id);
   if (!toolset || !(await useLink(app.db, hashOf(state), app.clock.now())))
     throw new LinkRefused(410, "This link was used already. Ask for a new one.");
-  await reached("agent.connect.used");
+  await passKillPoint("agent.connect.used");
   const fault = await connect(app, toolset, link, query).then(
     () => null,
     (error: unknown) => {
@@ -96,7 +96,7 @@ async function connect(
       await forgetRegistered(app.db, toolset.id, client.client_id);
     throw error;
   });
-  await reached("agent.connect.exchanged");
+  await passKillPoint("agent.connect.exchanged");
   await app.db.transaction().execute((tx) => keep(app, tx, toolset, link, { client, tokens }));
 }
 

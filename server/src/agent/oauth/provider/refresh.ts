@@ -5,7 +5,7 @@
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { SingleFlight } from "#lib/concurrency/single-flight.ts";
 import { SignInFault } from "./sign-in-fault.ts";
 import { revokeLater } from "../forget.ts";
@@ -67,9 +67,9 @@ async function carryOut(app: Needs, row: ConnectionRow): Promise<Outcome> {
   const { client, refresh_token } = held;
   if (refresh_token === null) return unrefreshable(app, row);
   try {
-    await reached("agent.refresh.begins");
+    await passKillPoint("agent.refresh.begins");
     const tokens = await refreshTokens(app, { ...row, client }, refresh_token);
-    await reached("agent.refresh.answered");
+    await passKillPoint("agent.refresh.answered");
     const sealed = sealTokens(app, row.id, {
       access_token: tokens.access_token,
       // One that is not handed out anew stays good (RFC 6749, 6).

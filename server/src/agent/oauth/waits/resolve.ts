@@ -2,7 +2,7 @@
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { goOn, lockRun } from "#agent/runs/engine/waiting-run.ts";
 import { findOverRuns, overOf } from "./store.ts";
 import { close } from "./waits.ts";
@@ -32,6 +32,6 @@ export async function resolveWaitsOf(db: Db, runId: string, now: Date): Promise<
     await goOn(tx, runId, await close(tx, over, now));
     return true;
   });
-  if (isResolved) await reached("agent.sign_in.resolved");
+  if (isResolved) await passKillPoint("agent.sign_in.resolved");
   return isResolved;
 }

@@ -8,7 +8,7 @@ import { planLimits } from "#accounts/plans.ts";
 import { requireNotSuspended } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { workspaceOf } from "#agent/agents/agents.ts";
 import { askedAgent } from "#agent/agents/versions/resolve-agent.ts";
 import { forgetCancelled } from "#agent/approvals/approvals.ts";
@@ -49,7 +49,7 @@ export async function resume(
     if (agent.paused || agent.is_all_paused) throw agentPaused(agent.is_all_paused);
     const allowed = planLimits[workspace.plan].runsInFlight;
     const isResumed = await whole(app.db, (tx) => reopenRun(tx, seen, allowed, app.clock.now()));
-    await reached("agent.run.resumed");
+    await passKillPoint("agent.run.resumed");
     if (isResumed) {
       runs.begin(id);
       runs.changed(id);
@@ -75,7 +75,7 @@ async function reopenRun(
   await forgetCancelledWaits(tx, id);
   if (run.trigger_type === "schedule") await uncountFailure(tx, id);
   await reopen(tx, id, { type: "run.resumed", at, data: { step: run.steps + 1, resumes: run.resumes + 1 } });
-  await reached("agent.run.resumes");
+  await passKillPoint("agent.run.resumes");
   return true;
 }
 

@@ -4,7 +4,7 @@
  * that dies leaves a run whose steps are whole, and the one that takes it over asks for the next.
  */
 import type { App } from "#app.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { PausableTimer } from "#lib/concurrency/pausable-timer.ts";
 import { getVersion } from "#agent/agents/agents.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
@@ -152,7 +152,7 @@ async function takeStep(
       ...(going.notSummarized ? { summary_error: going.notSummarized.why } : {}),
     });
   }
-  await reached("agent.step.begins");
+  await passKillPoint("agent.step.begins");
   const usable = [...tools.values()].filter(({ policy }) => policy !== "deny");
   const asking = { ...calling, messages, tools: usable };
   let atMost = work.tellAtMost ?? null;
@@ -163,7 +163,7 @@ async function takeStep(
     atMost = work.tellAtMost;
     return shorter;
   });
-  await reached("agent.step.answered");
+  await passKillPoint("agent.step.answered");
   stop.signal.throwIfAborted();
   const { answer } = answered;
   const finishedAt = app.clock.now();
@@ -205,7 +205,7 @@ async function takeStep(
     { kind: "answer", message: answer.message },
     ...(faults.length > 0 && !isRepaired ? [{ kind: "repair" as const, message: repairOf(faults) }] : []),
   ]);
-  await reached("agent.step.commits");
+  await passKillPoint("agent.step.commits");
   const advanced = await writer.commit(
     [...stepEvents(step, answered, tools, finishedAt), ...(end ? [end.event] : [])],
     { ...end?.change },
@@ -226,7 +226,7 @@ async function takeStep(
   going.toolsTold = toolsTold;
   going.calls = calls.map((call, position) => requested(run.id, step, position, call));
   conversation.add(words);
-  await reached("agent.step.committed");
+  await passKillPoint("agent.step.committed");
   if (faults.length > 0 && isRepaired)
     throw new RunFailure("output_invalid", `The answer does not fit the schema: ${faults.join("; ")}`);
   return end === undefined;

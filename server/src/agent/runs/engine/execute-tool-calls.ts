@@ -7,7 +7,7 @@
  * people have acted on all of them.
  */
 import type { App } from "#app.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { DomainError } from "#lib/errors.ts";
 import { Semaphore } from "#lib/concurrency/semaphore.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
@@ -102,7 +102,7 @@ export async function settleCalls(
           const isLast = told.every((one, other) => one !== undefined || other === place);
           if (isLast) words = wordsOf(told.with(place, settled.told));
           await record(work.writer, settled.entry, words);
-          await reached("agent.call.ended");
+          await passKillPoint("agent.call.ended");
         }
         told[place] = settled.told;
       }),
@@ -119,7 +119,7 @@ export async function settleCalls(
     await work.writer.commit([], {}, { words });
   }
   conversation.add(words);
-  await reached("agent.calls.told");
+  await passKillPoint("agent.calls.told");
   return "settled";
 }
 
@@ -295,7 +295,7 @@ async function carryOutCall(
         // The call had no effect, so a server that takes over the run may make it.
         if (isBlocked) await takeBack(tx, call.id);
       });
-      if (isBlocked) await reached("agent.sign_in.requested");
+      if (isBlocked) await passKillPoint("agent.sign_in.requested");
     },
     ask: questions.ask,
   });
@@ -306,7 +306,7 @@ async function carryOutCall(
       throw error;
     });
   traced.end({ isOk, text });
-  await reached("agent.call.answered");
+  await passKillPoint("agent.call.answered");
   if (waitsForSignIn && signIn) return { needed: signIn };
   if (isUnknown) return { status: "unknown", result: text };
   return { status: isOk ? "completed" : "failed", result: text, content };
@@ -320,7 +320,7 @@ async function begin(app: App, call: Call, tool: Tool, writer: RunWriter): Promi
   await writer.commit([started], {}, { call: began(call.id, at, commandId) });
   call.started_at = at;
   call.command_id = commandId;
-  await reached("agent.call.began");
+  await passKillPoint("agent.call.began");
 }
 
 export function userOf(run: RunRow, config: AgentConfig, { access }: Pick<Work, "access">): ToolUser {

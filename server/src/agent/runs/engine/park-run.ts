@@ -1,6 +1,6 @@
 /** Parks a run that waits for people: one transaction stores its approvals and waits, and releases the run. */
 import type { App } from "#app.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
 import { question, raise } from "#agent/approvals/approvals.ts";
 import type { Call } from "#agent/calls/calls.ts";
@@ -81,7 +81,7 @@ export async function park(
     await raise(tx, questions);
     await insertWaits(tx, waits);
   });
-  await reached("agent.approval.raised");
+  await passKillPoint("agent.approval.raised");
 }
 
 function callOf({ id, tool, arguments: values }: Call) {

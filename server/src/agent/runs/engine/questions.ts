@@ -7,7 +7,7 @@
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import type { Watch } from "#lib/watcher.ts";
 import { cancelPending, cancelQuestion, question, raise, takeAnswer } from "#agent/approvals/approvals.ts";
 import { expireIfDue } from "#agent/approvals/expire.ts";
@@ -98,7 +98,7 @@ export class Questions {
     let raised: Raised | undefined;
     try {
       raised = await this.#inOrder(() => this.#raise(call, asked, how));
-      await reached("agent.question.raised");
+      await passKillPoint("agent.question.raised");
       return await this.#answer(raised, watch, how.signal);
     } finally {
       watch.end();

@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { sql } from "kysely";
 import { expect, test } from "vitest";
-import { forgetActors } from "#accounts/find-actor.ts";
+import { clearActorCache } from "#accounts/find-actor.ts";
 import { called } from "#agent/calls/calls.ts";
 import { agentHost, type Json, modelConfig, type Person } from "#agent/testing/agent-app.ts";
 import { readFrames } from "#agent/testing/events.ts";
@@ -470,7 +470,7 @@ test("an account that is suspended runs nothing", async () => {
     .set({ suspended_at: new Date() })
     .where("id", "=", person.workspaceId)
     .execute();
-  forgetActors(host.app);
+  clearActorCache(host.app);
   expect(await invoke("mine", {}, person)).toMatchObject({
     status: 402,
     json: { code: "account_suspended" },

@@ -6,15 +6,15 @@
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
-import { isPassing } from "#db/transient-errors.ts";
+import { isTransient } from "#db/transient-errors.ts";
 import { parseOpenedHosts } from "#lib/network/addresses.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { type Watch, Watcher } from "#lib/watcher.ts";
 import { expireDue } from "#agent/approvals/expire.ts";
 import { resolveWaits } from "#agent/oauth/waits/resolve.ts";
 import { mcpConnections } from "#agent/mcp/connections.ts";
 import { type Fetch, modelFetch, ownedFetch } from "#agent/models/fetch.ts";
-import { forgetActors } from "#accounts/find-actor.ts";
+import { clearActorCache } from "#accounts/find-actor.ts";
 import { endTokensOf } from "#accounts/tokens/run-tokens.ts";
 import { endEphemeral } from "#agent/sessions/expire.ts";
 import type { OwnApi } from "#agent/workers/workers.ts";
@@ -316,7 +316,7 @@ export class AgentRuns {
       return;
     }
     const trace = this.#tracing?.of(taken);
-    await reached("agent.run.taken");
+    await passKillPoint("agent.run.taken");
     const claim = { id, attempt: taken.attempts };
     let isEnded = false;
     const writer = new RunWriter(this.#app, claim, {
@@ -332,7 +332,7 @@ export class AgentRuns {
         throw new RunFailure("internal", "It was given up after many tries.");
       if (taken.attempts > 1) {
         await endTokensOf(db, id);
-        forgetActors(this.#app);
+        clearActorCache(this.#app);
       }
       await carryOut(this.#app, carried ?? { row: taken }, {
         writer,
@@ -369,7 +369,7 @@ export class AgentRuns {
     }
     if (error instanceof ModelBusy) return this.#park(error, writer);
     // The next look takes it up again, from its last whole step.
-    if (isPassing(error)) throw error;
+    if (isTransient(error)) throw error;
     const failure = failureOf(error);
     if (failure.code === "internal") log.error({ error, run: run.id }, "a run failed by our fault");
     const { event, change } = failed(failure, clock.now());

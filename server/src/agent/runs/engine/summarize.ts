@@ -4,7 +4,7 @@
  * takes the run over does not write it again. Messages are never deleted, so a failed call only shortens this prompt.
  */
 import type { App } from "#app.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
 import { contentOf, estimateTokens, type Message } from "#agent/models/messages.ts";
 import type { Conversation } from "#agent/sessions/conversation.ts";
@@ -55,7 +55,7 @@ export async function summarize(
   const outcome = await askRound(app, { ...asking, messages, tools: [], isSummary: true });
   signal.throwIfAborted();
   if (!("answer" in outcome)) return { why: outcome.last?.message ?? "The model's credential was removed." };
-  await reached("agent.summary.answered");
+  await passKillPoint("agent.summary.answered");
   const text = outcome.answer.text.trim();
   const finishedAt = app.clock.now();
   const message = summaryMessage(text.slice(0, charactersMax(config)), plan.through);
@@ -82,7 +82,7 @@ export async function summarize(
       words,
     },
   );
-  await reached("agent.summary.committed");
+  await passKillPoint("agent.summary.committed");
   return words ? { words, advanced } : { why: "The model wrote no summary.", advanced };
 }
 

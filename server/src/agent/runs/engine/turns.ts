@@ -8,7 +8,7 @@ import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
 import { DomainError } from "#lib/errors.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import type { MoveDeadlines } from "#machines/suspension/suspension.ts";
 import type { Message } from "#agent/models/messages.ts";
 import { holdCounts, take } from "#agent/sessions/sessions.ts";
@@ -97,7 +97,7 @@ export async function startTurns(
       log.error({ error, run: turn.run_id }, "a run did not get its turn");
     }
   }
-  if (started.length > 0) await reached("agent.turn.committed");
+  if (started.length > 0) await passKillPoint("agent.turn.committed");
   const { rows } = await sql`select from agent_turns limit 1`.execute(db);
   return { started, ended, areLeft: rows.length > 0 };
 }
@@ -166,6 +166,6 @@ async function startTurn(tx: Db, turn: DueTurn, now: Date): Promise<"started" | 
     turn as (delete from agent_turns using run where agent_turns.run_id = run.id),
     ${wordsAdded(words)}
     select from run`.execute(tx);
-  await reached("agent.turn.commits");
+  await passKillPoint("agent.turn.commits");
   return "started";
 }

@@ -7,7 +7,7 @@
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { advance, type Advanced, type Beside, type NewEvent, type RunChange } from "./journal.ts";
 import type { Claim } from "./claim.ts";
 
@@ -164,7 +164,7 @@ export class RunWriter {
       try {
         const row = await advance(this.#app.db, this.#claim, events, { activeMs });
         if (!row) throw new LostRun();
-        await reached("agent.events.stored");
+        await passKillPoint("agent.events.stored");
         this.#stored(row);
       } catch (error) {
         // Whatever is stored yet has them before it: an answer is not over without its words.

@@ -4,7 +4,7 @@
  * then its session's: whoever locks both keeps that order.
  */
 import { type RawBuilder, type Selectable, sql } from "kysely";
-import { tokensEnded } from "#accounts/tokens/run-tokens.ts";
+import { endTokensSql } from "#accounts/tokens/run-tokens.ts";
 import type { Db } from "#schema.ts";
 import { type CallChange, callChanged, callsAsked, type NewCall } from "#agent/calls/calls.ts";
 import { full, hasRoom, type Words, wordsAdded } from "#agent/sessions/words.ts";
@@ -146,7 +146,7 @@ async function changeRun(
     ...(asked && asked.length > 0 ? [callsAsked(asked)] : []),
     ...(call ? [callChanged(call)] : []),
     ...(words ? [wordsAdded(words)] : []),
-    ...(isLeft ? [tokensEnded()] : []),
+    ...(isLeft ? [endTokensSql()] : []),
   ];
   const { rows } = await sql<Advanced>`with run as (
       update agent_runs set ${sql.join(changes(events.length, change, step))} where ${which}

@@ -1,7 +1,7 @@
 /** What runs said goes an hour after they ended, run by run: one that can't be taken apart keeps no other's. */
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
-import { isPassing } from "#db/transient-errors.ts";
+import { isTransient } from "#db/transient-errors.ts";
 import { expireOutput, findExpiring } from "../store.ts";
 
 const atOnce = 100;
@@ -19,7 +19,7 @@ export async function forgetOutputs(
       if (signal?.aborted) return;
       try {
         await transaction(db, (tx) => expireOutput(tx, run, { now })).catch(async (error: unknown) => {
-          if (isPassing(error)) throw error;
+          if (isTransient(error)) throw error;
           log.warn({ error, run }, "a run's log can't be taken apart: its events go whole");
           await transaction(db, (tx) => expireOutput(tx, run, { now, isBroken: true }));
         });

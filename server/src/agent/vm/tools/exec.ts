@@ -6,7 +6,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { interruptedBySnapshot } from "#machines/errors.ts";
 import type { CommandRecord, ProcessExit } from "#machines/host/guest.ts";
 import { ask } from "#sandbox/commands/commands.ts";
@@ -37,7 +37,7 @@ export const exec: Work = async (app, place, call) => {
   const { command: shell = "", timeout_seconds: seconds } = input.data;
   const command = { id: call.commandId, sandboxId: place.sandboxId, seconds };
   await call.noteCommand(command);
-  await reached("agent.command.noted");
+  await passKillPoint("agent.command.noted");
   return finish(app, place, call, command, shell);
 };
 
@@ -72,7 +72,7 @@ async function start(app: App, { actor }: Place, command: CallCommand, shell: st
     const spec = { id: command.id, shell, timeoutMs: command.seconds * 1000, ...processPlace(row) };
     await guest.startCommand(spec).catch(blameDirectory);
   });
-  await reached("agent.command.started");
+  await passKillPoint("agent.command.started");
 }
 
 /** Also after a pause: the command went on from where it was. */

@@ -5,7 +5,7 @@
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { Semaphore } from "#lib/concurrency/semaphore.ts";
 import { bringUp } from "#machines/placement/start-reserved.ts";
 import type { CommandRecord, Guest } from "#machines/host/guest.ts";
@@ -205,7 +205,7 @@ export class RunningAddon {
   /** From whatever is there to a database that answers, and on to its end; answers why it ended. */
   async #once(): Promise<string> {
     await this.#turn.run(() => this.#comeUp());
-    await reached("addon.up");
+    await passKillPoint("addon.up");
     return this.#watch();
   }
 
@@ -215,7 +215,7 @@ export class RunningAddon {
     const { db } = this.#addons.app;
     this.#progress = new ProgressWriter((progress) => writeProgress(db, this.id, progress));
     const guest = await this.#ensureMachine();
-    await reached("addon.machine-started");
+    await passKillPoint("addon.machine-started");
     let room: Room | undefined;
     this.command = (await findProcess(guest)) ?? null;
     if (this.command === null) {
@@ -228,7 +228,7 @@ export class RunningAddon {
     room = await untilAnswers(guest, this.engine, this.instance, this.command, signal);
     if (!this.row.is_made) {
       await this.engine.admit(guest, this.instance);
-      await reached("addon.admitted");
+      await passKillPoint("addon.admitted");
     }
     this.#isFull = room.isFull;
     await this.#progress.settled();

@@ -5,7 +5,7 @@
  */
 import { constants } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { findMachineOf, thaw } from "#machines/placement/machine-of-owner.ts";
 import { release as releaseMachine } from "#machines/placement/placement.ts";
 import type { AppsContext } from "../apps-context.ts";
@@ -41,7 +41,7 @@ async function drain(apps: AppsContext, running: Running, isGraceful: boolean): 
   }
   await endProcess(apps, running);
   if (apps.closing.signal.aborted) return;
-  await reached("app.drained");
+  await passKillPoint("app.drained");
   await letGo(apps, running);
 }
 

@@ -5,7 +5,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
 import { newId } from "#lib/ids.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { ProgressDeadline } from "#lib/concurrency/progress-deadline.ts";
 import { placeCold } from "#machines/placement/placement.ts";
 import { withRoom } from "#machines/placement/reclaim.ts";
@@ -109,7 +109,7 @@ export async function release(
     throw explain(error);
   }
   running.supervise();
-  await reached("app.released");
+  await passKillPoint("app.released");
   return {
     instanceId: id,
     waitHealthy: (until, say = () => {}) => waitHealthy(apps, running, { log: say, signal: until }),

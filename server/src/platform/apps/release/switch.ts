@@ -4,7 +4,7 @@
  * has missed nothing.
  */
 import type { Transaction } from "#schema.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import type { AppsContext } from "../apps-context.ts";
 import { drainLater } from "./drain.ts";
 import { AppUnhealthy } from "../errors.ts";
@@ -34,7 +34,7 @@ export function takeOver(apps: AppsContext, running: Running, signal: AbortSigna
     if (previous) previous.state = "draining";
     await running.whenUp(1_000);
     await apps.routes.refresh(environmentId);
-    await reached("app.switched");
+    await passKillPoint("app.switched");
     try {
       const { healthCheckPath, hostname } = running.row.run;
       const hasProgressed = progressOf(apps, running);

@@ -4,8 +4,8 @@
  * written meanwhile. A restore fills a database beside the old one and compares it; two renames in one transaction put
  * it in its place, and the old one goes after that was said.
  */
-import { together } from "#lib/concurrency/run-all-or-abort.ts";
-import { unlessEnded } from "#lib/concurrency/abortable.ts";
+import { runAllOrAbort } from "#lib/concurrency/run-all-or-abort.ts";
+import { abortable } from "#lib/concurrency/abortable.ts";
 import type { Guest } from "#machines/host/guest.ts";
 import type { Addons } from "#platform/addons/addons.ts";
 import type { BackupEngine } from "./engine.ts";
@@ -55,14 +55,14 @@ export const postgres: BackupEngine = {
       }
       after = await readSequences(guest, database, ends);
     }
-    const [stored, contents] = await together(
+    const [stored, contents] = await runAllOrAbort(
       signal,
       (ends) => sink(dump(ends)),
       async (ends) => {
         const lines = await session.ask(contentsScript, ends);
         // pg_dump's first byte comes after it took the snapshot. The trial may be loaded for long after that, and
         // nobody's ALTER TABLE is to wait for it.
-        await unlessEnded(taken.promise, ends);
+        await abortable(taken.promise, ends);
         await session.ask("commit;", ends);
         return lines;
       },

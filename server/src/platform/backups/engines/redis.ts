@@ -5,7 +5,7 @@
  * sample where it would take longer. The trial loads the bytes as a replica that nobody leads, which expires nothing.
  */
 import { setTimeout as sleep } from "node:timers/promises";
-import { together } from "#lib/concurrency/run-all-or-abort.ts";
+import { runAllOrAbort } from "#lib/concurrency/run-all-or-abort.ts";
 import type { Guest } from "#machines/host/guest.ts";
 import type { Addons } from "#platform/addons/addons.ts";
 import type { BackupEngine } from "./engine.ts";
@@ -52,7 +52,7 @@ export const redis: BackupEngine = {
   async dump(guest, _addon, sink, signal) {
     for (let attempt = 1; ; attempt++) {
       await untilNoChild(guest, signal);
-      const [dumped] = await together(signal, async (ends) => {
+      const [dumped] = await runAllOrAbort(signal, async (ends) => {
         const view = await look(guest, ends);
         // Where the sink fails, what is still being sent ends with it.
         return view && { stored: await sink(view.content), held: view.held };

@@ -1,5 +1,5 @@
 /** What is wanted no more goes: its bytes first, for while they are there a row says whose they are. */
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import type { BackupsContext } from "../context.ts";
 import { dayMs } from "../plan.ts";
 import { dropOld, forgetBytes, listToRemove, markDeleted } from "../store.ts";
@@ -12,9 +12,9 @@ export async function removeUnwanted({ app, blobs }: Pick<BackupsContext, "app" 
     // One that failed is listed for as long as others are: it says why.
     const isListed = status === "failed" && (expires_at === null || expires_at > now);
     if (!isListed) await markDeleted(db, id, now);
-    await reached("backup.unwanted");
+    await passKillPoint("backup.unwanted");
     if (key !== null) await blobs.delete(key);
-    await reached("backup.bytes-gone");
+    await passKillPoint("backup.bytes-gone");
     await forgetBytes(db, id);
   }
   // Whatever the hour, the quota of the day it was made is over by then.

@@ -10,9 +10,9 @@ import { transaction } from "#db/db.ts";
 import { BlobNotFound, BlobsFull } from "#lib/blobs/blobs.ts";
 import { S3Error } from "#lib/blobs/s3-answers.ts";
 import { DomainError } from "#lib/errors.ts";
-import { reached } from "#lib/kill-points.ts";
-import { together } from "#lib/concurrency/run-all-or-abort.ts";
-import { twice } from "#lib/streams/tee.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
+import { runAllOrAbort } from "#lib/concurrency/run-all-or-abort.ts";
+import { tee } from "#lib/streams/tee.ts";
 import type { Guest } from "#machines/host/guest.ts";
 import type { Addons } from "#platform/addons/addons.ts";
 import { type AddonView, findAddon, target } from "#platform/addons/find.ts";
@@ -55,7 +55,7 @@ export async function carryOut(backups: BackupsContext, id: string, stops: Abort
   const key = `${addonPrefix(addon.id)}${id}.${backups.engines[addon.kind].extension}`;
   const row = await begin(db, id, key, clock.now());
   if (!row) return;
-  await reached("backup.begun");
+  await passKillPoint("backup.begun");
   try {
     if (row.attempts > attemptsMax) throw new BackupFailed(gaveUp);
     const made = await within(
@@ -86,8 +86,8 @@ async function make(
   return inThrowaway(addons, addon, signal, async (other) => {
     const guest = await guestOf(addons, addon.id, upWithinMs, signal);
     const storeAndLoad = async (content: AsyncIterable<Buffer>) => {
-      const read = twice(content);
-      const [stored] = await together(
+      const read = tee(content);
+      const [stored] = await runAllOrAbort(
         signal,
         (ends: AbortSignal) => blobs.put(key, read(ends)),
         (ends: AbortSignal) => engine.load(other, addon, read(ends), ends),
@@ -95,13 +95,13 @@ async function make(
       return stored;
     };
     const { stored, held } = await engine.dump(guest, addon, storeAndLoad, signal);
-    await reached("backup.stored");
-    const [contents] = await together(
+    await passKillPoint("backup.stored");
+    const [contents] = await runAllOrAbort(
       signal,
       (ends: AbortSignal) => engine.compare(other, addon, held, ends),
       (ends: AbortSignal) => readBack(sourceOf(backups, key, stored), ends),
     );
-    await reached("backup.verified");
+    await passKillPoint("backup.verified");
     signal.throwIfAborted();
     return { size_bytes: stored.bytes, sha256: stored.sha256, contents };
   });
@@ -180,7 +180,7 @@ async function end({ app }: BackupsContext, addon: AddonView, row: BackupRow, ma
     return true;
   });
   if (!isKept) throw new Dropped("it was deleted in its last moment");
-  await reached("backup.completed");
+  await passKillPoint("backup.completed");
 }
 
 /** Its row first: one that was completed meanwhile keeps its bytes, and one that failed says where they are. */
@@ -215,7 +215,7 @@ async function endBadly(
     return true;
   });
   if (!hasFailed) return;
-  await reached("backup.failed");
+  await passKillPoint("backup.failed");
   await blobs.delete(key).then(
     () => forgetBytes(db, row.id),
     () => log.warn({ backup: row.id }, "the bytes of a backup that failed are left to the next sweep"),

@@ -6,7 +6,7 @@
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
 import { transaction } from "#db/db.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { type AddonView, findAddon, target } from "#platform/addons/find.ts";
 import type { BackupsContext } from "../context.ts";
 import { guestOf, sentenceOf, sourceOf } from "./run-backup.ts";
@@ -47,7 +47,7 @@ export async function carryOutRestore(
   const row = await beginRestore(db, id);
   // It was said; what is left is to clean up.
   if (!row) return cleanUp(backups, addon, id, stops);
-  await reached("restore.begun");
+  await passKillPoint("restore.begun");
   try {
     if (row.attempts > attemptsMax) throw new BackupFailed(gaveUp);
     await within(
@@ -55,9 +55,9 @@ export async function carryOutRestore(
       () => wishOfRestore(db, id),
       (signal) => restore(backups, addon, row, signal),
     );
-    await reached("restore.in-place");
+    await passKillPoint("restore.in-place");
     await end(backups, addon, row, { status: "completed", error: null });
-    await reached("restore.completed");
+    await passKillPoint("restore.completed");
   } catch (error) {
     if (error instanceof Interrupted) return forgetRestoreAttempt(db, id);
     if (!(error instanceof BackupFailed || error instanceof Dropped))
@@ -75,7 +75,7 @@ async function restore(
 ): Promise<void> {
   const { addons, app } = backups;
   if (row.safety_backup_id !== null) await keep(backups, row.safety_backup_id, signal);
-  await reached("restore.kept");
+  await passKillPoint("restore.kept");
   const backup = await findById(app.db, row.backup_id);
   if (!backup?.blob_key || backup.sha256 === null || backup.size_bytes === null)
     throw new BackupFailed("The backup is gone.");

@@ -1,7 +1,7 @@
 /** The first step of a deployment of an image: resolves its reference, and downloads what the project does not have. */
 import { rm } from "node:fs/promises";
 import { atDigest, type ImageReference, parseReference } from "#builds/registry/reference.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import type { ProjectRow } from "#platform/projects/projects.ts";
 import { openRegistryCredential } from "#platform/projects/registry-credential.ts";
 import type { BuiltImage } from "./pipeline.ts";
@@ -46,7 +46,7 @@ export async function pullImage(
   const { tag: image_tag, imageId: image_id } = image;
   await steps.note({ status: "deploying", image_tag, image_id, image_reused: isReused, run });
   await log.flush();
-  await reached("deploy.built");
+  await passKillPoint("deploy.built");
   return { image, run };
 }
 

@@ -14,7 +14,7 @@ import { transaction } from "#db/db.ts";
 import { addJob, type Tasks } from "#jobs/jobs.ts";
 import type { NextEntry } from "#jobs/next-in-turn.ts";
 import { RecentOwners } from "#lib/concurrency/fair-queue.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { Semaphore } from "#lib/concurrency/semaphore.ts";
 import { interrupted, suspended } from "#platform/progress.ts";
 import { StepLog } from "#platform/step-log.ts";
@@ -83,7 +83,7 @@ export class Deployments {
         await this.#carryOut(next.id, signal);
       } finally {
         this.#carriedOut.delete(next.id);
-        this.#recent.note(next.payerId);
+        this.#recent.recordEnd(next.payerId);
       }
     }
   }
@@ -194,7 +194,7 @@ export class Deployments {
       if (status !== "cancelled") await notify(tx, newsOf(deployment, isServing));
     });
     await this.#noteStatus(id);
-    await reached("deploy.ended");
+    await passKillPoint("deploy.ended");
   }
 }
 

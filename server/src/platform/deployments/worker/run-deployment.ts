@@ -9,7 +9,7 @@ import type { App } from "#app.ts";
 import { analyze } from "#builds/detection/detection.ts";
 import { isSite, recipeOf } from "#builds/detection/recipe.ts";
 import { directoryTree } from "#builds/detection/tree.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { variablesOf } from "#platform/environments/variables.ts";
 import { overridesOf } from "#platform/projects/overrides.ts";
 import type { ProjectRow } from "#platform/projects/projects.ts";
@@ -97,7 +97,7 @@ async function build(
       }),
     );
     await steps.note({ commit_sha: sha, commit_message: message, commit_author: author });
-    await reached("deploy.cloned");
+    await passKillPoint("deploy.cloned");
     const found = await steps.take("detect", "Reading the repository.", (work) =>
       detect(project, into, work),
     );
@@ -127,7 +127,7 @@ async function build(
     const { tag: image_tag, imageId: image_id } = image;
     await steps.note({ status: "deploying", image_tag, image_id, image_reused: equal !== undefined, run });
     await log.flush();
-    await reached("deploy.built");
+    await passKillPoint("deploy.built");
     return { image, run };
   } finally {
     await rm(into, { recursive: true, force: true });
@@ -203,15 +203,15 @@ async function start(
       );
     });
     candidate = started;
-    await reached("deploy.released");
+    await passKillPoint("deploy.released");
     const waiting = `Waiting for the app: GET ${run.health_check_path} on port ${run.port} must respond with a status below 500.`;
     await steps.take("health", waiting, async ({ log, signal }) => {
       const status = await started.waitHealthy(signal, log);
       if (status === 404 && isSite(run.argv)) await log(emptySite(run.health_check_path));
     });
-    await reached("deploy.healthy");
+    await passKillPoint("deploy.healthy");
     await steps.take("route", visiting, ({ signal }) => started.takeOver(signal));
-    await reached("deploy.switched");
+    await passKillPoint("deploy.switched");
   } catch (error) {
     await candidate?.discard().catch((failure: unknown) => {
       app.log.error({ deployment: deployment.id, err: failure }, "a candidate could not be removed");

@@ -16,7 +16,7 @@ import type { Transaction } from "#schema.ts";
 import { addJob, type Tasks } from "#jobs/jobs.ts";
 import type { NextEntry } from "#jobs/next-in-turn.ts";
 import { RecentOwners } from "#lib/concurrency/fair-queue.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { Semaphore } from "#lib/concurrency/semaphore.ts";
 import { HandlerFailed } from "#platform/instances/errors.ts";
 import { deployTask } from "./queue-deploy.ts";
@@ -94,7 +94,7 @@ export class FunctionDeploys {
         await this.#carryOut(next.id, signal);
       } finally {
         this.#carriedOut.delete(next.id);
-        this.#recent.note(next.payerId);
+        this.#recent.recordEnd(next.payerId);
       }
     }
   }
@@ -160,15 +160,15 @@ export class FunctionDeploys {
         `The server ended ${attemptsMax} times while this was deployed; it is not tried again.`,
       );
     const built = await this.#built(version, output, signal);
-    await reached("function_deploy.built");
+    await passKillPoint("function_deploy.built");
     await output.begin("start", "Starting an instance, which loads the handler.");
     const { lock } = await this.#parts.prove(built, signal);
     signal.throwIfAborted();
     await output.say(`The handler is loaded: version ${version.number} goes live.\n`);
     await output.flush();
-    await reached("function_deploy.proved");
+    await passKillPoint("function_deploy.proved");
     await transaction(db, (tx) => this.#switch(tx, built, lock ?? built.lock));
-    await reached("function_deploy.switched");
+    await passKillPoint("function_deploy.switched");
     await this.#parts
       .switched(version.function_id)
       .catch((error: unknown) => this.#app.log.error({ err: error }, "a new version is not served yet"));
@@ -275,7 +275,7 @@ export class FunctionDeploys {
         target: target(row),
       });
     });
-    await reached("function_deploy.failed");
+    await passKillPoint("function_deploy.failed");
   }
 
   async #isHeld(id: string): Promise<boolean> {

@@ -4,7 +4,7 @@ import { connect } from "node:net";
 import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, beforeEach, expect, onTestFinished, test } from "vitest";
-import { findActor, findActors, forgetActors } from "#accounts/find-actor.ts";
+import { findActor, findActors, clearActorCache } from "#accounts/find-actor.ts";
 import { createHttpServer } from "#http/server.ts";
 import { makePerson, makeTeam, makeToken } from "../../../../test/factories.ts";
 import { testDatabase } from "../../../../test/harness.ts";
@@ -289,7 +289,7 @@ test("a suspended account reads, and pushes nothing", async () => {
   const person = await makePerson(db, { workspace: { suspended_at: new Date() } });
   const project = await makeProject(app, person.workspace.id);
   const held = (await makeToken(db, person.user.id)).plaintext;
-  forgetActors(app);
+  clearActorCache(app);
   const directory = await work();
   const { stderr } = await userGit(directory, ["push", urlOf(project, held), "main"], { okCodes: [128] });
   expect(stderr).toContain("suspended");
@@ -442,7 +442,7 @@ test("serves other payers while the workspaces of one person hold their whole sh
   );
   const theirs = await makeProject(app, stranger.workspace.id);
   const foreign = (await makeToken(db, stranger.user.id)).plaintext;
-  forgetActors(app);
+  clearActorCache(app);
   for (const project of mine) {
     const { head, body } = largePush(project);
     open(head, body);

@@ -8,8 +8,8 @@ import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import { DomainError } from "#lib/errors.ts";
-import { reached } from "#lib/kill-points.ts";
-import { Turns } from "#lib/concurrency/keyed-mutex.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
+import { KeyedMutex } from "#lib/concurrency/keyed-mutex.ts";
 import { createRepository, headsOf, sweepRepository } from "./repositories.ts";
 import {
   deleteHeads,
@@ -52,7 +52,7 @@ type Needs = Pick<App, "config" | "db" | "clock" | "log">;
 export class Pushes {
   readonly #app: Needs;
   readonly #deployments: Deployments;
-  readonly #turns = new Turns();
+  readonly #turns = new KeyedMutex();
 
   constructor(app: Needs, deployments: Deployments) {
     this.#app = app;
@@ -90,7 +90,7 @@ export class Pushes {
     const changed = [...heads].filter(([branch, sha]) => known.get(branch) !== sha);
     const followed = changed.length === 0 ? [] : await followedBranches(db, project.id);
     for (const [branch, sha] of changed) {
-      await reached("git.push.before_deploy");
+      await passKillPoint("git.push.before_deploy");
       const [lines, queued] = [news.lines.length, news.deployments.length];
       if (followed.includes(branch)) await this.#deploy(project, { branch, sha, actor }, news);
       else news.lines.push(...notFollowed(branch, followed));

@@ -7,7 +7,7 @@ import type { IncomingHttpHeaders } from "node:http";
 import { systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
-import { Turns } from "#lib/concurrency/keyed-mutex.ts";
+import { KeyedMutex } from "#lib/concurrency/keyed-mutex.ts";
 import { pushed } from "#platform/deployments/request/deploy.ts";
 import { hookNotFound, payloadInvalid, signatureInvalid } from "../errors.ts";
 import { type Delivery, isSigned, recognise } from "./forges.ts";
@@ -30,7 +30,7 @@ export interface HookResult {
 }
 
 const rememberedMs = 24 * 3_600_000;
-const turns = new Turns();
+const turns = new KeyedMutex();
 
 export async function findHookProject({ db }: Pick<App, "db">, hookId: string): Promise<ProjectRow> {
   const project = await findByHook(db, hookId);

@@ -11,7 +11,7 @@ import { nextTier } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
 import type { Transaction } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import {
   bringUpClones,
   drop,
@@ -106,13 +106,13 @@ async function carryOut(
   places: readonly Place[],
 ): Promise<SandboxRow[]> {
   try {
-    await reached("clone.reserved");
+    await passKillPoint("clone.reserved");
     await clones.write?.();
-    await reached("clone.written");
+    await passKillPoint("clone.written");
     await bringUpClones(app, places);
-    await reached("clone.restored");
+    await passKillPoint("clone.restored");
     const rows = await app.db.transaction().execute((tx) => bear(app, tx, actor, places));
-    await reached("clone.committed");
+    await passKillPoint("clone.committed");
     for (const { row } of places) app.machines.sampler.watch(row.id);
     return rows;
   } catch (error) {

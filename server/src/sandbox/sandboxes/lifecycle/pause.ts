@@ -7,7 +7,7 @@ import type { SandboxTier } from "#accounts/roles.ts";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import { tierLimits } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { drop, free, keep, putBack, type SnapshotRow, take } from "#machines/snapshots/snapshots.ts";
 import { byWhom, recordEvent } from "#sandbox/events/events.ts";
 import { sandboxNotFound, snapshotCapReached } from "../errors.ts";
@@ -74,16 +74,16 @@ async function carryOut(
     return beginMove(tx, id, { transition: "pausing", from: "running", expiredBy: how.expiredBy });
   });
   if (!hasBegun) return undefined;
-  await reached("pause.begun");
+  await passKillPoint("pause.begun");
   const owner = { ownerKind: "sandbox", ownerId: id } as const;
   try {
     const taken = await take(app, owner);
-    await reached("pause.taken");
+    await passKillPoint("pause.taken");
     const snapshot = await commit(app, taken, how).catch(async (error: unknown) => {
       await putBack(app, taken);
       throw error;
     });
-    await reached("pause.committed");
+    await passKillPoint("pause.committed");
     if (snapshot) free(app, taken);
     // It was deleted meanwhile, and its machine with it.
     else drop(app, taken.id);

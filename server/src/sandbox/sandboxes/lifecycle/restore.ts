@@ -5,7 +5,7 @@
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
-import { reached } from "#lib/kill-points.ts";
+import { passKillPoint } from "#lib/kill-points.ts";
 import { SingleFlight } from "#lib/concurrency/single-flight.ts";
 import { restoreFailed } from "#machines/errors.ts";
 import { release } from "#machines/placement/placement.ts";
@@ -53,10 +53,10 @@ async function resume(app: Needs, id: string, actor: Actor | null): Promise<void
   // Somebody else was first: the caller looks again.
   if (!place) return;
   const { row: machine } = place;
-  await reached("resume.begun");
+  await passKillPoint("resume.begun");
   try {
     await bringBack(app, place);
-    await reached("resume.restored");
+    await passKillPoint("resume.restored");
     const isRunning = await app.db.transaction().execute(async (tx) => {
       const at = app.clock.now();
       const row = await resumeRow(tx, id, at);
@@ -86,7 +86,7 @@ async function resume(app: Needs, id: string, actor: Actor | null): Promise<void
       });
       return true;
     });
-    await reached("resume.committed");
+    await passKillPoint("resume.committed");
     // Otherwise it was deleted meanwhile: its machine and its snapshot went with it.
     if (!isRunning) return;
     app.machines.sampler.watch(machine.id);

@@ -3,10 +3,10 @@ import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync }
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { startDevWorld } from "../dev-world/server.ts";
-import { Failure } from "../lib/failure.ts";
-import { inProduct } from "../lib/places.ts";
-import { startDetached } from "../lib/run.ts";
+import { startDevWorld } from "../../dev-world/server.ts";
+import { Failure } from "../../lib/failure.ts";
+import { inProduct } from "../../lib/places.ts";
+import { startDetached } from "../../lib/run.ts";
 
 export interface DevWorldOptions {
   port: string;

@@ -6,19 +6,19 @@ import { chmodSync, mkdirSync, mkdtempSync, readFileSync, globSync, rmSync, writ
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
-import { Failure } from "../lib/failure.ts";
-import { inProduct } from "../lib/places.ts";
-import { startStep } from "../lib/steps-view.ts";
-import { freePort } from "../serve/port.ts";
-import { logFile, readOperator } from "../serve/server-file.ts";
-import { startServer, stopServer, waitForTemplate, waitUntilReady } from "../serve/start.ts";
-import { aptStep } from "../setup/apt.ts";
-import { nativeStep } from "../setup/native.ts";
-import { serverPackages } from "../setup/packages.ts";
-import { setUp } from "../setup/setup.ts";
-import type { Bench, BenchContext } from "../../../bench/support/contract.ts";
-import { removeHostTraces } from "../../../e2e/support/clean.ts";
-import { hostFacts, isMet, measuredPart, table, withMeasured, type MeasuredRow } from "../bench/report.ts";
+import { Failure } from "../../lib/failure.ts";
+import { inProduct } from "../../lib/places.ts";
+import { startStep } from "../../lib/steps-view.ts";
+import { freePort } from "../../serve/port.ts";
+import { logFile, readOperator } from "../../serve/server-file.ts";
+import { startServer, stopServer, waitForTemplate, waitUntilReady } from "../../serve/start.ts";
+import { aptStep } from "../../setup/apt.ts";
+import { nativeStep } from "../../setup/native.ts";
+import { serverPackages } from "../../setup/packages.ts";
+import { setUp } from "../../setup/setup.ts";
+import type { Bench, BenchContext } from "../../../../bench/support/contract.ts";
+import { removeHostTraces } from "../../../../e2e/support/clean.ts";
+import { hostFacts, isMet, measuredPart, table, withMeasured, type MeasuredRow } from "../../bench/report.ts";
 
 export async function bench(names: readonly string[]): Promise<void> {
   await setUp([aptStep(serverPackages), nativeStep]);

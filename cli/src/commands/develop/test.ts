@@ -1,13 +1,13 @@
 /** `kontor test` and `kontor check`. Their suites are the table in `tests/suites.ts`. */
-import { Failure } from "../lib/failure.ts";
-import { asRoot, isRoot } from "../lib/places.ts";
-import { aptStep } from "../setup/apt.ts";
-import { nativeStep } from "../setup/native.ts";
-import { checkPackages, testPackages } from "../setup/packages.ts";
-import { setUp } from "../setup/setup.ts";
-import { changedSuites, findChangedFiles } from "../tests/change-suites.ts";
-import { addUp, closing, repeatFailures, runLanes, runSuites, type Tally } from "../tests/run-suites.ts";
-import { fastSuites, freshRootSuites, lanes, type Suite } from "../tests/suites.ts";
+import { Failure } from "../../lib/failure.ts";
+import { asRoot, isRoot } from "../../lib/places.ts";
+import { aptStep } from "../../setup/apt.ts";
+import { nativeStep } from "../../setup/native.ts";
+import { checkPackages, testPackages } from "../../setup/packages.ts";
+import { setUp } from "../../setup/setup.ts";
+import { changedSuites, findChangedFiles } from "../../tests/change-suites.ts";
+import { addUp, closing, repeatFailures, runLanes, runSuites, type Tally } from "../../tests/run-suites.ts";
+import { fastSuites, freshRootSuites, lanes, type Suite } from "../../tests/suites.ts";
 
 export async function test(options: { freshRoot?: boolean }): Promise<void> {
   await setUp([aptStep(testPackages), nativeStep]);

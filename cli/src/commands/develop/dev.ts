@@ -1,11 +1,11 @@
 /** `kontor dev`: the server on this terminal, started anew when a file of it changes. */
-import { dataDirectory, inProduct } from "../lib/places.ts";
-import { runHere } from "../lib/run.ts";
-import { aptStep } from "../setup/apt.ts";
-import { hostLimitsStep } from "../setup/host-limits.ts";
-import { nativeStep } from "../setup/native.ts";
-import { serverPackages } from "../setup/packages.ts";
-import { setUp } from "../setup/setup.ts";
+import { dataDirectory, inProduct } from "../../lib/places.ts";
+import { runHere } from "../../lib/run.ts";
+import { aptStep } from "../../setup/apt.ts";
+import { hostLimitsStep } from "../../setup/host-limits.ts";
+import { nativeStep } from "../../setup/native.ts";
+import { serverPackages } from "../../setup/packages.ts";
+import { setUp } from "../../setup/setup.ts";
 
 export async function dev(options: { port?: string; data?: string }): Promise<void> {
   await setUp([aptStep(serverPackages), nativeStep, hostLimitsStep()]);

@@ -2,8 +2,8 @@
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { expect, onTestFinished, test } from "vitest";
-import { inProduct } from "../lib/places.ts";
-import { freePort } from "../serve/port.ts";
+import { inProduct } from "../../lib/places.ts";
+import { freePort } from "../../serve/port.ts";
 
 const kontor = (...args: string[]) =>
   promisify(execFile)(process.execPath, [inProduct("cli/src/main.ts"), "dev-world", ...args]);

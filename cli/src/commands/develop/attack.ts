@@ -1,11 +1,11 @@
 /** `kontor attack`: runs the tests of `server/test/attack/` with new seeds for the given number of minutes. */
-import { Failure } from "../lib/failure.ts";
-import { inProduct, productRoot } from "../lib/places.ts";
-import { runHere } from "../lib/run.ts";
-import { aptStep } from "../setup/apt.ts";
-import { nativeStep } from "../setup/native.ts";
-import { checkPackages } from "../setup/packages.ts";
-import { setUp } from "../setup/setup.ts";
+import { Failure } from "../../lib/failure.ts";
+import { inProduct, productRoot } from "../../lib/places.ts";
+import { runHere } from "../../lib/run.ts";
+import { aptStep } from "../../setup/apt.ts";
+import { nativeStep } from "../../setup/native.ts";
+import { checkPackages } from "../../setup/packages.ts";
+import { setUp } from "../../setup/setup.ts";
 
 export interface AttackOptions {
   minutes: string;
