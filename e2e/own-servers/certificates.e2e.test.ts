@@ -37,7 +37,7 @@ beforeAll(async () => {
   ]);
   // The authority's own address needs a certificate that we trust.
   const own = await LocalCertificates.open(directory, { domains: ["localhost"], wildcards: [] });
-  const { key, cert } = await own.nameless();
+  const { key, cert } = await own.defaultCertificate();
   names = await serveDns({});
   server = await startServer(
     {

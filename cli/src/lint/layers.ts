@@ -29,7 +29,10 @@ export const rooms: readonly Room[] = [
   { name: "db", mayKnow: ["lib"] },
   { name: "jobs", mayKnow: ["lib", "db"] },
   // an actor is what a request turns into; who made it, and how, is handed in by main
-  { name: "http", mayKnow: ["lib", "db", "jobs", "accounts/actor.ts", "accounts/errors.ts"] },
+  {
+    name: "http",
+    mayKnow: ["lib", "db", "jobs", "accounts/actor.ts", "accounts/errors.ts", "accounts/roles.ts"],
+  },
   { name: "ingress", mayKnow: ["lib"] },
   // the way out, as ingress is the way in: whose machine it is and what its owner allows is handed in by main
   { name: "egress", mayKnow: ["lib"] },

@@ -129,9 +129,9 @@ export function services(kontor: Kontor): Service[] {
 
 /** Starts `all` in order. What has started is stopped by `running`, in reverse order. */
 export async function startServices(all: readonly Service[], running: AsyncDisposableStack): Promise<void> {
-  for (const { start, stop } of all) {
-    await start?.();
-    if (stop) running.defer(async () => void (await stop()));
+  for (const service of all) {
+    await service.start?.();
+    if (service.stop) running.defer(async () => void (await service.stop?.()));
   }
 }
 

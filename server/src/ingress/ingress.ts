@@ -25,7 +25,7 @@ import { hostOf, pathOf } from "./sites/hosts.ts";
 import { sendPage } from "./pages.ts";
 import type { HostRule, Site, Visitors } from "./sites/site.ts";
 import type { Certificates } from "./tls/certificates.ts";
-import { type Expected, visit } from "./proxy/probe-visit.ts";
+import { type VisitOptions, visit } from "./proxy/probe-visit.ts";
 
 export interface IngressOptions {
   /** Tried in order; the first rule that knows the name serves it. */
@@ -88,7 +88,7 @@ export class Ingress {
    * Requests a path of a site like a visitor, by its name and through the plain listener, and checks which machine
    * responds. Throws `VisitFailed` if another machine or none responds. Waits for the listener.
    */
-  visit(host: string, path: string, expected: Expected): Promise<{ status: number }> {
+  visit(host: string, path: string, expected: VisitOptions): Promise<{ status: number }> {
     return visit(this.#isListening.promise, { host, path, proof: this.#proof }, expected);
   }
 
@@ -101,7 +101,7 @@ export class Ingress {
       minVersion: "TLSv1.2",
       ALPNProtocols: ["http/1.1"],
       SNICallback: callbackify((name: string) => certificates.contextFor(name)),
-      ...(await certificates.nameless()),
+      ...(await certificates.defaultCertificate()),
     });
     this.#serve(server);
     server.on("clientError", this.#apis.clientError);
@@ -170,7 +170,7 @@ export class Ingress {
       response.shouldKeepAlive = false;
       return sendPage(request, response, "bad_host", visitor);
     }
-    if (!visitor.isOurs && this.#isElsewhere(request, response, host)) return;
+    if (!visitor.isProbe && this.#handlePlainHttp(request, response, host)) return;
     const site = this.#siteAt(host);
     if (site === undefined) {
       if (visitor.hsts) response.setHeader("Strict-Transport-Security", "max-age=31536000");
@@ -178,7 +178,7 @@ export class Ingress {
       return;
     }
     response.on("error", () => {});
-    response.once("close", () => hearOut(request));
+    response.once("close", () => drainBody(request));
     site
       .handle({ request, response, visitor })
       .catch((error: unknown) => this.#failed(host, error, response));
@@ -218,14 +218,14 @@ export class Ingress {
       const site = rule.match(host);
       if (site !== undefined) return site;
     }
-    return this.#options.domains.some((domain) => host.endsWith(`.${domain}`)) ? nobody : undefined;
+    return this.#options.domains.some((domain) => host.endsWith(`.${domain}`)) ? unknownSite : undefined;
   }
 
   /**
    * Handles plain HTTP for names that are served by HTTPS only: answers the certificate authority's challenge, and
    * redirects other requests.
    */
-  #isElsewhere(request: IncomingMessage, response: ServerResponse, host: string): boolean {
+  #handlePlainHttp(request: IncomingMessage, response: ServerResponse, host: string): boolean {
     const { certificates, apiHost, tlsSuffix } = this.#options;
     if (!certificates?.isPublic || isTls(request)) return false;
     if (host !== apiHost && this.#siteAt(host) === undefined) return false;
@@ -243,20 +243,20 @@ export class Ingress {
     // An ordinary comparison is safe, because the proof has 256 random bits.
     const isOurs = request.headers[visitHeader] === this.#proof;
     if (!this.#options.trustedProxies.check(peer, isIPv6(peer) ? "ipv6" : "ipv4")) {
-      return { forwardedFor: peer, isSecure, hsts, isOurs };
+      return { forwardedFor: peer, isSecure, hsts, isProbe: isOurs };
     }
     const before = [request.headers["x-forwarded-for"]].flat().join(", ");
     return {
       forwardedFor: before === "" ? peer : `${before}, ${peer}`,
       isSecure: isSecure || request.headers["x-forwarded-proto"] === "https",
       hsts,
-      isOurs,
+      isProbe: isOurs,
     };
   }
 }
 
 /** The site of an unknown name below our domains. */
-const nobody: Site = {
+const unknownSite: Site = {
   exists: async () => false,
   handle: async ({ request, response, visitor }) => sendPage(request, response, "not_found", visitor),
 };
@@ -269,7 +269,7 @@ function isTls(request: IncomingMessage): boolean {
  * Reads and drops the rest of the request. Closing the connection would break the client's pipe before it reads the
  * response.
  */
-function hearOut(request: IncomingMessage): void {
+function drainBody(request: IncomingMessage): void {
   if (!hasBody(request) || request.complete || request.socket.destroyed) return;
   request.removeAllListeners("data");
   request.resume();

@@ -87,10 +87,10 @@ test("runs the waiting jobs after a job that fails", async () => {
     job("a", () => first.promise),
     signal,
   );
-  const lost = async () => Promise.reject(new Error("the database is away"));
+  const failToDefer = async () => Promise.reject(new Error("the database is away"));
   await expect(
     jobs.run(
-      job("b", async () => {}, lost),
+      job("b", async () => {}, failToDefer),
       signal,
     ),
   ).rejects.toThrow("away");

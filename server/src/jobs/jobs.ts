@@ -124,8 +124,8 @@ class ProcessJobs implements Jobs {
   }
 
   async register(): Promise<void> {
-    await this.#beat();
-    this.#beating = this.#keepBeating();
+    await this.#upsertRow();
+    this.#beating = this.#sendHeartbeats();
   }
 
   async startWorker(tasks: Tasks, options: { concurrency?: number } = {}): Promise<void> {
@@ -160,7 +160,7 @@ class ProcessJobs implements Jobs {
       }),
     });
     this.#runner.promise.catch((error: unknown) => this.#log.error({ error }, "the job worker failed"));
-    await this.#beat();
+    await this.#upsertRow();
   }
 
   async stop(graceMs: number): Promise<void> {
@@ -178,13 +178,13 @@ class ProcessJobs implements Jobs {
     await this.#db.deleteFrom("processes").where("id", "=", this.processId).execute();
   }
 
-  async #keepBeating(): Promise<void> {
+  async #sendHeartbeats(): Promise<void> {
     const { signal } = this.#stopping;
     while (!signal.aborted) {
       await sleep(beatMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
       try {
-        const isOnTime = await this.#beat();
+        const isOnTime = await this.#upsertRow();
         // A stall of PostgreSQL delays all heartbeats. The other processes get one interval to register again.
         if (isOnTime) await this.#releaseDead();
       } catch (error) {
@@ -199,7 +199,7 @@ class ProcessJobs implements Jobs {
    * Upserts this process's row, because another process may have removed it. Returns false if the last heartbeat is too
    * old.
    */
-  async #beat(): Promise<boolean> {
+  async #upsertRow(): Promise<boolean> {
     const workerPool = this.#workerPool?.id ?? null;
     await this.#db
       .insertInto("processes")

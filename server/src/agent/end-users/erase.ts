@@ -4,9 +4,9 @@
  * belongs to a new end user. The account's activity keeps only the fact of the erasure and a keyed hash.
  */
 import type { Actor } from "#accounts/actor.ts";
-import { forgetDetails, forgetTargets, recordActivity } from "#accounts/activity/activity.ts";
-import { forgetActors } from "#accounts/find-actor.ts";
-import { forgetNews } from "#accounts/notifications/notifications.ts";
+import { eraseDetails, eraseTargets, recordActivity } from "#accounts/activity/activity.ts";
+import { clearActorCache } from "#accounts/find-actor.ts";
+import { deleteNotifications } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { dropLabel } from "#sandbox/sandboxes/labels.ts";
@@ -45,7 +45,7 @@ export async function erase(
   const { erased, stopped } = await whole(app.db, (tx) => eraseAll(app, tx, actor, agent, erasing));
   for (const id of stopped) runs.drop(id);
   // Tokens of these runs were deleted with them.
-  if (stopped.length > 0) forgetActors(app);
+  if (stopped.length > 0) clearActorCache(app);
   return erased;
 }
 
@@ -78,12 +78,12 @@ async function eraseAll(
   };
   await dropLabel(tx, workspaceId, sessionLabel, sessions);
   await forgetAnswers(tx, "invokeAgent", all);
-  await forgetNews(tx, workspaceId, [...all, ...triggers]);
+  await deleteNotifications(tx, workspaceId, [...all, ...triggers]);
   await eraseSessions(tx, sessions);
   // Runs after the deletion of the runs: an entry about a run is committed before and seen here, or has no detail.
-  await forgetTargets(tx, workspaceId, [...sessions, ...all]);
-  await forgetDetails(tx, workspaceId, "run_id", all);
-  await forgetTargets(tx, workspaceId, triggers, { hasNames: true });
+  await eraseTargets(tx, workspaceId, [...sessions, ...all]);
+  await eraseDetails(tx, workspaceId, "run_id", all);
+  await eraseTargets(tx, workspaceId, triggers, { hasNames: true });
   const { end_user_id: _, ...counts } = erased;
   const detail = { end_user_hash: hashOfEndUser(app, agentId, endUserId), ...counts };
   await recordActivity(tx, actor, "agent.end_user_erased", target(agent), workspaceId, detail);

@@ -1,7 +1,7 @@
 /**
- * A model's answer, gathered from what its server streams: its parts in the order in which they began, for the
- * conversation, and its calls, its words and its tokens, for the run. A server of models is somebody else's program, so
- * an answer has so many characters and so many parts, and no more.
+ * Assembles a model's answer from the parts that its server streams. The conversation gets the parts in the order of
+ * their starts; the run gets calls, text and token counts. The server is not trusted, so the answer's characters and
+ * parts are limited.
  */
 import {
   InvalidResponseDataError,
@@ -22,16 +22,16 @@ export interface Tokens {
   reasoning: number;
 }
 
-/** A call that the model asks for, under an id of ours: a model's own may be anything. */
+/** A tool call of the answer. The server's id may be anything, so the call has an id of Kontor. */
 export interface AskedCall {
   id: string;
   tool: string;
-  /** What it says the arguments are; undefined where that is no JSON object. */
+  /** Arguments of the call. Undefined if they are not a JSON object. */
   values: Record<string, unknown> | undefined;
 }
 
 export interface Answer {
-  /** As it goes into the conversation. */
+  /** The message to append to the conversation. */
   message: Extract<Message, { role: "assistant" }>;
   text: string;
   calls: AskedCall[];
@@ -47,10 +47,10 @@ export interface Piece {
 type Part = LanguageModelV4StreamPart;
 type Block = { kind: Piece["kind"]; text: string; metadata: Metadata } | { kind: "call"; call: AskedCall };
 
-/** Of one answer, with the arguments of its calls and what its provider wants back of its thoughts. */
+/** Limit for one answer: text, reasoning, arguments of calls and provider metadata. */
 const maxCharacters = 4 * 1024 ** 2;
 const maxCalls = 100;
-/** Of what begins in an answer, empty or not: words, thoughts, calls, sources. */
+/** Limit for the parts of an answer, empty ones included: text, reasoning, calls, sources. */
 const maxParts = 2_000;
 
 /** Finish reasons of an incomplete response. */
@@ -67,17 +67,19 @@ export class Gathering {
   readonly #blocks: Block[] = [];
   readonly #open = new Map<string, Extract<Block, { text: string }>>();
   readonly #calls: AskedCall[] = [];
-  /** A character that takes two may come in two pieces. */
+  /** First half of a surrogate pair that is split between two deltas. */
   readonly #halves = { text: "", reasoning: "" };
   #characters = 0;
-  /** Arguments come in pieces, and then whole. */
+  /** Characters of arguments. Some providers stream them in deltas and repeat them whole. */
   #arguments = { inPieces: 0, whole: 0 };
   #parts = 0;
   #end: Pick<Answer, "finishReason" | "tokens"> | undefined;
 
   readonly #isStreamDone: () => boolean;
 
-  /** `isStreamDone`: the server sent its mark of the end, so a response without a finish reason is complete. */
+  /**
+   * `isStreamDone` returns true if the server sent its end mark; then a response without a finish reason is complete.
+   */
   constructor(
     address: ModelAddress,
     onPiece: (piece: Piece) => void,
@@ -88,7 +90,7 @@ export class Gathering {
     this.#isStreamDone = isStreamDone;
   }
 
-  /** Whether something was said by it, however little. Throws a `ModelFailure`, or what the stream says went wrong. */
+  /** Returns true if the part has content. Throws a `ModelFailure`, or the error of the stream. */
   add(part: Part): boolean {
     switch (part.type) {
       case "stream-start":
@@ -132,7 +134,7 @@ export class Gathering {
       throw new ModelFailure("refused", "The provider's content filter stopped the answer.");
     const text = this.#blocks.map((block) => (block.kind === "text" ? block.text : "")).join("");
     const content = this.#blocks.flatMap((block) => this.#toPart(block));
-    // A thought that led to nothing is refused where it came from.
+    // Providers reject reasoning that no text or call follows.
     while (content.at(-1)?.type === "reasoning") content.pop();
     if (content.length === 0) content.push({ type: "text", text });
     return { ...this.#end, text, calls: this.#calls, message: { role: "assistant", content } };
@@ -153,7 +155,7 @@ export class Gathering {
   #countPart(): void {
     this.#parts += 1;
     if (this.#parts > maxParts)
-      throw new ModelFailure("refused", "The model's answer is in more parts than one may have.");
+      throw new ModelFailure("refused", `The model's answer has more than ${maxParts} parts.`);
   }
 
   #say(part: Extract<Part, { type: "text-delta" | "reasoning-delta" }>): void {
@@ -168,13 +170,13 @@ export class Gathering {
     if (delta !== "") this.#onPiece({ kind, delta });
   }
 
-  /** The part's block, with whatever its provider says of it. */
+  /** Finds or creates the part's block, and adds the provider's metadata. */
   #mark(part: { type: `${Piece["kind"]}-${string}`; id: string; providerMetadata?: unknown }) {
     const kind = part.type.startsWith("text") ? "text" : "reasoning";
     const id = `${kind} ${part.id}`;
     let block = this.#open.get(id);
     if (!block) {
-      // What begins with its first words was not counted yet.
+      // A block that begins with a delta was not counted at its start.
       if (part.type.endsWith("-delta")) this.#countPart();
       block = { kind, text: "", metadata: {} };
       this.#open.set(id, block);
@@ -184,7 +186,7 @@ export class Gathering {
       this.#characters += value.length - (block.metadata[name]?.length ?? 0);
       block.metadata[name] = value;
     }
-    // What is said under an id that has ended is another part.
+    // A later delta with the id of an ended block belongs to a new block.
     if (part.type.endsWith("-end")) this.#open.delete(id);
     this.#requireShort();
     return block;
@@ -192,7 +194,7 @@ export class Gathering {
 
   #call({ toolName, input }: Extract<Part, { type: "tool-call" }>): void {
     if (this.#calls.length === maxCalls)
-      throw new ModelFailure("refused", "The model called more tools at once than it may.");
+      throw new ModelFailure("refused", `The model called more than ${maxCalls} tools in one answer.`);
     this.#arguments.whole += input.length;
     this.#requireShort();
     const tool = storableText(toolName.slice(0, 200));
@@ -204,7 +206,7 @@ export class Gathering {
   #requireShort(): void {
     const { inPieces, whole } = this.#arguments;
     if (this.#characters + Math.max(inPieces, whole) > maxCharacters)
-      throw new ModelFailure("refused", "The model said more than an answer may hold.");
+      throw new ModelFailure("refused", `The model's answer has more than ${maxCharacters} characters.`);
   }
 
   #toPart(block: Block): Answer["message"]["content"] {
@@ -214,7 +216,7 @@ export class Gathering {
     }
     if (block.kind === "text")
       return block.text === "" ? [] : [{ type: "text", text: block.text, ...phaseOf(block, this.#address) }];
-    // What its provider said nothing of is of no use to it.
+    // Reasoning without the provider's metadata cannot be sent back.
     return Object.keys(block.metadata).length > 0 ? [thoughtOf(block, this.#address)] : [];
   }
 }
@@ -239,7 +241,7 @@ function tokensOf({ inputTokens, outputTokens }: LanguageModelV4Usage): Tokens {
   };
 }
 
-/** What a provider says it used is its own word: a number, or nothing. */
+/** Providers report usage themselves. Anything but a positive integer counts as 0. */
 function count(tokens: number | undefined): number {
   return tokens !== undefined && Number.isSafeInteger(tokens) && tokens > 0 ? Math.min(tokens, 1e9) : 0;
 }

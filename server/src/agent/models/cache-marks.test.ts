@@ -23,7 +23,7 @@ async function requestOf(provider: "anthropic" | "openai_compatible", prompt: Me
     id: "claude-sonnet-4-5",
   };
   const options = { prompt, abortSignal: AbortSignal.timeout(20_000) };
-  await expect(callModel(address, fetch, options, () => {})).rejects.toThrow("answered 400");
+  await expect(callModel(address, fetch, options, () => {})).rejects.toThrow("returned 400");
   return model.asked[0];
 }
 

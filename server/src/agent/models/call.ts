@@ -1,7 +1,7 @@
 /**
- * One call of a model. What it says is handed on as it comes; what comes of it is whole, or a failure that says
- * whether another try may help. A server of models is somebody else's program: its answer is bounded, its sentences
- * are shortened, and whatever it repeats of the key is taken out.
+ * One call of a model. Deltas are emitted as they arrive. The result is a complete answer, or a failure that states
+ * whether a retry may help. The server is not trusted: its answer is bounded, its error texts are truncated, and the
+ * key is removed from them.
  */
 import type { LanguageModelV4CallOptions } from "@ai-sdk/provider";
 import { type Answer, Gathering, type Piece } from "./answer.ts";
@@ -27,12 +27,12 @@ export type ModelOptions = Omit<LanguageModelV4CallOptions, "providerOptions"> &
 /** Statuses with which servers refuse pictures. OpenRouter sends 404. */
 const picturesRefused: readonly (number | undefined)[] = [400, 404, 413, 415, 422];
 
-/** A prompt of too many tokens is made shorter by the run. A body of too many bytes (413) has them in its pictures. */
+/** The run shortens a prompt of too many tokens. Pictures cause a body of too many bytes (413). */
 function mayRefusePictures({ kind, status }: ModelFailure): boolean {
   return picturesRefused.includes(status) && (kind !== "too_long" || status === 413);
 }
 
-/** Throws a `ModelFailure`, or what the signal was aborted with. */
+/** Throws a `ModelFailure`, or the reason of the aborted signal. */
 export async function callModel(
   address: ModelAddress,
   fetch: Fetch,
@@ -44,7 +44,7 @@ export async function callModel(
   try {
     return await callOnce(address, fetch, { ...options, prompt }, onPiece);
   } catch (error) {
-    // A picture that a server can't read would otherwise fail every later run of the session.
+    // Without a retry, a picture that the server cannot read would fail every later run of the session.
     const isRefused = error instanceof ModelFailure && mayRefusePictures(error);
     if (!isRefused || !isTaken || !options.prompt.some((message) => picturesIn(message).length > 0))
       throw error;

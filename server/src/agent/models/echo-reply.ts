@@ -1,7 +1,7 @@
 /**
- * Replies of the model `echo`: deterministic, from the conversation alone. A line `call <tool> {json}` of the last input
- * becomes a call of that tool; results of tools become the answer; any other input is the answer itself. It depends on
- * nothing, so that the model server of `kontor dev-world` has the same replies.
+ * Replies of the model `echo`: deterministic, from the conversation alone. A line `call <tool> {json}` of the last
+ * input becomes a call of that tool. Results of tools become the answer; any other input is the answer itself. This
+ * file imports nothing, so that the model server of `kontor dev-world` uses the same replies.
  */
 
 export interface EchoCall {
@@ -12,12 +12,12 @@ export interface EchoCall {
 
 export type EchoReply = { text: string } | { calls: EchoCall[] };
 
-/** Text of the last input, or results of the tools that were called since, in their order. */
+/** Text of the last input, or the results of tools called since then, in order. */
 export type EchoTurn = { input: string } | { results: readonly string[] };
 
-/** Longer texts are cut: an answer is kept and sent as events. */
+/** Longer texts are truncated, because answers are stored and sent as events. */
 const textMaxCharacters = 100_000;
-/** A step calls at most this many tools; further lines are ignored. */
+/** Limit for the calls of a step; further lines are ignored. */
 const callsMax = 20;
 const callLine = /^[ \t]*call[ \t]+(\S{1,200})[ \t]+(\{.*\})[ \t]*$/;
 

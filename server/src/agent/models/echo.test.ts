@@ -1,4 +1,4 @@
-/** The model `echo`, as an agent without any credential runs on it. */
+/** The model `echo` in agents without a model credential. */
 import { expect, test } from "vitest";
 import { agentHost } from "../testing/agent-app.ts";
 import { startToolServer } from "../testing/tool-server.ts";
@@ -9,7 +9,7 @@ const host = await agentHost({ config: { allowPrivateHosts: "127.0.0.0/8" } });
 const owner = await host.person();
 const echo = { provider: "echo", id: "echo" };
 
-test("an agent on echo answers with the last input, without a credential", async () => {
+test("returns the last input as the answer of echo, without a credential", async () => {
   expect((await owner.post("/v1/agents", { name: "parrot", config: { model: echo } })).status).toBe(201);
   const first = await owner.post("/v1/agents/parrot/invoke", { input: "Good day,\n  Ada. 😀" });
   expect(first.json).toMatchObject({ status: "completed", output: "Good day,\n  Ada. 😀" });
@@ -22,7 +22,7 @@ test("an agent on echo answers with the last input, without a credential", async
   expect(run.json.tokens.input).toBeGreaterThan(0);
 });
 
-test("an agent on echo calls the tools that its input names, and answers with their results", async () => {
+test("calls the tools that the input names with echo, and returns their results", async () => {
   const parameters = { type: "object", properties: { number: { type: "string" } }, required: ["number"] };
   const toolset = await owner.post("/v1/agent-toolsets", {
     name: "shop",
@@ -51,7 +51,7 @@ test("an agent on echo calls the tools that its input names, and answers with th
   expect(unknown.json.output).toBe("There is no tool shop__refund. Tools: shop__order.");
 });
 
-test("a config names a credential, except with echo", async () => {
+test("requires a credential for every provider except echo", async () => {
   const { status, json } = await owner.post("/v1/agents", {
     name: "other",
     config: { model: { provider: "openai", id: "gpt-5" } },
@@ -67,7 +67,7 @@ test("a config names a credential, except with echo", async () => {
   expect(stored.status).toBe(400);
 });
 
-test("replies of echo are bounded", () => {
+test("limits the replies of echo", () => {
   const long = echoReply({ input: "a".repeat(1_000_000) }, []);
   expect(long).toEqual({ text: `${"a".repeat(100_000)}…` });
   const many = echoReply({ input: "call t {}\n".repeat(500) }, ["t"]);

@@ -1,6 +1,6 @@
 /**
- * The built-in model `echo`, for trying agents without a key: it reaches no server, costs nothing, and replies the same
- * to the same conversation. See `echo-reply.ts` for its replies and decision 0123 for its limits.
+ * The built-in model `echo`, for trying agents without a key. It calls no server, costs nothing, and returns the same
+ * reply for the same conversation. `echo-reply.ts` describes its replies, decision 0123 its limits.
  */
 import type {
   LanguageModelV4,
@@ -12,7 +12,7 @@ import { estimateTokens, type Message } from "./messages.ts";
 
 type Part = LanguageModelV4StreamPart;
 
-/** A text comes in this many pieces at most, so that streams show more than one. */
+/** Limit for the deltas of a text. Several deltas make a stream visible. */
 const piecesMax = 20;
 
 export function echoModel(id: string): LanguageModelV4 {
@@ -32,7 +32,7 @@ export function echoModel(id: string): LanguageModelV4 {
   };
 }
 
-/** The last message decides: what a tool returned, or else the newest input. */
+/** Reads the last message: results of tools, or else the newest input. */
 function lastTurn(prompt: readonly Message[]): EchoTurn {
   const last = prompt.at(-1);
   if (last?.role === "tool") {

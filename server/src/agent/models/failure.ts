@@ -1,4 +1,4 @@
-/** Why there is no answer, and whether another try may help. */
+/** Failures of model calls, and whether a retry may help. */
 import { APICallError } from "@ai-sdk/provider";
 import { AddressError } from "#lib/network/checked-lookup.ts";
 import { AnswerUnfit } from "./fetch.ts";
@@ -6,8 +6,8 @@ import { AnswerUnfit } from "./fetch.ts";
 export class ModelFailure extends Error {
   override readonly name = "ModelFailure";
   /**
-   * `overloaded`: too many asked; `away`: try again; `too_long`: it was told more than it takes; `refused`: trying again
-   * is of no use.
+   * `overloaded`: retry after a pause. `away`: retry. `too_long`: the prompt exceeds the model's context. `refused`: a
+   * retry does not help.
    */
   readonly kind: "overloaded" | "away" | "too_long" | "refused";
   readonly retryAfterMs: number | null;
@@ -42,20 +42,20 @@ export class ModelFailure extends Error {
   }
 }
 
-/** Worth another try: too early, a conflict, a time-out, or the server's own fault. */
+/** Statuses worth a retry: timeout, conflict, too early, or a server error. */
 const isPassing = (status: number): boolean => [408, 409, 425].includes(status) || status >= 500;
 
 /** Status codes of an overloaded provider. OpenAI also sends 503, Anthropic 529. */
 const isOverload = (status: number): boolean => [429, 503, 529].includes(status);
 
-/** `secret`: what a careless server may repeat. */
+/** `secret` is removed from texts of the server, which may repeat it. */
 export function explain(error: unknown, secret: string): ModelFailure {
   if (error instanceof ModelFailure) return error;
   if (error instanceof AddressError)
     return new ModelFailure("refused", `The model can't be called. ${error.message}`);
   if (APICallError.isInstance(error) && error.statusCode !== undefined && error.statusCode !== 200) {
     const { statusCode, responseHeaders } = error;
-    const said = `The model's server answered ${statusCode}: ${tidy(error.message, secret)}`;
+    const said = `The model's server returned ${statusCode}: ${tidy(error.message, secret)}`;
     if ([400, 413, 422].includes(statusCode) && isTooLong(`${error.message} ${error.responseBody ?? ""}`))
       return new ModelFailure("too_long", said, { status: statusCode });
     const kind = isOverload(statusCode) ? "overloaded" : isPassing(statusCode) ? "away" : "refused";
@@ -67,21 +67,23 @@ export function explain(error: unknown, secret: string): ModelFailure {
   }
   const cause = causeOf(error);
   if (cause instanceof AnswerUnfit)
-    return new ModelFailure("refused", `The model's answer was not heard out: ${cause.message}`);
+    return new ModelFailure("refused", `The model's answer was rejected: ${cause.message}`);
   const { code, message } = (cause ?? {}) as NodeJS.ErrnoException;
   const why = typeof message === "string" ? tidy(message, secret) : "";
   return new ModelFailure(
     isTooLong(why) ? "too_long" : "away",
-    `The model could not be heard out${code ? ` (${tidy(String(code), secret)})` : ""}: ${why}`,
+    `Reading the model's answer failed${code ? ` (${tidy(String(code), secret)})` : ""}: ${why}`,
   );
 }
 
-/** The SDK says of whatever happens on the way that it failed to process an answer. */
+/** The SDK wraps errors of the connection in its own error. */
 function causeOf(error: unknown): unknown {
   return APICallError.isInstance(error) && error.cause instanceof Error ? causeOf(error.cause) : error;
 }
 
-/** As OpenAI, Anthropic, Mistral, vLLM, llama.cpp and Ollama say that a prompt is longer than they take. */
+/**
+ * Matches the errors of OpenAI, Anthropic, Mistral, vLLM, llama.cpp and Ollama for a prompt that exceeds the context.
+ */
 function isTooLong(text: string): boolean {
   return /context[ _](length|window|size|limit)|(prompt|input) (is|length is) too long|request_too_large/i.test(
     text.slice(0, 4096),
@@ -93,7 +95,7 @@ function tidy(message: string, secret: string): string {
   return text.replaceAll("\0", "").toWellFormed().slice(0, 300);
 }
 
-/** Milliseconds until the time in the header, which holds seconds or an HTTP date (RFC 9110, 10.2.3). */
+/** Milliseconds until the time in the header, which has seconds or an HTTP date (RFC 9110, 10.2.3). */
 export function retryAfter(headers: Record<string, string> | undefined, now = Date.now()): number | null {
   const value = headers?.["retry-after"]?.trim();
   if (!value) return null;

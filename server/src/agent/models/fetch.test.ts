@@ -7,7 +7,7 @@ import { modelFetch } from "./fetch.ts";
 
 const mebibyte = Buffer.alloc(1024 ** 2, "x");
 let ended = Promise.withResolvers<number>();
-/** Says as many mebibytes as its path is told, and how many it got rid of. */
+/** Sends as many mebibytes as the path names, and reports how many the client accepted. */
 const server = createServer((request, response) => {
   let left = Number(request.url?.slice(1));
   let sent = 0;
@@ -37,15 +37,15 @@ async function read(response: Response): Promise<number> {
   return bytes;
 }
 
-test("an answer is read whole up to 64 MiB, and not beyond", async () => {
+test("reads an answer of up to 64 MiB, and rejects a longer one", async () => {
   expect(await read(await get(3))).toBe(3 * 1024 ** 2);
   ended = Promise.withResolvers();
-  await expect(get(1000).then(read)).rejects.toThrow("longer than 64 MiB");
-  // The server is not heard out either.
+  await expect(get(1000).then(read)).rejects.toThrow("exceeds 64 MiB");
+  // The client closes the connection, so the server stops sending.
   expect(await ended.promise).toBeLessThan(200);
 });
 
-test("a reader who leaves ends the connection", async () => {
+test("closes the connection when the reader cancels", async () => {
   ended = Promise.withResolvers();
   const response = await get(1000);
   const reader = response.body!.getReader();
@@ -54,7 +54,7 @@ test("a reader who leaves ends the connection", async () => {
   expect(await ended.promise).toBeLessThan(200);
 });
 
-/** What a server says that keeps to no rule. */
+/** Starts a TCP server that sends these bytes, which may break the rules of HTTP. */
 async function answering(bytes: string): Promise<AsyncDisposable & { url: string }> {
   const raw = createRawServer((socket) => {
     socket.on("error", () => {});
@@ -70,7 +70,7 @@ async function answering(bytes: string): Promise<AsyncDisposable & { url: string
 }
 
 test.each(["099", "600", "999"])(
-  "a status that is none, %s, is an answer of a bad gateway",
+  "returns 502 for the invalid status %s",
   async (status) => {
     await using server = await answering(
       `HTTP/1.1 ${status} What\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhm`,
@@ -81,7 +81,7 @@ test.each(["099", "600", "999"])(
   },
 );
 
-test("a server that wants to speak another protocol is refused", async () => {
+test("rejects a server that switches to another protocol", async () => {
   await using server = await answering(
     "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
   );

@@ -1,7 +1,7 @@
 /**
- * How a model is spoken to: like `fetch`, over connections of ours. An address belongs to a caller, so what is
- * connected to is what was checked; redirects are not followed, because a key went with the request; and connections
- * are kept, because a handshake is a good part of what a step costs beside the model itself.
+ * A `fetch` for models. A caller chooses the address, so connections go only to addresses that were checked. Redirects
+ * are not followed, because the request carries a key. Connections are kept alive, because a handshake is a large part
+ * of a step's time beside the model's own.
  */
 import {
   Agent as HttpAgent,
@@ -16,24 +16,24 @@ import { checkedLookup, checkLiteral } from "#lib/network/checked-lookup.ts";
 
 export type Fetch = typeof globalThis.fetch;
 
-/** An answer that is not read on: another try would bring the same. */
+/** An answer that breaks a limit. A retry would break it again. */
 export class AnswerUnfit extends Error {
   override readonly name = "AnswerUnfit";
 }
 
-/** Between two pieces of an answer, and until the first: models that think before they speak take minutes. */
+/** Timeout until the first byte, and between two. Models that reason before they respond take minutes. */
 const silentMs = 300_000;
-/** Of one answer as it comes over the wire: far more than any model says, and nothing that fills the memory. */
+/** Limit for one answer on the wire. It exceeds any model's output and fits in memory. */
 const answerMaxBytes = 64 * 1024 ** 2;
-/** A kept connection; below what most servers allow. */
+/** Idle time of a kept connection; below the limit of most servers. */
 const keptMs = 4_000;
 
-/** The same fetch; its look-ups of names count for `owner`, a workspace. */
+/** Counts the fetch's DNS lookups for `owner`, a workspace. */
 export function ownedFetch(fetch: Fetch, owner: string): Fetch {
   return (input, init) => fetch(input, { ...init, owner } as RequestInit);
 }
 
-/** One for a server; its connections go to hosts that `opened` lets through alone. */
+/** Creates the fetch of a server. `opened` lists the private hosts that connections may reach. */
 export function modelFetch(opened: OpenedHosts): Fetch {
   const options = { keepAlive: true, timeout: keptMs, maxSockets: 256 };
   const agents = { "http:": new HttpAgent(options), "https:": new HttpsAgent(options) };
@@ -47,7 +47,7 @@ export function modelFetch(opened: OpenedHosts): Fetch {
         silenceMs = silentMs,
       } = init as RequestInit & { owner?: string; silenceMs?: number };
       if (typeof body !== "string" && body !== undefined && body !== null)
-        return reject(new TypeError("only texts are sent to models"));
+        return reject(new TypeError("the body of a model request must be text"));
       try {
         checkLiteral(url, opened);
       } catch (error) {
@@ -66,12 +66,12 @@ export function modelFetch(opened: OpenedHosts): Fetch {
         ...(signal ? { signal } : {}),
       });
       request.on("error", reject);
-      request.on("timeout", () => request.destroy(new Error("the model said nothing for too long")));
+      request.on("timeout", () => request.destroy(new Error(`the server sent nothing for ${silenceMs / 1000} s`)));
       request.on("upgrade", (_, socket) => {
         socket.destroy();
-        reject(new Error("the server wants to speak another protocol"));
+        reject(new Error("the server switched to another protocol"));
       });
-      // Nobody catches what a listener throws: it would end the process.
+      // An error thrown in a listener would end the process.
       request.on("response", (response) => {
         try {
           resolve(toResponse(response));
@@ -80,15 +80,15 @@ export function modelFetch(opened: OpenedHosts): Fetch {
           reject(error);
         }
       });
-      // Whatever way a connection ends, its caller does not wait on; once settled, this says nothing.
-      request.on("close", () => reject(new Error("the connection ended without an answer")));
+      // Rejects when the connection closes before a response; a no-op after the promise settled.
+      request.on("close", () => reject(new Error("the connection ended without a response")));
       request.end(body ?? undefined);
     });
 }
 
 function toResponse(response: IncomingMessage): Response {
   const said = response.statusCode ?? 0;
-  // A server may say any three digits; a Response takes these.
+  // A server may send any three digits; `Response` accepts 200 to 599.
   const status = said >= 200 && said <= 599 ? said : 502;
   const headers = new Headers();
   for (const [name, value] of Object.entries(response.headersDistinct)) {
@@ -98,12 +98,12 @@ function toResponse(response: IncomingMessage): Response {
     response.resume();
     return new Response(null, { status, headers });
   }
-  // What breaks off, or is too long, ends with the error of its reader; a reader who leaves ends the connection.
+  // A broken or long body fails the reader. A cancel by the reader closes the connection.
   const bounded = pipeline(response, atMost(answerMaxBytes), () => {});
   return new Response(toWeb(bounded), { status, headers });
 }
 
-/** Node's own `toWeb` throws where nobody catches it when a piece arrives just after its reader left. */
+/** Node's `toWeb` throws an uncaught error if a chunk arrives just after its reader cancelled. */
 function toWeb(stream: Readable): ReadableStream<Uint8Array> {
   const pieces = stream[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
   return new ReadableStream(
@@ -125,7 +125,7 @@ function atMost(maxBytes: number): Transform {
     transform(piece: Buffer, _, done) {
       bytes += piece.length;
       if (bytes <= maxBytes) done(null, piece);
-      else done(new AnswerUnfit(`the answer is longer than ${maxBytes / 1024 ** 2} MiB`));
+      else done(new AnswerUnfit(`the answer exceeds ${maxBytes / 1024 ** 2} MiB`));
     },
   });
 }

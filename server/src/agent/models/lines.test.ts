@@ -6,7 +6,7 @@ async function through(pieces: readonly string[]): Promise<string> {
   return new Response(ReadableStream.from(bytes).pipeThrough(lineFeeds())).text();
 }
 
-test("lines end with a line feed, however they ended and wherever they were cut", async () => {
+test("converts every line ending to a line feed, wherever the chunks are split", async () => {
   const said = "data: a\r\n\r\n\rdata: \u00e4\n\rb\n\n\r\r\n";
   const wanted = said.replaceAll(/\r\n|\r/g, "\n");
   for (let at = 0; at <= said.length; at += 1)

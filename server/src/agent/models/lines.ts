@@ -1,7 +1,7 @@
 /**
- * Lines that end with a line feed alone, whatever a server ends them with. The parser of event streams looks for the next
- * carriage return and the next line feed at each line anew: where one of them is far away, or nowhere, a megabyte of
- * empty lines holds the process up for minutes. In JSON a line's end is a space, so nothing else is changed by this.
+ * Converts all line endings of a response to line feeds. At each line, the SDK's parser of event streams searches for
+ * the next carriage return and the next line feed. If one of them is far away or missing, a megabyte of empty lines
+ * blocks the process for minutes. In JSON a line ending is white space, so the conversion changes nothing else.
  */
 import type { Fetch } from "./fetch.ts";
 
@@ -24,7 +24,7 @@ export function lineFeeds(): TransformStream<Uint8Array, Uint8Array> {
       const kept = new Uint8Array(piece.length);
       let length = 0;
       for (const byte of piece) {
-        // The second half of a line's end, whose first half was one already.
+        // Skips the line feed of a CR LF pair; its carriage return is already converted.
         if (byte !== lineFeed || !wasReturn) {
           kept[length] = byte === carriageReturn ? lineFeed : byte;
           length += 1;

@@ -1,13 +1,13 @@
 /**
- * A conversation as it is kept: messages in the AI SDK's own form, so that what one provider said can be told to
- * another. Kept as JSON, in which an address is a text; the SDK wants it as a URL.
+ * Stored conversations. Messages have the AI SDK's form, so that another provider can read them. They are stored as
+ * JSON, where an address is a string; the SDK expects a `URL`.
  */
 import type { LanguageModelV4Message } from "@ai-sdk/provider";
 import { isPicture, type PicturePart, type ToolContent } from "../tools/pictures.ts";
 
 export type Message = LanguageModelV4Message;
 
-/** The ids of calls that a message asks for. */
+/** Tool calls of a message. */
 export function askedIn(message: Message | undefined): { id: string; tool: string }[] {
   if (message?.role !== "assistant") return [];
   return message.content.flatMap((part) =>
@@ -15,7 +15,7 @@ export function askedIn(message: Message | undefined): { id: string; tool: strin
   );
 }
 
-/** What came of calls, as a model is told it. */
+/** The message with the results of tool calls. */
 export function toolMessage(
   results: readonly {
     id: string;
@@ -39,7 +39,7 @@ export function toolMessage(
   };
 }
 
-/** No provider takes pictures in a result that is marked as an error. */
+/** Providers reject pictures in a result that is marked as an error. */
 const failedCall = { type: "text" as const, text: "The call failed." };
 
 export function revive(message: Message): Message {
@@ -52,7 +52,7 @@ export function revive(message: Message): Message {
   return { ...message, content } as Message;
 }
 
-/** Without what a model thought: it is of use until its tools answered. */
+/** Removes reasoning. Providers need it only until the tools' results. */
 export function withoutThoughts(message: Message): Message {
   if (message.role !== "assistant" || !message.content.some(({ type }) => type === "reasoning"))
     return message;
@@ -62,7 +62,7 @@ export function withoutThoughts(message: Message): Message {
 /** Maximum of tokens per picture: providers scale larger ones down. */
 const pictureMaxTokens = 2_000;
 
-/** Roughly: four characters are a token, and of a picture or a file in base64 sixty-four. */
+/** Rough estimate: one token for four characters, or for 64 characters of a base64 picture or file. */
 export function estimateTokens({ role, content }: Message): number {
   const parts = typeof content === "string" ? [content] : content;
   const tokens = parts

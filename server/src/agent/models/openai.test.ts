@@ -47,7 +47,7 @@ const seen = responses([
   { text: "Seen.", phase: "final_answer" },
 ]);
 
-test("what OpenAI's model thought goes back sealed and in its order, and nothing is kept there", async () => {
+test("sends OpenAI's encrypted reasoning back in order, and requests no storage", async () => {
   const name = await agent("gpt-5", { reasoning: "low" });
   const thinking = responses([
     { thought: ["Hm. ", "A look."], sealed: "s1" },
@@ -81,14 +81,14 @@ test("what OpenAI's model thought goes back sealed and in its order, and nothing
     output(said[2]),
     output(said[4]),
   ]);
-  // Over with its run.
+  // Reasoning ends with its run.
   model.script([seen]);
   await invoke(name, { session_id: run.session_id });
   expect(model.asked[0].input.map(({ type }: Json) => type)).not.toContain("reasoning");
   expect(JSON.stringify(model.asked[0].input)).toContain("shop__look");
 });
 
-test("another account is not told what was sealed for the first", async () => {
+test("omits reasoning that was encrypted for another account", async () => {
   const name = await agent("gpt-5", { fallbacks: [{ id: "gpt-5", credential_id: second }] });
   const thinking = responses([{ thought: ["Hm."], sealed: "s1" }, look]);
   model.script((body: Json) => (body.input.length === 1 ? thinking : { status: 401 }));
@@ -101,7 +101,7 @@ test("another account is not told what was sealed for the first", async () => {
   ]);
 });
 
-test("a model of another name thinks where its config says so, and what it does not seal is not sent back", async () => {
+test("requests reasoning by config from a model with an unknown name, and sends back no unencrypted reasoning", async () => {
   const name = await agent("gpt-oss-120b", { reasoning: "high" });
   const thinking = responses([{ thought: ["Hm."], sealed: null }, look]);
   model.script((body: Json) => unfit(body, []) ?? (body.input.length === 1 ? thinking : seen));
@@ -113,14 +113,14 @@ test("a model of another name thinks where its config says so, and what it does 
   expect([model.asked[0].reasoning, model.asked[0].include]).toEqual([undefined, undefined]);
 });
 
-test("a server that goes on without saying anything fails the run, and is asked once", async () => {
+test("fails the run after one request when a server sends only comments", async () => {
   const name = await agent("gpt-5");
   model.script([{ raw: ": still here\n".repeat(500_000) }]);
   const { run_id } = await invoke(name);
   expect((await owner.get(`/v1/agents/runs/${run_id}`)).json).toMatchObject({
     status: "failed",
     error_code: "model_error",
-    error_message: expect.stringContaining("in which nothing was said"),
+    error_message: expect.stringContaining("without content"),
   });
   expect(model.asked).toHaveLength(1);
 });

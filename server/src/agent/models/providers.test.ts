@@ -1,4 +1,4 @@
-/** Models are kept between calls; whose key a call goes with, and what way, is the call's own. */
+/** Cached models: each call uses its own key and its own fetch. */
 import { once } from "node:events";
 import { createServer, type IncomingHttpHeaders } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -22,7 +22,7 @@ const baseUrl = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 const plain = modelFetch(parseOpenedHosts(["127.0.0.0/8"]));
 
 test.each(["openai", "anthropic", "openai_compatible", "mistral"] as const)(
-  "calls of one model of %s at once go each with its own key, its own way",
+  "sends concurrent calls of one model of %s with their own keys and fetches",
   async (provider) => {
     heard.length = 0;
     const call = (name: string) => {

@@ -1,6 +1,6 @@
 /**
- * A model of a provider, as the AI SDK knows it. This folder alone imports that. What the SDK makes of a model takes as
- * long as a short answer of it, so it is kept; whose key a call is made with and what way it goes is the call's own.
+ * Models of the AI SDK, which only this folder imports. Creating a model takes as long as reading a short answer, so
+ * models are cached. The key and the fetch belong to each call.
  */
 import { AsyncLocalStorage } from "node:async_hooks";
 import { createAnthropic } from "@ai-sdk/anthropic";
@@ -13,19 +13,19 @@ import { echoModel } from "./echo.ts";
 import type { Fetch } from "./fetch.ts";
 
 export interface ModelAddress {
-  /** Of the key. */
+  /** Id of the credential that holds the key. */
   credentialId: string;
   provider: Provider;
-  /** Null: the provider's own. */
+  /** Null for the provider's own address. */
   baseUrl: string | null;
   apiKey: string;
-  /** The provider's name of the model. */
+  /** The provider's name for the model. */
   id: string;
 }
 
 type Make = (address: Pick<ModelAddress, "baseUrl" | "id">, apiKey: string, fetch: Fetch) => LanguageModelV4;
 
-/** Addresses are always given: the SDK would else look into the environment for one. */
+/** Every provider gets an explicit address. Otherwise the SDK reads one from the environment. */
 const makers: Record<Provider, Make> = {
   anthropic: ({ baseUrl, id }, apiKey, fetch) =>
     createAnthropic({ baseURL: baseUrl ?? "https://api.anthropic.com/v1", apiKey, fetch })(id),
@@ -45,7 +45,7 @@ const makers: Record<Provider, Make> = {
   echo: ({ id }) => echoModel(id),
 };
 
-/** Stands where a kept model has a key; each call's own headers are put in its place. */
+/** Key of a cached model. The headers of each call override it. */
 const noKey = "none";
 const keptMax = 200;
 const kept = new Map<string, LanguageModelV4>();
@@ -55,7 +55,7 @@ function modelOf({ provider, baseUrl, id }: ModelAddress): LanguageModelV4 {
   const name = JSON.stringify([provider, baseUrl, id]);
   const model =
     kept.get(name) ?? makers[provider]({ baseUrl, id }, noKey, (...given) => way.getStore()!(...given));
-  // The one asked longest ago goes.
+  // Evicts the least recently used model.
   kept.delete(name);
   kept.set(name, model);
   if (kept.size > keptMax) kept.delete(kept.keys().next().value!);
@@ -98,12 +98,12 @@ function withOneSystem(prompt: LanguageModelV4CallOptions["prompt"]): LanguageMo
   return [{ role: "system", content: texts.join("\n\n") }, ...others];
 }
 
-/** Names by which the SDK knows whether a model of OpenAI's thinks. */
+/** Names that the SDK knows as OpenAI's reasoning models. */
 const openaiNames = /^(o\d|gpt-\d|chatgpt-)/;
 
 /**
- * OpenAI is asked to store nothing: what a model thought is then sealed in the answer and goes back with the next
- * request, for accounts that keep nothing as for all others, and what an end user said stays here alone.
+ * Requests that OpenAI stores nothing. Its reasoning is then encrypted in the answer and goes back with the next
+ * request. So accounts with zero data retention work as all others, and texts of end users stay on this server.
  */
 export function optionsOf(
   { provider, id }: ModelAddress,

@@ -1,4 +1,4 @@
-/** Model servers that go silent, or end a response without a finish reason. */
+/** Servers of models that send nothing, or end a response without a finish reason. */
 import { once } from "node:events";
 import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -51,9 +51,9 @@ async function agent(url: string, change: object = {}, modelChange: object = {})
 const invoke = async (name: string): Promise<Json> =>
   (await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi" })).json;
 
-test("retries after a silent model, and records it in the run's log", async () => {
+test("retries after a silent model, and records the silence in an event", async () => {
   const name = await agent(await serve(nothing, halfOnly, whole), {}, { silence_seconds: 10 });
-  // Shorter than a config may say.
+  // Below the minimum of a config.
   await sql`update agent_versions set config = jsonb_set(config::jsonb, '{model,silence_seconds}', '0.5')::json
     where agent_id = (select id from agents where name = ${name})`.execute(host.app.db);
   const { run_id, ...run } = await invoke(name);

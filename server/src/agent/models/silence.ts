@@ -1,7 +1,7 @@
 /** Timeout for a model's server that sends nothing. Each byte restarts it. */
 import { ModelFailure } from "./failure.ts";
 
-/** Below the 300 s after which any connection ends. Models that think silently take a minute or two. */
+/** Below the 300 s after which the connection times out. Models that reason silently take one or two minutes. */
 const defaultSilenceSeconds = 180;
 
 export class Silence {

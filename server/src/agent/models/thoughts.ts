@@ -1,7 +1,6 @@
 /**
- * What a model thought before it asked for tools. Anthropic and OpenAI want it back with the tools' results, as they
- * signed or sealed it; others keep it to themselves, or do without. OpenAI's is sealed for the account whose key it was
- * asked with, and told to no other.
+ * Reasoning that precedes tool calls. Anthropic and OpenAI expect it back with the tools' results, signed or encrypted;
+ * other providers do not. OpenAI encrypts it for the account of the key, so no other account receives it.
  */
 import type { LanguageModelV4Message, SharedV4ProviderOptions } from "@ai-sdk/provider";
 import type { ModelAddress } from "./providers.ts";
@@ -14,13 +13,13 @@ export interface Thought {
   providerOptions: SharedV4ProviderOptions;
 }
 
-/** Each provider's own words for what goes back. */
+/** Metadata fields that go back to each provider. */
 const kept: Partial<Record<ModelAddress["provider"], readonly string[]>> = {
   anthropic: ["signature", "redactedData"],
   openai: ["itemId", "reasoningEncryptedContent", "phase"],
 };
 
-/** What its provider says of a part and has to be told again. */
+/** Metadata of a part that goes back to its provider. */
 export function metadataOf(
   { providerMetadata }: { providerMetadata?: unknown },
   { provider }: ModelAddress,
@@ -38,7 +37,7 @@ export function thoughtOf(
   return { type: "reasoning", text, providerOptions: { [provider]: metadata, kontor: { credentialId } } };
 }
 
-/** OpenAI's models say of words whether they are the answer or said on the way. */
+/** OpenAI's models mark text as final answer or commentary. */
 export function phaseOf(
   { metadata }: { metadata: Metadata },
   { provider }: ModelAddress,
@@ -47,7 +46,7 @@ export function phaseOf(
   return phase === undefined ? {} : { providerOptions: { [provider]: { phase } } };
 }
 
-/** The message with those thoughts alone that this model takes. */
+/** Removes reasoning that this model does not accept. */
 export function thoughtsFor(
   { provider, credentialId }: ModelAddress,
   message: LanguageModelV4Message,

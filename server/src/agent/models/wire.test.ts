@@ -1,4 +1,4 @@
-/** Servers of models that mean harm: whatever they send, a call of them ends, and soon. */
+/** Hostile servers of models: every call ends soon, whatever the server sends. */
 import { once } from "node:events";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -14,7 +14,7 @@ let piece = "";
 let begins = "";
 let sentBytes = 0;
 let asked = 0;
-/** Says the same piece over and over, until its reader leaves. */
+/** Sends the same piece repeatedly until the client disconnects. */
 const server = createServer((_, response) => {
   asked += 1;
   sentBytes = 0;
@@ -60,7 +60,7 @@ const silent: [string, ReturnType<typeof all>][] = [
   ["one line", all("[],")],
   ["lines of one event", all("data: [\n")],
   [
-    "events that say nothing",
+    "events without content",
     {
       openai: event({ type: "response.in_progress", response }),
       anthropic: event({ type: "ping" }),
@@ -69,7 +69,7 @@ const silent: [string, ReturnType<typeof all>][] = [
     },
   ],
   [
-    "empty words",
+    "empty text",
     {
       openai: event({ type: "response.output_text.delta", item_id: "i", delta: "" }),
       anthropic: event({ type: "content_block_delta", index: 0, delta: { type: "text_delta", text: "" } }),
@@ -82,12 +82,12 @@ const silent: [string, ReturnType<typeof all>][] = [
 test.each(
   silent.flatMap(([name, of]) => providers.map((provider) => [name, provider, of[provider]] as const)),
 )(
-  "endless %s from %s end, and are not asked for again",
+  "rejects endless %s from %s without a retry",
   async (_, provider, what) => {
     [status, begins, piece, asked] = [200, "", what, 0];
     await expect(call(provider)).rejects.toMatchObject({
       kind: "refused",
-      message: expect.stringMatching(/^The model's answer was not heard out: .* nothing was said$/),
+      message: expect.stringMatching(/^The model's answer was rejected: .* without content$/),
     });
     expect(asked).toBe(1);
     expect(sentBytes).toBeLessThan(16 * 1024 ** 2);
@@ -95,7 +95,7 @@ test.each(
   60_000,
 );
 
-test("while answers are read everything else has its turns", async () => {
+test("yields to other work while reading answers", async () => {
   const sent = new Uint8Array(256 * 1024).fill(120);
   const wires = [1, 2].map(() => new Wire(async () => new Response(ReadableStream.from([sent]))));
   let turns = 0;
@@ -111,15 +111,15 @@ test("while answers are read everything else has its turns", async () => {
   expect(turns).toBeGreaterThanOrEqual(30);
 });
 
-test("lines are too many before they are much", async () => {
+test("rejects too many lines before too many bytes", async () => {
   [status, begins, piece] = [200, "", "\n"];
   await expect(call("anthropic")).rejects.toMatchObject({
     kind: "refused",
-    message: "The model's answer was not heard out: its server sent 100000 lines in which nothing was said",
+    message: "The model's answer was rejected: its server sent 100000 lines without content",
   });
 });
 
-test.each(providers)("of an endless refusal by %s the beginning is read", async (provider) => {
+test.each(providers)("reads only the beginning of an endless error from %s", async (provider) => {
   asked = 0;
   status = 401;
   begins = "";
@@ -131,22 +131,22 @@ test.each(providers)("of an endless refusal by %s the beginning is read", async 
   expect([asked, sentBytes < 8 * 1024 ** 2]).toEqual([1, true]);
 });
 
-test("an endless answer ends where it is longer than one may be, however much of it is said", async () => {
+test("rejects an endless answer with content after 64 MiB", async () => {
   status = 200;
   begins = "";
   piece = event({ ...chunk, choices: [{ delta: { content: "a" } }], padding: "x".repeat(1024 ** 2) });
   await expect(call("openai_compatible")).rejects.toMatchObject({
     kind: "refused",
-    message: "The model's answer was not heard out: the answer is longer than 64 MiB",
+    message: "The model's answer was rejected: the answer exceeds 64 MiB",
   });
 });
 
-test("empty blocks without end are too many", async () => {
+test("rejects endless empty blocks", async () => {
   status = 200;
   begins = event({ type: "message_start", message: { id: "m", model: "m", usage: { input_tokens: 1 } } });
   piece = event({ type: "content_block_start", index: 0, content_block: { type: "text", text: "" } });
   await expect(call("anthropic")).rejects.toMatchObject({
     kind: "refused",
-    message: "The model's answer is in more parts than one may have.",
+    message: "The model's answer has more than 2000 parts.",
   });
 });

@@ -1,17 +1,20 @@
 /**
- * One call's way to a server of models. What comes over it is bounded before anybody reads it: whatever goes on without
- * saying anything ends, be it one endless line, empty events or comments; and of a refusal the beginning is enough.
+ * The connection of one model call. The response is bounded before the SDK parses it: endless lines, empty events and
+ * comments fail the call. Only the beginning of an error response is read.
  */
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { AnswerUnfit, type Fetch } from "./fetch.ts";
 import { withLineFeeds } from "./lines.ts";
 
 /**
- * Between two things that are said. Providers repeat the request's tools before the first and the whole answer after the
- * last; a line is read as JSON, which may take fourteen times its length in memory.
+ * Limit for bytes without content. Providers repeat the request's tools before the content and the whole answer after
+ * it. Parsing a line as JSON may take fourteen times its length in memory.
  */
 const silentMaxBytes = 4 * 1024 ** 2;
-/** Some servers say what an open model thinks in events of their own, which nobody here listens to. */
+/**
+ * Limit for lines without content. Some servers send the reasoning of open models in events of their own, which the SDK
+ * ignores.
+ */
 const silentMaxLines = 100_000;
 const refusalMaxBytes = 64 * 1024;
 
@@ -20,8 +23,8 @@ const lineFeed = 10;
 const endBytes = 64;
 
 /**
- * Of all calls together, until everything else that waits had its turn. What small events cost is time: 16 KiB of them
- * take some thirty milliseconds to be read, and all that has arrived would be read in one go.
+ * Bytes that all calls together may read in one turn of the event loop. Small events cost time: parsing 16 KiB of them
+ * takes about 30 ms, and without a limit all received bytes would be parsed in one turn.
  */
 const turnBytes = 16 * 1024;
 let left = turnBytes;
@@ -59,7 +62,7 @@ export class Wire {
     };
   }
 
-  /** Something was said. */
+  /** Restarts the limits after content. */
   heard(): void {
     this.#bytes = 0;
     this.#lines = 0;
@@ -80,10 +83,10 @@ export class Wire {
           this.#lines += 1;
         if (this.#bytes > silentMaxBytes)
           throw new AnswerUnfit(
-            `its server sent ${silentMaxBytes / 1024 ** 2} MiB in which nothing was said`,
+            `its server sent ${silentMaxBytes / 1024 ** 2} MiB without content`,
           );
         if (this.#lines > silentMaxLines)
-          throw new AnswerUnfit(`its server sent ${silentMaxLines} lines in which nothing was said`);
+          throw new AnswerUnfit(`its server sent ${silentMaxLines} lines without content`);
         for (let at = 0; at < piece.length; at += turnBytes) {
           const some = piece.subarray(at, at + turnBytes);
           await turnOf(some.length);

@@ -7,7 +7,7 @@ import { NoResponse, type AwaitedSide } from "./forward.ts";
 
 interface TimedLease {
   timeoutMs: number;
-  stuck(): void;
+  reportStuck(): void;
 }
 
 export class ExchangeTimeouts {
@@ -43,7 +43,7 @@ export class ExchangeTimeouts {
         return;
       }
       this.isStuck = true;
-      this.#lease.stuck();
+      this.#lease.reportStuck();
     }, this.#lease.timeoutMs);
   };
 

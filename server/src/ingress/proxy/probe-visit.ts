@@ -9,7 +9,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { DeadlineOver, ProgressDeadline } from "#lib/concurrency/progress-deadline.ts";
 import { machineHeader, visitHeader } from "./headers.ts";
 
-export interface Expected {
+export interface VisitOptions {
   machine: string;
   /** Longest wait without progress. Default: 10 s. */
   quietMs?: number;
@@ -35,7 +35,7 @@ const passing = new Set(["not_listening", "crashed", "unavailable", "bad_respons
 export async function visit(
   listening: Promise<AddressInfo>,
   to: { host: string; path: string; proof: string },
-  expected: Expected,
+  expected: VisitOptions,
 ): Promise<{ status: number }> {
   const { machine, quietMs = defaultQuietMs, wholeMs = defaultWholeMs, hasProgressed, signal } = expected;
   using deadline = new ProgressDeadline({ quietMs, wholeMs, ...(hasProgressed && { hasProgressed }) });
@@ -59,12 +59,12 @@ export async function visit(
         await sleep(retryAfterMs, undefined, { signal: ended }).catch(() => {});
         signal?.throwIfAborted();
       }
-      if (late.aborted) throw new VisitFailed(whyLate(deadline, to.host, last), { cause });
+      if (late.aborted) throw new VisitFailed(timeoutMessage(deadline, to.host, last), { cause });
     }
   }
 }
 
-function whyLate({ signal, seconds }: ProgressDeadline, host: string, last: string | undefined): string {
+function timeoutMessage({ signal, seconds }: ProgressDeadline, host: string, last: string | undefined): string {
   const reason: unknown = signal.reason;
   if (!(reason instanceof DeadlineOver)) return (reason as Error).message;
   return `a visit to ${host} failed: ${last ?? `no response within ${seconds} s`}`;

@@ -392,28 +392,28 @@ describe("apps that do not run", () => {
   });
 
   test("shows each reason with its status and code, to people and to programs", async () => {
-    const said = async (accept = "*/*") => {
+    const readAll = async (accept = "*/*") => {
       const { status, headers, body } = await get("/", { headers: { accept } });
       return [status, headers["x-kontor-error"], body];
     };
     without(shop, "asleep");
     wake = () => new Promise(() => {});
-    expect(await said()).toEqual([503, "asleep", expect.stringContaining('"code":"asleep"')]);
+    expect(await readAll()).toEqual([503, "asleep", expect.stringContaining('"code":"asleep"')]);
     wake = () => Promise.reject(new Error("no"));
-    expect(await said()).toEqual([503, "unavailable", expect.any(String)]);
+    expect(await readAll()).toEqual([503, "unavailable", expect.any(String)]);
     wake = () => Promise.reject(Object.assign(new Error("no"), { code: "account_suspended" }));
-    expect(await said()).toEqual([503, "suspended", expect.stringContaining('"code":"suspended"')]);
+    expect(await readAll()).toEqual([503, "suspended", expect.stringContaining('"code":"suspended"')]);
     without(shop, "down");
-    expect(await said("text/html")).toEqual([
+    expect(await readAll("text/html")).toEqual([
       503,
       "crashed",
       expect.stringContaining("<title>The app has crashed"),
     ]);
     without(shop, "down", null);
-    expect(await said()).toEqual([404, "not_deployed", expect.any(String)]);
+    expect(await readAll()).toEqual([404, "not_deployed", expect.any(String)]);
     live(shop, "m1");
     remove("m1");
-    expect(await said()).toEqual([503, "unavailable", expect.any(String)]);
+    expect(await readAll()).toEqual([503, "unavailable", expect.any(String)]);
   });
 
   test("refuses requests above an app's limit, without an effect on other apps", async () => {
@@ -515,17 +515,17 @@ describe("probe visits", () => {
     await machine("m1", (_request, response) => response.end("here"));
     without(shop, "down");
     let looks = 0;
-    const started = async () => {
+    const startOnSecondPoll = async () => {
       looks += 1;
       if (looks === 2) live(shop, "m1");
       return true;
     };
-    const early = { machine: "m1", quietMs: 400, hasProgressed: started };
+    const early = { machine: "m1", quietMs: 400, hasProgressed: startOnSecondPoll };
     expect(await ingress.visit(shop, "/", early)).toEqual({ status: 200 });
     without(shop, "down");
-    const ended = async () => Promise.reject(new Error("the app ended with exit code 3"));
+    const failPoll = async () => Promise.reject(new Error("the app ended with exit code 3"));
     await expect(
-      ingress.visit(shop, "/", { machine: "m1", quietMs: 100, hasProgressed: ended }),
+      ingress.visit(shop, "/", { machine: "m1", quietMs: 100, hasProgressed: failPoll }),
     ).rejects.toThrow("the app ended with exit code 3");
     await expect(ingress.visit(shop, "/", { machine: "m1", quietMs: 100 })).rejects.toThrow(
       /failed: status 503: crashed/,

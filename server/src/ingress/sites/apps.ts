@@ -134,7 +134,7 @@ export class AppSites {
     const reportResponse = (answered: number) => {
       if (status !== undefined || environment === undefined) return;
       status = answered;
-      if (visitor.isOurs) return;
+      if (visitor.isProbe) return;
       const { method = "GET", url: path = "/" } = request;
       this.#apps.recordResponse(environment, { method, path, status, ms: performance.now() - begun });
     };
@@ -149,7 +149,7 @@ export class AppSites {
           headers: toGuest(request, visitor, { isUpgrade: visit.upgrade !== undefined, requestId }),
           toVisitor: (answer: IncomingMessage) => {
             reportResponse(answer.statusCode ?? 502);
-            return toVisitor(answer, visitor.isOurs ? { ...own, machine } : own);
+            return toVisitor(answer, visitor.isProbe ? { ...own, machine } : own);
           },
           maxBodyBytes,
         }));
@@ -187,7 +187,7 @@ export class AppSites {
         throw new PageError("suspended");
       } else if (route.state === "asleep") {
         // A probe visit goes only to an app that runs.
-        if (visit.visitor.isOurs) throw new PageError("asleep");
+        if (visit.visitor.isProbe) throw new PageError("asleep");
         await this.#wake(route.environmentId);
       } else if (port === null) {
         throw new PageError(route.hasFailed === true ? "deploy_failed" : "not_deployed");
@@ -195,7 +195,7 @@ export class AppSites {
         throw new PageError("crashed");
       } else {
         const isLast = attempt === attempts;
-        const sent = { ...sentTo(machine), ...(traffic && !visit.visitor.isOurs ? { traffic } : {}) };
+        const sent = { ...sentTo(machine), ...(traffic && !visit.visitor.isProbe ? { traffic } : {}) };
         if (await this.#inMachine(machine, () => this.#pass(host, visit, route, sent, isLast))) return;
         const next = this.#find(host);
         if (next.state === "live" && next.machine === machine) await pause(againAfterMs);

@@ -10,7 +10,7 @@ export interface Visitors {
     /** True if responses announce that the name is served by HTTPS only. */
     hsts: boolean;
     /** True for a probe visit of this server. The response then names the machine. */
-    isOurs: boolean;
+    isProbe: boolean;
   };
 }
 

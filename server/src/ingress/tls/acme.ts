@@ -26,7 +26,7 @@ export interface AcmeOptions {
   log: (event: string, fields: Record<string, unknown>) => void;
 }
 
-interface Held {
+interface StoredCertificate {
   context: SecureContext;
   renewAt: number;
   endsAt: number;
@@ -43,7 +43,7 @@ export class AcmeCertificates implements Certificates {
   readonly isPublic = true;
   readonly #options: AcmeOptions;
   readonly #client: acme.Client;
-  readonly #held = new Map<string, Held>();
+  readonly #held = new Map<string, StoredCertificate>();
   readonly #orders = new SingleFlight<SecureContext | undefined>();
   readonly #turns = new Semaphore(ordersAtOnce);
   /** Refused names, with the time before which they are not ordered again. */
@@ -64,7 +64,7 @@ export class AcmeCertificates implements Certificates {
       options,
       await accountKey(join(options.directory, "account.key")),
     );
-    certificates.#readHeld();
+    certificates.#readStored();
     return certificates;
   }
 
@@ -82,7 +82,7 @@ export class AcmeCertificates implements Certificates {
   }
 
   /** No authority certifies addresses, so clients without a server name get none. */
-  async nameless(): Promise<undefined> {}
+  async defaultCertificate(): Promise<undefined> {}
 
   /** Response to the authority's challenge request. Undefined for any other request. */
   challenge(path: string): string | undefined {
@@ -123,40 +123,40 @@ export class AcmeCertificates implements Certificates {
           const pem = `${key.toString()}\n${chain}`;
           writeFileWhole(this.#file(host), pem, 0o600);
           this.#options.log("issued a certificate", { host });
-          return this.#hold(host, pem).context;
+          return this.#store(host, pem).context;
         } catch (error) {
           this.#options.log("could not get a certificate", { host, error });
-          this.#leaveAlone(host);
+          this.#delayOrder(host);
           return this.#held.get(host)?.context;
         }
       }),
     );
   }
 
-  #leaveAlone(host: string): void {
+  #delayOrder(host: string): void {
     const oldest = this.#leftAlone.keys().next().value;
     if (oldest !== undefined && this.#leftAlone.size >= maxLeftAlone) this.#leftAlone.delete(oldest);
     this.#leftAlone.delete(host);
     this.#leftAlone.set(host, Date.now() + leftAloneMs);
   }
 
-  #readHeld(): void {
+  #readStored(): void {
     for (const name of readdirSync(this.#options.directory)) {
       if (!name.endsWith(suffix)) continue;
       const host = name.slice(0, -suffix.length);
       try {
-        this.#hold(host, readFileSync(this.#file(host), "utf8"));
+        this.#store(host, readFileSync(this.#file(host), "utf8"));
       } catch (error) {
         this.#options.log("could not read a certificate; a new one replaces it", { host, error });
       }
     }
   }
 
-  #hold(host: string, pem: string): Held {
+  #store(host: string, pem: string): StoredCertificate {
     const { notBefore, notAfter } = acme.crypto.readCertificateInfo(
       pem.slice(pem.indexOf("-----BEGIN CERTIFICATE")),
     );
-    const held: Held = {
+    const held: StoredCertificate = {
       context: createSecureContext({ key: pem, cert: pem }),
       renewAt: notAfter.getTime() - (notAfter.getTime() - notBefore.getTime()) / 3,
       endsAt: notAfter.getTime(),

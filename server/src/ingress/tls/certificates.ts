@@ -7,7 +7,7 @@ export interface Certificates {
   /** Returns the certificate for the server name of a handshake. Undefined makes the handshake fail. */
   contextFor(name: string): Promise<SecureContext | undefined>;
   /** Certificate for clients that send no server name. */
-  nameless(): Promise<{ key: string; cert: string } | undefined>;
+  defaultCertificate(): Promise<{ key: string; cert: string } | undefined>;
   /** Response to an authority's challenge over plain HTTP. Undefined for any other request. */
   challenge?: (path: string) => string | undefined;
   close?: () => void;

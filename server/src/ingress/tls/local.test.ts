@@ -20,7 +20,7 @@ afterEach(() => rmSync(directory, { recursive: true, force: true }));
 
 async function serve(certificates: LocalCertificates): Promise<number> {
   const server = tls.createServer({
-    ...(await certificates.nameless()),
+    ...(await certificates.defaultCertificate()),
     SNICallback: callbackify((name: string) => certificates.contextFor(name)),
   });
   server.on("tlsClientError", () => {});

@@ -82,7 +82,7 @@ export class LocalCertificates implements Certificates {
     return (await this.#leafFor(name)).context;
   }
 
-  nameless(): Promise<{ key: string; cert: string }> {
+  defaultCertificate(): Promise<{ key: string; cert: string }> {
     return this.#leafFor("localhost");
   }
 

@@ -21,24 +21,24 @@ export const tagNotFound = defineError("tag_not_found", 409, (tag: string) => ({
   meta: { tag },
 }));
 
-/** `what` is exceeded: files, or bytes. */
+/** `unit` names the exceeded limit: files or megabytes. */
 export const repositoryTooLarge = defineError(
   "repository_too_large",
   409,
-  (what: "files" | "megabytes", limit: number) => ({
-    detail: `The repository is larger than the ${limit} ${what} a checkout may have.`,
+  (unit: "files" | "megabytes", limit: number) => ({
+    detail: `The repository is larger than the limit of ${limit} ${unit} for a checkout.`,
     meta: { limit },
   }),
 );
 
-/** Its address is none we fetch from. */
+/** The repository's address is refused. */
 export const repositoryRefused = defineError(
   "repository_refused",
   409,
   (why: string) => `The repository can't be fetched: ${why}`,
 );
 
-/** Somebody answered, or nobody, and not with a repository. `why` may be shown to the project's owner. */
+/** The remote host does not respond, or does not serve a repository. `why` may be shown to the project's owner. */
 export const repositoryUnavailable = defineError(
   "repository_unavailable",
   409,
@@ -49,10 +49,10 @@ export const hostKeyChanged = defineError(
   "host_key_changed",
   409,
   (host: string) =>
-    `The ssh host key of ${host} is not the one that is trusted. Somebody may be in between. If the forge did change its key, set the project's repo_url again to trust the new one.`,
+    `The ssh host key of ${host} differs from the trusted key; the connection may be intercepted. If the forge changed its key, set the project's repo_url again to trust the new key.`,
 );
 
-// ---- of hosting, said to a git client
+// ---- hosting: shown by the git client
 
 export const tokenWanted = defineError(
   "unauthenticated",
@@ -61,7 +61,7 @@ export const tokenWanted = defineError(
 );
 
 export const tooManyWaiting = defineError("unavailable", 503, () => ({
-  detail: "Too many of your fetches and pushes are waiting; try again once one has finished.",
+  detail: "Too many of your fetches and pushes are waiting; try again when one of them has finished.",
   meta: { retry_after: 5 },
 }));
 
@@ -74,22 +74,22 @@ export const repositoryNotFound = defineError("repository_not_found", 404, () =>
 export const repositoryElsewhere = defineError(
   "repository_elsewhere",
   404,
-  (url: string) => `This project is fetched from ${url}: push there.`,
+  (url: string) => `This project's repository is at ${url}: push there.`,
 );
 
 export const repositoryFull = defineError("repository_full", 413, (limitMb: number) => ({
-  detail: `There is no room for a push: a repository holds ${limitMb} MB at most, and the disk keeps some free.`,
+  detail: `The repository has no space for a push: it may hold ${limitMb} MB, and the server's disk keeps a reserve.`,
   meta: { limit_bytes: limitMb * 1024 ** 2 },
 }));
 
-// ---- of hooks
+// ---- webhooks
 
 export const hookNotFound = defineError("hook_not_found", 404, () => "No such webhook.");
 
 export const signatureInvalid = defineError(
   "signature_invalid",
   401,
-  () => "The signature does not fit the body and the project's secret, or there is none.",
+  () => "The signature is missing, or does not match the body and the project's secret.",
 );
 
-export const payloadInvalid = defineError("payload_invalid", 400, () => "The body is no JSON.");
+export const payloadInvalid = defineError("The body is not valid JSON.", 400, () => "The body is no JSON.");

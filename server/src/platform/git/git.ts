@@ -1,22 +1,22 @@
 /**
- * Git in. A project's source is a repository that is hosted here and pushed to over smart HTTP, or one on another
- * forge that is fetched from and that tells us of pushes by its webhook. Either way a deployment gets a `checkout`: a
- * plain directory of files at one commit, without a `.git`.
+ * Git. A project's source is either a repository hosted here and pushed to over smart HTTP, or one on another forge,
+ * whose webhook reports pushes. Either way a deployment gets a `checkout`: a plain directory of files at one commit,
+ * without a `.git`.
  *
- * What lies in a repository is never run and never believed: there are no hooks, no configuration is read but ours
- * (handed over in the environment), every word from outside is checked before it becomes an argument, and all that
- * git does has a deadline and a bound in bytes. Credentials are in no argument and in no line that is logged.
+ * Content of a repository is never run or trusted. There are no hooks, and git reads only our configuration, passed in
+ * the environment. Every external value is validated before it becomes an argument. Every git process has a deadline
+ * and a bound in bytes. Credentials appear in no argument and no log line.
  *
- * This file is how git itself is called.
+ * This file runs the git program.
  */
 import { join } from "node:path";
 import { run, type RunResult } from "@kontor/runtime/exec.ts";
 import type { App } from "#app.ts";
 
-/** Pairs, because some keys are given more than once. */
+/** Pairs, because some keys occur more than once. */
 export type GitSettings = readonly (readonly [key: string, value: string])[];
 
-/** Old histories are full of these, and they harm nobody; all else that `fsck` finds refuses the objects. */
+/** Old histories are full of these harmless defects; any other finding of `fsck` refuses the objects. */
 const harmless = [
   "badTimezone",
   "missingSpaceBeforeDate",
@@ -25,7 +25,7 @@ const harmless = [
   "missingTaggerEntry",
 ];
 
-/** For every call: what a repository could have a say in is said here. */
+/** Settings of every call, for all keys that a repository could influence. */
 const always: GitSettings = [
   ["safe.directory", "*"],
   ["core.hooksPath", "/dev/null"],
@@ -36,10 +36,10 @@ const always: GitSettings = [
   ["pack.threads", "1"],
   ["pack.windowMemory", "64m"],
   ["gc.autoDetach", "false"],
-  // No transport but the one a call opens.
+  // Only the transport that a call allows.
   ["protocol.allow", "never"],
   ["transfer.fsckObjects", "true"],
-  // Objects stay in the pack they came in: many small ones are no many files.
+  // Objects stay in the pack they arrived in, so that many small objects are not many files.
   ["transfer.unpackLimit", "1"],
   ...harmless.flatMap(
     (id) =>
@@ -50,7 +50,7 @@ const always: GitSettings = [
   ),
 ];
 
-/** The whole environment of a git program: neither the host's configuration nor the account's has a say. */
+/** The whole environment of a git process: it ignores the configuration of the host and of the account. */
 export function gitEnvironment(
   settings: GitSettings,
   more: NodeJS.ProcessEnv = {},
@@ -75,10 +75,10 @@ export function gitEnvironment(
   };
 }
 
-/** Deltas may unpack to anything: what one git program may map at most, whatever it was sent. */
+/** Deltas may unpack to any size; this bounds the memory that one git process may map. */
 const addressSpaceBytes = 4 * 1024 ** 3;
 
-/** `git …` under limits of the kernel. `fileBytes`: no file it writes becomes larger. */
+/** `git …` under kernel limits. `fileBytes` bounds the size of each file it writes. */
 export function gitArgv(args: readonly string[], fileBytes?: number): string[] {
   const limits = [`--as=${addressSpaceBytes}`, "--core=0"];
   if (fileBytes !== undefined) limits.push(`--fsize=${fileBytes}`);
@@ -108,7 +108,7 @@ export function git(args: readonly string[], call: GitCall): Promise<RunResult> 
   });
 }
 
-/** Whether it is the deadline that ended a call. */
+/** True if the deadline ended the call. */
 export function isLate(error: unknown): boolean {
   return error instanceof Error && "kind" in error && error.kind === "timeout";
 }
@@ -119,17 +119,17 @@ export function timeoutMsOf({ config }: Pick<App, "config">): number {
   return config.gitTimeoutMinutes * 60_000;
 }
 
-/** Where hosted repositories lie. */
+/** Directory of the hosted repositories. */
 export function repositoriesDirectory({ config }: Pick<App, "config">): string {
   return join(config.dataDir, "git");
 }
 
-/** What checkouts need while they are made; it goes with the next start. */
+/** Scratch directory of running checkouts; emptied at the next start. */
 export function checkoutsDirectory(app: Pick<App, "config">): string {
   return join(repositoriesDirectory(app), "checkouts");
 }
 
 export function repositoryDirectory(app: Pick<App, "config">, projectId: string): string {
-  if (!/^[0-9a-f-]{36}$/.test(projectId)) throw new Error("no project id");
+  if (!/^[0-9a-f-]{36}$/.test(projectId)) throw new Error("the project id is not a UUID");
   return join(repositoriesDirectory(app), `${projectId}.git`);
 }

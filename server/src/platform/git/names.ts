@@ -1,6 +1,9 @@
-/** Words that come from outside and stand in git's arguments: what is not shaped like this never gets there. */
+/** Validation of external values before they become arguments of git. */
 
-/** git-check-ref-format(1), for the part behind `refs/heads/`; never an option, for it begins with no dash. */
+/**
+ * git-check-ref-format(1), for the part after `refs/heads/`. A valid name begins with no dash, so it is never an
+ * option.
+ */
 export function isBranchName(text: string): boolean {
   return (
     text.length > 0 &&

@@ -20,9 +20,12 @@ import { getDeployKey, getWebhook, toggleWebhook } from "./webhooks/webhook.ts";
 
 const common = { api: "platform", tag: "Webhooks" } as const;
 
-/** A push of thousands of commits, with what each one changed. GitHub's cap is 25 MB, and none comes near it. */
+/**
+ * Enough for a push of thousands of commits with their changes. GitHub's cap is 25 MB, and real deliveries stay far
+ * below.
+ */
 const hookMaxBytes = 8 * 1024 * 1024;
-/** More than anybody pushes; who floods one project's hook is told to wait. */
+/** Far above a normal rate of pushes; a flood of deliveries gets a 429. */
 const hooksPerMinute = 60;
 
 export const gitRoutes = (app: App): Route[] => {

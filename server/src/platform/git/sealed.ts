@@ -1,4 +1,4 @@
-/** The secrets of a project that git needs, each sealed to its row and its purpose. */
+/** Git's secrets of a project, each sealed to its row and its purpose. */
 import type { App } from "#app.ts";
 
 type Needs = Pick<App, "secrets">;

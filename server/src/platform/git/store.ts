@@ -1,4 +1,4 @@
-/** All SQL of git's own tables, and of the columns of a project that are git's. */
+/** All SQL of git's own tables, and of git's columns of a project. */
 import type { Selectable } from "kysely";
 import type { Db } from "#schema.ts";
 import type { HookDelivery, ProjectsTable } from "../projects/tables.ts";
@@ -9,7 +9,7 @@ export async function saveKnownHosts(db: Db, projectId: string, lines: string): 
   await db.updateTable("projects").set({ known_hosts: lines }).where("id", "=", projectId).execute();
 }
 
-/** By its slug; whether the caller reaches it is still to be decided. */
+/** Finds a project by its slug; the caller checks access. */
 export function findBySlug(db: Db, slug: string): Promise<ProjectRow | undefined> {
   return db
     .selectFrom("projects")
@@ -30,7 +30,7 @@ export async function followedBranches(db: Db, projectId: string): Promise<strin
   return [...new Set(rows.map(({ branch }) => branch))];
 }
 
-// ---- heads that are dealt with
+// ---- handled heads
 
 export async function listHeads(db: Db, projectId: string): Promise<Map<string, string>> {
   const rows = await db.selectFrom("git_heads").selectAll().where("project_id", "=", projectId).execute();
@@ -54,7 +54,7 @@ export async function deleteHeads(db: Db, projectId: string, branches: readonly 
     .execute();
 }
 
-/** Projects whose repository is here. */
+/** Projects whose repository is hosted here. */
 export function listHosted(db: Db): Promise<ProjectRow[]> {
   return db
     .selectFrom("projects")
@@ -64,7 +64,7 @@ export function listHosted(db: Db): Promise<ProjectRow[]> {
     .execute();
 }
 
-// ---- hooks
+// ---- webhooks
 
 export function findByHook(db: Db, hookId: string): Promise<ProjectRow | undefined> {
   return db
@@ -114,7 +114,7 @@ export async function isDelivered(db: Db, projectId: string, deliveryId: string)
   return row !== undefined;
 }
 
-/** Remembers it, and forgets what is older than `since`. */
+/** Stores the delivery's id, and deletes ids older than `since`. */
 export async function noteDelivery(
   db: Db,
   projectId: string,

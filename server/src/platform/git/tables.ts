@@ -1,4 +1,4 @@
-/** Columns as they are stored; see migrations/0015_git.sql for what they mean. */
+/** Columns as stored; migrations/0015_git.sql describes them. */
 export interface GitHeadsTable {
   project_id: string;
   branch: string;

@@ -219,7 +219,7 @@ describe("a function", () => {
     );
     const first = ask(made, "/wait");
     await vi.waitFor(() => expect(host.instances.isIdle(made.id)).toBe(false));
-    const early = await host.instances.enter(made.id, signal);
+    const early = await host.instances.acquire(made.id, signal);
     const sealed = sealVariables(host.app, "functions", made.id, { OWN: "yes" });
     await db
       .updateTable("functions")
@@ -228,11 +228,11 @@ describe("a function", () => {
       .execute();
     await host.instances.changed(made.id);
     // Until then the earlier one answers, in the time it was begun with.
-    const late = await host.instances.enter(made.id, signal);
+    const late = await host.instances.acquire(made.id, signal);
     expect(late).toMatchObject({ machine: early.machine, timeoutMs: early.timeoutMs });
     late.leave();
     await vi.waitFor(async () => expect(await ask(made)).toMatchObject({ text: "yes" }), 10_000);
-    const next = await host.instances.enter(made.id, signal);
+    const next = await host.instances.acquire(made.id, signal);
     expect(early.timeoutMs - next.timeoutMs).toBe(23_000);
     next.leave();
     const { port } = early;

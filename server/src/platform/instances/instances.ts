@@ -185,7 +185,7 @@ export class FunctionInstances {
       const answered = await this.#ask(fleet, lease, asked, signal).finally(() => lease.leave());
       if (answered === undefined && tries < attempts) continue;
       const durationMs = performance.now() - begun;
-      this.observed(functionId, { status: answered?.status ?? 502, ms: durationMs });
+      this.recordResponse(functionId, { status: answered?.status ?? 502, ms: durationMs });
       if (answered === undefined) throw functionCrashed();
       return { ...answered, durationMs, coldStart, wakeMs };
     }
@@ -204,7 +204,7 @@ export class FunctionInstances {
       return answered;
     } catch (error) {
       signal.throwIfAborted();
-      this.observed(fleet.id, { status: 502, ms: performance.now() - begun });
+      this.recordResponse(fleet.id, { status: 502, ms: performance.now() - begun });
       if (error instanceof DomainError) throw error;
       if (!late.aborted) {
         await lease.gone();
@@ -226,7 +226,7 @@ export class FunctionInstances {
   }
 
   /** A place for one request, and how long that may take, the server's own patience included. */
-  async enter(functionId: string, signal: AbortSignal): Promise<Lease> {
+  async acquire(functionId: string, signal: AbortSignal): Promise<Lease> {
     const fleet = this.#fleets.get(functionId);
     if (!fleet) throw functionNotDeployed();
     if (this.#app.machines.suspension.isHeld(fleet.row.workspace_id)) throw accountSuspended();
@@ -234,7 +234,7 @@ export class FunctionInstances {
     return { ...lease, timeoutMs: lease.timeoutMs + graceMs };
   }
 
-  observed(functionId: string, seen: { status: number; ms: number }): void {
+  recordResponse(functionId: string, seen: { status: number; ms: number }): void {
     this.#recorder.observed(functionId, seen);
   }
 

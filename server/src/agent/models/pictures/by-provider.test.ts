@@ -35,7 +35,7 @@ async function requested(
   model.script([{ status: 400, error: "no" }]);
   const address = { credentialId: "mcr_1", provider, baseUrl: model.url, apiKey: "key", id };
   const all = { prompt, abortSignal: AbortSignal.timeout(20_000), ...options };
-  await expect(callModel(address, fetch, all, () => {})).rejects.toThrow("answered 400");
+  await expect(callModel(address, fetch, all, () => {})).rejects.toThrow("returned 400");
   return model.asked;
 }
 

@@ -1,13 +1,13 @@
 /**
  * Converts pictures in tool results for each provider. Anthropic and OpenAI accept them within the result. Other chat
- * completions accept only text there, so a user message with the pictures follows. Mistral refuses such a message after
- * a result, so it gets a note in the picture's place. Models without vision get the same note.
+ * completions accept only text there, so a user message with the pictures follows. Mistral rejects such a message after
+ * a result, so a note replaces the picture. Models without vision get the same note.
  */
 import { withoutPictures } from "../../tools/pictures.ts";
 import { mapContent, type Message, picturesIn } from "../messages.ts";
 import type { ModelAddress } from "../providers.ts";
 
-/** Names of models that are known to take pictures. Any other name needs `images: true` in the agent's config. */
+/** Names of models with vision. Any other name needs `images: true` in the agent's config. */
 const known: Record<ModelAddress["provider"], RegExp | undefined> = {
   // All generations but the first accept pictures.
   anthropic: /^(?!claude-(?:instant|[12]\b|3-5-haiku))/,

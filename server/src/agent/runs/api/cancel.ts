@@ -1,4 +1,4 @@
-/** A run is cancelled: over from this commit on, whoever carries it out. One that is over stays as it is. */
+/** Cancels a run, whichever process executes it. A finished run stays unchanged. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { endFromOutside } from "../journal/end-run.ts";

@@ -1,4 +1,4 @@
-/** Checkouts of repositories that are hosted here, and of commits that mean harm. */
+/** Checkouts of hosted repositories, and of hostile commits. */
 import { lstat, readdir, readFile, readlink } from "node:fs/promises";
 import { join } from "node:path";
 import { expect, test } from "vitest";
@@ -42,7 +42,7 @@ const refusal = (work: Promise<unknown>) =>
     (error: unknown) => (error instanceof DomainError ? error.code : error),
   );
 
-test("a branch's newest commit is a plain directory of its files, and nothing else is left", async () => {
+test("checks out the newest commit of a branch as a plain directory, without leftovers", async () => {
   const { project, repository } = await hosted();
   await commitFiles(repository, "main", { "index.html": "one" }, "first");
   const sha = await commitFiles(
@@ -62,7 +62,7 @@ test("a branch's newest commit is a plain directory of its files, and nothing el
   expect(await readdir(join(repositoriesDirectory(app), "checkouts"))).toEqual([]);
 });
 
-test("a commit is taken by its id, and one that is not there is said to be missing", async () => {
+test("checks out a commit by its id, and names a missing commit", async () => {
   const { project, repository } = await hosted();
   const first = await commitFiles(repository, "main", { f: "one" });
   await commitFiles(repository, "main", { f: "two" });
@@ -91,7 +91,7 @@ test("checks out the commit of a tag, annotated or not, and refuses a tag withou
     expect(await refusal(checkout(app, project, input(into, { tag })))).toBe("tag_not_found");
 });
 
-test("an empty repository, a branch that is not there and words that are options are refused as such", async () => {
+test("refuses an empty repository, a missing branch and names that look like options", async () => {
   const { project, repository } = await hosted();
   const into = await temporary();
   expect(await refusal(checkout(app, project, input(into)))).toBe("repository_empty");
@@ -111,7 +111,7 @@ test("an empty repository, a branch that is not there and words that are options
     expect(await refusal(checkout(app, project, input(into, { sha })))).toBe("commit_not_found");
 });
 
-test("symlinks stay symlinks, and what would be executed by git elsewhere is only a file", async () => {
+test("keeps symlinks, and writes hooks, attributes and configuration as plain files", async () => {
   const { project, repository } = await hosted();
   const env = { GIT_INDEX_FILE: join(repository, "links") };
   const add = async (mode: string, path: string, text: string) => {
@@ -133,7 +133,7 @@ test("symlinks stay symlinks, and what would be executed by git elsewhere is onl
   expect(lines.join("")).toContain("Git LFS");
 });
 
-test("a tree of a billion files in a few kilobytes is given up before it is written", async () => {
+test("aborts before it writes a tree of a billion files packed in a few kilobytes", async () => {
   const { project, repository } = await hosted();
   const { stdout } = await userGit(repository, ["hash-object", "-w", "--stdin"], { stdin: "x" });
   let entry = `100644 blob ${stdout.trim()}`;
@@ -149,7 +149,7 @@ test("a tree of a billion files in a few kilobytes is given up before it is writ
   expect(await readdir(into)).toEqual([]);
 });
 
-test("files that are larger together than a checkout may be are given up before they are written", async () => {
+test("aborts before it writes files whose total size exceeds the limit", async () => {
   const { project, repository } = await hosted();
   const half = "x".repeat(3 * 1024 ** 2);
   await commitFiles(repository, "main", { a: half, b: half, c: half });
@@ -158,7 +158,7 @@ test("files that are larger together than a checkout may be are given up before 
   expect(await readdir(into)).toEqual([]);
 });
 
-test("a submodule on this host, by a file or by a program is refused, and never touched", async () => {
+test("refuses a submodule on this host, by file path or by program, without touching it", async () => {
   for (const url of [
     "file:///etc",
     "/etc",
@@ -184,14 +184,14 @@ test("a submodule on this host, by a file or by a program is refused, and never 
   }
 });
 
-test("whoever gives up waits for no checkout", async () => {
+test("aborts a checkout when its signal aborts", async () => {
   const { project, repository } = await hosted();
   await commitFiles(repository, "main", { f: "one" });
   const signal = AbortSignal.abort(new Error("cancelled"));
   await expect(checkout(app, project, input(await temporary(), { signal }))).rejects.toThrow("cancelled");
 });
 
-test("a repository is made and removed as often as one likes", async () => {
+test("creates and removes a repository repeatedly", async () => {
   const { project, repository } = await hosted();
   await commitFiles(repository, "main", { f: "one" });
   await createRepository(app, project.id);

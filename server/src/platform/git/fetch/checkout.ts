@@ -1,9 +1,9 @@
 /**
- * From a project to a plain directory with the files of one commit: no `.git`, nothing of it run. Symlinks stay what
- * they are, so whoever reads the directory must not follow them.
+ * Checks out one commit of a project as a plain directory of files: no `.git`, and nothing in it is run. Symlinks stay
+ * symlinks, so readers of the directory must not follow them.
  *
- * The objects go into a repository of the checkout's own, which is gone with it; a hosted one is only read. Submodules
- * are fetched by the same rules, each by its own address and commit; what git-lfs keeps elsewhere stays a pointer.
+ * Each checkout fetches the objects into its own temporary repository; a hosted repository is only read. Submodules are
+ * fetched by the same rules, each from its own address at its own commit. Git LFS files stay pointers.
  */
 import { lstat, mkdir, mkdtemp, readFile, realpath, rm, writeFile } from "node:fs/promises";
 import { dirname, join, resolve } from "node:path";
@@ -30,7 +30,7 @@ export interface CheckoutInput {
   /** Full commit id. Null means the commit of the tag, or the newest commit of the branch. */
   sha: string | null;
   tag?: string | null;
-  /** The directory the files are put into; made where it is not there. */
+  /** Target directory; created if it is missing. */
   into: string;
   log: (text: string) => void | Promise<void>;
   signal: AbortSignal;
@@ -48,12 +48,14 @@ const checkoutPrefix = "checkout-";
 const maxSubmodules = 50;
 const maxSubmoduleDepth = 5;
 
-/** Takes what checkouts of a server that is no more left behind. */
+/** Removes leftover checkouts of a server that has ended. */
 export async function sweepCheckouts(app: Pick<App, "config">): Promise<void> {
   await rm(checkoutsDirectory(app), { recursive: true, force: true });
 }
 
-/** Refuses with a row of errors.ts, or the signal's reason; what is in `into` then is nobody's. */
+/**
+ * Fails with an error of errors.ts, or with the signal's reason. On failure, the caller removes the content of `into`.
+ */
 export async function checkout(
   app: CheckoutNeeds,
   project: ProjectRow,
@@ -96,7 +98,7 @@ export async function checkout(
     await write(work, { gitDir, sha: commit, into, remote, depth: 0 });
     return await describe(work, gitDir, commit);
   } catch (error) {
-    // Whatever broke off with it, the reason is that somebody gave up.
+    // The abort is the cause, whichever error it produced.
     signal.throwIfAborted();
     throw error;
   } finally {
@@ -115,7 +117,7 @@ interface Work {
   log: CheckoutInput["log"];
   limitBytes: number;
   budget: Budget;
-  /** How many were met so far. */
+  /** Number of submodules met so far. */
   submodules: number;
 }
 
@@ -123,14 +125,14 @@ interface Tree {
   gitDir: string;
   sha: string;
   into: string;
-  /** Where it came from; null: hosted here. */
+  /** Remote of the tree; null for a hosted repository. */
   remote: Remote | null;
   depth: number;
 }
 
 function projectRemote(url: string): Remote {
   const remote = parseRemote(url);
-  if (!remote) throw repositoryRefused("its address is none of https or ssh.");
+  if (!remote) throw repositoryRefused("its address is neither https nor ssh.");
   return remote;
 }
 
@@ -146,7 +148,7 @@ async function initialise(work: Work): Promise<string> {
   return gitDir;
 }
 
-/** The hosted repository's objects are read where they are. */
+/** Reads the objects of the hosted repository in place. */
 async function borrow(work: Work, gitDir: string, wanted: Wanted): Promise<string> {
   const heads = await headsOf(work.app, work.project.id);
   if (heads.size === 0) throw repositoryEmpty();
@@ -194,20 +196,20 @@ async function writeSubmodules(work: Work, tree: Tree, found: readonly Submodule
   work.submodules += found.length;
   if (work.submodules > maxSubmodules || tree.depth >= maxSubmoduleDepth) {
     throw repositoryRefused(
-      `it has more than ${maxSubmodules} submodules, or more than ${maxSubmoduleDepth} in each other.`,
+      `it has more than ${maxSubmodules} submodules, or submodules nested deeper than ${maxSubmoduleDepth}.`,
     );
   }
   const addresses = await readAddresses(work, tree);
   for (const { path, sha } of found) {
     const text = addresses.get(path);
     if (text === undefined) {
-      // Git itself passes over what its .gitmodules does not name.
+      // Git itself skips submodules that .gitmodules does not name.
       await work.log(`warning: ${path} is a submodule without an address; it stays empty\n`);
       continue;
     }
     const remote = resolveRemote(tree.remote, text);
     if (!remote)
-      throw repositoryRefused(`its submodule ${path} has an address that is none of https or ssh.`);
+      throw repositoryRefused(`its submodule ${path} has an address that is neither https nor ssh.`);
     await work.log(`Fetching the submodule ${path} from ${remote.address}\n`);
     const gitDir = await initialise(work);
     const commit = await work.fetcher.fetch(gitDir, remote, { sha }, null);
@@ -216,7 +218,7 @@ async function writeSubmodules(work: Work, tree: Tree, found: readonly Submodule
   }
 }
 
-/** Path → address, as the commit's own .gitmodules says. */
+/** Maps each submodule's path to its address, from the .gitmodules of the commit. */
 async function readAddresses(work: Work, { gitDir, sha }: Tree): Promise<Map<string, string>> {
   const { stdout } = await git(["config", "--blob", `${sha}:.gitmodules`, "--list", "-z"], {
     ...call(work, gitDir),
@@ -236,7 +238,7 @@ async function readAddresses(work: Work, { gitDir, sha }: Tree): Promise<Map<str
   return addresses;
 }
 
-/** A directory of the tree that is really below it: nothing on the way there is a link. */
+/** Returns the submodule's directory. Refuses a path that leaves the checkout, or leads through a symlink. */
 async function placeOf(into: string, path: string): Promise<string> {
   const place = resolve(into, path);
   await mkdir(dirname(place), { recursive: true });
@@ -245,19 +247,19 @@ async function placeOf(into: string, path: string): Promise<string> {
   const isPlain = isBelow && parent === join(root, dirname(path));
   const there = await lstat(place).catch(() => undefined);
   if (!isPlain || (there && !there.isDirectory())) {
-    throw repositoryRefused(`its submodule ${path} is not at a place of its own.`);
+    throw repositoryRefused(`its submodule ${path} overlaps a file or leaves the repository.`);
   }
   await mkdir(place, { recursive: true });
   return place;
 }
 
-/** Files that git-lfs keeps elsewhere are small texts here, and a build that needs them fails far from the cause. */
+/** Git LFS files are small pointer texts here. A build that needs their content fails with a misleading error. */
 async function warnOfPointers(work: Work, into: string): Promise<void> {
   const attributes = join(into, ".gitattributes");
   const facts = await lstat(attributes).catch(() => undefined);
   if (!facts?.isFile() || facts.size > mebibyte) return;
   if (!/\bfilter=lfs\b/.test(await readFile(attributes, "utf8"))) return;
-  await work.log("warning: files kept by Git LFS are not fetched; they are pointers in this build\n");
+  await work.log("warning: Git LFS files are not fetched; this build contains their pointers instead\n");
 }
 
 async function describe(work: Work, gitDir: string, sha: string): Promise<Commit> {
@@ -267,8 +269,8 @@ async function describe(work: Work, gitDir: string, sha: string): Promise<Commit
   return { sha, message: plain(message).trim().slice(0, 4000), author: plain(author).trim().slice(0, 200) };
 }
 
-/** PostgreSQL stores no NUL, and a terminal obeys what other control characters say. */
+/** PostgreSQL stores no NUL, and a terminal executes control characters. */
 function plain(text: string): string {
-  // oxlint-disable-next-line no-control-regex -- they are what is taken away
+  // oxlint-disable-next-line no-control-regex -- the control characters to remove
   return text.toWellFormed().replaceAll(/[\u0000-\u0008\u000b-\u001f\u007f]/g, "");
 }

@@ -5,7 +5,7 @@ import { run } from "@kontor/runtime/exec.ts";
 import { makeDeployKey } from "./deploy-key.ts";
 import { temporary } from "../testing/git-app.ts";
 
-test("ssh reads the key, and finds its public half in it", async () => {
+test("ssh-keygen reads the key and derives its public key", async () => {
   const { publicKey, privateKey } = await makeDeployKey();
   const file = join(await temporary(), "key");
   await writeFile(file, privateKey, { mode: 0o600 });

@@ -1,6 +1,7 @@
 /**
- * The key a project shows to its ssh repository: ed25519, in the form OpenSSH reads (PROTOCOL.key of OpenSSH; RFC 8709
- * for the public half). Node makes keys and writes only PKCS #8, which ssh of Debian 12 does not read for ed25519.
+ * A project's deploy key for its ssh repository: ed25519, in OpenSSH's own format (PROTOCOL.key of OpenSSH; RFC 8709
+ * for the public key). Node generates the key but writes only PKCS #8, which ssh of Debian 12 does not read for
+ * ed25519.
  */
 import { generateKeyPair, randomBytes } from "node:crypto";
 import { promisify } from "node:util";
@@ -8,7 +9,7 @@ import { promisify } from "node:util";
 const keyType = "ssh-ed25519";
 const comment = "kontor";
 
-/** `publicKey` is one line for the forge, `privateKey` a whole file, not encrypted. */
+/** `publicKey` is one line for the forge. `privateKey` is a whole, unencrypted key file. */
 export async function makeDeployKey(): Promise<{ publicKey: string; privateKey: string }> {
   const pair = await promisify(generateKeyPair)("ed25519");
   const jwk = pair.privateKey.export({ format: "jwk" });
@@ -17,7 +18,7 @@ export async function makeDeployKey(): Promise<{ publicKey: string; privateKey: 
     Buffer,
   ];
   const blob = strings(keyType, open);
-  // Twice the same number: how a reader sees that it decrypted well.
+  // The format holds this number twice, so that a reader can check its decryption.
   const check = randomBytes(4);
   const inner = Buffer.concat([check, check, blob, strings(Buffer.concat([secret, open]), comment)]);
   const padding = Buffer.from(Array.from({ length: (8 - (inner.length % 8)) % 8 }, (_, n) => n + 1));
@@ -39,7 +40,7 @@ export async function makeDeployKey(): Promise<{ publicKey: string; privateKey: 
   };
 }
 
-/** RFC 4251, 5: each with its length in front. */
+/** RFC 4251, section 5: each string follows its length. */
 function strings(...parts: (string | Buffer)[]): Buffer {
   return Buffer.concat(
     parts.flatMap((part) => {

@@ -1,7 +1,7 @@
 /**
- * Fetches one commit from a repository elsewhere into a repository of the checkout's own: shallow, bounded in bytes
- * and time, over connections that were judged (`gate.ts`, `ssh.ts`). What the other side says in refusal is told to
- * the project's owner in words of ours, or its last line.
+ * Fetches one commit from a remote repository into the checkout's own repository. The fetch is shallow, and bounded in
+ * bytes and time. Each connection goes to a vetted address (`proxy-gate.ts`, `ssh.ts`). For a refusal by the remote,
+ * the project's owner gets our explanation, or the last line of git's output.
  */
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
@@ -29,20 +29,20 @@ type Needs = Pick<App, "config" | "db" | "secrets">;
 
 export interface FetchContext {
   project: ProjectRow;
-  /** A directory of this checkout, for whatever a fetch needs beside the repository. */
+  /** Scratch directory of this checkout, for files of a fetch outside the repository. */
   scratch: string;
   deadline: { timeoutMs: () => number };
   signal: AbortSignal;
 }
 
-/** The commit to fetch: by id, by tag, or the newest of a branch. */
+/** The commit to fetch: by id, by tag, or the newest commit of a branch. */
 export type Wanted = { sha: string } | { tag: string } | { branch: string };
 
-/** The name a fetched commit has in the checkout's own repository. */
+/** Ref that holds the fetched commit in the checkout's own repository. */
 const wantedRef = "refs/kontor/wanted";
-/** Where a server gives no commit by its id, the history of its branch is followed this far, step by step. */
+/** Depths at which to fetch the branch if the server refuses to serve the commit by its id. */
 const depths = [50, 1000, 20_000];
-/** The refs a forge lists come on top of what is fetched. */
+/** Allowance for the forge's list of refs, added to the limit of the fetch. */
 const listingBytes = 64 * mebibyte;
 const anyCode = Array.from({ length: 256 }, (_, code) => code);
 
@@ -65,12 +65,12 @@ export class Fetcher {
     await Promise.all([...this.#gates.values()].map((gate) => gate.close()));
   }
 
-  /** Answers the commit's id. `branch` is where `wanted` is looked for if it can't be asked for by its id. */
+  /** Returns the commit's id. `branch` is searched for the commit if the server refuses to serve it by its id. */
   async fetch(gitDir: string, remote: Remote, wanted: Wanted, branch: string | null): Promise<string> {
     const call = await this.#route(remote, gitDir);
     const failure = await call.fetch(1, refOf(wanted));
     if (failure === undefined) return this.#resolve(gitDir, wanted);
-    // A refusal by us, or by the host, is no news about what it holds.
+    // A refusal by the gate or the host reveals nothing about the repository's content.
     const explained = call.explain(failure);
     if (explained) throw explained;
     const heads = await call.heads();
@@ -108,7 +108,7 @@ export class Fetcher {
     const call = { cwd: gitDir, timeoutMs: deadline.timeoutMs(), okCodes: anyCode, signal };
     const { code, stdout, stderr } = await git(args, call);
     if (code === 0) return stdout.trim();
-    // A tag may name a file.
+    // A tag may point to a file.
     if ("tag" in wanted) throw tagNotFound(wanted.tag);
     throw repositoryUnavailable(lastLine(stderr));
   }
@@ -130,7 +130,7 @@ export class Fetcher {
         signal,
       }).catch((error: unknown) => {
         signal.throwIfAborted();
-        throw isLate(error) ? repositoryUnavailable("it took too long.") : error;
+        throw isLate(error) ? repositoryUnavailable("the fetch took too long.") : error;
       });
       await after();
       return result;
@@ -178,7 +178,7 @@ export class Fetcher {
     const opened = gate;
     const settings: [string, string][] = [
       ["http.proxy", gate.address],
-      // A forge renames; later requests have no reason to go elsewhere.
+      // A forge redirects a renamed repository at the first request; later requests need no redirect.
       ["http.followRedirects", "initial"],
       ["http.sslVerify", "true"],
       ["http.lowSpeedLimit", "1000"],
@@ -190,12 +190,13 @@ export class Fetcher {
     return { settings, env: {}, after: async () => {}, refusal: () => opened.refusal };
   }
 
-  /** Sent to the origin of the project's own repository alone. */
+  /** The token is sent only to the origin of the project's own repository. */
   #tokenFor(remote: HttpRemote): string | undefined {
     const { git_token_sealed: sealed, repo_url: url, id } = this.#context.project;
     if (sealed === null || url === null || URL.parse(url)?.origin !== remote.origin) return undefined;
     const token = openGitSecret(this.#app, "git_token", id, sealed);
-    // Forges take a token as password of any user; Bitbucket wants a certain one, and deploy tokens have their own.
+    // Forges accept a token as the password of any user. Bitbucket requires a certain user; deploy tokens have their
+    // own user.
     const user = remote.host.endsWith("bitbucket.org") ? "x-token-auth" : "oauth2";
     const pair = token.includes(":") ? token : `${user}:${token}`;
     return `Authorization: Basic ${Buffer.from(pair).toString("base64")}`;
@@ -239,41 +240,44 @@ interface Path {
 }
 
 interface Call {
-  /** Undefined where it went well, else what git said. */
+  /** Undefined on success, else git's error output. */
   fetch(depth: number, ref: string): Promise<string | undefined>;
-  /** Its branches; undefined where it does not say. */
+  /** Branches of the remote; undefined if the remote does not list them. */
   heads(): Promise<string[] | undefined>;
   explain(stderr: string): Error | undefined;
 }
 
 const signIn = {
-  http: "the forge asks for a sign-in. Set a git_token that may read it, or check the address.",
-  ssh: "the forge does not take the project's deploy key. Add the key there, or check the address.",
+  http: "the forge requires a sign-in. Set a git_token with read access, or check the address.",
+  ssh: "the forge rejects the project's deploy key. Add the key at the forge, or check the address.",
 };
 
-/** Failures whose cause is clear from git's words, in words that say what to do. */
+/** Explains a failure whose cause git's error output shows, and names the cure. */
 function explain(stderr: string, remote: Remote): Error | undefined {
   if (/REMOTE HOST IDENTIFICATION HAS CHANGED/.test(stderr)) return hostKeyChanged(remote.host);
   if (/Host key verification failed|No \S+ host key is known/.test(stderr))
-    return repositoryRefused(`the host key of ${remote.host} is not among those that are trusted.`);
+    return repositoryRefused(`the host key of ${remote.host} is not in the list of trusted host keys.`);
   if (/Permission denied|Too many authentication failures/.test(stderr))
     return repositoryUnavailable(signIn.ssh);
   if (/could not read Username|Authentication failed|returned error: 40[13]/.test(stderr))
     return repositoryUnavailable(signIn.http);
   if (/repository .* not found|returned error: 404|does not appear to be a git repository/i.test(stderr))
-    return repositoryUnavailable("there is no repository at its address.");
+    return repositoryUnavailable("no repository exists at its address.");
   if (/certificate|SSL|TLS/i.test(stderr))
     return repositoryUnavailable(`no secure connection to ${remote.host}: ${lastLine(stderr)}`);
   return undefined;
 }
 
-/** The kernel ended whoever wrote the pack (SIGXFSZ): all that is left to git is that it got no answer. */
+/**
+ * At the file size limit the kernel ends index-pack with SIGXFSZ; git then reports only that index-pack's output is
+ * invalid.
+ */
 function isCut(stderr: string): boolean {
   const complaints = stderr.split("\n").filter((line) => /^(?:fatal|error):/.test(line));
   return complaints.length === 1 && /invalid index-pack output/.test(complaints[0]!);
 }
 
-/** The other side chose these words: one line of printable text. */
+/** The remote host chooses this text, so it is cut to one printable line. */
 function lastLine(stderr: string): string {
   const lines = stderr.split("\n").map((line) => line.replaceAll(/[^\u0020-\u007e]/g, "").trim());
   const line = lines.findLast((text) => /^(?:fatal|error|ssh)\b/.test(text)) ?? lines.findLast(Boolean);

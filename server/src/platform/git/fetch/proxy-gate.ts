@@ -1,8 +1,7 @@
 /**
- * The one way a fetch leaves this host by http: a SOCKS 5 proxy (RFC 1928, 1929) on loopback, there for one checkout
- * and for who knows its password. Git names the host; it is resolved here, every address is judged, and the connection
- * goes to an address that was judged. So a name that resolves to something else a moment later, a redirect and a
- * server that a repository names lead nowhere they may not.
+ * SOCKS 5 proxy (RFC 1928, 1929) on loopback: the only way out for a fetch over http. It lives for one checkout and
+ * requires its password. Git sends the host name. The gate resolves the name, vets every address, and connects to a
+ * vetted address. So a changed DNS record, a redirect or a server named by a repository reaches no forbidden address.
  */
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
@@ -11,23 +10,23 @@ import type { OpenedHosts } from "#lib/network/addresses.ts";
 import { allowedAddresses } from "#lib/network/allowed-addresses.ts";
 
 export interface GateOptions {
-  /** Workspace that look-ups of names count for. */
+  /** Workspace to which DNS look-ups are counted. */
   owner: string;
   opened: OpenedHosts;
   /** For plain http: only what the operator opened, wherever on the internet it is. */
   onlyOpened: boolean;
-  /** Most that comes in, all connections together. */
+  /** Maximum of received bytes over all connections. */
   maxBytes: number;
 }
 
 const connectTimeoutMs = 15_000;
 const idleMs = 120_000;
-/** Above the longest greeting, sign-in and request together. */
+/** Larger than the longest greeting, sign-in and request together. */
 const handshakeMaxBytes = 1024;
-/** A fetch of many repositories one after the other; git has one or two connections at once. */
+/** Enough for a fetch of many repositories in sequence; git opens one or two connections at once. */
 const maxConnections = 16;
 
-/** Replies of RFC 1928, 6. */
+/** Replies of RFC 1928, section 6. */
 const refusedByRules = 2;
 const hostUnreachable = 4;
 
@@ -37,7 +36,7 @@ export class Gate {
   readonly #sockets = new Set<Socket>();
   readonly #password = randomBytes(16).toString("hex");
   #bytes = 0;
-  /** Why nothing was connected to, or was cut: for the project's owner. */
+  /** Reason of a refused or cut connection, for the project's owner. */
   refusal: string | undefined;
 
   private constructor(options: GateOptions) {
@@ -53,7 +52,7 @@ export class Gate {
     return gate;
   }
 
-  /** For git's `http.proxy`. */
+  /** Value for git's `http.proxy`. */
   get address(): string {
     return `socks5h://git:${this.#password}@127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
   }
@@ -100,7 +99,7 @@ export class Gate {
     const upstream = await dial(addresses, port);
     if (upstream === undefined || client.destroyed) {
       upstream?.destroy();
-      this.refusal ??= `${host} does not answer.`;
+      this.refusal ??= `${host} does not respond.`;
       return void client.end(reply(hostUnreachable));
     }
     this.#hold(upstream);
@@ -109,7 +108,7 @@ export class Gate {
     upstream.on("data", (piece: Buffer) => {
       this.#bytes += piece.length;
       if (this.#bytes <= this.#options.maxBytes) return;
-      this.refusal = "it sends more than a checkout may have.";
+      this.refusal = "the repository is larger than the limit of a checkout.";
       upstream.destroy();
       client.destroy();
     });
@@ -144,7 +143,7 @@ async function dial(addresses: readonly string[], port: number): Promise<Socket 
 
 type Read = ((bytes: number) => Promise<Buffer>) & { rest: () => Buffer };
 
-/** Reads a handshake piece by piece; what came beyond it is `rest`. */
+/** Reads a handshake step by step; `rest` returns the bytes after it. */
 function reader(socket: Socket): Read {
   let held = Buffer.alloc(0);
   let total = 0;
@@ -160,7 +159,7 @@ function reader(socket: Socket): Read {
   socket.on("close", wakeUp);
   const read = async (bytes: number) => {
     while (held.length < bytes) {
-      if (socket.destroyed) throw new Error("gone");
+      if (socket.destroyed) throw new Error("the client disconnected");
       await new Promise<void>((resolve) => (wake = resolve));
     }
     const piece = held.subarray(0, bytes);

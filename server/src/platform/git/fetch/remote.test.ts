@@ -1,4 +1,6 @@
-/** Checkouts of repositories elsewhere: a forge with TLS of its own and an ssh server, both on this host's loopback. */
+/**
+ * Checkouts of remote repositories: a forge with its own TLS authority and an ssh server, both on this host's loopback.
+ */
 import { existsSync } from "node:fs";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { createServer as createTlsServer } from "node:https";
@@ -22,7 +24,7 @@ const { workspace } = await makePerson(db);
 const repositories = await temporary();
 const authority = await makeAuthority();
 
-/** What the forge does with a request; the tests change it. */
+/** The forge's behaviour in response to a request; the tests change it. */
 const forge = {
   token: null as string | null,
   redirect: null as string | null,
@@ -41,7 +43,7 @@ afterAll(() => {
 });
 const origin = `https://localhost:${(server.address() as AddressInfo).port}`;
 
-/** Opened by its name alone: loopback by any other is as closed as anywhere. */
+/** The host is allowed by its name only; loopback under any other name stays forbidden. */
 const opened = { allowPrivateHosts: "localhost", gitCaFile: authority.file };
 const app = await gitApp(db, opened);
 
@@ -78,14 +80,14 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
   await backend.ended;
 }
 
-/** An answer that never ends. Every byte of it is progress for git. */
+/** Sends an endless response. Git counts every byte of it as progress. */
 function drip(response: ServerResponse): void {
   response.writeHead(200, { "content-type": "application/x-git-upload-pack-advertisement" });
   const timer = setInterval(() => response.write("0"), 20);
   response.once("close", () => clearInterval(timer));
 }
 
-/** A certificate for localhost that vouches for itself. */
+/** Makes a self-signed certificate for localhost. */
 async function makeAuthority() {
   const directory = await temporary();
   const [file, keyFile] = [join(directory, "ca.pem"), join(directory, "key.pem")];
@@ -121,7 +123,7 @@ async function repository(files: Record<string, string> | null = { f: "one" }) {
   return { name, directory, sha, url: `${origin}/${name}` };
 }
 
-/** With a submodule `m` at a commit, at that address. */
+/** Makes a repository with a submodule `m` at this commit and address. */
 async function withSubmodule(url: string, sha: string) {
   const outer = await repository(null);
   const env = { GIT_INDEX_FILE: join(outer.directory, "modules") };
@@ -148,7 +150,7 @@ const refusal = (work: Promise<unknown>) =>
   );
 
 describe("by https", () => {
-  test("a branch is fetched shallow; a commit by its id, also one that is not the newest", async () => {
+  test("fetches a branch shallowly, and a commit by its id even if it is not the newest", async () => {
     const { directory, url, sha } = await repository({ f: "one" });
     const newest = await commitFiles(directory, "main", { f: "two" });
     const project = await makeProject(app, workspace.id, { repo_url: url });
@@ -173,7 +175,7 @@ describe("by https", () => {
     );
   });
 
-  test("a host that gives no commit by its id is asked for the history of the branch", async () => {
+  test("fetches the history of the branch if the host refuses to serve a commit by its id", async () => {
     const { directory, url, sha } = await repository({ f: "one" });
     for (const text of ["two", "three"]) await commitFiles(directory, "main", { f: text });
     const missing = "0123456789".repeat(4);
@@ -184,7 +186,7 @@ describe("by https", () => {
     expect(await checkout(app, project, input(await temporary(), { sha }))).toMatchObject({ sha });
   });
 
-  test("what is empty, what has no such branch and what is not there are told apart", async () => {
+  test("distinguishes an empty repository, a missing branch and a missing repository", async () => {
     const empty = await makeProject(app, workspace.id, { repo_url: (await repository(null)).url });
     expect(await refusal(checkout(app, empty, input(await temporary())))).toMatch(/^repository_empty/);
     const full = await makeProject(app, workspace.id, { repo_url: (await repository()).url });
@@ -193,11 +195,11 @@ describe("by https", () => {
     );
     const none = await makeProject(app, workspace.id, { repo_url: `${origin}/none.git` });
     expect(await refusal(checkout(app, none, input(await temporary())))).toBe(
-      "repository_unavailable: The repository can't be fetched: there is no repository at its address.",
+      "repository_unavailable: The repository can't be fetched: no repository exists at its address.",
     );
   });
 
-  test("a private one takes the project's token, which is said to nobody", async () => {
+  test("fetches a private repository with the project's token, and sends the token to no other host", async () => {
     forge.token = "token-canary";
     const { url } = await repository();
     const right = await makeProject(app, workspace.id, { repo_url: url, gitToken: forge.token });
@@ -207,12 +209,12 @@ describe("by https", () => {
     const wrong = await makeProject(app, workspace.id, { repo_url: url, gitToken: "other-canary" });
     const said = await refusal(checkout(app, wrong, input(await temporary())));
     expect(said).toContain(
-      "repository_unavailable: The repository can't be fetched: the forge asks for a sign-in",
+      "repository_unavailable: The repository can't be fetched: the forge requires a sign-in",
     );
     expect(said).not.toContain("canary");
   });
 
-  test("an authority nobody vouched for is not believed", async () => {
+  test("rejects a certificate of an untrusted authority", async () => {
     const strict = await gitApp(db, { allowPrivateHosts: "localhost" });
     const project = await makeProject(strict, workspace.id, { repo_url: (await repository()).url });
     expect(await refusal(checkout(strict, project, input(await temporary())))).toContain(
@@ -221,7 +223,7 @@ describe("by https", () => {
     expect(forge.requests).toEqual([]);
   });
 
-  test("a private address is not connected to, by whatever name, unless it is opened", async () => {
+  test("does not connect to a private address under any name unless the operator allowed it", async () => {
     const { name } = await repository();
     const closed = await gitApp(db, { gitCaFile: authority.file });
     const { port } = server.address() as AddressInfo;
@@ -236,7 +238,7 @@ describe("by https", () => {
     expect(forge.requests).toEqual([]);
   });
 
-  test("a redirect to a private address leads nowhere, nor one to plain http", async () => {
+  test("follows no redirect to a private address or to plain http", async () => {
     const { name, url } = await repository();
     let visits = 0;
     const inner = createTcpServer((socket) => {
@@ -254,7 +256,7 @@ describe("by https", () => {
     inner.close();
   });
 
-  test("submodules are fetched at their commit, also by an address beside their repository's", async () => {
+  test("fetches submodules at their commits, including one with a relative address", async () => {
     const inner = await repository({ deep: "inside" });
     const outer = await withSubmodule(`../${inner.name}`, inner.sha);
     const project = await makeProject(app, workspace.id, { repo_url: outer.url });
@@ -264,7 +266,7 @@ describe("by https", () => {
     expect(existsSync(join(into, "m", ".git"))).toBe(false);
   });
 
-  test("a submodule at a private address, a file or a program is refused", async () => {
+  test("refuses a submodule at a private address, a file path or a program", async () => {
     const { sha, directory, name } = await repository();
     const { port } = server.address() as AddressInfo;
     for (const url of [
@@ -278,7 +280,7 @@ describe("by https", () => {
     }
   });
 
-  test("more than a checkout may have is not even fetched", async () => {
+  test("stops a fetch that exceeds the size limit of a checkout", async () => {
     const small = await gitApp(db, { ...opened, gitCheckoutMaxMb: "1" });
     const noise = Array.from({ length: 4 }, () => crypto.getRandomValues(new Uint8Array(60_000)));
     const text = noise.map((bytes) => Buffer.from(bytes).toString("base64")).join("\n");
@@ -295,7 +297,7 @@ describe("by https", () => {
     );
   });
 
-  test("gives up a forge that sends a byte now and then, at the limit of the whole checkout", async () => {
+  test("aborts at the checkout's deadline when a forge sends a byte now and then", async () => {
     forge.drips = true;
     const hasty = { ...app, config: { ...app.config, gitTimeoutMinutes: 1 / 30 } };
     const project = await makeProject(app, workspace.id, { repo_url: (await repository()).url });
@@ -304,7 +306,7 @@ describe("by https", () => {
     expect(forge.requests).toHaveLength(1);
   });
 
-  test("a forge that never answers is given up at once when nobody waits any more", async () => {
+  test("aborts a fetch at once when its signal aborts, though the forge never responds", async () => {
     forge.stalls = true;
     const project = await makeProject(app, workspace.id, { repo_url: (await repository()).url });
     const cancel = new AbortController();
@@ -319,7 +321,7 @@ describe("by https", () => {
 const sshd = "/usr/sbin/sshd";
 
 describe.skipIf(!existsSync(sshd) || process.getuid?.() !== 0)("by ssh", () => {
-  /** A server whose one user may come in with this key. */
+  /** Starts an ssh server whose only user signs in with this key. */
   async function sshServer(authorized: string, port?: number) {
     const directory = await temporary();
     const [hostKey, keys] = [join(directory, "host"), join(directory, "authorized")];
@@ -371,7 +373,7 @@ describe.skipIf(!existsSync(sshd) || process.getuid?.() !== 0)("by ssh", () => {
     }
   }
 
-  test("the deploy key opens it, its host is trusted at first sight, and another key there is refused", async () => {
+  test("signs in with the deploy key, trusts the host at first use, and refuses a changed host key", async () => {
     const { publicKey, privateKey } = await makeDeployKey();
     const first = await sshServer(publicKey);
     const { directory, sha } = await repository({ f: "by ssh" });
@@ -394,7 +396,7 @@ describe.skipIf(!existsSync(sshd) || process.getuid?.() !== 0)("by ssh", () => {
     expect(await checkout(app, await project(), input(await temporary()))).toMatchObject({ sha });
   });
 
-  test("a key that it does not know is refused with a reason; so is a host that is not on the operator's list", async () => {
+  test("explains a rejected deploy key, and refuses a host missing from the operator's list", async () => {
     const { publicKey, privateKey } = await makeDeployKey();
     const { port, hostKey } = await sshServer(publicKey);
     const { directory, sha } = await repository();
@@ -413,7 +415,7 @@ describe.skipIf(!existsSync(sshd) || process.getuid?.() !== 0)("by ssh", () => {
     expect(await checkout(strict, project, input(await temporary()))).toMatchObject({ sha });
   });
 
-  test("a private address is not connected to unless it is opened", async () => {
+  test("does not connect to a private address unless the operator allowed it", async () => {
     const closed = await gitApp(db);
     for (const repo_url of ["ssh://git@127.0.0.1:1/x", "git@localhost:x/y", "ssh://git@[::1]/x"]) {
       const project = await makeProject(closed, workspace.id, { repo_url });

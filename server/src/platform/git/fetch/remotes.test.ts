@@ -10,7 +10,7 @@ test.each([
   ["ssh://forge.test/a", "ssh", "forge.test"],
   ["git@forge.test:a/b.git", "ssh", "forge.test"],
   ["git@[2001:db8::1]:a", "ssh", "2001:db8::1"],
-])("%s is fetched by %s from %s", (text, kind, host) => {
+])("parses %s as a %s address of host %s", (text, kind, host) => {
   expect(parseRemote(text)).toMatchObject({ kind, host });
 });
 
@@ -41,7 +41,7 @@ test.each([
   "ssh://forge.test/a#b",
   "ssh://fo%20rge.test/a",
   "",
-])("%j is no address of a repository elsewhere", (text) => {
+])("rejects %j as a remote address", (text) => {
   expect(parseRemote(text)).toBeUndefined();
 });
 
@@ -53,11 +53,11 @@ test.each([
   ["ssh://git@forge.test:22/a/b", "../c", "ssh://git@forge.test:22/a/c"],
   ["git@forge.test:team/shop.git", "../lib.git", "git@forge.test:team/lib.git"],
   ["git@forge.test:team/shop.git", "https://other.test/x", "https://other.test/x"],
-])("beside %s, %s is %s", (base, text, address) => {
+])("resolves, relative to %s, the address %s to %s", (base, text, address) => {
   expect(resolveRemote(parseRemote(base)!, text)?.address).toBe(address);
 });
 
-test("no address beside a repository leads above its host", () => {
+test("resolves no relative address above its host", () => {
   expect(resolveRemote(parseRemote("git@forge.test:shop")!, "../../x")).toBeUndefined();
   expect(resolveRemote(parseRemote("https://forge.test/a")!, "../../../x")?.address ?? "none").not.toContain(
     "..",
@@ -65,7 +65,7 @@ test("no address beside a repository leads above its host", () => {
   expect(resolveRemote(null, "../x")).toBeUndefined();
 });
 
-test("names of branches are those that git takes, and none is an option", () => {
+test("accepts the branch names that git accepts, and none that looks like an option", () => {
   for (const name of ["main", "feature/x", "v1.2", "ü", "a-b", "a@b"]) expect(isBranchName(name)).toBe(true);
   const bad = [
     "-x",

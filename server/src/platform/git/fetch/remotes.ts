@@ -1,14 +1,13 @@
 /**
- * Addresses of repositories elsewhere: a project's own, and those that a repository names for its submodules. An
- * address is taken apart here and put together again from parts that were looked at, so that nothing in it is an
- * option, another transport or a program to run.
+ * Addresses of remote repositories: a project's own, and those of its submodules. An address is parsed and rebuilt from
+ * validated parts, so that no part of it becomes an option, another transport or a program.
  */
 import { posix } from "node:path";
 
 export interface HttpRemote {
   kind: "https" | "http";
   host: string;
-  /** What git is given. */
+  /** Address passed to git. */
   address: string;
   origin: string;
 }
@@ -16,7 +15,7 @@ export interface HttpRemote {
 export interface SshRemote {
   kind: "ssh";
   host: string;
-  /** Null: 22. */
+  /** Null means port 22. */
   port: number | null;
   address: string;
 }
@@ -25,7 +24,7 @@ export type Remote = HttpRemote | SshRemote;
 
 const maxLength = 2000;
 
-/** Undefined for what is no https, http or ssh address, or holds a password. */
+/** Undefined if the text is not an https, http or ssh address, or contains a password. */
 export function parseRemote(text: string): Remote | undefined {
   if (text.length > maxLength || !/^[\u0021-\u007e]+$/.test(text)) return undefined;
   if (/^https?:\/\//i.test(text)) return parseHttp(text);
@@ -34,8 +33,8 @@ export function parseRemote(text: string): Remote | undefined {
 }
 
 /**
- * What a submodule's address means beside its repository's: absolute, or beginning with `./` or `../`. Undefined where
- * it leads above the host, or is nothing we fetch.
+ * Resolves a submodule's address relative to its repository: absolute, or beginning with `./` or `../`. Undefined if it
+ * leads above the host, or is not a supported address.
  */
 export function resolveRemote(base: Remote | null, text: string): Remote | undefined {
   if (!/^\.\.?(?:\/|$)/.test(text)) return parseRemote(text);
@@ -62,7 +61,7 @@ function parseSsh(text: string): SshRemote | undefined {
   return { kind: "ssh", host: bare(url.hostname), port, address };
 }
 
-/** `user@host:path`, which is how forges write it. The path is not of the root, but of the user's home. */
+/** `user@host:path`, the form that forges show. The path is relative to the user's home. */
 function parseShort(text: string): SshRemote | undefined {
   const [, user = "git", host, path] =
     /^(?:([^@:/[\]]+)@)?((?:\[[0-9a-fA-F:.]+\])|[^@:/[\]]+):([^:].*)$/.exec(text) ?? [];

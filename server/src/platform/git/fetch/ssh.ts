@@ -1,28 +1,28 @@
 /**
- * What ssh is told for one checkout: a configuration, a key and the host keys that are trusted, in a directory that is
- * gone afterwards. It connects to an address that was judged, under the host's own name; it asks nobody anything, shows
- * no key but the project's, and forwards nothing.
+ * Configuration of ssh for one checkout: a configuration file, a key and the trusted host keys, in a directory that is
+ * removed afterwards. Ssh connects to a vetted address under the host's own name. It never prompts, offers no key but
+ * the project's, and forwards nothing.
  */
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { SshRemote } from "./remotes.ts";
 
 export interface SshIdentity {
-  /** Null: the host lets anybody in. */
+  /** Null if the host requires no key. */
   privateKey: string | null;
-  /** Lines of known_hosts: those seen before. */
+  /** Lines of known_hosts from earlier fetches. */
   knownHosts: string;
-  /** A file of the operator's: nobody else is trusted. */
+  /** The operator's list of known hosts; if set, only its hosts are trusted. */
   strictFile: string | null;
 }
 
 export interface Ssh {
   env: Record<string, string>;
-  /** What is trusted now: those before, and whom ssh met for the first time. */
+  /** Trusted host keys: the earlier ones, and those added at first use. */
   knownHosts(): Promise<string>;
 }
 
-/** More than this is no list of the hosts of one project. */
+/** Limit of the host keys of one project. */
 const knownHostsMaxBytes = 32 * 1024;
 
 export async function prepareSsh(
@@ -68,7 +68,7 @@ export async function prepareSsh(
   await writeFile(config, ["Host *", ...text, ""].join("\n"), { mode: 0o600 });
   return {
     env: {
-      // Git hands this to sh, so it is the same text whatever is fetched; host and path are arguments behind it.
+      // Git runs this in sh, so the text is constant; host and path follow as arguments.
       GIT_SSH_COMMAND: 'exec ssh -F "$KONTOR_SSH_CONFIG"',
       GIT_SSH_VARIANT: "ssh",
       KONTOR_SSH_CONFIG: config,
@@ -80,7 +80,7 @@ export async function prepareSsh(
   };
 }
 
-/** ssh_config(5) knows no escape for a quote, and expands what stands behind a percent sign. */
+/** Quotes a path for ssh_config(5), which has no escape for a quote and expands percent signs. */
 function quoted(path: string): string {
   return `"${path.replaceAll("%", "%%")}"`;
 }

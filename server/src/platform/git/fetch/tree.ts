@@ -1,6 +1,6 @@
 /**
- * What a commit would be on disk, asked before it is written there: a pack of a few kilobytes can hold a tree of
- * billions of files. Counted while git lists it, and given up at the limit.
+ * Measures a commit's tree before it is written to disk: a pack of a few kilobytes can hold a tree of billions of
+ * files. Counts while git lists the tree, and aborts at the limit.
  */
 import { start } from "@kontor/runtime/exec.ts";
 import { repositoryTooLarge } from "../errors.ts";
@@ -11,24 +11,24 @@ export interface Submodule {
   sha: string;
 }
 
-/** What is left of a checkout's bounds; its submodules share them. */
+/** The rest of a checkout's limits; its submodules share them. */
 export interface Budget {
   files: number;
   bytes: number;
 }
 
 export const maxFiles = 250_000;
-/** The longest path Linux takes, and what stands before it in the list. */
+/** The longest path of Linux, and the fields before it in the list. */
 const maxEntryBytes = 8192;
 
-/** Takes the tree's files and bytes off the budget, and answers where its submodules are. */
+/** Subtracts the tree's files and bytes from the budget, and returns its submodules. */
 export async function measureTree(
   gitDir: string,
   sha: string,
   budget: Budget,
   options: { timeoutMs: number; limitBytes: number; signal: AbortSignal },
 ): Promise<Submodule[]> {
-  // `-t`: directories count too, or a tree of nothing else would never end.
+  // `-t` counts directories as well; otherwise a tree of directories alone would never end.
   const listing = start(gitArgv(["ls-tree", "-r", "-t", "-l", "-z", "--full-tree", sha]), {
     cwd: gitDir,
     env: gitEnvironment([], { GIT_DIR: gitDir }),
@@ -58,7 +58,7 @@ export async function measureTree(
   }
   options.signal.throwIfAborted();
   const { code } = await listing.ended;
-  if (code !== 0) throw new Error("the tree of a commit could not be listed");
+  if (code !== 0) throw new Error("the tree of the commit could not be listed");
   return submodules;
 }
 

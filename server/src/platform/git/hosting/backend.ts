@@ -1,6 +1,6 @@
 /**
- * Git's own `http-backend` (CGI, RFC 3875) for one request: it is started with an environment that says everything,
- * the body is piped in as it comes, and what it answers is its head and a stream.
+ * Git's own `http-backend` (CGI, RFC 3875) for one request. Its environment carries the request's head. The body is
+ * piped in as it arrives. The response is a parsed head and a stream.
  */
 import type { Readable } from "node:stream";
 import { type RunningProgram, start } from "@kontor/runtime/exec.ts";
@@ -11,9 +11,9 @@ export type Service = (typeof services)[number];
 
 export interface BackendRequest {
   repositories: string;
-  /** Of the repository, below `repositories`. */
+  /** Name of the repository's directory below `repositories`. */
   name: string;
-  /** Null: the announcement of the service (`info/refs`). */
+  /** True for the announcement of the service (`info/refs`). */
   isAnnouncement: boolean;
   service: Service;
   headers: {
@@ -32,7 +32,7 @@ export interface BackendAnswer {
   body: Readable;
 }
 
-/** Of the head: four lines that git writes. */
+/** Limit of the response's head, which is four lines. */
 const headMaxBytes = 8 * 1024;
 const passedOn = ["content-type", "cache-control", "expires", "pragma"];
 
@@ -42,7 +42,7 @@ export function startBackend(request: BackendRequest): RunningProgram {
     [
       ["http.uploadpack", "true"],
       ["http.receivepack", "true"],
-      // Files of the repository as they lie there are nobody's to ask for.
+      // Disables the download of raw repository files.
       ["http.getanyfile", "false"],
       ...request.settings,
     ],
@@ -53,8 +53,8 @@ export function startBackend(request: BackendRequest): RunningProgram {
       REQUEST_METHOD: isAnnouncement ? "GET" : "POST",
       QUERY_STRING: isAnnouncement ? `service=${service}` : "",
       REMOTE_USER: request.user,
-      // No CONTENT_LENGTH: the body ends where its pipe does. Told of a length, git 2.39 waits for ever for the rest of a
-      // push that broke off.
+      // No CONTENT_LENGTH: the body ends where its pipe ends. With a length, git 2.39 waits forever for the rest of an
+      // aborted push.
       ...(headers.contentType === undefined ? {} : { CONTENT_TYPE: headers.contentType }),
       ...(headers.contentEncoding === undefined ? {} : { HTTP_CONTENT_ENCODING: headers.contentEncoding }),
       ...(headers.gitProtocol === undefined ? {} : { GIT_PROTOCOL: headers.gitProtocol }),
@@ -63,7 +63,7 @@ export function startBackend(request: BackendRequest): RunningProgram {
   return start(gitArgv(["http-backend"]), { cwd: "/", env, timeoutMs: request.timeoutMs });
 }
 
-/** The head is read when this returns; the body is to be read. Rejects where the program answers nothing. */
+/** Reads the head; the caller reads the body. Rejects if the process sends no response. */
 export async function readAnswer({ stdout }: RunningProgram): Promise<BackendAnswer> {
   let bytes = Buffer.alloc(0);
   for (;;) {
@@ -72,14 +72,14 @@ export async function readAnswer({ stdout }: RunningProgram): Promise<BackendAns
       stdout.unshift(bytes.subarray(end + 4));
       return { ...parseHead(bytes.toString("latin1", 0, end)), body: stdout };
     }
-    if (bytes.length > headMaxBytes) throw new Error("git http-backend answers no head");
+    if (bytes.length > headMaxBytes) throw new Error("git http-backend sent no response head");
     const piece = await nextPiece(stdout);
-    if (piece === null) throw new Error("git http-backend ended without an answer");
+    if (piece === null) throw new Error("git http-backend ended without a response");
     bytes = Buffer.concat([bytes, piece]);
   }
 }
 
-/** Null at the end. The stream stays where it is for whoever reads on. */
+/** Null at the end. The stream keeps its position for later readers. */
 function nextPiece(stream: Readable): Promise<Buffer | null> {
   return new Promise((resolve, reject) => {
     const settle = () => {

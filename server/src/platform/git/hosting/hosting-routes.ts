@@ -1,8 +1,8 @@
 /**
- * Hosted repositories over smart HTTP: `/git/<slug>.git`. Who asks shows an API token as the password of any user
- * name; a project of others answers like none. A fetch is git's own answer. A push is too, but for its end: the report
- * waits until what was pushed is dealt with, and what its deployment says is streamed behind it. Whoever hangs up
- * misses that, and stops nothing.
+ * Hosted repositories over smart HTTP: `/git/<slug>.git`. A client sends an API token as the password of any user name.
+ * A project without access returns the 404 of a missing one. A fetch returns git's own response. A push does too,
+ * except for its end: the report waits until the new commits are queued for deployment, and the deployment's log
+ * follows it. A client that disconnects loses that log, and stops nothing.
  */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { stat, statfs } from "node:fs/promises";
@@ -53,10 +53,10 @@ import { findBySlug, type ProjectRow } from "../store.ts";
 
 type Needs = Pick<App, "config" | "db" | "clock" | "log">;
 
-/** Nothing moves for this long: whoever is there is not. Git itself says something every five seconds. */
+/** A client that moves no bytes for this long is taken for dead. Git itself sends data every five seconds. */
 const idleMs = 60_000;
 const keepAliveMs = 5_000;
-/** A sender that was answered is listened to for this long, so that it comes to read the answer. */
+/** The rest of a request is read for this long after an early response, so that the client reads the response. */
 const hearOutMs = 30_000;
 /** Most requests of a payer that may wait for a slot. */
 const maxWaiting = 25;
@@ -82,7 +82,7 @@ export function gitSite(app: Needs, pushes: Pushes, options: { rateWindowMs?: nu
       try {
         await hosting.answer(request, response, { draining, streams });
       } catch (error) {
-        // Nobody is there to be told, and whatever broke off did so for that.
+        // The client is gone, and its disconnect caused the error.
         if (response.destroyed) return;
         const known = error instanceof TooSlow ? bodyTooSlow(minimumRate.bytesPerSecond) : error;
         if (known instanceof DomainError && !response.headersSent) refuse(request, response, known);
@@ -108,7 +108,7 @@ class Hosting {
     this.#limiter = new RateLimiter(app.clock);
     this.#isTrusted = trustedProxies(app.config.trustedProxies);
     const limit = app.config.gitConcurrency;
-    // A payer holds at most half the slots, so that the others do not wait for it.
+    // A payer holds at most half the slots, so that others do not wait for it.
     const perOwner = Math.ceil(limit / 2);
     this.#slots = new FairSemaphore({ limit, perOwner, queue: { max: maxWaiting, refuse: tooManyWaiting } });
   }
@@ -193,7 +193,7 @@ class Hosting {
     return project;
   }
 
-  /** What a push may bring; a repository that is full, or a disk, takes none. */
+  /** Limits of a push. A full repository or a full disk refuses it. */
   async #pushSettings(project: ProjectRow): Promise<GitSettings> {
     const { gitPushMaxMb, gitRepositoryMaxMb, diskReserveGb } = this.#app.config;
     const [used, disk] = await Promise.all([
@@ -205,7 +205,7 @@ class Hosting {
     if (room < mebibyte) throw repositoryFull(gitRepositoryMaxMb);
     return [
       ["receive.maxInputSize", String(Math.floor(room))],
-      // Branches and tags; what else a client may name is no business of its.
+      // Branches and tags only; other refs stay hidden.
       ["receive.hideRefs", "refs"],
       ["receive.hideRefs", "!refs/heads"],
       ["receive.hideRefs", "!refs/tags"],
@@ -230,7 +230,7 @@ class Hosting {
     await this.#inTurn(project, response, receive).catch((error: unknown) => {
       if (!response.destroyed) throw error;
     });
-    // Also where the pusher is gone: what it pushed is here.
+    // A push counts even after its client disconnects.
     const news = await this.#pushes.settle(project, actor);
     if (news.lines.length + news.deployments.length > 0)
       await pointHead(this.#app, project.id, project.branch);
@@ -240,7 +240,7 @@ class Hosting {
     response.end();
   }
 
-  /** To the pusher, as long as there is one. */
+  /** Sends the lines and the deployments' logs to the pusher while it is connected. */
   async #tell(
     response: ServerResponse,
     { lines, deployments }: PushNews,
@@ -260,7 +260,7 @@ class Hosting {
         await this.#follow(response, { id: deployment.id, url }, signal);
       }
       if (draining.aborted && deployments.length > 0)
-        await write(response, message("The server restarts; the deployment goes on after that.\n"));
+        await write(response, message("The server restarts; the deployment continues afterwards.\n"));
     } finally {
       clearInterval(alive);
     }
@@ -392,7 +392,7 @@ async function exchange(
   response.once("close", give);
   if (response.destroyed) give();
   let tooSlow: TooSlow | undefined;
-  // A refusal may come before the body was read: what git thinks of it is in its answer.
+  // A refusal may come before the body was read; git's response contains it.
   const sent = pipeline(requestBody.read(), backend.stdin).catch((error: unknown) => {
     // The pipeline has closed git's input, so that git cleans up.
     if (error instanceof TooSlow) tooSlow = error;
@@ -424,7 +424,7 @@ async function exchange(
   if (tooSlow) throw tooSlow;
 }
 
-/** Waits while the reader is slow; nothing for one that is gone. */
+/** Waits while the reader is slow; does nothing if it has disconnected. */
 async function write(to: Writable, bytes: Buffer, rate?: MinimumRate): Promise<void> {
   if (bytes.length === 0 || to.destroyed || to.write(bytes)) return;
   const moved = new Promise<void>((resolve) => {
@@ -451,7 +451,7 @@ function parseTarget({ url = "", method = "" }: IncomingMessage): Wanted {
   return { slug, service, isAnnouncement };
 }
 
-/** A token as Basic's password, or as its user where there is no password; or as Bearer. */
+/** Reads the token: Basic's password, or its user if the password is empty; or Bearer. */
 function secretOf(authorization: string | undefined): string | undefined {
   const [, kind = "", value = ""] =
     /^(basic|bearer) +([\x21-\x7e]{1,512}) *$/i.exec(authorization ?? "") ?? [];
@@ -460,7 +460,7 @@ function secretOf(authorization: string | undefined): string | undefined {
   return password.join(":") || user || undefined;
 }
 
-/** As they stand in the backend's environment; what is not shaped like one is left out. */
+/** Headers for the backend's environment; a malformed value is left out. */
 function headersOf({ headers }: IncomingMessage): BackendRequest["headers"] {
   const shaped = (value: string | string[] | undefined, shape: RegExp) =>
     typeof value === "string" && shape.test(value) ? value : undefined;
@@ -471,7 +471,7 @@ function headersOf({ headers }: IncomingMessage): BackendRequest["headers"] {
   };
 }
 
-/** Git shows a plain text to its user. */
+/** Git shows a plain text body to its user. */
 function refuse(request: IncomingMessage, response: ServerResponse, error: DomainError): void {
   const { status, detail, meta } = error;
   response.writeHead(status, {
@@ -485,7 +485,7 @@ function refuse(request: IncomingMessage, response: ServerResponse, error: Domai
   if (!request.complete) hearOut(request);
 }
 
-/** Closing under a client that still writes would break its pipe: it would never read why. */
+/** Closing early would break the pipe of a client that still sends, and it would never read the reason. */
 function hearOut(request: IncomingMessage): void {
   request.resume();
   const cut = setTimeout(() => request.socket.destroy(), hearOutMs);

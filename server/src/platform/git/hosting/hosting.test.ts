@@ -1,4 +1,4 @@
-/** Hosted repositories, with git as its users have it, over real HTTP. */
+/** Hosted repositories, used by an ordinary git client over real HTTP. */
 import { randomBytes } from "node:crypto";
 import { connect } from "node:net";
 import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
@@ -25,13 +25,13 @@ const { user, workspace } = await makePerson(db, { workspace: { plan: "team" } }
 const stranger = await makePerson(db);
 const token = (await makeToken(db, user.id)).plaintext;
 
-/** Deployments as a test says. */
+/** Deployments controlled by the test. */
 const deployments = {
   pushes: [] as Pushed[],
   news: [] as ({ step: string; text: string } | { status: string; error: string | null })[],
-  /** Awaited before the last news. */
+  /** Awaited before the last event. */
   hold: Promise.resolve() as Promise<void>,
-  /** How many follow now. */
+  /** Number of followed deployments. */
   followed: 0,
   isServed: false,
 };
@@ -75,7 +75,7 @@ beforeEach(() => {
 const urlOf = (project: Pick<ProjectRow, "name">, password: string | null = token) =>
   `http://${password === null ? "" : `any:${password}@`}127.0.0.1:${port}/git/${project.name}.git`;
 
-/** A repository of the user's with one commit on `main`. */
+/** Makes a user's repository with one commit on `main`. */
 async function work(files: Record<string, string> = { "index.html": "one" }): Promise<string> {
   const directory = await temporary();
   await userGit(directory, ["init", "--quiet", "--initial-branch=main"]);
@@ -94,7 +94,7 @@ const deliveryOf = async ({ id }: Pick<ProjectRow, "id">) =>
   (await db.selectFrom("projects").select("hook_last_delivery").where("id", "=", id).executeTakeFirst())
     ?.hook_last_delivery;
 
-test("a push is stored, deployed, and heard to its end; a clone has what was pushed", async () => {
+test("stores a push, deploys it and streams its log to the end; a clone has the pushed commit", async () => {
   const project = await makeProject(app, workspace.id);
   deployments.news = [
     { status: "building", error: null },
@@ -136,7 +136,7 @@ test("a push is stored, deployed, and heard to its end; a clone has what was pus
   expect(activity).toEqual([{ action: "repository.pushed", detail: { branch: "main", sha } }]);
 });
 
-test("a push has succeeded when its deployment fails, and says why it did", async () => {
+test("reports a push as successful when its deployment fails, with the cause", async () => {
   const project = await makeProject(app, workspace.id);
   deployments.news = [{ status: "failed", error: "the build ended with 1" }];
   const { code, stderr } = await push(await work(), project);
@@ -185,7 +185,7 @@ test("prints that a deployment is queued", async () => {
   expect(stderr).toMatch(/queued: waiting for its turn[\s\S]*live at/);
 });
 
-test("whoever hangs up while it is deployed stops nothing, and has pushed", async () => {
+test("stores and deploys a push when its client disconnects during the deployment", async () => {
   const project = await makeProject(app, workspace.id);
   const directory = await work();
   deployments.hold = new Promise(() => {});
@@ -194,7 +194,7 @@ test("whoever hangs up while it is deployed stops nothing, and has pushed", asyn
   await expect.poll(() => deployments.pushes.length).toBe(1);
   gone.abort();
   await expect(pushing).rejects.toThrow("was stopped");
-  // Nobody is followed for nobody.
+  // A disconnected client follows no deployment.
   await expect.poll(() => deployments.followed).toBe(0);
   const { stdout } = await userGit(directory, ["ls-remote", urlOf(project)]);
   expect(stdout).toContain(await headOf(directory));
@@ -214,7 +214,7 @@ test("stops following the build log of a push when its token is revoked", { time
   await expect.poll(() => deployments.followed).toBe(0);
 });
 
-test("only a branch that an environment follows is deployed, and the pusher is told what to do", async () => {
+test("deploys only a branch that an environment follows, and prints the cure to the pusher", async () => {
   const project = await makeProject(app, workspace.id);
   const directory = await work();
   const { code, stderr } = await push(directory, project, "main:master");
@@ -223,7 +223,7 @@ test("only a branch that an environment follows is deployed, and the pusher is t
   expect(stderr).toContain("master:main");
 });
 
-test("with auto-deploy off a push is stored, and told so", async () => {
+test("stores a push without a deployment while auto-deploy is off, and prints so", async () => {
   const project = await makeProject(app, workspace.id, { auto_deploy: false });
   const { code, stderr } = await push(await work(), project);
   expect([code, deployments.pushes]).toEqual([0, []]);
@@ -231,7 +231,7 @@ test("with auto-deploy off a push is stored, and told so", async () => {
   expect(await deliveryOf(project)).toMatchObject({ detail: expect.stringContaining("auto-deploy is off") });
 });
 
-test("a push that brings nothing new deploys nothing; history may be rewritten, and a branch deleted", async () => {
+test("deploys nothing for a push without new commits; accepts a rewritten history and a deleted branch", async () => {
   const project = await makeProject(app, workspace.id);
   const directory = await work();
   await push(directory, project);
@@ -241,12 +241,12 @@ test("a push that brings nothing new deploys nothing; history may be rewritten, 
   expect(deployments.pushes.map(({ sha }) => sha)).toEqual([await headOf(directory), await headOf(other)]);
   expect((await push(directory, project, ":main")).code).toBe(0);
   expect((await userGit(directory, ["ls-remote", urlOf(project)])).stdout).toBe("");
-  // The same commit again is news after that.
+  // The same commit deploys again after its branch was deleted.
   await push(other, project);
   expect(deployments.pushes).toHaveLength(3);
 });
 
-test("what was pushed while the server died is deployed by the next one, once", async () => {
+test("the next server deploys once what was pushed while the server died", async () => {
   const project = await makeProject(app, workspace.id);
   const repository = repositoryDirectory(app, project.id);
   const sha = await commitFiles(repository, "main", { f: "x" });
@@ -260,7 +260,7 @@ test("what was pushed while the server died is deployed by the next one, once", 
   expect((await readdir(join(repository, "objects"))).filter((name) => name.startsWith("tmp_"))).toEqual([]);
 });
 
-test("a token is wanted; a project of others answers as none, and scopes hold", async () => {
+test("requires a token, hides other users' projects as missing, and enforces scopes", async () => {
   const project = await makeProject(app, workspace.id);
   const foreign = (await makeToken(db, stranger.user.id)).plaintext;
   const reading = (await makeToken(db, user.id, { scopes: ["platform:read"] })).plaintext;
@@ -285,7 +285,7 @@ test("a token is wanted; a project of others answers as none, and scopes hold", 
   expect(denied.stderr).toContain("platform:write");
 });
 
-test("a suspended account reads, and pushes nothing", async () => {
+test("lets a suspended account fetch, and refuses its push", async () => {
   const person = await makePerson(db, { workspace: { suspended_at: new Date() } });
   const project = await makeProject(app, person.workspace.id);
   const held = (await makeToken(db, person.user.id)).plaintext;
@@ -296,7 +296,7 @@ test("a suspended account reads, and pushes nothing", async () => {
   expect((await userGit(directory, ["ls-remote", urlOf(project, held)])).code).toBe(0);
 });
 
-test("a viewer of the team fetches, and pushes nothing", async () => {
+test("lets a viewer of the team fetch, and refuses its push", async () => {
   const viewer = await makePerson(db);
   const team = await makeTeam(db, { [user.id]: "owner", [viewer.user.id]: "viewer" });
   const project = await makeProject(app, team.id);
@@ -311,7 +311,7 @@ test("a viewer of the team fetches, and pushes nothing", async () => {
   }
 });
 
-test("requests are limited by the token's plan", async () => {
+test("limits requests by the token's plan", async () => {
   const limited = await gitApp(db, { rateLimitPlatformTeam: "2" });
   const site = gitSite(limited, pushes);
   const other = await createHttpServer(
@@ -331,7 +331,7 @@ test("requests are limited by the token's plan", async () => {
   expect(statuses).toEqual([404, 404, 429]);
 });
 
-test("refs are branches and tags, nothing else is taken or heard of", async () => {
+test("serves and accepts only branches and tags", async () => {
   const project = await makeProject(app, workspace.id);
   const directory = await work();
   await userGit(directory, ["tag", "v1", "main"]);
@@ -342,7 +342,7 @@ test("refs are branches and tags, nothing else is taken or heard of", async () =
   expect((await userGit(directory, ["ls-remote", urlOf(project)])).stdout).toMatch(/^\S+\trefs\/tags\/v1\n$/);
 });
 
-test("objects that are broken or mean harm are refused", async () => {
+test("refuses broken and malicious objects", async () => {
   const project = await makeProject(app, workspace.id);
   const directory = await work();
   const { stdout: blob } = await userGit(directory, ["hash-object", "-w", "--stdin"], { stdin: "x" });
@@ -356,7 +356,7 @@ test("objects that are broken or mean harm are refused", async () => {
   expect(stderr).toContain("hasDotgit");
 });
 
-test("a push above the limit is refused with a reason, and leaves nothing", async () => {
+test("refuses a push above the limit with a reason, and leaves no objects", async () => {
   const project = await makeProject(app, workspace.id);
   const directory = await temporary();
   await userGit(directory, ["init", "--quiet", "--initial-branch=main"]);
@@ -477,7 +477,7 @@ test("ends a push below the minimum rate with a 408, and frees its slot", async 
   await expect.poll(() => incoming([project]), patiently).toBe(0);
 });
 
-test("hooks and settings in the repository's directory have no say", async () => {
+test("ignores hooks and settings in the repository's directory", async () => {
   const project = await makeProject(app, workspace.id);
   const repository = repositoryDirectory(app, project.id);
   const trace = join(await temporary(), "ran");
@@ -496,7 +496,7 @@ test.each([
   ["GET", "/git/shop.git/info/refs?service=git-upload-archive"],
   ["POST", "/git/shop.git/git-upload-archive"],
   ["GET", "/git/a%2f..%2fb.git/info/refs?service=git-upload-pack"],
-])("%s %s is no address of a repository", async (method, path) => {
+])("refuses %s %s as the address of a repository", async (method, path) => {
   const answer = await new Promise<string>((resolve, reject) => {
     const socket = connect(port, "127.0.0.1");
     let text = "";

@@ -1,7 +1,7 @@
 /**
- * What a push to a hosted repository sets off. The truth is the difference between the repository's branches and the
- * heads that are dealt with (`git_heads`): it is looked for after every push, before the pusher is told that it went
- * well, and once more when the server starts. So a push whose server died under it is deployed by the next one.
+ * Queues deployments after a push to a hosted repository. The work is the difference between the repository's branches
+ * and the heads already handled (`git_heads`). It is computed after every push, before the pusher sees success, and
+ * once more at the server's start. So if the server dies during a push, the next server deploys it.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
@@ -28,11 +28,11 @@ export interface Pushed {
   actor: Actor;
 }
 
-/** What deployments are asked for; main hands it in. */
+/** Deployments API that pushes use; main passes it in. */
 export interface Deployments {
-  /** Every environment that follows the branch is queued when this returns. */
+  /** Queues a deployment in every environment that follows the branch. */
   pushed(push: Pushed): Promise<readonly { id: string; host_label: string }[]>;
-  /** Output and states of one, to its end. */
+  /** Log and states of one deployment, to its end. */
   follow(
     id: string,
     signal: AbortSignal,
@@ -42,7 +42,7 @@ export interface Deployments {
 }
 
 export interface PushNews {
-  /** For the pusher. */
+  /** Text for the pusher. */
   lines: string[];
   deployments: { id: string; host_label: string }[];
 }
@@ -59,16 +59,16 @@ export class Pushes {
     this.#deployments = deployments;
   }
 
-  /** Deals with whatever the repository has that is not dealt with yet. Those of one project come one by one. */
+  /** Handles every new commit of the repository. Calls of one project run one by one. */
   settle(project: ProjectRow, actor: Actor): Promise<PushNews> {
     return this.#turns.run(project.id, () => this.#settle(project, actor));
   }
 
-  /** What was pushed while the server died; before the first push to this one. */
+  /** Handles pushes that arrived while the server died; runs before the first push to this server. */
   async catchUp(): Promise<void> {
     for (const project of await listHosted(this.#app.db)) {
       await this.#catchUpWith(project).catch((error: unknown) => {
-        this.#app.log.error({ error, project: project.id }, "what was pushed could not be dealt with");
+        this.#app.log.error({ error, project: project.id }, "handling pushed commits failed");
       });
     }
   }
@@ -128,7 +128,7 @@ export class Pushes {
       deployments.push(...queued);
       if (queued.length === 0) lines.push(`${push.branch} is stored and not deployed.`);
     } catch (error) {
-      // A refusal stands; the commits are here, and a deployment by hand may follow.
+      // A refusal is final for this push. The commits are stored, and a manual deployment may follow.
       if (!(error instanceof DomainError)) throw error;
       lines.push(`${push.branch} is stored and not deployed: ${error.detail}`);
     }
@@ -137,7 +137,7 @@ export class Pushes {
 
 const target = ({ id, name }: ProjectRow) => ({ kind: "project", id, label: name });
 
-/** The commonest surprise is a first push of `master`, or of `main`, to a project that deploys the other. */
+/** The commonest surprise is a first push of `master` to a project that deploys `main`, or the reverse. */
 function notFollowed(branch: string, followed: readonly string[]): string[] {
   const [first] = followed;
   if (first === undefined) return [`${branch} is stored. The project has no environment to deploy it to.`];

@@ -1,4 +1,4 @@
-/** Hosted repositories: bare, one for each project, made with it and gone with it. */
+/** Hosted bare repositories, one for each project, created and removed with it. */
 import { mkdir, readdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { App } from "#app.ts";
@@ -8,7 +8,7 @@ type Needs = Pick<App, "config">;
 
 const timeoutMs = 60_000;
 
-/** Makes it where it is not there; one that was begun and not finished is finished. */
+/** Creates the repository if it is missing, and completes an unfinished one. */
 export async function createRepository(app: Needs, projectId: string): Promise<void> {
   const directory = repositoryDirectory(app, projectId);
   await mkdir(repositoriesDirectory(app), { recursive: true, mode: 0o700 });
@@ -16,12 +16,12 @@ export async function createRepository(app: Needs, projectId: string): Promise<v
   await git(args, { cwd: "/", timeoutMs });
 }
 
-/** Nothing happens where there is none. */
+/** Removes the repository; does nothing if it is missing. */
 export async function removeRepository(app: Needs, projectId: string): Promise<void> {
   await rm(repositoryDirectory(app, projectId), { recursive: true, force: true, maxRetries: 3 });
 }
 
-/** Takes what pushes of a server that is no more put aside and never finished; for when none is under way. */
+/** Removes unfinished objects of pushes to an earlier server. Run it only while no push is in flight. */
 export async function sweepRepository(app: Needs, projectId: string): Promise<void> {
   const objects = join(repositoryDirectory(app, projectId), "objects");
   for (const name of await readdir(objects)) {
@@ -29,13 +29,13 @@ export async function sweepRepository(app: Needs, projectId: string): Promise<vo
   }
 }
 
-/** Which branch a clone is given: the project's. Written aside by git, so that no reader sees half of it. */
+/** Sets the default branch of clones to the project's branch. Git replaces the file atomically. */
 export async function pointHead(app: Needs, projectId: string, branch: string): Promise<void> {
   const cwd = repositoryDirectory(app, projectId);
   await git(["symbolic-ref", "HEAD", `refs/heads/${branch}`], { cwd, timeoutMs });
 }
 
-/** Branch → commit. Empty where nothing was pushed yet. */
+/** Branch → commit. Empty before the first push. */
 export async function headsOf(app: Needs, projectId: string): Promise<Map<string, string>> {
   const cwd = repositoryDirectory(app, projectId);
   const format = "--format=%(objectname) %(refname:lstrip=2)";
@@ -60,14 +60,13 @@ export async function commitOfTag(app: Needs, projectId: string, tag: string): P
   return code === 0 ? stdout.trim() : undefined;
 }
 
-/** Bytes of the disk that its files take. */
+/** Disk bytes of the repository's files. */
 export async function sizeOf(app: Needs, projectId: string): Promise<number> {
   const directory = repositoryDirectory(app, projectId);
   let bytes = 0;
   for (const entry of await readdir(directory, { recursive: true, withFileTypes: true })) {
     if (!entry.isFile()) continue;
-    // A push or a clean-up under way takes files away.
-    // As it lies on the disk: of many small files each takes a block.
+    // Counts whole blocks, because each small file takes one. A concurrent push or clean-up may remove files.
     bytes += await stat(join(entry.parentPath, entry.name)).then(
       ({ blocks }) => blocks * 512,
       () => 0,

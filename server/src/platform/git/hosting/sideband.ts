@@ -1,10 +1,10 @@
 /**
- * What `receive-pack` answers, taken apart (gitprotocol-pack, "report status" and "side-band"): progress goes to the
- * pusher as it comes, the report only once what was pushed is dealt with, and what a deployment says follows it, as the
- * output of a hook would. A client that wants no side band gets the report alone.
+ * Parses the response of `receive-pack` (gitprotocol-pack, "report status" and "side-band"). Progress goes to the
+ * pusher at once. The report is held back until the new commits are handled. The log of a deployment follows it, like
+ * the output of a hook. A client without side band gets the report alone.
  */
 
-/** 4 hexadecimal digits of length, themselves included, and the payload. */
+/** Four hexadecimal digits of length, themselves included, then the payload. */
 export function packet(payload: string | Buffer): Buffer {
   const bytes = Buffer.from(payload as string);
   return Buffer.concat([Buffer.from((bytes.length + 4).toString(16).padStart(4, "0")), bytes]);
@@ -14,17 +14,17 @@ const flush = Buffer.from("0000");
 const reportBand = 1;
 const progressBand = 2;
 
-/** Old clients take 1,000 bytes at once. */
+/** Old clients accept 1,000 bytes per packet. */
 const messageMaxBytes = 900;
 
-/** Nothing, in a band: the pusher sees that we are still there. */
+/** An empty packet in a band, as a keep-alive. */
 export const keepAlive = packet(Buffer.from([reportBand]));
 
-/** Sequences that move a cursor or colour a line, and every control character but tab and newline. */
-// oxlint-disable-next-line no-control-regex -- a terminal obeys them
+/** Sequences that move the cursor or set a colour, and every control character except tab and newline. */
+// oxlint-disable-next-line no-control-regex -- terminals execute these
 const escapes = /\u001b\[[0-9;?]*[ -/]*[@-~]|[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
 
-/** Text for the pusher's terminal, each line of it behind `remote: `. What could move its cursor is taken out. */
+/** Text for the pusher's terminal; git prefixes each line with `remote: `. Escape sequences are removed. */
 export function message(text: string): Buffer {
   const plain = text.toWellFormed().replaceAll(escapes, "");
   const bytes = Buffer.from(plain);
@@ -36,27 +36,27 @@ export function message(text: string): Buffer {
   return Buffer.concat(packets);
 }
 
-/** More than a report of every ref a push may carry. */
+/** Larger than a report of every ref that a push may carry. */
 const reportMaxBytes = 32 * 1024 ** 2;
 
 export class Report {
   #bytes = Buffer.alloc(0);
   readonly #held: Buffer[] = [];
   #heldBytes = 0;
-  /** Undefined until the first packet says. */
+  /** Undefined until the first packet has arrived. */
   #isBanded: boolean | undefined;
 
-  /** Whether the client hears messages. */
+  /** True if the client receives messages. */
   get isBanded(): boolean {
     return this.#isBanded === true;
   }
 
-  /** Takes a piece of the answer, and gives back what may go on to the pusher at once. */
+  /** Takes a chunk of the response, and returns the part that may go to the pusher at once. */
   take(piece: Buffer): Buffer {
     this.#bytes = Buffer.concat([this.#bytes, piece]);
     const passed: Buffer[] = [];
     for (let one = this.#next(); one !== undefined; one = this.#next()) {
-      // The flush that ends a banded answer is written by whoever ends it.
+      // The caller writes the flush packet that ends a banded response.
       if (one.length === 4) {
         if (this.#isBanded === false) this.#hold(one);
         continue;
@@ -69,12 +69,12 @@ export class Report {
     return Buffer.concat(passed);
   }
 
-  /** What was held back. */
+  /** The report that was held back. */
   report(): Buffer {
     return Buffer.concat([...this.#held, this.#bytes]);
   }
 
-  /** What ends the answer. */
+  /** The packet that ends the response. */
   end(): Buffer {
     return this.isBanded ? flush : Buffer.alloc(0);
   }
@@ -88,7 +88,7 @@ export class Report {
   #next(): Buffer | undefined {
     if (this.#bytes.length < 4) return undefined;
     const length = Number.parseInt(this.#bytes.toString("latin1", 0, 4), 16);
-    if (Number.isNaN(length)) throw new Error("git answered no packet");
+    if (Number.isNaN(length)) throw new Error("git sent an invalid packet");
     const whole = Math.max(length, 4);
     if (this.#bytes.length < whole) return undefined;
     const one = this.#bytes.subarray(0, whole);

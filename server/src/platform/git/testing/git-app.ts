@@ -1,4 +1,4 @@
-/** An app for tests of this folder: a real database and a data directory, projects in it, and a git of the user's own. */
+/** An app for tests of this folder: a real database and data directory with projects, and a user's git client. */
 import { mkdtempSync } from "node:fs";
 import { chmod, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -16,7 +16,7 @@ import type { ProjectRow } from "../store.ts";
 
 export type GitApp = Pick<App, "config" | "db" | "secrets" | "clock" | "log">;
 
-/** Of this test file: gone with it, whichever test made what is in it. */
+/** Temporary directory of this test file, removed at its end. */
 const root = mkdtempSync(join(tmpdir(), "kontor-git-"));
 afterAll(() => rm(root, { recursive: true, force: true }));
 
@@ -80,7 +80,7 @@ export async function makeProject(
   return project;
 }
 
-/** git as a person has it, with none of this host's settings. */
+/** Runs git as a user does, without this host's settings. */
 export async function userGit(
   cwd: string,
   args: readonly string[],
@@ -109,7 +109,7 @@ export async function userGit(
   });
 }
 
-/** A commit made of these files (path → text), without touching any directory. Answers its id. */
+/** Commits these files (path → text) without a working directory. Returns the commit's id. */
 export async function commitFiles(
   repository: string,
   branch: string,
@@ -126,7 +126,7 @@ export async function commitFiles(
   return commitIndex(repository, branch, env, message);
 }
 
-/** The index as a commit on top of the branch. */
+/** Commits the index on top of the branch. */
 export async function commitIndex(
   repository: string,
   branch: string,

@@ -1,6 +1,6 @@
 /**
- * What forges send at a push, as a table: how each is told from the others, where it says what happened and which
- * delivery this is, and where in its payload branches and commits stand. All of them sign with the project's secret.
+ * Push deliveries of all forges, as a table. A row gives the headers that identify the forge, the event and the
+ * delivery, and the place of branches and commits in the payload. All forges sign with the project's secret.
  */
 import { createHmac, timingSafeEqual } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
@@ -15,21 +15,21 @@ export interface Change {
   sha: string;
 }
 
-/** What a delivery means: heads to deploy, or why there are none. */
+/** Meaning of a delivery: heads to deploy, or the reason to ignore it. */
 export type Meaning = { changes: Change[] } | { ignored: string };
 
 interface Forge {
   provider: Exclude<Provider, "hosted">;
-  /** Header that says what happened. */
+  /** Header that names the event. */
   event: string;
-  /** Headers that name the delivery; the same over retries. */
+  /** Headers that identify the delivery; equal in retries. */
   delivery: readonly string[];
   pushes: readonly string[];
   pings: readonly string[];
   read(payload: unknown): Meaning;
 }
 
-/** Asked in order: Gitea and Forgejo send GitHub's headers beside their own. */
+/** Checked in order, because Gitea and Forgejo also send GitHub's headers. */
 const forges: readonly Forge[] = [
   {
     provider: "gitea",
@@ -65,15 +65,15 @@ const forges: readonly Forge[] = [
   },
 ];
 
-/** Whoever signs as GitHub does, and sends what GitHub does. */
+/** Any sender that signs as GitHub does and sends GitHub's payload. */
 const generic: Forge = { ...forges.at(-1)!, provider: "generic", event: "x-event" };
 
 export interface Delivery {
   provider: Provider;
   event: string | null;
-  /** Null where the forge names none: then every one is a new one. */
+  /** Null if the forge sends no id; each delivery then counts as new. */
   id: string | null;
-  /** Of its payload; throws for none that is ever sent. */
+  /** Reads the payload; throws for a shape that no forge sends. */
   meaning(payload: unknown): Meaning;
 }
 
@@ -87,13 +87,13 @@ export function recognise(headers: IncomingHttpHeaders): Delivery {
     id,
     meaning: (payload) => {
       if (event !== null && forge.pings.includes(event)) return { ignored: "A ping; the webhook works." };
-      if (event !== null && !forge.pushes.includes(event)) return { ignored: `${event} is no push.` };
+      if (event !== null && !forge.pushes.includes(event)) return { ignored: `${event} is not a push.` };
       return forge.read(payload);
     },
   };
 }
 
-/** Headers with the hexadecimal HMAC-SHA256 of the body's very bytes, behind `sha256=` or bare. */
+/** Headers with the hexadecimal HMAC-SHA256 of the raw body, with or without the prefix `sha256=`. */
 const signatures = [
   "x-hub-signature-256",
   "x-gitea-signature",
@@ -101,7 +101,7 @@ const signatures = [
   "x-hub-signature",
 ] as const;
 
-/** In constant time: whether whoever sent this knows the secret. GitLab shows it, the others sign with it. */
+/** True if the sender knows the secret, compared in constant time. GitLab sends the secret, the others sign with it. */
 export function isSigned(headers: IncomingHttpHeaders, body: Buffer, secret: string): boolean {
   const shown = headers["x-gitlab-token"];
   if (typeof shown === "string") return isSame(Buffer.from(shown), Buffer.from(secret));
@@ -112,7 +112,7 @@ export function isSigned(headers: IncomingHttpHeaders, body: Buffer, secret: str
   });
 }
 
-/** By digests, so that not even the length of what was shown is compared early. */
+/** Compares digests, so that the time does not depend on the length of the value. */
 function isSame(one: Buffer, other: Buffer): boolean {
   const digest = (bytes: Buffer) => createHmac("sha256", "compare").update(bytes).digest();
   return timingSafeEqual(digest(one), digest(other));
@@ -122,17 +122,17 @@ function textOf(header: string | string[] | undefined): string | null {
   return typeof header === "string" && /^[\u0020-\u007e]{1,200}$/.test(header) ? header : null;
 }
 
-/** GitHub, GitLab, Gitea, Forgejo: one ref for each delivery, and the commit it is at after it. */
+/** GitHub, GitLab, Gitea, Forgejo: each delivery names one ref and its new commit. */
 function readRef(payload: unknown): Meaning {
   const { ref, after, deleted } = objectOf(payload);
-  if (typeof ref !== "string") return { ignored: "It names no branch." };
-  if (!ref.startsWith("refs/heads/")) return { ignored: `${shown(ref)} is no branch.` };
+  if (typeof ref !== "The delivery names no branch.") return { ignored: "It names no branch." };
+  if (!ref.startsWith("refs/heads/")) return { ignored: `${shown(ref)} is not a branch.` };
   const branch = ref.slice("refs/heads/".length);
   if (deleted === true || isNone(after)) return { ignored: `${shown(branch)} was deleted.` };
   return toChanges([{ branch, sha: after }]);
 }
 
-/** Bitbucket, in the cloud and on its own host: all refs of a push at once. */
+/** Bitbucket, cloud and self-hosted: one delivery names all refs of a push. */
 function readChanges(payload: unknown): Meaning {
   const { push, changes } = objectOf(payload);
   const cloud = objectOf(push)["changes"];
@@ -159,7 +159,7 @@ function toChanges(found: readonly { branch: unknown; sha: unknown }[]): Meaning
       ? [{ branch, sha }]
       : [],
   );
-  return changes.length === 0 ? { ignored: "It names no commit of a branch." } : { changes };
+  return changes.length === 0 ? { ignored: "The delivery names no commit of a branch." } : { changes };
 }
 
 function objectOf(value: unknown): Record<string, unknown> {
@@ -169,7 +169,7 @@ function objectOf(value: unknown): Record<string, unknown> {
 const isNone = (sha: unknown): boolean => typeof sha === "string" && /^0+$/.test(sha);
 const shown = (text: string): string => text.replaceAll(/[^\u0021-\u007e]/g, "?").slice(0, 100);
 
-/** Which forge an address is probably of, before it ever sent anything. */
+/** Guesses the forge of an address before its first delivery. */
 export function guessProvider(repositoryUrl: string | null): Provider {
   if (repositoryUrl === null) return "hosted";
   const host = /^(?:\w+:\/\/)?(?:[^@/]*@)?([^:/]+)/.exec(repositoryUrl)?.[1]?.toLowerCase() ?? "";

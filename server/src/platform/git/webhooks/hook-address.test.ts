@@ -1,4 +1,4 @@
-/** What forges send at a push: payloads in the shape they have them, signed as they sign. */
+/** Push deliveries of the forges: real payload shapes with each forge's signature. */
 import { createHmac } from "node:crypto";
 import { beforeEach, expect, test } from "vitest";
 import type { Actor } from "#accounts/actor.ts";
@@ -68,7 +68,7 @@ const refusal = (work: Promise<unknown>) =>
 const ref = (branch: string) =>
   JSON.stringify({ ref: `refs/heads/${branch}`, before: "0".repeat(40), after: sha, commits: [] });
 
-/** How each forge says the same. */
+/** The same push as each forge sends it. */
 const forges: Record<string, (branch: string, delivery: string) => [Record<string, string>, string]> = {
   github: (branch, delivery) => [
     {
@@ -93,7 +93,7 @@ const forges: Record<string, (branch: string, delivery: string) => [Record<strin
   },
   gitea: (branch, delivery) => [
     {
-      // It speaks as GitHub beside itself.
+      // Gitea also sends GitHub's headers.
       "x-github-event": "push",
       "x-github-delivery": delivery,
       "x-gitea-event": "push",
@@ -123,7 +123,7 @@ const forges: Record<string, (branch: string, delivery: string) => [Record<strin
 };
 
 test.each(Object.keys(forges))(
-  "a push that %s tells of is deployed, once for each delivery",
+  "deploys a push that %s delivers, once for each delivery",
   async (name) => {
     const forge = forges[name]!;
     const [headers, body] = forge("main", "delivery-1");
@@ -154,7 +154,7 @@ test.each(Object.keys(forges))(
   },
 );
 
-test.each(Object.keys(forges))("what is not signed with the secret is refused, as %s signs", async (name) => {
+test.each(Object.keys(forges))("refuses a delivery that is not signed with the secret, in the signature form of %s", async (name) => {
   const [headers, body] = forges[name]!("main", "d");
   const forged = Object.fromEntries(
     Object.entries(headers).map(([header, value]) => [
@@ -169,13 +169,13 @@ test.each(Object.keys(forges))("what is not signed with the secret is refused, a
     Object.entries(headers).filter(([header]) => !/signature|token/.test(header)),
   );
   expect(await refusal(send(unsigned, body))).toBe("401 signature_invalid");
-  // A token is no signature: GitLab's alone shows it.
+  // Only GitLab sends the token itself, so its body is unsigned.
   if (name !== "gitlab") expect(await refusal(send(headers, `${body} `))).toBe("401 signature_invalid");
   expect(await deployed()).toEqual([]);
   expect(await webhook()).toMatchObject({ provider: "generic", last_delivery: { status: 401 } });
 });
 
-test("a signature of SHA-1 is none, and an empty one neither", async () => {
+test("refuses a SHA-1 signature and an empty one", async () => {
   const [{ "x-hub-signature-256": _, ...headers }, body] = forges["github"]!("main", "d");
   const sha1 = createHmac("sha1", secret).update(body).digest("hex");
   for (const signature of [`sha1=${sha1}`, "", "sha256=", "sha256=zz"])
@@ -184,7 +184,7 @@ test("a signature of SHA-1 is none, and an empty one neither", async () => {
     );
 });
 
-test("pings, tags, deleted branches, other branches and other events deploy nothing, and say why", async () => {
+test("deploys nothing for pings, tags, deleted branches, other branches and other events, with the reason", async () => {
   const signed = (body: string, event = "push") =>
     send({ "x-github-event": event, "x-hub-signature-256": `sha256=${hmac(body)}` }, body);
   const none = "0".repeat(40);
@@ -199,19 +199,19 @@ test("pings, tags, deleted branches, other branches and other events deploy noth
   ]);
   expect(results.map(({ detail }) => detail)).toEqual([
     "A ping; the webhook works.",
-    "refs/tags/v1 is no branch.",
+    "refs/tags/v1 is not a branch.",
     "main was deleted.",
     "No environment follows other.",
-    "pull_request is no push.",
-    "It names no commit of a branch.",
-    "It names no branch.",
+    "pull_request is not a push.",
+    "The delivery names no commit of a branch.",
+    "The delivery names no branch.",
   ]);
   expect(results.every(({ result }) => result === "ignored")).toBe(true);
   expect(await deployed()).toEqual([]);
   expect(await refusal(signed("no json"))).toBe("400 payload_invalid");
 });
 
-test("GitHub's form is read as its JSON, and Bitbucket's own host has another shape", async () => {
+test("reads GitHub's form encoding, and the payload of a self-hosted Bitbucket", async () => {
   const form = new URLSearchParams({ payload: ref("main") }).toString();
   const headers = {
     "content-type": "application/x-www-form-urlencoded",
@@ -231,7 +231,7 @@ test("GitHub's form is read as its JSON, and Bitbucket's own host has another sh
   ).toMatchObject({ result: "queued" });
 });
 
-test("with auto-deploy off nothing is deployed; a rotated secret is void at once, and shown once", async () => {
+test("deploys nothing while auto-deploy is off; rotating the secret voids the old one and shows the new one once", async () => {
   const [headers, body] = forges["github"]!("main", "d1");
   await toggleWebhook(app, actor, project.id, { enable: false, rotate_secret: false });
   expect(await send(headers, body)).toMatchObject({ result: "ignored" });
@@ -256,7 +256,7 @@ test("with auto-deploy off nothing is deployed; a rotated secret is void at once
   ]);
 });
 
-test("an id that nobody has is not found, and other people's webhooks are not", async () => {
+test("returns 404 for an unknown webhook id, and for another user's webhook", async () => {
   expect(await refusal(findHookProject(app, newHook().id))).toBe("404 hook_not_found");
   const other = await makeProject(app, (await makePerson(db)).workspace.id);
   expect(await refusal(getWebhook(app, actor, other.id))).toBe("404 project_not_found");
@@ -270,6 +270,6 @@ test.each([
   ["ssh://git@codeberg.org/a/b", "gitea"],
   ["https://bitbucket.org/a/b", "bitbucket"],
   ["https://notgithub.com/a", "generic"],
-])("%s is probably of %s", (url, provider) => {
+])("guesses the forge of %s as %s", (url, provider) => {
   expect(guessProvider(url)).toBe(provider);
 });

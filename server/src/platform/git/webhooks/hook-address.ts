@@ -1,4 +1,4 @@
-/** What a forge calls at a push: an address nobody can guess, and the secret it signs with. */
+/** Address and secret of a project's webhook: a random path for the forge to call, and a secret for its signature. */
 import { newId, randomText } from "#lib/ids.ts";
 
 const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";

@@ -1,7 +1,6 @@
 /**
- * A forge says that something was pushed. Believed is only who knows the project's secret; what came is noted, also
- * where it was refused, so that whoever sets a webhook up sees why it does not work. One delivery deploys once,
- * however often it is sent.
+ * Receives a push delivery of a forge. Only a sender that knows the project's secret is trusted. Every delivery is
+ * recorded, even a refused one, so that the owner can debug the webhook. A repeated delivery deploys once.
  */
 import type { IncomingHttpHeaders } from "node:http";
 import { systemActor } from "#accounts/activity/activity.ts";
@@ -49,7 +48,7 @@ export async function receiveHook(
       app.db,
       project.id,
       { at: app.clock.now().toISOString(), event: delivery.event, status, detail },
-      // Who is not believed says nothing about who usually calls.
+      // An untrusted sender does not change the recorded forge.
       status === 401 ? null : delivery.provider,
     );
   try {
@@ -80,14 +79,14 @@ async function act(
   const changes = meaning.changes.filter(({ branch }) => followed.includes(branch));
   if (changes.length === 0) return ignored(`No environment follows ${meaning.changes[0]?.branch}.`);
   if (delivery.id !== null && (await isDelivered(app.db, project.id, delivery.id)))
-    return ignored("This delivery was acted upon already.");
+    return ignored("This delivery was handled before.");
   const actor = systemActor(delivery.provider);
   const deployments: string[] = [];
   for (const change of changes) {
     const queued = await pushed(app, { ...change, projectId: project.id, actor });
     deployments.push(...queued.map(({ id }) => id));
   }
-  // After it: a server that dies in between deploys twice at worst, and never not at all.
+  // Recorded after the deployments are queued: a crash in between deploys twice at worst, and never skips a deployment.
   if (delivery.id !== null) {
     const at = app.clock.now();
     const since = new Date(at.getTime() - rememberedMs);
@@ -99,7 +98,7 @@ async function act(
 
 const ignored = (detail: string): HookResult => ({ result: "ignored", detail, deployments: [] });
 
-/** JSON, or as GitHub sends it unless told otherwise: a form whose field `payload` is JSON. */
+/** Parses JSON, or GitHub's default: a form whose field `payload` is JSON. */
 function parsePayload(headers: IncomingHttpHeaders, body: Buffer): unknown {
   const isForm = headers["content-type"]?.startsWith("application/x-www-form-urlencoded") ?? false;
   const text = isForm ? new URLSearchParams(body.toString()).get("payload") : body.toString();

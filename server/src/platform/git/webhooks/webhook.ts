@@ -1,4 +1,4 @@
-/** A project's webhook as its owner sees it: where the forge is to call, whether it does, and whether that deploys. */
+/** A project's webhook for its owner: the address to call, the last delivery, and the auto-deploy setting. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
@@ -11,12 +11,12 @@ import { changeHook, type ProjectRow } from "../store.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** What `schema.ts` puts on the wire. */
+/** The part of the response that `schema.ts` describes. */
 export interface WebhookView {
   project: ProjectRow;
   provider: Provider;
   secretHint: string;
-  /** Once, when it is made anew. */
+  /** Present only in the response that created it. */
   secret?: string;
 }
 
@@ -48,7 +48,7 @@ export async function toggleWebhook(
   return { ...view(app, project), ...(secret === undefined ? {} : { secret }) };
 }
 
-/** The public half, for the forge; null where the repository is not fetched by ssh. */
+/** Public half of the deploy key, for the forge; null if the repository is not fetched by ssh. */
 export async function getDeployKey(app: Needs, actor: Actor, projectId: string): Promise<string | null> {
   return (await getProject(app, actor, projectId)).deploy_key_public;
 }
