@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, inject, test } from "vitest";
 import type { App } from "../server/src/app.ts";
 import { openDatabase } from "../server/src/db/db.ts";
 import type { Database, Db } from "../server/src/schema.ts";
-import { ensureEmbedded } from "../server/src/db/embedded/embedded.ts";
+import { ensureEmbedded } from "../server/src/db/embedded/ensure-embedded.ts";
 import { migrate } from "../server/src/db/migrate.ts";
 import { systemClock } from "../server/src/lib/clock.ts";
 import { openMachines } from "../server/src/machines/open.ts";
@@ -149,7 +149,7 @@ describe.each(["native", "gvisor"] as const)("%s", (isolation) => {
       ...given,
       argv: ["node", "-e", "console.error('no database'); process.exit(7)"],
     });
-    await expect(ends.waitHealthy(signal)).rejects.toThrow(/exit code 7\. It said last:\nno database/);
+    await expect(ends.waitHealthy(signal)).rejects.toThrow(/exit code 7\. Last output:\nno database/);
     await ends.discard();
   });
 

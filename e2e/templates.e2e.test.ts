@@ -16,7 +16,7 @@ import {
 import { makePerson, makeToken } from "../server/test/factories.ts";
 import { openDatabase } from "../server/src/db/db.ts";
 import type { Database } from "../server/src/schema.ts";
-import { ensureEmbedded } from "../server/src/db/embedded/embedded.ts";
+import { ensureEmbedded } from "../server/src/db/embedded/ensure-embedded.ts";
 import type { Reply } from "./support/api.ts";
 import { eventually, expectRefusal } from "./support/answers.ts";
 import { traces } from "./support/host-state.ts";

@@ -7,7 +7,7 @@ import { systemActor } from "@kontor/server/accounts/activity/activity.ts";
 import { openDatabase } from "@kontor/server/db/db.ts";
 import type { Database } from "@kontor/server/schema.ts";
 import type { Db } from "@kontor/server/schema.ts";
-import { ensureEmbedded } from "@kontor/server/db/embedded/embedded.ts";
+import { ensureEmbedded } from "@kontor/server/db/embedded/ensure-embedded.ts";
 import { recordEvent } from "@kontor/server/sandbox/events/events.ts";
 import { type Received, startReceiver } from "@kontor/server/sandbox/testing/receiver.ts";
 import type { Server } from "../../e2e/support/server.ts";

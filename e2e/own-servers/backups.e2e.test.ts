@@ -10,7 +10,7 @@ import type { App } from "../../server/src/app.ts";
 import type { Actor } from "../../server/src/accounts/actor.ts";
 import { openDatabase } from "../../server/src/db/db.ts";
 import type { Database } from "../../server/src/schema.ts";
-import { ensureEmbedded } from "../../server/src/db/embedded/embedded.ts";
+import { ensureEmbedded } from "../../server/src/db/embedded/ensure-embedded.ts";
 import { migrate } from "../../server/src/db/migrate.ts";
 import { FsBlobs } from "../../server/src/lib/blobs/fs.ts";
 import { systemClock } from "../../server/src/lib/clock.ts";

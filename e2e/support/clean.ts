@@ -4,7 +4,7 @@ import { Cgroups } from "@kontor/runtime/cgroup/cgroups.ts";
 import { run } from "@kontor/runtime/exec.ts";
 import { HostNetwork } from "@kontor/runtime/network/network.ts";
 import { UndoStack } from "@kontor/runtime/undo.ts";
-import { stopEmbedded } from "../../server/src/db/embedded/embedded.ts";
+import { stopEmbedded } from "../../server/src/db/embedded/ensure-embedded.ts";
 import { instanceOf, mountsBelow } from "./host-state.ts";
 
 /** The server must have ended. Every step is tried; the first failure is thrown in the end. */

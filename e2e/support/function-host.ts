@@ -12,7 +12,7 @@ import { testImage } from "@kontor/runtime/rootfs/testing/image.ts";
 import type { App } from "../../server/src/app.ts";
 import { openDatabase } from "../../server/src/db/db.ts";
 import type { Database, Db } from "../../server/src/schema.ts";
-import { ensureEmbedded } from "../../server/src/db/embedded/embedded.ts";
+import { ensureEmbedded } from "../../server/src/db/embedded/ensure-embedded.ts";
 import { migrate } from "../../server/src/db/migrate.ts";
 import { FunctionSites } from "../../server/src/ingress/sites/functions.ts";
 import { Ingress } from "../../server/src/ingress/ingress.ts";

@@ -21,7 +21,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { TEST_CACHE } from "@kontor/runtime/rootfs/testing/image.ts";
 import { openDatabase } from "../../server/src/db/db.ts";
 import type { Database } from "../../server/src/schema.ts";
-import { ensureEmbedded } from "../../server/src/db/embedded/embedded.ts";
+import { ensureEmbedded } from "../../server/src/db/embedded/ensure-embedded.ts";
 import { type Call, type Reply, request } from "./api.ts";
 import { removeHostTraces } from "./clean.ts";
 import { linkImages } from "./images.ts";

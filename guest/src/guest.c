@@ -53,7 +53,7 @@ enum {
 
 static atomic_int streams;
 
-// The turn to dial. Exactly one of the serving threads has it, or `is_free` says that an idle thread may take
+// The turn to dial. Exactly one of the serving threads has it, or `is_free` means that an idle thread may take
 // it.
 static __thread bool dials;
 static pthread_mutex_t turn_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -99,7 +99,7 @@ static void serve_ping(int connection, const struct request *request) {
 
 static void serve_signal(int connection, const struct request *request) {
   uint64_t signal = request->number[F_SIGNAL], pid = request->number[F_PID];
-  if (signal < 1 || signal > 64 || pid > INT32_MAX) send_error(connection, "guest_protocol", "no such signal");
+  if (signal < 1 || signal > 64 || pid > INT32_MAX) send_error(connection, "guest_protocol", "signal or pid is out of range");
   else if (process_signal_pid((pid_t)pid, (int)signal)) send_empty(connection, OK);
   else send_error(connection, "not_found", "no such process");
 }

@@ -255,7 +255,7 @@ static bool has_name(const char *hostname) {
 void serve_configure(int connection, const struct request *request) {
   const char *hostname = request->text[F_HOSTNAME];
   if (hostname && !is_hostname(hostname)) {
-    send_error(connection, "guest_protocol", "not a host name");
+    send_error(connection, "guest_protocol", "hostname is not a valid host name");
     return;
   }
   char **list = copy_list(request->env, request->env_count);

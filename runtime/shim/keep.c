@@ -99,7 +99,7 @@ struct request {
     int holder;
 };
 
-static void forget_holder(struct request *request) {
+static void close_holder(struct request *request) {
     if (request->holder >= 0) close(request->holder);
     request->holder = -1;
 }
@@ -107,7 +107,7 @@ static void forget_holder(struct request *request) {
 static void note(struct request *request, const siginfo_t *info) {
     request->ending |= info->si_signo == SIGTERM || info->si_signo == SIGINT;
     request->restarting |= info->si_signo == SIGHUP || info->si_signo == SIGUSR1;
-    if (info->si_signo == SIGHUP || info->si_signo == SIGUSR1) forget_holder(request);
+    if (info->si_signo == SIGHUP || info->si_signo == SIGUSR1) close_holder(request);
     /* Opens a descriptor at once: the program takes time to end, and another process may get the number
      * meanwhile. */
     if (info->si_signo == SIGUSR1) request->holder = (int)syscall(SYS_pidfd_open, info->si_pid, 0);
@@ -124,7 +124,7 @@ static void wait_for_signal(int milliseconds, const sigset_t *signals, struct re
 static void wait_for_holder(const sigset_t *signals, struct request *request) {
     while (request->holder >= 0 && !request->ending) {
         struct pollfd ended = {.fd = request->holder, .events = POLLIN};
-        if (poll(&ended, 1, 0) != 0) forget_holder(request);
+        if (poll(&ended, 1, 0) != 0) close_holder(request);
         else wait_for_signal(HOLD_POLL_MS, signals, request);
     }
 }

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { connect, type Socket } from "node:net";
 import { afterAll, afterEach, beforeAll, expect, test, vi } from "vitest";
 import { programEnv } from "../test/harness.ts";
-import { ensureEmbedded, stopEmbedded } from "./db/embedded/embedded.ts";
+import { ensureEmbedded, stopEmbedded } from "./db/embedded/ensure-embedded.ts";
 import { exists, findPostmaster } from "./db/embedded/postmaster.ts";
 import { endUpgrade, upgradeFiles, workStartedAt, writeUpgrade } from "./db/upgrade.ts";
 import { withClient } from "./db/with-client.ts";

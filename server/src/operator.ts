@@ -8,7 +8,7 @@ import { parseArgs } from "node:util";
 import { type Command, commands, UsageError } from "#accounts/operator/commands.ts";
 import { type Connection, openDatabase } from "#db/db.ts";
 import type { Database } from "#schema.ts";
-import { ensureEmbedded, stopEmbedded } from "#db/embedded/embedded.ts";
+import { ensureEmbedded, stopEmbedded } from "#db/embedded/ensure-embedded.ts";
 import { systemClock } from "#lib/clock.ts";
 import { DomainError } from "#lib/errors.ts";
 import { platformHoldings } from "#platform/api.ts";

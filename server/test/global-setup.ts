@@ -6,7 +6,7 @@ import { chmodSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestProject } from "vitest/node";
-import { ensureEmbedded, stopEmbedded } from "#db/embedded/embedded.ts";
+import { ensureEmbedded, stopEmbedded } from "#db/embedded/ensure-embedded.ts";
 import { exists } from "#db/embedded/postmaster.ts";
 import { makeTemplate } from "./template.ts";
 

@@ -23,7 +23,7 @@ import path from "node:path";
 import type { Config } from "@kontor/server/config.ts";
 import type { Connection } from "@kontor/server/db/db.ts";
 import { dumpDatabase, listVolumes } from "@kontor/server/db/dump.ts";
-import { ensureEmbedded, stopEmbedded } from "@kontor/server/db/embedded/embedded.ts";
+import { ensureEmbedded, stopEmbedded } from "@kontor/server/db/embedded/ensure-embedded.ts";
 import { lockBackup } from "../backup/lock.ts";
 import {
   append,

@@ -1,5 +1,5 @@
 /** `kontor down`: drains a server, however it was started, and stops the database it brought along. */
-import { stopEmbedded } from "@kontor/server/db/embedded/embedded.ts";
+import { stopEmbedded } from "@kontor/server/db/embedded/ensure-embedded.ts";
 import { Failure } from "../lib/failure.ts";
 import { startStep } from "../lib/steps-view.ts";
 import { findRunning, logFile } from "../serve/server-file.ts";

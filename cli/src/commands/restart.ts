@@ -3,7 +3,7 @@ import { existsSync, statSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import type { Config } from "@kontor/server/config.ts";
 import type { Connection } from "@kontor/server/db/db.ts";
-import { ensureEmbedded } from "@kontor/server/db/embedded/embedded.ts";
+import { ensureEmbedded } from "@kontor/server/db/embedded/ensure-embedded.ts";
 import { Failure } from "../lib/failure.ts";
 import { productRoot } from "../lib/places.ts";
 import { startStep, type StepView } from "../lib/steps-view.ts";

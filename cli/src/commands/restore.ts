@@ -6,7 +6,7 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { type Config, loadConfig } from "@kontor/server/config.ts";
-import { ensureEmbedded, stopEmbedded } from "@kontor/server/db/embedded/embedded.ts";
+import { ensureEmbedded, stopEmbedded } from "@kontor/server/db/embedded/ensure-embedded.ts";
 import { loadDatabase, readDump, refuseFullDatabase, restoreMark } from "@kontor/server/db/load.ts";
 import {
   extract,

@@ -4,7 +4,7 @@
  */
 import { createInterface } from "node:readline/promises";
 import type { Config } from "@kontor/server/config.ts";
-import { stopEmbedded } from "@kontor/server/db/embedded/embedded.ts";
+import { stopEmbedded } from "@kontor/server/db/embedded/ensure-embedded.ts";
 import { lockBackup } from "../backup/lock.ts";
 import { Failure } from "../lib/failure.ts";
 import { asRoot, isRoot, productRoot } from "../lib/places.ts";

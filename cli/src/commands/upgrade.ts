@@ -11,7 +11,7 @@ import path from "node:path";
 import type { Config } from "@kontor/server/config.ts";
 import type { Connection } from "@kontor/server/db/db.ts";
 import { dumpDatabase } from "@kontor/server/db/dump.ts";
-import { ensureEmbedded } from "@kontor/server/db/embedded/embedded.ts";
+import { ensureEmbedded } from "@kontor/server/db/embedded/ensure-embedded.ts";
 import { hasTablesOf } from "@kontor/server/db/load.ts";
 import {
   finishRollback,

@@ -87,7 +87,7 @@ export const packages: readonly PackageFence[] = [
       "@kontor/server/config.ts",
       "@kontor/server/db/db.ts",
       "@kontor/server/db/dump.ts",
-      "@kontor/server/db/embedded/embedded.ts",
+      "@kontor/server/db/embedded/ensure-embedded.ts",
       "@kontor/server/db/embedded/files.ts",
       "@kontor/server/db/load.ts",
       "@kontor/server/db/migrate.ts",
@@ -107,6 +107,6 @@ export const childProcessDoors: readonly string[] = [
   "runtime/src/linux/start.ts",
   // a fake machine is a group of ordinary processes, for tests alone
   "runtime/src/fake/process.ts",
-  "server/src/db/embedded/embedded.ts",
+  "server/src/db/embedded/ensure-embedded.ts",
   "cli/src/lib/run.ts",
 ];

@@ -52,7 +52,7 @@ struct change {
 
 struct watcher {
   int inotify, connection;
-  bool recursive, over, lost; // `over`: the watched directory is gone; `lost`: the next frame says overflow
+  bool recursive, over, lost; // `over`: the watched directory is gone; `lost`: the next frame is overflow
   int root;                   // watch of the requested directory
   struct directory *directories; // sorted by watch, because inotify numbers them in ascending order
   size_t directory_count, directory_room;

@@ -386,7 +386,7 @@ static int borrow_input(struct command *c) {
 static void write_input(int connection, struct command *c, const struct request *request) {
   int fd = borrow_input(c);
   if (fd < 0) {
-    send_error(connection, "not_running", "the command takes no more input");
+    send_error(connection, "not_running", "the command accepts no more input");
     return;
   }
   const unsigned char *at = request->data;
@@ -410,14 +410,14 @@ static void write_input(int connection, struct command *c, const struct request 
     }
     pthread_mutex_unlock(&lock);
   }
-  if (gone) send_error(connection, "not_running", "the command takes no more input");
+  if (gone) send_error(connection, "not_running", "the command accepts no more input");
   else send_empty(connection, OK);
 }
 
 static void resize(int connection, struct command *c, const struct request *request) {
   uint64_t cols = request->number[F_COLS], rows = request->number[F_ROWS];
   if (!c->on_terminal || cols > UINT16_MAX || rows > UINT16_MAX) {
-    send_error(connection, "guest_protocol", "no terminal, or none of that size");
+    send_error(connection, "guest_protocol", "the command has no terminal, or cols or rows is out of range");
     return;
   }
   pthread_mutex_lock(&lock);

@@ -293,7 +293,7 @@ bool process_start(const struct request *request, struct process **started, stru
   if (request->has[F_SHELL] == (request->argv_count > 0))
     return fail(failure, "guest_protocol", "exactly one of argv and shell is needed");
   if (request->number[F_COLS] > UINT16_MAX || request->number[F_ROWS] > UINT16_MAX)
-    return fail(failure, "guest_protocol", "no terminal is that large");
+    return fail(failure, "guest_protocol", "cols and rows must be at most 65535");
   struct user *user = malloc(sizeof *user);
   struct process *process = calloc(1, sizeof *process);
   char **env = NULL;

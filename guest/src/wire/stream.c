@@ -183,9 +183,9 @@ void serve_spawn(int connection, const struct request *request) {
   s.out = malloc(HEADER_BYTES + PIECE);
   s.in = malloc(INPUT_PIECE);
   if (request->has[F_COLS]) {
-    send_error(connection, "guest_protocol", "a terminal belongs to no connection");
+    send_error(connection, "guest_protocol", "a terminal needs a command_id");
   } else if (!s.out || !s.in) {
-    send_error(connection, "too_many_processes", "no memory for a stream");
+    send_error(connection, "too_many_processes", "no memory for the output of the process");
   } else if (!process_start(request, &s.process, &failure)) {
     send_failure(connection, &failure);
   } else {

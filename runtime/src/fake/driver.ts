@@ -45,7 +45,7 @@ import {
   type Progress,
   type Resources,
 } from "../driver.ts";
-import { checkPrivateNetwork } from "../network/private.ts";
+import { checkPrivateNetwork } from "../network/private-network.ts";
 import { commit, makeTemporary, readManifest } from "../snapshots/manifest.ts";
 import { KeyedMutex } from "../keyed-mutex.ts";
 import { FakeGuest } from "./guest.ts";

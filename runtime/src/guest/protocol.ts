@@ -160,7 +160,7 @@ function decodeValue(kind: Kind, bytes: Buffer): number | string | Buffer {
   if (kind === "bytes") return bytes;
   // Names and messages are bytes on Linux; bytes that are not UTF-8 become replacement characters.
   if (kind !== "number") return bytes.toString("utf8");
-  if (bytes.length !== 8) throw protocolError("a number has not 8 bytes");
+  if (bytes.length !== 8) throw protocolError("a number without 8 bytes");
   const value = bytes.readBigUInt64LE();
   if (value > BigInt(Number.MAX_SAFE_INTEGER)) throw protocolError("a number is too large");
   return Number(value);

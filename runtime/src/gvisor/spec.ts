@@ -2,7 +2,7 @@
  * The OCI spec (config.json) of a machine, computed without side effects. The root filesystem is the image's
  * own directory, shared and read-only. gVisor lays the machine's writable layer over it.
  */
-import { bind, GUEST_ARGV, kontorMounts, VOLUME, type KontorFiles } from "../linux/inside.ts";
+import { bind, GUEST_ARGV, kontorMounts, VOLUME, type KontorFiles } from "../linux/kontor-mounts.ts";
 import type { MachinePaths } from "../linux/paths.ts";
 
 export interface SpecInput extends KontorFiles {

@@ -3,7 +3,7 @@
  * cannot extend.
  */
 import { RuntimeError, type Guest } from "../driver.ts";
-import { GUEST_PROGRAM } from "./inside.ts";
+import { GUEST_PROGRAM } from "./kontor-mounts.ts";
 
 /**
  * Limit between two pieces of output. The program walks the image's files meanwhile: seconds, or tens of

@@ -45,7 +45,7 @@ import type { EgressServices } from "../network/egress.ts";
 import { GATEWAY_ADDRESS } from "../network/addresses.ts";
 import type { Member } from "../network/groups.ts";
 import { HostNetwork } from "../network/network.ts";
-import { checkPrivateNetwork } from "../network/private.ts";
+import { checkPrivateNetwork } from "../network/private-network.ts";
 import { Images } from "../rootfs/images.ts";
 import { readManifest, verify } from "../snapshots/manifest.ts";
 import { waitForAll } from "../wait-for-all.ts";
@@ -59,7 +59,7 @@ import { diskUsage, allocatedBytes } from "./disk.ts";
 import { guestPath, keepGuest } from "./guests.ts";
 import { LinuxMachine } from "./machine.ts";
 import { hostPaths, isMachineId, machinePaths, type HostPaths } from "./paths.ts";
-import { RESOLV_CONF } from "./inside.ts";
+import { RESOLV_CONF } from "./kontor-mounts.ts";
 import { freeSlot, readRecords, writeRecord, type MachineRecord } from "./records.ts";
 import type { Platform } from "../gvisor/runsc.ts";
 import { NativeEngine } from "../runc/engine.ts";
@@ -290,7 +290,8 @@ export class LinuxDriver implements Driver {
 
   async lendNetwork(mode: NetworkMode): Promise<LentNetwork> {
     const slot = freeSlot(this.#slots);
-    if (slot > MAX_SLOTS) throw new RuntimeError("no_capacity", "every network slot is in use");
+    if (slot > MAX_SLOTS)
+      throw new RuntimeError("no_capacity", "every network slot of the host is in use; stop some machines");
     this.#slots.add(slot);
     const release = async () => {
       // A slot that could not be shut stays unused until the next `open` sweeps it.
@@ -375,7 +376,11 @@ export class LinuxDriver implements Driver {
       const users = spec.isolation === "native" ? { firstUser: await this.#users.lease(spec.id) } : {};
       const slot = freeSlot(this.#slots);
       try {
-        if (slot > MAX_SLOTS) throw new RuntimeError("no_capacity", "every network slot is in use");
+        if (slot > MAX_SLOTS)
+          throw new RuntimeError(
+            "no_capacity",
+            "every network slot of the host is in use; stop some machines",
+          );
         this.#reserveVolume(spec);
       } catch (error) {
         await this.#users.release(spec.id);

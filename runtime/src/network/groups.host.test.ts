@@ -3,7 +3,7 @@ import { run } from "../exec.ts";
 import { serviceAddress, slotNames } from "./addresses.ts";
 import type { Member } from "./groups.ts";
 import { HostNetwork, type HostNetworkOptions } from "./network.ts";
-import { connectIn, type Inside, runIn, serveIn } from "./testing/inside.ts";
+import { connectIn, type NamespaceProgram, runIn, serveIn } from "./testing/namespace-programs.ts";
 import {
   DNS_ADDRESS,
   ECHO_PORT,
@@ -45,7 +45,7 @@ const tcp = (host: string, port = PORT): ProbeAttempt => ({ kind: "tcp", host, p
 const name = (of = SERVICE.name): ProbeAttempt => ({ kind: "dns", server: "10.0.0.1", name: of });
 const tryAll = async (slot: number, attempts: ProbeAttempt[]) => probe(netnsOf(slot), attempts);
 
-async function keepUntilEnd(inside: Inside | Promise<Inside>): Promise<Inside> {
+async function keepUntilEnd(inside: NamespaceProgram | Promise<NamespaceProgram>): Promise<NamespaceProgram> {
   const it = await inside;
   cleanups.push(() => it.end());
   return it;
@@ -266,7 +266,7 @@ test("withdraws the services of a machine that ended, and the old name of an add
 });
 
 /** Ends the machine without notice, and gives its slot to a machine of `group`. */
-async function reuse(slot: number, inside: Inside, group: string | undefined): Promise<void> {
+async function reuse(slot: number, inside: NamespaceProgram, group: string | undefined): Promise<void> {
   await run(["nsenter", `--net=${netnsOf(slot)}`, "ip", "link", "set", "eth0", "down"]);
   await inside.end();
   await network.detach(slot);

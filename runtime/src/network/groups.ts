@@ -100,7 +100,7 @@ export class Groups {
    */
   withdraw(slot: number): string {
     const held = [...this.#services.values()].filter((service) => service.slot === slot);
-    this.#forgetNames();
+    this.#expireNames();
     for (const { group, address, name } of held) {
       this.#services.delete(key(group, address));
       // A later machine may have taken over the name.
@@ -152,7 +152,7 @@ export class Groups {
     return held;
   }
 
-  #forgetNames(): void {
+  #expireNames(): void {
     for (const [name, { untilMs }] of this.#names) if (untilMs < this.#now()) this.#names.delete(name);
   }
 

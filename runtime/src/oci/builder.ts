@@ -198,10 +198,10 @@ export class OciBuilder implements AppBuilder {
     await rm(this.#path("builds"), { recursive: true, force: true });
     await mkdir(this.#path("builds"), { mode: 0o700 });
     const stores = (await readdir(this.#path("workspaces"))).filter((name) => WORKSPACE.test(name));
-    await this.#convert(stores);
+    await this.#markOldStores(stores);
     for (const store of [...stores, BASES])
       await this.#mutex
-        .run(store, () => this.#tidy(store))
+        .run(store, () => this.#removeContainers(store))
         .catch((error: unknown) => this.#notCleanedUp({ workspace: store, error }));
   }
 
@@ -238,7 +238,7 @@ export class OciBuilder implements AppBuilder {
       try {
         const before = new Set((await this.#store(build.workspace)).images.map(({ id }) => id));
         try {
-          await this.#tidy(build.workspace);
+          await this.#removeContainers(build.workspace);
           const contexts = new Map<string, string>();
           for (const name of wanted)
             contexts.set(
@@ -267,7 +267,7 @@ export class OciBuilder implements AppBuilder {
           );
           return await this.#finished(build, before);
         } catch (error) {
-          await this.#forget(build.workspace, before);
+          await this.#removeImages(build.workspace, before);
           throw explain(error, lines.last);
         }
       } finally {
@@ -300,7 +300,7 @@ export class OciBuilder implements AppBuilder {
         lines,
       };
       try {
-        await this.#tidy(workspace);
+        await this.#removeContainers(workspace);
         await this.#ensureBases();
         await this.#enclosed(spec, importArgv);
         await this.#enclosed(spec, tagArgv(imported, nameOf(id)));
@@ -312,7 +312,7 @@ export class OciBuilder implements AppBuilder {
         return made;
       } catch (error) {
         await rm(this.#path("images", `${id}.json`), { force: true });
-        await this.#forget(workspace, before);
+        await this.#removeImages(workspace, before);
         // An equal image existed before, and stays under its other names.
         for (const name of [importedName, nameOf(id)])
           await this.#untag(workspace, name).catch((failure: unknown) =>
@@ -364,7 +364,7 @@ export class OciBuilder implements AppBuilder {
       if ((await bytesBelow(this.#path("workspaces"))) <= this.#options.cacheBytes) return;
       await this.#mutex.run(name, async () => {
         await rm(join(this.#workspace(name), "caches"), { recursive: true, force: true });
-        await this.#forget(name, new Set(), (names) => names.length === 0 || !names.some(isApp));
+        await this.#removeImages(name, new Set(), (names) => names.length === 0 || !names.some(isApp));
         this.#options.log("build_cache_pruned", { workspace: name });
       });
     }
@@ -498,7 +498,7 @@ export class OciBuilder implements AppBuilder {
       const { images } = await readStore(this.#path(BASES, "store"));
       if (images.some(({ names }) => names.includes(local))) return local;
       onImport();
-      await this.#tidy(BASES);
+      await this.#removeContainers(BASES);
       const context = this.#path("builds", `base-${image.id}`);
       await mkdir(context, { mode: 0o700 });
       try {
@@ -541,7 +541,7 @@ export class OciBuilder implements AppBuilder {
           }),
         );
       } catch (error) {
-        await this.#tidy(BASES);
+        await this.#removeContainers(BASES);
         throw error;
       } finally {
         await rm(context, { recursive: true, force: true });
@@ -591,7 +591,7 @@ export class OciBuilder implements AppBuilder {
   }
 
   /** Marks layers of older servers, whose builds had no user namespace. Runs once for each installation. */
-  async #convert(workspaces: readonly string[]): Promise<void> {
+  async #markOldStores(workspaces: readonly string[]): Promise<void> {
     const done = this.#path("layers-are-marked");
     if (await stat(done).catch(() => undefined)) return;
     let isComplete = true;
@@ -617,18 +617,18 @@ export class OciBuilder implements AppBuilder {
   }
 
   /** Removes containers that a build left in the store, when no build uses it. */
-  async #tidy(store: string): Promise<void> {
+  async #removeContainers(store: string): Promise<void> {
     const directory = store === BASES ? this.#path(BASES, "store") : join(this.#workspace(store), "store");
     if (await hasContainers(directory)) await this.#housekeep(store, [...removeContainersArgv]);
   }
 
   /** Removes containers, and images that are neither in `kept` nor in use by a caller. */
-  async #forget(
+  async #removeImages(
     workspace: string,
     kept: ReadonlySet<string>,
     isUnwanted: (names: readonly string[]) => boolean = () => true,
   ): Promise<void> {
-    await this.#tidy(workspace);
+    await this.#removeContainers(workspace);
     const { images } = await this.#store(workspace);
     const gone = images.filter(({ id, names }) => !kept.has(id) && isUnwanted(names));
     if (gone.length === 0) return;

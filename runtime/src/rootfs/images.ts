@@ -85,11 +85,11 @@ export class Images {
       return running.image;
     }
     const listeners = new Set([progress]);
-    const tell: Progress = (made) => {
+    const report: Progress = (made) => {
       build.last = made;
       listeners.forEach((listener) => listener(made));
     };
-    const image = this.#find(recipe, tell).finally(() => this.#builds.delete(key));
+    const image = this.#find(recipe, report).finally(() => this.#builds.delete(key));
     const build: Build = { image, listeners, last: undefined };
     this.#builds.set(key, build);
     return image;

@@ -10,7 +10,7 @@ const NAME = "user";
 const ID = 1000;
 const HOME = `home/${NAME}`;
 
-/** Lines as `useradd` writes them. The password is locked: nobody signs in with one. */
+/** Lines as `useradd` writes them. The password is locked: no sign-in works with one. */
 const LINES: readonly { path: string; line: string }[] = [
   { path: "etc/passwd", line: `${NAME}:x:${ID}:${ID}::/${HOME}:/bin/bash` },
   { path: "etc/group", line: `${NAME}:x:${ID}:` },

@@ -37,7 +37,8 @@ export class NativeEngine implements Engine {
 
   async prepare({ machine, image, ...bundle }: Bundle): Promise<void> {
     const { paths, spec, firstUser } = machine;
-    if (firstUser === undefined) throw new RuntimeError("failed", "the machine has no users on the host");
+    if (firstUser === undefined)
+      throw new RuntimeError("failed", "the machine has no user range on the host");
     const { shimBinary, mountPoints } = this.#options;
     await mkdir(paths.root, { recursive: true, mode: 0o755 });
     // Root of the machine looks its files up from the host's root directory, until its own root is mounted.

@@ -4,7 +4,7 @@
  * namespace, because a process in the user namespace could not enter it. runc is started in that namespace,
  * under the machine's limits (limits.ts).
  */
-import { GUEST_ARGV, kontorMounts, type KontorFiles } from "../linux/inside.ts";
+import { GUEST_ARGV, kontorMounts, type KontorFiles } from "../linux/kontor-mounts.ts";
 import type { MachinePaths } from "../linux/paths.ts";
 import { systemCallFilter } from "./system-calls.ts";
 import { USERS } from "./users.ts";

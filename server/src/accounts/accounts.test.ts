@@ -303,9 +303,9 @@ test("limits active tokens by the plan, without expired and revoked tokens", asy
 test("notifies a workspace of a limit once a day", async () => {
   const { user, workspace } = await makePerson(db);
   const { plaintext } = await makeToken(db, user.id);
-  const refused = () => call(plaintext, "POST", "/api-tokens", { name: "second" });
+  const createSecond = () => call(plaintext, "POST", "/api-tokens", { name: "second" });
   const listNotifications = async () => (await call(plaintext, "GET", "/notifications")).json as Json[];
-  const answers = await Promise.all([refused(), refused(), refused()]);
+  const answers = await Promise.all([createSecond(), createSecond(), createSecond()]);
   expect(answers.map(({ status }) => status)).toEqual([403, 403, 403]);
   const news = {
     kind: "limit_reached",
@@ -316,7 +316,7 @@ test("notifies a workspace of a limit once a day", async () => {
   expect(await listNotifications()).toMatchObject([news]);
   await sql`update notifications set created_at = now() - interval '25 hours'
     where workspace_id = ${workspace.id}`.execute(db);
-  await refused();
+  await createSecond();
   expect(await listNotifications()).toMatchObject([news, news]);
   const other = await makePerson(db);
   const stranger = (await makeToken(db, other.user.id)).plaintext;

@@ -1,4 +1,4 @@
-/** Every operation of the agent runtime API that this server has. */
+/** All operations of the agent runtime API. */
 import type { App } from "#app.ts";
 import type { Route } from "#http/define-route.ts";
 import { workers } from "./agents/overview.ts";
@@ -18,7 +18,7 @@ import { toolsetRoutes } from "./toolsets/routes.ts";
 import { usageRoutes } from "./usage/routes.ts";
 import { webhookRoutes } from "./webhooks/routes.ts";
 
-/** What a workspace's snapshot shows of this room. */
+/** Sections that the Agent API adds to a workspace's snapshot. */
 export const agentBeside = { workers, pendingApprovals };
 
 export const agentRoutes = (app: App, runs: AgentRuns): Route[] => [
@@ -36,5 +36,5 @@ export const agentRoutes = (app: App, runs: AgentRuns): Route[] => [
   ...webhookRoutes(app, runs),
 ];
 
-/** What lies beside the API. */
+/** HTTP sites beside the API. */
 export const agentSites = (app: App) => [connectSite(app)];

@@ -1,7 +1,7 @@
-/** Refusals that more than one folder of this room makes. */
+/** Errors that several folders of the Agent API use. */
 import { defineError } from "#lib/errors.ts";
 
-/** What a field says does not fit what else is known. `path` leads to it from the top of the body. */
+/** A field contradicts another value. `path` is the field's path in the body. */
 export const invalidField = defineError(
   "invalid_request",
   400,
@@ -10,7 +10,7 @@ export const invalidField = defineError(
       .map((part) => (typeof part === "number" ? `[${part}]` : `.${part}`))
       .join("")
       .replace(/^\./, "");
-    // RFC 6901.
+    // JSON Pointer (RFC 6901).
     const pointer = path
       .map((part) => `/${String(part).replaceAll("~", "~0").replaceAll("/", "~1")}`)
       .join("");

@@ -1,4 +1,4 @@
-/** The background work of this room, by the names it is queued under. */
+/** Background jobs of the Agent API, by task name. */
 import type { App } from "#app.ts";
 import type { Tasks } from "#jobs/jobs.ts";
 import { type Revocation, revokeTask } from "./oauth/forget.ts";

@@ -1,17 +1,17 @@
 /**
- * The thread that checks values against JSON Schemas: whatever runs away here can be ended, and stops nothing else.
- * Answers each question with one message, after a first one that says it is ready.
+ * Thread that checks values against JSON Schemas, so that a check without end can be terminated alone. It responds to
+ * each question with one message, after a first message when it is ready.
  */
 import { parentPort } from "node:worker_threads";
 import { dereference, type OutputUnit, Validator } from "@cfworker/json-schema";
 
-/** Without a `value`: whether the schema can be used at all. */
+/** Without a `value`, the question checks the schema itself. */
 export interface Question {
   schema: Record<string, unknown>;
   value?: { is: unknown };
 }
 
-/** A line for each fault, at most ten. */
+/** One line per fault, at most ten. */
 export type Answer = { faults: string[] } | { error: string };
 
 function answer({ schema, value }: Question): Answer {
@@ -29,7 +29,7 @@ function answer({ schema, value }: Question): Answer {
 }
 
 function linesOf(errors: readonly OutputUnit[]): string[] {
-  // The first ones only say that something below them does not fit.
+  // Errors of these keywords only repeat that a part does not fit.
   const own = errors.filter(({ keyword }) => !["properties", "items", "$ref", "allOf"].includes(keyword));
   return (own.length > 0 ? own : errors)
     .slice(0, 10)

@@ -11,7 +11,7 @@ const person = {
 const endless = { type: "string", pattern: "^(a+)+$" };
 const runsAway = `${"a".repeat(40)}!`;
 
-test("a value that fits has no faults, one that does not is told where", async () => {
+test("returns no fault for a valid value, and the place of the fault for an invalid one", async () => {
   expect(await whyNotSchema("a", person)).toBeUndefined();
   expect(await faultsOf("a", person, { name: "Ada", age: 3 })).toEqual([]);
   const faults = (await faultsOf("a", person, { age: -1, other: 1 })).join("\n");
@@ -19,12 +19,12 @@ test("a value that fits has no faults, one that does not is told where", async (
   expect(faults).toContain("/age");
 });
 
-test("a pattern that runs away is stopped, and fits nothing", async () => {
+test("stops a catastrophic pattern and rejects the value", async () => {
   expect(await faultsOf("a", endless, runsAway)).toEqual(["it takes too long to check"]);
   expect(await faultsOf("a", endless, "aaa")).toEqual([]);
 });
 
-test("what can't be used is refused with its reason", async () => {
+test("rejects an unusable schema with a reason", async () => {
   expect(await whyNotSchema("a", { $ref: "#/nowhere" })).toContain("no JSON Schema");
   expect(await whyNotSchema("a", { type: "string", pattern: "(" })).toContain("no JSON Schema");
   let deep: Record<string, unknown> = {};
@@ -33,7 +33,7 @@ test("what can't be used is refused with its reason", async () => {
   expect(await whyNotSchema("a", { description: "x".repeat(70_000) })).toContain("bytes");
 });
 
-test("a pattern that runs away stops nothing else, and what is asked after it is answered", async () => {
+test("continues with other checks while a catastrophic pattern is stopped", async () => {
   let turns = 0;
   const timer = setInterval(() => (turns += 1), 10);
   const bad = Array.from({ length: 3 }, () => faultsOf("a", endless, runsAway));
@@ -44,7 +44,7 @@ test("a pattern that runs away stops nothing else, and what is asked after it is
   expect(turns).toBeGreaterThan(10);
 });
 
-test("one owner's that run away keep nobody else's waiting", async () => {
+test("serves other owners while one owner's patterns run without end", async () => {
   let left = 4;
   const bad = Array.from({ length: left }, () =>
     faultsOf("a", endless, runsAway).finally(() => {

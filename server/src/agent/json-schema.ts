@@ -1,8 +1,8 @@
 /**
- * JSON Schemas that callers write: whether one can be used, and whether a value fits it. The checker reads a schema
- * as data, no code is made of it; and since a pattern in it may take for ever on the right text, it works in threads of
- * its own, which are ended where a question takes longer than its time. The answer is no then. An owner has one thread at
- * most, and owners take turns, so that nobody waits for all that somebody else lets run away.
+ * JSON Schemas of callers: checks schemas, and values against them. The checker interprets a schema as data and
+ * generates no code. A pattern may backtrack without end, so checks run in worker threads, and a late thread is
+ * terminated. The value then counts as invalid. Each owner has at most one thread, and owners take turns, so that no
+ * owner delays the others.
  */
 import { once } from "node:events";
 import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
@@ -10,19 +10,19 @@ import { Worker } from "node:worker_threads";
 import { FairSemaphore } from "#lib/concurrency/fair-semaphore.ts";
 import type { Answer, Question } from "./json-schema-thread.ts";
 
-/** Of JSON text. */
+/** Bytes of JSON text. */
 const schemaMaxBytes = 64 * 1024;
 const depthMax = 50;
-/** A schema of 64 KiB is walked over a text of a megabyte in a tenth of it. */
+/** A schema of 64 KiB checks a text of a megabyte in a tenth of this time. */
 const withinMs = 500;
 const startsWithinMs = 10_000;
 const memoryMiB = 128;
-/** One for whoever lets checks run away, one for the rest. */
+/** One thread stays free while one owner's check runs without end. */
 const threadsMax = 2;
-/** Of one owner: more than all of a workspace's runs ask for at once. */
+/** Maximum per owner, above all concurrent checks of a workspace's runs. */
 const waitingMax = 1_000;
 
-/** To stand after the field's name. `owner`: whoever waits for it. */
+/** Returns the schema's fault as text after the field's name. `owner` is the fairness key. */
 export async function whyNotSchema(
   owner: string,
   schema: Record<string, unknown>,
@@ -30,10 +30,10 @@ export async function whyNotSchema(
   if (JSON.stringify(schema).length > schemaMaxBytes) return `must be at most ${schemaMaxBytes} bytes`;
   if (depthOf(schema) > depthMax) return `must be at most ${depthMax} levels deep`;
   const answer = await ask(owner, { schema });
-  return "error" in answer ? `is no JSON Schema that can be used: ${answer.error}` : undefined;
+  return "error" in answer ? `is not a usable JSON Schema: ${answer.error}` : undefined;
 }
 
-/** What does not fit, one line for each fault, at most ten; empty where it fits. */
+/** Returns one line for each fault, at most ten. Empty for a valid value. */
 export async function faultsOf(
   owner: string,
   schema: Record<string, unknown>,
@@ -44,11 +44,11 @@ export async function faultsOf(
 }
 
 const turns = new FairSemaphore({ limit: threadsMax });
-/** Made when they are needed, and anew after each that was ended. */
+/** Idle threads. They start on demand, and a terminated thread is replaced. */
 const idle = new Set<Worker>();
 
 async function ask(owner: string, question: Question): Promise<Answer> {
-  if (turns.waiting(owner) >= waitingMax) return { error: "too much is being checked just now; try again" };
+  if (turns.waiting(owner) >= waitingMax) return { error: "too many checks are waiting; try again" };
   return turns.run(owner, () => askThread(question));
 }
 
@@ -79,7 +79,7 @@ async function start(): Promise<Worker> {
     resourceLimits: { maxOldGenerationSizeMb: memoryMiB },
     env: {},
   });
-  // It keeps no process from ending, and one that ends of itself is made anew.
+  // The thread does not keep the process alive. A thread that exits is replaced.
   made.unref();
   made.on("error", () => {});
   made.on("exit", () => idle.delete(made));
@@ -92,11 +92,11 @@ async function start(): Promise<Worker> {
   return made;
 }
 
-/** The first message; throws `Late`. */
+/** Resolves to the first message. Throws `Late`. */
 async function within(ms: number, heard: Promise<unknown[]>): Promise<unknown> {
   const stop = new AbortController();
   const late = sleep(ms, undefined, { signal: stop.signal })
-    // Where this thread is what was slow, the answer may be there already.
+    // If this thread itself was slow, the message may have arrived already.
     .then(() => nextTurn())
     .then(() => {
       throw new Late();

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { storableJson, storableText } from "./storable.ts";
 
-test("what can't be stored is replaced, in keys and values, and nothing else is touched", () => {
+test("replaces unstorable characters in keys and values only", () => {
   const value = { "a\0": ["\ud83d", "x\udc00y", "😀", "\\u0000", "\\\0", '\u0001\n"', 1, null] };
   expect(JSON.parse(storableJson(value))).toEqual({
     "a\uFFFD": ["\uFFFD", "x\uFFFDy", "😀", "\\u0000", "\\\uFFFD", '\u0001\n"', 1, null],

@@ -8,7 +8,7 @@ import type { App } from "#app.ts";
 import { allowlistOf as buildAllowlist } from "#builds/builds.ts";
 import type { Config } from "#config.ts";
 import { type Connection, openDatabase } from "#db/db.ts";
-import { ensureEmbedded } from "#db/embedded/embedded.ts";
+import { ensureEmbedded } from "#db/embedded/ensure-embedded.ts";
 import { refuseUnfinishedLoad, refuseUnfinishedRestore } from "#db/load.ts";
 import { migrate } from "#db/migrate.ts";
 import { openSecrets } from "#db/secrets.ts";
@@ -32,7 +32,7 @@ export interface OpenedApp {
   hostId: string;
 }
 
-/** What is opened is closed by `running`, in reverse order. */
+/** `running` closes everything that this function opens, in reverse order. */
 export async function openApp(
   config: Config,
   log: Logger,
@@ -50,7 +50,7 @@ export async function openApp(
   if (migrated.length > 0) log.info({ migrated }, "database migrated");
   const database = openDatabase<Database>(connection, {
     maxConnections: config.databaseConnections,
-    onError: (error) => log.warn({ error }, "a database connection broke; another takes its place"),
+    onError: (error) => log.warn({ error }, "a database connection broke; the pool opens a new one"),
   });
   running.defer(() => database.close());
   const { db, upkeep, pool } = database;
@@ -78,7 +78,9 @@ export async function openApp(
   return { app, caretaker: { ...app, db: upkeep }, hostId };
 }
 
-/** Asks programs of the host for their package hosts. That takes a second, and the database starts meanwhile. */
+/**
+ * Reads the package hosts from programs of the host. The reading takes a second and runs while the database starts.
+ */
 function readDefaultAllowlist(config: Config): Promise<readonly string[]> {
   return expandAllowlist(config.defaultEgressAllowlist, {
     // A program that hangs leaves its hosts out of the list; it does not delay the start for longer.
@@ -100,7 +102,7 @@ async function connect(
   const rolledBack = await finishRollback(connection, { dataDir: config.dataDir, hostId });
   if (rolledBack) log.warn({ database: rolledBack }, "an upgrade was rolled back");
   const sole = await becomeSoleServer(connection, hostId, () => {
-    log.fatal("another server took over this data directory; this one ends");
+    log.fatal("another server took over this data directory; this server stops");
     process.kill(process.pid, "SIGTERM");
   });
   if (!sole) throw new Error(`a server already serves ${config.dataDir}${findServer(config.dataDir)}`);

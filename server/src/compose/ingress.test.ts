@@ -55,7 +55,7 @@ async function counted(environmentId: string): Promise<number> {
   return rows.reduce((sum, { requests }) => sum + requests, 0);
 }
 
-test("real releases take each other's place by a visit of ours, and no visitor is lost or counted twice", async () => {
+test("real visits and releases replace each other, and no visitor is lost or counted twice", async () => {
   const { environment } = await makeEnvironment(db);
   const label = environment.host_label;
   await deploy(host, environment, 1, { argv: program("release 1") });
@@ -77,7 +77,7 @@ test("real releases take each other's place by a visit of ours, and no visitor i
   await expect.poll(() => counted(environment.id), { timeout: 10_000 }).toBe(answers.length + 3);
 });
 
-test("who asks for a sleeping app wakes it and is answered, however many they are", async () => {
+test("wakes a sleeping app for concurrent requests and serves all of them", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("awake") });
   await putToSleep(host.apps, environment.id);

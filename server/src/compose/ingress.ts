@@ -90,7 +90,7 @@ export async function openIngress(
   });
   apps.serveThrough({
     drained: (machine, timeoutMs) => sites.waitUntilDrained(machine, timeoutMs),
-    visit: (host, path, expected) => ingress.visit(host, path, expected),
+    visit: (host, path, expected) => ingress.probe(host, path, expected),
   });
   return {
     ingress,

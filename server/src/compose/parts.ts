@@ -47,7 +47,7 @@ export function makeOwners(app: App, instances?: ConstructorParameters<typeof Fu
   };
 }
 
-/** Who owns machines, by kind. */
+/** Owners of machines, by kind. */
 export function machineOwners(app: App, { builds, apps, functions, addons }: Owners): MachineOwners {
   return {
     sandbox: sandboxOwner(app),

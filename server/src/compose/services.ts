@@ -104,7 +104,7 @@ export function services(kontor: Kontor): Service[] {
     { name: "schedules", start: () => scheduler.start(), stop: () => scheduler.stop() },
     opened("machines of sessions", () => startMachineCare(caretaker)),
     { name: "backups", start: () => backups.start() },
-    // Images that a killed server had built and not recorded are removed at start, and later by the hour.
+    // Orphaned images of a killed server are removed at start, and every hour afterwards.
     { name: "orphaned images", start: () => jobs.add(db, sweepTask, {}, { key: sweepTask }) },
     {
       name: "operator",
@@ -127,7 +127,7 @@ export function services(kontor: Kontor): Service[] {
   ];
 }
 
-/** Starts `all` in order. What has started is stopped by `running`, in reverse order. */
+/** Starts `all` in order. `running` stops the started services in reverse order. */
 export async function startServices(all: readonly Service[], running: AsyncDisposableStack): Promise<void> {
   for (const service of all) {
     await service.start?.();
@@ -135,7 +135,7 @@ export async function startServices(all: readonly Service[], running: AsyncDispo
   }
 }
 
-/** A service that starts when it is made. */
+/** A service that runs from its construction on. */
 function opened(name: string, open: () => { stop(): unknown }): Service {
   let service: { stop(): unknown } | undefined;
   return {

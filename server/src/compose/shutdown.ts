@@ -48,7 +48,7 @@ export class Shutdown {
       this.#log.info("the server ended");
       process.exit(0);
     } catch (error) {
-      this.#log.error({ error }, "the server ended, and not everything was let go of in order");
+      this.#log.error({ error }, "the server stopped, but could not release everything in order");
       process.exit(1);
     }
   }

@@ -9,14 +9,14 @@ import { Kysely, PostgresDialect, type Transaction } from "kysely";
 import pg from "pg";
 import { preparingClient } from "./prepared-statements.ts";
 
-/** Where PostgreSQL is: a `postgres://` address, or the socket directory of the embedded one. */
+/** Location of PostgreSQL: a `postgres://` URL, or the socket directory of the embedded one. */
 export type Connection = { url: string } | { socketDirectory: string; user: string; database: string };
 
 export interface OpenDatabase<Schema> {
   db: Kysely<Schema>;
   /** Separate connections for heartbeats, leases and deadlines, which must continue while requests hold all others. */
   upkeep: Kysely<Schema>;
-  /** For graphile-worker, which shares it. */
+  /** The connections of requests and jobs; graphile-worker uses them too. */
   pool: pg.Pool;
   close(): Promise<void>;
 }
@@ -24,7 +24,7 @@ export interface OpenDatabase<Schema> {
 const upkeepConnections = 4;
 
 /**
- * Opens a pool of at most `maxConnections`, and a small one for upkeep. `onError` is called for idle connections that
+ * Opens a pool of at most `maxConnections`, and a small pool for upkeep. `onError` is called for idle connections that
  * broke; the pool replaces them.
  */
 export function openDatabase<Schema>(
@@ -36,7 +36,7 @@ export function openDatabase<Schema>(
       ...clientOptions(connection),
       Client: preparingClient(),
       max,
-      // An exhausted pool rejects requests instead of delaying them for ever.
+      // An exhausted pool rejects requests instead of delaying them forever.
       connectionTimeoutMillis: 10_000,
     });
     survivePoolErrors(pool, options.onError);
@@ -51,15 +51,15 @@ export function openDatabase<Schema>(
 }
 
 /**
- * Without listeners a connection that breaks (a restart of PostgreSQL) ends the whole process: an idle one through
- * the pool, one in use through the client, whose query fails as well and says the same to whoever asked.
+ * Handles the errors of broken connections, for example after a restart of PostgreSQL. Without listeners they would end
+ * the whole process. The query of a connection in use rejects too, so its caller learns about the error.
  */
 export function survivePoolErrors(pool: pg.Pool, onError: (error: Error) => void): void {
   pool.on("error", onError);
   pool.on("connect", (client) => client.on("error", () => {}));
 }
 
-/** Options of one `pg` client to the same place, with the same reading of values. */
+/** Options of a `pg` client for the same database, with the same parsing of values. */
 export function clientOptions(connection: Connection): pg.ClientConfig {
   const place =
     "url" in connection
@@ -78,12 +78,13 @@ export function transaction<Schema, T>(
 
 const int8 = pg.types.builtins.INT8;
 
-// pg's own type says the parser's format decides its input; only the text format is ever used here.
+// pg types the parser's input by its format; only the text format is used here.
 const getTypeParser: NonNullable<pg.CustomTypesConfig["getTypeParser"]> = ((oid: number, format?: "text") =>
   oid === int8 ? parseBigint : pg.types.getTypeParser(oid, format)) as never;
 
 function parseBigint(text: string): number {
   const value = Number(text);
-  if (!Number.isSafeInteger(value)) throw new RangeError(`${text} is past what a number holds exactly`);
+  if (!Number.isSafeInteger(value))
+    throw new RangeError(`${text} is larger than the largest number that JavaScript holds exactly`);
   return value;
 }

@@ -97,7 +97,10 @@ test("rejects a hello with two server names, which the server could read differe
     [0, nameOf("web.test")],
     [0, nameOf("evil.test")],
   ]);
-  expect(readHello(buildHello([[0, nameOf("web.test")]]))).toEqual({ state: "complete", serverName: "web.test" });
+  expect(readHello(buildHello([[0, nameOf("web.test")]]))).toEqual({
+    state: "complete",
+    serverName: "web.test",
+  });
   expect(readHello(twice).state).toBe("malformed");
   const list = Buffer.concat([nameOf("web.test").subarray(2), nameOf("evil.test").subarray(2)]);
   expect(readHello(buildHello([[0, Buffer.concat([Buffer.from([0, list.length]), list])]])).state).toBe(

@@ -33,7 +33,7 @@ export class Clients {
     const machine = this.#deps.machineAt(address);
     const known = this.#byAddress.get(address);
     if (known?.machine === machine) return known;
-    this.shut(address);
+    this.closeConnections(address);
     if (machine === undefined) return undefined;
     const client = new Client(machine, this.#deps.allowlistOf);
     this.#byAddress.set(address, client);
@@ -62,7 +62,7 @@ export class Clients {
     return client;
   }
 
-  shut(address: string): void {
+  closeConnections(address: string): void {
     this.#byAddress.get(address)?.end();
     this.#byAddress.delete(address);
   }
@@ -73,8 +73,8 @@ export class Clients {
     await Promise.all(clients.map((client) => client.reload()));
   }
 
-  shutAll(): void {
-    for (const address of this.#byAddress.keys()) this.shut(address);
+  closeAllConnections(): void {
+    for (const address of this.#byAddress.keys()) this.closeConnections(address);
   }
 
   deniedCount(address: string): number {

@@ -36,7 +36,7 @@ export function requireAllowedName(allowed: readonly Entry[], host: string, port
 }
 
 /** Resolves allowed names for machines. */
-export class Names {
+export class AllowedNameResolver {
   readonly #servers: readonly string[] | null;
   readonly #opened: OpenedHosts;
 

@@ -85,7 +85,7 @@ afterAll(async () => {
 });
 
 beforeEach(() => {
-  for (const address of [MACHINE, OTHER_MACHINE]) egress.shut(address);
+  for (const address of [MACHINE, OTHER_MACHINE]) egress.closeConnections(address);
   for (const name of Object.keys(names)) delete names[name];
   Object.assign(names, { "echo.test": ["127.0.0.1"], "web.test": ["127.0.0.1"], "raw.test": ["127.0.0.1"] });
   lists = {
@@ -371,7 +371,7 @@ test("closes only the connections of a machine that is no longer restricted, and
   expect(egress.deniedCount(MACHINE)).toBe(1);
 
   const closed = once(mine, "close");
-  egress.shut(MACHINE);
+  egress.closeConnections(MACHINE);
   await closed;
   expect(egress.deniedCount(MACHINE)).toBe(0);
   expect(await sendRaw(other, "still there", (got) => got.includes("still there"))).toContain("still there");

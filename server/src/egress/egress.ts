@@ -15,7 +15,7 @@ import http from "node:http";
 import type { AddressInfo, Socket } from "node:net";
 import { type Client, Clients, type OnDenied } from "./clients.ts";
 import { Denial, targetText } from "./denials.ts";
-import { Names } from "./destination.ts";
+import { AllowedNameResolver } from "./destination.ts";
 import { forward } from "./forward.ts";
 import { openResolver } from "./resolver.ts";
 import { tunnel } from "./tunnel.ts";
@@ -39,7 +39,7 @@ const IDLE_MS = 10 * 60_000;
 
 export class Egress {
   readonly #options: EgressOptions;
-  readonly #names: Names;
+  readonly #names: AllowedNameResolver;
   /** The machine of each connection. */
   readonly #clientOf = new WeakMap<Socket, Client>();
   /** Connections that have had their only request. */
@@ -52,7 +52,10 @@ export class Egress {
 
   constructor(options: EgressOptions) {
     this.#options = options;
-    this.#names = new Names({ servers: options.dnsServers, privateHosts: options.privateHosts });
+    this.#names = new AllowedNameResolver({
+      servers: options.dnsServers,
+      privateHosts: options.privateHosts,
+    });
   }
 
   /** Listens on free ports of `address`. `machineAt` returns the machine at an address. */
@@ -95,8 +98,8 @@ export class Egress {
   }
 
   /** Closes all connections of a machine that is no longer restricted, and resets its count. */
-  shut(address: string): void {
-    this.#clients?.shut(address);
+  closeConnections(address: string): void {
+    this.#clients?.closeConnections(address);
   }
 
   /** Applies a changed list to the machine, its open connections included. */
@@ -114,7 +117,7 @@ export class Egress {
     const resolver = this.#resolver;
     this.#proxy = undefined;
     this.#resolver = undefined;
-    this.#clients?.shutAll();
+    this.#clients?.closeAllConnections();
     if (proxy !== undefined) await new Promise((resolve) => proxy.close(resolve));
     if (resolver !== undefined) await new Promise<void>((resolve) => resolver.close(() => resolve()));
   }

@@ -9,10 +9,10 @@ import { pipeline } from "node:stream";
 import { HTTP_PORT, parseAuthority } from "./allowlist.ts";
 import type { Client, OnDenied } from "./clients.ts";
 import { asDenial, Denial } from "./denials.ts";
-import { dial, type Names } from "./destination.ts";
+import { dial, type AllowedNameResolver } from "./destination.ts";
 
 export interface ForwardDeps {
-  names: Names;
+  names: AllowedNameResolver;
   denied: OnDenied;
 }
 

@@ -7,7 +7,7 @@ import dgram from "node:dgram";
 import { isKnown, parseHostName } from "./allowlist.ts";
 import type { Client, Clients, OnDenied } from "./clients.ts";
 import { Denial, type DenialCode } from "./denials.ts";
-import type { Names } from "./destination.ts";
+import type { AllowedNameResolver } from "./destination.ts";
 import { type Code, type Question, readQuestion, TYPE_A, writeResponse, writeError } from "./dns-message.ts";
 
 /** The same limit as for the forwarder of open machines. */
@@ -16,7 +16,7 @@ const CODE_OF: Partial<Record<DenialCode, Code>> = { no_such_name: "noSuchName",
 
 export interface ResolverDeps {
   clients: Clients;
-  names: Names;
+  names: AllowedNameResolver;
   denied: OnDenied;
 }
 

@@ -9,10 +9,10 @@ import { HTTP_PORT, parseAuthority, parseHostName } from "./allowlist.ts";
 import { ACCESS_DENIED_ALERT, type Hello, MAX_HELLO_BYTES, readHello } from "./client-hello.ts";
 import type { Client, OnDenied } from "./clients.ts";
 import { asDenial, Denial } from "./denials.ts";
-import { dial, type Names } from "./destination.ts";
+import { dial, type AllowedNameResolver } from "./destination.ts";
 
 export interface TunnelDeps {
-  names: Names;
+  names: AllowedNameResolver;
   /** Serves plain HTTP for this host inside a tunnel. */
   serveHttp: (socket: Socket, client: Client, name: string) => void;
   denied: OnDenied;

@@ -26,6 +26,9 @@ export function refusalsOf(
   components: Readonly<Record<string, Schema>>,
 ): OutputUnit[] {
   if (!named.has(components)) named.set(components, closeSchema(components));
-  const whole = { ...(closeSchema(schema) as Schema), $defs: named.get(components) as Record<string, Schema> };
+  const whole = {
+    ...(closeSchema(schema) as Schema),
+    $defs: named.get(components) as Record<string, Schema>,
+  };
   return new Validator(whole, "2020-12", false).validate(value).errors;
 }

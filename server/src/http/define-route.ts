@@ -160,7 +160,11 @@ export interface Replay<P = unknown, Q = unknown, B = unknown> {
    * Renders the current state as the first request would have. Undefined means that nothing came of the first request,
    * so the retry runs as a new request.
    */
-  render: (input: { actor: Actor; params: P; made: readonly [CreatedResource, ...CreatedResource[]] }) => unknown;
+  render: (input: {
+    actor: Actor;
+    params: P;
+    made: readonly [CreatedResource, ...CreatedResource[]];
+  }) => unknown;
   /**
    * Streams the first request's result to a repeated request, during the first stream or after it. Without it, a
    * repeated streaming request must wait until the first has ended.

@@ -381,7 +381,10 @@ async function replay(
 }
 
 /** Returns the stored fields of a response that is rendered again. */
-function storedFieldsOf({ replay: how }: Route, { status, text }: StoredResponse): CreatedResource[] | undefined {
+function storedFieldsOf(
+  { replay: how }: Route,
+  { status, text }: StoredResponse,
+): CreatedResource[] | undefined {
   return how?.keeps && status < 400 ? [JSON.parse(text ?? "{}") as CreatedResource] : undefined;
 }
 

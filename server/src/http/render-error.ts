@@ -69,7 +69,8 @@ function translate(error: unknown): unknown {
   return error;
 }
 
-const databaseUnavailable = (): unknown => unavailable("The database can't be reached at the moment; retry later.");
+const databaseUnavailable = (): unknown =>
+  unavailable("The database can't be reached at the moment; retry later.");
 /** PostgreSQL stores neither NUL nor a lone surrogate. Only a caller's text can hold one. */
 const badText = (): unknown =>
   new InvalidInput([wholeBody("value_error", "has a text with NUL or an unpaired surrogate; remove it")]);

@@ -870,7 +870,7 @@ test("reports a living process on /healthz, and on /readyz a reachable database,
 });
 
 test("serves metrics to the operator's full-access token, and to loopback only with the setting on", async () => {
-  const served = async (
+  const getMetrics = async (
     config: Parameters<typeof testConfig>[0],
     caller: Partial<Actor> | null,
     headers: Record<string, string> = {},
@@ -886,14 +886,14 @@ test("serves metrics to the operator's full-access token, and to loopback only w
     expect(payload.includes("kontor_http_request_duration_seconds_bucket")).toBe(statusCode === 200);
     return statusCode;
   };
-  expect(await served({}, { isOperator: true, scopes: null })).toBe(200);
-  expect(await served({}, { isOperator: true, scopes: ["platform:read"] })).toBe(401);
-  expect(await served({}, { isOperator: false, scopes: null })).toBe(401);
-  expect(await served({}, null)).toBe(401);
+  expect(await getMetrics({}, { isOperator: true, scopes: null })).toBe(200);
+  expect(await getMetrics({}, { isOperator: true, scopes: ["platform:read"] })).toBe(401);
+  expect(await getMetrics({}, { isOperator: false, scopes: null })).toBe(401);
+  expect(await getMetrics({}, null)).toBe(401);
   const open = { metricsLoopback: "on" };
-  expect(await served(open, null)).toBe(200);
-  expect(await served(open, null, { "x-forwarded-for": "198.51.100.7" })).toBe(401);
-  expect(await served(open, null, { forwarded: "for=198.51.100.7" })).toBe(401);
+  expect(await getMetrics(open, null)).toBe(200);
+  expect(await getMetrics(open, null, { "x-forwarded-for": "198.51.100.7" })).toBe(401);
+  expect(await getMetrics(open, null, { forwarded: "for=198.51.100.7" })).toBe(401);
 });
 
 test("loads no resource of other origins in the pages of the documents", async () => {

@@ -25,7 +25,7 @@ import { hostOf, pathOf } from "./sites/hosts.ts";
 import { sendPage } from "./pages.ts";
 import type { HostRule, Site, Visitors } from "./sites/site.ts";
 import type { Certificates } from "./tls/certificates.ts";
-import { type VisitOptions, visit } from "./proxy/probe-visit.ts";
+import { type VisitOptions, probeSite } from "./proxy/probe-visit.ts";
 
 export interface IngressOptions {
   /** Tried in order; the first rule that knows the name serves it. */
@@ -88,8 +88,8 @@ export class Ingress {
    * Requests a path of a site like a visitor, by its name and through the plain listener, and checks which machine
    * responds. Throws `VisitFailed` if another machine or none responds. Waits for the listener.
    */
-  visit(host: string, path: string, expected: VisitOptions): Promise<{ status: number }> {
-    return visit(this.#isListening.promise, { host, path, proof: this.#proof }, expected);
+  probe(host: string, path: string, expected: VisitOptions): Promise<{ status: number }> {
+    return probeSite(this.#isListening.promise, { host, path, proof: this.#proof }, expected);
   }
 
   /** Listens with TLS, and returns the port. */
@@ -241,16 +241,16 @@ export class Ingress {
     const isSecure = isTls(request);
     const hsts = isSecure && (this.#options.certificates?.isPublic ?? false);
     // An ordinary comparison is safe, because the proof has 256 random bits.
-    const isOurs = request.headers[visitHeader] === this.#proof;
+    const isProbe = request.headers[visitHeader] === this.#proof;
     if (!this.#options.trustedProxies.check(peer, isIPv6(peer) ? "ipv6" : "ipv4")) {
-      return { forwardedFor: peer, isSecure, hsts, isProbe: isOurs };
+      return { forwardedFor: peer, isSecure, hsts, isProbe };
     }
     const before = [request.headers["x-forwarded-for"]].flat().join(", ");
     return {
       forwardedFor: before === "" ? peer : `${before}, ${peer}`,
       isSecure: isSecure || request.headers["x-forwarded-proto"] === "https",
       hsts,
-      isProbe: isOurs,
+      isProbe,
     };
   }
 }

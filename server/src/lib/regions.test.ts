@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { parseRegion, parseRegions } from "./regions.ts";
 
-test("a region has a code, and a name and a directory where they are given", () => {
+test("parses a code with an optional name and directory", () => {
   expect(parseRegion("eu-1")).toEqual({ code: "eu-1", name: "eu-1", directory: null });
   expect(parseRegion("eu-1=Frankfurt am Main")).toMatchObject({ name: "Frankfurt am Main", directory: null });
   expect(parseRegion("us-1@/mnt/us")).toEqual({ code: "us-1", name: "us-1", directory: "/mnt/us" });
@@ -9,13 +9,13 @@ test("a region has a code, and a name and a directory where they are given", () 
 });
 
 test.each(["", "EU", "-eu", "eu 1", "eu-1=", "eu-1@relative", "eu-1@", "../eu"])(
-  "%j is no region",
+  "rejects %j as a region",
   (text) => {
     expect(parseRegion(text)).toBeUndefined();
   },
 );
 
-test("regions have codes and directories of their own, and there is at least one", () => {
+test("requires at least one region, with distinct codes and directories", () => {
   expect(parseRegions(["eu-1", "us-1@/mnt/us"])?.map(({ code }) => code)).toEqual(["eu-1", "us-1"]);
   expect(parseRegions([])).toBeUndefined();
   expect(parseRegions(["eu-1", "eu-1@/mnt"])).toBeUndefined();

@@ -1,18 +1,18 @@
 /**
- * Regions as they are configured: names a caller may choose among, and where the volumes of each lie. All of them are
- * on this host until there are more hosts; what a region decides today is the disk.
+ * Regions of the configuration: the names that callers may choose, and the directory of each region's volumes. All
+ * regions are on this host until there are more hosts, so today a region only selects the disk.
  */
 import { isAbsolute } from "node:path";
 
 export interface Region {
   code: string;
-  /** For a person. */
+  /** Name shown to people. */
   name: string;
-  /** Where volumes of the region are kept; null for the data directory. */
+  /** Directory of the region's volumes. Null for the data directory. */
   directory: string | null;
 }
 
-/** `code`, `code=name`, and either with `@/directory` behind it; undefined where it is none of these. */
+/** Parses `code` or `code=name`, each optionally followed by `@/directory`. Undefined for any other text. */
 export function parseRegion(text: string): Region | undefined {
   const found = /^([a-z0-9][a-z0-9-]{0,31})(?:=([^@,]{1,64}))?(?:@(.+))?$/.exec(text);
   if (!found) return undefined;
@@ -21,7 +21,7 @@ export function parseRegion(text: string): Region | undefined {
   return { code, name, directory };
 }
 
-/** The first is the default. Undefined where one is not a region, or two share their code or directory. */
+/** The first region is the default. Undefined if an item is malformed, or two share their code or directory. */
 export function parseRegions(items: readonly string[]): [Region, ...Region[]] | undefined {
   const [first, ...others] = items.flatMap((item) => parseRegion(item) ?? []);
   if (first === undefined || others.length + 1 < items.length) return undefined;
@@ -35,6 +35,6 @@ export function parseRegions(items: readonly string[]): [Region, ...Region[]] | 
 
 export function regionsOf(config: { regions: readonly string[] }): [Region, ...Region[]] {
   const regions = parseRegions(config.regions);
-  if (!regions) throw new Error("the configuration holds regions");
+  if (!regions) throw new Error("the configuration has no valid regions");
   return regions;
 }

@@ -1,13 +1,13 @@
 /**
- * Images that were built of machines, beside those this host makes of recipes. Whoever built one says how long it is
- * wanted; a machine or a snapshot that stands on it keeps it on after that. So an image goes when it is neither wanted
- * nor used, which this looks for: after a deletion, at the start, and from time to time.
+ * Images built from machines or repositories, in contrast to those this host makes from recipes. The builder of an
+ * image decides how long it is wanted. A machine or a snapshot that uses the image keeps it longer. An image that is
+ * neither wanted nor used is removed: after a deletion, at start, and periodically.
  */
 import type { App } from "#app.ts";
 import { imagesInUse } from "./store.ts";
 
 /**
- * The same of images that were built of repositories. `isUnderWay`: it is being built, and nobody can know of it yet.
+ * Removes unused images of repositories. `isUnderWay`: the image is being built, so no record can name it yet.
  */
 export async function dropUnusedAppImages(
   app: Pick<App, "db" | "machines" | "log">,
@@ -18,17 +18,17 @@ export async function dropUnusedAppImages(
   const there = (await host.appImages()).filter((id) => !isUnderWay(id));
   const keep = await wanted();
   const unwanted = there.filter((id) => !keep.has(id));
-  // Warm machines of a template would keep its image.
+  // Warm machines of a template would keep its image in use.
   for (const id of unwanted) await pool.forget(id);
   const used = await imagesInUse(app.db, host.id);
   for (const id of unwanted) {
     if (used.has(id)) continue;
     await host.removeAppImage(id);
-    app.log.info({ image: id }, "an app's image that nobody wants any more was removed");
+    app.log.info({ image: id }, "removed the unused image of an app");
   }
 }
 
-/** `wanted` is asked after the images were listed: what was built since is in neither list, and stays. */
+/** `wanted` is read after the images are listed. An image built in between is in neither list, and stays. */
 export async function dropUnusedImages(
   app: Pick<App, "db" | "machines" | "log">,
   wanted: () => Promise<ReadonlySet<string>>,
@@ -37,12 +37,12 @@ export async function dropUnusedImages(
   const there = await host.builtImages();
   const keep = await wanted();
   const unwanted = there.filter(({ id }) => !keep.has(id));
-  // Nobody's yet: they would stand on it for as long as they wait.
+  // Pooled machines have no owner, and would use the image for as long as they wait.
   for (const { id } of unwanted) await pool.forget(id);
   const used = await imagesInUse(app.db, host.id);
   for (const { id } of unwanted) {
     if (used.has(id)) continue;
     await host.removeImage(id);
-    app.log.info({ image: id }, "an image that nobody wants any more was removed");
+    app.log.info({ image: id }, "removed an unused image");
   }
 }

@@ -1,4 +1,4 @@
-/** How machines say no, and the one place where the runtime's errors become ours. */
+/** Errors of machines, and the one place that translates the runtime's errors. */
 import { RuntimeError, type RuntimeErrorKind } from "@kontor/runtime/driver.ts";
 import { defineError, type DomainError } from "#lib/errors.ts";
 
@@ -8,7 +8,7 @@ export const noCapacity = defineError("no_capacity", 503, (needs: string, cause?
   cause,
 }));
 
-/** What is short is the disk: no machine that goes there makes room. */
+/** The disk is short. Moving another machine to disk would not help. */
 export class DiskShort extends Error {
   override readonly name = "DiskShort";
 }
@@ -29,19 +29,21 @@ export const notCheckpointable = defineError(
   }),
 );
 
-/** A snapshot was taken while a call was under way: its connection could not be kept, what it had started goes on. */
+/**
+ * A snapshot was taken during a call. The call's connection is lost; processes that the call started continue.
+ */
 export const interruptedBySnapshot = defineError(
   "interrupted_by_snapshot",
   409,
   () =>
-    "A snapshot of the machine was taken while the call was under way, which ended its connection. Background commands and what was told to run on do; the call can be made again.",
+    "A snapshot of the machine was taken while the call was under way, which ended its connection. Background commands and detached processes continue. Repeat the call.",
 );
 
 export const snapshotDamaged = defineError(
   "snapshot_damaged",
   409,
   () =>
-    "The snapshot is damaged or its files are gone: nothing can be started from it. Delete it, and take another one.",
+    "The snapshot is damaged or its files are missing, so no machine can start from it. Delete it, and take a new one.",
 );
 
 export const snapshotIncompatible = defineError(
@@ -54,19 +56,19 @@ export const snapshotIncompatible = defineError(
 );
 
 export const restoreFailed = defineError("restore_failed", 503, (cause: unknown) => ({
-  detail: "The machine could not be started from its snapshot, which is kept. Try again.",
+  detail: "The machine could not be started from its snapshot. The snapshot is kept. Try again.",
   meta: { retry_after: 2 },
   cause,
 }));
 
-/** Of a `restoreFailed`: nothing can be started from that snapshot any more, for its bytes are damaged or gone. */
+/** True for a `restoreFailed` that is permanent: the snapshot's bytes are damaged or missing. */
 export function isForGood({ cause }: { cause?: unknown }): boolean {
   return cause instanceof RuntimeError && cause.kind === "not_restorable";
 }
 
 export const volumeMissing = defineError("volume_missing", 503, (cause: unknown) => ({
   detail:
-    "The volume's data is not at its place on the host; is the disk of its region mounted? Nothing was made in its stead.",
+    "The volume's data is missing on the host; check that the disk of its region is mounted. No empty volume was created instead.",
   meta: { retry_after: 30 },
   cause,
 }));
@@ -81,7 +83,7 @@ export const templatePreparing = defineError(
 );
 
 export const templateFailed = defineError("template_failed", 503, (name: string, why: string) => ({
-  detail: `Template "${name}" could not be made on this host: ${why} It is tried again with the next request.`,
+  detail: `Template "${name}" could not be made on this host: ${why} The next request tries again.`,
   meta: { retry_after: 30 },
 }));
 
@@ -92,12 +94,12 @@ export const machineDied = defineError("machine_died", 503, (cause: unknown) => 
 }));
 
 export const machineTimeout = defineError("machine_timeout", 504, (cause: unknown) => ({
-  detail: "The machine did not answer in time.",
+  detail: "The machine did not respond in time.",
   cause,
 }));
 
 export const machineFailed = defineError("machine_failed", 500, (cause: unknown) => ({
-  detail: "The machine could not carry out the call.",
+  detail: "The machine could not execute the call.",
   cause,
 }));
 
@@ -112,7 +114,7 @@ export const diskFull = defineError("disk_full", 507, (detail: string) => detail
 export const tooManyProcesses = defineError("too_many_processes", 409, (detail: string) => detail);
 export const execFailed = defineError("exec_failed", 400, (detail: string) => detail);
 
-/** Rows that any call into a machine may answer; routes list them for OpenAPI. */
+/** Errors of every call into a machine; routes list them for OpenAPI. */
 export const machineErrors = [interruptedBySnapshot, machineDied, machineTimeout, machineFailed] as const;
 export const fileErrors = [
   fileNotFound,
@@ -159,7 +161,7 @@ export function isVolumeMissing(error: unknown): boolean {
   return error instanceof RuntimeError && error.kind === "volume_missing";
 }
 
-/** Any error as one the caller may see; what is not the runtime's passes through. */
+/** Translates an error of the runtime into one that the caller may see. Other errors pass through. */
 export function translate(error: unknown): unknown {
   return error instanceof RuntimeError ? translation[error.kind](error) : error;
 }

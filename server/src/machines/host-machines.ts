@@ -32,7 +32,7 @@ export class HostMachines implements Machines {
   readonly denials: Denials;
   readonly capacity: Capacity;
   readonly images: HostImages;
-  /** What long-running processes said. */
+  /** Output of long-running processes. */
   readonly logs: LogRings;
   readonly pool: Pool;
   readonly sampler: Sampler;
@@ -40,7 +40,7 @@ export class HostMachines implements Machines {
   readonly #db: Db;
   readonly #log: Logger;
   readonly #going = new Map<string, Promise<void>>();
-  /** Of machines that were asked about: a machine stays what it was made from. */
+  /** Services by machine, filled on first use. The image of a machine never changes. */
   readonly #services = new Map<string, ImageService | null>();
   readonly #awaited = new Set<string>();
   readonly #goingListeners: ((machine: string) => void)[] = [];
@@ -93,7 +93,7 @@ export class HostMachines implements Machines {
     this.#every(beatEveryMs * 6, async () => this.pool.nudge());
   }
 
-  /** Lets go of the host; machines run on, and the next start finds them. */
+  /** Releases the host. Machines continue, and the next start adopts them. */
   async close(): Promise<void> {
     this.#closed = true;
     this.#stopCounting?.();
@@ -109,7 +109,7 @@ export class HostMachines implements Machines {
     return this.host.connect(machine);
   }
 
-  /** What its image runs in it, if anything. */
+  /** The service that the machine's image runs, if any. */
   async service(machine: string): Promise<ImageService | null> {
     const known = this.#services.get(machine);
     if (known !== undefined) return known;
@@ -120,13 +120,13 @@ export class HostMachines implements Machines {
     return service;
   }
 
-  /** CPU a machine used so far; what nobody can read any more is what was read last. */
+  /** CPU time that a machine has used; the last sample if the machine cannot be read any more. */
   async cpuSeconds(machine: string): Promise<number> {
     const stats = await this.host.stats(machine).catch(() => this.sampler.latest(machine));
     return stats?.cpuSeconds ?? 0;
   }
 
-  /** Removes a machine and then its row. Safe to call again; two calls share one removal. */
+  /** Removes a machine and then its row. Safe to call again; concurrent calls share one removal. */
   destroy(row: MachineRow): Promise<void> {
     const going = this.#going.get(row.id);
     if (going) return going;
@@ -136,24 +136,24 @@ export class HostMachines implements Machines {
     return removal;
   }
 
-  /** The same without waiting: what fails now, reconcile does later. */
+  /** Removes a machine in the background. `reconcile` retries a failure. */
   destroyLater(row: MachineRow): void {
     this.destroy(row).catch((error: unknown) => {
       this.#log.warn({ machine: row.id, err: error }, "a machine could not be removed yet");
     });
   }
 
-  /** Calls back when a machine begins to go, whatever for: from then on it is nobody's. */
+  /** Calls back when the removal of a machine begins; from then on the machine has no owner. */
   onGoing(listener: (machine: string) => void): void {
     this.#goingListeners.push(listener);
   }
 
-  /** Asked when no machine fits any more. */
+  /** Registers a way to free memory, used when no machine fits. */
   onShort(give: GiveRoom): void {
     this.#roomGivers.push(give);
   }
 
-  /** False where nobody has any to give. */
+  /** False if no owner can free memory. */
   async giveRoom(): Promise<boolean> {
     for (const give of this.#roomGivers) if (await give()) return true;
     return false;
@@ -163,7 +163,7 @@ export class HostMachines implements Machines {
     return this.#going.has(machine);
   }
 
-  /** While work goes on at whose end these machines are somebody's or gone: nobody else decides what becomes of them. */
+  /** Protects machines from `reconcile` while `work` decides whether they get an owner or are removed. */
   async whileAwaited<T>(machines: readonly string[], work: () => Promise<T>): Promise<T> {
     for (const machine of machines) this.#awaited.add(machine);
     try {
@@ -177,7 +177,7 @@ export class HostMachines implements Machines {
     return this.#awaited.has(machine);
   }
 
-  /** Over the database of upkeep: it looks also while requests hold every other connection. */
+  /** Uses the database of upkeep, so that it runs even if requests hold every other connection. */
   #diskGuard(db: Db, owners: MachineOwners, announce: Announce): DiskGuard {
     return new DiskGuard({
       host: this.host,
@@ -206,7 +206,7 @@ export class HostMachines implements Machines {
     try {
       const row = await findMachine(this.#db, machine);
       if (!row || row.desired === "removed" || this.host.isStarting(machine)) return;
-      // Restored and nobody's yet: whoever restores it finds out, and its owner is paused as before.
+      // The machine was restored and has no owner yet. Its restore fails, and its owner stays paused.
       if (row.snapshot_id !== null) return await this.destroy(row);
       const cpuSeconds = await this.cpuSeconds(machine);
       if (row.owner_kind !== "pool" && row.owner_id !== null) {
@@ -215,7 +215,7 @@ export class HostMachines implements Machines {
       await this.destroy(row);
       if (row.owner_kind === "pool") this.pool.nudge();
     } catch (error) {
-      app.log.error({ machine, err: error }, "a machine ended and could not be cleaned up yet");
+      app.log.error({ machine, err: error }, "a machine ended, and its cleanup failed; reconcile retries it");
     }
   }
 

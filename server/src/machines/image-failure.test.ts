@@ -30,7 +30,7 @@ test.each([
   expect(described).not.toMatch(/srv|deb\.test|exited/);
 });
 
-test("describes a program's own end in words", async () => {
+test("describes the failure of a program in words", async () => {
   const late = await run(["sleep", "60"], { timeoutMs: 1 }).catch((error: unknown) => error);
   expect(describeImageFailure(late)).toContain("It was not made in time.");
   const missing = await run(["kontor-no-such-program"]).catch((error: unknown) => error);

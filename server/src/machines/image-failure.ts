@@ -1,6 +1,6 @@
 /**
- * Why an image could not be made, in words. The error itself has the output of programs and paths of the host, and is
- * for the log alone: `/readyz` needs no token.
+ * Describes in words why an image could not be made. The error itself contains output of programs and paths of the
+ * host, and goes only to the log, because `/readyz` needs no token.
  */
 
 const causes: readonly (readonly [RegExp, string])[] = [
@@ -11,10 +11,10 @@ const causes: readonly (readonly [RegExp, string])[] = [
     "A source of its packages did not respond.",
   ],
   [/is not installed/, "The host lacks a program that makes images."],
-  [/did not end within|printed nothing for|timed out/i, "It was not made in time."],
+  [/did not end within|printed nothing for|timed out/i, "The build did not finish in time."],
 ];
 
-/** `makeSteps` of the runtime names the step. Labels are of recipes that come with the server. */
+/** `makeSteps` of the runtime names the step. Only recipes of the server have labels. */
 const step = /step (\d+) \(([^()\n]{1,80})\) failed/;
 const cure = "The server log has the details, and kontor doctor checks the host.";
 
@@ -24,7 +24,7 @@ export function describeImageFailure(error: unknown): string {
   const kind = (error as { kind?: unknown } | null)?.kind;
   const [, cause] = causes.find(([pattern]) => pattern.test(text)) ?? [];
   if (cause !== undefined) return `${cause} ${cure}`;
-  if (kind === "timeout") return `It was not made in time. ${cure}`;
+  if (kind === "timeout") return `The build did not finish in time. ${cure}`;
   const [, number, label] = step.exec(text) ?? [];
-  return `${number === undefined ? "It could not be made." : `Step ${number} (${label}) failed.`} ${cure}`;
+  return `${number === undefined ? "The build failed." : `Step ${number} (${label}) failed.`} ${cure}`;
 }

@@ -1,6 +1,6 @@
 /**
- * The root file systems of this host: made once each, in the background or when somebody first asks, and never in
- * two copies. A failed build is remembered with its reason and tried again by the next request.
+ * Root file systems of this host. Each is made once, in the background or on the first request, and concurrent requests
+ * share one build. A failed build is remembered with its reason, and the next request tries again.
  */
 import type { Progress } from "@kontor/runtime/driver.ts";
 import type { Logger } from "pino";
@@ -27,7 +27,7 @@ export class HostImages {
   readonly #db: Db;
   readonly #log: Logger;
   readonly #status = new Map<string, ImageStatus>();
-  /** Those that nobody asks for by name. */
+  /** Images that callers cannot request by name. */
   readonly #inner: ReadonlySet<string>;
   readonly #building = new Map<string, Promise<HostImage>>();
   readonly #listeners = new Map<string, Set<Progress>>();
@@ -44,7 +44,7 @@ export class HostImages {
     return [...this.#status.values()].filter(({ name }) => this.has(name));
   }
 
-  /** Whether callers may ask for it. */
+  /** True if callers may request it. */
   has(name: string): boolean {
     return this.#status.has(name) && !this.#inner.has(name);
   }
@@ -53,12 +53,14 @@ export class HostImages {
     return this.#status.get(name);
   }
 
-  /** The image, made now if need be; waits up to `waitMs` for it, then says how far it is. */
+  /**
+   * Returns the image and makes it if it is absent. Waits up to `waitMs`, then fails with the progress so far.
+   */
   async ready(name: string, waitMs: number): Promise<HostImage> {
     const made = this.#status.get(name)?.image;
     if (made) return made;
     const building = this.ensure(name);
-    // The build goes on without this caller; its failure is in the status.
+    // The build continues without this caller; its failure is in the status.
     building.catch(() => {});
     const image = await Promise.race([building, delay(waitMs)]).catch((error: unknown) => {
       throw templateFailed(name, sentence(error));
@@ -68,8 +70,9 @@ export class HostImages {
   }
 
   /**
-   * The image of that name, made now if need be; callers at once share one build. The one of that id where it was built
-   * of a machine or a Dockerfile, which is not made again. `progress` is called at once, and with each change until the image is made.
+   * Returns the image of that name and makes it if it is absent; concurrent callers share one build. An id of an image
+   * built from a machine or a Dockerfile is only looked up. `progress` is called at once, and with each change until
+   * the image is made.
    */
   async ensure(name: string, progress?: Progress): Promise<HostImage> {
     const made = this.#status.get(name)?.image;

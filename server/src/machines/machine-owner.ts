@@ -1,14 +1,14 @@
 /**
- * Who owns machines, seen from below. This layer knows no sandbox; main hands it one of these per kind of owner, so
- * that an owner hears when its machine ended without having been asked to.
+ * The owner of machines, as the machine layer sees it. This layer knows no sandbox. `compose` passes in one object per
+ * kind of owner, which is called when a machine ends unexpectedly.
  */
 import type { MachineExit } from "@kontor/runtime/driver.ts";
 import type { OwnerKind } from "./store.ts";
 
 export interface Ending {
-  /** Null where nobody saw it: the machine was gone when the server came back. */
+  /** Null if the machine ended while the server was down. */
   exit: MachineExit | null;
-  /** True where its start was never finished, so that nobody was told of it. */
+  /** True if its start never completed, so that no caller has seen the machine. */
   neverStarted: boolean;
   cpuSeconds: number;
 }
@@ -19,14 +19,14 @@ export interface OwnerLabel {
 }
 
 export interface MachineOwner {
-  /** The server starts: what an earlier one had under way is under way no more. Comes before everything else. */
+  /** Called at start, before everything else: operations of an earlier server are no longer in flight. */
   begins(): Promise<void>;
   ended(ownerId: string, ending: Ending): Promise<void>;
   /** Workspace and name of the owner, for notifications about its machine. Absent when there are none. */
   describe?(ownerId: string): Promise<OwnerLabel | undefined>;
-  /** What was being restored for it is gone, and nobody was told of it. Absent where nothing ever is. */
+  /** A restore for this owner was lost before it completed. Absent for owners that never restore. */
   unrestored?(ownerId: string): Promise<void>;
 }
 
-/** Machines of a kind that nobody answers for go when they end. */
+/** Machines of a kind without an owner here are removed when they end. */
 export type MachineOwners = Partial<Record<OwnerKind, MachineOwner>>;

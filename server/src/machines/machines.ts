@@ -1,8 +1,8 @@
 /**
- * The machines of this host, as the rooms above use them. A machine is a row with the desired state and a thing on the
- * host with the observed one. This folder is the sole caller of the runtime and keeps the two together: it admits,
- * claims from a warm pool, samples, reconciles and removes. A committed reservation is either started or ended, and a
- * removal is retried until it succeeds. Owners decide who may have a machine.
+ * The machines of this host, as the rooms above use them. A machine has a row with its desired state, and an instance
+ * on the host with its observed state. This folder is the sole caller of the runtime and keeps the two in agreement: it
+ * admits, claims from a warm pool, samples, reconciles and removes. A committed reservation is either started or ended,
+ * and a removal is retried until it succeeds. Owners decide who may have a machine.
  */
 import type { Guest, ImageService } from "@kontor/runtime/driver.ts";
 import type { Logger } from "pino";
@@ -47,7 +47,7 @@ export type GiveRoom = () => Promise<boolean>;
 /** Notifies a workspace that one of its machines was frozen or ended. */
 export type Announce = (owner: OwnerLabel, hold: DiskHold) => Promise<void>;
 
-/** What the machine layer itself uses of the server. */
+/** Parts of the server that the machine layer uses. */
 export interface MachinesApp {
   db: Db;
   machines: Machines;

@@ -1,4 +1,4 @@
-/** Opens this process's host: its number, its driver, its registration, its share of the database's machines. */
+/** Opens this process's host: its number, driver, registration and share of the database's machines. */
 import { existsSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -26,7 +26,7 @@ import type { MachineEgress, Machines } from "./machines.ts";
 import { type Region, regionsOf } from "#lib/regions.ts";
 import { neededRuntimeBuilds, registerHost } from "./store.ts";
 
-/** Where restricted machines find the egress proxy, on 10.0.0.1: the port proxies are known by. */
+/** Port of the egress proxy for restricted machines, on 10.0.0.1; 3128 is the usual port of proxies. */
 const egressProxyPort = 3128;
 const root = fileURLToPath(new URL("../../..", import.meta.url));
 const shimBinary = join(root, "runtime/shim/build/kontor-shim");
@@ -36,20 +36,23 @@ export async function openMachines(deps: {
   db: Db;
   clock: Clock;
   log: Logger;
-  /** What serves restricted machines, opened and closed with the host's network; without it they reach nothing. */
+  /**
+   * Egress proxy and resolver for restricted machines, opened and closed with the host's network. If absent, restricted
+   * machines reach nothing.
+   */
   egress?: EgressServices & MachineEgress;
   /** Record that `egress` writes to. */
   denials?: Denials;
-  /** A test's own; that of the configuration where absent. */
+  /** Driver of a test; default: the configured one. */
   driver?: Driver;
-  /** The same. */
+  /** Builder of a test; default: the configured one. */
   builder?: AppBuilder;
 }): Promise<Machines> {
   const { config, db, clock, log, egress } = deps;
   const { killFile } = config;
   if (killFile !== null) {
     onKillPoint(async (point) => {
-      // Mostly it is not there, and what stands still for it is measured as well.
+      // The file is usually absent, and a measurement also covers this check.
       if (!existsSync(killFile)) return;
       if ((await readFile(killFile, "utf8").catch(() => "")) === point) process.kill(process.pid, "SIGKILL");
     });
@@ -106,7 +109,9 @@ export async function openMachines(deps: {
   });
 }
 
-/** A directory that was given may be another installation's as well: below it each host has its own. */
+/**
+ * A configured directory may be shared with other installations, so each host has its own directory below it.
+ */
 function volumesDirectories(
   dataDir: string,
   regions: readonly Region[],

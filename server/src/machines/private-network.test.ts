@@ -57,13 +57,13 @@ async function start(change: Partial<MachineRequest> = {}): Promise<Reservation>
 const networkOf = async (id: string) =>
   (await driver.list()).find((machine) => machine.id === id)?.spec?.privateNetwork;
 
-test("a machine of a group is started in it, with what it serves, and its row says the same", async () => {
+test("starts a machine of a group in its network with its services, and records both in its row", async () => {
   const { row } = await start({ privateNetwork: { group: "workspace", serves } });
   expect(await networkOf(row.id)).toEqual({ group: "workspace", serves });
   expect([row.private_group, row.serves]).toEqual(["workspace", serves]);
 });
 
-test("a machine that waits has no group: who asks for one has his made to order", async () => {
+test("never takes a pooled machine for a request with a group", async () => {
   const { shape } = await request();
   machines.pool.keep(shape, 1);
   await machines.pool.settled();
@@ -74,7 +74,7 @@ test("a machine that waits has no group: who asks for one has his made to order"
   machines.pool.keep(shape, 0);
 });
 
-test("a machine that is put down comes back into its group, and serves nothing", async () => {
+test("returns a restored machine to its group, without services", async () => {
   const owner = { ownerKind: "sandbox", ownerId: "sbx_asleep" } as const;
   await start({ ...owner, privateNetwork: { group: "workspace", serves } });
   const taken = await take(app, owner);

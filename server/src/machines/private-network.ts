@@ -1,3 +1,3 @@
-/** The private network of a group's machines, as owners ask for it: the runtime's words, handed on. */
+/** The private network of a group's machines, for their owners; re-exported from the runtime. */
 export { serviceAddress } from "@kontor/runtime/network/addresses.ts";
 export type { PrivateNetwork } from "@kontor/runtime/driver.ts";

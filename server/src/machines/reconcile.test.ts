@@ -32,17 +32,17 @@ const row = (change: Partial<MachineRow>): MachineRow => ({
 });
 const found = (state: "running" | "frozen" | "dead") => ({ machine: "m", state, exit: null });
 
-test("an owned machine that lives is adopted, frozen or not", () => {
+test("adopts an owned machine that is alive, frozen or not", () => {
   expect(judge(row({}), found("running"))).toBe("adopt");
   expect(judge(row({}), found("frozen"))).toBe("adopt");
 });
 
-test("an owned machine that is dead or missing has ended, and its owner hears of it", () => {
+test("ends an owned machine that is dead or missing, and notifies its owner", () => {
   expect(judge(row({}), found("dead"))).toBe("ended");
   expect(judge(row({}), undefined)).toBe("ended");
 });
 
-test("a pool machine is kept only while it is frozen and was ready: a thawed one may have been touched", () => {
+test("keeps a pool machine only while it is frozen and was ready, because a thawed one may have been used", () => {
   const warm = { owner_kind: "pool", owner_id: null, desired: "frozen" } as const;
   expect(judge(row(warm), found("frozen"))).toBe("keep");
   expect(judge(row(warm), found("running"))).toBe("remove");
@@ -50,14 +50,14 @@ test("a pool machine is kept only while it is frozen and was ready: a thawed one
   expect(judge(row(warm), undefined)).toBe("remove");
 });
 
-test("what should be gone is removed, whatever it does", () => {
+test("removes a machine whose desired state is gone, in any observed state", () => {
   for (const state of ["running", "frozen", "dead"] as const) {
     expect(judge(row({ desired: "removed" }), found(state))).toBe("remove");
   }
   expect(judge(row({ desired: "removed" }), undefined)).toBe("remove");
 });
 
-test("a machine that was being restored is undone: its owner is as it was as long as nobody said otherwise", () => {
+test("undoes an unfinished restore and leaves its owner as before", () => {
   expect(judge(row({ snapshot_id: "snap_1" }), found("running"))).toBe("undo");
   expect(judge(row({ snapshot_id: "snap_1" }), undefined)).toBe("undo");
   expect(judge(row({ snapshot_id: "snap_1", desired: "removed" }), found("running"))).toBe("remove");

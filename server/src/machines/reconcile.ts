@@ -1,17 +1,17 @@
 /**
- * Compares what should run with what does, at start and on a timer. Crash recovery and drift are this one path:
+ * Compares the desired state with the observed one, at start and on a timer. Crash recovery and drift share this path:
  *
- * | should | does | then |
+ * | desired | observed | action |
  * |---|---|---|
- * | gone | anything | removed, and the row with it |
- * | be restored for an owner | anything | undone: its owner is told, and as it was before; then removed |
- * | run for an owner | runs | adopted; at start its claim is applied again, which is safe to repeat |
- * | run for an owner | dead or missing | the owner is told, then removed |
- * | run for an owner in a suspended workspace | alive | held |
- * | rest for an owner | alive | held, also where the server ended on the way there |
- * | wait in a pool | frozen, and was ready | kept |
- * | wait in a pool | anything else | removed: it may have been touched, and a pool machine never was |
- * | no row | anything | removed |
+ * | gone | anything | remove the machine and its row |
+ * | restoring for an owner | anything | undo: notify the owner, which stays as before; then remove |
+ * | running for an owner | running | adopt; at start repeat the claim, which is idempotent |
+ * | running for an owner | dead or missing | notify the owner, then remove |
+ * | running for an owner in a suspended workspace | alive | hold |
+ * | frozen for an owner | alive | hold, also if the server died before the freeze |
+ * | waiting in a pool | frozen, and was ready | keep |
+ * | waiting in a pool | anything else | remove, because it may have run user code |
+ * | no row | anything | remove |
  */
 import type { MachineExit, MachineState } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
@@ -41,14 +41,14 @@ export function judge(row: MachineRow, found: Found | undefined, isSuspended = f
   return row.desired === "frozen" || isSuspended ? "hold" : "adopt";
 }
 
-/** `atStart`: nothing of this process is under way yet, so a start that is not finished never will be. */
+/** `atStart`: no start is in flight in this process yet, so an unfinished start will never complete. */
 export async function reconcile(
   app: Needs,
   owners: MachineOwners,
   options: { atStart: boolean },
 ): Promise<void> {
   const { host } = app.machines;
-  // Rows first: a machine made between the two reads then has no row in hand and is looked up again below.
+  // Rows are read first. A machine made between the two reads has no row here, and is looked up again below.
   const rows = await machinesOfHost(app.db, host.id);
   const found = new Map((await host.list()).map((machine) => [machine.machine, machine]));
   const settled = rows.filter(
@@ -75,7 +75,7 @@ export async function reconcile(
   const known = new Set((await machinesOfHost(app.db, host.id)).map((row) => row.id));
   for (const { machine } of found.values()) {
     if (known.has(machine) || rows.some((row) => row.id === machine)) continue;
-    app.log.warn({ machine }, "a machine nobody knows; removing it");
+    app.log.warn({ machine }, "removing a machine without a row");
     await host.remove({ machine, hostEpoch: host.epoch, generation: Number.MAX_SAFE_INTEGER });
   }
 }
@@ -125,7 +125,7 @@ const actions: Record<
   },
 };
 
-/** Between its commit and its start a machine has a row and nothing else; it gets a minute to appear. */
+/** Between commit and start, a machine has a row but no instance; it has a minute to appear. */
 function isYoung(row: MachineRow): boolean {
   return Date.now() - (row.claimed_at ?? row.created_at).getTime() < 60_000 && row.desired !== "removed";
 }

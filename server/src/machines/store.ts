@@ -1,4 +1,4 @@
-/** All SQL of the machine tables. Only this folder calls it. */
+/** All SQL of the machine tables, private to the machine layer. */
 import { type Kysely, sql, type Selectable, type Transaction } from "kysely";
 import type { Database } from "#schema.ts";
 import type { HostFacts, NetworkMode } from "@kontor/runtime/driver.ts";
@@ -12,12 +12,12 @@ export type OwnerKind = Exclude<MachineRow["owner_kind"], "pool">;
 export type SnapshotRow = Selectable<SnapshotsTable>;
 export type HostImageRow = Selectable<HostImagesTable>;
 
-/** Registers the host under a new epoch and takes its machines along; answers the epoch. */
+/** Registers the host under a new epoch, moves its machines to that epoch, and returns it. */
 export async function registerHost(
   tx: Transaction<Database>,
   host: {
     id: string;
-    /** It serves all of them; the first is its own. */
+    /** All regions of the host; the first is its default. */
     regions: readonly [Pick<Region, "code" | "name">, ...Pick<Region, "code" | "name">[]];
     address: string;
     leaseSeconds: number;
@@ -52,7 +52,7 @@ export async function registerHost(
   return epoch;
 }
 
-/** False where the lease is another process's by now. */
+/** False if another process has the lease. */
 export async function renewLease(
   db: Queryable,
   host: { id: string; epoch: number },
@@ -67,7 +67,7 @@ export async function renewLease(
   return numUpdatedRows > 0n;
 }
 
-/** What all machines of the host may use together, as their rows promise it. Locks the host's row. */
+/** Sum of the limits of all machines of the host, by their rows. Locks the host's row. */
 export async function lockCommitted(
   tx: Transaction<Database>,
   hostId: string,
@@ -133,7 +133,7 @@ function toJson(value: object | null): string | null {
   return value && JSON.stringify(value);
 }
 
-/** Machines of the host that have a volume, or had it and are not gone yet. */
+/** Machines of the host that use a volume, including those being removed. */
 export function machinesWithVolume(db: Queryable, hostId: string, volume: string): Promise<MachineRow[]> {
   return db
     .selectFrom("machines")
@@ -143,7 +143,7 @@ export function machinesWithVolume(db: Queryable, hostId: string, volume: string
     .execute();
 }
 
-/** The oldest warm machine of a pool becomes somebody's. Two callers never get the same one. */
+/** Gives the oldest warm machine of a pool to an owner. Two callers never get the same machine. */
 export async function takeWarm(
   tx: Queryable,
   wanted: {
@@ -184,7 +184,7 @@ export async function takeWarm(
     .executeTakeFirst();
 }
 
-/** Marks up to `count` waiting machines for removal, the oldest first; answers those to remove. */
+/** Marks up to `count` waiting machines for removal, the oldest first, and returns them. */
 export async function evictWarm(
   tx: Transaction<Database>,
   hostId: string,
@@ -247,7 +247,7 @@ export async function markOwnedRemoved(
     .executeTakeFirst();
 }
 
-/** Every machine of owners of this kind; for those whose work ended with the server. */
+/** Marks every machine of owners of this kind for removal, because their work ended with the server. */
 export async function markKindRemoved(db: Queryable, hostId: string, ownerKind: OwnerKind): Promise<void> {
   await db
     .updateTable("machines")
@@ -257,7 +257,7 @@ export async function markKindRemoved(db: Queryable, hostId: string, ownerKind: 
     .execute();
 }
 
-/** Machines of owners of this kind that are not there any more. */
+/** Marks machines of missing owners of this kind for removal. */
 export async function markOrphansRemoved(
   db: Queryable,
   hostId: string,
@@ -273,7 +273,7 @@ export async function markOrphansRemoved(
     .execute();
 }
 
-/** Whether an owner's machine is to run or to be held still. */
+/** Sets whether an owner's machine should run or be frozen. */
 export async function setDesired(
   tx: Queryable,
   ownerKind: OwnerKind,
@@ -304,12 +304,14 @@ export async function setMemory(
     .executeTakeFirst();
 }
 
-/** The row goes when nothing of the machine is left; only a machine that should be gone may lose its row. */
+/**
+ * Deletes the row of a machine once nothing of it is left; only a machine marked for removal may lose its row.
+ */
 export async function deleteRemoved(db: Queryable, id: string): Promise<void> {
   await db.deleteFrom("machines").where("id", "=", id).where("desired", "=", "removed").execute();
 }
 
-/** The machine an owner has, if any. */
+/** Finds the machine of an owner. */
 export function findOwned(
   db: Queryable,
   ownerKind: OwnerKind,
@@ -332,7 +334,7 @@ export function machinesOfHost(db: Queryable, hostId: string): Promise<MachineRo
   return db.selectFrom("machines").selectAll().where("host_id", "=", hostId).orderBy("created_at").execute();
 }
 
-/** Warm and warming machines per pool. */
+/** Number of warm and warming machines per pool. */
 export async function countPools(db: Queryable, hostId: string): Promise<Map<string, number>> {
   const rows = await db
     .selectFrom("machines")
@@ -345,7 +347,7 @@ export async function countPools(db: Queryable, hostId: string): Promise<Map<str
   return new Map(rows.map((row) => [row.pool_key ?? "", Number(row.count)]));
 }
 
-/** Of every machine of the host, what is counted. */
+/** Owner and state of every machine of the host, for metrics. */
 export function statesOfHost(
   db: Queryable,
   hostId: string,
@@ -376,7 +378,7 @@ export async function saveImage(
     .execute();
 }
 
-/** Images that a machine of the host runs on, or a snapshot of it will. */
+/** Images that a machine or a snapshot of the host needs. */
 export async function imagesInUse(db: Queryable, hostId: string): Promise<Set<string>> {
   const rows = await db
     .selectFrom("machines")
@@ -416,7 +418,7 @@ export function deleteSnapshot(
   return one.returningAll().executeTakeFirst();
 }
 
-/** Of owners of this kind that are not there any more. */
+/** Deletes snapshots of missing owners of this kind. */
 export async function deleteOrphanSnapshots(
   db: Queryable,
   ownerKind: SnapshotRow["owner_kind"],
@@ -429,7 +431,7 @@ export async function deleteOrphanSnapshots(
     .execute();
 }
 
-/** Builds that at least one snapshot needs. */
+/** Builds of the runtime that at least one snapshot needs. */
 export async function neededRuntimeBuilds(db: Queryable): Promise<string[]> {
   const rows = await db.selectFrom("snapshots").select("runtime_build").distinct().execute();
   return rows.map(({ runtime_build: build }) => build);
@@ -439,12 +441,12 @@ export function snapshotsOfHost(db: Queryable, hostId: string): Promise<Snapshot
   return db.selectFrom("snapshots").selectAll().where("host_id", "=", hostId).execute();
 }
 
-/** Nothing is started from it any more. */
+/** Marks a snapshot as damaged: no machine starts from it any more. */
 export async function markDamaged(db: Queryable, id: string): Promise<void> {
   await db.updateTable("snapshots").set({ damaged: true }).where("id", "=", id).execute();
 }
 
-/** The host that has the bytes, and the runtime and the processors they need. */
+/** Finds the host that stores the bytes and has the required runtime and processors. */
 export async function findSnapshotHost(db: Queryable, snapshot: SnapshotRow): Promise<string | undefined> {
   const host = await db
     .selectFrom("hosts")
@@ -457,7 +459,7 @@ export async function findSnapshotHost(db: Queryable, snapshot: SnapshotRow): Pr
   return host?.id;
 }
 
-/** The restored machine is its owner's. False where it is to be removed by now. */
+/** Gives the restored machine to its owner. False if it is marked for removal. */
 export async function takeOver(tx: Queryable, id: string): Promise<boolean> {
   const { numUpdatedRows } = await tx
     .updateTable("machines")

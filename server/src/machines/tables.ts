@@ -2,7 +2,7 @@ import type { ColumnType, Generated } from "kysely";
 import type { PrivateNetwork } from "@kontor/runtime/driver.ts";
 import type { HostVolume } from "./host/host.ts";
 
-/** Columns as they are stored; see migrations/0003_machines.sql and 0020_addons.sql for what they mean. */
+/** Columns as they are stored; migrations/0003_machines.sql and 0020_addons.sql explain them. */
 export interface RegionsTable {
   code: string;
   name: string;

@@ -1,6 +1,6 @@
 /**
- * Volumes as machines see them: bytes on this host that one machine has at a time. Whose they are, what they are called
- * and who gets them next is for the sandboxes to say.
+ * Volumes as machines see them: bytes on this host that at most one machine uses at a time. The sandbox room manages
+ * their owners, names and order of use.
  */
 import type { App } from "#app.ts";
 import { translated } from "./errors.ts";
@@ -10,14 +10,16 @@ import { machinesWithVolume } from "./store.ts";
 type Needs = Pick<App, "db" | "machines">;
 type Place = Pick<HostVolume, "id" | "region">;
 
-/** When this returns no machine has the volume any more: those that were on their way out are gone. */
+/** Waits for the removal of machines that had the volume. On return no machine has it. */
 export async function settleVolume(app: Needs, id: string): Promise<void> {
   const holders = await machinesWithVolume(app.db, app.machines.host.id, id);
   const leaving = holders.filter((row) => row.desired === "removed");
   await Promise.all(leaving.map((row) => app.machines.destroy(row)));
 }
 
-/** To another region; it stays where it is as well. Fails with `no_capacity`, and with `volume_missing`. */
+/**
+ * Copies a volume to another region and keeps the original. Fails with `no_capacity`, and with `volume_missing`.
+ */
 export async function copyVolume(
   app: Needs,
   { id, region }: Place,
@@ -28,7 +30,7 @@ export async function copyVolume(
   return translated(() => app.machines.host.copyVolume({ id, region }, to, signal));
 }
 
-/** All of its bytes in every region but one, halves of copies included. */
+/** Deletes all bytes of a volume in every region but one, including incomplete copies. */
 export async function dropVolume(app: Needs, id: string, options: { except?: string } = {}): Promise<void> {
   await settleVolume(app, id);
   for (const place of await app.machines.host.listVolumes()) {

@@ -1,4 +1,7 @@
-/** The platform API: every route under `/api/v1`. `beside`: what a workspace has that other rooms know of. */
+/**
+ * Lists the routes of the platform API, all under `/api/v1`. Accounts and other rooms add their sections to the
+ * workspace overview.
+ */
 import { activityRoutes } from "#accounts/activity/routes.ts";
 import type { Holding } from "#accounts/holdings.ts";
 import { notificationRoutes } from "#accounts/notifications/routes.ts";
@@ -31,14 +34,14 @@ import { projectRoutes } from "./projects/routes.ts";
 import type { Beside } from "./workspace/beside.ts";
 import { workspaceRoutes } from "./workspace/routes.ts";
 
-/** Deleting a team would take their records away under apps that run. */
+/** These records count as holdings, because deleting a team would delete them while apps still run. */
 export const platformHoldings: readonly Holding[] = [
   { noun: "projects", count: countProjects },
   { noun: "functions", count: countFunctions },
 ];
 
 export interface PlatformNeeds extends Beside {
-  /** What beside projects keeps a team from being deleted. */
+  /** Records besides projects that keep a team from being deleted. */
   holdings: readonly Holding[];
   apps: Apps;
   functions: FunctionParts;

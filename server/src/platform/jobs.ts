@@ -1,4 +1,4 @@
-/** The background work of this room, by the names it is queued under. */
+/** Lists the background tasks of the platform, keyed by the name of their queue. */
 import type { App } from "#app.ts";
 import { dropProjectImages, sweepTask } from "#builds/app-images.ts";
 import type { JobContext, Tasks } from "#jobs/jobs.ts";
@@ -30,7 +30,7 @@ import {
   removeProjectTask,
 } from "./projects/delete.ts";
 
-/** What runs for projects, for whoever takes it away. */
+/** Services that run machines for projects. Deletion stops them. */
 export interface Runners {
   apps: Apps;
   addons: Addons;
@@ -57,7 +57,7 @@ export function platformTasks(app: App, runners: Runners): Tasks {
   };
 }
 
-/** What goes with a project or an environment beside its rows. */
+/** Functions that delete the parts of a project or environment outside its rows. */
 function partsOf(app: App, runners: Runners): EnvironmentParts & ProjectParts {
   const { apps, addons } = runners;
   return {
@@ -69,7 +69,7 @@ function partsOf(app: App, runners: Runners): EnvironmentParts & ProjectParts {
   };
 }
 
-/** What add-ons have beside their machines. */
+/** Functions that delete the parts of an add-on outside its machine. */
 function addonParts({ backups }: Runners): AddonParts {
   return { dropBackups: (addonId) => backups.dropBackups(addonId) };
 }

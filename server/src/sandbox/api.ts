@@ -1,4 +1,4 @@
-/** Every operation of the sandbox API that this server has. */
+/** Every operation of the sandbox API. */
 import type { Holding } from "#accounts/holdings.ts";
 import type { App } from "#app.ts";
 import type { Route } from "#http/define-route.ts";
@@ -20,7 +20,7 @@ import { volumeRoutes } from "./volumes/routes.ts";
 import { countVolumes } from "./volumes/volumes.ts";
 import { webhookRoutes } from "./webhooks/routes.ts";
 
-/** Deleting a team would take their records away under machines that run, and from files that are kept. */
+/** Deleting a team would delete these records while their machines run and their files exist. */
 export const sandboxHoldings: readonly Holding[] = [
   { noun: "sandboxes", count: countLive },
   { noun: "snapshots", count: countSnapshots },
@@ -28,7 +28,7 @@ export const sandboxHoldings: readonly Holding[] = [
   { noun: "volumes", count: countVolumes },
 ];
 
-/** What a workspace's snapshot shows of this room. */
+/** Sandboxes in the workspace snapshot. */
 export const sandboxBeside = { sandboxes: liveSandboxes };
 
 export const sandboxRoutes = (app: App): Route[] => [

@@ -1,4 +1,4 @@
-/** The background work of this room, by the names it is queued under. */
+/** Background jobs of this room, by their names in the queue. */
 import type { App } from "#app.ts";
 import type { Tasks } from "#jobs/jobs.ts";
 import { carryOut, moveTask } from "./volumes/move.ts";

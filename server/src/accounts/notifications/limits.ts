@@ -14,7 +14,10 @@ interface RouteWithHandler {
 }
 
 /** Returns the routes with handlers that notify the workspace of a limit before they rethrow the refusal. */
-export function withLimitNotifications<R extends RouteWithHandler>(app: Pick<App, "db" | "log">, routes: readonly R[]): R[] {
+export function withLimitNotifications<R extends RouteWithHandler>(
+  app: Pick<App, "db" | "log">,
+  routes: readonly R[],
+): R[] {
   return routes.map((route) => ({
     ...route,
     handler: async (input: never) => {

@@ -21,12 +21,20 @@ const maxBody = 2000;
 
 /** Call it in the transaction of the event. */
 export async function notify(tx: Db, news: News): Promise<void> {
-  await store.insert(tx, { ...news, title: truncate(news.title, maxTitle), body: truncate(news.body, maxBody) });
+  await store.insert(tx, {
+    ...news,
+    title: truncate(news.title, maxTitle),
+    body: truncate(news.body, maxBody),
+  });
   await store.pruneBeyond(tx, news.workspaceId, keptPerWorkspace);
 }
 
 /** Deletes all notifications about these targets, read or not. */
-export function deleteNotifications(tx: Db, workspaceId: string, targetIds: readonly string[]): Promise<void> {
+export function deleteNotifications(
+  tx: Db,
+  workspaceId: string,
+  targetIds: readonly string[],
+): Promise<void> {
   return store.deleteOf(tx, workspaceId, targetIds);
 }
 

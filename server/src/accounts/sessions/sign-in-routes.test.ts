@@ -57,7 +57,8 @@ test("refuses an address that tries many accounts, and counts an IPv6 network as
 
 test("audits a refusal at most once a minute for each address", () => {
   const { clock, limits } = open();
-  const recordRefusals = () => ["203.0.113.9", "203.0.113.9", "203.0.113.8"].map((ip) => limits.shouldRecordRefusal(ip));
+  const recordRefusals = () =>
+    ["203.0.113.9", "203.0.113.9", "203.0.113.8"].map((ip) => limits.shouldRecordRefusal(ip));
   expect(recordRefusals()).toEqual([true, false, true]);
   clock.advance(60_000);
   expect(recordRefusals()).toEqual([true, false, true]);

@@ -1,4 +1,6 @@
 /** A person's answer to a question of a tool's server: fields that are left out get their defaults. */
+import { createHmac } from "node:crypto";
+import type { App } from "#app.ts";
 import { invalidField } from "../errors.ts";
 import { faultsOf } from "../json-schema.ts";
 import { storableJson } from "../storable.ts";
@@ -9,17 +11,29 @@ export type Content = Record<string, unknown>;
 /** Throws if the answer does not fit the question's schema. `owner`: the workspace of the run. */
 export async function answerTo(
   owner: string,
-  { schema }: ElicitationQuestion,
+  question: ElicitationQuestion,
   given: Content = {},
 ): Promise<Content> {
-  const content = JSON.parse(storableJson({ ...defaultsOf(schema), ...given })) as Content;
-  const faults = await faultsOf(owner, schema, content);
+  const content = withDefaults(question, given);
+  const faults = await faultsOf(owner, question.schema, content);
   if (faults.length > 0)
     throw invalidField(
       ["content"],
       `does not fit the question's schema: ${faults.join("; ")}. Correct it, or \`deny\` or \`cancel\` the question`,
     );
   return content;
+}
+
+export function withDefaults({ schema }: ElicitationQuestion, given: Content = {}): Content {
+  return JSON.parse(storableJson({ ...defaultsOf(schema), ...given })) as Content;
+}
+
+/** Keyed hash of an answer, which outlives its content. The order of the fields makes no difference. */
+export function hashOfAnswer({ secrets }: Pick<App, "secrets">, id: string, content: Content): string {
+  const fields = Object.entries(content).sort(([one], [other]) => (one < other ? -1 : 1));
+  return createHmac("sha256", secrets.derive("answer"))
+    .update(JSON.stringify([id, fields]))
+    .digest("hex");
 }
 
 function defaultsOf(schema: Record<string, unknown>): Content {

@@ -32,7 +32,7 @@ import {
 } from "./store.ts";
 import type { Decider, ElicitationQuestion } from "./tables.ts";
 
-export { takeAnswer } from "./store.ts";
+export { approvalExists, deleteContents, takeAnswer } from "./store.ts";
 export type { ElicitationQuestion } from "./tables.ts";
 
 export type ApprovalRecord = ApprovalRow;
@@ -148,17 +148,19 @@ interface Closing {
   approvedArguments?: Record<string, unknown> | undefined;
   /** Answer to a question. It goes to the tool's server, and no event shows it. */
   content?: Record<string, unknown> | undefined;
+  /** Keyed hash of the content. */
+  answer?: string | undefined;
 }
 
 /** Closes pending approvals and returns their events. The caller holds the lock on their run's row. */
 export async function close(tx: Db, ids: readonly string[], change: Closing) {
-  const { status: outcome, at, by, reason, approvedArguments, content } = change;
+  const { status: outcome, at, by, reason, approvedArguments, content, answer } = change;
   const why = reason === undefined ? {} : { reason };
   const changed = approvedArguments === undefined ? {} : { arguments: approvedArguments };
   await closeApprovals(tx, ids, {
     status: outcome,
     at,
-    by: by && { ...by, ...why },
+    by: by && { ...by, ...why, ...(answer === undefined ? {} : { answer }) },
     approvedArguments,
     content,
   });

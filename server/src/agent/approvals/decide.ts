@@ -18,8 +18,8 @@ import type { Run } from "../runs/schema.ts";
 import { goOn, lockRun } from "../runs/engine/waiting-run.ts";
 import { storableJson } from "../storable.ts";
 import { type ApprovalRecord, close } from "./approvals.ts";
-import { answerTo, type Content } from "./answer.ts";
-import { approvalDecided, approvalExpired, approvalNotFound, approvalEdited } from "./errors.ts";
+import { answerTo, type Content, hashOfAnswer, withDefaults } from "./answer.ts";
+import { approvalDecided, approvalExpired, approvalNotFound, approvalEdited, answerGiven } from "./errors.ts";
 import { expireLate } from "./expire.ts";
 import type { Decide } from "./schema.ts";
 import { decisions } from "./states.ts";
@@ -30,7 +30,7 @@ type Settled = (typeof decisions)[keyof typeof decisions];
 
 /** Returns the run after the decision, or at its next stop within `wait_s`. A repeated decision returns the same. */
 export async function decide(
-  app: Pick<App, "db" | "clock" | "config">,
+  app: Pick<App, "db" | "clock" | "config" | "secrets">,
   runs: AgentRuns,
   actor: Actor,
   { run_id: runId, request_id: id }: { run_id: string; request_id: string },
@@ -40,6 +40,7 @@ export async function decide(
   const status = decisions[decision];
   const changed = given && (JSON.parse(storableJson(given)) as Arguments);
   const content = await requireFit(app.db, actor, { runId, id }, { ...decided, arguments: changed });
+  const answer = content && hashOfAnswer(app, id, content);
   const now = app.clock.now();
   let isLate = false;
   const approval = await app.db.transaction().execute(async (tx): Promise<Outcome> => {
@@ -53,7 +54,7 @@ export async function decide(
       return { ...found, status: "expired" };
     }
     const approvedArguments = isDeepStrictEqual(changed, found.arguments) ? undefined : changed;
-    await settle(tx, actor, found, { status, at: now, reason, approvedArguments, content });
+    await settle(tx, actor, found, { status, at: now, reason, approvedArguments, content, answer });
     return { ...found, status, approved_arguments: approvedArguments ?? null };
   });
   await passKillPoint("agent.approval.decided");
@@ -64,12 +65,12 @@ export async function decide(
     if (approval.kind === "call") runs.begin(runId);
     runs.changed(runId);
   }
-  requireSame(approval, status, changed);
+  requireSame(approval, status, { changed, answer: decided.content && answer });
   await runs.settled(runId, waitSeconds * 1000);
   return get(app, runs, actor, runId);
 }
 
-type Outcome = Pick<ApprovalRecord, "kind" | "status" | "arguments" | "approved_arguments">;
+type Outcome = Pick<ApprovalRecord, "kind" | "status" | "arguments" | "approved_arguments" | "decided_by">;
 
 /**
  * Checks a decision on a pending approval, before any lock is held: its fields against the kind, changed arguments
@@ -88,9 +89,12 @@ async function requireFit(
   const approval = await findApproval(db, runId, id);
   if (!approval) return undefined;
   requireFieldsOf(approval.kind, decided);
-  if (approval.status !== "pending") return undefined;
-  if (approval.question)
-    return decided.decision === "approve" ? answerTo(owner, approval.question, decided.content) : undefined;
+  const { question, status } = approval;
+  if (question && decided.decision === "approve")
+    return status === "pending"
+      ? answerTo(owner, question, decided.content)
+      : withDefaults(question, decided.content);
+  if (question || status !== "pending") return undefined;
   if (!decided.arguments || !approval.parameters) return undefined;
   const faults = await faultsOf(owner, approval.parameters, decided.arguments);
   if (faults.length > 0)
@@ -133,12 +137,20 @@ function requireFieldsOf(
 }
 
 /** Throws unless the stored outcome is the requested one. */
-function requireSame(stored: Outcome, wanted: Settled, changed: Arguments | undefined): void {
+function requireSame(
+  stored: Outcome,
+  wanted: Settled,
+  { changed, answer }: { changed: Arguments | undefined; answer: string | undefined },
+): void {
   const { status } = stored;
   if (status === "expired") throw approvalExpired();
   if (status === "pending" || status !== wanted) throw approvalDecided(status);
-  // The content of an answer is deleted when the call goes on, so any content counts as a repetition.
-  if (stored.kind === "elicitation") return;
+  if (stored.kind === "elicitation") {
+    const kept = stored.decided_by?.answer;
+    // Without the hash, which is deleted with the run's text, any content counts as a repetition.
+    if (answer !== undefined && kept !== undefined && answer !== kept) throw answerGiven();
+    return;
+  }
   // The arguments are deleted with the run's text. Without them, any arguments count as a repetition.
   if (stored.arguments === null) return;
   const approved = stored.approved_arguments ?? stored.arguments;
@@ -156,6 +168,7 @@ async function settle(
     reason: string | undefined;
     approvedArguments: Arguments | undefined;
     content: Content | undefined;
+    answer: string | undefined;
   },
 ): Promise<void> {
   const by = { kind: actor.kind, id: actor.id, label: actor.label };

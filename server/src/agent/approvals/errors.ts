@@ -19,6 +19,11 @@ export const approvalEdited = defineError("approval_decided", 409, () => ({
     "The call was already approved with other arguments. A decision can't be changed; the run's `approval.resolved` event has the approved arguments.",
   meta: { outcome: "approved" },
 }));
+/** The same for a question: an answer stands, with other content. */
+export const answerGiven = defineError("approval_decided", 409, () => ({
+  detail: "The question was already answered with other content. An answer can't be changed.",
+  meta: { outcome: "approved" },
+}));
 export const approvalExpired = defineError(
   "approval_expired",
   410,

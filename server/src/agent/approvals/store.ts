@@ -91,6 +91,11 @@ export async function pendingIds(db: Db, runId: string): Promise<string[]> {
   return rows.map(({ id }) => id);
 }
 
+export async function approvalExists(db: Db, id: string): Promise<boolean> {
+  const row = await db.selectFrom("agent_approvals").select("id").where("id", "=", id).executeTakeFirst();
+  return row !== undefined;
+}
+
 export async function isPending(db: Db, id: string): Promise<boolean> {
   const row = await db
     .selectFrom("agent_approvals")
@@ -140,6 +145,16 @@ export async function takeAnswer(
       where agent_approvals.id = found.id and found.content is not null)
     select status, content from found`.execute(db);
   return rows[0];
+}
+
+/** Deletes the content of a run's answers that no process has read. */
+export async function deleteContents(db: Db, runId: string): Promise<void> {
+  await db
+    .updateTable("agent_approvals")
+    .set({ content: null })
+    .where("run_id", "=", runId)
+    .where("content", "is not", null)
+    .execute();
 }
 
 const late = (db: Db, now: Date) =>
@@ -256,7 +271,7 @@ export async function forgetArguments(tx: Db, runIds: readonly string[]): Promis
       approved_arguments: null,
       question: null,
       content: null,
-      decided_by: sql`(decided_by::jsonb - 'reason')::json`,
+      decided_by: sql`(decided_by::jsonb - '{reason,answer}'::text[])::json`,
     })
     .where("run_id", "=", anyOf(runIds))
     .execute();

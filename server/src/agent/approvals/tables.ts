@@ -9,6 +9,8 @@ export interface Decider {
   label: string;
   /** Text for the model; deleted with the run's other text an hour after its end. */
   reason?: string;
+  /** Keyed hash of an answer's content, to tell a repetition from another answer. Deleted with the reason. */
+  answer?: string;
 }
 
 /** Question of a tool's server, as a person reads it. */

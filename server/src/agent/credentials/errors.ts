@@ -3,7 +3,7 @@ import { defineError } from "#lib/errors.ts";
 export const credentialNotFound = defineError(
   "model_credential_not_found",
   404,
-  () => "The model credential does not exist. List the account's model credentials for valid ids.",
+  () => "No such model credential.",
 );
 export const credentialLimitReached = defineError(
   "model_credential_limit_reached",

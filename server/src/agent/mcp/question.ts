@@ -71,7 +71,7 @@ export function questionOf(
   const { message, requestedSchema } = (params ?? {}) as Record<string, unknown>;
   if (typeof message !== "string" || Buffer.byteLength(message) > messageMaxBytes) return undefined;
   const given = JSON.stringify(requestedSchema) ?? "";
-  if (Buffer.byteLength(given) > schemaMaxBytes || hide(given) !== given) return undefined;
+  if (Buffer.byteLength(given) > schemaMaxBytes || hasHidden(requestedSchema, hide)) return undefined;
   const parsed = Question.safeParse({ message, requestedSchema });
   if (!parsed.success) return undefined;
   const { properties, required = [] } = parsed.data.requestedSchema;
@@ -81,4 +81,12 @@ export function questionOf(
     message: hide(message),
     schema: { type: "object", properties, required: [...new Set(required)], additionalProperties: false },
   };
+}
+
+/** Compares each text by itself: in JSON text, a secret with quotation marks has backslashes. */
+function hasHidden(value: unknown, hide: (text: string) => string): boolean {
+  if (typeof value === "string") return hide(value) !== value;
+  if (typeof value === "number") return hasHidden(String(value), hide);
+  if (typeof value !== "object" || value === null) return false;
+  return Object.entries(value).some(([name, inner]) => hide(name) !== name || hasHidden(inner, hide));
 }

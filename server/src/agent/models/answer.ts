@@ -126,10 +126,10 @@ export class Gathering {
     return true;
   }
 
-  /** Whole; throws a `ModelFailure`. */
+  /** Returns the complete answer, or throws a `ModelFailure`. */
   answer(): Answer {
     if (this.#end === undefined || broken.includes(this.#end.finishReason))
-      throw new ModelFailure("away", "The model's answer broke off.");
+      throw new ModelFailure("away", "The model's answer ended before it was complete.");
     if (this.#end.finishReason === "content-filter")
       throw new ModelFailure("refused", "The provider's content filter stopped the answer.");
     const text = this.#blocks.map((block) => (block.kind === "text" ? block.text : "")).join("");

@@ -1,4 +1,4 @@
-/** A token for whoever calls a toolset on somebody's behalf, or what has to happen before there is one. */
+/** Returns the access token for a call to a toolset, or the step that is missing before there is a token. */
 import type { App } from "#app.ts";
 import { Refreshed, refresh } from "./provider/refresh.ts";
 import { union } from "./provider/scopes.ts";
@@ -12,15 +12,15 @@ export type Access = { kind: "token"; token: string; connection: string } | NoAc
 
 export type NoAccess =
   /**
-   * An end user must sign in; `askToSignIn` has the link. `isAgain`: the granted scopes are not enough. `connection`: id
-   * of the connection with too few scopes, null if there is none.
+   * An end user must sign in; `askToSignIn` makes the link. `isAgain`: the granted scopes do not suffice. `connection`:
+   * id of the connection that lacks scopes, null if there is none.
    */
   | { kind: "auth_required"; who: string; isAgain: boolean; connection: string | null }
   | { kind: "unavailable"; why: string };
 
 /**
- * `endUserId` null: nobody in particular, which is the owner, who is not asked to sign in by a run: it is begun, and its
- * events are read, by callers who may not say as whom an account acts.
+ * `endUserId` null selects the owner. A run does not ask the owner to sign in, because callers who start runs and read
+ * their events may lack the right to choose the owner's account.
  */
 export async function accessFor(
   app: Needs,
@@ -38,7 +38,7 @@ export async function accessFor(
   return outcome === "needs_reauth" ? unsigned(who, row.id) : { kind: "unavailable", why: outcome.message };
 }
 
-/** A server took the token for none: the next `accessFor` has a newer one, or asks for a sign-in. */
+/** Expires a token that a server refused. The next `accessFor` refreshes the token or requires a sign-in. */
 export async function tokenRefused(
   app: Needs,
   toolset: SignInToolset,
@@ -51,8 +51,8 @@ export async function tokenRefused(
 }
 
 /**
- * A server wants more than what the token was granted: the next sign-in asks for it. Until then the connection serves
- * what it is enough for. Undefined where the token is not the one there is by now.
+ * Records scopes that a server requires beyond the granted scopes, so that the next sign-in requests them. Until then
+ * the connection serves the other calls. Returns undefined if the connection has another token by now.
  */
 export async function moreWanted(
   app: Needs,
@@ -70,7 +70,7 @@ export async function moreWanted(
   });
 }
 
-/** A sign-in is needed again, because the server accepts no token of this connection. */
+/** Requires a new sign-in, because the server accepts no token of this connection. */
 export function askAnew(
   toolset: SignInToolset,
   endUserId: string | null,
@@ -85,7 +85,7 @@ function whoOf({ oauth_per_end_user }: SignInToolset, endUserId: string | null):
 
 function unsigned(who: string, connection: string | null = null, isAgain = false): NoAccess {
   if (who !== owner) return { kind: "auth_required", who, isAgain, connection };
-  const again = isAgain ? " again, because what they granted is not enough" : "";
+  const again = isAgain ? '" again, because the granted scopes do not suffice"' : "";
   const why = `its owner has to sign in to it${again}: open the link of the toolset's oauth/start`;
   return { kind: "unavailable", why };
 }

@@ -1,4 +1,4 @@
-/** The protocol's own conformance suite, on how clients are let in. */
+/** Runs the MCP conformance suite on the authorization of clients. */
 import { execFile } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -19,13 +19,13 @@ const program = fileURLToPath(
 );
 
 /**
- * Scenarios that find something, and why that is meant. Those of extensions are not run: in client-credentials-jwt,
- * client-credentials-basic and cross-app-access-complete-flow nobody signs in.
+ * Scenarios with expected findings, each with its reason. The scenarios of extensions do not run: in
+ * client-credentials-jwt, client-credentials-basic and cross-app-access-complete-flow no person signs in.
  */
 const leftOut = {
   "auth/basic-cimd":
-    "wants its own document's address as the client's id; ours has its own, and an https base",
-  "auth/2025-03-26-oauth-endpoint-fallback": "has no metadata, so nobody says that PKCE is checked",
+    "expects the URL of the suite's own document as the client id; ours has its own URL, and an https base",
+  "auth/2025-03-26-oauth-endpoint-fallback": "has no metadata, so nothing shows that the server checks PKCE",
 };
 
 const model = await startModelServer();
@@ -34,12 +34,12 @@ const host = await agentHost({
 });
 const owner = await host.person();
 
-/** What it says, whatever came of it. */
+/** Returns the suite's output, also after a failure. */
 async function run(
   args: readonly string[],
   env: Record<string, string>,
 ): Promise<{ code: unknown; said: string }> {
-  // It leaves its results where it is started.
+  // The suite writes its results into its working directory.
   const cwd = mkdtempSync(join(tmpdir(), "kontor-mcp-"));
   const lines = Object.keys(leftOut).map((name) => `  - ${name}\n`);
   writeFileSync(join(cwd, "left-out.yml"), `client:\n${lines.join("")}`);
@@ -58,13 +58,13 @@ async function run(
 }
 
 test.each([
-  // Whose scope never suffices, whatever somebody grants.
+  // The server of this scenario requires more scopes after every sign-in.
   ["auth", ["scope-retry-limit"]],
   ["backcompat", ["2025-03-26-oauth-endpoint-fallback"]],
-  // Whose metadata is of another resource.
+  // The metadata of this server names another resource.
   ["draft", ["resource-mismatch"]],
 ])(
-  "the suite's scenarios of %s find nothing wrong but what is meant, and all but %j end with a call that is let in",
+  "reports only the expected findings in the suite's scenarios of %s, and ends all but %j with an authorized call",
   async (name, notLetIn) => {
     model.script(({ messages, tools }: Json) =>
       messages.at(-1).role === "user" && tools?.length > 0

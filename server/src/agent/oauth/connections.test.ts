@@ -58,7 +58,7 @@ const connections = async (id: string) =>
 const row = async (id: string) => (await findById(app.db, id))!;
 const access = async (id: string, endUser: string | null = null) => accessFor(app, await row(id), endUser);
 
-/** As a run tells it. */
+/** Returns the sign-in link of a run's event. */
 async function linkFor(id: string, who: string): Promise<string> {
   let told = "";
   await askToSignIn(app, { id }, who, async ({ authorize_url }, store) => {
@@ -68,7 +68,7 @@ async function linkFor(id: string, who: string): Promise<string> {
   return told;
 }
 
-test("somebody signs in by a link, and the agent calls as them", async () => {
+test("calls the tool with the person's token after a sign-in by link", async () => {
   const set = await toolset();
   expect(await access(set.id)).toMatchObject({ kind: "unavailable" });
   const { status, json } = await owner.post(`/v1/agent-toolsets/${set.id}/oauth/start`, {});
@@ -115,7 +115,7 @@ const expire = (id: string, inSeconds = -1) =>
     .execute();
 const grants = () => shop.tokenRequests.map(({ grant, status }) => [grant, status]);
 
-test("each end user signs in for themselves, and nobody calls as another", async () => {
+test("keeps the connections of end users apart", async () => {
   const set = await toolset({ oauth_per_end_user: true });
   expect(await access(set.id, "ada")).toEqual({
     kind: "auth_required",
@@ -124,7 +124,7 @@ test("each end user signs in for themselves, and nobody calls as another", async
     isAgain: false,
   });
   const first = await linkFor(set.id, "ada");
-  // Asked again, the same link: a session asks more than once.
+  // A second request returns the same link, because a session needs it more than once.
   expect(await linkFor(set.id, "ada")).toBe(first);
   expect(await linkFor(set.id, "bob")).not.toBe(first);
   await new TestBrowser().signIn(first, "ada-at-the-shop");
@@ -132,7 +132,7 @@ test("each end user signs in for themselves, and nobody calls as another", async
   expect(await calls(token)).toBe(200);
   expect(shop.calls.at(-1)?.account).toBe("ada-at-the-shop");
   expect(await access(set.id, "bob")).toMatchObject({ kind: "auth_required" });
-  // Nobody in particular is the owner, who is given no link by a run.
+  // A call without an end user acts for the owner. A run offers the owner no link.
   expect(await access(set.id, null)).toMatchObject({ kind: "unavailable" });
   await new TestBrowser().signIn(await start(set.id), "the-owner");
   expect((await connections(set.id)).map((one: Json) => one.end_user_id)).toEqual(["-", "ada"]);
@@ -143,13 +143,13 @@ test.each([
   [{}, { return_url: "http://example.com/" }, 400, "/return_url"],
   [{}, { return_url: "javascript:alert(1)" }, 400, "/return_url"],
   [{ auth_type: undefined }, {}, 409, undefined],
-] as const)("what can't begin is refused: %j %j", async (change, body, status, pointer) => {
+] as const)("refuses a sign-in that cannot begin: %j %j", async (change, body, status, pointer) => {
   const set = await toolset(change);
   const answer = await owner.post(`/v1/agent-toolsets/${set.id}/oauth/start`, body);
   expect([answer.status, answer.json.pointer]).toEqual([status, pointer]);
 });
 
-test("a client that was registered beforehand is used as it is", async () => {
+test("uses a pre-registered client as it is", async () => {
   const set = await connected({
     oauth_client_id: "known:beforehand/client",
     oauth_client_secret: "a+secret:of/the client%0123456789",
@@ -160,28 +160,28 @@ test("a client that was registered beforehand is used as it is", async () => {
   expect(await tokenOf(set.id).then(calls)).toBe(200);
 });
 
-test("a client of one provider is shown to no other that the server names later", async () => {
+test("sends the client of one provider to no other provider that the server names later", async () => {
   const client = {
     oauth_client_id: "known:beforehand/client",
     oauth_client_secret: "a+secret:of/the client%0123456789",
   };
   const set = await connected(client);
   const evil = await startSignInServer({ redirectUri });
-  // As the server names another one: it lies behind the same address.
+  // Imitates a server that names another provider at the same address.
   await sql`update agent_toolsets set url = ${evil.resource} where id = ${set.id}`.execute(app.db);
   const begin = () => owner.post(`/v1/agent-toolsets/${set.id}/oauth/start`, {});
   expect(await begin()).toMatchObject({
     status: 424,
     json: { code: "sign_in_unavailable", detail: expect.stringContaining("another provider") },
   });
-  // A provider that takes the client for none is still the one that it was made for.
+  // The client stays bound to its provider after the provider rejects it.
   await forgetRegistered(app.db, set.id, client.oauth_client_id);
   expect((await begin()).status).toBe(424);
   expect((await owner.call("PATCH", `/v1/agent-toolsets/${set.id}`, client)).status).toBe(200);
   expect((await begin()).status).toBe(200);
 });
 
-test("one that has to be registered is registered once for a toolset", async () => {
+test("registers one client per toolset, once", async () => {
   const registered: unknown[] = [];
   shop.before = ({ url }) => {
     if (url === "/reg") registered.push(url);
@@ -193,7 +193,7 @@ test("one that has to be registered is registered once for a toolset", async () 
   expect(await tokenOf(set.id).then(calls)).toBe(200);
 });
 
-test("a provider that reads about clients gets our document, and cookies are this host's alone", async () => {
+test("serves the client metadata document, and sets cookies for its own host only", async () => {
   const publicPort = await freePort();
   const [name, local] = ["https://kontor.test", `http://127.0.0.1:${publicPort}`];
   const really = (url: string) => (url.startsWith(name) ? local + url.slice(name.length) : url);
@@ -201,7 +201,7 @@ test("a provider that reads about clients gets our document, and cookies are thi
   const provider = await startSignInServer({
     redirectUri: `${name}/connect/callback`,
     takesDocuments: true,
-    // Without its own guard against private hosts, where every test lives.
+    // The guard against private hosts is off, because every test runs on loopback.
     fetch: (url, init) =>
       fetch(really(new Request(url).url), { headers: init?.headers ?? {}, redirect: "manual" }),
   });
@@ -221,7 +221,7 @@ test("a provider that reads about clients gets our document, and cookies are thi
   expect(provider.calls).toEqual([{ account: "ada", client: `${name}/connect/client.json` }]);
 });
 
-test("a provider that registers nobody is said, with what to do", async () => {
+test("explains the fix if a provider does not register clients", async () => {
   const strict = await startSignInServer({ redirectUri });
   const set = await toolset({ url: strict.resource });
   const { status, json } = await owner.post(`/v1/agent-toolsets/${set.id}/oauth/start`, {});
@@ -229,7 +229,7 @@ test("a provider that registers nobody is said, with what to do", async () => {
   expect(json.detail).toContain(redirectUri);
 });
 
-test("of all who need a newer token, in two processes, one asks", async () => {
+test("sends one refresh request when two processes need a new token at once", async () => {
   const set = await connected();
   const before = await tokenOf(set.id);
   await expire(set.id, 30);
@@ -247,10 +247,10 @@ test("of all who need a newer token, in two processes, one asks", async () => {
   expect(await calls([...tokens][0] as string)).toBe(200);
 });
 
-test("a process that dies while it asks holds up the others for seconds, not for good", async () => {
+test("lets others refresh seconds after a process dies during its refresh", async () => {
   const set = await connected();
   await expire(set.id);
-  // As one left it that was killed.
+  // Imitates the row that a killed process leaves.
   await app.db
     .updateTable("agent_connections")
     .set({ refreshing_until: new Date(Date.now() + 500) })
@@ -259,7 +259,7 @@ test("a process that dies while it asks holds up the others for seconds, not for
   expect(await tokenOf(set.id).then(calls)).toBe(200);
 });
 
-test("a provider that is away costs nothing while the token lasts", async () => {
+test("keeps using a valid token while the provider is down", async () => {
   const set = await connected();
   const before = await tokenOf(set.id);
   shop.before = ({ url }, response) => url === "/token" && Boolean(response.writeHead(503).end());
@@ -272,7 +272,7 @@ test("a provider that is away costs nothing while the token lasts", async () => 
   expect(await tokenOf(set.id)).not.toBe(before);
 });
 
-test("where nothing newer is to be had, somebody has to sign in again", async () => {
+test("requires a new sign-in after the provider rejects the refresh token", async () => {
   const set = await connected({ oauth_per_end_user: true }, { end_user_id: "ada" });
   shop.before = ({ url }, response) =>
     url === "/token" &&
@@ -289,7 +289,7 @@ test("where nothing newer is to be had, somebody has to sign in again", async ()
   expect(await connections(set.id)).toMatchObject([{ status: "connected" }]);
 });
 
-test("a token that the server refuses is replaced by a newer one", async () => {
+test("refreshes a token that the server refuses", async () => {
   const set = await connected();
   const before = await tokenOf(set.id);
   await tokenRefused(app, await row(set.id), null, "another one");
@@ -298,13 +298,13 @@ test("a token that the server refuses is replaced by a newer one", async () => {
   expect(await tokenOf(set.id)).not.toBe(before);
 });
 
-test("a link is one browser's, works once, and not for ever", async () => {
+test("binds a link to the first browser that opens it, for one sign-in, until it expires", async () => {
   const set = await toolset();
   const link = await start(set.id);
   const [hers, his] = [new TestBrowser(), new TestBrowser()];
   expect((await hers.get(link)).status).toBe(303);
   expect(await his.get(link)).toMatchObject({ status: 410, text: expect.stringContaining("used already") });
-  // A reload is no other browser.
+  // The same browser may reload.
   expect((await hers.get(link)).status).toBe(303);
   expect((await hers.signIn(link, "ada")).text).toContain("You are connected");
   expect((await hers.get(link)).status).toBe(410);
@@ -318,13 +318,13 @@ test("a link is one browser's, works once, and not for ever", async () => {
   expect((await fetch(late, { method: "HEAD" })).status).toBe(405);
 });
 
-test("who comes back must be who began: the cookie, the state and the issuer are asked", async () => {
+test("refuses a callback whose cookie, state or issuer does not match", async () => {
   const set = await toolset();
   const browser = new TestBrowser();
   const link = await start(set.id);
   const back = await browser.signIn(link, "ada", redirectUri);
   shop.tokenRequests = [];
-  // Without the cookie, as where somebody was sent an address.
+  // Another browser without the cookie follows the callback's URL.
   expect((await new TestBrowser().get(back.url)).status).toBe(400);
   const wrong = new URL(back.url);
   wrong.searchParams.set("state", "another");
@@ -335,7 +335,7 @@ test("who comes back must be who began: the cookie, the state and the issuer are
     status: 400,
     text: expect.stringContaining("another issuer"),
   });
-  // That used it up, and no code went anywhere.
+  // The failed attempt used the link up, and sent no code to the provider.
   expect((await browser.get(back.url)).status).toBe(400);
   expect([shop.tokenRequests, await connections(set.id)]).toEqual([[], []]);
 
@@ -346,7 +346,7 @@ test("who comes back must be who began: the cookie, the state and the issuer are
   expect(shop.tokenRequests).toEqual([]);
 });
 
-test("a person goes back to where they came from, whatever came of it", async () => {
+test("redirects to the return URL after success and after failure", async () => {
   const set = await toolset();
   const returnUrl = "https://shop.example/settings?tab=1";
   const done = await new TestBrowser().signIn(
@@ -362,7 +362,7 @@ test("a person goes back to where they came from, whatever came of it", async ()
   expect(refused.url).toBe(`${returnUrl}&connection=failed&error=access_denied`);
 });
 
-test("metadata is believed only where it is what it says", async () => {
+test("refuses metadata that contradicts its address or its fields", async () => {
   const set = await toolset();
   const refusal = async () => {
     const { status, json } = await owner.post(`/v1/agent-toolsets/${set.id}/oauth/start`, {});
@@ -400,7 +400,7 @@ test("metadata is believed only where it is what it says", async () => {
   expect(await refusal()).toEqual([424, expect.stringContaining("too much")]);
 });
 
-test("a server that names nobody signs people in by itself, and says so of its own origin alone", async () => {
+test("accepts a server without protected resource metadata as its own provider, for its own origin only", async () => {
   const old = await startMcpServer();
   const { origin } = new URL(old.url);
   let issuer = `${origin}/oauth`;
@@ -426,7 +426,7 @@ test("a server that names nobody signs people in by itself, and says so of its o
   });
 });
 
-test("who disconnects is forgotten here, and the provider is told", async () => {
+test("deletes the tokens at a disconnect, and revokes them at the provider", async () => {
   const set = await connected({ oauth_per_end_user: true }, { end_user_id: "ada" });
   await new TestBrowser().signIn(await start(set.id), "the-owner");
   const path = `/v1/agent-toolsets/${set.id}`;
@@ -443,7 +443,7 @@ test("who disconnects is forgotten here, and the provider is told", async () => 
   expect(await calls(token)).toBe(401);
 });
 
-test("an end user who is erased is forgotten, and what is under way for them comes to nothing", async () => {
+test("deletes the connections of an erased end user, and aborts their sign-ins in progress", async () => {
   const set = await connected({ oauth_per_end_user: true }, { end_user_id: "ada" });
   const browser = new TestBrowser();
   const back = await browser.signIn(await start(set.id, { end_user_id: "ada" }), "ada", redirectUri);
@@ -462,7 +462,7 @@ test("an end user who is erased is forgotten, and what is under way for them com
   }
 });
 
-test("a sign-in that ends while somebody disconnects comes to nothing, and neither is in the other's way", async () => {
+test("aborts a sign-in that ends during a disconnect, without a deadlock", async () => {
   const set = await toolset();
   const browser = new TestBrowser();
   const back = await browser.signIn(await start(set.id), "ada", redirectUri);
@@ -480,7 +480,7 @@ test("a sign-in that ends while somebody disconnects comes to nothing, and neith
   await expect.poll(() => shop.revocations.length, { timeout: 10_000 }).toBe(1);
 });
 
-test("a sign-in whose server dies in the middle is begun again with a new link", async () => {
+test("completes a sign-in with a new link after a crash in the middle", async () => {
   const set = await toolset();
   const browser = new TestBrowser();
   const back = await browser.signIn(await start(set.id), "ada", redirectUri);
@@ -494,7 +494,7 @@ test("a sign-in whose server dies in the middle is begun again with a new link",
   expect((await browser.signIn(await start(set.id), "ada")).text).toContain("You are connected");
 });
 
-test("a toolset that moves to another origin, or goes, takes its connections with it", async () => {
+test("deletes a toolset's connections when it moves to another origin or is deleted", async () => {
   const [moved, gone] = [await connected(), await connected()];
   const patch = (body: object) => owner.call("PATCH", `/v1/agent-toolsets/${moved.id}`, body);
   expect((await patch({ url: `${shop.resource}/deeper` })).status).toBe(200);
@@ -505,7 +505,7 @@ test("a toolset that moves to another origin, or goes, takes its connections wit
   await expect.poll(() => shop.revocations.length, { timeout: 10_000 }).toBe(2);
 });
 
-test("tokens, codes and secrets lie nowhere in the open", async () => {
+test("stores tokens, codes and secrets encrypted only", async () => {
   const set = await connected();
   const token = await tokenOf(set.id);
   await expire(set.id);

@@ -1,12 +1,14 @@
 /**
- * Connections: what people signed in to, so that an agent may act for them there. This folder owns their tokens, and
- * promises that these are in no answer, log or event; that they go to the toolset they were given for alone; that who
- * signs in is who opened the link; and that of many who need newer tokens at once one asks for them.
+ * Connections: OAuth tokens with which an agent acts for a person at a tool server. This folder owns the tokens. It
+ * promises that tokens never appear in a response, log or event; that a token goes only to the toolset that it was
+ * issued for; that only the browser that opened a link completes its sign-in; and that concurrent calls send one
+ * refresh request.
  *
- * A sign-in: `start` makes a link for one person (`links.ts`). Opened, it finds out who signs people in
- * (`discovery.ts`) and as whom we ask (`clients.ts`), and sends the browser there with a cookie (`open.ts`). The answer
- * comes back to `callback.ts`. From then on `access.ts` has a token for whoever calls the toolset,
- * and notes what a server wants beyond it, for the next link to ask.
+ * The authorization code flow: `start` creates a link for one person (`flow/links.ts`). When a browser opens the link,
+ * `flow/open-link.ts` discovers the provider (`provider/discovery.ts`), selects an OAuth client
+ * (`provider/clients.ts`), sets a cookie and redirects to the provider. The provider redirects back to
+ * `flow/callback.ts`. From then on `access.ts` returns access tokens for the toolset's calls, and records the scopes
+ * that a server requires in addition, for the next sign-in.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -25,7 +27,7 @@ export async function list(app: Needs, actor: Actor, toolsetId: string): Promise
   return { items: (await listConnections(app.db, id)).map(toConnection) };
 }
 
-/** The owner's; nothing happens where there is none. */
+/** Deletes the owner's connection. Does nothing if there is none. */
 export async function disconnect(app: Needs, actor: Actor, toolsetId: string): Promise<void> {
   await forget(app, actor, toolsetId, owner);
 }
@@ -43,7 +45,7 @@ async function forget(app: Needs, actor: Actor, toolsetId: string, endUserId: st
     const toolset = await lockReachable(tx, actor, toolsetId);
     const count = await forgetConnections(tx, [toolset.id], endUserId);
     if (count > 0) {
-      // Whose it was is not said: the entry outlives the end user's erasure.
+      // The entry does not name the end user, because it outlives that user's erasure.
       const detail = { of: endUserId === owner ? "owner" : "end_user" };
       await recordActivity(
         tx,

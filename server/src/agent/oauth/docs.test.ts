@@ -1,4 +1,4 @@
-/** docs/agents/sign-ins.md, run as a reader would paste it. */
+/** Runs the commands of docs/agents/sign-ins.md as printed. */
 import { test } from "vitest";
 import { agentHost } from "../testing/agent-app.ts";
 import { runPage } from "../testing/page.ts";
@@ -8,6 +8,6 @@ const host = await agentHost();
 const owner = await host.person();
 const shop = await startSignInServer({ redirectUri: "http://127.0.0.1/never", isRegistering: true });
 
-test("the page of sign-ins does what it says", async () => {
+test("runs the page about sign-ins as printed", async () => {
   await runPage("agent-sign-ins.md", { base: host.baseUrl, token: owner.token, shop: shop.resource });
 });

@@ -3,15 +3,15 @@ import { defineError } from "#lib/errors.ts";
 export const connectionNotFound = defineError(
   "connection_not_found",
   404,
-  () => "Nobody of that id is signed in to the toolset.",
+  () => "The toolset has no connection of this end user. GET its /connections for the list.",
 );
 export const noSignIn = defineError(
   "no_sign_in",
   409,
-  () => "Nobody signs in to this toolset; make one with auth_type oauth.",
+  () => "The toolset does not use sign-in. Create one with auth_type oauth.",
 );
 export const signInUnavailable = defineError(
   "sign_in_unavailable",
   424,
-  (why: string) => `Nobody can sign in to the toolset now. ${why}`,
+  (why: string) => `Sign-in to the toolset is not possible now. ${why}`,
 );

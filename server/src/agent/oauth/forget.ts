@@ -1,4 +1,4 @@
-/** Connections that go: their rows at once, in the caller's transaction, and what their tokens can do by a job after it. */
+/** Deletes connections: the rows in the caller's transaction, then the tokens at the provider in a job. */
 import type { Db } from "#schema.ts";
 import { addJob } from "#jobs/jobs.ts";
 import type { Provider } from "./provider/metadata.ts";
@@ -6,7 +6,7 @@ import { type ConnectionRow, deleteClient, deleteConnections } from "./store.ts"
 
 export const revokeTask = "agent.connection.revoke";
 
-/** It names nobody. */
+/** Payload of the job. It contains no id of a person. */
 export interface Revocation {
   connection: string;
   /** Base64. */
@@ -14,10 +14,10 @@ export interface Revocation {
   provider: Provider;
 }
 
-/** From minutes to about a day; then the provider is left alone. */
+/** With backoff, these attempts span about a day. */
 const revokeAttempts = 8;
 
-/** Of one end user, on these toolsets; answers how many there were. */
+/** Deletes one end user's connections to these toolsets. Returns their number. */
 export async function forgetConnections(
   tx: Db,
   toolsetIds: readonly string[],
@@ -28,13 +28,19 @@ export async function forgetConnections(
   return gone.length;
 }
 
-/** Of everybody, with the client that was registered for them: the toolset goes, or speaks to somebody else now. */
+/**
+ * Deletes all connections of a toolset and its registered client, because the toolset is deleted or moves to another
+ * server.
+ */
 export async function forgetSignIns(tx: Db, toolsetId: string): Promise<void> {
   await revokeLater(tx, await deleteConnections(tx, [toolsetId], null));
   await deleteClient(tx, toolsetId);
 }
 
-/** The client is given anew: the next sign-in says whom it is for. */
+/**
+ * Deletes the pinned client after an update of the client's settings. The next sign-in pins it to the provider of that
+ * time.
+ */
 export async function forgetProvider(tx: Db, toolsetId: string): Promise<void> {
   await deleteClient(tx, toolsetId);
 }

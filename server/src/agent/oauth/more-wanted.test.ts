@@ -1,4 +1,4 @@
-/** A server wants more than what somebody granted: what the next sign-in asks for. */
+/** Scopes that a server requires in addition, and the authorization request of the next sign-in. */
 import { beforeEach, expect, test } from "vitest";
 import { agentHost, type Json } from "../testing/agent-app.ts";
 import { freePort } from "../testing/free-port.ts";
@@ -15,9 +15,9 @@ const shop = await startSignInServer({
   redirectUri: `${host.baseUrl}/connect/callback`,
   isRegistering: true,
 });
-/** Of every browser that was sent to the provider. */
+/** Value of `scope` in each authorization request. */
 let asked: (string | null)[] = [];
-/** Where one that asks for `tools:write` sees a page of the provider's own. */
+/** While true, the provider refuses `tools:write` with an error page of its own. */
 let isRefusing = false;
 let made = 0;
 const usual = "tools:use offline_access";
@@ -41,7 +41,7 @@ const link = async (id: string) =>
 const signIn = async (id: string) => (await new TestBrowser().signIn(await link(id), "ada")).text;
 const row = async (id: string) => (await findById(app.db, id))!;
 
-/** Of a toolset that the owner signed in to. */
+/** Creates a toolset and signs its owner in. Returns its id. */
 async function connected(): Promise<string> {
   const { json } = await owner.post("/v1/agent-toolsets", {
     name: `shop${(made += 1)}`,
@@ -55,30 +55,30 @@ async function connected(): Promise<string> {
   return json.id;
 }
 
-/** As a call does whose token is refused with 403. */
+/** Imitates a call whose token the server refuses with 403. */
 async function want(id: string, scope: string): Promise<Json> {
   const toolset = await row(id);
   const access: Json = await accessFor(app, toolset, null);
   return moreWanted(app, toolset, null, { token: access.token, scope });
 }
 
-test("the next sign-in asks for what is wanted and what was had, and the one after it for neither again", async () => {
+test("requests the required and the granted scopes at the next sign-in, and only the usual scopes after that", async () => {
   const id = await connected();
   expect(await want(id, "tools:write")).toMatchObject({ kind: "unavailable" });
-  // Two calls at once want something else each.
+  // Two concurrent calls require different scopes.
   await want(id, "tools:more");
   expect((await accessFor(app, await row(id), null)).kind).toBe("token");
   const browser = new TestBrowser();
   const address = await link(id);
   await browser.follow(address);
-  // A reload is the same sign-in.
+  // A reload continues the same sign-in.
   expect((await browser.signIn(address, "ada")).text).toContain("You are connected");
   expect(asked).toEqual(Array.from({ length: 2 }, () => `tools:more tools:write ${usual}`));
   await signIn(id);
   expect(asked.at(-1)).toBe(usual);
 });
 
-test("a scope that the provider refuses on a page of its own is asked for once", async () => {
+test("requests a scope once if the provider refuses it on its own page", async () => {
   const id = await connected();
   await want(id, "tools:write");
   isRefusing = true;
@@ -87,7 +87,7 @@ test("a scope that the provider refuses on a page of its own is asked for once",
   expect(asked).toEqual([`tools:write ${usual}`, usual]);
 });
 
-test("what is wanted while somebody signs in is not lost with what they were asked for, unless they are through", async () => {
+test("keeps a scope that becomes required during a sign-in, and drops the scopes of the abandoned link", async () => {
   const id = await connected();
   await want(id, "tools:write");
   await new TestBrowser().follow(await link(id));
@@ -96,7 +96,7 @@ test("what is wanted while somebody signs in is not lost with what they were ask
   expect(asked.at(-1)).toBe(`tools:more ${usual}`);
 });
 
-test("what was granted is cut before what is wanted, and what is no scope is asked of nobody", async () => {
+test("truncates the granted scopes before the required ones, and drops invalid scopes", async () => {
   const id = await connected();
   const had = Array.from({ length: 700 }, (_, n) => `had:${n}`)
     .join(" ")
@@ -108,7 +108,7 @@ test("what was granted is cut before what is wanted, and what is no scope is ask
   expect(asked[0]!.length).toBeLessThanOrEqual(4096);
 });
 
-test("what comes to be wanted while a link is being opened is not forgotten with what it asks for", async () => {
+test("keeps a scope that becomes required while a link is being opened", async () => {
   const id = await connected();
   await want(id, "tools:write");
   const opened = (await findConnection(app.db, id, "-"))!;
@@ -117,7 +117,7 @@ test("what comes to be wanted while a link is being opened is not forgotten with
   expect((await findConnection(app.db, id, "-"))?.wanted).toBe("tools:more tools:write");
 });
 
-test("a token that is not the one there is wants nothing: the newer one is tried", async () => {
+test("ignores the required scopes of a refused token that was refreshed meanwhile", async () => {
   const id = await connected();
   const toolset = await row(id);
   const { token }: Json = await accessFor(app, toolset, null);
@@ -128,14 +128,14 @@ test("a token that is not the one there is wants nothing: the newer one is tried
   expect(asked).toEqual([usual]);
 });
 
-test("a server that does not say what it wants has somebody asked for what it says to everybody", async () => {
+test("requests the default scopes if a server names no required scope", async () => {
   const id = await connected();
   expect(await want(id, "")).toMatchObject({ kind: "unavailable" });
   expect(await signIn(id)).toContain("You are connected");
   expect(asked).toEqual([usual]);
 });
 
-test("scopes are joined once each, in the order in which they are named", () => {
+test("joins scopes without duplicates, in their order", () => {
   expect(union("b a", null, undefined, "", "a  c b")).toBe("b a c");
   expect(union(null, "", " ")).toBeNull();
 });

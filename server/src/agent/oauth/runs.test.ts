@@ -1,4 +1,4 @@
-/** A run that needs somebody to sign in, and the next one, which does not. */
+/** A run whose end user must sign in, and the next run, which has the connection. */
 import { expect, test } from "vitest";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { askToSignIn } from "./flow/sign-in-link.ts";
@@ -16,7 +16,7 @@ const shop = await startSignInServer({
   isRegistering: true,
 });
 
-test("a run says where its end user signs in, and the next one calls as them", async () => {
+test("emits the sign-in link to the end user, and calls as this user in the next run", async () => {
   const made = await owner.post("/v1/agent-toolsets", {
     name: "shop",
     kind: "http",
@@ -56,7 +56,7 @@ test("a run says where its end user signs in, and the next one calls as them", a
   };
   expect(before.json.sign_in).toEqual([signIn]);
   expect((await owner.get(`/v1/agents/runs/${before.json.run_id}`)).json.sign_in).toEqual([signIn]);
-  // A link is a person's, and no model's.
+  // The link is for the person, so the model does not see it.
   expect(before.told).not.toContain("/connect/");
   expect((await new TestBrowser().signIn(before.link.authorize_url, "ada-at-the-shop")).status).toBe(200);
   const after = await ask("ada");
@@ -65,7 +65,7 @@ test("a run says where its end user signs in, and the next one calls as them", a
   expect((await ask("bob")).link).toMatchObject({ end_user_id: "bob" });
   expect(shop.calls.map(({ account }) => account)).toEqual(["ada-at-the-shop"]);
 
-  // Who is erased while a tool is about to ask them is not written back.
+  // An end user who is erased just before the tool creates their link is not stored again.
   const erased: number[] = [];
   onKillPoint(async (point) => {
     if (point !== "agent.call.began") return;

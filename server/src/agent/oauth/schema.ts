@@ -1,4 +1,4 @@
-/** The wire of connections. */
+/** Wire format of connections. */
 import { z } from "zod";
 import { isSafe } from "./provider/metadata.ts";
 import type { ConnectionRow } from "./store.ts";
@@ -69,7 +69,7 @@ export const ConnectionList = z
   })
   .meta({ id: "AgentConnectionList" });
 
-/** The only way from a row to JSON. */
+/** The only conversion from a row to JSON. */
 export function toConnection(row: ConnectionRow): Connection {
   return {
     end_user_id: row.end_user_id,

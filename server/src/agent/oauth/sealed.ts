@@ -1,4 +1,7 @@
-/** What of a connection is sealed. Its place names the connection and nobody's person, so that it may wait in a job. */
+/**
+ * Encrypts the tokens of a connection. The additional data names the connection and no person, so the ciphertext may
+ * wait in a job.
+ */
 import type { App } from "#app.ts";
 import type { Client, Tokens } from "./provider/tokens.ts";
 

@@ -1,4 +1,4 @@
-/** All SQL of the connections, of the links they are made by, and of the clients that were registered for them. */
+/** All SQL of connections, sign-in links and registered OAuth clients. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { AgentConnectionsTable, AgentConnectLinksTable, AgentOauthClientsTable } from "./tables.ts";
@@ -20,7 +20,7 @@ export function findConnection(
     .executeTakeFirst();
 }
 
-/** Nobody else's to change until this transaction ends. */
+/** Locks the row until the transaction ends. */
 export function lockConnection(
   tx: Db,
   toolsetId: string,
@@ -35,12 +35,12 @@ export function lockConnection(
     .executeTakeFirst();
 }
 
-/** What the next sign-in asks for beyond what was granted. */
+/** Sets the scopes that the next sign-in requests in addition to the granted ones. */
 export async function putWanted(tx: Db, id: string, wanted: string | null): Promise<void> {
   await tx.updateTable("agent_connections").set({ wanted }).where("id", "=", id).execute();
 }
 
-/** A link asks for it. What came to be wanted meanwhile stays. */
+/** Clears the required scopes after a link requested them. Scopes that were added meanwhile stay. */
 export async function forgetWanted(tx: Db, { id, wanted }: ConnectionRow): Promise<void> {
   await tx
     .updateTable("agent_connections")
@@ -50,7 +50,7 @@ export async function forgetWanted(tx: Db, { id, wanted }: ConnectionRow): Promi
     .execute();
 }
 
-/** The owner's first, then those who signed in last. */
+/** The owner's connection first, then by last sign-in. */
 export function listConnections(db: Db, toolsetId: string): Promise<ConnectionRow[]> {
   return db
     .selectFrom("agent_connections")
@@ -62,7 +62,7 @@ export function listConnections(db: Db, toolsetId: string): Promise<ConnectionRo
     .execute();
 }
 
-/** In place of the one that is there. */
+/** Replaces an existing connection of the same end user. */
 export async function putConnection(tx: Db, connection: Insertable<AgentConnectionsTable>): Promise<void> {
   await tx
     .insertInto("agent_connections")
@@ -84,7 +84,7 @@ export async function putConnection(tx: Db, connection: Insertable<AgentConnecti
     .execute();
 }
 
-/** Undefined where somebody else asks for newer tokens, or these are new enough by now. */
+/** Acquires the refresh lease. Undefined if another process holds it, or if the tokens are fresh by now. */
 export function takeRefresh(
   db: Db,
   id: string,
@@ -101,7 +101,7 @@ export function takeRefresh(
     .executeTakeFirst();
 }
 
-/** False where it is gone, or another took the refresh over. */
+/** Returns false if the connection was deleted, or if another process acquired the lease. */
 export async function endRefresh(
   db: Db,
   { id, refreshing_until }: Pick<ConnectionRow, "id" | "refreshing_until">,
@@ -116,14 +116,15 @@ export async function endRefresh(
   return numUpdatedRows > 0n;
 }
 
-/** Its token is taken for over. */
+/** Marks the access token as expired. */
 export async function expireConnection(db: Db, id: string, at: Date): Promise<void> {
   await db.updateTable("agent_connections").set({ expires_at: at }).where("id", "=", id).execute();
 }
 
 /**
- * Null: whoever it is. The toolsets are held first, in one order, so that of two who take connections away one waits
- * before either has any. Links go next: a sign-in that is under way holds its own until it is through.
+ * Deletes the connections of one end user, or of all with `endUserId` null. Locks the toolsets first, in the order of
+ * their ids, so that concurrent deletions do not deadlock. Then deletes the links, and so waits for a callback that
+ * holds one.
  */
 export async function deleteConnections(
   tx: Db,
@@ -152,8 +153,8 @@ export async function deleteConnections(
 }
 
 /**
- * False where it is gone. Before a link or a connection of it is touched: who changes or deletes the toolset holds it
- * first, and then its links.
+ * Locks the toolset against changes; returns false if it is deleted. Callers lock the toolset before its links and
+ * connections, like the operations that change or delete it.
  */
 export async function holdToolset(tx: Db, id: string): Promise<boolean> {
   const row = await tx
@@ -202,7 +203,7 @@ export function findLink(
   return db.selectFrom("agent_connect_links").selectAll().where(column, "=", value).executeTakeFirst();
 }
 
-/** False where another browser opened it meanwhile. */
+/** Returns false if another browser opened the link meanwhile. */
 export async function openLink(
   db: Db,
   { nonce_hash, cookie_hash }: Pick<LinkRow, "nonce_hash" | "cookie_hash">,
@@ -227,7 +228,7 @@ export async function openLink(
   return numUpdatedRows > 0n;
 }
 
-/** False where it was used already. */
+/** Returns false if the link was used already. */
 export async function useLink(db: Db, stateHash: Buffer, at: Date): Promise<boolean> {
   const { numUpdatedRows } = await db
     .updateTable("agent_connect_links")
@@ -238,7 +239,7 @@ export async function useLink(db: Db, stateHash: Buffer, at: Date): Promise<bool
   return numUpdatedRows > 0n;
 }
 
-/** Held until this transaction ends. */
+/** Locks the link until the transaction ends. */
 export async function lockLink(tx: Db, nonceHash: Buffer): Promise<boolean> {
   const row = await tx
     .selectFrom("agent_connect_links")
@@ -267,8 +268,8 @@ export async function putClient(db: Db, client: ClientRow): Promise<void> {
 }
 
 /**
- * The issuer that the client of a toolset belongs to: this one where none was known. Undefined where the toolset's client
- * is another by now, or it is gone.
+ * Pins the toolset's client to an issuer if it has none, and returns its issuer. Undefined if the toolset or this
+ * client no longer exists.
  */
 export async function pinClient(tx: Db, client: ClientRow): Promise<string | undefined> {
   const { toolset_id: id, client_id } = client;
@@ -284,7 +285,7 @@ export async function pinClient(tx: Db, client: ClientRow): Promise<string | und
     .insertInto("agent_oauth_clients")
     .values(client)
     .onConflict((conflict) =>
-      // One that was registered before the toolset named its own.
+      // Replaces a client that was registered before the toolset named its own.
       conflict
         .column("toolset_id")
         .doUpdateSet(change)
@@ -294,7 +295,7 @@ export async function pinClient(tx: Db, client: ClientRow): Promise<string | und
   return (await findClient(tx, id))?.issuer;
 }
 
-/** A client that we registered, and that the provider knows no more. */
+/** Deletes a registered client that the provider no longer knows. */
 export async function forgetRegistered(db: Db, toolsetId: string, clientId: string): Promise<void> {
   await db
     .deleteFrom("agent_oauth_clients")
@@ -314,7 +315,7 @@ export async function forgetRegistered(db: Db, toolsetId: string, clientId: stri
     .execute();
 }
 
-/** With whom the toolset's people sign in is asked anew. */
+/** Deletes the toolset's client and its pin. The next sign-in discovers the provider again. */
 export async function deleteClient(db: Db, toolsetId: string): Promise<void> {
   await db.deleteFrom("agent_oauth_clients").where("toolset_id", "=", toolsetId).execute();
 }

@@ -1,7 +1,4 @@
-/**
- * Columns as they are stored; migrations/0032_connections.sql, 0040_wanted_scopes.sql and 0089_sign_in_waits.sql
- * describe them.
- */
+/** Columns as stored. Migrations 0032, 0040 and 0089 describe them. */
 import type { ColumnType, Generated } from "kysely";
 import type { Provider } from "./provider/metadata.ts";
 

@@ -74,7 +74,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
     params: AgentParams,
     query: InvokeQuery,
     body: Invoke,
-    // Pictures and files come as base64.
+    // Images and files arrive in base64.
     bodyLimit: 16 * 1024 ** 2,
     responses: { 200: InvokeResponse, 202: InvokeResponse },
     events: RunEvent,
@@ -299,13 +299,13 @@ async function stream(
   const isUi = format === "ui";
   if (isUi) reply.header("x-vercel-ai-ui-message-stream", "v1");
   const sse = openEventStream(request, reply, { retryMs: 2000 });
-  // A new run has nothing that its reader has seen, whatever a client repeats.
+  // The client cannot have seen events of a new run, so its `Last-Event-ID` is ignored.
   const seen = isNew ? 0 : Number(/^\d{1,9}$/.exec(sse.lastEventId ?? "")?.[0] ?? 0);
   if (!isUi) {
     for await (const event of follow(app, runs, run, seen, sse.signal))
       await sse.send({ id: event.seq, event: event.type, data: event });
   } else {
-    // What its reader has seen is read once more: it says what is open at that place.
+    // Converts the events before that position too, because they determine which parts are open there.
     for await (const { seq, chunks } of toUi(follow(app, runs, run, 0, sse.signal))) {
       if (seq <= seen) continue;
       for (const [index, chunk] of chunks.entries())

@@ -1,4 +1,4 @@
-/** The wire of runs. */
+/** Wire format of runs. */
 import { z } from "zod";
 import { pageQuery } from "../cursor.ts";
 import { EndUserId } from "../end-users/id.ts";
@@ -316,7 +316,7 @@ export interface Waiting {
   signIns: readonly SignInWait[];
 }
 
-/** The only ways from a row to JSON. What is past its hour is gone, whether or not the sweep was there. */
+/** Converts a row to JSON. Every response uses it. Expired texts are omitted even before the sweep erases them. */
 export function toRun(row: RunView, beside: { calls: readonly Called[]; waiting: Waiting; now: Date }): Run {
   const { calls, waiting, now } = beside;
   const approvals = waiting.approvals.map(toApproval);
@@ -355,7 +355,7 @@ export function toRun(row: RunView, beside: { calls: readonly Called[]; waiting:
   };
 }
 
-/** Leaves out expired links. */
+/** Omits expired links. */
 function toSignIn(asked: SignInAsked, now: Date): Run["sign_in"] {
   const { toolset_id, end_user_id, authorize_url, expires_in } = asked;
   const expiresAt = new Date(Date.parse(asked.at) + expires_in * 1000);

@@ -1,9 +1,9 @@
-/** What a run may be, and why it failed. */
+/** States of a run, and codes of its failures. */
 
 export const runStatuses = ["queued", "running", "pending_approval", "completed", "failed"] as const;
 export type RunStatus = (typeof runStatuses)[number];
 
-/** While a run is one of these nothing else runs in its session. */
+/** In these states, a run blocks other runs of its session. */
 export const activeStatuses: readonly RunStatus[] = ["queued", "running", "pending_approval"];
 
 export function isOver(status: RunStatus): boolean {

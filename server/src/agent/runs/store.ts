@@ -1,4 +1,4 @@
-/** All SQL of runs, their steps and their events. The workspaces a caller can reach are an argument of what a caller does. */
+/** All SQL of runs, their steps and their events. The caller's workspaces are an argument of every function. */
 import { type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { Position } from "../cursor.ts";
@@ -21,13 +21,13 @@ export interface SignInAsked {
   at: string;
 }
 
-/** A run with the agent's name. `sign_ins`: the last link of each toolset, only for a single run. */
+/** A run with the agent's name. `sign_ins` has the last link of each toolset, for a single run only. */
 export type RunView = RunRow & { agent: string; sign_ins?: SignInAsked[] | null };
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 const anyOf = (values: readonly string[]) => sql<string>`any(${sql.val([...values])}::text[])`;
 
-// ---- what callers do
+// ---- requests
 
 /** Active runs of these sessions. In each session, the current run comes first, then the waiting ones. */
 export function findActive(
@@ -57,7 +57,7 @@ export async function findActiveOfAgent(db: Db, agentId: string, limit: number):
   return rows.map(({ id }) => id);
 }
 
-/** All but what a run said, which may be long. */
+/** All columns except the output, which may be long. */
 const shortColumns = [
   "id",
   "workspace_id",
@@ -115,7 +115,7 @@ export function findRun(db: Db, id: string, workspaceIds: readonly string[]): Pr
     .executeTakeFirst();
 }
 
-/** Nobody else's to change until this transaction ends. Without workspaces: whosever it is. */
+/** Locks the run's row until the transaction ends. Without `workspaceIds`, any run. */
 export function findRunLocked(
   tx: Db,
   id: string,
@@ -162,7 +162,7 @@ export async function countInFlight(db: Db, workspaceId: string): Promise<number
   return Number(count);
 }
 
-/** For those who carry it out; undefined where it is not over. */
+/** Undefined if the run has not ended. Any workspace. */
 export function findEnded(db: Db, id: string): Promise<RunView | undefined> {
   return views(db)
     .where("agent_runs.id", "=", id)
@@ -170,7 +170,7 @@ export function findEnded(db: Db, id: string): Promise<RunView | undefined> {
     .executeTakeFirst();
 }
 
-/** Outputs beyond `outputMaxBytes` are left out. */
+/** Outputs beyond `outputMaxBytes` are omitted. */
 export function listRuns(
   db: Db,
   workspaceIds: readonly string[],
@@ -219,7 +219,7 @@ export function listRuns(
     .execute();
 }
 
-/** The newest of each of these agents. */
+/** The newest run of each of these agents. */
 export function lastRuns(
   db: Db,
   agentIds: readonly string[],
@@ -235,11 +235,11 @@ export function lastRuns(
     .execute();
 }
 
-// ---- carrying out
+// ---- execution
 
 /**
- * Runs that wait to be carried out or whose process is gone: of each workspace the oldest first, and no more than it has
- * places left beside those that are carried out here.
+ * Runs that wait for a process or lost theirs, the oldest of each workspace first. Limited to the workspace's free
+ * slots in this process.
  */
 export async function findOrphans(
   db: Db,
@@ -273,8 +273,8 @@ export async function findOrphans(
 }
 
 /**
- * Nobody's, this process's own, or of one that is gone: it has no row, has not beaten for two beats and some, or was
- * of this host, where there is one server at a time.
+ * True for runs of no process, of this process, or of a dead one. A process is dead if it has no row, sent no heartbeat
+ * for 6.5 s, or ran on this host, which has one server at a time.
  */
 const isFree = ({ processId, hostId }: { processId: string; hostId: string | null }) =>
   sql<boolean>`(process_id is null or process_id = ${processId} or not exists (
@@ -288,8 +288,8 @@ const isOutside = (workspaceIds: readonly string[]) =>
   sql<boolean>`workspace_id <> all(${sql.val([...workspaceIds])}::uuid[])`;
 
 /**
- * Runs with an open question whose process is gone, and the call with it: all of them, or the given one. `carriedOut`:
- * runs that this process executes.
+ * Runs with an open question whose process is dead: all of them, or the given one. `carriedOut`: runs that this process
+ * executes.
  */
 export async function findLostQuestions(
   db: Db,
@@ -305,13 +305,13 @@ export async function findLostQuestions(
   return rows.map((row) => row.id);
 }
 
-/** Its own from before, or one more of a workspace that has a place left here. */
+/** True if the run was this process's own, or its workspace has a free slot here. */
 const hasPlace = ({ processId, ofOneMax }: { processId: string; ofOneMax: number }) =>
   sql<boolean>`((status = 'running' and process_id = ${processId}) or ${ofOneMax} > (
     select count(*) from agent_runs as other where other.workspace_id = agent_runs.workspace_id
       and other.status in ('running', 'pending_approval') and other.process_id = ${processId}))`;
 
-/** The run, for this process alone to carry out; undefined where somebody has it, it has no place, or is over. */
+/** Acquires the run for this process. Undefined if another process has it, no slot is free, or it has ended. */
 export function takeRun(
   db: Db,
   id: string,
@@ -338,7 +338,7 @@ export function takeRun(
     .executeTakeFirst();
 }
 
-/** Another process may take it: that this one let go of it is no sign of a fault. */
+/** Releases the run for other processes. The release does not count as a failed attempt. */
 export async function releaseRun(db: Db, { id, attempt }: Claim, activeMs: number): Promise<void> {
   await db
     .updateTable("agent_runs")
@@ -353,7 +353,7 @@ export async function releaseRun(db: Db, { id, attempt }: Claim, activeMs: numbe
     .execute();
 }
 
-/** Whether a step began whose end is not in the log. */
+/** True if the last step has started and not ended. */
 export async function hasOpenStep(db: Db, id: string): Promise<boolean> {
   const row = await db
     .selectFrom("agent_events")
@@ -366,12 +366,11 @@ export async function hasOpenStep(db: Db, id: string): Promise<boolean> {
   return row?.type === "step.started";
 }
 
-// ---- following
+// ---- streaming
 
 /**
- * The next events, as many as are at most `rowsMax` and take at most `bytesMax`, and in any case one. `isAll`: there
- * were no more of them. What is stored compressed is measured as it is stored first, so that no page reads far more
- * than it is.
+ * The next events, limited to `rowsMax` and `bytesMax`, but at least one. `isAll`: there are no further events. The
+ * compressed size is checked first, so that a page does not decompress far more than it returns.
  */
 export async function eventsAfter(
   db: Db,
@@ -425,9 +424,9 @@ export async function findStepPrompt(
   return rows[0];
 }
 
-// ---- forgetting
+// ---- retention
 
-/** Runs whose output's hour is over, the oldest first. */
+/** Runs whose output has expired, the oldest first. */
 export async function findExpiring(db: Db, now: Date, limit: number): Promise<string[]> {
   const rows = await db
     .selectFrom("agent_runs")
@@ -478,9 +477,9 @@ export async function expireOutput(
   await forgetApprovals(tx, [id]);
 }
 
-// ---- erasing
+// ---- erasure
 
-/** Of these sessions, those that are under way, nobody else's to change until this transaction ends. */
+/** Active runs of these sessions, locked until the transaction ends. */
 export async function lockActive(tx: Db, agentId: string, sessionIds: readonly string[]): Promise<string[]> {
   const rows = await tx
     .selectFrom("agent_runs")
@@ -503,7 +502,7 @@ export async function findOfSessions(db: Db, sessionIds: readonly string[]): Pro
   return rows.map(({ id }) => id);
 }
 
-/** Runs among these that exist, locked against deletion until the transaction ends. */
+/** Existing runs among these, locked against deletion until the transaction ends. */
 export async function lockExisting(tx: Db, runIds: readonly string[]): Promise<string[]> {
   const rows = await tx
     .selectFrom("agent_runs")

@@ -1,8 +1,4 @@
-/**
- * Columns as they are stored; migrations/0022_runs.sql, 0029_approvals.sql, 0058_run_finish_reason.sql and
- * 0067_run_resumes.sql, 0068_run_waits.sql, 0092_trigger_sessions.sql and
- * 0093_summaries_and_prompts.sql describe them.
- */
+/** Columns as stored; migrations 0022, 0029, 0058, 0067, 0068, 0092 and 0093 describe them. */
 import type { ColumnType, Generated } from "kysely";
 import type { FinishReason, RunErrorCode, RunStatus } from "./states.ts";
 
@@ -12,16 +8,16 @@ export interface ToolTold {
   inputSchema: unknown;
 }
 
-/** Sources of a step's prompt, beside the version's config and the session's messages. */
+/** Sources of a step's prompt, besides the version's config and the session's messages. */
 export interface StepPrompt {
-  /** Sequence numbers of the messages: those after `before`, up to `last`. */
+  /** The prompt has the messages after `before`, up to `last`. */
   before: number;
   last: number;
   /** The last summary at that time. */
   summary: number | null;
   remembered: string | null;
   at_most: number | null;
-  /** Absent if the tools equal those of the step before. */
+  /** Absent if the tools equal those of the previous step. */
   tools?: ToolTold[];
 }
 
@@ -52,7 +48,7 @@ export interface AgentRunsTable {
   last_event_id: Generated<number>;
   process_id: string | null;
   attempts: Generated<number>;
-  /** How often it was taken anew for no fault: after a decision, or from a process that stopped as it should. */
+  /** Number of acquisitions without a fault: after a decision, or from a process that stopped gracefully. */
   resumed: Generated<number>;
   /** Number of resumes after a failure. */
   resumes: Generated<number>;

@@ -9,7 +9,7 @@ const said = (kind: Said["kind"], mebibytes: number): Said => ({
   bytes: mebibytes * MiB,
 });
 
-test("what is kept of a conversation is the last eight mebibytes, and in any case all since the last question", () => {
+test("keeps the last eight mebibytes of a conversation, and at least the messages since the last input", () => {
   const talk = new Conversation(3, [said("input", 2), said("answer", 3), said("input", 2)]);
   expect([talk.before, talk.said.length]).toEqual([3, 3]);
   talk.add([said("answer", 2)]);

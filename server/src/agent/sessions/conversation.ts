@@ -1,19 +1,22 @@
-/** What is said in a session while one process carries out a run in it, which nobody else adds to: read once. */
+/**
+ * Messages of a session in memory while one process executes its run. No other process adds messages meanwhile, so they
+ * are read once.
+ */
 import type { Db } from "#schema.ts";
 import type { Summary } from "../runs/engine/prompt.ts";
 import { askedIn, type Message } from "../models/messages.ts";
 import { dropOldPictures } from "../models/pictures/drop-old.ts";
 import { lastMessages, type SaidMessage } from "./store.ts";
 
-/** Of what a model is told: more than any takes, and as much as many runs at once may have in memory. */
+/** Limit for messages in memory: more than any model accepts, and small enough for many concurrent runs. */
 const toldMaxBytes = 8 * 1024 ** 2;
 
 export type Said = Omit<SaidMessage, "seq">;
 
 export class Conversation {
-  /** What was said last, at the least all since the last question. */
+  /** The newest messages, at least those since the last input. */
   readonly said: Said[] = [];
-  /** How many messages were said before that. */
+  /** Number of earlier messages. */
   before: number;
   /** The last summary of older messages. */
   summary: Summary | undefined;
@@ -33,12 +36,12 @@ export class Conversation {
     return conversation;
   }
 
-  /** Whether the last thing that was said asks for tools whose outcomes nobody told. */
+  /** True if the last message has tool calls without results. */
   get hasUntoldCalls(): boolean {
     return askedIn(this.said.at(-1)?.message as Message | undefined).length > 0;
   }
 
-  /** What was stored just now. */
+  /** Appends messages that were just stored. */
   add(more: readonly Said[]): void {
     const summary = more.findLast(({ kind }) => kind === "summary");
     if (summary) this.summary = summaryOf(summary);

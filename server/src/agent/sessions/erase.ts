@@ -1,13 +1,13 @@
-/** Sessions of one end user, as an erasure takes them: whole, with their runs and all that is of those. */
+/** Sessions of an end user, for an erasure: they are deleted whole, with their runs. */
 import type { Db } from "#schema.ts";
 import { deleteSessions, findOfEndUser, lockSessions } from "./store.ts";
 
-/** Their ids, of those that have ended as well. */
+/** Ids of all sessions, ended ones included. */
 export function sessionsOf(db: Db, agentId: string, endUserId: string): Promise<string[]> {
   return findOfEndUser(db, agentId, endUserId);
 }
 
-/** No run begins in them until this transaction ends. */
+/** Locks the sessions, so that no run starts in them until the transaction ends. */
 export function holdSessions(tx: Db, ids: readonly string[]): Promise<void> {
   return lockSessions(tx, ids);
 }

@@ -46,7 +46,7 @@ test("keeps pictures between the texts around them, without secrets", () => {
   expect(resultOf([text("a")], hide)).toEqual({ text: "a" });
 });
 
-test("cuts long texts and keeps the pictures behind them", () => {
+test("cuts long texts and keeps the pictures after them", () => {
   const { text: told, content } = resultOf([text("x".repeat(200_000)), picture], hide);
   expect(Buffer.byteLength(told)).toBeLessThan(resultMaxBytes + 100);
   expect(content).toEqual([text(told), picture]);

@@ -12,7 +12,7 @@ export interface PictureLimit {
   /** Maximum in base64. */
   bytes: number;
 }
-/** Maximum for one step of a run. One picture of the largest size fits. */
+/** Maximum for one step of a run. One picture of the maximum size fits. */
 export const stepPictures: PictureLimit = { count: 8, bytes: 4 * 1024 ** 2 };
 
 export interface TextPart {
@@ -40,7 +40,7 @@ const formats: readonly [mediaType: string, isIt: (bytes: Uint8Array) => boolean
   ["image/webp", (bytes) => latin(bytes, 0, 4) === "RIFF" && latin(bytes, 8, 12) === "WEBP"],
 ];
 
-/** Undefined if the bytes are no PNG, JPEG, GIF or WebP, or too many. */
+/** Undefined if the bytes are not a PNG, JPEG, GIF or WebP, or too many. */
 export function toPicture(bytes: Uint8Array): PicturePart | undefined {
   if (bytes.length > pictureMaxBytes) return undefined;
   const mediaType = formats.find(([, isIt]) => isIt(bytes))?.[0];

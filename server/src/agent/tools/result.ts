@@ -1,4 +1,4 @@
-/** What a tool answers, as much of it as a model is told. */
+/** Bounds tool results for a model. */
 
 export const resultMaxBytes = 64 * 1024;
 const halfBytes = resultMaxBytes / 2;
@@ -27,7 +27,7 @@ export function joinEnds(head: Buffer, tail: Buffer, leftOutBytes: number | unde
   return `${first}\n[cut off: ${gone} left out]\n${last}`.trimEnd();
 }
 
-/** A server that repeats what it was sent must not get the secret to the model, or into the log. */
+/** Blanks the secret, because a server may repeat it, and it must reach neither the model nor the log. */
 export function hide(text: string, secret: string | undefined): string {
   return secret !== undefined && secret.length >= 4 ? text.replaceAll(secret, "[secret]") : text;
 }

@@ -1,4 +1,4 @@
-/** What an agent can call, whatever is behind it: a request, a server of tools, its machine, its memory. */
+/** A tool that an agent can call: a request, a tool of a server, or an operation of its machine or memory. */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import type { AgentConfig } from "../agents/config.ts";
@@ -10,47 +10,53 @@ import type { WorkerAccess } from "../workers/access.ts";
 export type ToolPolicy = "allow" | "ask" | "deny";
 
 export interface Tool {
-  /** As a model calls it: at most 64 of A-Z, a-z, 0-9, - and _. */
+  /** Name for models: at most 64 of A-Z, a-z, 0-9, - and _. */
   name: string;
   description: string;
-  /** JSON Schema of an object; arguments were held against it before `call`. */
+  /** JSON Schema of an object. Arguments are validated before `call`. */
   parameters: Record<string, unknown>;
-  /** Null: of the agent's own. */
+  /** Null for the agent's own tools. */
   toolsetId: string | null;
   policy: ToolPolicy;
-  /** Calling it twice changes no more than calling it once: so it is called again where nobody knows what came of it. */
+  /** True if a repeated call changes no more than one call. Such a call is repeated after an unknown outcome. */
   isRepeatable: boolean;
   /**
-   * A call is one command in the session's machine, which outlives this server. The call notes it before it starts, so
-   * the next server process waits for the same command.
+   * A call is one command in the session's machine, which outlives this server. The call records the command before its
+   * start, so that the next server process waits for the same command.
    */
   runsCommand?: boolean;
-  /** Resolves also where the tool failed; throws what the signal was aborted with, and a `RunFailure` that ends the run. */
+  /** Resolves also if the tool fails. Throws the reason of an aborted signal, and a `RunFailure` that ends the run. */
   call(call: ToolCall): Promise<ToolAnswer>;
 }
 
 export interface ToolCall {
-  /** Of the journal: the same whenever the call is made again. */
+  /** Id of the call in the journal. A repeated call has the same id. */
   id: string;
   values: Record<string, unknown>;
   timeoutMs: number;
-  /** Time of the start; `timeoutMs` counts from it. */
+  /** Start time; `timeoutMs` counts from this time. */
   startedAt: Date;
   /** Id for the command that the call starts, if its tool runs one. */
   commandId: string | null;
-  /** Command that an earlier process noted. The call waits for it and starts none. */
+  /** Command that an earlier process recorded. The call waits for this command and starts none. */
   command: CallCommand | undefined;
-  /** Stores the command in the journal. Throws if the run is over or goes on elsewhere: nothing may start then. */
+  /**
+   * Records the command in the journal. Throws if the run is over or belongs to another process; then no command may
+   * start.
+   */
   noteCommand(command: CallCommand): Promise<void>;
-  /** Aborted when the run is over or goes on elsewhere. */
+  /** Aborted when the run ends or moves to another process. */
   signal: AbortSignal;
-  /** Checked addresses alone; says itself which trace the call is part of. */
+  /** Connects to checked addresses only, and adds the trace headers. */
   fetch: Fetch;
-  /** The same as `fetch` says, for what does not go through it. */
+  /** The trace headers, for requests that do not use `fetch`. */
   headers: Readonly<Record<string, string>>;
-  /** An event of the run's log, and the change it tells of, in one transaction; neither where the run is over or goes on elsewhere. */
+  /**
+   * Emits an event of the run and commits `change` in the same transaction. Does neither if the run is over or belongs
+   * to another process.
+   */
   sayWith(type: string, data: Record<string, unknown>, change: (tx: Db) => Promise<void>): Promise<void>;
-  /** Asks a person a question of the tool's server. Throws if the call ends before the answer. */
+  /** Sends a question of the tool's server to a person. Throws if the call ends before the reply. */
   ask(question: ToolQuestion): Promise<ToolReply>;
 }
 
@@ -65,7 +71,7 @@ export interface ToolQuestion {
   signal: AbortSignal;
 }
 
-/** Answer to a question, in the words of MCP. `cancel`: no answer in time, or dismissed. */
+/** Reply to a question, in MCP's terms. `cancel`: dismissed, or no reply in time. */
 export interface ToolReply {
   action: "accept" | "decline" | "cancel";
   content?: Record<string, unknown>;
@@ -75,7 +81,7 @@ export interface ToolAnswer {
   isOk: boolean;
   /** True if the outcome of an interrupted call is not known. */
   isUnknown?: boolean;
-  /** What the model is told. */
+  /** Result for the model. */
   text: string;
   /** Set if a person has to sign in first. */
   signIn?: SignInNeeded | undefined;
@@ -92,24 +98,24 @@ export interface SignInNeeded {
   connection: string | null;
 }
 
-/** For whom tools are. */
+/** User for whom the tools act. */
 export interface ToolUser {
   workspaceId: string;
   agentId: string;
   sessionId: string;
   runId: string;
-  /** Null: nobody in particular. */
+  /** Null without an end user. */
   endUserId: string | null;
   config: AgentConfig;
-  /** The server's own API; undefined where the config grants nothing of it. */
+  /** Access to the server's own API; undefined if the config grants none. */
   access: WorkerAccess | undefined;
 }
 
 export interface Tools {
   tools: Tool[];
-  /** Toolsets that the config names and that can't be used now. */
+  /** Toolsets of the config that cannot be used now. */
   unavailable: { id: string; isRequired: boolean; why: string }[];
 }
 
-/** One kind of tools. Asked once or twice a step: what it has to look up elsewhere it keeps. */
+/** Source of one kind of tools. It is called up to twice per step, so it caches its lookups. */
 export type ToolSource = (app: App, user: ToolUser) => Promise<Tools>;

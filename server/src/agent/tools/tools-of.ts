@@ -1,4 +1,4 @@
-/** All tools of an agent, by the name a model calls them; of two with one name the first source's. */
+/** All tools of an agent, by name for models. If two sources use one name, the first source wins. */
 import type { App } from "#app.ts";
 import { memoryTools } from "../memory/tools.ts";
 import { toolsetTools } from "../toolsets/tools/tools-of-config.ts";

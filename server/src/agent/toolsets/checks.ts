@@ -1,4 +1,4 @@
-/** What a toolset says must fit: its address, its tools, and how its calls are let in. */
+/** Checks a toolset's address, tools and authentication. */
 import type { ReachableWorkspace } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { parseOpenedHosts } from "#lib/network/addresses.ts";
@@ -19,22 +19,22 @@ export async function requireAddress(
   });
 }
 
-/** Tools of http toolsets are said, those of a server are read. */
+/** Requires tools in a toolset of kind http, and refuses them for kind mcp, whose tools come from the server. */
 export function requireOwnKind(kind: "http" | "mcp", tools: readonly HttpTool[] | undefined): void {
-  if (kind === "http" && tools === undefined)
-    throw invalidField(["http_tools"], "is required where kind is http");
+  if (kind === "http" && tools === undefined) throw invalidField(["http_tools"], "is required for kind http");
   if (kind === "mcp" && tools !== undefined && tools.length > 0)
-    throw invalidField(["http_tools"], "is used where kind is http alone; leave it out");
+    throw invalidField(["http_tools"], "must be absent, because it is for kind http only");
 }
 
-/** Names are said once, schemas can be used, and each place in a path is an argument that must be there. */
+/** Requires unique tool names, usable schemas, and a required argument for each place in a path. */
 export async function requireTools(
   { id }: Pick<ReachableWorkspace, "id">,
   tools: readonly HttpTool[],
 ): Promise<void> {
   const names = new Set<string>();
   for (const [index, { name, parameters, path }] of tools.entries()) {
-    if (names.has(name)) throw invalidField(["http_tools", index, "name"], "stands there twice");
+    if (names.has(name))
+      throw invalidField(["http_tools", index, "name"], "is used twice; give each tool its own name");
     names.add(name);
     const why =
       parameters["type"] === "object" ? await whyNotSchema(id, parameters) : "must be of type object";
@@ -42,7 +42,10 @@ export async function requireTools(
     const required = Array.isArray(parameters["required"]) ? (parameters["required"] as unknown[]) : [];
     for (const [, place = ""] of path.matchAll(/\{([^{}]*)\}/g)) {
       if (!required.includes(place))
-        throw invalidField(["http_tools", index, "path"], `{${place}} must be a required argument`);
+        throw invalidField(
+          ["http_tools", index, "path"],
+          `must contain only required arguments; add ${place} to \`required\` of parameters`,
+        );
     }
   }
 }
@@ -57,29 +60,29 @@ type Said = Pick<
   | "oauth_per_end_user"
 >;
 
-/** Calls carry a secret, or people sign in: never both. What takes something away is always taken. */
+/** Refuses a stored secret together with sign-in. Values that remove something are always accepted. */
 export function requireOneWayIn(isSignedInTo: boolean, said: { [Field in keyof Said]: Said[Field] | null }) {
   if (isSignedInTo) {
     for (const field of ["auth_secret", "auth_header_name"] as const)
-      if (said[field]) throw invalidField([field], "is not used where auth_type is oauth; leave it out");
+      if (said[field]) throw invalidField([field], "must be absent, because auth_type is oauth");
     return;
   }
   const fields = ["oauth_client_id", "oauth_client_secret", "oauth_scopes", "oauth_per_end_user"] as const;
   for (const field of fields)
-    if (said[field]) throw invalidField([field], "is used where auth_type is oauth alone; leave it out");
+    if (said[field]) throw invalidField([field], "must be absent, because it is for auth_type oauth only");
 }
 
 export function requireClient(clientId: string | null, hasSecret: boolean): void {
   if (clientId === null && hasSecret)
-    throw invalidField(["oauth_client_id"], "is required where there is a client secret");
+    throw invalidField(["oauth_client_id"], "is required with oauth_client_secret");
 }
 
-/** Paths of requests are put after it; a server's is the whole address. */
+/** Removes trailing slashes of a URL before request paths. The URL of an MCP server stays as it is. */
 export function addressOf(kind: "http" | "mcp", url: string): string {
   return kind === "http" ? url.replace(/\/+$/, "") : url;
 }
 
-/** As OAuth writes them. */
+/** Scopes in OAuth's notation, separated by spaces. */
 export function scopesOf(scopes: string | readonly string[] | null): string | null {
   return scopes === null || typeof scopes === "string" ? scopes : scopes.join(" ");
 }

@@ -1,4 +1,7 @@
-/** A toolset comes to be. One of a server is there whether or not its tools can be read: the record says how that went. */
+/**
+ * Creates a toolset. A toolset of an MCP server is created even if its tools cannot be read; its status contains the
+ * cause.
+ */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";
@@ -63,5 +66,5 @@ export async function create(app: App, actor: Actor, body: ToolsetCreate): Promi
   return toToolset(row.kind === "http" ? row : ((await readTools(app, row)) ?? row));
 }
 
-/** Until its server was asked. */
-export const notRead = { status: "unreachable", last_error: "its tools were not read yet" } as const;
+/** Status until the server's tools are read. */
+export const notRead = { status: "unreachable", last_error: "the tools are not read yet" } as const;

@@ -1,4 +1,4 @@
-/** docs/agents/tools.md, run as a reader would paste it. */
+/** Runs the commands of docs/agents/tools.md as printed. */
 import { test } from "vitest";
 import { agentHost, type Json } from "../testing/agent-app.ts";
 import { startEverything } from "../testing/mcp-server.ts";
@@ -10,7 +10,7 @@ const server = await startEverything("streamableHttp");
 const host = await agentHost();
 const owner = await host.person();
 
-test("the page of tools does what it says", async () => {
+test("runs the page about tools as printed", async () => {
   const form = [{ name: "everything__trigger-elicitation-request", arguments: "{}" }];
   const sum = [{ name: "everything__get-sum", arguments: '{"a":17,"b":25}' }];
   model.script(({ messages }: Json) => {

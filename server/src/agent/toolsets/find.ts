@@ -1,11 +1,11 @@
-/** Which toolsets are there, and the names of their tools. */
+/** Finds toolsets, with the names of their tools. */
 import type { Db } from "#schema.ts";
 import { knownTools } from "./tools/tool-lists.ts";
 import { holdToolsets, toolsetById, type ToolsetRow } from "./store.ts";
 
 /**
- * Null names: of a server that was not read yet. Until the transaction ends none of them is deleted: a version that is
- * published with one and the toolset's end do not pass each other.
+ * Null names: the server's tools are not read yet. Locks the toolsets until the transaction ends, so that none is
+ * deleted while a version that uses it is published.
  */
 export async function findToolsets(
   tx: Db,
@@ -22,7 +22,7 @@ export async function findToolsets(
   );
 }
 
-/** Whosever it is: for who shows something else than a token. */
+/** Finds a toolset of any workspace, for callers that a link authorizes instead of a token. */
 export function findById(db: Db, id: string): Promise<ToolsetRow | undefined> {
   return toolsetById(db, id);
 }

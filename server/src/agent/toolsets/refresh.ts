@@ -1,4 +1,6 @@
-/** A server's tools are read anew. Where it can't be read the record says so, and what was read before stays. */
+/**
+ * Reads a server's tools again. After a failure, the status contains the cause, and the tools of the last read stay.
+ */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";

@@ -1,4 +1,4 @@
-/** A toolset goes, unless a version that is served uses it. */
+/** Deletes a toolset, unless an alias points at a version that uses it. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";

@@ -1,4 +1,4 @@
-/** The wire of toolsets. */
+/** Wire format of toolsets. */
 import { z } from "zod";
 import { knownTools } from "./tools/tool-lists.ts";
 import { HeaderName, HttpTool, Override } from "./tools/tool-schema.ts";
@@ -261,7 +261,7 @@ export const Catalog = z
   .object({ items: z.array(Connector).describe("All connectors of the catalog.") })
   .meta({ id: "AgentToolsetCatalog" });
 
-/** The only way from a row to JSON. */
+/** The only conversion from a row to JSON. */
 export function toToolset(row: ToolsetRow): Toolset {
   return {
     id: row.id,

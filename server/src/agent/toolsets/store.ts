@@ -1,4 +1,4 @@
-/** All SQL of the toolsets. The workspaces a caller can reach are an argument of what a caller does. */
+/** All SQL of the toolsets. Functions for callers take the reachable workspaces as an argument. */
 import { type Insertable, type Selectable, sql, type Updateable } from "kysely";
 import type { Db } from "#schema.ts";
 import type { AgentToolsetsTable } from "./tables.ts";
@@ -7,7 +7,7 @@ export type ToolsetRow = Selectable<AgentToolsetsTable>;
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 
-/** With creations in the same workspace held off until this transaction ends. */
+/** Blocks other creations in the workspace until the transaction ends. */
 export async function lockAndCount(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 43))`.execute(tx);
   const { count } = await tx
@@ -18,7 +18,7 @@ export async function lockAndCount(tx: Db, workspaceId: string): Promise<number>
   return Number(count);
 }
 
-/** Undefined where the name is taken. */
+/** Returns undefined if the name is taken. */
 export function insertToolset(
   tx: Db,
   toolset: Insertable<AgentToolsetsTable>,
@@ -58,7 +58,7 @@ export function toolsetById(db: Db, id: string): Promise<ToolsetRow | undefined>
   return db.selectFrom("agent_toolsets").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-/** Nobody else's to change until this transaction ends. */
+/** Locks the row until the transaction ends. */
 export function lockToolset(
   tx: Db,
   id: string,
@@ -82,7 +82,7 @@ export function toolsetsByIds(db: Db, workspaceId: string, ids: readonly string[
     .execute();
 }
 
-/** Nobody else's to change or delete until this transaction ends; others may hold them as well. */
+/** Locks the toolsets against changes and deletion until the transaction ends. The lock is shared. */
 export function holdToolsets(tx: Db, workspaceId: string, ids: readonly string[]): Promise<ToolsetRow[]> {
   return tx
     .selectFrom("agent_toolsets")

@@ -68,7 +68,7 @@ const events = async (id: string, query = "") =>
     await readFrames(`${host.baseUrl}/v1/agents/runs/${id}/stream${query}`, { token: owner.token })
   ).frames.map(({ data }) => data);
 
-test("an agent uses its tools, several at once, and answers with what they said", async () => {
+test("calls several tools at once and uses their results in the response", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }]);
   const [finds, makes] = [`${set.name}__find`, `${set.name}__make`];
@@ -122,7 +122,7 @@ test.each([
   ["find", '{"id":7}', "failed", "do not fit"],
   ["find", '{"id":".."}', "failed", "can't stand"],
   ["make", '{"title":"x"}', "denied", "may not be used"],
-])("what can't be called is not, and the model is told why: %s %s", async (tool, args, status, words) => {
+])("explains to the model why a call is not made: %s %s", async (tool, args, status, words) => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id, tools: { make: { policy: "deny" } } }]);
   const asked = tool.includes("__") ? tool : `${set.name}__${tool}`;
@@ -135,7 +135,7 @@ test.each([
   expect(tools.asked).toEqual([]);
 });
 
-test("a tool that fails, is slow, endless or indiscreet costs its call alone", async () => {
+test("isolates a call whose tool fails, hangs, floods output or repeats the secret", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }], { limits: { tool_timeout_seconds: 1 } });
   const ids = ["broken", "slow", "endless", "moved", "echo"];
@@ -164,7 +164,7 @@ test("keeps the beginning and the end of a long response, without a secret at th
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }]);
   const ids = ["long", "cuts", "huge"];
-  // A secret begins within the first half and ends behind it, and the same at the end.
+  // The secrets lie across the end of the first half and the start of the last half.
   const half = 32 * 1024;
   const cuts = `${"a".repeat(half - 5)}${secret}${"b".repeat(100_000)}${secret}${"c".repeat(half - 5)}`;
   tools.answer = (path, response) => {
@@ -183,7 +183,7 @@ test("keeps the beginning and the end of a long response, without a secret at th
   expect(huge).toMatch(/^beginx+\n\[cut off: the rest left out\]$/);
 });
 
-test("a call whose turn did not come before the run's time was up did not begin", async () => {
+test("does not start a queued call after the run's deadline", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }], { limits: { max_seconds: 1 } });
   tools.answer = () => {};
@@ -191,11 +191,11 @@ test("a call whose turn did not come before the run's time was up did not begin"
   model.script([{ calls }]);
   const { json } = await invoke(name);
   expect(json.error_code).toBe("limit_time");
-  // As many as are under way at once.
+  // The maximum of concurrent calls.
   expect((await run(json.run_id)).tools_called.length).toBeLessThanOrEqual(8);
 });
 
-test("a session whose run ended between a call and its result goes on", async () => {
+test("continues a session whose run ended between a call and its result", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }]);
   tools.answer = () => {};
@@ -213,7 +213,7 @@ test("a session whose run ended between a call and its result goes on", async ()
   ]);
 });
 
-test("a secret stays with its origin, and an empty one removes it", async () => {
+test("drops a secret on a move to another origin, and on an empty value", async () => {
   const set = await toolset({ auth_header_name: "X-Api-Key" });
   expect(set).toMatchObject({ secret_hint: "…6789", auth_header_name: "X-Api-Key" });
   const patch = async (body: object) =>
@@ -237,13 +237,13 @@ test.each([
   [{ http_tools: [find, find] }, "/http_tools/1/name"],
   [{ auth_header_name: "Idempotency-Key" }, "/auth_header_name"],
   [{ name: "No" }, "/name"],
-])("a toolset is judged whole: %j", async (change, pointer) => {
+])("rejects an invalid toolset: %j", async (change, pointer) => {
   const body = { name: `bad${(made += 1)}`, kind: "http", url: tools.url, http_tools: [find], ...change };
   const { status, json } = await owner.post("/v1/agent-toolsets", body);
   expect([status, json]).toMatchObject([400, { pointer }]);
 });
 
-test("a toolset that is used by a served version is not deleted, and one that is gone fails who requires it", async () => {
+test("refuses to delete a toolset of a served version, and fails a run that requires a deleted one", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id, required: true }]);
   const path = `/v1/agent-toolsets/${set.id}`;
@@ -259,7 +259,7 @@ test("a toolset that is used by a served version is not deleted, and one that is
 test.each([
   [[{ toolset_id: "", allow: ["nothing"] }], "/config/toolsets/0/allow/0"],
   [[{ toolset_id: "", tools: { nothing: { policy: "deny" } } }], "/config/toolsets/0/tools/nothing"],
-] as const)("a config names tools that are there: %j", async (uses, pointer) => {
+] as const)("requires existing toolsets and tools in a config: %j", async (uses, pointer) => {
   const set = await toolset();
   const toolsets = uses.map((use) => ({ ...use, toolset_id: set.id }));
   const { status, json } = await owner.post("/v1/agents", {
@@ -275,7 +275,7 @@ test.each([
   ["agent.call.ended", 1, "completed", "completed"],
   ["agent.calls.told", 1, "completed", "completed"],
 ] as const)(
-  "a server that is gone at %s: what reads is asked again, nothing else twice",
+  "repeats only repeatable calls after a server is killed at %s",
   async (point, before, reads, writes) => {
     const set = await toolset();
     const name = await agent([{ toolset_id: set.id }]);
@@ -297,7 +297,7 @@ test.each([
       const { json } = await invoke(name, { wait_s: 0 });
       await reached.promise;
       expect(tools.asked).toHaveLength(before);
-      // Another process of the same name, as after a restart: it takes what this one holds.
+      // Another process with the same name, as after a restart, acquires the runs of the killed one.
       const next = new AgentRuns(host.app, { pauseMs: 5 });
       await next.start();
       await next.settled(json.run_id, 20_000);

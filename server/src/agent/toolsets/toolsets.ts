@@ -1,8 +1,8 @@
 /**
- * Toolsets: what agents can do beyond talking. Those of kind http are requests as data: a path, a schema, a body; those
- * of kind mcp are the tools of a server. This folder owns them and their secrets, and promises that a secret goes to
- * the origin it was given for and nowhere else; that what a model says fills the places it is meant for and moves no
- * request; and that nobody makes this server call what only this server can reach.
+ * Toolsets give agents tools. Tools of kind http are requests as data: a path, a schema, a body. Tools of kind mcp come
+ * from an MCP server. This folder owns toolsets and their secrets. It promises that a secret goes only to the origin
+ * that it was given for; that a model's arguments fill their places and cannot change a request's target; and that no
+ * caller reaches addresses through this server that only this server may reach.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
@@ -22,7 +22,7 @@ export async function getToolset(db: Db, actor: Actor, id: string): Promise<Tool
   return row;
 }
 
-/** Nobody else's to change until this transaction ends. */
+/** Locks the toolset until the transaction ends. */
 export async function lockReachable(tx: Db, actor: Actor, id: string): Promise<ToolsetRow> {
   const row = await lockToolset(tx, id, workspaceIds(actor));
   if (!row) throw toolsetNotFound();

@@ -1,4 +1,4 @@
-/** A toolset changes. What was given for one origin does not go to another. */
+/** Updates a toolset. Credentials of one origin never go to another origin. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace } from "#accounts/workspaces.ts";
@@ -43,7 +43,7 @@ export async function update(app: App, actor: Actor, id: string, input: ToolsetU
   return toToolset(row.kind === "mcp" && isOther ? ((await readTools(app, row)) ?? row) : row);
 }
 
-/** With one of those another server is asked, or as somebody else. */
+/** A change of one of these columns selects another server or other credentials. */
 const moved = ["url", "auth_header_name", "auth_secret_sealed"] as const;
 
 function changeOf(app: Pick<App, "secrets">, row: ToolsetRow, input: ToolsetUpdate): ToolsetChange {

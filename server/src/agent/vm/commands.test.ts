@@ -2,6 +2,7 @@
 import { sql } from "kysely";
 import { afterEach, expect, test } from "vitest";
 import { onKillPoint } from "#lib/kill-points.ts";
+import { cutOffByPause } from "#sandbox/sandboxes/errors.ts";
 import { endSandbox } from "#sandbox/sandboxes/lifecycle/terminate.ts";
 import { readFrames } from "../testing/events.ts";
 import { agent, call, host, invoke, machineOf, owner, script, told } from "../testing/machine-host.ts";
@@ -208,4 +209,57 @@ test("closes the input of a command", async () => {
   const { run_id } = await begin("cat; echo end");
   await server.settled(run_id, 20_000);
   expect(told()).toEqual(["exit code: 0\nstdout:\nend\n"]);
+});
+
+test("waits for a command whose start a pause cut off", async () => {
+  onKillPoint(async (reached) => {
+    if (reached !== "agent.command.started") return;
+    onKillPoint(undefined);
+    throw cutOffByPause();
+  });
+  const server = await startServer();
+  const { run_id, sandbox, started } = await begin(waiting);
+  await started();
+  await go(await sandbox());
+  await server.settled(run_id, 20_000);
+  expect(told()).toEqual([finished]);
+  expect(await read(await sandbox(), "starts")).toBe("start\n");
+});
+
+test("shows a command's id to no other interface and no other workspace", async () => {
+  const server = await startServer();
+  const { run_id, sandbox, started } = await begin(waiting);
+  await started();
+  const id = await sandbox();
+  const { command_id: command } = (await commandOf(run_id))!;
+  const stranger = await host.person();
+  for (const who of [owner, stranger])
+    for (const [method, path, body] of [
+      ["GET", ""],
+      ["GET", "/logs"],
+      ["DELETE", ""],
+      ["POST", "/stdin", { data: "", eof: true }],
+    ] as const) {
+      const reply = await who.call(method, `/v1/sandboxes/${id}/commands/${command}${path}`, body);
+      expect([method, path, reply.status]).toEqual([method, path, 404]);
+    }
+  const shown = JSON.stringify([
+    (await sql`select * from agent_events where run_id = ${run_id}`.execute(host.app.db)).rows,
+    (await owner.get(`/v1/sandboxes/${id}/commands`)).json,
+    await run(run_id),
+  ]);
+  expect(shown).not.toContain(command);
+  await go(id);
+  await server.settled(run_id, 20_000);
+  expect(told()).toEqual([finished]);
+});
+
+test("keeps the ends of a command's output that floods", async () => {
+  const server = await startServer();
+  const { run_id } = await begin("echo first; yes | head -c 100000000; echo; echo last");
+  await server.settled(run_id, 50_000);
+  const [text] = told();
+  expect(Buffer.byteLength(text!)).toBeLessThan(64 * 1024);
+  expect(text).toMatch(/^exit code: 0\n(?:\[\d+ bytes of output were not kept\]\n)?stdout:\n/);
+  expect(text).toMatch(/bytes left out\][^]*last\n$/);
 });

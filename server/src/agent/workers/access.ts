@@ -1,6 +1,6 @@
 /**
- * A run's way to the server's own API. Its token is minted at the first call, lives in this object alone and goes
- * with it; the transaction that ends the run, or gives it to another process, takes it too.
+ * A run's access to the server's own API. Its token is created at the first call and exists in this object only. The
+ * token is revoked in the transaction that ends the run or moves it to another process.
  */
 import { endRunToken, mintRunToken, type RunToken } from "#accounts/tokens/run-tokens.ts";
 import type { Scope } from "#accounts/roles.ts";
@@ -14,7 +14,7 @@ export interface Granted {
   runId: string;
   agentId: string;
   scopes: readonly Scope[];
-  /** The run's longest time from now on. */
+  /** Maximum remaining time of the run. */
   leftMs: number;
 }
 
@@ -44,7 +44,7 @@ export class WorkerAccess {
     return { ...answer, text: answer.text.replaceAll(plaintext, "[secret]") };
   }
 
-  /** The token is dead from here on. */
+  /** Revokes the token. */
   async close(): Promise<void> {
     const token = await this.#token?.catch(() => undefined);
     if (token) await endRunToken(this.#app, token);
@@ -54,7 +54,7 @@ export class WorkerAccess {
     const { runId, agentId, scopes, leftMs } = this.#granted;
     const worker = await findWorker(this.#app.db, agentId);
     const token = worker && (await mintRunToken(this.#app, { worker, runId, scopes, expiresInMs: leftMs }));
-    if (!token) throw new Error("the agent's account is gone");
+    if (!token) throw new Error("the agent's workspace does not exist any more");
     return token;
   }
 }

@@ -1,4 +1,4 @@
-/** Rows of the server's own API as what an agent can call, and the way to them from inside. */
+/** Converts operations of the server's own API to tools, and calls them inside the process. */
 import { once } from "node:events";
 import { z } from "zod";
 import type { Route } from "#http/define-route.ts";
@@ -8,7 +8,9 @@ import { type Verb, verbs } from "./verbs.ts";
 
 export const toolPrefix = "kontor__";
 
-/** Every request goes the way of one from outside: authentication, validation, limits, the audit log. */
+/**
+ * Every request passes the same steps as a request from outside: authentication, validation, limits and the audit log.
+ */
 export function ownApi(routes: Routes, { fastify }: Pick<HttpServer, "fastify">): OwnApi {
   const known = [...routes.platform, ...routes.sandbox];
   const secrets = new Set(known.flatMap(({ secretFields = [] }) => secretFields));
@@ -31,7 +33,7 @@ export function ownApi(routes: Routes, { fastify }: Pick<HttpServer, "fastify">)
         return { status: statusCode, text: withoutSecrets(payload, secrets) };
       } catch (error) {
         signal.throwIfAborted();
-        // The process ends: the run goes on elsewhere, and nobody is told of an outcome that was none.
+        // The process stops. Another one continues the run, so this call must not report an outcome.
         if ((error as NodeJS.ErrnoException).code === "FST_ERR_REOPENED_CLOSE_SERVER") await aborted(signal);
         throw error;
       }
@@ -44,7 +46,7 @@ async function aborted(signal: AbortSignal): Promise<never> {
   throw signal.reason;
 }
 
-/** Those of the table that these routes have. */
+/** Operations of the table that these routes include. */
 export function operationsOf(routes: readonly Route[]): Operation[] {
   const byId = new Map(routes.map((route) => [route.operationId, route]));
   return Object.entries(verbs).flatMap(([name, verb]) => {
@@ -55,7 +57,7 @@ export function operationsOf(routes: readonly Route[]): Operation[] {
 
 function operationOf(name: string, verb: Verb, route: Route): Operation {
   const { scope, method } = route;
-  if (scope === null || scope === "public") throw new Error(`${verb.operation} asks for no scope`);
+  if (scope === null || scope === "public") throw new Error(`${verb.operation} needs a route with a scope`);
   const names = [...route.path.matchAll(/\{(\w+)\}/g)].map(([, part = ""]) => part);
   const path = fieldsOf(
     route.params ?? z.object(Object.fromEntries(names.map((part) => [part, z.string()]))),
@@ -94,9 +96,9 @@ function requestOf(
   };
   const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
     const value = take(name);
-    // Those would move the request to another path.
+    // These values would change the request's path.
     if (typeof value !== "string" || value === "" || value === "." || value === "..")
-      throw new UnfitArguments(`${name} can't stand in an address`);
+      throw new UnfitArguments(`${name} must not be empty, . or .. because it is a part of the path`);
     return encodeURIComponent(value.toWellFormed());
   });
   const search = new URLSearchParams();
@@ -120,7 +122,7 @@ interface Fields {
 
 type Json = Record<string, unknown>;
 
-/** Of an object schema, as it is taken; none where there is no schema. */
+/** Input fields of an object schema; empty without a schema. */
 function fieldsOf(schema: z.ZodType | undefined): Fields {
   if (schema === undefined) return { properties: {}, required: [] };
   const { $defs = {}, ...whole } = z.toJSONSchema(schema, {
@@ -137,7 +139,7 @@ function fieldsOf(schema: z.ZodType | undefined): Fields {
   return { properties: properties ?? {}, required: required ?? [] };
 }
 
-/** Not every model follows references; what holds itself may be anything there. */
+/** Some models do not follow references, so definitions are inlined. A recursive part accepts any value. */
 function inlined(value: unknown, definitions: Readonly<Record<string, Json>>): unknown {
   if (Array.isArray(value)) return value.map((one) => inlined(one, definitions));
   if (typeof value !== "object" || value === null) return value;
@@ -150,7 +152,7 @@ function inlined(value: unknown, definitions: Readonly<Record<string, Json>>): u
 const mapped = (record: Json, change: (value: unknown) => unknown): Json =>
   Object.fromEntries(Object.entries(record).map(([name, value]) => [name, change(value)]));
 
-/** What an operation answers once, for a person, is no model's to know. */
+/** Blanks secrets that an operation returns once: they are for a person, not for a model. */
 function withoutSecrets(text: string, names: ReadonlySet<string>): string {
   if (![...names].some((name) => text.includes(`"${name}"`))) return text;
   try {

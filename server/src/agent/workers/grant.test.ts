@@ -1,4 +1,4 @@
-/** A token cannot give an agent a scope that it lacks itself, neither by publishing nor by starting the agent. */
+/** A token cannot grant an agent a scope that the token lacks, neither at publication nor at the start of a run. */
 import { expect, test } from "vitest";
 import { testHost } from "#sandbox/testing/sandbox-app.ts";
 import { agentHost, modelConfig } from "../testing/agent-app.ts";

@@ -1,4 +1,4 @@
-/** Limits an agent to its publisher's rights: its config is compared with the token that publishes or starts it. */
+/** Limits an agent to its publisher's rights. Compares its config with the token that publishes or starts the agent. */
 import { type Actor, hasScope } from "#accounts/actor.ts";
 import type { Scope } from "#accounts/roles.ts";
 import type { Db } from "#schema.ts";
@@ -12,7 +12,9 @@ export const scopeNotHeld = defineError(
   "missing_scope",
   403,
   (scope: string, field: string, pointer: string) => ({
-    detail: `${field} grants the agent ${scope}, which this token does not have itself; use a token that has it, or remove ${field}.`,
+    detail:
+      `${field} grants the agent ${scope}, which this token lacks; use a token that has it, or ` +
+      `remove ${field}.`,
     meta: { scope, pointer },
   }),
 );
@@ -40,7 +42,7 @@ function grantsOf({ platform, vm }: AgentConfig): Grant[] {
   return [...scopes, ...inMachine];
 }
 
-/** `pointer`: the body's field that names the version; absent when the body holds the config. */
+/** `pointer`: the body's field that selects the version; absent if the body contains the config. */
 export function requireHeld(actor: Actor, config: AgentConfig, pointer?: string): void {
   for (const { scope, field } of grantsOf(config)) {
     if (hasScope(actor, scope)) continue;
@@ -62,7 +64,10 @@ export async function requireServedHeld(
   if (actor.scopes === null && !isInBody) return;
   const { config } = await getVersion(db, agent, qualifier).catch((error: unknown) => {
     if (!isInBody || !(error instanceof DomainError) || error.code !== versionNotFound.code) throw error;
-    throw invalidField(["qualifier"], "names no version and no alias of the agent; send `prod`, for example");
+    throw invalidField(
+      ["qualifier"],
+      "selects no version and no alias of the agent; send `prod`, for example",
+    );
   });
   requireHeld(actor, config as AgentConfig, isInBody ? "/qualifier" : "");
 }

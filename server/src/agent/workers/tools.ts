@@ -1,4 +1,4 @@
-/** The tools of the platform and the sandboxes that an agent's config grants. */
+/** Tools for the Platform and Sandbox APIs that an agent's config grants. */
 import { hasScope } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { AgentConfig } from "../agents/config.ts";
@@ -26,13 +26,13 @@ function toolOf(operation: Operation, config: AgentConfig, access: WorkerAccess)
   };
 }
 
-/** What the config says of all of them; where it says nothing, a person is asked before anything is changed. */
+/** Policy of these tools in the config. By default, writes need an approval. */
 export function policyOf({ platform, approvals }: AgentConfig, isRead: boolean): ToolPolicy {
   if (platform?.policy !== undefined) return platform.policy;
   return approvals.default === "allow" && !isRead ? "ask" : approvals.default;
 }
 
-/** Of what an operation answers. */
+/** Maximum of an operation's response that the model gets. */
 const answerMaxBytes = 64 * 1024;
 
 async function carryOut(operation: Operation, access: WorkerAccess, call: ToolCall): Promise<ToolAnswer> {
@@ -49,7 +49,7 @@ async function carryOut(operation: Operation, access: WorkerAccess, call: ToolCa
     if (timeout.aborted)
       return {
         isOk: false,
-        text: `There was no answer within ${call.timeoutMs / 1000} s; look before you try again.`,
+        text: `No response within ${call.timeoutMs / 1000} s. Read the current state before you try again.`,
       };
     if (error instanceof UnfitArguments) return { isOk: false, text: error.message };
     throw error;
@@ -59,7 +59,7 @@ async function carryOut(operation: Operation, access: WorkerAccess, call: ToolCa
 function bounded(text: string): string {
   const bytes = Buffer.from(text);
   if (bytes.length <= answerMaxBytes) return text;
-  // A character that the edge cuts through goes.
+  // Drops a character that the limit cuts through.
   const head = new TextDecoder().decode(bytes.subarray(0, answerMaxBytes), { stream: true });
   return `${head}\n[cut off after ${answerMaxBytes} bytes]`;
 }

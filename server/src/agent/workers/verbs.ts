@@ -1,19 +1,19 @@
 /**
- * Which operations are an agent's tools. Not here: what answers secrets, what deletes for good, and what concerns
- * accounts. Schema and scope of each are its operation's own.
+ * Operations that agents get as tools. The table omits operations that return secrets, delete permanently, or concern
+ * accounts. Schema and scope come from the operation's route.
  */
 
 export interface Verb {
   /** `operationId`. */
   operation: string;
-  /** In place of the operation's summary. */
+  /** Replaces the operation's summary. */
   about?: string;
-  /** Fields that are not a model's to fill. */
+  /** Fields that the tool hides from the model. */
   without?: readonly string[];
 }
 
 const stream = ["follow", "stream"];
-/** A run's token is for one account. */
+/** A run's token belongs to one account. */
 const account = ["workspace"];
 
 export const verbs: Readonly<Record<string, Verb>> = {
@@ -28,7 +28,8 @@ export const verbs: Readonly<Record<string, Verb>> = {
   update_project: {
     operation: "updateProject",
     about:
-      "Change a project's settings or variables. What runs is not touched: a change applies at the next deployment",
+      "Change a project's settings or variables. A change applies at the next deployment and leaves " +
+      "the running version as it is",
     without: [...account, "git_token", "registry_credential"],
   },
   analyze_project: { operation: "analyzeProject" },
@@ -36,7 +37,8 @@ export const verbs: Readonly<Record<string, Verb>> = {
   deploy: {
     operation: "createDeployment",
     about:
-      "Deploy the newest commit of an environment's branch. Answers at once with status queued; ask get_deployment until it is live or failed",
+      "Deploy the newest commit of an environment's branch. Returns at once with status queued; " +
+      "call get_deployment until it is live or failed",
   },
   list_deployments: { operation: "listDeployments" },
   get_deployment: { operation: "getDeployment" },

@@ -1,18 +1,18 @@
 /**
- * Agents as workers: what their configs grant them on the platform and the sandboxes of their own account, as tools.
- * This folder owns which operations those are, and how one is carried out: by a request to the server's own API, with
- * a token of the run's own, so that who it is, what it may, what fits, what the plan allows and what the audit log
- * says is decided where it always is. It promises that nobody gives an agent what they do not have; that a token is
- * in memory alone and dies with its run; and that no secret which an operation answers once gets to a model.
+ * Agents as workers: their configs grant them operations of the Platform and Sandbox APIs as tools, in their own
+ * workspace. This folder owns the list of these operations and their execution. A call is a request to the server's own
+ * API with a token of the run, so the usual authentication, validation, plan limits and audit log apply. The folder
+ * promises that a publisher grants only scopes that they have; that a token exists in memory only and is revoked with
+ * its run; and that no secret of a response reaches a model.
  */
 import type { Scope } from "#accounts/roles.ts";
 
-/** What a tool does, read from its operation's row. */
+/** A tool, derived from its operation's route. */
 export interface Operation {
-  /** As a model calls it. */
+  /** Name of the tool for models. */
   name: string;
   description: string;
-  /** JSON Schema of an object: the operation's path, query and body side by side. */
+  /** JSON Schema of an object: the operation's path, query and body parameters together. */
   parameters: Record<string, unknown>;
   scope: Scope;
   isRead: boolean;
@@ -22,19 +22,19 @@ export interface Operation {
 
 export interface ApiRequest {
   method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
-  /** With its query. */
+  /** Path with query. */
   path: string;
-  /** JSON; undefined where there is none. */
+  /** JSON text; undefined without a body. */
   body: string | undefined;
 }
 
 export interface ApiAnswer {
   status: number;
-  /** Secrets that are answered once are blank. */
+  /** Secrets that the operation returns once are blanked. */
   text: string;
 }
 
-/** The server's own API, as `main` puts it together. */
+/** The server's own API, which `main` passes in. */
 export interface OwnApi {
   operations: readonly Operation[];
   send(
@@ -43,7 +43,7 @@ export interface OwnApi {
   ): Promise<ApiAnswer>;
 }
 
-/** What can't be a request: its message is for the model. */
+/** Thrown for arguments that make no valid request. The message is for the model. */
 export class UnfitArguments extends Error {
   override readonly name = "UnfitArguments";
 }

@@ -289,7 +289,12 @@ function unionProblems(
 }
 
 /** A text or list that is far longer than its schema allows. */
-export function tooLongProblem(place: Place, path: Path, origin: "string" | "array", maximum: number): Problem {
+export function tooLongProblem(
+  place: Place,
+  path: Path,
+  origin: "string" | "array",
+  maximum: number,
+): Problem {
   return { place, path, ...tooBig({ origin, maximum, inclusive: true } as z.core.$ZodIssueTooBig) };
 }
 

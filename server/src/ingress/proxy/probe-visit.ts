@@ -32,7 +32,7 @@ const retryAfterMs = 250;
 const passing = new Set(["not_listening", "crashed", "unavailable", "bad_response", "timeout"]);
 
 /** Retries while a later visit may succeed: the response may be slow, or the app's port not known yet. */
-export async function visit(
+export async function probeSite(
   listening: Promise<AddressInfo>,
   to: { host: string; path: string; proof: string },
   expected: VisitOptions,
@@ -64,7 +64,11 @@ export async function visit(
   }
 }
 
-function timeoutMessage({ signal, seconds }: ProgressDeadline, host: string, last: string | undefined): string {
+function timeoutMessage(
+  { signal, seconds }: ProgressDeadline,
+  host: string,
+  last: string | undefined,
+): string {
   const reason: unknown = signal.reason;
   if (!(reason instanceof DeadlineOver)) return (reason as Error).message;
   return `a visit to ${host} failed: ${last ?? `no response within ${seconds} s`}`;

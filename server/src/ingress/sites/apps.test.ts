@@ -474,10 +474,10 @@ describe("probe visits", () => {
       response.setHeader("x-kontor-machine", "m2");
       response.writeHead(404).end("x".repeat(100_000));
     });
-    expect(await ingress.visit(shop, "/health?a=1", { machine: "m1" })).toEqual({ status: 404 });
+    expect(await ingress.probe(shop, "/health?a=1", { machine: "m1" })).toEqual({ status: 404 });
     expect(seen?.url).toBe("/health?a=1");
     expect(Object.keys(seen?.headers ?? {}).filter((name) => name.startsWith("x-kontor"))).toEqual([]);
-    await expect(ingress.visit(shop, "/", { machine: "m2" })).rejects.toThrow(/another machine responded/);
+    await expect(ingress.probe(shop, "/", { machine: "m2" })).rejects.toThrow(/another machine responded/);
     expect(observed).toEqual([]);
     const visitor = await get("/", { headers: { "x-kontor-visit": "guessed" } });
     expect(visitor.headers["x-kontor-machine"]).toBeUndefined();
@@ -486,13 +486,13 @@ describe("probe visits", () => {
 
   test("reports why no machine responds, wakes no app and waits no longer than its limit", async () => {
     without(shop, "asleep");
-    await expect(ingress.visit(shop, "/", { machine: "m1" })).rejects.toThrow(/status 503: asleep/);
+    await expect(ingress.probe(shop, "/", { machine: "m1" })).rejects.toThrow(/status 503: asleep/);
     expect(wakes).toBe(0);
     await machine("m1", () => {});
     live(shop, "m1");
-    await expect(ingress.visit(shop, "/", { machine: "m1", quietMs: 50 })).rejects.toThrow(VisitFailed);
+    await expect(ingress.probe(shop, "/", { machine: "m1", quietMs: 50 })).rejects.toThrow(VisitFailed);
     const gone = new AbortController();
-    const visit = ingress.visit(shop, "/", { machine: "m1", signal: gone.signal });
+    const visit = ingress.probe(shop, "/", { machine: "m1", signal: gone.signal });
     gone.abort(new Error("cancelled"));
     await expect(visit).rejects.toThrow("cancelled");
   });
@@ -508,7 +508,7 @@ describe("probe visits", () => {
       return true;
     };
     const slow = { machine: "m1", quietMs: 200, hasProgressed };
-    expect(await ingress.visit(shop, "/", slow)).toEqual({ status: 200 });
+    expect(await ingress.probe(shop, "/", slow)).toEqual({ status: 200 });
   });
 
   test("retries until the app listens, and ends when the app ends", async () => {
@@ -521,13 +521,13 @@ describe("probe visits", () => {
       return true;
     };
     const early = { machine: "m1", quietMs: 400, hasProgressed: startOnSecondPoll };
-    expect(await ingress.visit(shop, "/", early)).toEqual({ status: 200 });
+    expect(await ingress.probe(shop, "/", early)).toEqual({ status: 200 });
     without(shop, "down");
     const failPoll = async () => Promise.reject(new Error("the app ended with exit code 3"));
     await expect(
-      ingress.visit(shop, "/", { machine: "m1", quietMs: 100, hasProgressed: failPoll }),
+      ingress.probe(shop, "/", { machine: "m1", quietMs: 100, hasProgressed: failPoll }),
     ).rejects.toThrow("the app ended with exit code 3");
-    await expect(ingress.visit(shop, "/", { machine: "m1", quietMs: 100 })).rejects.toThrow(
+    await expect(ingress.probe(shop, "/", { machine: "m1", quietMs: 100 })).rejects.toThrow(
       /failed: status 503: crashed/,
     );
   });

@@ -42,7 +42,10 @@ export interface Apps {
   /** Resolves when the app runs. Concurrent callers share one wake-up. */
   wake(environmentId: string): Promise<void>;
   /** Reports a response to a visitor. `ms` is the time from the request's headers to the response's headers. */
-  recordResponse(environmentId: string, seen: { method: string; path: string; status: number; ms: number }): void;
+  recordResponse(
+    environmentId: string,
+    seen: { method: string; path: string; status: number; ms: number },
+  ): void;
 }
 
 /** Custom names, each an alias of a generated name. */

@@ -107,7 +107,10 @@ export class FunctionSites {
     this.#domain = `.fn.${options.domain}`;
     this.#functions = options.functions;
     this.#upstreams = options.upstreams;
-    this.#bounds = new ConcurrencyLimit({ each: options.limits?.perFunction ?? maxPerFunction, all: maxInAll });
+    this.#bounds = new ConcurrencyLimit({
+      each: options.limits?.perFunction ?? maxPerFunction,
+      all: maxInAll,
+    });
   }
 
   match(host: string): Site | undefined {
@@ -185,11 +188,16 @@ export class FunctionSites {
   }
 
   /** Returns false if nothing was sent, because the instance is gone. */
-  async #pass(visit: Visit, lease: FunctionLease, sent: Parameters<typeof proxyRequest>[3]): Promise<boolean> {
+  async #pass(
+    visit: Visit,
+    lease: FunctionLease,
+    sent: Parameters<typeof proxyRequest>[3],
+  ): Promise<boolean> {
     const patience = new ExchangeTimeouts(visit.response, lease);
     try {
       const { onTurn, signal } = patience;
-      if (await proxyRequest(this.#upstreams, visit, lease, { ...sent, onAwaitedSide: onTurn, signal })) return true;
+      if (await proxyRequest(this.#upstreams, visit, lease, { ...sent, onAwaitedSide: onTurn, signal }))
+        return true;
     } catch (error) {
       if (patience.isStuck) throw new FunctionError("function_timeout", { cause: error });
       if (!(error instanceof NoResponse)) throw error;
@@ -213,8 +221,10 @@ function refuse({ keyHash, isDeployed }: FunctionRoute, request: IncomingMessage
     throw new FunctionError("unauthorized");
   }
   if (!isDeployed) throw new FunctionError("function_not_deployed");
-  if (request.headers.upgrade?.toLowerCase() === "websocket") throw new FunctionError("upgrade_not_supported");
-  if (Number(request.headers["content-length"] ?? 0) > maxBodyBytes) throw new FunctionError("payload_too_large");
+  if (request.headers.upgrade?.toLowerCase() === "websocket")
+    throw new FunctionError("upgrade_not_supported");
+  if (Number(request.headers["content-length"] ?? 0) > maxBodyBytes)
+    throw new FunctionError("payload_too_large");
 }
 
 const bearer = /^bearer +(\S+) *$/i;

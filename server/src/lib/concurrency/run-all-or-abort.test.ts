@@ -24,9 +24,9 @@ test("aborts the others after the first failure, and rejects when all have ended
     hasEnded = true;
     throw new Error("a consequence");
   };
-  await expect(runAllOrAbort(never, other, async () => Promise.reject(new Error("the cause")))).rejects.toThrow(
-    "the cause",
-  );
+  await expect(
+    runAllOrAbort(never, other, async () => Promise.reject(new Error("the cause"))),
+  ).rejects.toThrow("the cause");
   expect(hasEnded).toBe(true);
 });
 

@@ -1,4 +1,7 @@
-/** What an owner may do inside its machine: the runtime's words, handed on so that only this folder imports them. */
+/**
+ * Operations of an owner inside its machine: types of the runtime, re-exported because only this folder imports the
+ * runtime.
+ */
 export type {
   CommandRecord,
   FileChange,

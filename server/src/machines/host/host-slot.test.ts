@@ -15,7 +15,7 @@ test("a data directory keeps its number", () => {
   expect(claimInstance("/data/a", directory)).toBe(claimInstance("/data/a", directory));
 });
 
-test("a data directory keeps its number when the one it would rather have had becomes free", () => {
+test("keeps the number of a data directory when its preferred number becomes free", () => {
   const directory = scratch();
   const wanted = claimInstance("/data/a", directory);
   rmSync(join(directory, String(wanted)));
@@ -26,7 +26,7 @@ test("a data directory keeps its number when the one it would rather have had be
   expect(claimInstance("/data/a", directory)).toBe(second);
 });
 
-test("60 data directories get 60 numbers, and the next one is told there are none left", () => {
+test("gives 60 data directories 60 numbers, and refuses the next directory", () => {
   const directory = scratch();
   const numbers = new Set(Array.from({ length: 60 }, (_, n) => claimInstance(`/data/${n}`, directory)));
   expect(numbers.size).toBe(60);

@@ -1,7 +1,7 @@
 /**
- * A host as the rest of the server sees it: somewhere machines run. One host lives in this process (`LocalHost`);
- * more hosts are the same interface over the network. That is why every changing call carries the order it stems
- * from, and why no path, pid or socket crosses this line.
+ * The host that runs machines, as the rest of the server sees it. `LocalHost` in this process is the only host today;
+ * further hosts would implement the same interface over the network. Therefore every changing call carries its order,
+ * and no path, pid or socket crosses this interface.
  */
 import type {
   DiskUse,
@@ -23,13 +23,13 @@ import type { ImageConfig } from "@kontor/runtime/oci/store.ts";
 
 export interface Order {
   machine: string;
-  /** The epoch the host had when the order was written; a host of a later epoch refuses it. */
+  /** The host's epoch when the order was written; a host of a later epoch refuses the order. */
   hostEpoch: number;
-  /** The machine's generation; an older one gets `stale_generation`. */
+  /** The machine's generation; an older one fails with `stale_generation`. */
   generation: number;
 }
 
-/** A volume as orders name it; where in its region the bytes lie is the host's own affair. */
+/** A volume as orders name it. The host decides where in the region the bytes are stored. */
 export interface HostVolume {
   id: string;
   region: string;
@@ -37,23 +37,23 @@ export interface HostVolume {
 }
 
 export interface StartSpec {
-  /** True where the image's service has no business: what is built on an image is not used. */
+  /** True for a build on the image: the image's service does not start. */
   isBuild?: boolean;
   image: string;
-  /** What holds it; `gvisor` where absent. */
+  /** Isolation engine; `gvisor` if absent. */
   isolation?: Isolation;
   resources: Resources;
   network: NetworkMode;
   hostname: string;
   env: Record<string, string>;
-  /** `isNew`: nothing of it was ever made, so that this start makes it. */
+  /** `isNew`: the volume has no files yet, and this start creates them. */
   volume?: HostVolume & { isNew: boolean };
-  /** Whom it reaches, and what it serves to them. */
+  /** The group it belongs to, and the services it offers there. */
   privateNetwork?: PrivateNetwork;
 }
 
 export interface ClaimSpec {
-  /** What the machine was made from. */
+  /** Image of the machine. */
   image: string;
   resources: Omit<Resources, "diskBytes">;
   network: NetworkMode;
@@ -61,10 +61,10 @@ export interface ClaimSpec {
   env: Record<string, string>;
 }
 
-/** What a host says of a machine it wrote down. */
+/** Facts about a snapshot that the host wrote. */
 export interface SnapshotFacts {
   bytes: number;
-  /** Of the list of its files' hashes. */
+  /** Hash over the list of its files' hashes. */
   sha256: string;
   runtimeBuild: string;
   cpuClass: string;
@@ -79,7 +79,7 @@ export interface HostImage {
   substitute: string | null;
 }
 
-/** See `AppBuild`; where packages come from is the host's own affair. */
+/** See `AppBuild`; the host itself chooses the package sources. */
 export type AppImageSpec = Omit<AppBuild, "sources">;
 
 export interface BuiltAppImage {
@@ -94,80 +94,93 @@ export interface Host {
   facts(): Promise<HostFacts>;
   list(): Promise<{ machine: string; state: MachineState; exit: MachineExit | null }[]>;
   ensureImage(name: string, progress?: Progress): Promise<HostImage>;
-  /** Names of the images the host knows how to make. */
+  /** Names of the images that the host can make. */
   imageNames(): string[];
-  /** The same of those the server's own machines run: nobody asks for them by name. */
+  /** Names of the images for the server's own machines; callers cannot request them. */
   innerImageNames(): string[];
-  /** The images that were built here, of machines. */
+  /** Images that were built from machines on this host. */
   builtImages(): Promise<HostImage[]>;
-  /** An image of any origin, or undefined. */
+  /** Finds an image of any origin. */
   findImage(id: string): Promise<HostImage | undefined>;
-  /** Makes an image of a machine's files as they are now; ends its processes. On failure nothing of it is left. */
+  /** Makes an image of a machine's current files and ends its processes. Removes all traces on failure. */
   captureImage(order: Order, image: string, options: { timeoutMs: number }): Promise<HostImage>;
-  /** No machine and no snapshot needs it. Also of what is not there. */
+  /** Removes an image that no machine and no snapshot needs. A missing image is no error. */
   removeImage(image: string): Promise<void>;
   /**
-   * Makes an image of a directory of this host and a Dockerfile, and one that machines boot from. Fails with
-   * `image_failed`, `too_large`, `no_capacity` and `timeout` for what its owner can mend; on failure nothing is left.
+   * Builds an image from a directory of this host and a Dockerfile, so that machines can boot from it. Fails with
+   * `image_failed`, `too_large`, `no_capacity` and `timeout` for faults that its owner can fix. Removes all traces on
+   * failure.
    */
   buildImage(spec: AppImageSpec, hooks: BuildHooks): Promise<BuiltAppImage>;
-  /** Makes the same of an image that was downloaded into a directory. Fails as `buildImage` does. */
+  /**
+   * Makes the same kind of image from an image that was downloaded into a directory. Fails as `buildImage` does.
+   */
   importImage(spec: ImageImport, hooks: Pick<BuildHooks, "log" | "signal">): Promise<BuiltAppImage>;
-  /** Makes a base image of builds if it is absent. Fails with `image_failed`, also for a name that no recipe has. */
+  /**
+   * Makes a base image of builds if it is absent. Fails with `image_failed`, also if no recipe has this name.
+   */
   prepareBase(name: string, progress: Progress, signal: AbortSignal): Promise<void>;
-  /** Ids of the images that were built so, halves of a removal included. */
+  /** Ids of the images made by `buildImage` and `importImage`, including half-removed ones. */
   appImages(): Promise<string[]>;
-  /** Looks it through for known faults; `cwd` is where its app lies. Fails with `not_found`. */
+  /** Scans the image for known vulnerabilities; `cwd` is the directory of its app. Fails with `not_found`. */
   scanAppImage(image: string, cwd: string): Promise<Scan>;
-  /** No machine and no snapshot needs it. Also of what is not there. */
+  /** Removes an app's image that no machine and no snapshot needs. A missing image is no error. */
   removeAppImage(image: string): Promise<void>;
-  /** Takes what builds keep for the next ones down to what it may take. */
+  /** Prunes the caches of builds to their maximum size. */
   pruneBuildCaches(): Promise<void>;
-  /** What runs in every machine of an image from its start on, if anything does. */
+  /** The service that runs in every machine of an image from its start, if any. */
   service(image: string): Promise<ImageService | null>;
   /**
-   * Boots a machine; it runs when this returns, and its image's service is on its way if anybody is to use it. One that
-   * is made ahead waits while anybody waits for a start, and has its service warm when this returns.
+   * Boots a machine. On return it runs, and its image's service is starting if the machine has a user. A start ahead of
+   * demand yields to other starts, and its service is warm on return.
    */
   start(order: Order, spec: StartSpec, options?: { isAhead: boolean }): Promise<void>;
   /**
-   * Thaws a warm machine and makes it somebody's: limits, network and environment are in force when this returns, for
-   * its service as well. `isAgain`: it was somebody's before, who may have ended the service.
+   * Thaws a warm machine for its owner. Limits, network and environment are in force on return, for its service as
+   * well. `isAgain`: the owner had the machine before and may have ended the service.
    */
   claim(order: Order, spec: ClaimSpec, options?: { isAgain: boolean }): Promise<void>;
   freeze(order: Order): Promise<void>;
   thaw(order: Order): Promise<void>;
   setResources(order: Order, resources: Omit<Resources, "diskBytes">): Promise<void>;
   remove(order: Order): Promise<void>;
-  /** Writes a machine to this host's disk and holds it: `remove` frees its memory, `thaw` lets it go on. */
+  /**
+   * Writes a machine to this host's disk and keeps it frozen: `remove` frees its memory, `thaw` continues it.
+   */
   pause(order: Order, snapshot: string): Promise<SnapshotFacts>;
   /**
-   * Writes a machine to this host's disk while it goes on, but for the moment that takes. Unless it `isDurable` it is
-   * good for restores by this process alone.
+   * Writes a machine to this host's disk and continues it afterwards. Unless `isDurable`, only this process can restore
+   * the snapshot.
    */
   capture(order: Order, snapshot: string, options: { isDurable: boolean }): Promise<SnapshotFacts>;
-  /** Gives a snapshot's bytes another name, under which they stay when the first is dropped. False where they are gone. */
+  /**
+   * Gives a snapshot's bytes a second name. They stay under it when the first is dropped. False if the bytes are
+   * missing.
+   */
   share(snapshot: string, as: string): Promise<boolean>;
   /**
-   * Boots a machine from a snapshot of this host, which stays; it runs when this returns. `isClone`: it is somebody
-   * else's than the machine that was written down, and its image's service is told.
+   * Boots a machine from a snapshot of this host, and keeps the snapshot. The machine runs on return. `isClone`: the
+   * machine has another owner than the original, and its image's service is informed.
    */
   resume(order: Order, snapshot: string, spec: StartSpec, options?: { isClone: boolean }): Promise<void>;
-  /** Of what is not there too. */
+  /** Deletes a snapshot. A missing snapshot is no error. */
   dropSnapshot(snapshot: string): Promise<void>;
-  /** Everything that takes the place of snapshots, halves of them included. */
+  /** Everything that occupies the place of a snapshot, including incomplete ones. */
   listSnapshots(): Promise<string[]>;
-  /** Bytes the files of a volume take; zero where none was made. */
+  /** Bytes that the files of a volume occupy; zero if it has none yet. */
   volumeUsage(volume: Pick<HostVolume, "id" | "region">): Promise<number>;
-  /** To another region of this host: whole and compared when this returns, and still where it was. Nobody has it. */
+  /**
+   * Copies a volume that no machine uses to another region of this host. On return the copy is complete and compared,
+   * and the original is still there.
+   */
   copyVolume(
     volume: Pick<HostVolume, "id" | "region">,
     to: string,
     signal?: AbortSignal,
   ): Promise<{ bytes: number; sha256: string }>;
-  /** Of what is not there too. */
+  /** Deletes a volume. A missing volume is no error. */
   dropVolume(volume: Pick<HostVolume, "id" | "region">): Promise<void>;
-  /** Everything that takes the place of volumes; halves of copies have an id that no volume has. */
+  /** Everything that occupies the place of a volume; an incomplete copy has an id that no volume has. */
   listVolumes(): Promise<Pick<HostVolume, "id" | "region">[]>;
   /** Free bytes of the disk that machines write to, and the bytes that each machine occupies. */
   diskUse(): Promise<DiskUse>;

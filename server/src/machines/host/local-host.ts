@@ -1,4 +1,6 @@
-/** This process's own host: the Host interface straight onto a Driver, with a fence and a limit on cold starts. */
+/**
+ * The host of this process: implements `Host` with a Driver, a fence for orders and a limit on cold starts.
+ */
 import { createHash } from "node:crypto";
 import { mkdir, readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -36,7 +38,7 @@ import type {
 import { claimService, startService, whenWarm } from "./services.ts";
 
 type VolumePlace = Pick<HostVolume, "id" | "region">;
-/** What is in a region's directory besides is not ours. */
+/** Other entries of a region's directory belong to other programs. */
 const volumeName = /^(vol|addon)_[a-z0-9]{1,40}(\.unfinished)?$/;
 
 export class LocalHost implements Host {
@@ -52,9 +54,9 @@ export class LocalHost implements Host {
   readonly #volumes: ReadonlyMap<string, string>;
   readonly #diskReserveBytes: number;
   readonly #starting = new Set<string>();
-  /** Of images by their id, which stands for what is in them. */
+  /** Services by image id, which identifies the image's content. */
   readonly #services = new Map<string, ImageService | null>();
-  // A cold start is about 0.2 s of CPU; more at once than there are cores makes all of them late.
+  // A cold start uses about 0.2 s of CPU; more concurrent starts than cores make all of them slow.
   readonly #coldStarts: Semaphore;
 
   constructor(options: {
@@ -66,13 +68,13 @@ export class LocalHost implements Host {
     concurrentStarts: number;
     snapshotsDirectory: string;
     builder: AppBuilder;
-    /** Keeps what scans know of package archives. */
+    /** Cache of scans about package archives. */
     scansDirectory: string;
     /** For the commands of builds. */
     packageSources: PackageSources;
-    /** Region's code → where its volumes lie. */
+    /** Directory of volumes by region code. */
     volumesDirectories: ReadonlyMap<string, string>;
-    /** What a copy leaves free. */
+    /** Free bytes that a copy must leave. */
     diskReserveBytes: number;
   }) {
     this.id = options.id;
@@ -142,7 +144,7 @@ export class LocalHost implements Host {
     return this.#register(spec.id, await this.#builder.importImage(spec, hooks));
   }
 
-  /** Makes it an image that machines boot from. */
+  /** Registers the built layers as an image that machines boot from. */
   async #register(id: string, { layers, digest, sizeBytes, config }: BuiltLayers): Promise<BuiltAppImage> {
     const env = Object.fromEntries(
       (config.Env ?? []).flatMap((pair) => {
@@ -174,7 +176,7 @@ export class LocalHost implements Host {
   }
 
   async removeAppImage(image: string): Promise<void> {
-    // The layers last: they are what the builder knows it by.
+    // The layers go last, because the builder finds the image by them.
     await this.#driver.removeImage(image);
     await this.#builder.remove(image);
   }
@@ -197,7 +199,7 @@ export class LocalHost implements Host {
       if (service === null || spec.isBuild) return;
       const guest = this.#driver.guest(order.machine);
       await startService(guest, service);
-      // Nobody waits for a machine that is made ahead; who waits for another one can use the rest of it meanwhile.
+      // The caller does not wait for a machine ahead of demand, so its slot is free while its service warms up.
       if (options?.isAhead) await whenWarm(guest, service);
     });
   }
@@ -238,7 +240,7 @@ export class LocalHost implements Host {
       );
       const service = isClone ? await this.service(spec.image) : null;
       if (service === null) return;
-      // Whose machine it was may have ended the service: whoever needs it starts it, with the clone's environment.
+      // The earlier owner may have ended the service. The next use then starts it, with the clone's environment.
       await claimService(this.#driver.guest(order.machine), service, spec.env).catch(() => {});
     });
   }
@@ -309,7 +311,8 @@ export class LocalHost implements Host {
     if (service === null) return;
     const claimed = claimService(this.#driver.guest(order.machine), service, spec.env);
     if (!isAgain) return claimed;
-    // Where it does not run, whoever needs it starts it, with this environment; it is no matter of a server's start.
+    // A service that does not run is started on its next use, with this environment. Its failure must not stop the
+    // server's start.
     claimed.catch(() => {});
   }
 
@@ -371,7 +374,7 @@ function byName(recipes: readonly ImageRecipe[]): Map<string, ImageRecipe> {
   return new Map(recipes.map((recipe) => [recipe.name, recipe]));
 }
 
-/** Nothing where there is no such directory. */
+/** Empty if the directory does not exist. */
 function namesIn(directory: string): Promise<string[]> {
   return readdir(directory).catch((error: NodeJS.ErrnoException) => {
     if (error.code === "ENOENT") return [];

@@ -17,7 +17,7 @@ function line(text: string): LogLine {
   return { at: 1, stream: "stdout", text, deployment: "d" };
 }
 
-test("a ring keeps its latest lines in order, within its files, and says that there were more", async () => {
+test("keeps the latest lines in order within its files, and reports that older ones were dropped", async () => {
   const ring = open().of("capped");
   for (let n = 1; n <= 100; n += 1) {
     await ring.append([line(`line ${n}`)]);
@@ -30,7 +30,7 @@ test("a ring keeps its latest lines in order, within its files, and says that th
   expect(await readdir(join(directory, "capped"))).toHaveLength(small.segments);
 });
 
-test("a later process goes on behind what was written, also where that was torn", async () => {
+test("a later process continues behind the written lines, also after a torn line", async () => {
   const rings = open();
   await rings.of("torn").append([line("one"), line("two")]);
   await rings.close();
@@ -45,7 +45,7 @@ test("a later process goes on behind what was written, also where that was torn"
   ]);
 });
 
-test("a follower gets what is kept from where it stands, then all that comes, once each", async () => {
+test("a follower reads the kept lines from its position, then each new line once", async () => {
   const ring = open().of("followed");
   await ring.append([line("a"), line("b")]);
   const reader = new AbortController();
@@ -62,6 +62,6 @@ test("a follower gets what is kept from where it stands, then all that comes, on
   expect(got).toEqual(["b", "c", "d"]);
 });
 
-test("a name that could lead elsewhere is refused", () => {
+test("rejects a name that could lead to another directory", () => {
   expect(() => open().of("../elsewhere")).toThrow("no name of a ring");
 });

@@ -1,10 +1,10 @@
 /**
- * What processes said, on this host's disk, by whoever they belong to: a ring of lines of JSON in a few files, the
- * oldest of which goes when there is one too many. A ring outlives the machines that wrote to it. Every line has a
- * number that counts up, so that a reader who comes back goes on behind what it has.
+ * Output of processes on this host's disk, by owner. A ring holds lines of JSON in a few files; a new file replaces the
+ * oldest. A ring outlives the machines that wrote to it. Every line has an ascending number, so that a returning reader
+ * continues where it stopped.
  *
- * Lines are written a few at a time and not synced: what a process that is killed had not written yet is still in the
- * machine, and whoever writes here says in each line how far that is.
+ * Lines are written in small batches and not synced. A killed writer may lose lines that are still in the machine. Each
+ * line therefore records the writer's position in the machine's output.
  */
 import { appendFile, mkdir, open, readdir, readFile, rm, truncate } from "node:fs/promises";
 import { join } from "node:path";
@@ -19,7 +19,7 @@ export interface RingOptions {
 const defaults: RingOptions = { segmentBytes: 1024 ** 2, segments: 8 };
 const flushAfterMs = 50;
 const flushAtBytes = 64 * 1024;
-/** What waits for a slow disk before those who write have to. */
+/** Bytes that may wait for a slow disk before writers have to wait. */
 const backlogBytes = 4 * 1024 ** 2;
 const ringName = /^[a-z0-9][a-z0-9_-]{0,63}$/;
 const segmentName = /^\d{15}\.jsonl$/;
@@ -27,23 +27,23 @@ const segmentName = /^\d{15}\.jsonl$/;
 export interface LogLine {
   /** Milliseconds since 1970. */
   at: number;
-  /** `system`: said by the server about the process. */
+  /** `system`: a line of the server about the process. */
   stream: "stdout" | "stderr" | "system";
   text: string;
   /** The deployment or the function's version that ran. */
   deployment: string;
-  /** Where what was said has one. */
+  /** Absent if the line has no level. */
   level?: "debug" | "info" | "warn" | "error";
-  /** Whose request was being answered. */
+  /** Id of the request that was being handled. */
   request_id?: string;
   /**
-   * Whose output it is, and where the writer stands in that: behind the last line of each stream, and where to go on
-   * reading. Absent for what the server says.
+   * Source of the output and the writer's position in it: behind the last line of each stream, and where to continue
+   * reading. Absent for lines of the server.
    */
   from?: { source: string; stdout: number; stderr: number; next: number };
 }
 
-/** A line as it is kept. */
+/** A stored line. */
 export type KeptLine = LogLine & { n: number };
 
 export class LogRings {
@@ -67,7 +67,7 @@ export class LogRings {
     return ring;
   }
 
-  /** Also of what is not there. */
+  /** A missing ring is no error. */
   async remove(name: string): Promise<void> {
     await this.of(name).close();
     this.#rings.delete(name);
@@ -83,7 +83,7 @@ export class LogRing {
   readonly #directory: string;
   readonly #log: Logger;
   readonly #options: RingOptions;
-  /** Numbers of the first lines of the files there are, the oldest first. */
+  /** Numbers of the first lines of the existing files, in ascending order. */
   #segments: number[] = [];
   #next = 1;
   #bytes = 0;
@@ -101,7 +101,7 @@ export class LogRing {
     this.#options = options;
   }
 
-  /** Keeps lines in order; waits only while the disk is far behind. */
+  /** Appends lines in order; waits only while the disk is far behind. */
   async append(lines: readonly LogLine[]): Promise<void> {
     if (lines.length === 0) return;
     await this.#open();
@@ -118,7 +118,7 @@ export class LogRing {
     else this.#timer ??= setTimeout(() => void this.flush(), flushAfterMs).unref();
   }
 
-  /** The last lines, at most `count` of them, the oldest first; and whether there were more once. */
+  /** Returns the last lines, at most `count`, in ascending order. `truncated`: there were older lines. */
   async tail(count: number): Promise<{ lines: KeptLine[]; truncated: boolean }> {
     await this.#open();
     await this.flush();
@@ -134,7 +134,7 @@ export class LogRing {
     return { lines: last, truncated: (last[0]?.n ?? 1) > 1 };
   }
 
-  /** Lines behind the one of that number, then those that come, until `signal`. */
+  /** Yields the lines behind number `after`, then new lines, until `signal`. */
   async *follow(after: number, signal: AbortSignal): AsyncGenerator<KeptLine, void, undefined> {
     await this.#open();
     const queue: KeptLine[] = [];
@@ -142,7 +142,7 @@ export class LogRing {
     let at = after;
     const wake = (): void => woken.resolve();
     const hear = (line: KeptLine): void => {
-      // A reader that is this far behind reads it from the files.
+      // A reader this far behind reads the line from the files instead.
       if (queue.length < followerLines) queue.push(line);
       wake();
     };
@@ -164,7 +164,7 @@ export class LogRing {
             yield line;
             at = line.n;
           }
-          // What the disk did not take is nowhere any more.
+          // Lines that the disk refused are lost.
           if (queue.length === 0) at = Math.max(at, written);
         }
         while (queue[0] !== undefined && (mayMiss || queue[0].n <= at + 1) && !signal.aborted) {
@@ -182,7 +182,7 @@ export class LogRing {
     }
   }
 
-  /** The number of the line that came last; 0 where there was none. */
+  /** Number of the last line; 0 if there is none. */
   async lastNumber(): Promise<number> {
     await this.#open();
     return this.#next - 1;
@@ -197,8 +197,8 @@ export class LogRing {
       this.#waitingBytes = 0;
       this.#writing = this.#writing
         .then(() => this.#write(text))
-        // A full disk costs lines, never the app or the server.
-        .catch((error: unknown) => this.#log.warn({ err: error }, "lines of a log could not be kept"));
+        // A full disk costs lines of the log, and never the app or the server.
+        .catch((error: unknown) => this.#log.warn({ err: error }, "could not write lines of a log"));
     }
     return this.#writing;
   }
@@ -231,7 +231,7 @@ export class LogRing {
     return this.#opened;
   }
 
-  /** What a killed process wrote half of is cut off. */
+  /** Cuts off a line that a killed process wrote only in part. */
   async #recover(): Promise<void> {
     const names = (await namesIn(this.#directory)).filter((name) => segmentName.test(name)).sort();
     this.#segments = names.map((name) => Number.parseInt(name, 10));
@@ -246,7 +246,7 @@ export class LogRing {
 
   async #after(number: number): Promise<KeptLine[]> {
     await this.flush();
-    // The file that holds the line behind it, and those that come after: one at a time would do as well.
+    // The file that holds the next line, and all later files.
     const from = this.#segments.findLastIndex((first) => first <= number + 1);
     const lines: KeptLine[] = [];
     for (const first of this.#segments.slice(Math.max(0, from))) {
@@ -257,7 +257,7 @@ export class LogRing {
 
   async #read(first: number): Promise<KeptLine[]> {
     const file = await open(this.#file(first)).catch((error: NodeJS.ErrnoException) => {
-      // It was the oldest, and went while this was on its way.
+      // The oldest file was removed between the listing and this read.
       if (error.code !== "ENOENT") throw error;
     });
     if (!file) return [];

@@ -1,6 +1,6 @@
 /**
- * What an operator sees of the machines at /metrics: how many there are, whose they are and how far, and how many warm
- * ones the pool wants. Counted when somebody asks, so that nothing has to be kept in step.
+ * Metrics of machines at /metrics: their number by owner and state, and the number of warm machines that the pool
+ * wants. They are counted at each scrape.
  */
 import { Gauge, register } from "prom-client";
 import type { Db } from "#schema.ts";
@@ -8,10 +8,10 @@ import type { Host } from "./host.ts";
 import type { Pool } from "../placement/pool.ts";
 import { statesOfHost } from "../store.ts";
 
-/** The process's metrics speak of this host until the answer is called. */
+/** Reports this host in the process's metrics until the returned function is called. */
 export function countMachines(deps: { db: Db; host: Host; pool: Pool }): () => void {
   const gauges = [machinesGauge(deps.db, deps.host), wantedGauge(deps.pool)];
-  // One registry for a process: the latest host to open is the one that counts.
+  // The process has one registry, which reports the host that opened last.
   for (const { name, gauge } of gauges) {
     register.removeSingleMetric(name);
     register.registerMetric(gauge);
@@ -26,7 +26,7 @@ export function countMachines(deps: { db: Db; host: Host; pool: Pool }): () => v
 function machinesGauge(db: Db, host: Host): { name: string; gauge: Gauge } {
   const name = "kontor_machines";
   const help =
-    "Machines of this host by owner; state is starting, ready, or going where it is to be removed.";
+    "Machines of this host by owner; state is starting, ready, or going while it is being removed.";
   const gauge = new Gauge({
     name,
     help,
@@ -36,7 +36,8 @@ function machinesGauge(db: Db, host: Host): { name: string; gauge: Gauge } {
       const rows = await statesOfHost(db, host.id);
       this.reset();
       for (const { id, owner_kind: owner, desired, observed } of rows) {
-        // What is seen of a machine is written down for the pool alone; an owner's is seen here, as it starts.
+        // The row has the observed state of pooled machines only; the host knows whether an owner's machine is
+        // starting.
         const seen = owner === "pool" ? observed : host.isStarting(id) ? "starting" : "ready";
         this.inc({ owner, state: desired === "removed" ? "going" : seen });
       }

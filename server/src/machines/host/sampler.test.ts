@@ -15,7 +15,7 @@ const reading = (second: number, cpuSeconds: number) => ({
 });
 const track = () => ({ last: undefined, samples: [] }) as Parameters<typeof record>[0];
 
-test("CPU is what was used between two readings, over the time between them", () => {
+test("divides the CPU time between two readings by the time between them", () => {
   const one = track();
   record(one, reading(10, 1));
   expect(one.samples).toEqual([]);
@@ -23,14 +23,14 @@ test("CPU is what was used between two readings, over the time between them", ()
   expect(one.samples).toEqual([{ at: new Date(12_000), usageCores: 0.5, memoryBytes: 5 }]);
 });
 
-test("a counter that went back reads as no use, not as negative", () => {
+test("reads a counter that decreased as no use", () => {
   const one = track();
   record(one, reading(10, 5));
   record(one, reading(11, 0));
   expect(one.samples[0]?.usageCores).toBe(0);
 });
 
-test("only the last minute is kept", () => {
+test("keeps only the last minute", () => {
   const one = track();
   for (let second = 0; second < 200; second += 1) record(one, reading(second, second));
   expect(one.samples).toHaveLength(windowSeconds);

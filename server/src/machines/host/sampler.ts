@@ -1,6 +1,6 @@
 /**
- * One reading a second of every machine somebody owns, kept for a minute, in memory: a chart's worth, not a record.
- * Readings come from cgroup files; `runsc events` costs 18 ms and reports another figure.
+ * Reads every owned machine once a second, and keeps the readings in memory for a minute, for charts. Readings come
+ * from cgroup files; `runsc events` costs 18 ms and reports another figure.
  */
 import type { Logger } from "pino";
 import type { MachineStats } from "@kontor/runtime/driver.ts";
@@ -11,7 +11,7 @@ export const windowSeconds = 60;
 
 export interface Sample {
   at: Date;
-  /** Cores in use since the sample before. */
+  /** Cores in use since the previous sample. */
   usageCores: number;
   memoryBytes: number;
 }
@@ -63,7 +63,7 @@ export class Sampler {
         if (track.isReading) return;
         track.isReading = true;
         const stats = await this.#host.stats(machine).catch((error: unknown) => {
-          this.#log.debug({ machine, err: error }, "no reading");
+          this.#log.debug({ machine, err: error }, "could not read the usage of a machine");
         });
         track.isReading = false;
         if (stats) record(track, stats);
@@ -72,7 +72,7 @@ export class Sampler {
   }
 }
 
-/** Adds a reading; the first only gives the ground the next one is measured from. */
+/** Adds a reading. The first reading is only the base of the next one. */
 export function record(track: Track, stats: MachineStats): void {
   const seconds = track.last ? (stats.at.getTime() - track.last.at.getTime()) / 1000 : 0;
   if (track.last && seconds > 0) {

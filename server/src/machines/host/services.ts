@@ -1,11 +1,11 @@
 /**
- * The program that an image brings along and that runs in each of its machines, such as the owner of the kernels of a
- * code interpreter. It is started with the machine, so that a pooled one has it warm; it is asked over a port of the
- * machine's loopback, a line of JSON per request and lines of JSON in answer; and a machine whose owner ended it
- * starts it again when somebody needs it. All of them know two requests: `ready` is answered once the service is
- * warm, and `claim` tells it that the machine became somebody's, with the environment that holds from now on.
+ * The service of an image: a program that runs in each of its machines, such as the owner of a code interpreter's
+ * kernels. The service starts with the machine, so that a pooled machine has it warm. Requests go to a port of the
+ * machine's loopback, one line of JSON each, and the response is lines of JSON. If the owner of a machine ended the
+ * service, the next use starts it again. Every service knows two requests: `ready` returns once the service is warm,
+ * and `claim` passes the environment of the machine's new owner.
  *
- * What it says is a machine's word: lines and answers are bounded, and every wait has a deadline.
+ * A machine controls the responses: lines and responses are bounded, and every wait has a deadline.
  */
 import { randomBytes } from "node:crypto";
 import type { Duplex } from "node:stream";
@@ -13,18 +13,18 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isNestedDeeper } from "#lib/json-depth.ts";
 import { type Guest, type ImageService, RuntimeError } from "@kontor/runtime/driver.ts";
 
-/** Above the longest line a service of ours says, 16 MiB of results; and all the lines of one answer. */
+/** Above the longest line of our services, which is 16 MiB of results; and the total of one response. */
 const lineMaxBytes = 24 * 1024 ** 2;
 const answerMaxBytes = 128 * 1024 ** 2;
-/** Nesting of a line. A service of ours leaves deeper results out. */
+/** Maximum nesting of a line. Our services leave deeper results out. */
 const lineMaxDepth = 512;
-/** From its start until it listens, on a host that starts many at once. */
+/** Time from the start until the service listens, on a host that starts many services at once. */
 const listensWithinMs = 30_000;
 const warmWithinMs = 120_000;
 const claimedWithinMs = 5_000;
 const idPrefix = "service-";
 
-/** Starts the service; for a machine that was just booted. */
+/** Starts the service in a machine that has just booted. */
 export async function startService(guest: Guest, { argv, port }: ImageService): Promise<void> {
   await guest.startCommand({
     id: idPrefix + randomBytes(8).toString("hex"),
@@ -33,12 +33,12 @@ export async function startService(guest: Guest, { argv, port }: ImageService): 
   });
 }
 
-/** Returns once everything is there that a first request would otherwise wait for. */
+/** Returns once the service is warm, so that a first request need not wait. */
 export async function whenWarm(guest: Guest, service: ImageService): Promise<void> {
   await expectOk(await askService(guest, service, { op: "ready" }), warmWithinMs);
 }
 
-/** The machine is somebody's. Safe to repeat. Fails where the service does not run. */
+/** Passes the new owner's environment to the service. Safe to repeat. Fails if the service does not run. */
 export async function claimService(
   guest: Guest,
   service: ImageService,
@@ -56,7 +56,7 @@ async function expectOk(answer: ServiceAnswer, withinMs: number): Promise<void> 
   }
 }
 
-/** Sends a request; what comes back is read from the answer. */
+/** Sends a request; the caller reads the response from the result. */
 export async function askService(
   guest: Guest,
   service: ImageService,
@@ -70,7 +70,7 @@ function send(stream: Duplex, request: object): ServiceAnswer {
   return new ServiceAnswer(stream);
 }
 
-/** A connection to the service, which is started where it does not run. */
+/** Connects to the service, and starts it if it does not run. */
 async function open(guest: Guest, service: ImageService): Promise<Duplex> {
   const deadline = performance.now() + listensWithinMs;
   for (let waitMs = 10; ; waitMs = Math.min(waitMs * 1.5, 200)) {
@@ -80,7 +80,7 @@ async function open(guest: Guest, service: ImageService): Promise<Duplex> {
       const isRefused = error instanceof RuntimeError && error.kind === "connection_refused";
       if (!isRefused || performance.now() > deadline) throw error;
     }
-    // Looked at each time: the end of a program that was killed shows a moment later than its port.
+    // Listed each time, because a killed program stays in the list for a moment after its port closes.
     const commands = await guest.listCommands();
     const runs = commands.some(({ id, status }) => id.startsWith(idPrefix) && status === "running");
     if (!runs) await startService(guest, service);
@@ -88,21 +88,24 @@ async function open(guest: Guest, service: ImageService): Promise<Duplex> {
   }
 }
 
-/** The lines a service answers with, parsed but not checked. */
+/** Lines of a service's response, parsed but not validated. */
 export class ServiceAnswer {
   readonly #stream: Duplex;
   readonly #lines: AsyncGenerator<{ said: unknown; bytes: number }, undefined>;
-  /** Length of the line that was read last. */
+  /** Length of the last line. */
   lineBytes = 0;
 
   constructor(stream: Duplex) {
     this.#stream = stream;
-    // Whoever reads learns of it.
+    // The reader receives the error.
     stream.on("error", () => {});
     this.#lines = linesOf(stream);
   }
 
-  /** The next line, or undefined once the service hung up. Fails with `timeout`, and with `guest_protocol`. */
+  /**
+   * Returns the next line, or undefined once the service closed the connection. Fails with `timeout`, and with
+   * `guest_protocol`.
+   */
   async next(withinMs: number): Promise<unknown> {
     const timer = setTimeout(
       () => this.#stream.destroy(new RuntimeError("timeout", "the machine's service did not answer in time")),
@@ -144,7 +147,7 @@ async function* linesOf(stream: Duplex): AsyncGenerator<{ said: unknown; bytes: 
     }
   } catch (error) {
     if (error instanceof RuntimeError) throw error;
-    // A reset is a way to hang up.
+    // A reset counts as the end of the connection.
   }
   return undefined;
 }

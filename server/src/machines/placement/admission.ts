@@ -1,13 +1,13 @@
 /**
- * Whether one more machine fits. What counts is what the rows promise, not what machines use at the moment: a
- * decision on stale measurements lets a herd through. Memory and cores may be promised more than once by a factor
- * of the configuration, because machines rarely use what they may.
+ * Decides whether one more machine fits. The decision counts the limits in the rows and not the current use, because
+ * stale measurements would admit a herd of machines at once. The configuration may overcommit memory and cores by a
+ * factor, because machines rarely use their limits.
  */
 export interface Capacity {
   memoryBytes: number;
   vcpus: number;
   machines: number;
-  /** Of the disk that machines write to; what is free is measured, since disks are sparse. */
+  /** Reserve of the disk that machines write to. Free bytes are measured, because disk images are sparse. */
   diskReserveBytes: number;
 }
 
@@ -17,7 +17,7 @@ export interface Committed {
   machines: number;
 }
 
-/** Undefined when it fits, else what is short, for a person. */
+/** Undefined if the machine fits; else a text that names the short resource. */
 export function refusal(
   capacity: Omit<Capacity, "diskReserveBytes">,
   committed: Committed,
@@ -33,7 +33,7 @@ export function refusal(
   return undefined;
 }
 
-/** The same for the disk: every machine and every volume on it writes when it wants to. */
+/** Checks the disk in the same way: every machine and every volume may write at any time. */
 export function diskRefusal(
   capacity: Pick<Capacity, "diskReserveBytes">,
   freeBytes: number,

@@ -1,10 +1,13 @@
-/** What a machine's processes must know of its network. */
+/** Environment variables that describe the network to a machine's processes. */
 import type { NetworkMode } from "@kontor/runtime/driver.ts";
 
-/** Where a restricted machine finds the egress proxy, whichever machine it is. */
+/** Address of the egress proxy, the same for every restricted machine. */
 const PROXY = "http://10.0.0.1:3128";
 const OWN_HOSTS = "localhost,127.0.0.1";
-/** curl and apt read the lower-case names, others the upper-case ones; Node reads either once it is told to. */
+/**
+ * curl and apt read the lower-case names, other programs the upper-case ones. Node reads either, if it is configured
+ * to.
+ */
 const proxyEnv = {
   HTTPS_PROXY: PROXY,
   HTTP_PROXY: PROXY,

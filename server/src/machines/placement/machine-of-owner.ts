@@ -1,6 +1,6 @@
 /**
- * What owners do with machines that run for long: hold one still and let it go on, and give it more memory while it
- * needs it. What is wanted is in the row first, so that a server that ends on the way finds it there.
+ * Operations of owners on long-running machines: freeze, thaw, and raise the memory limit for a while. The row records
+ * the desired state first, so that the next server continues after a crash.
  */
 import type { Transaction } from "kysely";
 import type { App } from "#app.ts";
@@ -22,12 +22,14 @@ export interface Owner {
   ownerId: string;
 }
 
-/** The machine an owner has now. */
+/** Finds the owner's current machine. */
 export function findMachineOf(db: Db, { ownerKind, ownerId }: Owner): Promise<MachineRow | undefined> {
   return findOwned(db, ownerKind, ownerId);
 }
 
-/** In the transaction of the owner's own record; `freeze` or `thaw` the answer after the commit. */
+/**
+ * Runs in the transaction of the owner's own record. After the commit, pass the result to `freeze` or `thaw`.
+ */
 export function setHeld(
   tx: Transaction<Database>,
   { ownerKind, ownerId }: Owner,
@@ -44,7 +46,7 @@ export function thaw({ machines }: Pick<App, "machines">, row: MachineRow): Prom
   return translated(() => machines.host.thaw({ ...orderFor(row), hostEpoch: machines.host.epoch }));
 }
 
-/** Changes the limit of a machine that runs. False where the host has no room for more, or the machine is gone. */
+/** Changes the memory limit of a running machine. False if the host lacks room, or the machine is gone. */
 export async function giveMemory(
   { db, machines }: Pick<App, "db" | "machines">,
   owner: Owner,
@@ -55,7 +57,7 @@ export async function giveMemory(
     const committed = await lockCommitted(tx, host.id);
     const found = await findOwned(tx, owner.ownerKind, owner.ownerId);
     if (!found) return undefined;
-    // What it has is among what is promised already, and so is the machine itself.
+    // The committed sum contains this machine and its current memory.
     const others = { ...committed, machines: committed.machines - 1 };
     const more = { memoryBytes: memoryBytes - found.memory_bytes, vcpus: 0 };
     if (more.memoryBytes > 0 && refusal(capacity, others, more) !== undefined) return undefined;

@@ -1,4 +1,4 @@
-/** Ids of machines, and the orders that the host takes for them. */
+/** Ids of machines, and orders to the host. */
 import { newId } from "#lib/ids.ts";
 import type { Order } from "../host/host.ts";
 import type { MachineRow } from "../store.ts";
@@ -7,7 +7,7 @@ export function newMachineId(): string {
   return newId("m", 19);
 }
 
-/** The order that a row stands for. */
+/** The order that carries out a row. */
 export function orderFor(row: MachineRow): Order {
   return { machine: row.id, hostEpoch: row.host_epoch, generation: row.generation };
 }

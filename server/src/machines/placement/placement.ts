@@ -1,8 +1,8 @@
 /**
- * Where a machine comes to stand, decided in the owner's own transaction: a warm machine, which is a row to lock, or
- * room for a new one. With one host there is one place; with more, `place` chooses among them, and whatever it
- * answers already names the host. The reservation is the truth from the commit on: whoever finds it after a crash
- * either finishes it or ends it.
+ * Chooses the place of a machine in the owner's own transaction: a warm machine, which is a row to lock, or room for a
+ * new one. With one host there is one place; with more hosts, `place` would choose, and its result already names the
+ * host. After the commit the reservation is binding: the server that finds it after a crash either completes it or ends
+ * it.
  */
 import type { Transaction } from "kysely";
 import type { Isolation, NetworkMode, PrivateNetwork } from "@kontor/runtime/driver.ts";
@@ -33,14 +33,14 @@ export interface MachineRequest {
   ownerId: string;
   shape: Shape;
   image: Pick<HostImage, "id">;
-  /** Warm machines are on gVisor; what asks for another is made to order. */
+  /** Warm machines use gVisor; another isolation needs a cold machine. */
   isolation?: Isolation;
   network: NetworkMode;
   hostname: string;
   env: Record<string, string>;
-  /** Of this host. */
+  /** A volume on this host. */
   volume?: StartSpec["volume"];
-  /** What asks for one is made to order. */
+  /** A machine with a private network is always cold. */
   privateNetwork?: PrivateNetwork;
 }
 
@@ -48,14 +48,17 @@ export interface Reservation {
   row: MachineRow;
   request: MachineRequest;
   warm: boolean;
-  /** Warm machines of other pools that made room; to be removed after the commit. */
+  /** Evicted warm machines of other pools; remove them after the commit. */
   evicted: MachineRow[];
 }
 
-/** How a machine is found a place; fails with `no_capacity`. */
+/** Finds a place for a machine; fails with `no_capacity`. */
 export type Place = (app: Needs, tx: Transaction<Database>, request: MachineRequest) => Promise<Reservation>;
 
-/** A warm machine where one waits, else room for a cold one. What no warm one has is always made to order. */
+/**
+ * Takes a warm machine if one waits, else reserves room for a cold one. Options that no warm machine has need a cold
+ * one.
+ */
 export const place: Place = async (app, tx, request) => {
   const { volume, isolation, privateNetwork } = request;
   if (volume || privateNetwork || isolation === "native") return placeCold(app, tx, request);
@@ -72,7 +75,7 @@ export const place: Place = async (app, tx, request) => {
   return warm ? { row: warm, request, warm: true, evicted: [] } : placeCold(app, tx, request);
 };
 
-/** Room for a machine made to order. */
+/** Reserves room for a cold machine. */
 export const placeCold: Place = async (app, tx, request) => {
   const evicted = await makeRoom(app, tx, request.shape, { mayEvict: true });
   const { host } = app.machines;
@@ -101,7 +104,9 @@ export const placeCold: Place = async (app, tx, request) => {
   return { row, request, warm: false, evicted };
 };
 
-/** Checks that a machine of this shape fits. A need may push waiting machines of other shapes out; a refill may not. */
+/**
+ * Checks that a machine of this shape fits. A request may evict warm machines of other shapes; a refill may not.
+ */
 export async function makeRoom(
   app: Pick<App, "machines">,
   tx: Transaction<Database>,
@@ -133,7 +138,10 @@ async function refuseFullDisk({ machines }: Pick<App, "machines">): Promise<void
   if (short !== undefined) throw noCapacity(short, new DiskShort(short));
 }
 
-/** The owner lets go, in the transaction that ends its own record; `destroyLater` the answer after the commit. */
+/**
+ * Releases the owner's machine in the transaction that ends the owner's record. Pass the result to `destroyLater` after
+ * the commit.
+ */
 export function release(
   tx: Transaction<Database>,
   owner: Pick<MachineRequest, "ownerKind" | "ownerId">,
@@ -145,12 +153,12 @@ function toHostVolume({ id, region, sizeBytes }: HostVolume): HostVolume {
   return { id, region, sizeBytes };
 }
 
-/** The same for every owner of a kind, at the start: their machines are removed by the reconcile that follows. */
+/** Releases the machines of all owners of a kind at start; the next `reconcile` removes them. */
 export function releaseAll(app: Pick<App, "db" | "machines">, ownerKind: OwnerKind): Promise<void> {
   return markKindRemoved(app.db, app.machines.host.id, ownerKind);
 }
 
-/** The same for those of them that are not in the list of those there are. */
+/** Releases the machines of owners of this kind that are not in the given list of existing owners. */
 export function releaseOrphans(
   app: Pick<App, "db" | "machines">,
   ownerKind: OwnerKind,

@@ -1,9 +1,9 @@
 /**
- * Warm machines: started, answered, frozen, nobody's. A frozen machine costs about 14 MB and no CPU, and thawing
- * takes less than a millisecond, so a pool is what makes create fast: a restore is no faster than a cold start.
+ * Warm machines: started, ready, frozen, without an owner. A frozen machine costs about 14 MB and no CPU, and a thaw
+ * takes less than a millisecond. The pool makes create fast; a restore is no faster than a cold start.
  *
- * How many wait follows use: the configured floor for the templates named there, and for any shape as many as were
- * claimed in the last minute, up to a ceiling. Machines that nobody took for a while are given back.
+ * Their number follows use. Templates with a configured floor keep that many; every shape keeps as many as were claimed
+ * in the last minute, up to a ceiling. Machines that stay unused for a while are released.
  */
 import type { Logger } from "pino";
 import type { Db } from "#schema.ts";
@@ -16,14 +16,19 @@ import type { Shape } from "./shape.ts";
 import { countPools, evictWarm, insertMachine, setObserved } from "../store.ts";
 
 const demandWindowMs = 60_000;
-/** A refill takes CPU from whoever was just given a machine: let their first command pass. */
+/**
+ * A refill takes CPU from the owner of a machine just claimed; this delay lets the owner's first command run first.
+ */
 const settleMs = 150;
-/** A lull is not waited for any longer than this: a steady stream of claims would drain the pool. */
+/** Maximum wait for a pause between claims, because a steady stream of claims would drain the pool. */
 const mostSettleMs = 1000;
 const retryMs = 10_000;
-/** Long, because each try of a template that cannot be made keeps the host busy for a minute. */
+/** Long, because each attempt to make a failing template keeps the host busy for a minute. */
 const retryTemplateMs = 300_000;
-/** What most sandboxes ask for: a claim then has no packet filter to change. Nothing runs in it meanwhile. */
+/**
+ * The mode that most sandboxes request, so that a claim needs no change of the packet filter. A waiting machine runs no
+ * user code.
+ */
 const waitingNetwork = "restricted";
 
 const interpreterMinimumBytes = 8 * 1024 ** 3;
@@ -79,7 +84,7 @@ export class Pool implements WarmPool {
     this.#ceiling = deps.ceiling;
   }
 
-  /** At least `floor` machines of this shape are kept waiting. */
+  /** Keeps at least `floor` machines of this shape waiting. */
   keep(shape: Shape, floor: number): void {
     this.#entries.set(shape.poolKey, {
       shape,
@@ -89,7 +94,7 @@ export class Pool implements WarmPool {
     this.nudge(0);
   }
 
-  /** A machine of this shape was asked for. */
+  /** Counts a request for a machine of this shape. */
   used(shape: Shape): void {
     const entry = this.#entries.get(shape.poolKey) ?? { shape, floor: 0, claims: [] };
     entry.claims.push(this.#clock.now().getTime());
@@ -98,7 +103,7 @@ export class Pool implements WarmPool {
     this.nudge(settleMs);
   }
 
-  /** Machines of a template that is gone are kept no more; those that wait are given back. */
+  /** Stops keeping machines of a deleted template, and releases those that wait. */
   async forget(template: string): Promise<void> {
     for (const { shape } of this.#entries.values())
       if (shape.template === template) this.#entries.delete(shape.poolKey);
@@ -111,7 +116,7 @@ export class Pool implements WarmPool {
     this.#timer ??= setTimeout(() => this.#run(), delayMs).unref();
   }
 
-  /** Resolves when the pool holds what it wants; for tests and benchmarks. */
+  /** Resolves when the pool is full; for tests and benchmarks. */
   async settled(): Promise<void> {
     while (this.#timer || this.#filling || this.#making.size > 0) {
       await (this.#filling ??
@@ -120,7 +125,9 @@ export class Pool implements WarmPool {
     }
   }
 
-  /** Ends the filling and gives every waiting machine back: a server that is stopped leaves only what somebody owns. */
+  /**
+   * Stops filling and releases every waiting machine, so that a stopped server leaves only owned machines.
+   */
   async close(): Promise<void> {
     this.#closed = true;
     clearTimeout(this.#timer);
@@ -140,7 +147,7 @@ export class Pool implements WarmPool {
     return Math.min(this.#ceiling, Math.max(entry.floor, entry.claims.length));
   }
 
-  /** What every pool wants, by its key. */
+  /** Number of machines that each pool wants, by pool key. */
   targets(): Map<string, number> {
     return new Map(Array.from(this.#entries.keys(), (poolKey) => [poolKey, this.target(poolKey)]));
   }
@@ -181,7 +188,7 @@ export class Pool implements WarmPool {
     }
   }
 
-  /** Many who are given a machine at once come before the machines of those who may follow. */
+  /** Waits for a pause between claims, because claimed machines have priority over spare ones. */
   async #lull(): Promise<void> {
     const latest = performance.now() + mostSettleMs;
     for (;;) {
@@ -192,7 +199,7 @@ export class Pool implements WarmPool {
     }
   }
 
-  /** False while the template is being made, which takes minutes: the other pools are filled meanwhile. */
+  /** False while the template is being made, which takes minutes; other pools are filled meanwhile. */
   #hasImage({ template }: Shape): boolean {
     const { images } = this.#machines;
     const state = images.find(template)?.state ?? "ready";
@@ -216,7 +223,7 @@ export class Pool implements WarmPool {
     return false;
   }
 
-  /** One machine at a time: refilling must never be what makes the host slow. */
+  /** Adds one machine at a time, so that a refill never slows the host down. */
   async #add(shape: Shape): Promise<void> {
     const image = await this.#machines.images.ensure(shape.template);
     const { host } = this.#machines;

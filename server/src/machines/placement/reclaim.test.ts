@@ -14,14 +14,14 @@ function host(diskFreeBytes: number) {
   return { app: { machines } as unknown as Pick<App, "machines">, asked: () => asked };
 }
 
-test("a refusal is begun anew for as long as somebody gives room", async () => {
+test("repeats a refused placement for as long as an owner frees memory", async () => {
   const { app, asked } = host(1);
   const refused = withRoom(app, () => Promise.reject(noCapacity("memory")));
   await expect(refused).rejects.toMatchObject({ code: "no_capacity" });
   expect(asked()).toBe(3);
 });
 
-test("where the disk is short nobody is asked to write to it", async () => {
+test("does not move machines to a disk that is full", async () => {
   const { app, asked } = host(0);
   const refused = withRoom(app, () => makeRoom(app, null as never, null as never, { mayEvict: true }));
   await expect(refused).rejects.toMatchObject({ code: "no_capacity", status: 503 });

@@ -1,21 +1,22 @@
 /**
- * Room that owners make for others: what rests in memory can rest on disk as well. Admission looks at rows within the
- * caller's own transaction and cannot wait there; so a refusal ends that, somebody gives room, and it is begun anew.
+ * Frees room for a new machine by moving idle machines from memory to disk. Admission reads rows in the caller's
+ * transaction and cannot wait there. A refusal therefore ends the transaction, an owner frees memory, and the
+ * transaction runs again.
  */
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
 import { DiskShort, noCapacity } from "../errors.ts";
 
-/** Of machines that go one at a time, until the new one fits: it may be as large as several of them. */
+/** Machines move to disk one at a time, and a large new machine may need the room of several. */
 const mostTries = 16;
 
-/** `work` is a transaction that places a machine; it is begun anew as long as a refusal can be helped. */
+/** `work` is a transaction that places a machine; it is repeated as long as freeing memory can help. */
 export async function withRoom<T>({ machines }: Pick<App, "machines">, work: () => Promise<T>): Promise<T> {
   for (let tries = 1; ; tries += 1) {
     try {
       return await work();
     } catch (error) {
-      // Room is made by writing to the disk: where that is full, it would only be fuller.
+      // Freeing memory writes to the disk, so it cannot help when the disk is full.
       const isFull =
         error instanceof DomainError && error.code === noCapacity.code && !(error.cause instanceof DiskShort);
       if (!isFull || tries === mostTries || !(await machines.giveRoom())) throw error;

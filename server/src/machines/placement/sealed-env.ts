@@ -1,4 +1,7 @@
-/** A machine's base environment in its row: sealed to the owner, so that a row copied to another owner does not open. */
+/**
+ * The base environment in a machine's row, encrypted for its owner, so that a row copied to another owner cannot be
+ * decrypted.
+ */
 import type { SecretBox } from "#lib/secret-box.ts";
 import type { MachineRow, SnapshotRow } from "../store.ts";
 

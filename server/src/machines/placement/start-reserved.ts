@@ -1,6 +1,6 @@
 /**
- * Carrying a reservation out, after its transaction committed: a thaw for a warm machine, a start for a cold one.
- * Direct calls, never jobs: a queue's write and wake-up would cost more than the claim itself.
+ * Starts a reserved machine after the transaction of its reservation committed: thaws a warm machine, or starts a cold
+ * one. The call is direct and not a job, because a queue's write and wake-up would cost more than the claim itself.
  */
 import type { App } from "#app.ts";
 import { isVolumeMissing, startFailed, translate } from "../errors.ts";
@@ -12,13 +12,13 @@ import { settleVolume } from "../volumes.ts";
 type Needs = Pick<App, "db" | "machines" | "secrets" | "log">;
 
 /**
- * The machine runs when this returns. A warm machine that fails is replaced by a cold one, once. What fails for good
- * is removed, and the caller is told so that it can say it in its own record.
+ * The machine runs on return. If a warm machine fails, a cold one replaces it once. A machine that fails for good is
+ * removed, and the error goes to the caller, which records it.
  */
 export async function bringUp(app: Needs, reservation: Reservation): Promise<void> {
   for (const row of reservation.evicted) app.machines.destroyLater(row);
   const { volume, privateNetwork, shape } = reservation.request;
-  // No warm machine could have been given either.
+  // A request with a volume or a private network cannot use a warm machine.
   if (!volume && !privateNetwork && shape.poolKey !== "") app.machines.pool.used(shape);
   try {
     await carryOut(app, reservation);

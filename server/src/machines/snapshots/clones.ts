@@ -1,8 +1,8 @@
 /**
- * Machines that begin where another one stands. The model is a machine that runs, which is written down and goes on, or
- * bytes that are kept already, which get a second name: either way a clone has bytes of its own to begin from, and what
- * becomes of the model meanwhile is no matter to it. Those bytes have no row: a server that ended leaves them to the
- * sweep of the next start. All clones of one call are somebody's in one transaction, or none of them is anybody's.
+ * Machines that start as copies of another machine. The model is a running machine, which is captured and continues, or
+ * a stored snapshot, whose bytes get a second name. Either way a clone starts from bytes of its own, independent of the
+ * model. These bytes have no row: if the server dies, the sweep of the next start deletes them. One transaction gives
+ * all clones of a call to their owners, or none.
  */
 import type { Transaction } from "kysely";
 import type { App } from "#app.ts";
@@ -42,22 +42,22 @@ export interface CloneRequest {
   env: Record<string, string>;
 }
 
-/** The machine of an owner that runs; undefined where it does not. */
+/** The owner's running machine; undefined if it does not run. */
 export function findModel(app: Pick<App, "db">, ownerId: string): Promise<MachineRow | undefined> {
   return findOwned(app.db, "sandbox", ownerId);
 }
 
-/** The base environment of a machine, or of the one that a snapshot is of. */
+/** Base environment of a machine, or of a snapshot's machine. */
 export function envOf(app: Secret, model: MachineRow | SnapshotRow): Record<string, string> {
   return openEnv(app, model);
 }
 
-/** The name of bytes that are about to be there. */
+/** A new name for snapshot bytes. */
 export function newBytes(): string {
   return newId("snap_");
 }
 
-/** What is known of bytes on disk. */
+/** Facts about snapshot bytes on disk. */
 export type Bytes = Omit<
   SnapshotRow,
   | "id"
@@ -71,7 +71,10 @@ export type Bytes = Omit<
   | "damaged"
 >;
 
-/** Writes a machine down, which goes on. Fails with the runtime's own errors. `isDurable`: the bytes are to be kept. */
+/**
+ * Captures a machine, which continues. Fails with the runtime's own errors. `isDurable`: the bytes outlive this
+ * process.
+ */
 export async function capture(
   app: Pick<App, "machines">,
   machine: MachineRow,
@@ -81,7 +84,7 @@ export async function capture(
   return bytesOf(machine, await app.machines.host.capture(orderFor(machine), bytes, options));
 }
 
-/** A snapshot's bytes under a second name. False where they are gone. */
+/** Gives a snapshot's bytes a second name. False if they are missing. */
 export function shareBytes(
   app: Pick<App, "machines">,
   snapshot: Pick<SnapshotRow, "id">,
@@ -90,7 +93,7 @@ export function shareBytes(
   return app.machines.host.share(snapshot.id, bytes);
 }
 
-/** Fails with what is in the way of starting anything from the snapshot, on this host and for good. */
+/** Fails if no machine can ever start from the snapshot on this host; the error names the reason. */
 export async function refuseUnlessRestorable(
   app: Pick<App, "db" | "machines">,
   snapshot: SnapshotRow,
@@ -100,7 +103,7 @@ export async function refuseUnlessRestorable(
   throw snapshotIncompatible({ runtimeBuild: snapshot.runtime_build, cpuClass: snapshot.cpu_class });
 }
 
-/** A place for one clone, in the transaction that reserves it; fails with `no_capacity`. */
+/** Reserves a place for one clone in the caller's transaction; fails with `no_capacity`. */
 export function placeClone(
   app: Pick<App, "machines" | "secrets">,
   tx: Transaction<Database>,
@@ -123,7 +126,7 @@ export function placeClone(
   );
 }
 
-/** All of them run when this returns; on a failure nothing of them is left, whichever it was of. */
+/** Starts all clones. All of them run on return; a failure of one removes all. */
 export async function bringUpClones(app: Needs, places: readonly Place[]): Promise<void> {
   const results = await Promise.allSettled(places.map((place) => bringBack(app, place, { isClone: true })));
   const failed = results.find((result) => result.status === "rejected");
@@ -131,21 +134,23 @@ export async function bringUpClones(app: Needs, places: readonly Place[]): Promi
   throw isForGood(failed.reason as Error) ? snapshotDamaged() : failed.reason;
 }
 
-/** The clones are their owners' from this transaction on. */
+/** Gives the clones to their owners, from this transaction on. */
 export async function takeOverClones(tx: Transaction<Database>, places: readonly Place[]): Promise<void> {
   for (const { row } of places) {
     if (!(await takeOver(tx, row.id))) throw restoreFailed(new Error("a clone ended while others were made"));
   }
 }
 
-/** They are nobody's, in the transaction that takes their reservation back; `destroyLater` them after it. */
+/**
+ * Releases the clones in the transaction that ends their reservation; call `destroyLater` for them after it.
+ */
 export async function releaseClones(tx: Transaction<Database>, places: readonly Place[]): Promise<void> {
   for (const { row } of places) await release(tx, { ownerKind: "sandbox", ownerId: row.owner_id ?? "" });
 }
 
-// ---- bytes that are kept for nobody in particular
+// ---- named snapshots
 
-/** Keeps bytes that are on disk as a named snapshot, from this transaction on. */
+/** Stores bytes on disk as a named snapshot, from this transaction on. */
 export function keepNamed(
   app: Secret,
   tx: Transaction<Database>,
@@ -165,12 +170,12 @@ export function keepNamed(
   });
 }
 
-/** Nothing is started from it any more; it stays until it is deleted. */
+/** Marks a snapshot as damaged: no machine starts from it any more, and it stays until it is deleted. */
 export function setDamaged(app: Pick<App, "db">, id: string): Promise<void> {
   return markDamaged(app.db, id);
 }
 
-/** Its bytes are nobody's from this transaction on; `drop` them after it. */
+/** Deletes the row of a named snapshot; `drop` its bytes after the transaction. */
 export async function forgetNamed(tx: Transaction<Database>, id: string): Promise<void> {
   await deleteSnapshot(tx, { ownerKind: "named", ownerId: id });
 }

@@ -1,10 +1,10 @@
 /**
- * Machines at rest: written to their host's disk, freed, and started again from there. The order is what keeps a crash
- * from losing anything. Pausing: the bytes are on disk and hashed; then one transaction of the owner's says "paused",
- * keeps the row of the bytes and lets the machine go; then its memory is freed. Resuming: one transaction reserves a
- * place; the machine is restored; then one transaction says "running" and consumes the snapshot. What a server that
- * ended left between two of these steps is taken back by `reconcile` and `sweepSnapshots`: bytes without a row are
- * deleted, a machine that was held goes on, a restored machine that nobody was told of is removed.
+ * Pauses machines to disk and resumes them. The order of steps keeps a crash from losing data. Pause: the bytes are on
+ * disk and hashed; one transaction of the owner records "paused", inserts the snapshot's row and releases the machine;
+ * then the memory is freed. Resume: one transaction reserves a place; the machine is restored; one transaction records
+ * "running" and consumes the snapshot. After a crash between two steps, `reconcile` and `sweepSnapshots` undo the
+ * unfinished part: they delete bytes without a row, thaw a frozen machine, and remove a restored machine without an
+ * owner.
  */
 import type { Transaction } from "kysely";
 import type { App } from "#app.ts";
@@ -35,10 +35,10 @@ import {
 import { settleVolume } from "../volumes.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "log" | "clock">;
-/** Who may be asleep with nothing but a snapshot. */
+/** Owners that may be paused with only a snapshot. */
 type Owner = { ownerKind: "sandbox" | "function"; ownerId: string };
 
-/** A machine that is on disk and held: `keep` it or `putBack`. */
+/** A frozen machine with its bytes on disk: pass it to `keep` or `putBack`. */
 export interface Taken {
   id: string;
   machine: MachineRow;
@@ -46,7 +46,9 @@ export interface Taken {
   cpuSeconds: number;
 }
 
-/** Writes the owner's machine down. A failure leaves it running; `not_checkpointable` names what is in the way. */
+/**
+ * Captures the owner's machine and freezes it. On failure it keeps running; `not_checkpointable` names the obstacle.
+ */
 export async function take(app: Pick<App, "db" | "machines">, owner: Owner): Promise<Taken> {
   const machine = await findOwned(app.db, owner.ownerKind, owner.ownerId);
   if (!machine) throw new Error("a running owner has a machine");
@@ -60,8 +62,8 @@ export async function take(app: Pick<App, "db" | "machines">, owner: Owner): Pro
 }
 
 /**
- * The snapshot is the owner's from this transaction on, and its machine goes: `free` it after the commit. Undefined
- * where the machine went before.
+ * Gives the snapshot to the owner and releases its machine, in this transaction; call `free` after the commit.
+ * Undefined if the machine ended before.
  */
 export async function keep(
   tx: Transaction<Database>,
@@ -85,7 +87,7 @@ export async function keep(
   });
 }
 
-/** What a snapshot's row says of the machine and of the bytes, whoever keeps it. */
+/** Columns of a snapshot's row about its machine and its bytes. */
 export function bytesOf(machine: MachineRow, facts: SnapshotFacts) {
   const { host_id, image_id, vcpus, memory_bytes, disk_bytes, max_processes } = machine;
   const { network, hostname, private_group } = machine;
@@ -109,12 +111,12 @@ export function bytesOf(machine: MachineRow, facts: SnapshotFacts) {
   };
 }
 
-/** After the commit of `keep`. */
+/** Frees the machine; call it after the commit of `keep`. */
 export function free(app: Pick<App, "machines">, { machine }: Taken): void {
   app.machines.destroyLater(machine);
 }
 
-/** It was not kept after all: the machine goes on, if it is still wanted, and the bytes go. */
+/** Cancels a pause: thaws the machine if its owner still wants it, and deletes the bytes. */
 export async function putBack(app: Pick<App, "machines">, { id, machine }: Taken): Promise<void> {
   const { host } = app.machines;
   await host.thaw({ ...orderFor(machine), hostEpoch: host.epoch }).catch((error: unknown) => {
@@ -123,7 +125,7 @@ export async function putBack(app: Pick<App, "machines">, { id, machine }: Taken
   await host.dropSnapshot(id);
 }
 
-/** What a machine needs of its host, as the row of one says it or that of its snapshot. */
+/** Requirements of a machine on its host, from its own row or from its snapshot's row. */
 export type Model = Pick<
   MachineRow,
   "image_id" | "vcpus" | "memory_bytes" | "disk_bytes" | "max_processes" | "network" | "private_group"
@@ -134,7 +136,7 @@ export interface Place {
   evicted: MachineRow[];
 }
 
-/** A place for the machine that a snapshot becomes; fails with `no_capacity`, or where no host can restore it. */
+/** Reserves a place for a restored machine; fails with `no_capacity`, or if no host can restore it. */
 export async function placeRestored(
   app: Pick<App, "machines">,
   tx: Transaction<Database>,
@@ -154,7 +156,7 @@ export async function placeRestored(
   });
 }
 
-/** A place for a machine like the model; it is nobody's until it is taken over. */
+/** Reserves a place for a machine like the model; it has no owner until `takeOver`. */
 export async function placeFrom(
   app: Pick<App, "machines">,
   tx: Transaction<Database>,
@@ -189,7 +191,9 @@ export async function placeFrom(
   return { row, evicted };
 }
 
-/** The machine runs when this returns, and is nobody's until `consume` commits. On failure nothing of it is left. */
+/**
+ * Restores the machine. It runs on return, without an owner until `consume` commits. A failure removes it.
+ */
 export async function bringBack(
   app: Needs,
   { row, evicted }: Place,
@@ -206,7 +210,7 @@ export async function bringBack(
       hostname: row.hostname,
       env: openEnv(app, row),
       ...(row.volume ? { volume: { ...row.volume, isNew: false } } : {}),
-      // What it served is another machine's by now, or nobody's.
+      // Another machine may offer the services of its group by now.
       ...(row.private_group === null ? {} : { privateNetwork: { group: row.private_group } }),
     };
     await app.machines.host.resume(orderFor(row), row.snapshot_id ?? "", spec, options);
@@ -217,19 +221,25 @@ export async function bringBack(
   }
 }
 
-/** The restored machine is the owner's from this transaction on, and the snapshot is gone. False where it went before. */
+/**
+ * Gives the restored machine to the owner and deletes the snapshot's row, in this transaction. False if the snapshot
+ * was deleted before.
+ */
 export async function consume(tx: Transaction<Database>, row: MachineRow): Promise<boolean> {
   if (!(await takeOver(tx, row.id))) return false;
   await deleteSnapshot(tx, { id: row.snapshot_id ?? "" });
   return true;
 }
 
-/** The owner ends while it is paused: answers the snapshot to `drop` after the commit. */
+/** Deletes the snapshot's row of an owner that ends while paused. `drop` the result after the commit. */
 export function abandon(tx: Transaction<Database>, owner: Owner): Promise<SnapshotRow | undefined> {
   return deleteSnapshot(tx, owner);
 }
 
-/** The rows of owners of this kind that are not in the list of those there are; the sweep that follows takes the bytes. */
+/**
+ * Deletes snapshot rows of owners of this kind that are not in the list of existing ones; the next sweep deletes the
+ * bytes.
+ */
 export function abandonOrphans(
   app: Pick<App, "db">,
   ownerKind: Owner["ownerKind"],
@@ -238,26 +248,26 @@ export function abandonOrphans(
   return deleteOrphanSnapshots(app.db, ownerKind, owners);
 }
 
-/** The bytes of a row that is gone. What fails now the next start does. */
+/** Deletes the bytes of a snapshot without a row. The next start retries a failure. */
 export function drop(app: Pick<App, "machines" | "log">, id: string): void {
   app.machines.host.dropSnapshot(id).catch((error: unknown) => {
     app.log.warn({ snapshot: id, err: error }, "a snapshot could not be deleted yet");
   });
 }
 
-/** At start, when nothing is under way: deletes bytes without a row, and tells of rows whose bytes are not there. */
+/** Runs at start, before any operation: deletes bytes without a row, and logs rows without bytes. */
 export async function sweepSnapshots(app: Needs, owners: MachineOwners): Promise<void> {
   const { host } = app.machines;
   const there = new Set(await host.listSnapshots());
   const rows = await snapshotsOfHost(app.db, host.id);
   for (const { id, owner_kind, owner_id } of rows) {
     if (there.delete(id)) continue;
-    app.log.error({ snapshot: id, owner: owner_id }, "the bytes of a snapshot are gone");
+    app.log.error({ snapshot: id, owner: owner_id }, "the bytes of a snapshot are missing");
     if (owner_kind === "named") await markDamaged(app.db, id);
     else await owners[owner_kind]?.ended(owner_id, { exit: null, neverStarted: false, cpuSeconds: 0 });
   }
   for (const id of there) {
-    app.log.info({ snapshot: id }, "a snapshot nobody knows; deleting it");
+    app.log.info({ snapshot: id }, "deleting a snapshot without a row");
     await host.dropSnapshot(id);
   }
 }

@@ -33,7 +33,7 @@ async function pushed(files: Record<string, string>, input: object = {}) {
   return project;
 }
 
-test("the newest commit is recognised, with its recipe and why, and nothing is left of it", async () => {
+test("recognises the newest commit, returns its recipe with reasons, and leaves no checkout behind", async () => {
   const project = await pushed(express);
   const analysis = await analyzeProject(app, actor, project.id);
   expect(RepoAnalysis.safeParse(analysis).error).toBeUndefined();
@@ -49,7 +49,7 @@ test("the newest commit is recognised, with its recipe and why, and nothing is l
   expect(await readdir(checkoutsDirectory(app))).toEqual([]);
 });
 
-test("what the project's owner has laid down stands in place of what is found", async () => {
+test("prefers the project's own settings to detected values", async () => {
   const project = await pushed(
     Object.fromEntries(Object.entries(express).map(([path, text]) => [`apps/web/${path}`, text])),
     { root_directory: "apps/web", port: 4321, start_command: "node server.js --prod" },
@@ -64,7 +64,7 @@ test("what the project's owner has laid down stands in place of what is found", 
   expect(analysis.recipe).toContain("--prod");
 });
 
-test("its own Dockerfile is the recipe", async () => {
+test("uses the repository's own Dockerfile as the recipe", async () => {
   const project = await pushed({ Dockerfile: "FROM scratch\nEXPOSE 5000\n" });
   expect(await analyzeProject(app, actor, project.id)).toMatchObject({
     runtime: "dockerfile",
@@ -73,7 +73,7 @@ test("its own Dockerfile is the recipe", async () => {
   });
 });
 
-test("an empty repository, a branch that is not there, and somebody else's project are refused", async () => {
+test("refuses an empty repository, a missing branch, and a project of another workspace", async () => {
   const empty = await makeProject(app, actor);
   await expect(analyzeProject(app, actor, empty.id)).rejects.toThrow(refusal("repository_empty", 409));
   const other = await makeProject(app, actor, { branch: "trunk" });
@@ -101,7 +101,7 @@ test("analyzes for another payer while one payer's repositories do not respond",
   await commitFiles(repositoryDirectory(app, theirs.id), theirs.branch, express);
   expect(await analyzeProject(app, other, theirs.id)).toMatchObject({ framework: "express" });
   expect(held).toHaveLength(1);
-  // The second is fetched once the first one's connection has ended.
+  // The fetch of the second repository starts when the connection of the first one has ended.
   const hangUp = setInterval(() => held.forEach((socket) => socket.destroy()), 50);
   onTestFinished(() => clearInterval(hangUp));
   expect(await Promise.all(analyses)).toEqual([

@@ -1,6 +1,6 @@
 /**
- * What a project's repository is, and the recipe the next deployment would be built by: the newest commit of
- * production's branch is checked out, read as data, and gone again.
+ * Analyzes a project's repository and returns the recipe of the next deployment. Checks out the newest commit of the
+ * production branch, reads it as data, and deletes the checkout.
  */
 import { randomUUID } from "node:crypto";
 import { rm } from "node:fs/promises";
@@ -23,9 +23,9 @@ import { type RepoAnalysis, toRepoAnalysis } from "./schema.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets">;
 
-/** Somebody waits for the answer; a repository that takes longer to fetch is a deployment's to fetch. */
+/** A client waits for the response. A repository that takes longer is fetched by a deployment only. */
 const deadlineMs = 60_000;
-/** An analysis runs git and holds the files of a whole repository; a payer has one at a time. */
+/** An analysis runs git and holds the files of a whole repository, so each payer has one at a time. */
 const slots = new FairSemaphore({
   limit: 2,
   queue: { max: 10, refuse: analysisQueueFull },
@@ -37,7 +37,7 @@ export async function analyzeProject(app: Needs, actor: Actor, projectId: string
   return slots.run(await payerOf(app.db, project.workspace_id), async () => {
     // The deadline excludes the wait for a slot.
     const signal = AbortSignal.timeout(deadlineMs);
-    // Beside git's own, which the next start sweeps.
+    // This directory is among git's own checkouts, which the next start deletes.
     const into = join(checkoutsDirectory(app), `analysis-${randomUUID()}`);
     try {
       await checkout(app, project, { branch: project.branch, sha: null, into, log: () => {}, signal });
@@ -60,7 +60,7 @@ async function read(project: ProjectRow, directory: string): Promise<RepoAnalysi
     if (!analysis) throw repositoryEmpty();
     return toRepoAnalysis(project, analysis, recipeOf(analysis, overridesOf(project)));
   } catch (error) {
-    // What no recipe can hold.
+    // A RangeError names a setting that no recipe supports.
     throw error instanceof RangeError ? settingsRefused(`${error.message}.`) : error;
   }
 }

@@ -1,4 +1,4 @@
-/** The wire of an analysis. */
+/** Response schema of an analysis. */
 import { z } from "zod";
 import type { Analysis } from "#builds/detection/detection.ts";
 import type { ProjectRow } from "../projects/projects.ts";
@@ -51,7 +51,7 @@ export const RepoAnalysis = z
   .meta({ id: "RepoAnalysis" });
 export type RepoAnalysis = z.output<typeof RepoAnalysis>;
 
-/** What the project's owner has laid down stands in place of what was found. */
+/** Settings of the project replace detected values. */
 export function toRepoAnalysis(project: ProjectRow, found: Analysis, recipe: string | null): RepoAnalysis {
   return {
     framework: found.framework,

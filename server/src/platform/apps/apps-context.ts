@@ -1,13 +1,15 @@
-/** What release, sleep and removal use of the room. */
+/** Interface of the running apps that release, sleep and removal use. */
 import type { SingleFlight } from "#lib/concurrency/single-flight.ts";
 import type { InstanceContext } from "./instance-context.ts";
 import type { Running } from "./running/app-instance.ts";
 
-/** The ingress, as a switch uses it. */
+/** Functions of the ingress that a switch uses. */
 export interface Front {
-  /** Until nothing is under way in the machine, or that time is over. */
+  /** Resolves when no request to the machine is in flight, or at the timeout. */
   drained(machine: string, timeoutMs: number): Promise<unknown>;
-  /** Proves that a request by that name is answered by that machine; a failure's message is for the app's owner. */
+  /**
+   * Sends a request to the host, and rejects unless the expected machine responds. The error is for the app's owner.
+   */
   visit(
     host: string,
     path: string,
@@ -17,13 +19,13 @@ export interface Front {
 
 export interface AppsContext extends InstanceContext {
   readonly waking: SingleFlight<void>;
-  /** Every instance in this process, by id. */
+  /** All instances of this process, by id. */
   readonly running: Map<string, Running>;
   readonly closing: AbortController;
   readonly front: Front;
-  /** The instance that an environment serves, or the one that sleeps in its place. */
+  /** The instance that serves the environment, asleep or not. */
   serving(environmentId: string): Running | undefined;
   of(environmentId: string): Running[];
-  /** Runs work for which only the end of the server waits. */
+  /** Runs work in the background. Only the shutdown of the server waits for it. */
   inBackground(whatFailed: string, work: () => Promise<void>): void;
 }

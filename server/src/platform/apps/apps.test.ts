@@ -29,7 +29,7 @@ async function instances(environmentId: string) {
   return db.selectFrom("app_instances").selectAll().where("environment_id", "=", environmentId).execute();
 }
 
-test("a release serves nobody until it takes over, and then everybody", async () => {
+test("routes no request to a released app before takeOver, and every request after it", async () => {
   const { environment } = await makeEnvironment(db);
   const first = await candidate(host, environment, 1, { argv: program("one") });
   await first.waitHealthy(signal);
@@ -62,7 +62,7 @@ test("marks an address whose last deployment failed, until a deployment is live"
   expect(await hasFailed()).toBe(false);
 });
 
-test("a second release takes the first one's place, which is drained, asked to end, and gone", async () => {
+test("drains, ends and removes the first release when a second one takes over", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, {
     argv: program("one", "process.on('SIGTERM', () => { console.log('asked to end'); process.exit(0); });"),
@@ -91,7 +91,7 @@ test("adds visitors' bytes to the network metrics of the app", async () => {
   expect(traffic()).toEqual([0, 0]);
 });
 
-test("a process gets its variables, the image's below them, and the port above", async () => {
+test("passes a process its variables, over those of the image, with PORT over both", async () => {
   const { environment } = await makeEnvironment(db);
   const made = await deploy(host, environment, 1, {
     argv: program("one"),
@@ -101,12 +101,12 @@ test("a process gets its variables, the image's below them, and the port above",
   expect(env).toMatchObject({ A: "mine", PORT: String(made.port), HOST: "0.0.0.0" });
 });
 
-test("an app that ends at its start says its exit code and what it said last, at once", async () => {
+test("reports the exit code and last output of an app that ends at its start, without delay", async () => {
   const { environment } = await makeEnvironment(db);
   const made = await candidate(host, environment, 1, {
     argv: [process.execPath, "-e", "console.error('no database'); process.exit(7)"],
   });
-  await expect(made.waitHealthy(signal)).rejects.toThrow(/exit code 7\. It said last:\nno database/);
+  await expect(made.waitHealthy(signal)).rejects.toThrow(/exit code 7\. Last output:\nno database/);
   await made.discard();
   expect(await instances(environment.id)).toEqual([]);
 });
@@ -171,9 +171,9 @@ test("logs that the app listens and each other status, until it responds below 5
   await made.discard();
 });
 
-test("a program that is not there is the deployer's to know", async () => {
+test("reports a missing program to the owner", async () => {
   const { environment } = await makeEnvironment(db);
-  // Said as the end of a sentence that begins with the step's failure.
+  // The error continues a sentence that begins with the failure of the step.
   await expect(candidate(host, environment, 1, { argv: ["/no/such/program"] })).rejects.toMatchObject({
     name: "AppUnhealthy",
     message: expect.stringMatching(/^\/no\/such\/program .*\.$/),
@@ -181,7 +181,7 @@ test("a program that is not there is the deployer's to know", async () => {
   expect(await instances(environment.id)).toEqual([]);
 });
 
-test("where the public way leads elsewhere, the one before serves on and missed nothing", async () => {
+test("switches back without a lost request when the public address leads to another machine", async () => {
   const { environment } = await makeEnvironment(db);
   const first = await deploy(host, environment, 1, { argv: program("one") });
   const second = await candidate(host, environment, 2, { argv: program("two") });
@@ -189,7 +189,7 @@ test("where the public way leads elsewhere, the one before serves on and missed 
   host.front.failsNext = new Error("somebody else answered");
   await expect(second.takeOver(signal)).rejects.toMatchObject({
     name: "AppUnhealthy",
-    message: expect.stringMatching(/^somebody else answered\. It (?:wrote|said)/),
+    message: expect.stringMatching(/^somebody else answered\. (?:It wrote|Last output)/),
   });
   expect(await visit(host, environment.host_label)).toBe("one");
   await second.discard();
@@ -202,7 +202,7 @@ test("where the public way leads elsewhere, the one before serves on and missed 
   expect(await instances(environment.id)).toMatchObject([{ state: "live" }]);
 });
 
-test("a live app that ends is started again, and that is said", async () => {
+test("restarts a live app that ends, and logs it", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   await visit(host, environment.host_label, "/exit").catch(() => {});
@@ -212,10 +212,10 @@ test("a live app that ends is started again, and that is said", async () => {
   expect(await instances(environment.id)).toMatchObject([
     { restart_count: 1, last_exit_code: 3, state: "live" },
   ]);
-  expect(await texts(environment.id)).toContain("It ended with exit code 3. It is started again in 1 s.");
+  expect(await texts(environment.id)).toContain("It ended with exit code 3. It is restarted in 1 s.");
 }, 20_000);
 
-test("a machine that is lost is replaced, and both are in the workspace's private network", async () => {
+test("replaces a lost machine, and keeps both in the workspace's private network", async () => {
   const { environment, workspace } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   const machine = host.apps.routes.of(environment.id)?.machine ?? "";
@@ -254,7 +254,7 @@ test("sends one notification for running out of memory, also after an end for an
   expect(news).toEqual([{ kind: "out_of_memory" }]);
 }, 90_000);
 
-test("an app sleeps held, and wakes where it was", async () => {
+test("freezes an app that sleeps, and wakes it with its memory", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   await sleep(host.apps, environment.id);
@@ -280,7 +280,7 @@ test("does not wake an app while its workspace is suspended", async () => {
   expect(await visit(host, environment.host_label)).toBe("one");
 });
 
-test("nothing sleeps while it is deployed, and nothing that is not deployed sleeps", async () => {
+test("puts no app to sleep that is being deployed or was never deployed", async () => {
   const { environment } = await makeEnvironment(db);
   await expect(sleep(host.apps, environment.id)).rejects.toMatchObject({ code: "nothing_deployed" });
   await expect(wake(host.apps, environment.id)).rejects.toMatchObject({ code: "nothing_deployed" });
@@ -289,7 +289,7 @@ test("nothing sleeps while it is deployed, and nothing that is not deployed slee
   await expect(sleep(host.apps, environment.id)).rejects.toMatchObject({ code: "deployment_in_progress" });
 });
 
-test("a deployed app that slept is awake", async () => {
+test("wakes a sleeping app when a new deployment goes live", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   await sleep(host.apps, environment.id);
@@ -298,7 +298,7 @@ test("a deployed app that slept is awake", async () => {
   await vi.waitFor(async () => expect(await instances(environment.id)).toHaveLength(1), 5_000);
 });
 
-test("variables that changed while an app slept are given to it when it wakes", async () => {
+test("passes changed variables to an app that wakes", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   await sleep(host.apps, environment.id);
@@ -308,7 +308,7 @@ test("variables that changed while an app slept are given to it when it wakes", 
   expect(JSON.parse(await visit(host, environment.host_label, "/env"))).toMatchObject({ NEW: "yes" });
 });
 
-test("what is removed leaves neither machine nor route nor log, and is removed again in peace", async () => {
+test("removes machine, route and log of an app, and removes it again without an error", async () => {
   const { environment, project } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   const machine = host.apps.routes.of(environment.id)?.machine;
@@ -319,7 +319,7 @@ test("what is removed leaves neither machine nor route nor log, and is removed a
   expect(await texts(environment.id)).toEqual([]);
 });
 
-test("a wait that is called off ends then, and nothing is left of what was waited for", async () => {
+test("ends an aborted wait at once, and removes the candidate", async () => {
   const { environment } = await makeEnvironment(db);
   const port = await freePort();
   const made = await candidate(host, environment, 1, { argv: ["sleep", "60"], port });

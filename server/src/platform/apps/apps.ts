@@ -1,14 +1,14 @@
 /**
- * Apps that run. An instance is one start of one deployment: a machine of its own, the guest's PID 1 in it, and the
- * app's process below that. A deployment makes a new one beside the one that serves (`release`), waits until it answers,
- * and switches in one transaction (`takeOver`); the one before finishes what it has begun, is asked to end and is
- * removed. So there is never a moment in which nothing serves.
+ * Running apps. An instance is one start of one deployment: a machine, and the app's process in it below PID 1. A
+ * deployment starts a new instance beside the serving one (`release`) and waits until it is healthy. `takeOver` then
+ * switches in one transaction. The earlier instance is drained, terminated and removed, so one instance serves at
+ * every moment.
  *
- * Which instance serves is in the database; that its process runs is this folder's to see to. A process that ends
- * unasked is begun again, a machine that is lost is replaced, a server that ends leaves both running and the next one
- * goes on with them. An app that is asleep is held still, and let go of after a while; the first request wakes it.
+ * The database records which instance serves; this folder keeps its process running. A process that ends by itself is
+ * restarted, and a lost machine is replaced. The next server adopts the running apps. A sleeping app is frozen, and is
+ * stopped after a while; the first request wakes it.
  *
- * It never decides what is deployed, and it knows no HTTP but the request by which it asks whether an app is well.
+ * This folder does not decide which deployment runs. The only HTTP it uses is the health check.
  */
 import { notify } from "#accounts/notifications/notifications.ts";
 import { hostname } from "#config.ts";
@@ -28,14 +28,14 @@ import { letGoOfRested } from "./running/sleep.ts";
 import { deleteInstance, findInstance, findOwner, type InstanceRow, listInstances } from "./store.ts";
 
 const lookEveryMs = 1_000;
-/** How long the start of the server waits to see which apps answer. */
+/** Longest time for which the start of the server waits for apps to respond. */
 const seenWithinMs = 2_000;
 
 export class Apps implements AppsContext {
   readonly app: Needs;
   readonly routes: AppRoutes;
   readonly waking = new SingleFlight<void>();
-  /** What every instance there is does in this process. */
+  /** Instances of this process, by id. */
   readonly running = new Map<string, Running>();
   readonly closing = new AbortController();
   readonly #turns = new Map<string, Semaphore>();
@@ -59,11 +59,11 @@ export class Apps implements AppsContext {
     });
   }
 
-  /** What the machine layer tells of the machines that apps have. */
+  /** Callbacks from the machine layer for machines of apps. */
   readonly machineOwner: MachineOwner = {
     begins: async () => {
       const rows = await listInstances(this.app.db);
-      // What was to be switched to: whoever deploys it begins anew.
+      // A release that was not switched to: its deployment starts a new one.
       for (const { id } of rows.filter(({ state }) => state === "starting"))
         await deleteInstance(this.app.db, id);
       const left = rows.filter(({ state }) => state !== "starting").map(({ id }) => id);
@@ -81,7 +81,7 @@ export class Apps implements AppsContext {
     },
   };
 
-  /** After the machines: goes on with what ran, and begins again what does not any more. */
+  /** Adopts running apps and restarts ended ones. Runs after the start of the machine layer. */
   async start(): Promise<void> {
     for (const row of await listInstances(this.app.db)) await this.#adopt(row);
     const live = [...this.running.values()].filter(
@@ -90,31 +90,31 @@ export class Apps implements AppsContext {
     await Promise.all(live.map((running) => running.whenUp(seenWithinMs)));
     await this.routes.load();
     this.#timer = setInterval(
-      () => this.inBackground("a look at an app failed", () => this.#look()),
+      () => this.inBackground("the state of an app could not be checked", () => this.#look()),
       lookEveryMs,
     );
     this.#timer.unref();
   }
 
-  /** The way in is open. */
+  /** Called when the ingress accepts connections. */
   serveThrough(front: Front): void {
     this.#front = front;
   }
 
   get front(): Front {
-    if (!this.#front) throw new Error("nothing leads to the apps yet");
+    if (!this.#front) throw new Error("the ingress is not started yet");
     return this.#front;
   }
 
-  /** Lets go of everything; apps run on. */
+  /** Stops the supervision; apps keep running. */
   async close(): Promise<void> {
     clearInterval(this.#timer);
-    this.closing.abort(new Error("the server ends"));
+    this.closing.abort(new Error("the server stops"));
     await Promise.all(Array.from(this.running.values(), (running) => running.close()));
     await Promise.all(this.#background);
   }
 
-  /** What an environment serves, or what sleeps in its place. */
+  /** The instance that serves the environment, asleep or not. */
   serving(environmentId: string): Running | undefined {
     return this.of(environmentId).find(({ state }) => state === "live" || state === "asleep");
   }
@@ -123,7 +123,7 @@ export class Apps implements AppsContext {
     return [...this.running.values()].filter((running) => running.environmentId === environmentId);
   }
 
-  /** One thing after another, for one environment. */
+  /** Runs work after the earlier work of the same environment. */
   turn<T>(environmentId: string, work: () => Promise<T>): Promise<T> {
     let turns = this.#turns.get(environmentId);
     if (!turns) this.#turns.set(environmentId, (turns = new Semaphore(1)));
@@ -134,7 +134,7 @@ export class Apps implements AppsContext {
     return this.app.machines.logs.of(environmentId);
   }
 
-  /** In the app's own log. */
+  /** Writes to the app's own log. */
   async say({ environmentId, row }: InstanceName, text: string): Promise<void> {
     await this.ring(environmentId).append([
       { at: this.app.clock.now().getTime(), stream: "system", text, deployment: row.deployment_id },
@@ -150,13 +150,13 @@ export class Apps implements AppsContext {
       kind,
       title: `${owner.host_label} ${isOutOfMemory ? "ran out of memory" : "keeps ending"}`,
       body: isOutOfMemory
-        ? `${said} It is started again with as much as its size may grow to.`
-        : `${said} It is started again once a minute; its logs say more.`,
+        ? `${said} It is restarted with the most memory that its size allows.`
+        : `${said} It is restarted once a minute; see its logs for the cause.`,
       target: { kind: "environment", id: environmentId, label: owner.host_label },
     });
   }
 
-  /** Work that nobody waits for but the end of the server. */
+  /** Runs work in the background. Only the shutdown of the server waits for it. */
   inBackground(whatFailed: string, work: () => Promise<void>): void {
     const task = work()
       .catch((error: unknown) => {
@@ -187,7 +187,7 @@ export class Apps implements AppsContext {
         running.look().catch((error: unknown) => {
           this.app.log.warn(
             { instance: running.id, err: error },
-            "an app's memory could not be looked after",
+            "the memory limit of an app could not be adjusted",
           );
         }),
       ),

@@ -1,4 +1,7 @@
-/** What an app's process is given, sealed to its instance, and the variables it is made of: others apply when it starts next. */
+/**
+ * Encrypts the environment variables of an app's process, bound to its instance. Changed variables apply at the next
+ * start.
+ */
 import { isDeepStrictEqual } from "node:util";
 import type { App } from "#app.ts";
 import type { InstanceRow } from "./store.ts";
@@ -6,10 +9,10 @@ import type { InstanceRow } from "./store.ts";
 export type Variables = Record<string, string>;
 
 interface Sealed {
-  /** The image's own, below the variables. */
+  /** Variables of the image, which the others override. */
   image: Variables;
   given: Variables;
-  /** What the environment's variables were then; a deployment may have been given others. */
+  /** The environment's variables at that time. A deployment may have used others. */
   variables: Variables;
 }
 
@@ -20,13 +23,15 @@ export function sealEnv(app: Needs, id: string, env: Sealed): Buffer {
   return app.secrets.seal(JSON.stringify(env), `apps:env:${id}`);
 }
 
-/** What the process gets. The port is ours to say; where it listens besides is a custom that the app may know better. */
+/**
+ * Variables of the process. The server sets PORT. HOST is only a default, because the app may know a better address.
+ */
 export function envOf(app: Needs, row: Sealing, port: number): Variables {
   const { image, given } = open(app, row);
   return { HOST: "0.0.0.0", ...image, ...given, PORT: String(port) };
 }
 
-/** The environment's variables have changed since: sealed anew with what they are now, else undefined. */
+/** Encrypts the variables again if the environment's have changed. Undefined if they are equal. */
 export function renewed(app: Needs, row: Sealing, variables: Variables): Buffer | undefined {
   const was = open(app, row);
   if (isDeepStrictEqual(was.variables, variables)) return undefined;

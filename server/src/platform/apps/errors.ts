@@ -9,7 +9,7 @@ export const nothingDeployed = defineError(
 export const sleepDuringDeployment = defineError(
   "deployment_in_progress",
   409,
-  () => "The environment is being deployed; it can be put to sleep once that is over.",
+  () => "The environment is being deployed; put it to sleep after the deployment.",
 );
 
 export const wakeFailed = defineError("wake_failed", 503, (detail: string) => ({
@@ -17,7 +17,7 @@ export const wakeFailed = defineError("wake_failed", 503, (detail: string) => ({
   meta: { retry_after: 5 },
 }));
 
-/** Why an app is not served; the message is for whoever deploys it, with what the app said last. */
+/** Reason why an app does not serve. The message is for the owner, and has the app's last output. */
 export class AppUnhealthy extends Error {
   override readonly name = "AppUnhealthy";
 }

@@ -1,4 +1,4 @@
-/** What one instance of an app uses of the room. */
+/** Interface of the running apps that one instance uses. */
 import type { App } from "#app.ts";
 import type { LogRing } from "#machines/host/log-rings.ts";
 import type { End } from "./output/exit-reason.ts";

@@ -1,4 +1,4 @@
-/** What the next server makes of what one left that ended at a named point. */
+/** Tests the recovery of apps after a crash of the server at a named point. */
 import { afterEach, expect, test, vi } from "vitest";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { testDatabase } from "../../../test/harness.ts";
@@ -11,7 +11,7 @@ const ports: number[] = [];
 
 afterEach(async () => {
   onKillPoint(undefined);
-  // Processes of the fake driver outlive it.
+  // Processes of the fake driver outlive the test.
   for (const port of ports.splice(0)) await fetch(`http://127.0.0.1:${port}/exit`).catch(() => {});
 });
 
@@ -44,7 +44,7 @@ async function owners(): Promise<(string | null)[]> {
   return rows.map(({ owner_id }) => owner_id);
 }
 
-test("app.released: what was to be switched to is gone, with its machine, and what served serves", async () => {
+test("app.released: removes a release that was not switched to, and the earlier app still serves", async () => {
   const { environment } = await makeEnvironment(db);
   const first = await deploy(host, environment, 1, { argv: program("one") });
   ports.push(first.port);
@@ -55,7 +55,7 @@ test("app.released: what was to be switched to is gone, with its machine, and wh
   expect(await owners()).toEqual([first.instanceId]);
 });
 
-test("app.switched: the new one serves, and the one before is let go of", async () => {
+test("app.switched: serves the new instance, and drains the earlier one", async () => {
   const { environment } = await makeEnvironment(db);
   ports.push((await deploy(host, environment, 1, { argv: program("one") })).port);
   const second = await candidate(host, environment, 2, { argv: program("two") });
@@ -79,7 +79,7 @@ test("app.switched: the new one serves, and the one before is let go of", async 
   expect(row.live_deployment_id).toBe(second.deploymentId);
 }, 60_000);
 
-test("app.drained: one that has ended is removed by the next server", async () => {
+test("app.drained: the next server removes an instance that has ended", async () => {
   const { environment } = await makeEnvironment(db);
   ports.push((await deploy(host, environment, 1, { argv: program("one") })).port);
   endAt("app.drained");

@@ -1,4 +1,4 @@
-/** What is to be seen of an environment's app: what it uses, how it is, what it said. */
+/** Reads usage, health and logs of an environment's app. */
 import type { Actor } from "#accounts/actor.ts";
 import { getEnvironment } from "../environments/environments.ts";
 import type { Apps } from "./apps.ts";
@@ -7,11 +7,11 @@ import { type ProcessHealth, type AppLogLine, type AppLogs, type AppStats, toLin
 import { sleep } from "./running/sleep.ts";
 import { wake } from "./running/wake.ts";
 
-/** Whose app it is, by the ids of a request. */
+/** Selects an app by the ids of a request. */
 export interface Which {
   actor: Actor;
   projectId: string;
-  /** Production where undefined. */
+  /** Production if undefined. */
   environmentId: string | undefined;
 }
 
@@ -75,7 +75,7 @@ export async function readLogs(apps: Apps, which: Which, count: number): Promise
   return { lines: lines.map(toLine), truncated };
 }
 
-/** The last `count` lines, or those behind the line of that number; then those that come. */
+/** Yields the last `count` lines, or all lines after a line number, and then new lines. */
 export async function followLogs(
   apps: Apps,
   which: Which,

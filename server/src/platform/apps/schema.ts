@@ -1,4 +1,4 @@
-/** The wire of running apps. */
+/** Response schemas of running apps. */
 import { z } from "zod";
 import type { KeptLine } from "#machines/host/log-rings.ts";
 import { ProjectId } from "../input/schema.ts";

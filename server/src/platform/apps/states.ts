@@ -1,7 +1,7 @@
 /**
- * What an instance may become. It is made `starting`; where it answers it takes the place of the one before, which is
- * `draining` from then on and may come back if the public way does not lead to the new one. One that serves may rest,
- * `asleep`, and goes on as what it was. From every state it may go altogether.
+ * States of an instance and their transitions. A new instance is `starting`. Once healthy it becomes `live`, and the
+ * earlier one `draining`; a failed check of the public address switches both back. A live instance can be `asleep` and
+ * wake again. Every state can end in removal.
  */
 import type { AppInstancesTable } from "./tables.ts";
 

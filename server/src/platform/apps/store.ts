@@ -1,4 +1,4 @@
-/** All SQL of the table app_instances, and what this folder reads and sets of an environment: what it serves. */
+/** All SQL of the table app_instances, and the columns of environments that record the serving instance. */
 import { type Selectable, sql } from "kysely";
 import type { Db, Transaction } from "#schema.ts";
 import { type InstanceState, moves } from "./states.ts";
@@ -6,7 +6,7 @@ import type { AppInstancesTable } from "./tables.ts";
 
 export type InstanceRow = Selectable<AppInstancesTable>;
 
-/** What the way in has to know of an environment, and of what serves it. */
+/** An environment and its serving instance, as the ingress needs them. */
 export interface ServedRow {
   environment_id: string;
   project_id: string;
@@ -47,7 +47,7 @@ export function instancesOf(db: Db, environmentId: string): Promise<InstanceRow[
     .execute();
 }
 
-/** What serves an environment, or sleeps in its place. */
+/** Finds the instance that serves an environment, asleep or not. */
 export function findServing(db: Db, environmentId: string): Promise<InstanceRow | undefined> {
   return db
     .selectFrom("app_instances")
@@ -57,7 +57,7 @@ export function findServing(db: Db, environmentId: string): Promise<InstanceRow 
     .executeTakeFirst();
 }
 
-/** Undefined where it is in no state from which it may become that, or is gone. */
+/** Changes the state. Undefined if the transition is not allowed from the current state, or the instance is deleted. */
 export function move(db: Db, id: string, to: InstanceState): Promise<InstanceRow | undefined> {
   const from = (Object.keys(moves) as InstanceState[]).filter((state) => moves[state].includes(to));
   return db
@@ -93,7 +93,7 @@ export async function deleteInstance(tx: Db, id: string): Promise<void> {
   await tx.deleteFrom("app_instances").where("id", "=", id).execute();
 }
 
-/** One switch of an environment at a time, with everything that depends on it. False where it is gone. */
+/** Locks the environment, so that switches run one after the other. False if it is deleted. */
 export async function lockEnvironment(tx: Transaction, id: string): Promise<boolean> {
   const row = await tx
     .selectFrom("environments")
@@ -148,7 +148,7 @@ export async function environmentsOf(db: Db, projectId: string): Promise<string[
   return rows.map(({ id }) => id);
 }
 
-/** Of one environment, of a project's, or of all. */
+/** Rows of one environment, of a project, or of all environments. */
 export function listServed(
   db: Db,
   { environmentId, projectId }: { environmentId?: string; projectId?: string } = {},

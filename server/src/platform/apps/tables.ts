@@ -1,6 +1,6 @@
 import type { ColumnType, Generated } from "kysely";
 
-/** What is run, and how: enough to begin it again without asking anybody. */
+/** All parameters that are needed to start the app again. */
 export interface RunSpec {
   image: string;
   argv: string[];
@@ -11,18 +11,18 @@ export interface RunSpec {
   isolation: "native" | "gvisor";
   size: Extent;
   hostname: string;
-  /** Whose it is: it reaches what else of that workspace serves by the private network. */
+  /** Owner of the app, which reaches the workspace's other services over the private network. */
   workspaceId: string;
 }
 
-/** How much of a host it has. `burstMb`: what its memory may grow to while it needs it. */
+/** CPU and memory of an app. `burstMb` is the largest memory limit. */
 export interface Extent {
   cpu: number;
   memoryMb: number;
   burstMb: number;
 }
 
-/** Columns as they are stored; see migrations/0012_apps.sql for what they mean. */
+/** Columns of the table; migrations/0012_apps.sql describes them. */
 export interface AppInstancesTable {
   id: string;
   environment_id: string;

@@ -47,15 +47,15 @@ afterAll(() => rm(directory, { recursive: true }));
 afterEach(() => onKillPoint(undefined));
 const { signal } = new AbortController();
 
-/** What databases hold, by the add-on; what is done to them is played. */
+/** Simulated content of each add-on's database. */
 const data = new Map<string, string>();
-/** What was loaded for a trial, by the add-on. */
+/** Content loaded into the test restore, by add-on. */
 const trials = new Map<string, string>();
 let differs = false;
 let refuses = false;
-/** Ids of restores. */
+/** Ids of restores that are in place. */
 const inPlace = new Set<string>();
-/** The machines that were saved, in order. */
+/** The machines that were backed up, in order. */
 const asksOf: unknown[] = [];
 let duringDump: ((ends: AbortSignal) => Promise<void>) | undefined;
 let cannotBeAsked = false;
@@ -70,12 +70,12 @@ const engine: BackupEngine = {
     return { stored: await sink(pieces(bytes)), held: bytes };
   },
   async load(_guest, { id }, content) {
-    if (refuses) throw new BackupFailed("The trial did not take it.");
+    if (refuses) throw new BackupFailed("The test restore rejected the bytes.");
     trials.set(id, Buffer.concat(await Array.fromAsync(content)).toString());
   },
   async compare(_guest, { id }, held) {
     const found = trials.get(id) ?? "";
-    if (found !== held || differs) throw new BackupFailed("Restored for a trial it was another.");
+    if (found !== held || differs) throw new BackupFailed("The test restore holds other data.");
     return found;
   },
   async restore({ addon, id, source }) {
@@ -95,9 +95,9 @@ async function* pieces(text: string) {
   yield Buffer.from(text);
 }
 
-/** As a process that was just started has it. */
+/** Makes a Backups service as a fresh process would. */
 function newBackups(): Backups {
-  // No machines here: what is asked of them is played above.
+  // No machines here: the engine above simulates them.
   const addons = Object.assign(new Addons(app as unknown as App), {
     guest: () => ({}),
     throwaway: async () => ({ guest: {}, [Symbol.asyncDispose]: async () => {} }),
@@ -146,7 +146,7 @@ const code = (work: Promise<unknown>) =>
     (error: { code?: string }) => error.code,
   );
 
-test("a backup is completed once its bytes were restored and were what was there", async () => {
+test("completes a backup after a test restore whose content matches", async () => {
   const addon = await addonOn("pro");
   const { status } = await ask(addon);
   expect(status).toBe("pending");
@@ -162,30 +162,30 @@ test("a backup is completed once its bytes were restored and were what was there
   expect(await keys(addon)).toHaveLength(1);
 });
 
-test("one that does not pass the trial fails, leaves no bytes, and its owner is told", async () => {
+test("fails a backup whose test restore differs, deletes its bytes, and notifies the owner", async () => {
   const addon = await addonOn("pro");
   differs = true;
   const row = await made(addon).finally(() => (differs = false));
   expect(row).toMatchObject({
     status: "failed",
-    error: "Restored for a trial it was another.",
+    error: "The test restore holds other data.",
     blob_key: null,
   });
   expect(await keys(addon)).toEqual([]);
   expect(await news(addon)).toEqual([expect.stringMatching(/^A backup of postgres \(.*\) failed$/)]);
 });
 
-test("a trial that takes nothing ends what is being stored, and says why", async () => {
+test("stops storing a backup when the test restore rejects the bytes, with the cause", async () => {
   const addon = await addonOn("pro");
   data.set(addon.addonId, "x".repeat(1e6));
   refuses = true;
   const row = await made(addon).finally(() => (refuses = false));
-  expect(row).toMatchObject({ status: "failed", error: "The trial did not take it.", blob_key: null });
+  expect(row).toMatchObject({ status: "failed", error: "The test restore rejected the bytes.", blob_key: null });
   expect(await keys(addon)).toEqual([]);
   expect(await readdir(join(directory, ".unfinished"))).toEqual([]);
 });
 
-test("bytes that do not lie in the store as they were put there are no backup", async () => {
+test("fails a backup whose stored bytes changed in the store", async () => {
   const addon = await addonOn("pro");
   onKillPoint(async (at) => {
     if (at !== "backup.stored") return;
@@ -194,12 +194,12 @@ test("bytes that do not lie in the store as they were put there are no backup", 
   });
   expect(await made(addon)).toMatchObject({
     status: "failed",
-    error: "The bytes in the store are not those that were put there.",
+    error: "The bytes in the store differ from the bytes that were stored.",
   });
   expect(await keys(addon)).toEqual([]);
 });
 
-test("what is saved is the machine that runs once there is room for the trial", async () => {
+test("backs up the machine that runs once the test restore has memory", async () => {
   const addon = await addonOn("pro");
   const { id } = await ask(addon);
   const waited = newBackups();
@@ -207,7 +207,7 @@ test("what is saved is the machine that runs once there is room for the trial", 
   let runs = before;
   Object.assign(waited.addons, {
     guest: () => runs,
-    // It was restarted while others made room.
+    // The add-on restarted while other machines freed memory.
     throwaway: async () => {
       runs = after;
       return { guest: {}, [Symbol.asyncDispose]: async () => {} };
@@ -218,7 +218,7 @@ test("what is saved is the machine that runs once there is room for the trial", 
 });
 
 test.each(["backup.begun", "backup.stored", "backup.verified", "backup.completed"])(
-  "a server that dies at %s is followed by one that completes the backup, once",
+  "completes a backup once after a server died at %s",
   async (point) => {
     const addon = await addonOn("pro");
     const { id } = await ask(addon);
@@ -272,7 +272,7 @@ test("makes a payer's single backup before another payer's three waiting backups
       (row) => row.id,
     );
   const isRunning = await running();
-  // Only the two running jobs hold workers.
+  // Only the two running jobs occupy workers.
   await Promise.all(workers.slice(2));
   ends.shift()?.();
   await expect.poll(async () => (await running()).includes(id)).toBe(true);
@@ -347,7 +347,7 @@ test("stops a backup when its workspace is suspended and resumes it afterwards",
   expect(await find(addon, id)).toMatchObject({ status: "completed" });
 });
 
-test("one that failed says why as long as others are kept, also where its bytes are left to a later sweep", async () => {
+test("lists a failed backup as long as others, even if a later sweep deletes its bytes", async () => {
   const addon = await addonOn("pro");
   const { id } = await ask(addon);
   differs = true;
@@ -365,7 +365,7 @@ test("one that failed says why as long as others are kept, also where its bytes 
   expect(await keys(addon)).toEqual([]);
   expect(await find(addon, id)).toMatchObject({
     status: "failed",
-    error: "Restored for a trial it was another.",
+    error: "The test restore holds other data.",
     blob_key: null,
   });
   clock.advance(7 * dayMs);
@@ -373,7 +373,7 @@ test("one that failed says why as long as others are kept, also where its bytes 
   expect(await code(find(addon, id))).toBe("backup_not_found");
 });
 
-test("one that sees three servers die is not begun again", async () => {
+test("does not start a backup again after three crashed servers", async () => {
   const addon = await addonOn("pro");
   const { id } = await ask(addon);
   await db.updateTable("backups").set({ status: "running", attempts: 3 }).where("id", "=", id).execute();
@@ -384,7 +384,7 @@ test("one that sees three servers die is not begun again", async () => {
   });
 });
 
-test("a server that stops in order leaves it to the next, and no attempt is counted", async () => {
+test("leaves a backup to the next server at a graceful shutdown, without counting an attempt", async () => {
   const addon = await addonOn("pro");
   const { id } = await ask(addon);
   await carryOut(backups, id, AbortSignal.abort());
@@ -394,13 +394,13 @@ test("a server that stops in order leaves it to the next, and no attempt is coun
 });
 
 test.each([
-  ["a server that stops in order", () => {}, { status: "running", attempts: 0 }],
+  ["a graceful shutdown", () => {}, { status: "running", attempts: 0 }],
   [
-    "one that is deleted",
+    "the deletion of a backup",
     (id: string) => db.updateTable("backups").set({ deleted_at: clock.now() }).where("id", "=", id).execute(),
     undefined,
   ],
-])("%s ends also a backup that waits for its add-on", async (_, happens, expected) => {
+])("%s also ends a backup that waits for its add-on", async (_, happens, expected) => {
   const addon = await addonOn("pro");
   const { id } = await ask(addon);
   const waiting = Promise.withResolvers<void>();
@@ -420,7 +420,7 @@ test.each([
   expect(await news(addon)).toEqual([]);
 });
 
-test("what is made by hand has a quota a day, which deleted ones count for and failed ones do not", async () => {
+test("limits manual backups per day; deleted ones count, failed ones do not", async () => {
   const addon = await addonOn("pro");
   const { actor, projectId, addonId } = addon;
   differs = true;
@@ -439,7 +439,7 @@ test("what is made by hand has a quota a day, which deleted ones count for and f
   expect((await made(addon)).status).toBe("completed");
 });
 
-test("daily backups are for plans that have them, at an hour of the add-on's own", async () => {
+test("makes daily backups for plans that include them, at the add-on's own hour", async () => {
   const poor = await addonOn("starter");
   expect(await code(toggleAutoBackup(backups, poor.actor, poor.projectId, poor.addonId))).toBe("plan_limit");
   const addon = await addonOn("pro");
@@ -457,7 +457,7 @@ test("daily backups are for plans that have them, at an hour of the add-on's own
   expect(await toggle()).toMatchObject({ auto_backup: false, next_backup_at: null });
 });
 
-test("one that was missed is made as soon as it can be, and its owner is told once", async () => {
+test("makes a missed backup as soon as possible, and notifies the owner once", async () => {
   const addon = await addonOn("pro");
   const { next_backup_at } = await toggleAutoBackup(backups, addon.actor, addon.projectId, addon.addonId);
   const state = (status: "stopped" | "running") =>
@@ -473,7 +473,7 @@ test("one that was missed is made as soon as it can be, and its owner is told on
   expect(await news(addon)).toHaveLength(1);
 });
 
-test("a backup is kept as long as the plan says, bytes and all, and not longer", async () => {
+test("keeps a backup and its bytes for the plan's retention, and no longer", async () => {
   const addon = await addonOn("team");
   const { id } = await made(addon);
   clock.advance(30 * dayMs - 1);
@@ -485,7 +485,7 @@ test("a backup is kept as long as the plan says, bytes and all, and not longer",
   expect(await code(find(addon, id))).toBe("backup_not_found");
 });
 
-test("one that is deleted while it is made ends, and its bytes go", async () => {
+test("stops a running backup when it is deleted, and deletes its bytes", async () => {
   const addon = await addonOn("pro");
   const { actor, projectId, addonId } = addon;
   const { id } = await ask(addon);
@@ -498,7 +498,7 @@ test("one that is deleted while it is made ends, and its bytes go", async () => 
   expect(await code(ask(addon))).toBe("done");
 });
 
-test("a deleted add-on's bytes go, whatever is under way", async () => {
+test("deletes the bytes of a deleted add-on, even during a backup", async () => {
   const addon = await addonOn("pro");
   await made(addon);
   const { id } = await ask(addon);
@@ -508,7 +508,7 @@ test("a deleted add-on's bytes go, whatever is under way", async () => {
   expect(await keys(addon)).toEqual([]);
 });
 
-test("a restore keeps what is there first, and a failure to keep it leaves it untouched", async () => {
+test("makes a safety backup before a restore, and does not touch the add-on if that fails", async () => {
   const addon = await addonOn("pro");
   const { id: backupId } = await made(addon);
   const was = data.get(addon.addonId)!;
@@ -528,7 +528,7 @@ test("a restore keeps what is there first, and a failure to keep it leaves it un
   expect(kept).toMatchObject({ kind: "safety", status: "completed", contents: "newer" });
 });
 
-test("a server that starts leaves what is kept before a restore to that one's job, which makes it once", async () => {
+test("leaves the safety backup to the restore's job, which makes it once after a restart", async () => {
   const addon = await addonOn("pro");
   const { id: backupId } = await made(addon);
   const was = data.get(addon.addonId)!;
@@ -556,7 +556,7 @@ test("a server that starts leaves what is kept before a restore to that one's jo
   expect(await find(addon, safety_backup_id!)).toMatchObject({ status: "completed", attempts: 2 });
 });
 
-test("a restore that is in its place is not said to have failed, and none is where that cannot be asked", async () => {
+test("does not report a restore in place as failed, and reports none while its state is unknown", async () => {
   const addon = await addonOn("pro");
   const { id: backupId } = await made(addon);
   const was = data.get(addon.addonId)!;
@@ -564,7 +564,7 @@ test("a restore that is in its place is not said to have failed, and none is whe
   const { actor, ...ids } = addon;
   const { id } = await restoreBackup(backups, actor, { ...ids, backupId }, undefined);
   onKillPoint(async (at) => {
-    if (at === "restore.in-place") throw new Error("its answer was lost");
+    if (at === "restore.in-place") throw new Error("the response was lost");
   });
   const status = async () => (await restoresInto(backups, actor, ids.projectId, ids.addonId))[0]!.status;
   cannotBeAsked = true;
@@ -580,14 +580,14 @@ test("a restore that is in its place is not said to have failed, and none is whe
   expect(await news(addon)).toEqual([]);
 });
 
-test("a restore whose add-on does not come up again ends after an hour, and what was there is a backup", async () => {
+test("ends a restore after an hour if its add-on does not start, and keeps a backup of the earlier data", async () => {
   const addon = await addonOn("pro");
   const { id: backupId } = await made(addon);
   data.set(addon.addonId, "newer");
   const { actor, ...ids } = addon;
   const { id, safety_backup_id } = await restoreBackup(backups, actor, { ...ids, backupId }, undefined);
   onKillPoint(async (at) => {
-    if (at === "restore.in-place") throw new Error("its answer was lost");
+    if (at === "restore.in-place") throw new Error("the response was lost");
   });
   cannotBeAsked = true;
   const found = async () => (await restoresInto(backups, actor, ids.projectId, ids.addonId))[0]!;
@@ -597,21 +597,21 @@ test("a restore whose add-on does not come up again ends after an hour, and what
     expect(await found()).toMatchObject({ status: "running" });
   }
   clock.advance(60_000);
-  // Its job goes on as long as there may be something to clean up.
+  // The job continues until the clean-up is done.
   await expect(carryOutRestore(backups, id, signal)).rejects.toThrow("the machine is away");
   expect(await found()).toMatchObject({
     status: "failed",
-    error: expect.stringContaining("did not come up again"),
+    error: expect.stringContaining("did not start again"),
   });
   expect(await find(addon, safety_backup_id!)).toMatchObject({ status: "completed", contents: "newer" });
   const [told] = await listNotifications(app, actor);
   expect(told).toMatchObject({ title: expect.stringMatching(/^A restore of postgres .* failed$/) });
-  expect(told!.body).toContain("what was restored or what it held before");
+  expect(told!.body).toContain("either the restored data or its earlier data");
   expect(cleaned.filter((one) => one.id === id)).toEqual([]);
   cannotBeAsked = false;
   await carryOutRestore(newBackups(), id, signal);
   expect(cleaned.filter((one) => one.id === id)).toEqual([{ id, isCompleted: true }]);
-  // As long as it was under way, and not once it was over.
+  // The old data is put back only while the restore runs.
   expect(asked.filter((one) => one.id === id).map(({ putsBack }) => putsBack)).toEqual([
     ...Array.from({ length: 4 }, () => true),
     false,
@@ -621,7 +621,7 @@ test("a restore whose add-on does not come up again ends after an hour, and what
   expect(await code(ask(addon))).toBe("done");
 });
 
-test("what was to be kept before a restore that ended early holds up no other backup", async () => {
+test("does not block other backups with the safety backup of an ended restore", async () => {
   const addon = await addonOn("pro");
   const { id: backupId } = await made(addon);
   const { actor, ...ids } = addon;
@@ -639,7 +639,7 @@ test("what was to be kept before a restore that ended early holds up no other ba
   expect(await made(addon)).toMatchObject({ status: "completed" });
 });
 
-test("one that fails after another run has completed it keeps its bytes", async () => {
+test("keeps the bytes of a backup that another run completed before this one failed", async () => {
   const addon = await addonOn("pro");
   const { id } = await ask(addon);
   let isFirst = true;
@@ -654,11 +654,11 @@ test("one that fails after another run has completed it keeps its bytes", async 
   expect(await keys(addon)).toHaveLength(1);
 });
 
-test("a new add-on and its restore are there together, within the plan", async () => {
+test("creates a new add-on and its restore together, within the plan", async () => {
   const addon = await addonOn("pro");
   const { id: backupId } = await made(addon);
   const { actor, ...ids } = addon;
-  // Also where its environment is gone.
+  // The backup's environment may be gone.
   const environment_id = "99999999-9999-4999-8999-999999999999";
   await db.updateTable("addons").set({ environment_id }).where("id", "=", addon.addonId).execute();
   const into = await restoreBackup(backups, actor, { ...ids, backupId }, "copy");
@@ -667,7 +667,7 @@ test("a new add-on and its restore are there together, within the plan", async (
   expect(await code(restoreBackup(backups, actor, { ...ids, backupId }, "third"))).toBe("plan_limit");
 });
 
-test("an address hands out one backup, whole or in part, for an hour, and no other", async () => {
+test("serves one backup, whole or by range, for an hour, from a signed URL", async () => {
   const addon = await addonOn("pro");
   const { id: backupId } = await made(addon);
   const { actor, ...ids } = addon;

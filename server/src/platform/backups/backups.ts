@@ -1,9 +1,10 @@
 /**
- * Backups of add-ons. This folder owns which there are, where their bytes lie, when the next one is due, and what is
- * being restored. It promises that a backup is `completed` only after it was restored in an instance that was thrown
- * away and found to be what the database held; that its bytes are of one moment, however much was written meanwhile;
- * that one which failed leaves none; and that a restore which fails leaves what was there before. Bytes are streamed:
- * of a database's size nothing is in this process' memory, nor on a disk but the store's.
+ * Backups of add-ons. This folder decides which backups exist, where their bytes are, when the next one is due, and
+ * what is restored.
+ *
+ * A backup is `completed` only after a test restore into a throwaway instance matched the database. Its bytes are a
+ * snapshot of one moment, even under writes. A failed backup leaves no bytes. A failed restore keeps the earlier data.
+ * Bytes are streamed: no whole database is ever in this process's memory, or on a disk other than the store's.
  */
 import { payerOf } from "#accounts/payers.ts";
 import type { Blobs } from "#lib/blobs/blobs.ts";
@@ -51,11 +52,11 @@ export class Backups implements BackupsContext {
   readonly addons: Addons;
   readonly blobs: Blobs;
   readonly engines: BackupEngines;
-  /** What this process carries out; a job of an earlier one may come late. */
+  /** Jobs that this process runs. A job of an earlier process may overlap. */
   readonly #underWay = new Map<string, Promise<void>>();
   readonly #jobs = new FairJobs({ limit: atOnce, keepsOneFree: true });
 
-  /** `engines` are a test's own, or those there are. */
+  /** Tests pass their own `engines`. */
   constructor(app: BackupsContext["app"], addons: Addons, blobs: Blobs, engines: BackupEngines = ownEngines) {
     this.app = app;
     this.addons = addons;
@@ -85,29 +86,29 @@ export class Backups implements BackupsContext {
     [sweepTask]: () => removeUnwanted(this),
   };
 
-  /** After the add-ons: goes on with what an earlier server had under way, and begins to look at what is due. */
+  /** Runs after the add-ons started: resumes the jobs of an earlier server, and starts the timer. */
   async start(): Promise<void> {
     const { db, log } = this.app;
     const { backups, restores } = await listUnderWay(db);
     for (const backup of backups) await queueBackup(db, backup);
     for (const restore of restores) await queueRestore(db, restore);
     await addJob(db, tickTask, {}, { key: tickTask });
-    // By the clock of the store, which is not ours: what is begun from now on is younger than that.
+    // The store's clock may differ from ours; new backups are younger than this margin.
     const before = new Date(Date.now() - 60_000);
     this.blobs.deleteUnfinished(before).catch((error: unknown) => {
-      log.warn({ error }, "what unfinished backups left in their store could not be looked for");
+      log.warn({ error }, "listing leftovers of unfinished backups in the store failed");
     });
   }
 
-  /** Their bytes are gone when this returns, and no more come: its add-on is deleted. Safe to repeat. */
+  /** Deletes all backups of a deleted add-on, bytes included, and prevents new ones. Safe to repeat. */
   async dropBackups(addonId: string): Promise<void> {
     const { backups, restores } = await listUnderWay(this.app.db, addonId);
-    // They notice that it is gone.
+    // Running jobs notice the deletion.
     for (const id of [...backups, ...restores]) await this.#underWay.get(id);
     for (const key of await this.blobs.list(addonPrefix(addonId))) await this.blobs.delete(key);
   }
 
-  /** What is kept before a restore, within that one's job; the same one is not carried out twice at a time. */
+  /** Makes the safety backup within the restore's job. Concurrent calls with the same id share one run. */
   async keep(id: string, signal: AbortSignal): Promise<void> {
     await (this.#underWay.get(id) ?? this.#once(id, () => carryOut(this, id, signal)));
   }
@@ -126,10 +127,10 @@ export class Backups implements BackupsContext {
       id,
       work: (stops: AbortSignal) =>
         work(stops)
-          // Queued again, because a suspension may have interrupted it. A job for an ended one does nothing.
+          // Queued again, because a suspension may have interrupted it. A job of an ended backup does nothing.
           .then(async () => ((await isSuspended()) ? later() : undefined))
           .catch(async (error: unknown) => {
-            log.warn({ error, id }, "a backup or a restore is tried again later");
+            log.warn({ error, id }, "a backup or restore failed and is queued again");
             await queue({ attempt: attempt + 1, runAt: inMs(retryAfterMs(attempt + 1)) });
           }),
       defer: later,

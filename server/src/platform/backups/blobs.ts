@@ -1,4 +1,4 @@
-/** Which store the settings name. */
+/** Opens the blob store that the settings name. */
 import { join } from "node:path";
 import type { Config } from "#config.ts";
 import type { Blobs } from "#lib/blobs/blobs.ts";
@@ -25,7 +25,7 @@ export function openBlobs(config: Config): Blobs {
   return new FsBlobs(directory, { reserveBytes: config.diskReserveGb * gigabyte });
 }
 
-/** What all bytes of an add-on's backups lie under. */
+/** Key prefix of all backups of an add-on. */
 export function addonPrefix(addonId: string): string {
   return `backups/${addonId}/`;
 }

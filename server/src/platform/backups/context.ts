@@ -1,4 +1,4 @@
-/** What the jobs of this folder work with. */
+/** Dependencies of this folder's jobs. */
 import type { App } from "#app.ts";
 import type { Blobs } from "#lib/blobs/blobs.ts";
 import type { Addons } from "../addons/addons.ts";
@@ -11,6 +11,6 @@ export interface BackupsContext {
   readonly addons: Addons;
   readonly blobs: Blobs;
   readonly engines: BackupEngines;
-  /** Makes the backup that a restore in place needs first; joins one that is running. */
+  /** Makes the safety backup before a restore in place; joins a running one. */
   keep(id: string, signal: AbortSignal): Promise<void>;
 }

@@ -1,4 +1,4 @@
-/** A backup comes to be with one transaction, and is made by its job. */
+/** Creates a backup: one transaction inserts the row and queues the job that makes it. */
 import type { Actor } from "#accounts/actor.ts";
 import type { Plan } from "#accounts/roles.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -35,7 +35,10 @@ export async function createBackup(
   });
 }
 
-/** One that the actor may change, that runs, and of which nothing is being saved or restored until this transaction ends. */
+/**
+ * Finds a running add-on that the actor may change. Locks it against other backups and restores until the transaction
+ * ends.
+ */
 export async function lockIdle(
   tx: Db,
   actor: Actor,
@@ -53,7 +56,7 @@ export async function lockIdle(
   return { addon, plan };
 }
 
-/** In the transaction that holds the add-on's row. */
+/** Inserts the backup, in the transaction that locks the add-on's row. */
 export async function queue(
   tx: Db,
   addon: AddonView,
@@ -67,7 +70,7 @@ export async function queue(
     expires_at: expiryOf(plan, now),
     created_at: now,
   });
-  // What is kept before a restore is made by the restore's own job.
+  // The restore's own job makes the safety backup.
   if (kind !== "safety") await queueBackup(tx, row.id);
   return row;
 }

@@ -1,6 +1,6 @@
 /**
- * Where a completed backup is fetched from: an address of the store's own, or one of ours, signed for that backup alone
- * and good for an hour. The signature is an HMAC-SHA256 with a key that serves nothing else; nothing is stored.
+ * Download URL of a completed backup: the store's own, or one of ours that is signed for this backup alone and expires
+ * after an hour. The signature is an HMAC-SHA256 with a key of its own; nothing is stored.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -38,7 +38,7 @@ export async function download(
   return { url, expiresAt: new Date(expires * 1000), sizeBytes, sha256 };
 }
 
-/** The backup an address is for; throws where its signature is not ours, or its time is over. */
+/** Returns the backup's id of a URL; throws if the signature is invalid or the URL has expired. */
 export function verify(app: Pick<App, "secrets" | "clock">, url: URL): string {
   const id = url.pathname.slice(downloadsPrefix.length);
   const expires = url.searchParams.get("svc_exp") ?? "";

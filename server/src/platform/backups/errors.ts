@@ -5,13 +5,13 @@ export const backupNotFound = defineError("backup_not_found", 404, () => "No suc
 export const backupRunning = defineError(
   "backup_running",
   409,
-  () => "A backup of the add-on is being made: wait until it has ended.",
+  () => "The add-on has a backup in progress: wait until it has ended.",
 );
 
 export const restoreRunning = defineError(
   "restore_running",
   409,
-  () => "A backup is being restored there: wait until that has ended.",
+  () => "The add-on has a restore in progress: wait until it has ended.",
 );
 
 export const backupNotCompleted = defineError(
@@ -23,22 +23,22 @@ export const backupNotCompleted = defineError(
 export const backupInUse = defineError(
   "backup_in_use",
   409,
-  () => "The backup is being restored: delete it when that has ended.",
+  () => "The backup is being restored: delete it after the restore has ended.",
 );
 
 export const signatureInvalid = defineError(
   "signature_invalid",
   403,
-  () => "This address was not signed for what it is used for: ask for another one.",
+  () => "The URL's signature is invalid: request a new URL.",
 );
 
 export const urlExpired = defineError(
   "url_expired",
   403,
-  () => "The time of this address is over: ask for another one.",
+  () => "The URL has expired: request a new URL.",
 );
 
-/** What a backup or a restore failed for; the message is for the add-on's owner. */
+/** Failure of a backup or restore; the message is for the add-on's owner. */
 export class BackupFailed extends Error {
   override readonly name = "BackupFailed";
 }

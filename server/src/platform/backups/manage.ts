@@ -1,4 +1,4 @@
-/** What a caller sees of the backups of an add-on, and changes without making or restoring one. */
+/** Reads, deletes and schedules the backups of an add-on. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { planLimit } from "#accounts/errors.ts";
@@ -45,7 +45,7 @@ export async function listBackups(
   return listRows(app.db, id);
 }
 
-/** Into this add-on, the newest first. */
+/** Restores into this add-on, newest first. */
 export async function restoresInto(
   { app }: Needs,
   actor: Actor,
@@ -90,7 +90,7 @@ export async function backupInfo(
   return { retentionDays, dailyQuota, usedToday, addon };
 }
 
-/** On where it was off, and off where it was on. */
+/** Turns daily backups on if they are off, and off if they are on. */
 export async function toggleAutoBackup(
   { app }: Needs,
   actor: Actor,
@@ -111,7 +111,7 @@ export async function toggleAutoBackup(
   });
 }
 
-/** Also of one that is being made, which ends then, and in a suspended workspace. */
+/** Deletes a backup, and stops a running one. Allowed while suspended. */
 export async function deleteBackup(
   { app }: Needs,
   actor: Actor,

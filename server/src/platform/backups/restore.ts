@@ -1,4 +1,4 @@
-/** A restore is asked for: into the add-on it was made of, which is kept first, or into a new one. */
+/** Requests a restore: into the backup's add-on, after a safety backup, or into a new add-on. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { transaction } from "#db/db.ts";
@@ -39,7 +39,7 @@ async function inPlace({ app }: Pick<BackupsContext, "app">, actor: Actor, ids: 
   });
 }
 
-/** The new add-on and what it is filled with are there together, or neither is. */
+/** Inserts the new add-on and its restore in one transaction. */
 async function intoNew(
   { app, addons }: Pick<BackupsContext, "app" | "addons">,
   actor: Actor,
@@ -56,7 +56,7 @@ async function intoNew(
   return restore!;
 }
 
-/** Its bytes are there, and are not deleted while it is being restored. */
+/** Finds a completed backup and locks it, so that its bytes are kept during the restore. */
 async function requireKept(tx: Db, addonId: string, backupId: string): Promise<BackupRow> {
   const backup = await findOf(tx, addonId, backupId);
   if (!backup) throw backupNotFound();

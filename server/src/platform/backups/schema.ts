@@ -1,4 +1,4 @@
-/** The wire of backups. */
+/** Wire schemas of backups. */
 import { z } from "zod";
 import { AddonName, AddonParams } from "../addons/schema.ts";
 import type { Download as DownloadView } from "./download.ts";
@@ -42,7 +42,7 @@ export const Backup = z
   })
   .meta({ id: "Backup" });
 
-/** The only way from a row to JSON. */
+/** The only conversion from a row to JSON. */
 export function toBackup(row: BackupRow): z.output<typeof Backup> {
   return {
     id: row.id,

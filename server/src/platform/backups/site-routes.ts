@@ -1,7 +1,6 @@
 /**
- * `/backups/<id>`: the bytes of a backup, for whoever has an address that is signed for it. No token is asked for and no
- * cookie is read; the signature is looked at before anything else, and ranges are answered, so that a large one can be
- * gone on with.
+ * `/backups/<id>` serves the bytes of a backup to any client with a signed URL. It needs no token and reads no cookie.
+ * The signature is verified first. Ranges are supported, so that a client can resume a large download.
  */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { pipeline } from "node:stream/promises";
@@ -31,7 +30,7 @@ export function downloadSite(backups: Needs, options: { windowMs?: number } = {}
       try {
         await answer(backups, request, response, options.windowMs);
       } catch (error) {
-        // Whoever asked is gone, or has half of it: that it broke off says it all.
+        // The client is gone, or has part of the response; an aborted connection is the only signal left.
         if (response.destroyed || response.headersSent) return void response.destroy();
         const { status, headers, body, isFault } = renderError("platform", error, "");
         if (isFault) throw error;
@@ -91,7 +90,10 @@ async function answer(
   await pipeline(content, response);
 }
 
-/** `end` exclusive. Undefined where it is not one range of these very bytes: the whole is answered (RFC 9110, 14.2). */
+/**
+ * `end` is exclusive. Undefined unless the header asks for one range of this version; the whole file is sent then (RFC
+ * 9110, 14.2).
+ */
 function rangeOf(
   request: IncomingMessage,
   etag: string,

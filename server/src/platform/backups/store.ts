@@ -1,6 +1,6 @@
 /**
- * All SQL of backups and restores, and of the add-ons' columns that say when the next one is due. What a caller may see
- * is decided on the add-on, whose id is an argument.
+ * All SQL of backups and restores, and of the add-ons' schedule columns. Callers check access on the add-on, and pass
+ * its id.
  */
 import type { Insertable, Selectable, Updateable } from "kysely";
 import type { Plan } from "#accounts/roles.ts";
@@ -14,7 +14,7 @@ type Ended = Pick<Updateable<BackupsTable>, "size_bytes" | "sha256" | "contents"
 
 const underWay = ["pending", "running"] as const;
 
-/** Its add-on changes nothing of this until the transaction ends; false where it is deleted. */
+/** Locks the add-on's row until the transaction ends; false if the add-on is deleted. */
 export async function lockAddon(tx: Db, addonId: string): Promise<boolean> {
   const row = await tx
     .selectFrom("addons")
@@ -47,12 +47,12 @@ export function findOf(db: Db, addonId: string, id: string): Promise<BackupRow |
     .executeTakeFirst();
 }
 
-/** Whoever asks, and deleted ones as well. */
+/** Finds a backup without an access check, deleted ones included. */
 export function findById(db: Db, id: string): Promise<BackupRow | undefined> {
   return db.selectFrom("backups").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-/** Made by hand since then, the deleted ones included; what failed took nothing of the quota. */
+/** Counts manual backups since then: deleted ones count, failed ones do not. */
 export async function countManual(db: Db, addonId: string, since: Date): Promise<number> {
   const { count } = await db
     .selectFrom("backups")
@@ -85,7 +85,7 @@ export function insert(db: Db, row: Insertable<BackupsTable>): Promise<BackupRow
   return db.insertInto("backups").values(row).returningAll().executeTakeFirstOrThrow();
 }
 
-/** One more try; undefined where it has ended or is gone. */
+/** Starts one more attempt; undefined if the backup has ended or is gone. */
 export function begin(db: Db, id: string, key: string, now: Date): Promise<BackupRow | undefined> {
   return db
     .updateTable("backups")
@@ -96,7 +96,7 @@ export function begin(db: Db, id: string, key: string, now: Date): Promise<Backu
     .executeTakeFirst();
 }
 
-/** The server stopped, and nothing is wrong with what it did. */
+/** Uncounts an attempt that ended because the server stopped. */
 export async function forgetAttempt(db: Db, id: string): Promise<void> {
   await db
     .updateTable("backups")
@@ -106,7 +106,7 @@ export async function forgetAttempt(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** False where somebody else said so first. */
+/** False if another run ended the backup first. */
 export async function complete(db: Db, id: string, ended: Ended, now: Date): Promise<boolean> {
   const row = await db
     .updateTable("backups")
@@ -119,7 +119,7 @@ export async function complete(db: Db, id: string, ended: Ended, now: Date): Pro
   return row !== undefined;
 }
 
-/** `key`: of bytes that could not be deleted, for the next sweep. */
+/** `key` names bytes that could not be deleted; the next sweep deletes them. */
 export function fail(
   db: Db,
   id: string,
@@ -174,7 +174,7 @@ export async function isBeingRestored(db: Db, id: string): Promise<boolean> {
   return row !== undefined;
 }
 
-/** Ended, and wanted no more: expired, or deleted or failed with bytes that are still there. */
+/** Backups to prune: expired ones, and deleted or failed ones whose bytes still exist. */
 export function listToRemove(
   db: Db,
   now: Date,
@@ -204,7 +204,7 @@ export function listToRemove(
     .execute();
 }
 
-/** Rows of what is gone, once they count for no quota any more. */
+/** Deletes rows of deleted backups that count for no quota any more. */
 export async function dropOld(db: Db, deletedBefore: Date): Promise<void> {
   await db
     .deleteFrom("backups")
@@ -215,8 +215,8 @@ export async function dropOld(db: Db, deletedBefore: Date): Promise<void> {
 }
 
 /**
- * What is under way, or was when a server ended; of one add-on or of all. What is kept before a restore is the
- * restore's: its job makes it.
+ * Pending and running backups of one add-on or of all, including those that a crash interrupted. Safety backups are
+ * left out, because the restore's job makes them.
  */
 export async function listUnderWay(
   db: Db,
@@ -275,7 +275,7 @@ export async function isHeld(db: Db, workspaceId: string): Promise<boolean> {
   return row !== undefined;
 }
 
-// ---- when the next one is due
+// ---- schedule
 
 export interface Due {
   id: string;
@@ -365,7 +365,7 @@ export async function forgetRestoreAttempt(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** `isInDoubt`: nobody could tell what it came to, since when `noteDoubt` said. */
+/** `isInDoubt`: the result is unknown since the time that `noteDoubt` recorded. */
 export function endRestore(
   db: Db,
   id: string,
@@ -381,7 +381,7 @@ export function endRestore(
     .executeTakeFirst();
 }
 
-/** Since when nobody can tell whether it is in its place. */
+/** Records since when the result of the restore is unknown, and returns that time. */
 export async function noteDoubt(db: Db, id: string, now: Date): Promise<Date> {
   const { in_doubt_since: since } = await db
     .updateTable("restores")

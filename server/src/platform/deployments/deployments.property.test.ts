@@ -1,9 +1,9 @@
 /**
- * Whatever is asked for in whatever order, with failures and ends of the server in between: an environment has one
- * deployment under way and one that waits at most, what it serves is what was switched to last, and every deployment
+ * Runs requests in random order, with failures and server crashes in between. At any time an environment has at most
+ * one running and one queued deployment. It serves the deployment that was switched to last, and every deployment
  * ends.
  *
- * `KONTOR_PROPERTY_RUNS` is how many sequences are tried; a failing one is printed with its seed.
+ * `KONTOR_PROPERTY_RUNS` sets the number of sequences. A failing sequence is printed with its seed.
  */
 import assert from "node:assert/strict";
 import fc from "fast-check";
@@ -30,7 +30,7 @@ const host = await testDeployments(db);
 const actor = await personWithPlan(db, "team");
 const runs = Number(process.env["KONTOR_PROPERTY_RUNS"] ?? 10);
 
-/** `proof`: of what an earlier server had switched to. */
+/** `proof` checks a deployment that an earlier server had switched to. */
 const steps = ["clone", "build", "release", "health", "route", "proof"] as const;
 const points = ["cloned", "built", "released", "healthy", "switched", "ended"] as const;
 
@@ -49,7 +49,7 @@ const event = fc.oneof(
     weight: 3,
     arbitrary: fc.record({
       kind: fc.constant("carry out" as const),
-      // Where something is asked for while it runs, and where it fails.
+      // Steps during which a request arrives, and the step that fails.
       meanwhile: fc.array(fc.tuple(fc.constantFrom(...steps), action), { maxLength: 3 }),
       fails: fc.option(fc.constantFrom(...steps)),
     }),
@@ -84,7 +84,7 @@ class Model {
     await this.#check();
   }
 
-  /** Nothing is asked for any more. */
+  /** Runs the queue until it is empty. */
   async settle(): Promise<void> {
     await host.restart();
     await host.run();
@@ -159,7 +159,7 @@ class Model {
       .executeTakeFirstOrThrow();
     assert.equal(live_deployment_id, host.stage.serving.get(environmentId) ?? null, "another is served");
     const live = rows.find(({ status }) => status === "live");
-    // Switched to by a server that ended: it is not proven yet, or does not answer.
+    // An earlier server switched to this deployment, but the app is not proven yet or does not respond.
     const isUnproven = rows.some(
       ({ id, status, attempts }) =>
         id === live_deployment_id && (status === "deploying" || (status === "failed" && attempts > 1)),
@@ -170,7 +170,7 @@ class Model {
 }
 
 test(
-  "no order of calls, failures and ends of the server leaves two under way, none live, or one without an end",
+  "keeps at most one deployment running, one live and none without an end, for any order of requests, failures and crashes",
   async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(event, { minLength: 5, maxLength: 20 }), async (events) => {

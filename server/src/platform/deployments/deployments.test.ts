@@ -49,15 +49,15 @@ async function start(plan: "starter" | "pro" | "team" = "team") {
 const get = (actor: Actor, { id }: { id: string }) => getDeployment(app, actor, id);
 const push = (actor: Actor, project: TestProject, sha: string) =>
   pushed(app, { projectId: project.id, branch: "main", sha, actor });
-/** The scan is beside the others, and has a test of its own. */
+/** The scan runs in parallel, and has its own test. */
 const statusesOf = (row: { steps: { name: string; status: string }[] }) =>
   row.steps.filter(({ name }) => name !== "scan").map(({ name, status }) => `${name} ${status}`);
 const allSucceeded = stepsOf.commit.filter((name) => name !== "scan").map((name) => `${name} succeeded`);
 const scanOf = (row: { steps: { name: string; status: string }[] }) =>
   row.steps.find(({ name }) => name === "scan")?.status;
 
-describe("a deployment", () => {
-  test("goes through its steps and is live, with what each said", async () => {
+describe("deployments", () => {
+  test("runs all steps of a deployment, stores their output, and makes it live", async () => {
     const { actor, project } = await start();
     const { id } = await ask(host, actor, project);
     host.pipeline.during.health = async () => {
@@ -77,7 +77,7 @@ describe("a deployment", () => {
     expect(await readdir(workDirectory(app))).toEqual([]);
   });
 
-  test("supersedes the one that was live, and is told of in the audit log", async () => {
+  test("supersedes the live deployment, and records both in the audit log", async () => {
     const { actor, project } = await start();
     const first = await deployed(host, actor, project);
     const second = await deployed(host, actor, project);
@@ -110,7 +110,7 @@ describe("a deployment", () => {
     },
   );
 
-  test("is refused while another of its environment waits or runs", async () => {
+  test("refuses a deployment while another one of its environment is queued or running", async () => {
     const { actor, project } = await start();
     const first = await ask(host, actor, project);
     await expect(ask(host, actor, project)).rejects.toMatchObject({
@@ -125,7 +125,7 @@ describe("a deployment", () => {
     expect((await deployed(host, actor, project)).status).toBe("live");
   });
 
-  test("takes what the owner laid down before what was found out", async () => {
+  test("prefers settings of the owner to detected values", async () => {
     const { actor } = await start();
     const project = await makeProject(host, actor, {
       port: 4000,
@@ -136,7 +136,7 @@ describe("a deployment", () => {
     expect(run).toMatchObject({ port: 4000, health_check_path: "/up" });
   });
 
-  test("is told as it comes, to its end", async () => {
+  test("streams a deployment's log and states until its end", async () => {
     const { actor, project } = await start();
     const { id } = await ask(host, actor, project);
     const news = followDeployment(app, id, new AbortController().signal);
@@ -285,7 +285,7 @@ test.each([
   [["nginx", "-c", "/etc/nginx/site.conf"], 404, true],
   [["nginx", "-c", "/etc/nginx/site.conf"], 200, false],
   [["node", "server.js"], 404, false],
-])("warns when %j responds %i at its health check path: %s", async (argv, status, isWarned) => {
+])("warns of a missing page when a site, not an API, responds 404: %j, status %i, %s", async (argv, status, isWarned) => {
   const { actor, project } = await start();
   Object.assign(host.pipeline, { argv, status });
   const row = await deployed(host, actor, project);
@@ -295,8 +295,8 @@ test.each([
   expect(said.join("").includes("Set output_directory")).toBe(isWarned);
 });
 
-describe("a push", () => {
-  test("waits for what runs; a newer one takes its place and says so", async () => {
+describe("deployments by push", () => {
+  test("queues a push while a deployment runs, and replaces it with a newer push", async () => {
     const { actor, project } = await start();
     const first = await ask(host, actor, project);
     let waiting: string[] = [];
@@ -310,7 +310,7 @@ describe("a push", () => {
     expect((await get(actor, first)).status).toBe("superseded");
     expect(await get(actor, { id: waiting[0]! })).toMatchObject({
       status: "cancelled",
-      error: "A newer push came.",
+      error: "A newer push replaced it.",
       started_at: null,
     });
     expect(await get(actor, { id: waiting[1]! })).toMatchObject({
@@ -320,7 +320,7 @@ describe("a push", () => {
     });
   });
 
-  test("deploys nothing where the project does not deploy by itself, or no environment follows the branch", async () => {
+  test("deploys no push if auto_deploy is off, or if no environment follows the branch", async () => {
     const { actor } = await start();
     const manual = await makeProject(host, actor, { auto_deploy: false });
     expect(await push(actor, manual, "1".repeat(40))).toEqual([]);
@@ -329,8 +329,8 @@ describe("a push", () => {
   });
 });
 
-describe("a failure", () => {
-  test("of the build says what it said last, and leaves what serves as it is", async () => {
+describe("failed deployments", () => {
+  test("stores the last output of a failed build, and keeps the live deployment", async () => {
     const { actor, project } = await start();
     const live = await deployed(host, actor, project);
     host.pipeline.during.build = async ({ log }) => {
@@ -339,7 +339,7 @@ describe("a failure", () => {
     };
     const row = await deployed(host, actor, project);
     expect(row.status).toBe("failed");
-    expect(row.error).toMatch(/^The build failed: step 3 ended with exit code 1\.\nIt said last:\nline 21\n/);
+    expect(row.error).toMatch(/^The build failed: step 3 ended with exit code 1\.\nLast output:\nline 21\n/);
     expect(row.error).toMatch(/line 50$/);
     const [news] = await listNotifications(app, actor);
     expect(news).toMatchObject({ kind: "deploy_failed", body: expect.stringMatching(/^The build failed; /) });
@@ -355,12 +355,12 @@ describe("a failure", () => {
     expect(await readdir(workDirectory(app))).toEqual([]);
   });
 
-  test("of the health check removes the candidate", async () => {
+  test("removes the candidate when its health check fails", async () => {
     const { actor, project } = await start();
     const live = await deployed(host, actor, project);
     host.pipeline.during.health = async () => {
       expect(stage.candidates.size).toBe(1);
-      throw new DeploymentFailed("it ended with exit code 7. It said last:\nno such module");
+      throw new DeploymentFailed("it ended with exit code 7. Last output:\nno such module");
     };
     const row = await deployed(host, actor, project);
     expect(row).toMatchObject({ status: "failed" });
@@ -369,16 +369,16 @@ describe("a failure", () => {
     expect(stage.serving.get(project.environmentId)).toBe(live.id);
   });
 
-  test("of this server's own is told as no more than that", async () => {
+  test("reports an internal error without its details", async () => {
     const { actor, project } = await start();
     host.pipeline.during.release = async () => {
       throw new Error("connect /var/secret.sock");
     };
     const row = await deployed(host, actor, project);
-    expect(row.error).toBe("The app could not be started: this host could not carry it out.");
+    expect(row.error).toBe("The app could not be started: this host reported an internal error; deploy again.");
   });
 
-  test("of the scan hinders nothing, and one that takes its time is not waited for", async () => {
+  test("does not fail or delay a deployment when its scan fails or is slow", async () => {
     const { actor, project } = await start();
     host.pipeline.during.scan = async () => {
       throw new Error("no advisories");
@@ -407,7 +407,7 @@ describe("a failure", () => {
     host.pipeline.during.scan = () => new Promise(() => {});
     const { id } = await deployed(host, actor, project);
     const scanned = async () => (await get(actor, { id })).steps.find(({ name }) => name === "scan");
-    expect(await scanned()).toMatchObject({ status: "skipped", error: expect.stringContaining("goes on") });
+    expect(await scanned()).toMatchObject({ status: "skipped", error: expect.stringContaining("continues") });
     expect(await hasJob(db, `${lateScanTask}:${id}`)).toBe(true);
     const stopped = AbortSignal.abort();
     const interrupted = () => Promise.reject(new Error("the server stops"));
@@ -477,7 +477,7 @@ describe("a failure", () => {
     });
   });
 
-  test("of nothing to build names what is missing", async () => {
+  test("names the missing part when a repository has nothing to build", async () => {
     const { actor } = await start();
     const project = await makeProject(host, actor, { root_directory: "/apps/web" });
     const row = await deployed(host, actor, project);
@@ -556,8 +556,8 @@ test("fails a step of a dead server when its deployment is given up", async () =
   expect(statusesOf(row).join()).not.toMatch(/pending|running/);
 });
 
-describe("a cancelled deployment", () => {
-  test("that waits never begins", async () => {
+describe("cancellation", () => {
+  test("cancels a queued deployment before it starts", async () => {
     const { actor, project } = await start();
     const { id } = await ask(host, actor, project);
     expect((await cancelDeployment(app, actor, id)).status).toBe("cancelled");
@@ -580,7 +580,7 @@ describe("a cancelled deployment", () => {
     expect(stage.serving.get(project.environmentId)).toBe(live.id);
   });
 
-  test("is none once it is switched to, or over", async () => {
+  test("refuses to cancel a deployment after the switch, or after its end", async () => {
     const { actor, project } = await start();
     const { id } = await ask(host, actor, project);
     host.pipeline.during.route = async () => {
@@ -596,7 +596,7 @@ describe("a cancelled deployment", () => {
   });
 });
 
-describe("a rollback", () => {
+describe("rollbacks", () => {
   const plain = { allowRebuild: false, restoreEnv: false };
 
   async function twice() {
@@ -611,7 +611,7 @@ describe("a rollback", () => {
   const setVariable = (actor: Actor, project: TestProject, value: string) =>
     updateEnvironment(app, actor, project.id, project.environmentId, { env_vars: { V: value } });
 
-  test("takes image, command and port of the old one with the variables of today", async () => {
+  test("rolls back image, command and port, and keeps the current variables", async () => {
     const { actor, first, second } = await twice();
     const builds = stage.builds;
     const { id } = await rollback(app, host.pipeline, actor, first.id, plain);
@@ -628,14 +628,14 @@ describe("a rollback", () => {
     expect((await get(actor, second)).status).toBe("superseded");
   });
 
-  test("takes the old variables where that is asked for", async () => {
+  test("restores the old variables when a rollback requests it", async () => {
     const { actor, first } = await twice();
     const { id } = await rollback(app, host.pipeline, actor, first.id, { ...plain, restoreEnv: true });
     await host.run();
     expect(stage.started.get(id)!.env).toEqual({ V: "one" });
   });
 
-  test("without an image is refused, or builds the original commit again", async () => {
+  test("refuses a rollback without an image, or builds the original commit again if that is allowed", async () => {
     const { actor, first } = await twice();
     stage.images.delete(first.image_tag!);
     await expect(rollback(app, host.pipeline, actor, first.id, plain)).rejects.toMatchObject({
@@ -653,18 +653,18 @@ describe("a rollback", () => {
     expect(statusesOf(row)).toEqual(allSucceeded);
   });
 
-  test("fails where the image went while it waited", async () => {
+  test("fails a queued rollback when its image is deleted meanwhile", async () => {
     const { actor, first } = await twice();
     const { id } = await rollback(app, host.pipeline, actor, first.id, plain);
     stage.images.delete(first.image_tag!);
     await host.run();
     expect(await get(actor, { id })).toMatchObject({
       status: "failed",
-      error: expect.stringContaining("not kept any more"),
+      error: expect.stringContaining("was deleted"),
     });
   });
 
-  test("is for plans that have it, and for deployments that were live", async () => {
+  test("refuses a rollback on a plan without rollbacks, and to a deployment that was never live", async () => {
     const { actor, project } = await start("starter");
     const row = await deployed(host, actor, project);
     await expect(rollback(app, host.pipeline, actor, row.id, plain)).rejects.toMatchObject({
@@ -679,7 +679,7 @@ describe("a rollback", () => {
   });
 });
 
-describe("an unchanged commit", () => {
+describe("builds of an unchanged commit", () => {
   const again = async (
     actor: Actor,
     project: TestProject,
@@ -692,7 +692,7 @@ describe("an unchanged commit", () => {
     return get(actor, { id });
   };
 
-  test("is not built again, and the log, the step and the record show it", async () => {
+  test("reuses the image of an unchanged commit, and shows it in the log, the step and the record", async () => {
     const { actor, project } = await start();
     const first = await deployed(host, actor, project);
     const before = stage.builds;
@@ -704,7 +704,7 @@ describe("an unchanged commit", () => {
     expect(first.image_reused).toBe(false);
   });
 
-  test("is built when requested, or when a variable, a setting or the commit differs", async () => {
+  test("builds an unchanged commit when requested, or when a variable, a setting or the commit differs", async () => {
     const { actor, project } = await start();
     await deployed(host, actor, project);
     const built = async (more?: { sha?: string; rebuild?: boolean }) => {
@@ -722,7 +722,7 @@ describe("an unchanged commit", () => {
     expect(await built()).toBe(0);
   });
 
-  test("is built again when an earlier retention run removes its image", async () => {
+  test("builds an unchanged commit when an earlier retention run removes its image", async () => {
     const { actor, project } = await start();
     const first = await deployed(host, actor, project);
     const before = stage.builds;
@@ -747,7 +747,7 @@ describe("an unchanged commit", () => {
     expect(stage.builds).toBe(before + 1);
   });
 
-  test("is built again when its image is pruned", async () => {
+  test("builds an unchanged commit when its image is pruned", async () => {
     const { actor, project } = await start();
     const first = await deployed(host, actor, project);
     stage.images.delete(first.image_tag!);
@@ -757,10 +757,10 @@ describe("an unchanged commit", () => {
   });
 });
 
-describe("a restart", () => {
+describe("restarts", () => {
   const of = (project: TestProject) => ({ projectId: project.id, environmentId: project.environmentId });
 
-  test("serves the live image from a new machine with current variables, without a build", async () => {
+  test("restarts the live image on a new machine with current variables, without a build", async () => {
     const { actor, project } = await start("starter");
     const first = await deployed(host, actor, project);
     await updateEnvironment(app, actor, project.id, project.environmentId, { env_vars: { A: "2" } });
@@ -785,7 +785,7 @@ describe("a restart", () => {
     expect(items.map(({ action }) => action)).toEqual(["deployment.succeeded", "deployment.restarted"]);
   });
 
-  test("is refused when nothing is live, and while a deployment runs", async () => {
+  test("refuses a restart when nothing is live, and while a deployment runs", async () => {
     const { actor, project } = await start();
     await expect(restart(app, actor, of(project))).rejects.toMatchObject({ code: "nothing_deployed" });
     await deployed(host, actor, project);
@@ -805,14 +805,14 @@ test("deploys the requested tag, and records it", async () => {
   expect((await readLogs(app, actor, id))[0]!.text).toBe("fetching v1.2\n");
 });
 
-describe("where the server ends", () => {
+describe("crashes of the server", () => {
   test.each([
     ["deploy.cloned", 1],
     ["deploy.built", 1],
     ["deploy.released", 1],
     ["deploy.healthy", 1],
     ["deploy.switched", 1],
-  ])("at %s the next one goes on, and builds nothing twice", async (point, builds) => {
+  ])("resumes a deployment after a crash at %s, without a second build", async (point, builds) => {
     const { actor, project } = await start();
     const live = await deployed(host, actor, project);
     const before = stage.builds;
@@ -828,18 +828,18 @@ describe("where the server ends", () => {
     expect(await readdir(workDirectory(app)).catch(() => [])).toEqual([]);
   });
 
-  test("again and again, it is given up with a reason", async () => {
+  test("fails a deployment after three crashes of the server", async () => {
     const { actor, project } = await start();
     const { id } = await ask(host, actor, project);
     for (let death = 0; death < 3; death += 1) expect(await host.dieAt("deploy.released")).toBe(true);
     await host.run();
     expect(await get(actor, { id })).toMatchObject({
       status: "failed",
-      error: "The server ended 3 times while this was deployed; it is not tried again.",
+      error: "The server stopped 3 times during this deployment. Deploy again to retry.",
     });
   });
 
-  test("after the switch, it is live once it answers, and failed where it does not", async () => {
+  test("proves a deployment after a crash that followed the switch, and fails it if the app does not respond", async () => {
     const { actor, project } = await start();
     const live = await deployed(host, actor, project);
     const { id } = await ask(host, actor, project);
@@ -853,14 +853,14 @@ describe("where the server ends", () => {
     await host.run();
     expect(await get(actor, { id })).toMatchObject({
       status: "failed",
-      error: "The app did not answer at its address: it answered 502.",
+      error: "The app did not respond at its address: it answered 502.",
     });
     expect(stage.serving.get(project.environmentId)).toBe(id);
     expect((await get(actor, live)).status).toBe("superseded");
     expect((await deployed(host, actor, project)).status).toBe("live");
   });
 
-  test("a wish to cancel is not forgotten", async () => {
+  test("keeps a requested cancellation across a crash", async () => {
     const { actor, project } = await start();
     const { id } = await ask(host, actor, project);
     expect(await host.dieAt("deploy.cloned")).toBe(true);
@@ -869,7 +869,7 @@ describe("where the server ends", () => {
     expect((await get(actor, { id })).status).toBe("cancelled");
   });
 
-  test("in good order, it is gone on with and not counted", async () => {
+  test("resumes a deployment after a graceful shutdown, and does not count the attempt", async () => {
     const { actor, project } = await start();
     const { id } = await ask(host, actor, project);
     const stops = new AbortController();
@@ -885,7 +885,7 @@ describe("where the server ends", () => {
   });
 });
 
-test("what belongs to an environment that goes ends with it", async () => {
+test("cancels the running deployment of a deleted environment", async () => {
   const { actor, project } = await start();
   const { id } = await ask(host, actor, project);
   host.pipeline.during.health = async (work) => {
@@ -902,7 +902,7 @@ test("what belongs to an environment that goes ends with it", async () => {
   expect(stage.candidates.size).toBe(0);
 });
 
-test("a flood of output is kept to its bound, in few writes, and its end is told", async () => {
+test("limits the stored output of a build, batches its writes, and keeps the last lines for the error", async () => {
   const { actor, project } = await start();
   const block = `${"x".repeat(1023)}\n`.repeat(64);
   host.pipeline.during.build = async ({ log }) => {
@@ -945,7 +945,7 @@ test("lists and counts the deployments of one environment, or with one status", 
   });
 });
 
-test("statistics count how deployments ended", async () => {
+test("counts deployments by outcome in the statistics", async () => {
   const { actor, project } = await start();
   expect(toStats(app, await deploymentStats(app, project.id))).toEqual({
     total: 0,
@@ -972,7 +972,7 @@ test("statistics count how deployments ended", async () => {
   });
 });
 
-test("one of somebody else's is none", async () => {
+test("hides a deployment from a user of another workspace", async () => {
   const { actor, project } = await start();
   const row = await deployed(host, actor, project);
   const stranger = await personWithPlan(db, "team");

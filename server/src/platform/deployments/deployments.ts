@@ -1,9 +1,10 @@
 /**
- * Deployments: a commit of a project's repository on its way to the address of one of its environments. This folder
- * owns the record, the queue and the way through it. It promises that one environment has one deployment under way and
- * one that waits at most; that what serves goes on serving until the new one is healthy, and is the new one only once
- * that answered through the public address; that each one ends, whatever becomes of the server meanwhile, and says why.
- * It builds nothing and runs nothing itself: `pipeline.ts` is what it needs of those who do.
+ * A deployment brings a commit of a project's repository to the address of one of its environments. This folder owns
+ * the record, the queue and the steps.
+ *
+ * An environment has at most one running and one queued deployment. The live deployment stays live until the new one
+ * is healthy and has responded at the public address. Every deployment ends with a reason, whatever happens to the
+ * server. This folder builds and runs nothing itself: `pipeline.ts` declares the functions that do.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { workspaceIds } from "#accounts/workspaces.ts";
@@ -18,7 +19,7 @@ import {
   listDeployments,
 } from "./store.ts";
 
-/** The task that takes deployments from the queue. */
+/** Name of the task that runs queued deployments. */
 export const runTask = "platform.deployments";
 
 export async function getDeployment(app: Pick<App, "db">, actor: Actor, id: string): Promise<DeploymentRow> {

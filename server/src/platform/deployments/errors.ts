@@ -17,19 +17,19 @@ export const deploymentNotCancellable = defineError(
   409,
   (status: DeploymentStatus) =>
     status === "deploying"
-      ? "The deployment is being switched to: it can be rolled back once it is live."
-      : `The deployment is over: it is ${status}.`,
+      ? "The deployment is about to go live and cannot be cancelled; roll it back once it is live."
+      : `Only a queued or running deployment can be cancelled; this deployment is ${status}.`,
 );
 
 export const notRollbackable = defineError(
   "not_rollbackable",
   409,
-  () => "The deployment never went live: there is nothing to go back to.",
+  () => "The deployment never went live; roll back to a deployment that did.",
 );
 
 export const imagePruned = defineError(
   "image_pruned",
   409,
   () =>
-    "The deployment's image is not kept any more. With allow_rebuild=true its commit is built again, or its image is pulled again by digest.",
+    "The deployment's image was deleted. Set allow_rebuild=true to build its commit again, or to pull its image again by digest.",
 );

@@ -1,4 +1,4 @@
-/** What a deployment says: all of it by step, the builder's part as one text, or as it comes. */
+/** Reads the log of a deployment: by step, as one text of the build, or as a stream. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";

@@ -1,4 +1,4 @@
-/** The wire of deployments. */
+/** Request and response schemas of deployments. */
 import { z } from "zod";
 import { PersonBehind } from "#accounts/users/person.ts";
 import type { App } from "#app.ts";
@@ -259,14 +259,14 @@ export const DeploymentStats = z
   })
   .meta({ id: "DeploymentStats" });
 
-/** The row keeps no address: a person's label is read with the person. */
+/** The row stores no email address: a user's label is read from `users`. */
 function toTriggerActor({ trigger_actor: actor, ...row }: DeploymentRow) {
   const { trigger_user_id: id, trigger_user_name: name, trigger_user_email: email } = row;
   const user = id === null || name === null || email === null ? null : { id, name, email };
   return { ...actor, label: actor.kind === "user" ? (user?.email ?? actor.label) : actor.label, user };
 }
 
-/** The only way from a row to JSON. */
+/** Only this function turns a row into JSON. */
 export function toDeployment(app: Pick<App, "config">, row: DeploymentRow): DeploymentResponse {
   return {
     id: row.id,

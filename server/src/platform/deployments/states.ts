@@ -1,4 +1,4 @@
-/** A deployment's states and steps: used by the verbs, written into OpenAPI, read by the console. */
+/** States and steps of a deployment, shared by functions, API document and console. */
 import type { DeploymentStatus, StepRecord } from "./tables.ts";
 
 export const statuses = [
@@ -44,7 +44,7 @@ const unused: ReadonlySet<StepName> = new Set(["detect", "build"]);
 
 export const stepStatuses = ["pending", "running", "succeeded", "failed", "skipped"] as const;
 
-/** What a failure is called by where it is told in a sentence. */
+/** First words of a failed step's error. */
 export const failures: Readonly<Record<StepName, string>> = {
   pull: "The image could not be pulled",
   clone: "The repository could not be fetched",
@@ -53,7 +53,7 @@ export const failures: Readonly<Record<StepName, string>> = {
   scan: "The scan failed",
   release: "The app could not be started",
   health: "The app did not become healthy",
-  route: "The app did not answer at its address",
+  route: "The app did not respond at its address",
 };
 
 const underWay: ReadonlySet<DeploymentStatus> = new Set(["queued", "building", "deploying"]);

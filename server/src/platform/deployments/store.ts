@@ -1,4 +1,4 @@
-/** All SQL of the deployment tables. The workspaces a caller can reach are an argument of every read for one. */
+/** All SQL of the deployment tables. Every read for a caller takes the caller's workspaces as an argument. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Plan } from "#accounts/roles.ts";
 import { transaction } from "#db/db.ts";
@@ -18,13 +18,13 @@ import type {
   TriggerActor,
 } from "./tables.ts";
 
-/** A deployment, whose it is, and the first label of where it is served. */
+/** A deployment with the names of its project, environment and user, and the first label of its address. */
 export type DeploymentRow = Selectable<DeploymentsTable> & {
   workspace_id: string;
   host_label: string;
   environment_name: string;
   project_name: string;
-  /** Null if `trigger_user_id` is. */
+  /** Null if `trigger_user_id` is null. */
   trigger_user_name: string | null;
   trigger_user_email: string | null;
 };
@@ -67,7 +67,7 @@ export function findDeployment(
     .executeTakeFirst();
 }
 
-/** The newest of a workspace. */
+/** Lists the newest deployments of a workspace, across its projects. */
 export function listRecent(db: Db, workspaceId: string, limit: number): Promise<DeploymentRow[]> {
   return deployments(db)
     .where("projects.workspace_id", "=", workspaceId)
@@ -79,7 +79,7 @@ export function listRecent(db: Db, workspaceId: string, limit: number): Promise<
     .execute();
 }
 
-/** For the server itself, whoever's it is. */
+/** Finds a deployment in any workspace. Only the server itself calls this. */
 export function findById(db: Db, id: string): Promise<DeploymentRow | undefined> {
   return deployments(db).where("deployments.id", "=", id).executeTakeFirst();
 }
@@ -129,7 +129,7 @@ export interface DeploymentFilter {
   status?: DeploymentStatus | undefined;
 }
 
-/** Of a project that its caller may read; newest first. */
+/** Lists the deployments of a project, newest first. The caller checks access to the project. */
 export async function listDeployments(
   db: Db,
   projectId: string,
@@ -163,7 +163,7 @@ export interface Tally {
   total: number;
   succeeded: number;
   failed: number;
-  /** Of those that succeeded, from their begin to their end; null where none did. */
+  /** Average duration of successful deployments; null if there is none. */
   average_ms: number | null;
 }
 
@@ -183,7 +183,7 @@ export function countOutcomes(db: Db, projectId: string, environmentId?: string)
     .executeTakeFirstOrThrow();
 }
 
-/** Whose project it is; its deployments are numbered one after the other until this transaction ends. */
+/** Locks the project and returns its settings. Deployments get their numbers under this lock. */
 export function lockProject(
   tx: Transaction,
   id: string,
@@ -214,7 +214,7 @@ export function environmentsOfBranch(tx: Db, projectId: string, branch: string):
     .execute();
 }
 
-/** False where there is none (any more); else it is not deleted before this transaction ends. */
+/** Locks the environment against deletion until the transaction ends. False if it does not exist. */
 export async function holdEnvironment(tx: Transaction, id: string): Promise<boolean> {
   const row = await tx
     .selectFrom("environments")
@@ -226,7 +226,7 @@ export async function holdEnvironment(tx: Transaction, id: string): Promise<bool
   return row !== undefined;
 }
 
-/** Those of an environment that are not over: at most one that runs and one that waits. */
+/** Finds deployments of an environment that have not ended: at most one running and one queued. */
 export function findUnderWay(
   db: Db,
   environmentId: string,
@@ -245,7 +245,7 @@ export type NewDeployment = Omit<
   "number" | "status" | "steps" | "trigger_actor" | "run" | "progress"
 > & { run?: RunRecord | null; steps: Step[]; trigger_actor: TriggerActor };
 
-/** Its project is locked. */
+/** The caller holds the lock of the project. */
 export async function insertDeployment(
   tx: Transaction,
   { steps, run, trigger_actor, ...deployment }: NewDeployment,
@@ -287,7 +287,7 @@ function endedSteps(cutOff: "failed" | "skipped", at: Date) {
   )`;
 }
 
-/** Ends one that waits; false where it does not wait any more. */
+/** Cancels a queued deployment. False if it is not queued any more. */
 export async function cancelQueued(tx: Db, id: string, reason: string | null, at: Date): Promise<boolean> {
   const { numUpdatedRows } = await tx
     .updateTable("deployments")
@@ -300,7 +300,7 @@ export async function cancelQueued(tx: Db, id: string, reason: string | null, at
 
 const routeIndex = sql.lit(stepPosition("route"));
 
-/** Has one that runs ended, while it is not being switched to; false where that is too late. */
+/** Requests the cancellation of a running deployment. False once the address is being switched. */
 export async function askCancel(tx: Db, id: string): Promise<boolean> {
   const { numUpdatedRows } = await tx
     .updateTable("deployments")
@@ -395,13 +395,13 @@ export function takeNext(
         .where("status", "=", "queued")
         .returning("id")
         .executeTakeFirst();
-      // Otherwise it was cancelled after it was chosen.
+      // Otherwise the deployment was cancelled after it was chosen.
       if (taken) return next;
     }
   });
 }
 
-/** That a server ended in good order is no reason to give a deployment up. */
+/** Does not count the attempt, because the server stopped gracefully. */
 export async function forgetAttempt(db: Db, id: string): Promise<void> {
   await db
     .updateTable("deployments")
@@ -428,7 +428,7 @@ export async function findWish(db: Db, id: string): Promise<"go on" | "cancel" |
   return row.held_since === null ? "go on" : "hold";
 }
 
-/** What became known of one that runs. */
+/** Columns that a running deployment fills in. */
 export type Progress = Partial<
   Pick<
     Selectable<DeploymentsTable>,
@@ -513,7 +513,7 @@ export async function endLateScan(
     .execute();
 }
 
-/** From here on it is not cancelled any more; false where somebody already wants it to be. */
+/** Starts the switch, after which cancellation is refused. False if a cancellation was requested before. */
 export async function beginRoute(db: Db, id: string, step: Step): Promise<boolean> {
   const { numUpdatedRows } = await writeStep(db, id, step)
     .where("cancel_asked", "=", false)
@@ -521,7 +521,7 @@ export async function beginRoute(db: Db, id: string, step: Step): Promise<boolea
   return numUpdatedRows > 0n;
 }
 
-/** Each step by itself: two that are under way at once do not write over one another. */
+/** Writes one step only, so that parallel steps do not overwrite each other. */
 function writeStep(db: Db, id: string, step: Step) {
   return db
     .updateTable("deployments")
@@ -542,7 +542,7 @@ export async function writeSteps(db: Db, id: string, steps: readonly Step[]): Pr
     .execute();
 }
 
-/** Whether it is what its environment serves. */
+/** True if the environment serves this deployment. */
 export async function isSwitchedTo(db: Db, id: string): Promise<boolean> {
   const row = await db
     .selectFrom("environments")
@@ -563,7 +563,7 @@ export async function hasServed(db: Db, environmentId: string): Promise<boolean>
   return row !== undefined;
 }
 
-/** The one that is not served any more is superseded. False where it ended already, or is gone. */
+/** Ends a running deployment, and marks the replaced one as superseded. False if it has ended or is deleted. */
 export async function endRunning(
   tx: Db,
   id: string,
@@ -601,7 +601,7 @@ export async function endRunning(
 
 export type LogPiece = StepLogPiece<StepName>;
 
-/** Nothing is written of a deployment that is over, or gone. */
+/** Writes nothing for a deployment that has ended or is deleted. */
 export async function appendLog(
   db: Db,
   id: string,
@@ -634,7 +634,7 @@ export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: str
   return rows.map(({ id, status, log_bytes }) => [id, `${status} ${log_bytes}`]);
 }
 
-/** In the order it was said. */
+/** Pieces after the given one, in order of time. */
 export function logAfter(db: Db, id: string, after: number, limit: number): Promise<DeploymentLogRow[]> {
   return db
     .selectFrom("deployment_logs")
@@ -646,7 +646,7 @@ export function logAfter(db: Db, id: string, after: number, limit: number): Prom
     .execute();
 }
 
-/** All that is kept, ordered by step. */
+/** The whole stored log, ordered by step. */
 export function wholeLog(db: Db, id: string): Promise<DeploymentLogRow[]> {
   return db
     .selectFrom("deployment_logs")

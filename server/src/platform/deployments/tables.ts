@@ -18,7 +18,7 @@ export interface StepRecord {
   error: string | null;
 }
 
-/** How an image is run: what its recipe or its owner said. */
+/** Command, port and health check of an image, from its recipe or from the project's settings. */
 export interface RunRecord {
   argv: string[];
   port: number;
@@ -35,7 +35,7 @@ export interface TriggerActor {
 /** Progress of a deployment until its end. */
 export type DeploymentProgress = Progress<"queued" | StepRecord["name"]>;
 
-/** Columns as they are stored; see migrations/0011_platform.sql, 0018, 0073, 0084 and 0094 for what they mean. */
+/** Columns of the table. Migrations 0011, 0018, 0073, 0084 and 0094 describe them. */
 export interface DeploymentsTable {
   id: Generated<string>;
   project_id: string;

@@ -1,4 +1,4 @@
-/** A function comes to be: its name, its code, its variables; nothing of it runs before a deploy. */
+/** Creates a function with its name, code and variables. Nothing runs before its first deploy. */
 import { randomUUID } from "node:crypto";
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -14,7 +14,7 @@ import type { FunctionParts } from "./parts.ts";
 import { type FunctionCreate, type FunctionWithKey, toFunction } from "./schema.ts";
 import { insertRow, lockAndCount } from "./store.ts";
 
-/** The key is in this answer and in no other. */
+/** Only this response contains the key. */
 export async function createFunction(
   app: Needs,
   parts: FunctionParts,
@@ -56,7 +56,7 @@ export async function createFunction(
     });
     return made;
   });
-  // Its address says from now on that nothing is deployed there.
+  // The address now responds that no version is deployed.
   await parts.changed(row.id);
   return { ...toFunction(app, parts, actor, row), api_key: key?.key ?? null };
 }

@@ -1,7 +1,6 @@
 /**
- * A function goes: for everyone with the transaction that says so, which also frees its name. Its instances follow by a
- * job that may be begun again at any point, and its row last, with its versions and what was measured: their images are
- * wanted by nobody then, and the sweep takes them.
+ * Deletes a function. The transaction hides it and frees its name. A repeatable job then stops its instances, and last
+ * deletes its row with versions and minutes. Image retention deletes its images, which no row names any more.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -19,7 +18,7 @@ import { deleteRow, findAny, lockOwn, markDeleted } from "./store.ts";
 /** Payload: `{ function }`. */
 export const removeFunctionTask = "platform.functions.remove";
 
-/** Also in a suspended workspace: what goes costs nobody anything. */
+/** Allowed while suspended: deleting frees resources. */
 export async function deleteFunction(
   app: Pick<App, "db" | "clock">,
   actor: Actor,
@@ -34,7 +33,10 @@ export async function deleteFunction(
   });
 }
 
-/** The job. A deploy that is under way ends by itself: it is for nobody any more. Instances first: they cost, and they may still be called. */
+/**
+ * Runs as a job. A running deploy notices the deletion and ends. Instances go first, because they cost memory and
+ * could still be called.
+ */
 export async function carryOutDeletion(
   { db }: Pick<App, "db">,
   functionId: string,

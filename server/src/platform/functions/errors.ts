@@ -5,13 +5,13 @@ export const functionNotFound = defineError("function_not_found", 404, () => "No
 export const functionDeployed = defineError(
   "function_deployed",
   409,
-  () => "name: the name is part of the address, and stays once the function was deployed.",
+  () => "name: the name is part of the address and cannot change after the first deploy; create another function.",
 );
 
 export const noApiKey = defineError(
   "no_api_key",
   409,
-  () => 'The function takes calls without a key. Set auth_mode to "api_key" first, which answers one.',
+  () => 'The function has no key. Set auth_mode to "api_key" first; the response contains the new key.',
 );
 
 export const deployInProgress = defineError(
@@ -24,7 +24,7 @@ export const deployInProgress = defineError(
 );
 
 export const bodyTooLarge = defineError("payload_too_large", 413, (limitBytes: number) => ({
-  detail: `body: a function is asked with ${limitBytes / 1024 ** 2} MiB at most.`,
+  detail: `body: a request to a function has ${limitBytes / 1024 ** 2} MiB at most; send a smaller one.`,
   meta: { limit_bytes: limitBytes },
 }));
 
@@ -43,5 +43,5 @@ export const versionNotRollbackable = defineError("not_rollbackable", 409, (stat
 export const imagePruned = defineError(
   "image_pruned",
   409,
-  () => "The version's image is not kept any more. With allow_rebuild=true its code is built again.",
+  () => "The version's image was deleted. Set allow_rebuild=true to build its code again.",
 );

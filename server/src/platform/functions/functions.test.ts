@@ -54,8 +54,8 @@ const goLive = async (id: string) => {
     .execute();
 };
 
-describe("create", () => {
-  test("it has an address, the defaults, and waits for its first deploy", async () => {
+describe("function creation", () => {
+  test("creates a function with an address, the defaults and pending code", async () => {
     const actor = await personOn(db, "starter");
     const made = await make(actor, { name: "greeter" });
     expect(made).toEqual({
@@ -93,7 +93,7 @@ describe("create", () => {
     });
   });
 
-  test("a key is answered once and stored as its hash", async () => {
+  test("returns a key once and stores its hash", async () => {
     const actor = await personOn(db, "pro");
     const made = await make(actor, { auth_mode: "api_key" });
     expect(made.api_key).toMatch(/^fnk_[A-Za-z0-9]{40}$/);
@@ -110,7 +110,7 @@ describe("create", () => {
       expect(JSON.stringify(seen)).not.toContain(made.api_key);
   });
 
-  test("variables are sealed, and answered to who asks for them", async () => {
+  test("encrypts variables, and returns them to a request for them", async () => {
     const actor = await personOn(db, "pro");
     const made = await make(actor, { env_vars: { TOKEN: "canary-7f3a" } });
     expect(await readVariables(app, actor, made.id)).toEqual({ TOKEN: "canary-7f3a" });
@@ -147,7 +147,7 @@ describe("create", () => {
     [{ idle_timeout_seconds: 10, timeout_seconds: 1, memory_mb: 128 }],
     [{ idle_timeout_seconds: 86_400, timeout_seconds: 300, memory_mb: 1024 }],
     [{ handler_code: "x".repeat(1024 ** 2) }],
-  ])("what lies at the edge of a limit is taken (%#)", (more) => {
+  ])("accepts values at the edge of a limit (%#)", (more) => {
     expect(FunctionCreate.safeParse(body(more)).success).toBe(true);
   });
 
@@ -155,7 +155,7 @@ describe("create", () => {
     ["starter", 1, 256],
     ["pro", 10, 512],
     ["team", 50, 1024],
-  ] as const)("%s allows %i functions of %i MB", async (plan, count, memory) => {
+  ] as const)("limits plan %s to %i functions of %i MB", async (plan, count, memory) => {
     const actor = await personOn(db, plan);
     for (let made = 0; made < count; made += 1) await make(actor, { memory_mb: memory });
     await expect(make(actor)).rejects.toEqual(
@@ -171,13 +171,13 @@ describe("create", () => {
     );
   });
 
-  test("many at once do not go past the plan", async () => {
+  test("keeps concurrent creations within the plan's limit", async () => {
     const actor = await personOn(db, "starter");
     const ends = await Promise.allSettled(Array.from({ length: 5 }, () => make(actor)));
     expect(ends.filter(({ status }) => status === "fulfilled")).toHaveLength(1);
   });
 
-  test("an unknown region is refused by the field's name, a suspended workspace by its own", async () => {
+  test("refuses an unknown region by its field, and a suspended workspace by its own error", async () => {
     const actor = await personOn(db, "pro");
     await expect(make(actor, { node: "mars-1" })).rejects.toEqual(badField("node"));
     const suspended = { ...actor, workspaces: actor.workspaces.map((one) => ({ ...one, suspended: true })) };
@@ -188,8 +188,8 @@ describe("create", () => {
   });
 });
 
-describe("a name", () => {
-  test("is one function's or one project's", async () => {
+describe("function names", () => {
+  test("refuses a name that a function or project has", async () => {
     const actor = await personOn(db, "team");
     const project = await createProject(app, actor, projectInput());
     await expect(make(actor, { name: project.name })).rejects.toEqual(refusal("name_taken", 409));
@@ -205,7 +205,7 @@ describe("a name", () => {
     expect(await checkName(app, made.name)).toMatchObject({ available: true, reason: null });
   });
 
-  test("that a project and a function want at once goes to one of them", async () => {
+  test("gives a name to only one of a project and a function that request it concurrently", async () => {
     const actor = await personOn(db, "team");
     for (let round = 0; round < 5; round += 1) {
       const name = `contested-${round}`;
@@ -218,7 +218,7 @@ describe("a name", () => {
     }
   });
 
-  test("changes until there is something under it", async () => {
+  test("renames a function until it was deployed", async () => {
     const actor = await personOn(db, "pro");
     const { id } = await make(actor);
     expect(await change(actor, id, { name: "renamed-once" })).toMatchObject({
@@ -233,8 +233,8 @@ describe("a name", () => {
   });
 });
 
-describe("a change", () => {
-  test("of code or dependencies waits for a deploy, any other does not", async () => {
+describe("function updates", () => {
+  test("marks changed code and dependencies as pending, and no other change", async () => {
     const actor = await personOn(db, "pro");
     const made = await make(actor, { dependencies: { nanoid: "5" } });
     await goLive(made.id);
@@ -254,7 +254,7 @@ describe("a change", () => {
     });
   });
 
-  test("is told to what runs, after it is committed", async () => {
+  test("notifies running instances after the commit of a change", async () => {
     const actor = await personOn(db, "pro");
     const { id } = await make(actor);
     const seen: number[] = [];
@@ -263,7 +263,7 @@ describe("a change", () => {
     expect(seen).toEqual([7]);
   });
 
-  test("variables are merged; null takes one away", async () => {
+  test("merges variables, and removes one that is null", async () => {
     const actor = await personOn(db, "pro");
     const { id } = await make(actor, { env_vars: { A: "1", B: "2" } });
     await change(actor, id, { env_vars: { A: null, C: "3" } });
@@ -272,7 +272,7 @@ describe("a change", () => {
     await expect(change(actor, id, { env_vars: many })).rejects.toEqual(badField("env_vars"));
   });
 
-  test("to api_key answers a key once, back to none forgets it", async () => {
+  test("returns a key once when auth_mode becomes api_key, and deletes it when auth_mode becomes none", async () => {
     const actor = await personOn(db, "pro");
     const { id } = await make(actor);
     const first = await change(actor, id, { auth_mode: "api_key" });
@@ -283,7 +283,7 @@ describe("a change", () => {
     expect(await rowOf(id)).toMatchObject({ auth_mode: "none", api_key_hash: null });
   });
 
-  test("refuses what is no package, more than the plan allows, and what is fixed", async () => {
+  test("refuses invalid packages, more than the plan allows, and changes of fixed fields", async () => {
     const actor = await personOn(db, "starter");
     const { id } = await make(actor, { runtime: "python", handler_code: "def handler(request): pass" });
     await expect(change(actor, id, { dependencies: { requests: "^2" } })).rejects.toEqual(
@@ -300,8 +300,8 @@ describe("a change", () => {
   });
 });
 
-describe("rotation", () => {
-  test("ends the old key with its commit", async () => {
+describe("key rotation", () => {
+  test("revokes the old key with the commit of the new one", async () => {
     const actor = await personOn(db, "pro");
     const made = await make(actor, { auth_mode: "api_key" });
     const next = await rotateKey(app, noInstances, actor, made.id);
@@ -309,15 +309,15 @@ describe("rotation", () => {
     expect((await rowOf(made.id)).api_key_hash).toEqual(hashKey(next.api_key!));
   });
 
-  test("of a function without a key is refused", async () => {
+  test("refuses to rotate the key of a function without a key", async () => {
     const actor = await personOn(db, "pro");
     const { id } = await make(actor);
     await expect(rotateKey(app, noInstances, actor, id)).rejects.toEqual(refusal("no_api_key", 409));
   });
 });
 
-describe("a deleted function", () => {
-  test("is gone for everyone, and its row when what ran has ended", async () => {
+describe("function deletion", () => {
+  test("hides a deleted function at once, and deletes its row when its instances have ended", async () => {
     const actor = await personOn(db, "starter");
     const made = await make(actor, { auth_mode: "api_key" });
     await deleteFunction(app, actor, made.id);
@@ -335,11 +335,11 @@ describe("a deleted function", () => {
     await carryOutDeletion(app, made.id, parts);
     expect(await rowOf(made.id).catch(() => "gone")).toBe("gone");
     expect(stopped).toEqual([made.id]);
-    // The plan's place is free again.
+    // The plan allows another function again.
     expect((await make(actor)).status).toBe("created");
   });
 
-  test("that cannot be stopped yet stays until it can; one that lives is nothing to the job", async () => {
+  test("retries the deletion of a function that cannot be stopped yet, and ignores a job for one that was not deleted", async () => {
     const actor = await personOn(db, "pro");
     const { id } = await make(actor);
     const stop = async () => {
@@ -354,7 +354,7 @@ describe("a deleted function", () => {
   });
 });
 
-test("a list is of one workspace where it is named, and never of others'", async () => {
+test("lists functions of the caller's workspaces only, and of the named workspace only", async () => {
   const [ada, eve] = [await personOn(db, "pro"), await personOn(db, "pro")];
   const {
     team,

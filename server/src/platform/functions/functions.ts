@@ -1,9 +1,10 @@
 /**
- * Functions: a handler that answers requests at an address of its own, and costs nothing while nobody asks. This folder
- * owns which there are, their names, code, variables and keys, and how code becomes a version that can run; what runs
- * a version is `instances`. It promises that a name is one function's or one project's in the whole installation, that
- * a key is answered once and stored as its hash, that what is served changes in one transaction and only to what was
- * seen to work, and that a deleted function takes its instances, images and measurements with it.
+ * A function is a handler that serves requests at its own address, and costs nothing while idle. This folder owns the
+ * record: name, code, variables and key, and builds code into versions. `instances` runs the versions.
+ *
+ * A name belongs to one function or one project of the installation. A key is returned once and stored as a hash. The
+ * live version changes in one transaction, and only to a proved version. Deletion also removes instances, images and
+ * metrics.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { requireNotSuspended, workspaceIds, type WorkspaceParam } from "#accounts/workspaces.ts";
@@ -23,14 +24,14 @@ export type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 /** Functions with their workspace, deleted ones included. */
 export const workspacesOfFunctions = store.findWorkspaces;
 
-/** One that the actor reaches. */
+/** Finds a function in the actor's workspaces. */
 export async function getFunction({ db }: Pick<App, "db">, actor: Actor, id: string): Promise<FunctionRow> {
   const row = await store.findOwn(db, id, workspaceIds(actor));
   if (!row) throw functionNotFound();
   return row;
 }
 
-/** One that the actor reaches and may change now; nobody else changes it until this transaction ends. */
+/** Locks a function that the actor may change, until the transaction ends. */
 export async function lockWritableFunction(tx: Db, actor: Actor, id: string) {
   const row = await store.lockOwn(tx, id, workspaceIds(actor));
   const workspace = row && actor.workspaces.find((reachable) => reachable.id === row.workspace_id);
@@ -61,7 +62,7 @@ export async function readVariables(app: Needs, actor: Actor, id: string): Promi
   return openVariables(app, "functions", await getFunction(app, actor, id));
 }
 
-/** Functions a workspace has. */
+/** Counts the functions of a workspace. */
 export function countFunctions(db: Db, workspaceId: string): Promise<number> {
   return store.countRows(db, workspaceId);
 }

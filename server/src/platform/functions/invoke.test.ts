@@ -39,8 +39,8 @@ async function served(code: string, more: object = {}): Promise<Made> {
 const invoke = ({ actor, id }: Made, input: object = {}) =>
   invokeFunction(app, host.instances, actor, { id, input: InvokeRequest.parse(input), signal });
 
-describe("invoke", () => {
-  test("hands on method, path, query, headers and body, and tells the whole answer", async () => {
+describe("function invocation", () => {
+  test("passes method, path, query, headers and body, and returns the whole response", async () => {
     const made = await served(
       `export default async (request) => {
         const { method, url, headers } = request;
@@ -71,7 +71,7 @@ describe("invoke", () => {
     expect(seen["host"]).toBe(`invoked-${named}.fn.apps.localhost`);
   });
 
-  test("needs no key, and shows the handler none", async () => {
+  test("invokes without a key, and passes none to the handler", async () => {
     const made = await served(
       `export default (request) => Response.json(Object.fromEntries(request.headers))`,
       { auth_mode: "api_key" },
@@ -82,7 +82,7 @@ describe("invoke", () => {
     expect(body).not.toContain("fnk_");
   });
 
-  test("tells what is no text in base64, both ways", async () => {
+  test("encodes binary bodies in base64, in requests and responses", async () => {
     const made = await served(`export default async (request) => new Response(await request.arrayBuffer())`);
     const bytes = Buffer.from([0, 255, 1, 254]).toString("base64");
     expect(await invoke(made, { body_base64: bytes })).toMatchObject({ body: null, body_base64: bytes });
@@ -90,7 +90,7 @@ describe("invoke", () => {
     expect(await invoke(made)).toMatchObject({ body: "", body_base64: null });
   });
 
-  test("tells a function's own failure as its answer, without a stack", async () => {
+  test("returns a function's own failure as its response, without a stack", async () => {
     const made = await served(`export default () => { throw new Error("at my desk") }`);
     const { status, body } = await invoke(made);
     expect(status).toBe(500);
@@ -98,14 +98,14 @@ describe("invoke", () => {
     expect(body).not.toContain("handler.mjs");
   });
 
-  test("of one that was never deployed is refused, of somebody else's hidden", async () => {
+  test("refuses to invoke an undeployed function, and hides one of another workspace", async () => {
     const made = await make();
     await expect(invoke(made)).rejects.toMatchObject({ code: "function_not_deployed", status: 409 });
     const eve = await personOn(db, "pro");
     await expect(invoke({ ...made, actor: eve })).rejects.toMatchObject({ code: "function_not_found" });
   });
 
-  test("leaves out what belongs to a connection or is the server's to say", () => {
+  test("drops headers of the connection and headers that only the server sets", () => {
     const given = {
       Connection: "close",
       "Transfer-Encoding": "chunked",
@@ -126,7 +126,7 @@ describe("invoke", () => {
     });
   });
 
-  test("takes 6 MiB and no more", () => {
+  test("accepts a body of 6 MiB and refuses a larger one", () => {
     const of = (length: number) => asked(InvokeRequest.parse({ body: "x".repeat(length) }), "x");
     expect(of(6 * 1024 ** 2).body).toHaveLength(6 * 1024 ** 2);
     expect(() => of(6 * 1024 ** 2 + 1)).toThrow(expect.objectContaining({ status: 413 }));
@@ -146,13 +146,13 @@ describe("invoke", () => {
     { body: "a", body_base64: "YQ==" },
     { body_base64: "!" },
     { surely: 1 },
-  ])("a body with %j is refused", (input) => {
+  ])("refuses a body with %j", (input) => {
     expect(InvokeRequest.safeParse(input).success).toBe(false);
   });
 });
 
-describe("logs", () => {
-  test("are lines with level and the request that said them, and go on as they come", async () => {
+describe("function logs", () => {
+  test("streams log lines with their level and request", async () => {
     const made = await served(`export default () => { console.warn("careful"); return "ok" }`);
     await invoke(made);
     const read = () => readLogs(app, host.instances, made.actor, made.id, 200);
@@ -178,7 +178,7 @@ describe("logs", () => {
     await expect(readLogs(app, host.instances, eve, made.id, 1)).rejects.toMatchObject({ status: 404 });
   });
 
-  test("of one that never said anything are none", async () => {
+  test("returns no log lines for a function that wrote none", async () => {
     const made = await make();
     expect(await readLogs(app, host.instances, made.actor, made.id, 5)).toEqual({
       lines: [],
@@ -187,8 +187,8 @@ describe("logs", () => {
   });
 });
 
-describe("metrics", () => {
-  test("count answers and errors", async () => {
+describe("function metrics", () => {
+  test("counts responses and errors", async () => {
     const made = await served(
       `export default (request) => new Response("", { status: new URL(request.url).pathname === "/bad" ? 500 : 200 })`,
     );
@@ -201,7 +201,7 @@ describe("metrics", () => {
     expect(metrics.p50_ms).toBeGreaterThan(0);
   });
 
-  test("of one that nobody asked are nulls", async () => {
+  test("returns nulls for a function without requests", async () => {
     const made = await make();
     expect(await functionMetrics(app, made.actor, made.id, "1h")).toMatchObject({
       requests: 0,

@@ -1,6 +1,6 @@
 /**
- * A function asked by its owner, through the API: the request is put together here, answered by an instance as any
- * visitor's would be, and its answer is told whole. No key is needed, and none is shown to the handler.
+ * Invokes a function through the API. The request is built here and served by an instance like a visitor's, and the
+ * response is returned as a whole. The call needs no key, and the handler receives none.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -11,10 +11,10 @@ import { getFunction } from "./functions.ts";
 import type { Answered, Asked, FunctionParts } from "./parts.ts";
 import type { InvokeRequest, InvokeResponse } from "./schema.ts";
 
-/** As at its address. */
+/** Same limit as at the function's address. */
 const maxBodyBytes = 6 * 1024 ** 2;
 
-/** What belongs to a connection, what is said by the server alone, and the key, which is not the handler's to see. */
+/** Headers of the connection, headers that only the server sets, and the key, which the handler must not see. */
 const ownHeaders = new Set([
   ..."connection expect host http2-settings keep-alive proxy-authenticate proxy-authorization".split(" "),
   ..."proxy-connection te trailer transfer-encoding upgrade content-length forwarded".split(" "),
@@ -34,7 +34,7 @@ export async function invokeFunction(
   return toAnswer(await parts.invoke(row.id, asked(input, host), signal));
 }
 
-/** Pure. Throws `payload_too_large`. */
+/** Builds the request. Pure. Throws `payload_too_large`. */
 export function asked(input: InvokeRequest, host: string): Asked {
   const { body, type } = bodyOf(input);
   if (body.length > maxBodyBytes) throw bodyTooLarge(maxBodyBytes);
@@ -55,7 +55,7 @@ export function asked(input: InvokeRequest, host: string): Asked {
   };
 }
 
-/** Text as it is, anything else as JSON. */
+/** Returns text unchanged, and other values as JSON. */
 function bodyOf({ body, body_base64 }: InvokeRequest): { body: Buffer; type: string | null } {
   if (body_base64 !== undefined)
     return { body: Buffer.from(body_base64, "base64"), type: "application/octet-stream" };
@@ -85,7 +85,7 @@ function toAnswer({ status, headers, body, durationMs, coldStart, wakeMs }: Answ
   };
 }
 
-/** Null where it is none: what it calls itself may be anything. */
+/** Null if the bytes are not valid UTF-8. The content type is not trusted. */
 function textOf(body: Buffer): string | null {
   try {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(body);

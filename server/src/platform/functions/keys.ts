@@ -1,6 +1,6 @@
 /**
- * The key of a function with `auth_mode: api_key`. It is known to whoever was answered it; what is stored recognises
- * it, and says by its first characters which one it is.
+ * Makes the key of a function with `auth_mode: api_key`. Only the response contains the key. The row stores its hash,
+ * and its first characters as a hint.
  */
 import { createHash } from "node:crypto";
 import { newSecret } from "#accounts/secrets.ts";
@@ -9,9 +9,9 @@ const prefix = "fnk_";
 const hintLength = prefix.length + 4;
 
 export interface NewKey {
-  /** For its owner, once. */
+  /** Returned to the owner once. */
   key: string;
-  /** What is stored. */
+  /** Columns to store. */
   columns: { auth_mode: "api_key"; api_key_hash: Buffer; api_key_hint: string };
 }
 
@@ -27,7 +27,7 @@ export function newKey(): NewKey {
   };
 }
 
-/** SHA-256, 32 bytes: a key is 238 random bits, and nothing to guess. */
+/** SHA-256, 32 bytes. A key has 238 random bits, so a slow hash is not needed. */
 export function hashKey(key: string): Buffer {
   return createHash("sha256").update(key).digest();
 }

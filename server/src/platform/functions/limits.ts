@@ -1,11 +1,11 @@
-/** What a function may be given. */
+/** Limits of a function by plan. */
 import type { Plan } from "#accounts/roles.ts";
 import { planLimits, requireBelow } from "#accounts/plans.ts";
 
 export const minMemoryMb = 128;
 export const maxMemoryMb = Math.max(...Object.values(planLimits).map((limits) => limits.functionMemoryMb));
 
-/** Refuses with `plan_limit`. */
+/** Throws `plan_limit` above the plan's memory. */
 export function requireMemory(plan: Plan, memoryMb: number): void {
   requireBelow(plan, "functionMemoryMb", memoryMb - 1);
 }

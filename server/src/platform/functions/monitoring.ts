@@ -1,4 +1,4 @@
-/** What is to be seen of a function: what it said, and what it answered. */
+/** Reads logs and metrics of a function. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { Histogram } from "../metrics/histogram.ts";
@@ -23,7 +23,7 @@ export async function readLogs(
   return { lines: lines.map(toLine), truncated };
 }
 
-/** The last `count` lines, or those behind the line of that number; then those that come. */
+/** Yields the last `count` lines, or all lines after a line number, and then new lines. */
 export async function followLogs(
   app: Pick<App, "db">,
   parts: Rings,

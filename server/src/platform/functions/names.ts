@@ -1,4 +1,4 @@
-/** One name space over projects and functions: what the other side asks of this one. */
+/** Checks names for projects: projects and functions share one name space. */
 import type { Db } from "#schema.ts";
 import { isName } from "./store.ts";
 

@@ -1,11 +1,11 @@
-/** What functions need of those who run them: instances know functions, and not the other way round. */
+/** Interface of the running functions. `instances` implements it, so that this folder does not import `instances`. */
 import type { LogRing } from "#machines/host/log-rings.ts";
 import type { VersionRow } from "./store.ts";
 
-/** A request of the server's own. */
+/** Request of the server to a function. */
 export interface Asked {
   method: string;
-  /** With its query. */
+  /** Path with its query. */
   path: string;
   headers: Record<string, string>;
   body: Buffer;
@@ -16,27 +16,30 @@ export interface Answered {
   headers: Record<string, string>;
   body: Buffer;
   durationMs: number;
-  /** It waited for a start from nothing; for a wake of whatever kind, what that took. */
+  /** `coldStart`: the request waited for a new instance. `wakeMs`: time that a wake of any kind took. */
   coldStart: boolean;
   wakeMs: number | null;
 }
 
 export interface FunctionParts {
   /**
-   * One instance of a built version, kept as its first once that is live. Fails with `HandlerFailed`, whose message is
-   * for the owner. `lock`: what its installer resolved, as it stands in the image.
+   * Starts an instance of a built version, which becomes the first one when the version goes live. Rejects with
+   * `HandlerFailed`, whose message is for the owner. `lock` is the installer's lock in the image.
    */
   prove(version: VersionRow, signal: AbortSignal): Promise<{ lock: string | null }>;
-  /** After the commit that made another version live. */
+  /** Called after the commit that made another version live. */
   switched(functionId: string): Promise<void>;
-  /** Name, auth, variables or limits changed: the first two at once, the rest at each instance's next start. */
+  /**
+   * Called after a change of name, auth, variables or limits. Name and auth apply at once, the rest at the next start
+   * of an instance.
+   */
   changed(functionId: string): Promise<void>;
-  /** All instances end, and nothing answers for it any more; once more does nothing. */
+  /** Ends all instances and stops serving the function. Safe to repeat. */
   stop(functionId: string): Promise<void>;
-  /** Whoever asks may see the function. */
+  /** Sends a request. The caller has checked access to the function. */
   invoke(functionId: string, asked: Asked, signal: AbortSignal): Promise<Answered>;
-  /** What it said. */
+  /** Log of the function. */
   ring(functionId: string): LogRing;
-  /** No instance runs: frozen, asleep or none. */
+  /** True if no instance runs: all are frozen or stored, or there is none. */
   isIdle(functionId: string): boolean;
 }

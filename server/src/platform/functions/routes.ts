@@ -381,7 +381,10 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
   }),
 ];
 
-/** Whoever asked may leave, and then nothing is to be done for them any more; with a key they may ask for the answer later. */
+/**
+ * Aborts the work when the client disconnects. With an idempotency key the client may read the response later, so the
+ * work continues.
+ */
 async function whileHere<T>(
   request: FastifyRequest,
   reply: FastifyReply,
@@ -389,7 +392,7 @@ async function whileHere<T>(
 ): Promise<T> {
   const left = new AbortController();
   if (request.headers["idempotency-key"] !== undefined) return work(left.signal);
-  const leave = () => left.abort(new Error("whoever asked has left"));
+  const leave = () => left.abort(new Error("the client disconnected"));
   reply.raw.once("close", leave);
   try {
     return await work(left.signal);

@@ -1,4 +1,4 @@
-/** All SQL of functions. The workspaces a caller can reach are an argument of what a caller does. */
+/** All SQL of functions. Functions for callers take the caller's workspaces as an argument. */
 import { type Insertable, type Selectable, sql, type Updateable } from "kysely";
 import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
@@ -39,7 +39,7 @@ const living = (db: Db) =>
     .select([isBuilding.as("is_building"), progressOfBuild.as("progress")])
     .where("deleted_at", "is", null);
 
-// ---- what callers do
+// ---- queries for callers
 
 export function findOwn(
   db: Db,
@@ -49,7 +49,7 @@ export function findOwn(
   return living(db).where("id", "=", id).where("workspace_id", "=", among(workspaceIds)).executeTakeFirst();
 }
 
-/** The same, and nobody else's to change until this transaction ends. */
+/** Locks the function of the caller until the transaction ends. */
 export async function lockOwn(
   tx: Db,
   id: string,
@@ -62,11 +62,11 @@ export async function lockOwn(
     .where("workspace_id", "=", among(workspaceIds))
     .forUpdate()
     .executeTakeFirst();
-  // Read once it is locked: a deploy may have ended while this waited.
+  // Read after the lock, because a deploy may have ended during the wait.
   return locked && findOwn(tx, id, workspaceIds);
 }
 
-/** Newest first. */
+/** Lists functions, newest first. */
 export async function listOwn(
   db: Db,
   workspaceIds: readonly string[],
@@ -90,7 +90,7 @@ export async function listOwn(
   return { rows, total: counted.total };
 }
 
-/** With creations in the same workspace held off until this transaction ends. */
+/** Counts the functions of a workspace, and blocks further creations in it until the transaction ends. */
 export async function lockAndCount(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 14))`.execute(tx);
   return countRows(tx, workspaceId);
@@ -111,7 +111,7 @@ export async function insertRow(tx: Db, row: Insertable<FunctionsTable>): Promis
   return { ...made, is_building: false, progress: null };
 }
 
-// ---- what becomes of a function; its row is locked, or it is nobody else's
+// ---- changes of a locked function
 
 export function changeRow(tx: Db, id: string, change: FunctionChange): Promise<FunctionRow> {
   return tx
@@ -123,7 +123,7 @@ export function changeRow(tx: Db, id: string, change: FunctionChange): Promise<F
     .executeTakeFirstOrThrow();
 }
 
-/** Its name is free for others, and its key opens nothing. */
+/** Frees the name and revokes the key. */
 export async function markDeleted(tx: Db, id: string, now: Date): Promise<void> {
   await tx
     .updateTable("functions")
@@ -132,12 +132,12 @@ export async function markDeleted(tx: Db, id: string, now: Date): Promise<void> 
     .execute();
 }
 
-/** With its versions, instances and minutes. */
+/** Deletes the row with its versions, instances and minutes. */
 export async function deleteRow(db: Db, id: string): Promise<void> {
   await db.deleteFrom("functions").where("id", "=", id).where("deleted_at", "is not", null).execute();
 }
 
-// ---- what others ask
+// ---- queries for other folders
 
 /** Includes deleted functions. */
 export function findWorkspaces(
@@ -151,7 +151,7 @@ export function findWorkspaces(
     .execute();
 }
 
-/** Also one that is on its way out. */
+/** Includes deleted functions. */
 export function findAny(db: Db, id: string): Promise<Selectable<FunctionsTable> | undefined> {
   return db.selectFrom("functions").selectAll().where("id", "=", id).executeTakeFirst();
 }
@@ -161,7 +161,7 @@ export async function isName(db: Db, name: string): Promise<boolean> {
   return found !== undefined;
 }
 
-// ---- versions: what was deployed, and what is to be
+// ---- versions
 
 export type VersionRow = Selectable<FunctionVersionsTable>;
 
@@ -183,7 +183,7 @@ export interface NewVersion {
   from?: Pick<VersionRow, "id" | "lock" | "content_hash" | "host_id" | "image_id">;
 }
 
-/** The function's row is locked, and none of its versions is being built. */
+/** The caller holds the lock of the function, and none of its versions is being built. */
 export function insertVersion(
   tx: Db,
   { content, from, trigger_actor, ...version }: NewVersion,
@@ -397,12 +397,12 @@ export async function takeNextVersion(
       .where((eb) => eb.or([eb("host_id", "is", null), eb("host_id", "=", host.id)]))
       .returning("id")
       .executeTakeFirst();
-    // Otherwise its function was deleted after it was chosen.
+    // Otherwise the function was deleted after the version was chosen.
     if (taken) return next;
   }
 }
 
-/** A server that ends in good order is none that died of it. */
+/** Does not count the attempt, because the server stopped gracefully. */
 export async function forgetAttempt(db: Db, id: string): Promise<void> {
   await db
     .updateTable("function_versions")
@@ -411,7 +411,7 @@ export async function forgetAttempt(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** Whose a version is that is being built, with what its plan gives a build. */
+/** Finds the function and the plan of a version that is being built. */
 export function findSubject(db: Db, versionId: string) {
   return db
     .selectFrom("function_versions")
@@ -424,7 +424,7 @@ export function findSubject(db: Db, versionId: string) {
     .executeTakeFirst();
 }
 
-/** An earlier version with the same content whose image is there. */
+/** Finds an earlier version with the same content and a kept image. */
 export function findEqual(db: Db, version: VersionRow, hash: Buffer): Promise<VersionRow | undefined> {
   return ofFunction(db, version)
     .where("content_hash", "=", hash)
@@ -432,7 +432,7 @@ export function findEqual(db: Db, version: VersionRow, hash: Buffer): Promise<Ve
     .executeTakeFirst();
 }
 
-/** What the newest version of the same dependencies was installed from. */
+/** Lock of the newest version with the same dependencies. */
 export async function findLock(db: Db, version: VersionRow): Promise<string | null> {
   const found = await ofFunction(db, version)
     .where(sql<boolean>`dependencies = ${JSON.stringify(version.dependencies)}::jsonb`)
@@ -451,7 +451,7 @@ const ofFunction = (db: Db, { function_id, id }: VersionRow) =>
     .orderBy("number", "desc")
     .limit(1);
 
-/** Its image is there, and is this version's from now on; false where nobody waits for it any more. */
+/** Stores the image of a version. False if the version does not wait for it any more. */
 export async function setImage(
   tx: Db,
   id: string,
@@ -471,7 +471,7 @@ export async function setImage(
   return numUpdatedRows > 0n;
 }
 
-/** Also one that is on its way out: whoever asks looks at `deleted_at`. Its row is locked. */
+/** Locks a function. Includes deleted ones, so the caller checks `deleted_at`. */
 export function lockAny(tx: Db, id: string): Promise<Selectable<FunctionsTable> | undefined> {
   return tx.selectFrom("functions").selectAll().where("id", "=", id).forUpdate().executeTakeFirst();
 }
@@ -513,7 +513,7 @@ export async function makeLive(
     .execute();
 }
 
-/** Those that ended long before one of that number: nobody goes back to them. */
+/** Deletes failed and superseded versions with a lower number. */
 export async function forgetOld(tx: Db, functionId: string, number: number): Promise<void> {
   await tx
     .deleteFrom("function_versions")
@@ -523,7 +523,7 @@ export async function forgetOld(tx: Db, functionId: string, number: number): Pro
     .execute();
 }
 
-/** Its image is wanted no more. */
+/** Fails a version and releases its image. */
 export async function endFailed(tx: Db, id: string, error: string, now: Date): Promise<void> {
   await tx
     .updateTable("function_versions")

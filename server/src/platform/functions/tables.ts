@@ -2,7 +2,7 @@ import type { ColumnType, Generated } from "kysely";
 import type { TriggerActor } from "../deployments/tables.ts";
 import type { Progress } from "../progress.ts";
 
-/** Columns as they are stored; see migrations/0019_functions.sql and 0072 for what they mean. */
+/** Columns of the table; migrations/0019_functions.sql and 0072 describe them. */
 export interface FunctionsTable {
   id: Generated<string>;
   workspace_id: string;

@@ -1,6 +1,6 @@
 /**
- * A function changes. Code and dependencies wait for the next deploy; all else is the live version's as well, from the
- * next start of an instance on, and who may call it from now on.
+ * Updates a function. Changed code and dependencies wait for the next deploy. Other changes apply to the live version
+ * from the next start of an instance on, and access rules at once.
  */
 import { isDeepStrictEqual } from "node:util";
 import type { Actor } from "#accounts/actor.ts";
@@ -19,7 +19,7 @@ import type { FunctionParts } from "./parts.ts";
 import { type FunctionUpdate, type FunctionWithKey, toFunction } from "./schema.ts";
 import { changeRow, findVersion, type FunctionChange, type VersionRow } from "./store.ts";
 
-/** With a key where the change makes one. */
+/** Returns a key if the change makes one. */
 export async function updateFunction(
   app: Needs,
   parts: FunctionParts,
@@ -56,7 +56,7 @@ export async function updateFunction(
   return { ...toFunction(app, parts, actor, row), api_key: key };
 }
 
-/** The earlier key opens nothing once this has returned. */
+/** The earlier key is revoked when this returns. */
 export async function rotateKey(
   app: Needs,
   parts: FunctionParts,
@@ -75,17 +75,17 @@ export async function rotateKey(
   return { ...toFunction(app, parts, actor, row), api_key: made.key };
 }
 
-/** What a function is made with and keeps; as it was answered it may be given again. */
+/** Refuses changes of fixed fields. Their current values are accepted, so that a response can be sent back. */
 function refuseFixed(actor: Actor, row: FunctionRow, input: FunctionUpdate): void {
   if (input.runtime !== undefined && input.runtime !== row.runtime)
-    throw invalidField("runtime", "a function stays in the runtime it was made for");
+    throw invalidField("runtime", "cannot change: create another function for another runtime");
   if (input.node !== undefined && input.node !== row.region)
-    throw invalidField("node", "a function stays where it was made");
+    throw invalidField("node", "cannot change: create another function in that region");
   if (input.workspace && requireWorkspace(actor, input.workspace).id !== row.workspace_id)
-    throw invalidField("workspace", "a function stays in the workspace it was made in");
+    throw invalidField("workspace", "cannot change: create another function in that workspace");
 }
 
-/** Fields that are stored as they are given. */
+/** Fields that are stored unchanged. */
 const plainFields = [
   "name",
   "idle_timeout_seconds",
@@ -99,7 +99,7 @@ function plain(input: FunctionUpdate): FunctionChange {
   );
 }
 
-/** The same once more is no change. A change back to what is live leaves nothing to deploy. */
+/** Equal code is no change. A change back to the live code leaves nothing to deploy. */
 function code(
   row: FunctionRow,
   live: VersionRow | undefined,

@@ -5,7 +5,7 @@ import { InvalidInput } from "#http/input/input-problems.ts";
 export const ProjectId = z.guid().describe("Id (UUID) of the project.");
 export const EnvironmentId = z.guid().describe("Id (UUID) of the environment.");
 
-/** Query of a list in pages. */
+/** Query parameters of a list with pages. */
 export const pageQuery = {
   skip: z.int().min(0).default(0).describe("Number of items to skip from the start of the list. Default: 0."),
   limit: z
@@ -16,7 +16,7 @@ export const pageQuery = {
     .describe("Largest number of items to return, 1 to 100. Default: 20."),
 };
 
-/** Fields of a page beside its items. */
+/** Fields of a page besides its items. */
 export const pageFields = {
   total: z.int().describe("Number of items on all pages."),
   skip: z.int().describe("Value of `skip` in the request."),
@@ -24,9 +24,9 @@ export const pageFields = {
 };
 
 /**
- * A field of the body that does not fit what a schema cannot know: this installation, or what is stored. The caller gets
- * the same 422 as for a field that does not fit its schema, with the field in `loc`. `why` follows the field's name: "is
- * for an https repository".
+ * Refuses a field of the body for a reason that no schema can check, such as the set-up of this installation or stored
+ * rows. The response is the same 422 as for a failed schema, with the field in `loc`. `why` follows the name of the
+ * field: "is for an https repository".
  */
 export function invalidField(field: string | readonly string[], why: string): InvalidInput {
   const path = typeof field === "string" ? [field] : [...field];

@@ -20,11 +20,11 @@ export interface Lease {
   /** Somebody waited for a start from nothing; for a wake of whatever kind, what that took. */
   coldStart: boolean;
   wakeMs: number | null;
-  leave(): void;
+  release(): void;
   /** Nothing could be sent to it, or no answer came. Settles once it is known to be gone, or to have been too busy for that. */
-  gone(): Promise<void>;
+  reportGone(): Promise<void>;
   /** It has not answered in its time, and its program did not see to it: the instance is ended. */
-  stuck(): void;
+  reportStuck(): void;
 }
 
 export interface Around {
@@ -261,15 +261,15 @@ export class Fleet {
       timeoutMs: instance.timeoutMs,
       coldStart: waiter?.isCold ?? false,
       wakeMs: waiter === undefined ? null : performance.now() - waiter.begun,
-      leave: () => {
+      release: () => {
         if (isOver) return;
         isOver = true;
         instance.underWay -= 1;
         instance.usedAt = this.#now();
         this.#dispatch();
       },
-      gone: () => this.#doubted(instance),
-      stuck: () => {
+      reportGone: () => this.#doubted(instance),
+      reportStuck: () => {
         if (instance.state === "ending" || this.#isSuspended(instance)) return;
         this.#endLater(instance, "It did not answer in its time, nor did the program that runs it: ended.");
       },

@@ -230,15 +230,15 @@ describe("a function", () => {
     // Until then the earlier one answers, in the time it was begun with.
     const late = await host.instances.acquire(made.id, signal);
     expect(late).toMatchObject({ machine: early.machine, timeoutMs: early.timeoutMs });
-    late.leave();
+    late.release();
     await vi.waitFor(async () => expect(await ask(made)).toMatchObject({ text: "yes" }), 10_000);
     const next = await host.instances.acquire(made.id, signal);
     expect(early.timeoutMs - next.timeoutMs).toBe(23_000);
-    next.leave();
+    next.release();
     const { port } = early;
     await fetch(`http://127.0.0.1:${port}/free`);
     expect(await first).toMatchObject({ text: "undefined" });
-    early.leave();
+    early.release();
     await vi.waitFor(async () => expect(await states(made)).toMatchObject([{ state: "running" }]), 10_000);
   }, 30_000);
 

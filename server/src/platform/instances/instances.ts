@@ -182,7 +182,7 @@ export class FunctionInstances {
       const lease = await fleet.enter(signal);
       coldStart ||= lease.coldStart;
       if (lease.wakeMs !== null) wakeMs = (wakeMs ?? 0) + lease.wakeMs;
-      const answered = await this.#ask(fleet, lease, asked, signal).finally(() => lease.leave());
+      const answered = await this.#ask(fleet, lease, asked, signal).finally(() => lease.release());
       if (answered === undefined && tries < attempts) continue;
       const durationMs = performance.now() - begun;
       this.recordResponse(functionId, { status: answered?.status ?? 502, ms: durationMs });
@@ -200,17 +200,17 @@ export class FunctionInstances {
       const guest = this.#app.machines.connect(lease.machine);
       const until = AbortSignal.any([signal, late]);
       const answered = await ask(guest, lease.port, { ...asked, headers }, until);
-      if (answered === undefined) await lease.gone();
+      if (answered === undefined) await lease.reportGone();
       return answered;
     } catch (error) {
       signal.throwIfAborted();
       this.recordResponse(fleet.id, { status: 502, ms: performance.now() - begun });
       if (error instanceof DomainError) throw error;
       if (!late.aborted) {
-        await lease.gone();
+        await lease.reportGone();
         throw functionCrashed();
       }
-      lease.stuck();
+      lease.reportStuck();
       throw functionTimeout(lease.timeoutMs / 1000);
     }
   }

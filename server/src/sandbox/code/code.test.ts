@@ -10,7 +10,7 @@ import { interpreterOf, olderProtocol, protocol } from "./interpreter.ts";
 import { Code, CodeContext, CodeItem, CodeResult, CodeSummary, ContextCreate } from "./schema.ts";
 
 const { db } = await testDatabase();
-/** What the next cell answers. */
+/** Response of the next cell. */
 let play: Play;
 const interpreter = playInterpreter((request) => play(request));
 const host = await testHost(db, { services: { [protocol]: interpreter } });
@@ -24,7 +24,7 @@ const { id, machine_id: machine } = await createSandbox(
 const run = (input: Record<string, unknown> = {}) =>
   runBuffered(host.app, actor, id, Code.parse({ code: "1", ...input }));
 
-/** A cell that answers just this. */
+/** Sets the frames of the next cell. */
 function says(...frames: (object | string)[]): void {
   play = async function* () {
     yield* frames;
@@ -65,7 +65,7 @@ const table = {
   total_columns: 1,
 };
 
-test("what a cell says is gathered into one answer in the wire's own schema", async () => {
+test("collects the output of a cell into one response in the wire's schema", async () => {
   says(
     { type: "stream", stream: "stdout", text: "a" },
     { type: "result", text: "2" },
@@ -101,7 +101,7 @@ test.for([
   [{ text: "# t", markdown: "# t", latex: "$t$" }, "text"],
   [{ text: "t", html: "<table>", table }, "html"],
   [{ json: 0 }, "json"],
-] as const)("of %j the richest is %s", ([data, type]) => {
+] as const)("of %j selects %s as the richest form", ([data, type]) => {
   const item = toItem({ type: "result", ...data } as never);
   expect(item).toEqual({ type, ...nothing, ...data });
   expect(CodeItem.safeParse(item).error).toBeUndefined();
@@ -155,7 +155,7 @@ test("refuses bash and the environment of a cell on an image whose interpreter i
   expect(interpreterOf(newer, { language: "bash", env: { A: "1" } })).toBe(newer);
 });
 
-test("a stream has an event for each thing that is said, and a summary at its end", async () => {
+test("a stream has an event for each output, and a summary at its end", async () => {
   says({ type: "stream", stream: "stderr", text: "e" }, { type: "result", text: "2" }, done);
   const { events } = await startStreamed(host.app, actor, id, Code.parse({ code: "1", stream: true }));
   const all = await Array.fromAsync(events);
@@ -205,14 +205,14 @@ test.for([
   ["invalid_env", 400, "invalid_request"],
   ["failed", 503, "interpreter_failed"],
   ["made_up", 503, "interpreter_failed"],
-] as const)("a refusal %s is %i %s, in our own words", async ([said, status, code]) => {
+] as const)("maps the refusal %s to %i %s, with the server's own message", async ([said, status, code]) => {
   says({ type: "refused", code: said, message: "<their words>" });
   const failure = await run().catch((error: unknown) => error);
   expect(failure).toMatchObject({ status, code });
   expect((failure as Error).message).not.toContain("their words");
 });
 
-test("an interpreter that hangs up in the middle costs the cell, and says that its variables are gone", async () => {
+test("an interpreter that disconnects during a cell fails the cell, and reports that its variables are lost", async () => {
   says({ type: "stream", stream: "stdout", text: "so far" });
   expect(await run()).toMatchObject({
     stdout: "so far",
@@ -229,7 +229,7 @@ test("passes on results of an older interpreter, whose charts lack scales and ti
   expect(ran.results).toEqual([{ type: "chart", ...nothing, text: "f", png: "AA==", chart }]);
 });
 
-test("contexts are the machine's, and their ids ours", async () => {
+test("lists the machine's contexts under ids of the API", async () => {
   const made = await createContext(host.app, actor, id, ContextCreate.parse({ language: "javascript" }));
   expect(CodeContext.safeParse(made).error).toBeUndefined();
   expect(made).toMatchObject({
@@ -247,7 +247,7 @@ test("contexts are the machine's, and their ids ours", async () => {
   });
 });
 
-test("a template without an interpreter, and another's sandbox, are told apart", async () => {
+test("returns different errors for a template without an interpreter and for another owner's sandbox", async () => {
   const plain = await createSandbox(host.app, actor, createInput());
   const code = Code.parse({ code: "1" });
   await expect(runBuffered(host.app, actor, plain.id, code)).rejects.toMatchObject({
@@ -272,7 +272,7 @@ test("a template without an interpreter, and another's sandbox, are told apart",
     await expect(call()).rejects.toMatchObject({ code: "sandbox_not_found" });
 });
 
-test("a machine that ends under a cell answers why its sandbox ended, buffered and streamed", async () => {
+test("reports why the sandbox ended when its machine ends during a cell, buffered and streamed", async () => {
   play = async function* () {
     yield { type: "stream", stream: "stdout", text: "a" };
     await new Promise(() => {});
@@ -290,8 +290,8 @@ test("a machine that ends under a cell answers why its sandbox ended, buffered a
   expect((await all)[1]?.data).toMatchObject({ name: "sandbox_terminated" });
 });
 
-// A server of its own, which takes the host over: the last.
-test("a pooled machine has its interpreter warm before it waits, which hears whose it is before a create answers", async () => {
+// Starts a server of its own, which takes over the host, so this test must be the last.
+test("a pooled machine has a warm interpreter, which receives the owner's environment before the create returns", async () => {
   const pooled = playInterpreter();
   const other = await testHost(db, { services: { [protocol]: pooled }, poolCeiling: 1 });
   other.app.machines.pool.keep(shapeOf("code-interpreter", "small", 1), 1);

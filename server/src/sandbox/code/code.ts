@@ -1,8 +1,8 @@
 /**
- * Code in a sandbox that remembers: each context is a kernel whose variables stay from cell to cell. The machine owns
- * the kernels, by a program its image brings along, and is the truth of them: they outlive this server and every
- * connection, and a pause takes them along. This folder says how to reach that program, bounds what it answers, and
- * keeps nothing. A cell that raises is an answer; so is one that was interrupted, or that took its kernel with it.
+ * Stateful code in a sandbox: each context is a kernel whose variables stay from cell to cell. A program of the
+ * machine's image owns the kernels and is the source of truth. Kernels outlive this server and every connection, and a
+ * pause keeps them. This folder connects to that program, bounds its responses, and stores nothing. A cell that raises,
+ * is interrupted or ends its kernel still has a regular response.
  */
 import type { Guest, ImageService } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
@@ -50,7 +50,9 @@ export interface CodeEvent {
   data: unknown;
 }
 
-/** The events of a streamed cell. What fails before it runs is thrown, and is an ordinary error answer. */
+/**
+ * Events of a streamed cell. An error before the cell runs is thrown, and becomes an ordinary error response.
+ */
 export async function startStreamed(
   app: Needs,
   actor: Actor,
@@ -91,7 +93,7 @@ async function* eventsOf(
   }
 }
 
-/** The end of a cell that nobody told the end of. */
+/** Final frame of a cell whose real end is unknown. */
 const cutOff: FrameOf<"done"> = {
   type: "done",
   execution_count: null,
@@ -102,8 +104,9 @@ const cutOff: FrameOf<"done"> = {
 };
 
 /**
- * The frames up to their end, whatever that is. An interpreter that hangs up in the middle was ended by what runs
- * beside it, where the machine itself is well; that costs the cell and its kernel, and the next one finds another.
+ * Yields the frames up to the end of the cell. The interpreter may disconnect during a cell while the machine is well,
+ * because another process of the sandbox ended it. The cell and its kernel are then lost, and the next cell gets a new
+ * kernel.
  */
 async function* ended(guest: Guest, running: RunningCell): AsyncGenerator<Frame> {
   for await (const frame of running.frames()) {
@@ -111,7 +114,7 @@ async function* ended(guest: Guest, running: RunningCell): AsyncGenerator<Frame>
     if (frame.type === "done") return;
   }
   await refuseWhereGone(guest);
-  const value = "The code interpreter was ended while it ran this cell; the next cell starts a fresh one.";
+  const value = "The code interpreter was terminated while it ran this cell; the next cell starts a new one.";
   yield { type: "error", name: "InterpreterDied", value, traceback: [] };
   yield cutOff;
 }
@@ -122,7 +125,7 @@ function cellOf(input: Code, watched: boolean) {
   return { id, code, language: language ?? null, env, timeout_seconds, watched };
 }
 
-/** Every language has a `default` of its own: Python's has the plain name. */
+/** Every language has its own `default` context; Python's has the plain name. */
 const defaults: Record<Language, string> = {
   python: "default",
   javascript: "default-javascript",

@@ -1,4 +1,4 @@
-/** Contexts as resources: made, listed, restarted and deleted in the machine that has them. */
+/** Contexts as resources of their machine: create, list, restart and delete. */
 import type { Actor } from "#accounts/actor.ts";
 import { newId } from "#lib/ids.ts";
 import type { InsideNeeds } from "../sandboxes/sandboxes.ts";
@@ -9,7 +9,7 @@ import type { CodeContext, ContextCreate } from "./schema.ts";
 
 type Needs = InsideNeeds;
 
-/** Its kernel runs when this returns. `begins` is told the id before there is one. */
+/** Creates a context; its kernel runs on return. `begins` receives the id before the kernel starts. */
 export async function createContext(
   app: Needs,
   actor: Actor,
@@ -22,7 +22,7 @@ export async function createContext(
   return one(app, actor, id, { op: "create_context", id: context, ...input });
 }
 
-/** One that was begun; undefined where its machine never got to hear of it. */
+/** Finds a context whose creation began; undefined if the machine never received the request. */
 export async function findBegun(
   app: Needs,
   actor: Actor,
@@ -39,7 +39,7 @@ export async function listContexts(app: Needs, actor: Actor, id: string): Promis
   return { items };
 }
 
-/** The same id with a fresh kernel: what ran in it ends, what waited runs in the new one. */
+/** Restarts the kernel under the same id: running cells end, and waiting cells run in the new kernel. */
 export async function restartContext(
   app: Needs,
   actor: Actor,
@@ -67,7 +67,7 @@ async function one(app: Needs, actor: Actor, id: string, request: Ask): Promise<
   return context;
 }
 
-/** What could be no context's id is none. */
+/** Rejects a text that cannot be the id of a context. */
 function known(context: string): string {
   if (!/^(ctx_[a-z0-9]{1,40}|default(-[a-z]+)?)$/.test(context)) throw contextNotFound();
   return context;

@@ -27,7 +27,7 @@ export const contextLimitReached = defineError("context_limit_reached", 409, () 
 }));
 
 export const interpreterFailed = defineError("interpreter_failed", 503, (cause: unknown) => ({
-  detail: "The sandbox's code interpreter did not answer as it should. Try again.",
+  detail: "The sandbox's code interpreter sent an invalid response. Try again.",
   meta: { retry_after: 1 },
   cause,
 }));

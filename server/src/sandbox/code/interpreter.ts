@@ -1,6 +1,6 @@
 /**
- * The line to the owner of a machine's kernels, PROTOCOL.md as calls. What comes over it is a machine's word: it is
- * taken apart here, and what does not fit ends the call as `interpreter_failed`, never the server.
+ * Client of the program that owns a machine's kernels, by PROTOCOL.md. The machine controls every response, so each is
+ * validated here. An invalid response ends the call as `interpreter_failed`, and never the server.
  */
 import { z } from "zod";
 import type { Guest, ImageService } from "#machines/host/guest.ts";
@@ -31,16 +31,16 @@ export function interpreterOf(
   return service;
 }
 
-/** A kernel started from nothing, on a busy host. */
+/** Time for the start of a kernel on a busy host. */
 const answersWithinMs = 90_000;
-/** Cells before it may take an hour each; nobody's request waits longer than one. */
+/** Earlier cells may take an hour each; no request waits longer than one cell. */
 const turnWithinMs = 3_600_000;
-/** Over a cell's own timeout: what its interrupt and the last of its output may take. */
+/** Time beyond a cell's own timeout for its interrupt and its last output. */
 const slackMs = 30_000;
 
 /**
- * What a cell may say, held in memory by who answers it at once. The machine's own bounds are the same but for what
- * JSON adds; beyond these it is none of ours.
+ * Maximum output of a cell, held in memory for a buffered response. The machine has the same bounds, apart from JSON
+ * escapes; a larger output is a violation of the protocol.
  */
 const streamMaxCharacters = 8 * 1024 ** 2;
 const othersMaxBytes = 32 * 1024 ** 2;
@@ -94,7 +94,7 @@ const Answer = z.discriminatedUnion("type", [
   Refused,
 ]);
 
-/** The contexts an answer names: one, but for a list. */
+/** Contexts that a response names: one, or several for a list. */
 export async function ask(guest: Guest, service: ImageService, request: Ask): Promise<CodeContext[]> {
   const answer = await askService(guest, service, request);
   try {
@@ -112,11 +112,11 @@ export interface Cell {
   language: Language | null;
   env: Record<string, string>;
   timeout_seconds: number;
-  /** A watched cell ends with its reader. */
+  /** The cell ends when its reader disconnects. */
   watched: boolean;
 }
 
-/** A cell whose turn has come. */
+/** A cell that has left the queue and runs. */
 export class RunningCell {
   readonly #answer: ServiceAnswer;
   readonly #withinMs: number;
@@ -126,7 +126,7 @@ export class RunningCell {
     this.#withinMs = withinMs;
   }
 
-  /** Returns once the cell runs. Aborting `signal` gives its place in the queue up. */
+  /** Returns once the cell runs. Aborting `signal` removes the cell from the queue. */
   static async start(
     guest: Guest,
     service: ImageService,
@@ -151,7 +151,9 @@ export class RunningCell {
     }
   }
 
-  /** What the cell says; the last frame is `done`. Returns early, without one, where the interpreter hung up. */
+  /**
+   * Yields the output of the cell; the last frame is `done`. Returns without `done` if the interpreter disconnects.
+   */
   async *frames(): AsyncGenerator<Frame> {
     const deadline = performance.now() + this.#withinMs;
     const left = {
@@ -186,8 +188,8 @@ export class RunningCell {
 }
 
 /**
- * The interpreter hung up: returns where it was ended by something beside it, and fails with `machine_died` where it is
- * the machine that went, or is being paused.
+ * Called after the interpreter disconnected. Returns if another process of the sandbox ended it. Fails with
+ * `machine_died` if the machine ended or is being paused.
  */
 export async function refuseWhereGone(guest: Guest): Promise<void> {
   await guest.ping().catch((cause: unknown) => {
@@ -205,7 +207,9 @@ function refusal({ code, message }: z.output<typeof Refused>): Error {
   return (refusals[code] ?? interpreterFailed)(message);
 }
 
-/** By our own words: what a machine says is not passed on as if it were ours, but for what the caller sent itself. */
+/**
+ * Errors in the server's own words; messages of the machine are passed on only if they repeat the caller's input.
+ */
 const refusals: Record<string, (message: string) => Error> = {
   context_not_found: contextNotFound,
   context_busy: contextBusy,

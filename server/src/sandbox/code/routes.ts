@@ -128,7 +128,7 @@ async function stream(
   request: FastifyRequest,
   reply: FastifyReply,
 ): Promise<typeof streamed> {
-  // Its turn may be long in coming: a caller who goes meanwhile gives it up.
+  // A cell may wait long for its kernel; a caller who disconnects meanwhile leaves the queue.
   const waiting = new AbortController();
   const leave = (): void => waiting.abort();
   reply.raw.once("close", leave);

@@ -1,4 +1,4 @@
-/** The wire of the code interpreter. */
+/** Request and response schemas of the code interpreter. */
 import { z } from "zod";
 import { EgressDenied } from "../exec/denied.ts";
 import { outputStream, sandboxIdParameter } from "../fields.ts";
@@ -274,7 +274,7 @@ export const CodeResult = z
   .meta({ id: "CodeResult" });
 export type CodeResult = z.output<typeof CodeResult>;
 
-/** The `data:` of each `event:`. */
+/** `data:` of each `event:`. */
 export const CodeEvent = z
   .union([
     z

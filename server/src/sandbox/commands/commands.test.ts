@@ -12,7 +12,7 @@ import { findCommand } from "./store.ts";
 
 const { db } = await testDatabase();
 const host = await testHost(db);
-// Machines tell the time of the host; commands are of the past.
+// Machines use the host's time; a clock ahead of it puts commands in the past.
 host.clock.set(new Date(Date.now() + 3_600_000));
 const { actor } = await personWithTier(db, "enterprise");
 const stranger = await personWithTier(db, "enterprise");
@@ -54,7 +54,7 @@ const textOf = (events: LogEvent[]) =>
     .map(({ data }) => (data.kind === "exec_chunk" ? Buffer.from(data.data, "base64").toString() : ""))
     .join("");
 
-test("a command runs by itself; its record, its output and its end can be asked for", async () => {
+test("runs a command in the background, and returns its record, output and end", async () => {
   const id = await sandbox();
   const started = await start(id, 'echo "$A"; echo err >&2; read line; exit 4', {
     env: { A: "a" },
@@ -91,7 +91,7 @@ test("never shows an end time before the start time of a command", async () => {
   expect(await get(id, command)).toSatisfy(isInOrder);
 });
 
-test("a delete ends a command and answers its record, and does so again", async () => {
+test("a delete ends a command and returns its record, also when it is repeated", async () => {
   const id = await sandbox();
   const { id: command } = await start(id, "exec sleep 60");
   const killed = await killCommand(host.app, actor, id, command);
@@ -99,7 +99,7 @@ test("a delete ends a command and answers its record, and does so again", async 
   expect(await killCommand(host.app, actor, id, command)).toEqual(killed);
 });
 
-test("who follows gets exec's frames, and after a break goes on behind the last one", async () => {
+test("a follower gets the frames of exec, and continues behind the last one after a disconnect", async () => {
   const id = await sandbox();
   const { id: command, pid } = await start(id, "echo one; read line; echo two; exit 5");
   const first = await follow(id, command, 0, 2);
@@ -117,7 +117,7 @@ test("who follows gets exec's frames, and after a break goes on behind the last 
   expect(textOf(await follow(id, command))).toBe("one\ntwo\n");
 });
 
-test("a reader who goes lets go of a silent command", async () => {
+test("releases a silent command when its reader disconnects", async () => {
   const id = await sandbox();
   const { id: command } = await start(id, "exec sleep 60");
   for (let readers = 0; readers < 20; readers += 1) {
@@ -130,7 +130,7 @@ test("a reader who goes lets go of a silent command", async () => {
   }
 });
 
-test("a stream whose sandbox ends says so in its last frame", async () => {
+test("the last frame of a stream reports that the sandbox ended", async () => {
   const id = await sandbox();
   const { id: command } = await start(id, "echo up; exec sleep 60");
   const stream = await followLogs(host.app, actor, id, command, 0);
@@ -142,7 +142,7 @@ test("a stream whose sandbox ends says so in its last frame", async () => {
   expect(events.at(-1)?.data).toMatchObject({ kind: "error", code: "sandbox_terminated" });
 });
 
-test("after its sandbox a command is as it was last seen, and lost where nobody saw its end", async () => {
+test("keeps the last known state of a command after its sandbox, and reports `lost` if its end is unknown", async () => {
   const id = await sandbox();
   const [seen, unseen] = [await start(id, "exit 3"), await start(id, "exec sleep 60", { tag: "t" })];
   const record = await ended(id, seen.id);
@@ -156,7 +156,7 @@ test("after its sandbox a command is as it was last seen, and lost where nobody 
   expect(await code(logs(id, seen.id))).toBe("409 sandbox_terminated");
 });
 
-test("the list is of all commands, newest first, page by page, each as it is now", async () => {
+test("lists all commands, newest first, in pages, each in its current state", async () => {
   const id = await sandbox();
   const started: string[] = [];
   for (let index = 0; index < 5; index += 1) {
@@ -179,7 +179,7 @@ test("the list is of all commands, newest first, page by page, each as it is now
   );
 });
 
-test("a command whose row was never written is found in its machine", async () => {
+test("finds a command in its machine when its row was never written", async () => {
   const id = await sandbox();
   const { id: command } = await start(id, "exec sleep 60");
   await db.deleteFrom("sandbox_commands").where("id", "=", command).execute();
@@ -189,7 +189,7 @@ test("a command whose row was never written is found in its machine", async () =
   expect(await get(id, command)).toMatchObject({ status: "lost" });
 });
 
-test("commands are their owner's, by their own ids, in their own sandbox", async () => {
+test("hides commands from other owners, other sandboxes and invented ids", async () => {
   const [id, other] = [await sandbox(), await sandbox()];
   const { id: command } = await start(id, "exec sleep 60");
   expect(await code(getCommand(host.app, stranger.actor, id, command))).toBe("404 sandbox_not_found");
@@ -205,7 +205,7 @@ test("commands are their owner's, by their own ids, in their own sandbox", async
   expect(await code(get(other, command))).toBe("404 command_not_found");
 });
 
-test("what cannot be started says why, and leaves nothing", async () => {
+test("reports why a command cannot be started, and leaves no record", async () => {
   const id = await sandbox();
   expect(await code(start(id, "true", { cwd: "/no/such/directory" }))).toBe("400 exec_failed");
   expect((await list(host.app, actor, id, { limit: 10 })).items).toEqual([]);

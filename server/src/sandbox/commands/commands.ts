@@ -1,8 +1,8 @@
 /**
- * Background commands: started once, they belong to no request. The machine is the truth of them: it runs them, keeps
- * their output, and still has both after this server was restarted. The table remembers that a command was, and how it
- * ended where anybody saw that, for the time after the machine. This folder promises that a command which was answered
- * can be asked for as long as its sandbox's record is there; where nobody can say how it ended, it is `lost`.
+ * Background commands run independently of requests. The machine is the source of truth: it runs a command and keeps
+ * its output, also across a restart of this server. The table records that a command existed, and its end if a server
+ * observed the end, for the time after the machine. A command that was returned to a caller can be read as long as its
+ * sandbox's record exists. If its end is unknown, its status is `lost`.
  */
 import type { CommandRecord, Guest } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
@@ -20,10 +20,13 @@ import { type CommandRow, findCommand, listCommands, saveCommands } from "./stor
 
 export type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 
-/** Most commands end within this after SIGTERM; a delete then answers how, and does not wait for the others. */
+/**
+ * Most commands end within this time after SIGTERM. A delete then returns the outcome, and does not wait for slower
+ * commands.
+ */
 const killedWithinMs = 500;
 
-/** `begins` is told the id before anything runs. */
+/** `begins` receives the id before the command runs. */
 export function startCommand(
   app: Needs,
   actor: Actor,
@@ -55,7 +58,7 @@ export function startCommand(
   });
 }
 
-/** Writes down a command that its machine has just started. */
+/** Inserts the row of a command that its machine has just started. */
 export async function saveStarted(
   app: Pick<App, "db">,
   sandboxId: string,
@@ -84,7 +87,7 @@ export async function getCommand(app: Needs, actor: Actor, id: string, command: 
   });
 }
 
-/** One that was begun; undefined where its machine never got to hear of it. */
+/** Finds a command whose start began; undefined if the machine never received the request. */
 export async function findBegun(
   app: Needs,
   actor: Actor,
@@ -101,7 +104,7 @@ export async function findBegun(
   });
 }
 
-/** SIGTERM, then SIGKILL. Ending one that ended changes nothing and answers it as it is. */
+/** Sends SIGTERM, then SIGKILL. A command that has already ended is returned unchanged. */
 export async function killCommand(app: Needs, actor: Actor, id: string, command: string): Promise<Command> {
   const stored = await findStored(app, actor, id, command);
   if (stored.isOver) return toCommand(known(stored.row), true);
@@ -122,7 +125,7 @@ export function writeInput(
 ): Promise<{ bytes_written: number }> {
   const data = Buffer.from(input.data, "base64");
   return inside(app, actor, id, async (guest) => {
-    // Asked first: the machine's "not running" below can then only mean the command.
+    // The command is read first, so that "not running" below can only refer to the command and not to the machine.
     if (!isCommandId(command) || !(await ask(() => guest.getCommand(command)))) throw commandNotFound();
     await guest.writeCommandStdin(command, data, input.eof).catch((error: unknown) => {
       if (isKind(error, "not_running")) throw commandNotReading("ended");
@@ -154,7 +157,7 @@ export async function list(
   const page = rows.slice(0, query.limit);
   const last = page.at(-1);
   const isNew = page.some((row) => row.status === "running" && !records.has(row.id));
-  // One that was started since the machine was asked is not lost.
+  // A command that started after the machine's list was read is not lost.
   const now = isNew && status === "running" ? await inside(app, actor, id, (guest) => allOf(guest)) : records;
   return {
     items: page.map((row) => {
@@ -176,7 +179,7 @@ interface Position {
   id: string;
 }
 
-/** What the table knows, and whether the machine can be asked for more. */
+/** Reads the stored record, and whether the machine can report a newer state. */
 async function findStored(
   app: Needs,
   actor: Actor,
@@ -194,7 +197,9 @@ function known(row: CommandRow | undefined): CommandRow {
   return row;
 }
 
-/** The command as its machine says it is now; an end is written down, so that it is known after the machine. */
+/**
+ * The current state of the command in its machine. An end is stored, so that it is known after the machine.
+ */
 export async function seen(
   app: Pick<App, "db" | "clock" | "log">,
   id: string,
@@ -236,7 +241,7 @@ function merge(stored: CommandRow | undefined, now: CommandRow): CommandRow {
   };
 }
 
-/** Corrects an end before the start: the end is of the machine's clock, the start of this server's. */
+/** Corrects an end before the start: the end comes from the machine's clock, the start from this server's. */
 function notBefore(start: Date, end: Date | null): Date | null {
   return end !== null && end < start ? start : end;
 }
@@ -246,7 +251,7 @@ async function allOf(guest: Guest): Promise<Map<string, CommandRecord>> {
   return new Map(records.filter(({ id }) => isCommandId(id)).map((record) => [record.id, record]));
 }
 
-/** The record once the command has ended, if that is soon. */
+/** Waits briefly for the end of the command, and returns its record then. */
 export async function untilEnded(guest: Guest, id: string): Promise<CommandRecord | undefined> {
   const end = guest.followCommand(id, Number.MAX_SAFE_INTEGER, AbortSignal.timeout(killedWithinMs));
   try {
@@ -255,12 +260,14 @@ export async function untilEnded(guest: Guest, id: string): Promise<CommandRecor
       if (step.done) return step.value;
     }
   } catch {
-    // Not yet: the caller gets what is known, and can poll.
+    // The command still runs; the caller gets its current state and can poll.
     return undefined;
   }
 }
 
-/** Undefined where the machine does not know the command: it forgets all but the last hundred that ended. */
+/**
+ * Undefined if the machine does not know the command. A machine keeps only the last hundred finished commands.
+ */
 export async function ask<T>(call: () => Promise<T>): Promise<T | undefined> {
   try {
     return await call();
@@ -274,12 +281,14 @@ export function isKind(error: unknown, kind: string): boolean {
   return (error as { kind?: string } | null)?.kind === kind;
 }
 
-/** Only these are a caller's: a machine may run commands of ours as well. */
+/** A machine may also run commands of the server; only these ids are of callers. */
 export function isCommandId(id: string): boolean {
   return /^cmd_[a-z0-9]{1,40}$/.test(id);
 }
 
-/** What a machine says of itself, in bounds: no time to come, no text PostgreSQL could not hold. */
+/**
+ * Converts a record of the machine into a row within bounds: no future time, and no text that PostgreSQL cannot store.
+ */
 function toRow(app: Pick<App, "clock">, sandboxId: string, record: CommandRecord): CommandRow {
   const now = app.clock.now();
   const past = (at: Date): Date => (at > now ? now : at);

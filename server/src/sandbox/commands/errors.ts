@@ -4,7 +4,7 @@ export const commandNotFound = defineError("command_not_found", 404, () => "No s
 
 export const commandNotReading = defineError("command_not_reading", 409, (why: "ended" | "full") =>
   why === "ended"
-    ? "The command takes no more input: it ended, or its input was closed."
+    ? "The command accepts no more input: it ended, or its input was closed."
     : "The command did not read its input in time; part of it may have arrived.",
 );
 
@@ -18,5 +18,5 @@ export const outputForgotten = defineError(
   "output_forgotten",
   410,
   () =>
-    "The output is no longer kept: a sandbox keeps that of its last 100 finished commands, up to 64 MiB together.",
+    "The output was discarded: a sandbox keeps the output of its last 100 finished commands, up to 64 MiB in total.",
 );

@@ -1,4 +1,4 @@
-/** A command's output: a piece of it by offset, or all of it as it comes. */
+/** Output of a command: a part of it by offset, or a stream of it. */
 import type { CommandRecord } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -35,9 +35,9 @@ export function readLogs(
 }
 
 /**
- * Exec's frames for a command that runs by itself: what it wrote from `offset` on, what it writes, how it ended. An
- * event's id is the offset behind it, so that a reader who comes back with it misses nothing and gets nothing twice.
- * What fails before the first frame is thrown.
+ * Frames of exec for a background command: its output from `offset` on, new output, then its end. The event's id is the
+ * offset behind it, so that a returning reader misses nothing and gets nothing twice. An error before the first frame
+ * is thrown.
  */
 export async function followLogs(
   app: Needs,
@@ -71,7 +71,7 @@ async function* events(
       const step = await output.next().catch((error: unknown) => {
         if (!isKind(error, "interrupted")) throw error;
       });
-      // A snapshot was taken: the command goes on, and its reader from where it was.
+      // After a snapshot, the command continues, and the reader continues at its last offset.
       if (!step) {
         output = guest.followCommand(record.id, at, signal);
         continue;
@@ -92,7 +92,7 @@ async function* events(
   }
 }
 
-/** A command's end in the shape of a process that was waited for. */
+/** The end of a command in the form of a process exit. */
 export function exitOf({ exitCode, signal, timedOut, outOfMemory, startedAt, endedAt }: CommandRecord) {
   const durationMs = (endedAt?.getTime() ?? startedAt.getTime()) - startedAt.getTime();
   return { code: exitCode, signal, timedOut, outOfMemory, durationUs: Math.max(0, durationMs) * 1000 };

@@ -123,7 +123,7 @@ export const commandRoutes = (app: App): Route[] => [
   }),
 ];
 
-/** Where a reader who comes back goes on, else what was asked for. */
+/** The offset of a returning reader (`Last-Event-ID`), else the requested one. */
 function offsetOf(request: FastifyRequest, query: LogsQuery): number {
   const last = [request.headers["last-event-id"]].flat()[0];
   if (last === undefined || last === "") return query.offset;

@@ -1,4 +1,4 @@
-/** The wire of background commands. */
+/** Request and response schemas of background commands. */
 import { z } from "zod";
 import { EgressDenied } from "../exec/denied.ts";
 import { type ExecFrame, KilledBy } from "../exec/schema.ts";
@@ -152,7 +152,7 @@ export const CommandLogs = z
   .meta({ id: "CommandLogs" });
 export type CommandLogs = z.output<typeof CommandLogs>;
 
-/** Exec's frames; the event's `id:` is the offset to go on from. */
+/** Frames of exec; the event's `id:` is the offset to continue from. */
 export interface LogEvent {
   id: number;
   data: ExecFrame;
@@ -174,7 +174,7 @@ export const CommandInputWritten = z
   .object({ bytes_written: z.int().describe("Number of decoded bytes written to the standard input.") })
   .meta({ id: "CommandInputWritten" });
 
-/** The only way from a row to JSON. `isLost` where nobody can say any more how it ended. */
+/** The only conversion from a row to JSON. `isLost`: the end of the command cannot be found out any more. */
 export function toCommand(row: CommandRow, isLost = false): Command {
   return {
     id: row.id,

@@ -1,11 +1,13 @@
-/** All SQL of the commands table. Which sandbox is an argument of every function; its owner was checked before. */
+/**
+ * All SQL of the commands table. Every function takes the sandbox as an argument; callers have checked its owner.
+ */
 import { type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { SandboxCommandsTable } from "./tables.ts";
 
 export type CommandRow = Selectable<SandboxCommandsTable>;
 
-/** Writes what is new: a command nobody wrote yet, or the end of one that ran. The first end that was seen stays. */
+/** Stores new commands and the ends of running ones. The first end that was stored stays. */
 export async function saveCommands(db: Db, rows: readonly CommandRow[]): Promise<void> {
   if (rows.length === 0) return;
   await db
@@ -18,7 +20,7 @@ export async function saveCommands(db: Db, rows: readonly CommandRow[]): Promise
           status: row.ref("excluded.status"),
           exit_code: row.ref("excluded.exit_code"),
           killed_by: row.ref("excluded.killed_by"),
-          // The start is of this server's clock, the end of the machine's.
+          // The start comes from this server's clock, the end from the machine's.
           ended_at: sql<Date>`greatest(excluded.ended_at, sandbox_commands.started_at)`,
           output_bytes: row.ref("excluded.output_bytes"),
         }))
@@ -37,7 +39,7 @@ export function findCommand(db: Db, sandboxId: string, id: string): Promise<Comm
     .executeTakeFirst();
 }
 
-/** Newest first; `started_at_text` keeps the microseconds that a Date drops, for the cursor. */
+/** Newest first. `started_at_text` keeps the microseconds for the cursor, which a Date drops. */
 export function listCommands(
   db: Db,
   sandboxId: string,

@@ -1,4 +1,4 @@
-/** Columns as they are stored; see migrations/0007_commands.sql and 0069 for what they mean. */
+/** Columns as they are stored; migrations/0007_commands.sql and 0069 explain them. */
 export interface SandboxCommandsTable {
   sandbox_id: string;
   id: string;

@@ -33,7 +33,7 @@ const fact = (tx: Db, summary: string) =>
     actor,
   });
 
-test("what a caller does to a sandbox is told once each, newest first, with who did it", async () => {
+test("emits one event per action of a caller, newest first, with the actor", async () => {
   const id = await create();
   await pauseSandbox(host.app, actor, id);
   await resumeSandbox(host.app, actor, id);
@@ -57,7 +57,7 @@ test("what a caller does to a sandbox is told once each, newest first, with who 
   expect(paused?.detail).toMatchObject({ from: "running", snapshot_id: expect.stringMatching(/^snap_/) });
 });
 
-test("at its deadline a sandbox has expired, and nothing else is told, killed or paused", async () => {
+test("at the deadline a sandbox emits `sandbox.expired` only, whether it is terminated or paused", async () => {
   const [killed, paused] = [
     await create({ timeout_seconds: 10 }),
     await create({ timeout_seconds: 10, on_timeout: "pause" }),
@@ -71,7 +71,7 @@ test("at its deadline a sandbox has expired, and nothing else is told, killed or
   expect(await to(paused)).toMatchObject({ by: "platform", to: "paused" });
 });
 
-test("a sandbox whose machine was lost has terminated by the platform, and failed", async () => {
+test("a sandbox with a lost machine emits that the platform terminated it, and that it failed", async () => {
   const id = await create();
   await endSandbox(host.app, { id, reason: "host_lost" });
   expect((await read({ sandbox_id: id })).items[0]).toMatchObject({
@@ -81,7 +81,7 @@ test("a sandbox whose machine was lost has terminated by the platform, and faile
   });
 });
 
-test("an event whose transaction ends late is not missed by a reader who has passed the ones after it", async () => {
+test("a reader behind later events does not miss an event whose transaction commits late", async () => {
   const began = Promise.withResolvers<void>();
   const mayEnd = Promise.withResolvers<void>();
   const late = db.transaction().execute(async (tx) => {
@@ -100,7 +100,7 @@ test("an event whose transaction ends late is not missed by a reader who has pas
   expect((next[0]?.id ?? "") > (newest?.id ?? "")).toBe(true);
 });
 
-test("a reader who polls while many write gets every event exactly once", async () => {
+test("a polling reader gets every event exactly once while many writers commit", async () => {
   let since = (await read()).items[0]?.id;
   const seen: string[] = [];
   const poll = async () => {
@@ -124,7 +124,7 @@ test("a reader who polls while many write gets every event exactly once", async 
   expect(seen.toSorted()).toEqual(Array.from({ length: 60 }, (_, n) => `n${n}`).toSorted());
 });
 
-test("the feed pages backwards, filters by name and sandbox, and is its owner's", async () => {
+test("the feed pages backwards, filters by name and sandbox, and shows only events of its owner", async () => {
   const id = await create();
   await terminateSandbox(host.app, actor, id);
   const pages: string[] = [];
@@ -141,7 +141,7 @@ test("the feed pages backwards, filters by name and sandbox, and is its owner's"
   await expect(read({ since: "evt_x" })).rejects.toMatchObject({ status: 400, code: "invalid_request" });
 });
 
-test("events go after 30 days, and their numbers are not used again", async () => {
+test("events are deleted after 30 days, and their numbers are not reused", async () => {
   const last = (await read()).items[0]?.id ?? "";
   host.clock.advance(31 * 24 * 3_600_000);
   await forgetEvents(host.app);

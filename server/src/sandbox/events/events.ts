@@ -1,8 +1,7 @@
 /**
- * Facts: what happened to a sandbox, written in the transaction of the change, so that neither is there without the
- * other. The feed reads them, newest first or from where its reader left off; webhooks carry them out. This folder
- * promises that a reader who polls with `since` misses none, whatever the order in which transactions end: an event
- * gets its place in the feed after its commit, when somebody looks, and what is committed later gets a later one.
+ * Events of sandboxes. The transaction of a change also writes its event, so that neither exists without the other. The
+ * feed returns events newest first, or from a reader's position; webhooks deliver them. A reader who polls with `since`
+ * misses no event, in any order of commits: an event gets its position after its commit, at the next read.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { Db } from "#schema.ts";
@@ -13,19 +12,21 @@ import { insertEvent } from "./store.ts";
 export interface Fact {
   workspaceId: string;
   event: EventName;
-  /** Null where it is of no sandbox. */
+  /** Null if the event has no sandbox. */
   sandboxId: string | null;
-  /** What it is of where that is no sandbox: fields that stand beside `sandbox_id` in a delivery. */
+  /** Fields beside `sandbox_id` in a delivery, for an event without a sandbox. */
   subject?: Record<string, unknown>;
   at: Date;
   outcome: EventOutcome;
-  /** One sentence for a person. */
+  /** Summary in one sentence. */
   summary: string;
   detail: Record<string, unknown>;
   actor: Actor;
 }
 
-/** Comes last in a transaction, after the change: facts of one sandbox then follow one another as its changes do. */
+/**
+ * Call it last in a transaction, after the change, so that events of one sandbox have the order of its changes.
+ */
 export async function recordEvent(tx: Db, fact: Fact): Promise<void> {
   const { kind, id, label } = fact.actor;
   await insertEvent(tx, {
@@ -41,7 +42,7 @@ export async function recordEvent(tx: Db, fact: Fact): Promise<void> {
   await queueDeliveries(tx, fact);
 }
 
-/** `by` in an event's detail: a person and their tokens, or the server of itself. */
+/** `by` in an event's detail: a user or a token, or the platform itself. */
 export function byWhom(actor: Actor): { by: "caller" | "platform" } {
   return { by: actor.kind === "system" ? "platform" : "caller" };
 }

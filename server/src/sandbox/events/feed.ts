@@ -1,4 +1,4 @@
-/** Reading what happened: newest first, or from where the reader left off. */
+/** Reads events: newest first, or from the reader's position. */
 import type { Actor } from "#accounts/actor.ts";
 import { workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
@@ -24,7 +24,7 @@ export async function feed(app: Pick<App, "db">, actor: Actor, query: EventQuery
   };
 }
 
-/** As long as the record of a terminated sandbox. */
+/** Equal to the retention of a terminated sandbox's record. */
 const keepEventsMs = 30 * 24 * 3_600_000;
 
 export function forgetEvents(app: Pick<App, "db" | "clock">): Promise<void> {

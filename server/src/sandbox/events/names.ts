@@ -1,4 +1,4 @@
-/** Everything that can happen, by the document's names. */
+/** Names of all events, as documented. */
 export const eventNames = [
   "sandbox.created",
   "sandbox.paused",

@@ -1,4 +1,4 @@
-/** The wire of the feed. */
+/** Response schemas of the feed. */
 import { z } from "zod";
 import { sandboxIdParameter } from "../fields.ts";
 import { eventNames, eventOutcomes } from "./names.ts";
@@ -62,12 +62,12 @@ export const EventList = z
   .meta({ id: "SandboxEventList" });
 export type EventList = z.output<typeof EventList>;
 
-/** Sixteen digits, so that ids compare as text as their positions do. */
+/** Sixteen digits, so that ids sort as text in the order of their positions. */
 export function toEventId(position: number): string {
   return `evt_${String(position).padStart(16, "0")}`;
 }
 
-/** The only way from a row to JSON. */
+/** The only conversion from a row to JSON. */
 export function toEvent(row: EventRow): SandboxEvent {
   return {
     id: toEventId(row.position),

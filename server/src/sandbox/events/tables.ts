@@ -1,7 +1,7 @@
 import type { ColumnType, Generated } from "kysely";
 import type { EventName, EventOutcome } from "./names.ts";
 
-/** Columns as they are stored; see migrations/0005_events.sql for what they mean. */
+/** Columns as they are stored; migrations/0005_events.sql explains them. */
 export interface SandboxEventsTable {
   seq: Generated<number>;
   position: number | null;
@@ -15,7 +15,7 @@ export interface SandboxEventsTable {
   actor: ColumnType<EventActor, string, never>;
 }
 
-/** Who did it, as it was called then. */
+/** The actor, with its name at that time. */
 export interface EventActor {
   kind: string;
   id: string;

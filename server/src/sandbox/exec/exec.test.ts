@@ -24,7 +24,7 @@ async function frames(input: Record<string, unknown>): Promise<ExecFrame[]> {
   return Array.fromAsync(all);
 }
 
-test("what a command says and how it ended is answered in the wire's own schema", async () => {
+test("returns a command's output and exit in the wire's schema", async () => {
   const ran = await run({ command: "echo $OF $MINE; echo err >&2; exit 3", env: { MINE: "call" } });
   expect(ran).toMatchObject({ stdout: "sandbox call\n", stderr: "err\n", exit_code: 3, signal: null });
   expect(ExecResult.safeParse(ran).error).toBeUndefined();
@@ -35,7 +35,7 @@ test("refuses a user name that holds NUL", () => {
   expect(error?.issues).toMatchObject([{ path: ["user"], message: "must not contain NUL" }]);
 });
 
-test("a stream's frames are in the wire's own schema, and exactly one of them ends it", async () => {
+test("frames of a stream match the wire's schema, and exactly one ends it", async () => {
   for (const command of ["echo a; exit 2", "kill -9 $$", "true"]) {
     const all = await frames({ command });
     for (const frame of all) expect(ExecFrame.safeParse(frame).error).toBeUndefined();
@@ -44,7 +44,7 @@ test("a stream's frames are in the wire's own schema, and exactly one of them en
   }
 });
 
-test("a directory that is not there is the call's fault, not a missing resource", async () => {
+test("a missing working directory is an invalid request, not a missing resource", async () => {
   await expect(run({ command: "true", cwd: "/not/there" })).rejects.toMatchObject({
     code: "exec_failed",
     status: 400,
@@ -52,14 +52,14 @@ test("a directory that is not there is the call's fault, not a missing resource"
   });
 });
 
-test("output beyond the cap is read to its end and dropped", async () => {
+test("reads output beyond the cap to its end and drops it", async () => {
   const ran = await run({ command: `head -c ${bufferedMaxBytes + 1} /dev/zero; head -c 5 /dev/zero >&2` });
   expect([ran.stdout.length, ran.stderr.length, ran.truncated]).toEqual([bufferedMaxBytes, 5, true]);
   const exact = await run({ command: `head -c ${bufferedMaxBytes} /dev/zero` });
   expect([exact.stdout.length, exact.truncated]).toEqual([bufferedMaxBytes, false]);
 });
 
-test("a machine that ends under a call answers why its sandbox ended, buffered and streamed", async () => {
+test("reports why the sandbox ended when its machine ends during a call, buffered and streamed", async () => {
   const buffered = run({ command: "sleep 60" });
   const { frames: streamed } = await startStreamed(
     host.app,
@@ -95,9 +95,9 @@ test.for([
     124,
     { kind: "error", code: "exec_timeout", signal: "SIGKILL" },
   ],
-  // It ended by itself in the moment of its deadline: the deadline still counts.
+  // The command exited at the moment of its deadline, and the deadline takes precedence.
   [{ code: 0, signal: null, timedOut: true }, 124, { kind: "error", code: "exec_timeout", signal: null }],
-] as const)("exit %j is %i to a shell and a frame of its own", ([exit, code, frame]) => {
+] as const)("maps the exit %j to code %i and to its own frame", ([exit, code, frame]) => {
   const measured = { ...exit, outOfMemory: false, durationUs: 1_499 };
   expect(exitCode(measured)).toBe(code);
   expect(lastFrame(measured)).toMatchObject({ ...frame, duration_ms: 1 });
@@ -116,7 +116,7 @@ test.each([
   expect((lastFrame(measured) as { killed_by?: string }).killed_by).toBe(cause ?? undefined);
 });
 
-test("a head keeps the first bytes across chunks, and a character cut in two becomes U+FFFD", () => {
+test("a head keeps the first bytes across chunks, and replaces a split character with U+FFFD", () => {
   const head = new Head(5);
   for (const piece of ["ab", "cä", "rest"]) head.add(Buffer.from(piece));
   expect([head.text(), head.truncated]).toEqual(["abcä", true]);

@@ -1,6 +1,7 @@
 /**
- * Exec: one command in a sandbox, waited for. Buffered, it runs to its end even when the caller hangs up; streamed,
- * it ends with its reader. Output is pulled, so that a reader who is slow stops the command and not this server.
+ * Exec runs one command in a sandbox and waits for its end. A buffered command runs to its end even if the caller
+ * disconnects; a streamed command ends with its reader. Output is pulled, so that a slow reader blocks the command and
+ * not this server.
  */
 import { constants } from "node:os";
 import type { Guest, GuestProcess, ProcessExit, SpawnSpec } from "#machines/host/guest.ts";
@@ -16,7 +17,7 @@ import type { Exec, ExecFrame, ExecResult } from "./schema.ts";
 
 type Needs = InsideNeeds;
 
-/** What a buffered answer holds of each stream; the rest is read and dropped. */
+/** Maximum of each stream in a buffered response; the rest is read and dropped. */
 export const bufferedMaxBytes = 8 * 1024 ** 2;
 
 export function runBuffered(app: Needs, actor: Actor, id: string, input: Exec): Promise<ExecResult> {
@@ -41,7 +42,9 @@ export function runBuffered(app: Needs, actor: Actor, id: string, input: Exec): 
   });
 }
 
-/** The frames of a streamed exec. What fails before the first one is thrown, and is an ordinary error answer. */
+/**
+ * Frames of a streamed exec. An error before the first frame is thrown, and becomes an ordinary error response.
+ */
 export async function startStreamed(
   app: Needs,
   actor: Actor,
@@ -84,7 +87,7 @@ async function* framesOf(
   }
 }
 
-/** What broke a stream, as the frame that ends it. */
+/** Final frame of a stream that failed. */
 export function errorFrame(explained: unknown): ExecFrame {
   const [code, message] =
     explained instanceof DomainError
@@ -100,7 +103,7 @@ export function killedBy(
   return exit.outOfMemory && !exit.timedOut && exit.code !== 0 ? "out_of_memory" : null;
 }
 
-/** How a process ended, as the frame that ends its stream. */
+/** Final frame of a stream, from the exit of its process. */
 export function lastFrame(exit: ProcessExit): ExecFrame {
   const frame = endFrame(exit);
   return killedBy(exit) === null ? frame : { ...frame, killed_by: "out_of_memory" };
@@ -113,7 +116,7 @@ function endFrame(exit: ProcessExit): Extract<ExecFrame, { kind: "error" | "exec
     return {
       kind: "error",
       code: "exec_timeout",
-      message: "The command ran into its timeout.",
+      message: "The command exceeded its timeout.",
       signal,
       duration_ms,
     };
@@ -124,8 +127,8 @@ function endFrame(exit: ProcessExit): Extract<ExecFrame, { kind: "error" | "exec
       code: "killed_by_signal",
       message:
         killedBy(exit) === null
-          ? `The command was ended by ${signal}.`
-          : "The command was ended because the sandbox ran out of memory: use less, or a larger sandbox.",
+          ? `The command was killed by ${signal}.`
+          : "The command was killed because the sandbox ran out of memory: use less memory, or a larger sandbox.",
       signal,
       duration_ms,
     };
@@ -151,7 +154,7 @@ async function start(
   return child;
 }
 
-/** The one path a start is given is its directory: that it is not there is the call's fault, and no 404. */
+/** A start has one path, its directory. A missing directory is an invalid request and not a 404. */
 export function blameDirectory(error: unknown): never {
   throw isAboutPath(error) ? execFailed(`cwd: ${error.message}`) : error;
 }
@@ -163,10 +166,10 @@ function isAboutPath(error: unknown): error is Error {
 
 const pathKinds = new Set(["path_not_found", "not_directory", "not_permitted", "invalid_path"]);
 
-/** Not waited for: a command that never reads must not hold its own output back. */
+/** The caller does not await it, because a command that never reads must not hold its own output back. */
 function feed(child: GuestProcess, stdin: string | undefined): void {
   const written = stdin === undefined ? Promise.resolve() : child.writeStdin(Buffer.from(stdin, "base64"));
-  // A command that ended or closed its input first is no fault.
+  // A command that ended or closed its input early is not an error.
   written.catch(() => {}).finally(() => child.endStdin());
 }
 
@@ -176,7 +179,7 @@ export function signalName(signal: number | null): string | null {
   return signal === null ? null : (signalNames.get(signal as never) ?? `SIG${signal}`);
 }
 
-/** As a shell says it: 124 for a timeout, 128 + n for signal n. */
+/** Exit code as in a shell: 124 for a timeout, 128 + n for signal n. */
 export function exitCode(exit: Pick<ProcessExit, "code" | "signal" | "timedOut">): number {
   if (exit.timedOut) return 124;
   return exit.signal === null ? (exit.code ?? 0) : 128 + exit.signal;

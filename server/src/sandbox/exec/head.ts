@@ -1,4 +1,4 @@
-/** The beginning of a stream, up to a number of bytes; what comes after is counted out and dropped. */
+/** Keeps the first bytes of a stream, up to a limit; counts and drops the rest. */
 export class Head {
   readonly #limit: number;
   readonly #chunks: Buffer[] = [];
@@ -18,7 +18,7 @@ export class Head {
     this.#size += kept.length;
   }
 
-  /** As UTF-8; bytes that are not become U+FFFD. */
+  /** UTF-8 text; invalid bytes become U+FFFD. */
   text(): string {
     return Buffer.concat(this.#chunks, this.#size).toString("utf8");
   }

@@ -1,4 +1,4 @@
-/** The wire of exec: one command in, its outcome or its frames out. */
+/** Request and response schemas of exec. */
 import { z } from "zod";
 import { EgressDenied } from "./denied.ts";
 import { outputStream, processId } from "../fields.ts";

@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { decode, sizeOfDecoded } from "./base64.ts";
 
-test("every byte sequence comes back, padded, unpadded, or with wrapped lines", () => {
+test("decodes every byte sequence, padded, unpadded, or with wrapped lines", () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 400 }), (bytes) => {
       const text = Buffer.from(bytes).toString("base64");
@@ -14,7 +14,7 @@ test("every byte sequence comes back, padded, unpadded, or with wrapped lines", 
   );
 });
 
-test("what is not base64 is refused by the field's name instead of losing bytes", () => {
+test("rejects invalid base64 by the field's name instead of losing bytes", () => {
   for (const bad of ["a", "ab$d", "äbcd", "abcde", "ab=c", "{}", "YWJj YWJj"]) {
     expect(() => decode(bad, "content")).toThrow(/^content: is not valid base64/);
   }

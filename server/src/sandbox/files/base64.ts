@@ -1,13 +1,13 @@
 /**
- * Base64 of the wire, checked. Node's decoder skips what is not base64 without a word, which would lose a caller's
- * bytes; comparing the length it should give with the one it gave finds that at no cost.
+ * Decodes base64 of requests strictly. Node's decoder silently skips invalid characters and would lose a caller's
+ * bytes. Comparing the expected length with the decoded one finds them at no cost.
  */
 import { invalidField } from "../sandboxes/errors.ts";
 
 export function decode(text: string, field: string): Buffer {
   const bytes = Buffer.from(text, "base64");
   if (bytes.length === decodedLength(text)) return bytes;
-  // Tools wrap their lines; anything else is a fault.
+  // Some tools wrap lines; every other character outside the alphabet is an error.
   const unwrapped = text.replaceAll(/[\r\n]/g, "");
   if (unwrapped.length !== text.length && bytes.length === decodedLength(unwrapped)) return bytes;
   throw invalidField(field, "is not valid base64.");
@@ -18,7 +18,7 @@ export function sizeOfDecoded(text: string): number {
   return Buffer.byteLength(text.replaceAll(/[\r\n]/g, ""), "base64");
 }
 
-/** Bytes that text of this length stands for; NaN where no base64 has such a length. */
+/** Number of bytes that base64 of this length encodes; NaN if no base64 has such a length. */
 function decodedLength(text: string): number {
   let characters = text.length;
   while (characters > 0 && text.length - characters < 2 && text[characters - 1] === "=") characters -= 1;

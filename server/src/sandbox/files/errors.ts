@@ -4,13 +4,13 @@ export const signatureInvalid = defineError(
   "signature_invalid",
   403,
   () =>
-    "The URL was not signed for this method, path and sandbox, or was changed on its way. Ask for a new one.",
+    "The URL was not signed for this method, path and sandbox, or was changed. Create a new one.",
 );
 
 export const urlExpired = defineError(
   "url_expired",
   403,
-  () => "The URL has expired. Ask for a new one; expires_in may be up to 3600 seconds.",
+  () => "The URL has expired. Create a new one; expires_in may be up to 3600 seconds.",
 );
 
 export const tooManyWatches = defineError(
@@ -20,6 +20,6 @@ export const tooManyWatches = defineError(
 );
 
 export const rangeNotSatisfiable = defineError("range_not_satisfiable", 416, (sizeBytes: number) => ({
-  detail: `The file ends before the range that was asked for: it has ${sizeBytes} bytes.`,
+  detail: `The file ends before the requested range: it has ${sizeBytes} bytes.`,
   meta: { size: sizeBytes },
 }));

@@ -26,7 +26,7 @@ const base64 = (text: string): string => Buffer.from(text).toString("base64");
 const write = (path: string, content: string) =>
   writeFile(app, actor, id, FileWrite.parse({ path, content: base64(content) }));
 
-test("every answer is in the wire's own schema", async () => {
+test("every response matches the wire's schema", async () => {
   const answers = [
     [FileWritten, await write("/workspace/a", "one")],
     [FileRead, await read(app, actor, id, "/workspace/a")],
@@ -39,7 +39,7 @@ test("every answer is in the wire's own schema", async () => {
   for (const [schema, answer] of answers) expect(schema.safeParse(answer).error).toBeUndefined();
 });
 
-test("a relative path is below /workspace in every call", async () => {
+test("resolves a relative path below /workspace in every call", async () => {
   await write("here/file", "x");
   expect(await read(app, actor, id, "here/file")).toMatchObject({ path: "/workspace/here/file", size: 1 });
   expect(await stat(app, actor, id, "here")).toMatchObject({ path: "/workspace/here", is_dir: true });
@@ -52,7 +52,7 @@ test("a relative path is below /workspace in every call", async () => {
   expect(await stat(app, actor, id, "here/moved")).toMatchObject({ exists: false });
 });
 
-test("content past the cap, or that is no base64, never reaches the machine", async () => {
+test("rejects content above the cap, or invalid base64, before it reaches the machine", async () => {
   const large = { path: "large", content: Buffer.alloc(fileMaxBytes + 1).toString("base64"), mode: 0o644 };
   await expect(writeFile(app, actor, id, large)).rejects.toMatchObject({
     code: "payload_too_large",
@@ -142,7 +142,7 @@ test("accepts a batch of three files of 16 MiB, and refuses one byte more before
   expect(await stat(app, actor, id, "full/more")).toMatchObject({ exists: false });
 });
 
-test("a batch whose machine ends fails as a whole, with the sandbox's own reason: no row could say that", async () => {
+test("a batch whose machine ends fails as a whole, with the sandbox's own reason", async () => {
   const files = [{ path: "a", content: "" }];
   driver.end(machine ?? "", "out_of_memory");
   await expect(writeBatch(app, actor, id, Batch.parse({ files }))).rejects.toMatchObject({

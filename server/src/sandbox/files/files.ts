@@ -1,7 +1,7 @@
 /**
- * Files of a running sandbox, through its guest program: the host cannot see a machine's disk, and must not. Writes
- * stay under the writable roots with every symlink followed, and appear whole or not at all. Nothing here keeps a
- * file longer than its answer takes.
+ * Files of a running sandbox, through its guest program, because the host must not read a machine's disk. A write stays
+ * under the writable roots, also through symlinks, and appears completely or not at all. No file is stored here beyond
+ * its response.
  */
 import { isUtf8 } from "node:buffer";
 import { posix } from "node:path";
@@ -47,7 +47,7 @@ export async function writeFile(
   return { path, bytes_written: sizeBytes };
 }
 
-/** In order; a file that fails says so in its own row and the rest go on. */
+/** Writes files in order. A failed file has an error in its own row, and the others continue. */
 export async function writeBatch(
   app: Needs,
   actor: Actor,
@@ -164,7 +164,7 @@ export function move(
   });
 }
 
-/** `..` is left to the machine's own kernel: only it knows where symlinks lead. */
+/** `..` is left to the machine's kernel, because only the kernel knows the targets of symlinks. */
 export function absolute(path: string): string {
   return posix.isAbsolute(path) ? path : `/workspace/${path}`;
 }
@@ -204,6 +204,6 @@ function rowError(error: unknown): { code: string; message: string } {
       message: `path: ${(error as z.ZodError).issues[0]?.message ?? "is invalid"}`,
     };
   }
-  // The machine itself failed: no row can say that for the rest.
+  // The machine itself failed, so the remaining rows have no result.
   throw error;
 }

@@ -1,4 +1,4 @@
-/** Caps of the one-shot file calls, as the document gives them. */
+/** Documented limits of file calls that transfer content in JSON. */
 export const fileMaxBytes = 16 * 1024 ** 2;
 export const batchMaxFiles = 64;
 /** Maximum of all contents together, decoded. */
@@ -7,16 +7,16 @@ export const batchMaxBytes = 48 * 1024 ** 2;
 /** Maximum of directory entries in one response. */
 export const listMaxEntries = 10_000;
 
-/** Base64 makes four bytes of three; the rest is the JSON around it. */
+/** Base64 encodes three bytes as four; the rest is for the surrounding JSON. */
 export const fileBodyLimit = Math.ceil((fileMaxBytes * 4) / 3) + 64 * 1024;
 
 /** Maximum of the body: contents in base64, and each file's mode and path, which JSON may escape to six times its length. */
 export const batchBodyLimit = Math.ceil((batchMaxBytes * 4) / 3) + batchMaxFiles * (6 * 4096 + 64);
 
-/** A pre-signed upload. */
+/** Maximum of an upload by signed URL. */
 export const uploadMaxBytes = 512 * 1024 ** 2;
 
-/** Where the file API may write. Exec is not bound by this. */
+/** Roots that the file API may write to. Exec has no such limit. */
 export function writableRoots(sandbox: { volume_id: string | null }): string[] {
   return ["/workspace", "/tmp", ...(sandbox.volume_id === null ? [] : ["/persist"])];
 }

@@ -1,7 +1,7 @@
 /**
- * Pre-signed URLs: whoever holds one may read or write one file of one sandbox without a token, as often as wanted,
- * until it expires. The signature is an HMAC-SHA256 over all of that with a key that serves nothing else; nothing is
- * stored, so a URL cannot be revoked before it expires, and a restart of the server does not void it.
+ * Pre-signed URLs: the holder may read or write one file of one sandbox without a token, any number of times, until the
+ * URL expires. The signature is an HMAC-SHA256 over sandbox, method, path and expiry, with a key for this purpose only.
+ * Nothing is stored, so a URL cannot be revoked before it expires, and stays valid across a restart of the server.
  */
 import { posix } from "node:path";
 import type { z } from "zod";
@@ -19,7 +19,7 @@ export type TransferMethod = "GET" | "PUT";
 
 const purpose = "presigned-urls";
 
-/** What a signature is good for. */
+/** The access that a signature grants. */
 interface Grant {
   sandboxId: string;
   method: TransferMethod;
@@ -41,7 +41,7 @@ export async function presign(
   if (sandbox.status === "terminated") throw sandboxTerminated(sandbox.termination_reason);
   const path = absolute(input.path);
   if (method === "PUT") refuseUnlessWritable(path, writableRoots(sandbox));
-  // Up to the full second, so that it lives at least as long as was asked for.
+  // Rounded up to the full second, so that the URL lives at least as long as requested.
   const expiresAt = Math.ceil(app.clock.now().getTime() / 1000) + input.expires_in;
   const mayWake = !isViewer(actor, sandbox);
   const query = new URLSearchParams({
@@ -59,7 +59,9 @@ export async function presign(
   };
 }
 
-/** The path a URL is for, and whether it may wake; throws where its signature is not ours, or its time is over. */
+/**
+ * Returns the path of a URL, and whether it may wake the sandbox. Throws if the signature is invalid or expired.
+ */
 export function verify(
   app: Pick<App, "secrets" | "clock">,
   { sandboxId, method, query }: { sandboxId: string; method: TransferMethod; query: URLSearchParams },
@@ -79,7 +81,7 @@ function fieldsOf({ sandboxId, method, path, expiresAt, mayWake }: Grant): (stri
   return [method, sandboxId, path, expiresAt, ...(mayWake ? [] : ["no wake"])];
 }
 
-/** As far as the words of a path say; where its symlinks lead is asked inside, at each use. */
+/** Checks the path as text. The machine checks the targets of symlinks at each use. */
 function refuseUnlessWritable(path: string, roots: readonly string[]): void {
   const plain = posix.normalize(path);
   if (roots.some((root) => plain.startsWith(`${root}/`))) return;

@@ -1,4 +1,4 @@
-/** The wire of files: contents are base64, modes are integers. */
+/** Request and response schemas of files: contents are base64, modes are integers. */
 import { z } from "zod";
 import { batchMaxFiles, defaultMode, listMaxEntries } from "./limits.ts";
 

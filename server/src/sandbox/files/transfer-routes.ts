@@ -1,7 +1,7 @@
 /**
- * The files host: what `files-<id>.sbx.<preview_domain>` answers. Raw bytes under a signature in place of a token, so
- * it stands beside the API's own routes: a browser on any page may use a URL it was given, nothing here reads a
- * cookie, and no answer is ever taken for a page of ours.
+ * The files host `files-<id>.sbx.<preview_domain>`. It serves raw bytes under a signature instead of a token, and is
+ * therefore separate from the API's routes. A browser may use a URL from any page: this host reads no cookie, and no
+ * response can act as a page of this server.
  */
 import { randomUUID } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
@@ -23,7 +23,7 @@ import { openDownload, receiveUpload, statDownload, type Wanted } from "./transf
 
 type Needs = Pick<App, "db" | "config" | "machines" | "secrets" | "clock" | "log">;
 
-/** Answers one request to the files host of a sandbox (its whole id, `sbx_…`). Never throws. */
+/** Serves one request to the files host of a sandbox (its whole id, `sbx_…`). Never throws. */
 export type TransferHandler = (
   sandboxId: string,
   request: IncomingMessage,
@@ -32,7 +32,7 @@ export type TransferHandler = (
 
 /** Idle timeout of an upload, which holds one of the machine's connections. */
 const idleMs = 60_000;
-/** How long a sender that was refused is listened to, so that it comes to read why. */
+/** Time that the server reads from a refused sender, so that the sender receives the reason. */
 const hearOutMs = 10_000;
 
 const methods = ["GET", "HEAD", "PUT", "OPTIONS"];
@@ -40,7 +40,7 @@ const methods = ["GET", "HEAD", "PUT", "OPTIONS"];
 const headers = {
   "access-control-allow-origin": "*",
   "access-control-expose-headers": "content-disposition, content-range, etag, x-request-id",
-  // Whatever a sandbox holds is bytes to be saved, never a page on this host.
+  // A file from a sandbox is only ever a download, never a page of this host.
   "content-security-policy": "sandbox; default-src 'none'",
   "x-content-type-options": "nosniff",
   "cross-origin-resource-policy": "cross-origin",
@@ -73,7 +73,7 @@ export function transferHandler(app: Needs): TransferHandler {
   };
 }
 
-/** The signature is looked at before anything else is done for whoever sent it. */
+/** The signature is verified before any other work for the request. */
 async function answer(
   app: Needs,
   sandboxId: string,
@@ -125,9 +125,9 @@ async function receive(
 }
 
 async function* contentOf(request: IncomingMessage): AsyncGenerator<Buffer> {
-  // Not before the first byte is wanted: a sandbox that is woken may take longer.
+  // The timeout starts with the first byte, because waking a sandbox may take longer.
   request.setTimeout(idleMs, () => request.destroy());
-  // Leaving the loop early must not close the connection that the refusal is to go out on.
+  // Leaving the loop early must not close the connection, which still carries the refusal.
   yield* request.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>;
 }
 
@@ -152,7 +152,9 @@ async function send(
   await pipeline(content, (pieces) => exactly(pieces as AsyncIterable<Buffer>, length), response);
 }
 
-/** As many bytes as were announced: a file that grows is cut there, one that shrank breaks the answer off. */
+/**
+ * Yields exactly the announced number of bytes. A file that grew is cut there; a file that shrank aborts the response.
+ */
 async function* exactly(pieces: AsyncIterable<Buffer>, length: number): AsyncGenerator<Buffer> {
   let left = length;
   for await (const piece of pieces) {
@@ -180,7 +182,7 @@ function etag({ modifiedAt, sizeBytes }: FileStat): string {
   return `"${modifiedAt.getTime().toString(36)}-${sizeBytes.toString(36)}"`;
 }
 
-/** RFC 6266: the name in full for who reads `filename*`, and near it for who does not. */
+/** RFC 6266: `filename*` has the full name; `filename` has an ASCII approximation for older clients. */
 function disposition(name: string): string {
   const plain = name.replaceAll(/[^\x20-\x7e]|["\\%]/g, "_");
   const full = encodeURIComponent(name.toWellFormed()).replaceAll(
@@ -190,7 +192,7 @@ function disposition(name: string): string {
   return `attachment; filename="${plain}"; filename*=UTF-8''${full}`;
 }
 
-/** Undefined where it is not one range of bytes: whoever asked for more gets the whole file (RFC 9110, 14.2). */
+/** Undefined if it is not a single range of bytes; the client then gets the whole file (RFC 9110, 14.2). */
 function parseRange(text: string): Wanted | undefined {
   const [, first, last] = /^bytes=(\d{0,15})-(\d{0,15})$/.exec(text.trim()) ?? [];
   if (first === undefined || last === undefined || (first === "" && last === "")) return undefined;
@@ -207,8 +209,8 @@ function json(body: string): Record<string, string> {
 }
 
 /**
- * A refusal may come while its sender still writes. Closing then would destroy the answer on its way, so the answer
- * goes out, what still comes is read and dropped for a while, and then the connection ends.
+ * A refusal may be sent while the client still writes. Closing the connection would destroy the response, so the
+ * response is sent, further input is read and dropped for a while, and then the connection closes.
  */
 async function refuse(
   request: IncomingMessage,

@@ -23,7 +23,7 @@ const { app, clock } = host;
 const { actor } = await personWithTier(db, "enterprise");
 
 const handle = transferHandler(app);
-/** Stands in for the ingress: which sandbox a host name means is its business. */
+/** Replaces the ingress, which maps host names to sandboxes. */
 const server = createServer((request, response) => {
   const [label = ""] = (request.headers.host ?? "").split(".");
   void handle(label.replace(/^files-/, "sbx_"), request, response);
@@ -48,7 +48,7 @@ interface Answer {
   json: () => { code?: string; [field: string]: unknown };
 }
 
-/** One request to a signed URL, as `host` would get it through the ingress. */
+/** Sends one request to a signed URL, as the ingress passes it to `host`. */
 async function use(
   url: string,
   options: { method?: string; body?: Buffer; headers?: Record<string, string>; host?: string } = {},
@@ -75,7 +75,7 @@ function put(url: string, body: Buffer, headers: Record<string, string> = {}): P
   return use(url, { method: "PUT", body, headers: { "content-length": String(body.length), ...headers } });
 }
 
-test("what is put with a signed URL comes back with another one, byte by byte, as an attachment with its name", async () => {
+test("uploads and downloads the same bytes with signed URLs, as an attachment with the file's name", async () => {
   const { id } = await sandbox();
   const up = await signed(id, "PUT", "out/Größe 'x'.bin");
   expect(Presigned.safeParse(up).error).toBeUndefined();
@@ -107,7 +107,7 @@ test("what is put with a signed URL comes back with another one, byte by byte, a
   ]);
 });
 
-test("a file lands with mode 0644 in place of another, and its URL may be used again until it expires", async () => {
+test("replaces a file by one with mode 0644, and accepts the URL again until it expires", async () => {
   const { id } = await sandbox();
   const { url } = await signed(id, "PUT", "/workspace/again", 60);
   for (const text of ["one", "another"]) expect((await put(url, Buffer.from(text))).status).toBe(200);
@@ -119,7 +119,7 @@ test("a file lands with mode 0644 in place of another, and its URL may be used a
   expect((await use(from)).body.toString()).toBe("another");
 });
 
-test("a URL is good for its own method, path, sandbox and time alone", async () => {
+test("accepts a URL only for its own method, path, sandbox and time", async () => {
   const [{ id }, { id: other }] = [await sandbox(), await sandbox()];
   await put((await signed(id, "PUT", "/workspace/a")).url, Buffer.from("a"));
   const { url } = await signed(id, "GET", "/workspace/a");
@@ -187,7 +187,7 @@ test("refuses to sign a path that is not valid Unicode", () => {
   expect(Presign.safeParse({ path: "/workspace/\ud800" }).error?.issues[0]?.path).toEqual(["path"]);
 });
 
-test("other methods are refused with those it takes, and a browser's question is answered without a signature", async () => {
+test("refuses other methods with a list of the allowed ones, and serves a CORS preflight without a signature", async () => {
   const { id } = await sandbox();
   const { url } = await signed(id, "PUT", "/workspace/a");
   for (const method of ["POST", "DELETE", "PATCH"]) {
@@ -199,7 +199,7 @@ test("other methods are refused with those it takes, and a browser's question is
   expect(asked.headers["access-control-allow-methods"]).toContain("PUT");
 });
 
-test("an upload says its size beforehand, and one that is too large is refused before it is read", async () => {
+test("requires the size of an upload, and refuses one that is too large before reading it", async () => {
   const { id, root } = await sandbox();
   const { url } = await signed(id, "PUT", "/workspace/a");
   const chunked = await use(url, { method: "PUT", headers: { "transfer-encoding": "chunked" } });
@@ -218,7 +218,7 @@ test("an upload says its size beforehand, and one that is too large is refused b
   expect(await readdir(join(root, "workspace"))).toEqual([]);
 });
 
-test("an upload that breaks off leaves nothing behind, and what was there stays", async () => {
+test("leaves the previous file and no remainder when an upload breaks off", async () => {
   const { id, root } = await sandbox();
   const { url } = await signed(id, "PUT", "/workspace/kept");
   await put(url, Buffer.from("kept"));
@@ -236,7 +236,7 @@ test("an upload that breaks off leaves nothing behind, and what was there stays"
   expect(await readFile(join(root, "workspace/kept"), "utf8")).toBe("kept");
 });
 
-test("uploads stay under the writable roots: by their words when they are signed, by their symlinks when they are used", async () => {
+test("limits uploads to the writable roots: by path at the signature, by symlink at each use", async () => {
   const { id, root } = await sandbox();
   for (const path of ["/etc/passwd", "/workspace/../etc/x", "/workspace", "/tmpfile", "../../x"]) {
     await expect(signed(id, "PUT", path)).rejects.toMatchObject({ code: "not_permitted", status: 403 });
@@ -249,7 +249,7 @@ test("uploads stay under the writable roots: by their words when they are signed
   expect(await readdir(join(root, "etc"))).toEqual([]);
 });
 
-test("a download goes on where it stopped: ranges, and the whole file where it changed meanwhile", async () => {
+test("resumes a download by range, and sends the whole file if it changed meanwhile", async () => {
   const { id } = await sandbox();
   const { url: to } = await signed(id, "PUT", "/workspace/long");
   const bytes = randomBytes(700_000);
@@ -280,7 +280,7 @@ test("a download goes on where it stopped: ranges, and the whole file where it c
   expect((await use(url, { headers: same })).body.length).toBe(700_001);
 });
 
-test("what is no file is refused in words, and a signed URL of a deleted sandbox leads nowhere", async () => {
+test("refuses a path that is not a file in words, and a signed URL of a deleted sandbox", async () => {
   const { id } = await sandbox();
   const missing = await use((await signed(id, "GET", "/workspace/nothing")).url);
   expect([missing.status, missing.json().code]).toEqual([404, "file_not_found"]);
@@ -296,7 +296,7 @@ test("what is no file is refused in words, and a signed URL of a deleted sandbox
   });
 });
 
-test("a paused sandbox signs URLs; a good one wakes it where it may, and a bad one never does", async () => {
+test("signs URLs for a paused sandbox; a valid URL wakes it if allowed, an invalid one never does", async () => {
   const { id } = await sandbox({ auto_resume: true });
   await put((await signed(id, "PUT", "/workspace/kept")).url, Buffer.from("kept"));
   await pauseSandbox(app, actor, id);
@@ -313,7 +313,7 @@ test("a paused sandbox signs URLs; a good one wakes it where it may, and a bad o
   expect([refused.status, refused.json().code]).toEqual([409, "sandbox_paused"]);
 });
 
-test("does not wake a paused sandbox by a URL that a viewer made, also with the mark removed", async () => {
+test("does not wake a paused sandbox by a URL of a viewer, even without the viewer mark", async () => {
   const { id } = await sandbox({ auto_resume: true });
   await put((await signed(id, "PUT", "/workspace/kept")).url, Buffer.from("kept"));
   const workspaces = actor.workspaces.map((workspace) => ({ ...workspace, role: "viewer" as const }));
@@ -327,7 +327,7 @@ test("does not wake a paused sandbox by a URL that a viewer made, also with the 
   expect((await getSandbox(app, actor, id)).status).toBe("paused");
 });
 
-test("a file that becomes shorter while it is read breaks the answer off instead of ending it", async () => {
+test("aborts the response when the file becomes shorter during the download", async () => {
   const { id, root } = await sandbox();
   await writeFile(join(root, "workspace/shrinks"), Buffer.alloc(50_000_000));
   const { hostname, pathname, search } = new URL((await signed(id, "GET", "/workspace/shrinks")).url);

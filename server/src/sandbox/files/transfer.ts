@@ -1,6 +1,6 @@
 /**
- * Raw bytes of a file, in and out, for who holds a pre-signed URL: no base64, no cap of 16 MiB, and never more in
- * memory than the pieces that are under way. Whoever is slower, the caller or the machine, slows the other down.
+ * Streams raw bytes of a file for the holder of a pre-signed URL: no base64, no cap of 16 MiB, and only the chunks in
+ * flight in memory. The slower side, caller or machine, limits the other.
  */
 import type { Readable } from "node:stream";
 import type { FileStat } from "#machines/host/guest.ts";
@@ -9,10 +9,10 @@ import { insideSigned, type InsideNeeds } from "../sandboxes/sandboxes.ts";
 import { rangeNotSatisfiable } from "./errors.ts";
 import { defaultMode, writableRoots } from "./limits.ts";
 
-/** What of a file is wanted: the bytes from `first` to `last`, both included, or the last `count`. */
+/** Requested range: the bytes from `first` to `last`, both included, or the last `count` bytes. */
 export type Wanted = { first: number; last: number } | { count: number };
 
-/** A file, or a piece of it: `length` bytes from `offset` on. */
+/** A file or a part of it: `length` bytes from `offset` on. */
 export interface Download {
   stat: FileStat;
   offset: number;
@@ -20,7 +20,7 @@ export interface Download {
   content: Readable;
 }
 
-/** `choose` says which piece, once the file is known; undefined is all of it. */
+/** `choose` selects the range once the file's size is known; undefined selects the whole file. */
 export function openDownload(
   app: InsideNeeds,
   id: string,
@@ -44,7 +44,7 @@ export function statDownload(app: InsideNeeds, id: string, path: string): Promis
   return insideSigned(app, id, async (guest) => existing(await guest.stat(path), path));
 }
 
-/** Appears whole, with mode 0644, or not at all. */
+/** The file appears complete, with mode 0644, or not at all. */
 export function receiveUpload(
   app: InsideNeeds,
   id: string,

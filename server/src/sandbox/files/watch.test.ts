@@ -19,7 +19,7 @@ async function sandbox(): Promise<{ id: string; workspace: string }> {
   return { id, workspace: join(directory, "machines", machine_id ?? "", "root/workspace") };
 }
 
-/** Watches, does something once that is said, and hears it out. */
+/** Starts a watch, runs `work` after the first event, and collects all events. */
 async function heard(id: string, path: string, work: () => Promise<unknown>): Promise<WatchEvent[]> {
   const { events } = await startWatch(app, actor, id, { path, recursive: true });
   const all: WatchEvent[] = [];
@@ -31,7 +31,7 @@ async function heard(id: string, path: string, work: () => Promise<unknown>): Pr
   return all;
 }
 
-test("a watch says that it watches, then what changes by its absolute path, and ends with its directory", async () => {
+test("emits `watching`, then each change by its absolute path, and ends with the directory", async () => {
   const { id, workspace } = await sandbox();
   await mkdir(join(workspace, "seen"));
   const all = await heard(id, "seen", async () => {
@@ -47,7 +47,7 @@ test("a watch says that it watches, then what changes by its absolute path, and 
   ]);
 });
 
-test("a watch ends with the run of its sandbox and says which end that was", async () => {
+test("a watch ends with its sandbox's run and names the reason", async () => {
   const { id } = await sandbox();
   const paused = await heard(id, "/workspace", () => pauseSandbox(app, actor, id));
   expect(paused.at(-1)).toMatchObject({ kind: "ended", code: "sandbox_paused" });
@@ -56,14 +56,14 @@ test("a watch ends with the run of its sandbox and says which end that was", asy
   expect(terminated.at(-1)).toMatchObject({ kind: "ended", code: "sandbox_terminated" });
 });
 
-test("a watch ends in silence when its reader has gone", async () => {
+test("a watch ends without an event when its reader disconnects", async () => {
   const { id } = await sandbox();
   const { events, stop } = await startWatch(app, actor, id, { path: "/workspace", recursive: false });
   setTimeout(stop, 50);
   expect(await Array.fromAsync(events)).toEqual([{ kind: "watching", path: "/workspace", recursive: false }]);
 });
 
-test("what is no directory, or not there, is refused before the stream begins", async () => {
+test("refuses a missing path and a path that is not a directory before the stream begins", async () => {
   const { id, workspace } = await sandbox();
   await writeFile(join(workspace, "file"), "");
   const watch = (path: string) => startWatch(app, actor, id, { path, recursive: false });

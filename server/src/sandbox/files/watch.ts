@@ -1,4 +1,6 @@
-/** What changes in a sandbox's directory, as it happens; it ends with the sandbox's run, and says so. */
+/**
+ * Streams changes in a directory of a sandbox. The stream ends with the sandbox's run and names the reason.
+ */
 import type { FileChange } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
@@ -8,7 +10,7 @@ import { tooManyWatches } from "./errors.ts";
 import { absolute } from "./files.ts";
 import type { WatchEvent } from "./schema.ts";
 
-/** What fails before the first event is thrown, and is an ordinary error answer. */
+/** An error before the first event is thrown, and becomes an ordinary error response. */
 export async function startWatch(
   app: InsideNeeds,
   actor: Actor,
@@ -36,10 +38,10 @@ async function* eventsOf(
   yield first;
   try {
     for await (const change of changes) yield toEvent(change);
-    yield { kind: "ended", code: "path_not_found", message: "The directory is not there any more." };
+    yield { kind: "ended", code: "path_not_found", message: "The directory was removed." };
   } catch (error) {
     if (signal.aborted) return;
-    // A pause lets go of the machine first, and is done later.
+    // A pause releases the machine first, and completes later.
     await whenStill(app, id).catch(() => undefined);
     const why = await explain(app, actor, id, error);
     yield why instanceof DomainError

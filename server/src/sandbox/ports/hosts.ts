@@ -1,4 +1,4 @@
-/** The names under which a sandbox's ports are served. */
+/** Host names of a sandbox's ports. */
 import type { SandboxTier } from "#accounts/roles.ts";
 import { tierLimits } from "#accounts/plans.ts";
 import type { Config } from "#config.ts";
@@ -6,7 +6,7 @@ import type { SandboxesTable } from "../sandboxes/tables.ts";
 
 type Exposing = Pick<SandboxesTable, "id" | "status" | "network"> & { sandbox_tier: SandboxTier };
 
-/** Null where no port of it is served. */
+/** Null if its ports are not served. */
 export function hostBase({ previewDomain }: Pick<Config, "previewDomain">, row: Exposing): string | null {
   return canExpose(row) && row.status !== "terminated" ? `${nameOf(row.id)}.sbx.${previewDomain}` : null;
 }
@@ -21,7 +21,7 @@ function nameOf(id: string): string {
   return id.slice(prefix.length).toLowerCase();
 }
 
-/** The id of the sandbox that a name is of. */
+/** Id of the sandbox in a host name. */
 export function idOf(name: string): string {
   return prefix + name;
 }

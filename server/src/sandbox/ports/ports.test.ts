@@ -22,10 +22,10 @@ async function sandbox(actor: Actor, input: Record<string, unknown> = {}) {
 }
 
 const person = (tier: SandboxTier = "payg") => personWithTier(db, tier);
-/** What a look costs the database. */
+/** Counts the database queries of a look-up. */
 const spied = () => vi.spyOn(db, "selectFrom");
 
-test("a port's host is the port, the sandbox and the installation's domain", async () => {
+test("builds a port's host from the port, the sandbox and the installation's domain", async () => {
   const { actor } = await person();
   const { id, name, row } = await sandbox(actor);
   expect(await exposePort(app, actor, id, 3000)).toEqual({
@@ -41,7 +41,7 @@ test("a port's host is the port, the sandbox and the installation's domain", asy
 test.each<[SandboxTier, string, string]>([
   ["free", "restricted", "ports_not_available"],
   ["payg", "off", "network_off"],
-])("tier %s with network %s exposes nothing, and says so", async (tier, network, code) => {
+])("tier %s with network %s exposes no port, and the error names the reason", async (tier, network, code) => {
   const { actor } = await person(tier);
   const { id, name } = await sandbox(actor, { network });
   await expect(exposePort(app, actor, id, 80)).rejects.toMatchObject({ status: 409, code });
@@ -49,7 +49,7 @@ test.each<[SandboxTier, string, string]>([
   expect(await new VisitedSandboxes(app).find(name)).toBeUndefined();
 });
 
-test("a terminated sandbox has no host, and somebody else's does not exist", async () => {
+test("a terminated sandbox has no host, and another owner's sandbox does not exist", async () => {
   const { actor } = await person();
   const { id } = await sandbox(actor);
   const stranger = await person();
@@ -59,7 +59,7 @@ test("a terminated sandbox has no host, and somebody else's does not exist", asy
   expect(toSandbox(app, await getSandbox(app, actor, id)).preview_host_base).toBeNull();
 });
 
-test("a sandbox that runs is known by heart; the moment it is terminated or paused it is not", async () => {
+test("serves a running sandbox from memory, and forgets it when it is terminated or paused", async () => {
   const { actor } = await person();
   const visited = new VisitedSandboxes(app);
   const { id, name, row } = await sandbox(actor);
@@ -82,7 +82,7 @@ test("a sandbox that runs is known by heart; the moment it is terminated or paus
   });
 });
 
-test("a look that began before the end is nobody's answer after it", async () => {
+test("discards a look-up that began before the sandbox ended", async () => {
   const { actor } = await person();
   const visited = new VisitedSandboxes(app);
   const { id, name } = await sandbox(actor);
@@ -92,7 +92,7 @@ test("a look that began before the end is nobody's answer after it", async () =>
   expect(await visited.find(name)).toMatchObject({ state: "terminated" });
 });
 
-test("who comes while it is being paused waits, and finds it paused", async () => {
+test("a visitor during a pause waits, and then sees the paused sandbox", async () => {
   const { actor } = await person();
   const visited = new VisitedSandboxes(app);
   const { id, name } = await sandbox(actor, { auto_resume: true });
@@ -103,7 +103,7 @@ test("who comes while it is being paused waits, and finds it paused", async () =
   await pause;
 });
 
-test("the preview token is the one its owner sees", async () => {
+test("accepts the preview token that the owner reads", async () => {
   const { actor } = await person();
   const { name, row } = await sandbox(actor, { preview_auth: true });
   const { preview_auth_token } = toSandbox(app, row);
@@ -111,7 +111,7 @@ test("the preview token is the one its owner sees", async () => {
   expect(await new VisitedSandboxes(app).find(name)).toMatchObject({ token: preview_auth_token });
 });
 
-test("a suspended workspace's sandboxes are not to be seen", async () => {
+test("hides the sandboxes of a suspended workspace", async () => {
   const { actor, workspace } = await person();
   const { name } = await sandbox(actor);
   await db
@@ -122,7 +122,7 @@ test("a suspended workspace's sandboxes are not to be seen", async () => {
   expect(await new VisitedSandboxes(app).find(name)).toBeUndefined();
 });
 
-test("a connection leads to the machine's own loopback", async () => {
+test("connects to the machine's own loopback", async () => {
   const { actor } = await person();
   const { row } = await sandbox(actor);
   const server = createServer((socket) => void socket.end("inside"));

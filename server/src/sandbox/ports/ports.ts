@@ -1,7 +1,7 @@
 /**
- * Ports of a sandbox, served to whoever has the address. This folder says what the address is and who stands behind
- * it; the way a request takes from there to the machine is the ingress's. It promises that what is not running, not
- * exposed or not there any more is never reached, and it never extends a sandbox's life: its deadline is its owner's.
+ * Public ports of a sandbox. This folder maps an address to a sandbox; the ingress forwards requests to the machine. A
+ * sandbox that does not run, is not exposed or was deleted is never reached. A visit never extends a sandbox's
+ * deadline, which its owner sets.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -16,7 +16,7 @@ export interface PortHost {
   url: string;
 }
 
-/** A name can be had before anything listens, and while the sandbox is paused. */
+/** A port can be exposed before a program listens, and while the sandbox is paused. */
 export async function exposePort(
   app: Pick<App, "config" | "db">,
   actor: Actor,

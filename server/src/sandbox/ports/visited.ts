@@ -1,7 +1,7 @@
 /**
- * Who stands behind a name, from memory: a visitor's request asks nothing of the database while its sandbox runs. What
- * is remembered is forgotten the moment its machine begins to go, which is after the commit that ended or paused the
- * sandbox and before anybody is told of it; a look that began before then is used by nobody who asks later.
+ * Maps a host name to its sandbox from memory, so that a visitor's request needs no database query while the sandbox
+ * runs. An entry is forgotten when the removal of its machine begins. That is after the commit that ended or paused the
+ * sandbox, and before any caller sees the new state. Later requests never use a look-up that began before the removal.
  */
 import type { Duplex } from "node:stream";
 import { accountSuspended } from "#accounts/errors.ts";
@@ -15,14 +15,14 @@ import { canExpose, idOf } from "./hosts.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 
-/** What a visitor of a sandbox finds. `token` is needed to see it; null: everybody may. */
+/** A sandbox as its visitors find it. `token` is required to see it; null: it is public. */
 export type Visited = { token: string | null } & (
   | { state: "running"; machine: string }
   | { state: "paused"; wakes: boolean }
   | { state: "terminated"; detail: string }
 );
 
-/** What an operator changes, a tier or a suspension, holds after this long at the latest. */
+/** Maximum delay until a changed tier or suspension takes effect. */
 const rememberedMs = 2_000;
 const maxRemembered = 10_000;
 
@@ -30,7 +30,7 @@ export class VisitedSandboxes {
   readonly #app: Needs;
   readonly #known = new Map<string, { visited: Visited | undefined; until: number }>();
   readonly #looks = new SingleFlight<Visited | undefined>();
-  /** Counts machines that went. */
+  /** Number of removed machines. */
   #gone = 0;
 
   constructor(app: Needs) {
@@ -38,7 +38,7 @@ export class VisitedSandboxes {
     app.machines.onGoing((machine) => this.#forget(machine));
   }
 
-  /** `name` is the id without its prefix. Undefined where there is nothing that anybody may see. */
+  /** `name` is the id without its prefix. Undefined if there is nothing for visitors. */
   async find(
     name: string,
     { afresh }: { afresh: boolean } = { afresh: false },
@@ -61,7 +61,7 @@ export class VisitedSandboxes {
     const gone = this.#gone;
     const row = await findForVisitors(this.#app, idOf(name));
     const visited = row && canExpose(row) ? toVisited(this.#app, row) : undefined;
-    // One that is paused may be woken by anybody at any time.
+    // Any visitor may wake a paused sandbox at any time, so its entry is not kept.
     if (visited?.state === "paused" || this.#gone !== gone) this.#known.delete(name);
     else this.#remember(name, visited);
     return visited;

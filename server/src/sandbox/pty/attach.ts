@@ -1,4 +1,6 @@
-/** A terminal and one who looks at it: what it shows goes out, what is typed goes in, until either ends. */
+/**
+ * Connects a viewer to a terminal: output goes to the viewer and keys go to the terminal, until either ends.
+ */
 import type { Guest } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
@@ -14,7 +16,7 @@ import { badMessage, tooManyViewers } from "./errors.ts";
 import { known } from "./pty.ts";
 import { exitMessage, type PtyAttach, type PtyMessage, PtyRequest } from "./schema.ts";
 
-/** A connection as this folder needs it. */
+/** A viewer's connection. */
 export interface Viewer {
   readonly signal: AbortSignal;
   readonly messages: AsyncIterable<Buffer | string>;
@@ -23,10 +25,10 @@ export interface Viewer {
 }
 
 const normal = 1000;
-/** A close code of ours is an error's HTTP status above this; RFC 6455 leaves 4000–4999 to applications. */
+/** A close code is the HTTP status of the error plus this; RFC 6455 leaves 4000–4999 to applications. */
 const errorBase = 4000;
 
-/** What can be refused is refused here; the rest is told to the viewer. */
+/** Errors before the connection are thrown here; later ones are sent to the viewer. */
 export async function attachPty(
   app: InsideNeeds,
   actor: Actor,
@@ -64,7 +66,9 @@ export async function attachPty(
   };
 }
 
-/** A viewer who is slow holds this up, this the machine's connection, and that in the end the program. */
+/**
+ * A slow viewer blocks this loop, the loop blocks the machine's connection, and that finally blocks the program.
+ */
 async function show(guest: Guest, pty: string, from: number, viewer: Viewer): Promise<void> {
   const output = guest.followCommand(pty, from, viewer.signal);
   for (let at = from; ;) {
@@ -87,7 +91,9 @@ async function take(guest: Guest, pty: string, viewer: Viewer): Promise<void> {
   }
 }
 
-/** Typed at a program that has ended, or reads nothing for half a minute: dropped, as by a terminal with a full buffer. */
+/**
+ * Drops keys for a program that has ended, or has read nothing for half a minute, like a terminal with a full buffer.
+ */
 async function type(guest: Guest, pty: string, keys: Buffer): Promise<void> {
   await guest.writeCommandStdin(pty, keys, false).catch(unlessKind("not_running", "timeout"));
 }

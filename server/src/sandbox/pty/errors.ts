@@ -11,5 +11,5 @@ export const tooManyViewers = defineError(
 export const badMessage = defineError(
   "invalid_message",
   400,
-  () => 'A text message here is {"kind": "resize", "cols": …, "rows": …}; what is typed is sent as binary.',
+  () => 'A text message here is {"kind": "resize", "cols": …, "rows": …}; send keys as binary messages.',
 );

@@ -25,7 +25,7 @@ const code = (work: Promise<unknown>) =>
     (error: unknown) => (error instanceof DomainError ? `${error.status} ${error.code}` : error),
   );
 
-/** One who looks at a terminal, without a network. */
+/** A viewer of a terminal, without a network. */
 class TestViewer implements Viewer {
   readonly frames: PtyMessage[] = [];
   text = "";
@@ -89,7 +89,7 @@ class TestViewer implements Viewer {
   }
 }
 
-test("what is typed is seen by the program, what it shows by the viewer, and its end by both", async () => {
+test("passes keys to the program, its output to the viewer, and its end to both", async () => {
   const id = await sandbox();
   const pty = await start(id, "stty size; echo $TERM $A; read line; stty size; exit 3", {
     cols: 90,
@@ -114,7 +114,7 @@ test("what is typed is seen by the program, what it shows by the viewer, and its
   });
 });
 
-test("who comes back by offset misses nothing; by scrollback, gets as much as was asked for", async () => {
+test("a viewer that reconnects by offset misses nothing, and by scrollback gets the requested amount", async () => {
   const id = await sandbox();
   const { id: pty } = await start(id, "stty -echo; printf 'one two'; read line; printf ' three'; read line");
   const first = await TestViewer.open(id, pty);
@@ -131,7 +131,7 @@ test("who comes back by offset misses nothing; by scrollback, gets as much as wa
   expect(await getPty(host.app, actor, id, pty)).toMatchObject({ cols: 50, rows: 5 });
 });
 
-test("a text that is no request ends the connection and not the terminal", async () => {
+test("an invalid text message closes the connection and not the terminal", async () => {
   const id = await sandbox();
   const { id: pty } = await start(id, "sleep 60");
   for (const text of ["", "{", '{"kind":"resize"}', '{"kind":"resize","cols":0,"rows":1}', '{"kind":"x"}']) {
@@ -143,7 +143,7 @@ test("a text that is no request ends the connection and not the terminal", async
   expect(await getPty(host.app, actor, id, pty)).toMatchObject({ status: "running" });
 });
 
-test("a terminal that is deleted is hung up, and its viewers hear how it ended", async () => {
+test("deleting a terminal hangs it up, and reports its end to its viewers", async () => {
   const id = await sandbox();
   const { id: pty } = await start(id, "exec sleep 60");
   const viewer = await TestViewer.open(id, pty);
@@ -153,7 +153,7 @@ test("a terminal that is deleted is hung up, and its viewers hear how it ended",
   expect(await killPty(host.app, actor, id, pty)).toMatchObject({ status: "killed" });
 });
 
-test("viewers hear that the sandbox was paused, or ended", async () => {
+test("reports to viewers that the sandbox was paused or terminated", async () => {
   const id = await sandbox();
   const { id: pty } = await start(id, "exec sleep 60");
   const viewer = await TestViewer.open(id, pty);
@@ -164,7 +164,7 @@ test("viewers hear that the sandbox was paused, or ended", async () => {
   expect(await code(listPtys(host.app, actor, id))).toBe("409 sandbox_terminated");
 });
 
-test("a paused sandbox is woken by who wants a terminal, where it has auto_resume", async () => {
+test("wakes a paused sandbox with auto_resume for a new terminal", async () => {
   const id = await sandbox({ auto_resume: true });
   await pauseSandbox(host.app, actor, id);
   const { id: pty } = await start(id, "echo awake");
@@ -172,7 +172,7 @@ test("a paused sandbox is woken by who wants a terminal, where it has auto_resum
   await viewer.shows("awake");
 });
 
-test("terminals are listed apart from commands, newest first, and there are 16 at most", async () => {
+test("lists terminals apart from commands, newest first, and limits them to 16", async () => {
   const id = await sandbox();
   const started: string[] = [];
   for (let count = 0; count < 16; count += 1) started.push((await start(id, "exec sleep 60")).id);
@@ -184,7 +184,7 @@ test("terminals are listed apart from commands, newest first, and there are 16 a
 test("refuses one of 17 viewers of a terminal, and keeps 16", async () => {
   const id = await sandbox();
   const { id: pty } = await start(id, "exec cat");
-  // A viewer is greeted before the guest counts it, so any one of them may be the one too many.
+  // The server sends a viewer its first message before the guest counts the viewer, so any of them may be refused.
   const viewers = await Promise.all(Array.from({ length: 17 }, () => TestViewer.open(id, pty)));
   const refused = await Promise.any(viewers.map(async (viewer) => (await viewer.ended(), viewer)));
   expect([refused.closed, refused.frames.at(-1)]).toMatchObject([4409, { code: "too_many_viewers" }]);
@@ -193,7 +193,7 @@ test("refuses one of 17 viewers of a terminal, and keeps 16", async () => {
   for (const viewer of others) await viewer.shows("seen by all");
 });
 
-test("terminals are their owner's, by their own ids, in their own sandbox", async () => {
+test("hides terminals from other owners, other sandboxes and invented ids", async () => {
   const [id, other] = [await sandbox(), await sandbox()];
   const { id: pty } = await start(id, "exec sleep 60");
   const query = PtyAttach.parse({});
@@ -211,6 +211,6 @@ test("terminals are their owner's, by their own ids, in their own sandbox", asyn
   }
 });
 
-test("a directory that is not there is the call's fault", async () => {
+test("a missing working directory is an invalid request", async () => {
   expect(await code(start(await sandbox(), "true", { cwd: "/no/such" }))).toBe("400 exec_failed");
 });

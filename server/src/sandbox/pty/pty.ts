@@ -1,7 +1,7 @@
 /**
- * Terminals: a shell, or any program, that believes it talks to a person. A terminal is a background command that runs
- * on one: its machine runs it and keeps what it showed, so it outlives its viewers, this server and a pause. Nothing of
- * it is stored here; it ends with its machine. Any number of viewers, up to 16, see and type the same.
+ * Terminals: a shell, or any program, on a pseudo-terminal. A terminal is a background command. Its machine runs it and
+ * keeps its output, so it outlives its viewers, this server and a pause. The server stores nothing, and a terminal ends
+ * with its machine. Up to 16 viewers share the same screen and keyboard.
  */
 import type { CommandRecord } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
@@ -15,10 +15,10 @@ import { type Pty, type PtyStart, toPty } from "./schema.ts";
 
 type Needs = InsideNeeds;
 
-/** The shell is its user's, from the machine's /etc/passwd. */
+/** The login shell of the user, from the machine's /etc/passwd. */
 const loginShell = 'exec "${SHELL:-/bin/sh}" -l';
 
-/** `begins` is told the id before anything runs. */
+/** `begins` receives the id before the program runs. */
 export function startPty(
   app: Needs,
   actor: Actor,
@@ -42,7 +42,10 @@ export function startPty(
   });
 }
 
-/** One that was begun; undefined where its machine never got to hear of it, or has forgotten it. */
+/**
+ * Finds a terminal whose start began; undefined if the machine never received the request, or has forgotten the
+ * terminal.
+ */
 export function findBegun(app: Needs, actor: Actor, id: string, pty: string): Promise<Pty | undefined> {
   return inside(app, actor, id, async (guest) => {
     const record = await ask(() => guest.getCommand(pty));
@@ -50,7 +53,7 @@ export function findBegun(app: Needs, actor: Actor, id: string, pty: string): Pr
   });
 }
 
-/** Newest first: those that run, and the last that ended. A sandbox is not woken to be asked. */
+/** Newest first: running terminals, and those that ended last. Listing does not wake a sandbox. */
 export async function listPtys(app: Needs, actor: Actor, id: string): Promise<{ items: Pty[] }> {
   refuseUnlessRunning(await getSandbox(app, actor, id));
   const records = await inside(app, actor, id, (guest) => guest.listCommands());
@@ -62,7 +65,9 @@ export async function getPty(app: Needs, actor: Actor, id: string, pty: string):
   return inside(app, actor, id, async (guest) => toPty(await known(pty, () => guest.getCommand(pty))));
 }
 
-/** Hangs up: SIGHUP to all its programs, SIGKILL after 5 s. One that ended is answered as it is. */
+/**
+ * Hangs up: SIGHUP to all its programs, SIGKILL after 5 s. A terminal that has already ended is returned unchanged.
+ */
 export function killPty(app: Needs, actor: Actor, id: string, pty: string): Promise<Pty> {
   return inside(app, actor, id, async (guest) => {
     const record = await known(pty, () => guest.killCommand(pty));
@@ -70,7 +75,7 @@ export function killPty(app: Needs, actor: Actor, id: string, pty: string): Prom
   });
 }
 
-/** The machine's answer about a terminal of a caller's. */
+/** Reads a caller's terminal from the machine. */
 export async function known(pty: string, call: () => Promise<CommandRecord>): Promise<CommandRecord> {
   const record = isPtyId(pty) ? await ask(call) : undefined;
   if (!record) throw ptyNotFound();

@@ -1,4 +1,4 @@
-/** The wire of terminals. */
+/** Request and response schemas of terminals. */
 import { z } from "zod";
 import type { CommandRecord } from "#machines/host/guest.ts";
 import { exitCode, signalName } from "../exec/exec.ts";
@@ -45,7 +45,7 @@ export const PtyStart = z
   .meta({ id: "PtyStart" });
 export type PtyStart = z.output<typeof PtyStart>;
 
-/** A handshake's. Without `env`: addresses end up in logs. */
+/** Query of the WebSocket handshake. It has no `env`, because URLs appear in logs. */
 export const PtyOpen = z.strictObject(start);
 
 export const PtyAttach = z.strictObject({
@@ -93,7 +93,7 @@ export const PtyList = z
   .object({ items: z.array(Pty).describe("Running terminals and the last ones that ended, newest first.") })
   .meta({ id: "PtyList" });
 
-/** Text messages of a viewer; what is typed is binary. */
+/** Text messages of a viewer; keys are binary messages. */
 export const PtyRequest = z
   .strictObject({
     kind: z.literal("resize").describe("Request to resize the terminal for all viewers."),
@@ -102,7 +102,7 @@ export const PtyRequest = z
   })
   .meta({ id: "PtyRequest" });
 
-/** Text messages of ours; what is shown is binary. */
+/** Text messages of the server; output is binary. */
 export const PtyMessage = z
   .discriminatedUnion("kind", [
     z.object({
@@ -134,7 +134,7 @@ export const PtyMessage = z
   .meta({ id: "PtyMessage" });
 export type PtyMessage = z.output<typeof PtyMessage>;
 
-/** The only way from a machine's record to JSON. */
+/** The only conversion from a machine's record to JSON. */
 export function toPty(record: CommandRecord): Pty {
   const isRunning = record.status === "running";
   const exit = { code: record.exitCode, signal: record.signal, timedOut: record.timedOut };

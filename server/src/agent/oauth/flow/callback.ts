@@ -1,6 +1,7 @@
 /**
- * Somebody comes back from where they signed in. Who they are is the cookie's word, which link it was the state's, and
- * who answers the issuer's (RFC 9207): all three before the code is used, and the link is used up before that as well.
+ * Handles the provider's redirect back to this server. The cookie proves the browser, `state` selects the link, and
+ * `iss` identifies the provider (RFC 9207). All three are checked, and the link is marked as used, before the code is
+ * exchanged.
  */
 import { validateAuthorizationResponseIssuer } from "@modelcontextprotocol/client";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
@@ -33,14 +34,14 @@ type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
 export interface CameBack {
   toolset: string;
-  /** Null: it worked. */
+  /** Null after success. */
   fault: SignInFault | null;
   returnUrl: string | null;
-  /** It served its purpose. */
+  /** Name of the link's cookie, which the caller deletes. */
   cookieName: string;
 }
 
-/** Throws a `LinkRefused` where nothing shows that this browser began it. */
+/** Throws a `LinkRefused` unless the cookie proves that this browser opened the link. */
 export async function comeBack(
   app: Needs,
   query: URLSearchParams,
@@ -48,13 +49,13 @@ export async function comeBack(
 ): Promise<CameBack> {
   const state = query.get("state") ?? "";
   const link = state === "" ? undefined : await findLink(app.db, { state_hash: hashOf(state) });
-  if (!link) throw new LinkRefused(400, "No sign-in that is under way belongs to this. Ask for a new link.");
+  if (!link) throw new LinkRefused(400, "No sign-in in progress matches this address. Request a new link.");
   if (!isOpener(link, cookies))
-    throw new LinkRefused(400, "This sign-in began in another browser. Open the link in this one.");
+    throw new LinkRefused(400, "This sign-in began in another browser. Open the link in this browser.");
   requireLive(app, link);
   const toolset = await findById(app.db, link.toolset_id);
   if (!toolset || !(await useLink(app.db, hashOf(state), app.clock.now())))
-    throw new LinkRefused(410, "This link was used already. Ask for a new one.");
+    throw new LinkRefused(410, "This link is already used. Request a new one.");
   await passKillPoint("agent.connect.used");
   const fault = await connect(app, toolset, link, query).then(
     () => null,
@@ -77,7 +78,7 @@ async function connect(
   const refusal = query.get("error");
   if (refusal !== null) {
     const code = /^[a-z_]{1,64}$/.test(refusal) ? refusal : "error";
-    throw new SignInFault(`The answer was ${code}.`, { code });
+    throw new SignInFault(`The provider returned the error ${code}.`, { code });
   }
   const { verifier, client } = openUnderway(app, link);
   const { resource } = link;
@@ -91,7 +92,7 @@ async function connect(
       redirectUri: redirectUri(app.config),
     },
   ).catch(async (error: unknown) => {
-    // The next sign-in registers anew.
+    // The next sign-in registers a new client.
     if (error instanceof SignInFault && error.code === "invalid_client")
       await forgetRegistered(app.db, toolset.id, client.client_id);
     throw error;
@@ -108,7 +109,9 @@ function requireIssuer(provider: Provider, iss: string | null): void {
       issParameterSupported: provider.authorization_response_iss_parameter_supported === true,
     });
   } catch (error) {
-    throw new SignInFault("The answer is of another issuer than the one that was asked.", { cause: error });
+    throw new SignInFault("The response is from another issuer than the provider of this sign-in.", {
+      cause: error,
+    });
   }
 }
 
@@ -124,7 +127,7 @@ async function keep(
   const { access_token, refresh_token, lifeSeconds } = tokens;
   const sealed = sealTokens(app, id, { access_token, refresh_token, client });
   const provider = link.provider!;
-  // Meanwhile the toolset may have gone, or moved to where these tokens must not go, or the person been erased.
+  // Meanwhile the toolset may have been deleted or moved to another origin, or the end user erased.
   const isWanted = (await holdToolset(tx, toolset.id)) && (await lockLink(tx, link.nonce_hash));
   if (!isWanted) return revokeLater(tx, [{ id, sealed, provider }]);
   await putConnection(tx, {

@@ -1,4 +1,6 @@
-/** The link by which one person signs in: an address that works once, for ten minutes, and is stored as its hash. */
+/**
+ * Creates the sign-in link of one person. The link works once, for ten minutes. Only the hash of its secret is stored.
+ */
 import { createHash, randomBytes } from "node:crypto";
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -17,7 +19,7 @@ import { owner, type SignInToolset } from "./sign-in-subject.ts";
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
 export const linkSeconds = 600;
-/** Until then who opens one is told that its time is over. */
+/** An expired link is kept for this time, so that its page can explain the expiry. */
 const rememberedMs = 24 * 60 * 60 * 1000;
 
 export async function start(
@@ -33,10 +35,10 @@ export async function start(
   if (endUserId !== owner && !toolset.oauth_per_end_user)
     throw invalidField(
       ["end_user_id"],
-      "the owner signs in to this toolset; set its oauth_per_end_user first",
+      "must be absent, because the owner signs in to this toolset; set its oauth_per_end_user first",
     );
   try {
-    // What can't work is told to who can do something about it, not to the person with the link.
+    // Checks the provider now, so that the caller gets its errors instead of the person with the link.
     const { provider } = await discover(app, toolset);
     await clientFor(app, toolset, provider);
   } catch (error) {
@@ -52,7 +54,7 @@ export async function start(
   return link;
 }
 
-/** It works once it is stored. */
+/** Makes a link, which works after `store` has run. */
 export function newLink(
   app: Pick<App, "config" | "clock">,
   toolset: Pick<SignInToolset, "id">,
@@ -78,7 +80,7 @@ export function newLink(
   return { link, store };
 }
 
-/** All it is kept as: whoever reads the table can't open a link. */
+/** The database holds only this hash, so that a reader of the table cannot open a link. */
 export function hashOf(secret: string): Buffer {
   return createHash("sha256").update(secret).digest();
 }

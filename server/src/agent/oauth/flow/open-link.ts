@@ -1,6 +1,6 @@
 /**
- * A link is opened: the browser gets a secret of its own, and goes on to whoever signs people in. From then on the link
- * is that browser's, which may open it again as long as nobody came back from there.
+ * Opens a sign-in link: sets a secret cookie in the browser, and redirects it to the provider. From then on only this
+ * browser may open the link, any number of times until the provider redirects back.
  */
 import { randomBytes, timingSafeEqual } from "node:crypto";
 import { startAuthorization } from "@modelcontextprotocol/client";
@@ -17,7 +17,7 @@ import type { Client } from "../provider/tokens.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** Why a link leads nowhere, in a sentence for the person who opened it. */
+/** A link that cannot be used. The message is for the person who opened it. */
 export class LinkRefused extends Error {
   override readonly name = "LinkRefused";
   readonly status: number;
@@ -29,12 +29,12 @@ export class LinkRefused extends Error {
 }
 
 export interface Opened {
-  /** Where the browser goes. */
+  /** Authorization URL of the provider. */
   location: string;
   cookie: { name: string; value: string; lifeSeconds: number };
 }
 
-/** What is sealed in a link between its opening and the callback. */
+/** State of a sign-in between the opening of its link and the callback. It is stored encrypted in the link. */
 export interface Underway {
   verifier: string;
   client: Client;
@@ -44,18 +44,19 @@ export interface Underway {
 export async function open(app: Needs, nonce: string, cookies: ReadonlyMap<string, string>): Promise<Opened> {
   const nonceHash = hashOf(nonce);
   const link = await findLink(app.db, { nonce_hash: nonceHash });
-  if (!link) throw new LinkRefused(404, "There is no such link.");
+  if (!link) throw new LinkRefused(404, "This link does not exist. Request a new one.");
   requireLive(app, link);
   if (link.cookie_hash !== null && !isOpener(link, cookies))
-    throw new LinkRefused(410, "This link was used already. Ask for a new one.");
+    throw new LinkRefused(410, "This link is already used. Request a new one.");
   const toolset = await findById(app.db, link.toolset_id);
-  if (!toolset) throw new LinkRefused(404, "There is no such link.");
+  if (!toolset) throw new LinkRefused(404, "This link does not exist. Request a new one.");
   const plan = await discover(app, toolset);
   const { provider, resource } = plan;
   const client = await clientFor(app, toolset, provider);
   const connection = await findConnection(app.db, toolset.id, link.end_user_id);
   const wanted = union(connection?.wanted, link.wanted);
-  // Who is asked for more keeps what they granted; what is wanted goes first, for it is what the link is for.
+  // The request also names the scopes granted before, so that they are not lost. The newly required scopes come first,
+  // because a long list is truncated.
   const scope = wanted === null ? plan.scope : union(wanted, plan.scope, connection?.scope);
   const state = randomBytes(32).toString("base64url");
   const { authorizationUrl, codeVerifier } = await authorization({ provider, resource, scope }, client, {
@@ -77,11 +78,11 @@ export async function open(app: Needs, nonce: string, cookies: ReadonlyMap<strin
       scope,
       wanted,
     });
-    // A provider may refuse it on a page of its own, from where nobody comes back: the next link asks without it.
+    // A provider may refuse these scopes on its own page without a redirect. The next link then requests none of them.
     if (isOpened && connection) await forgetWanted(tx, connection);
     return isOpened;
   });
-  if (!isOurs) throw new LinkRefused(410, "This link was used already. Ask for a new one.");
+  if (!isOurs) throw new LinkRefused(410, "This link is already used. Request a new one.");
   return {
     location: authorizationUrl.href,
     cookie: { name: cookieName(link), value: secret, lifeSeconds: linkSeconds },
@@ -93,12 +94,11 @@ export function openUnderway(app: Pick<App, "secrets">, link: LinkRow): Underway
 }
 
 export function requireLive({ clock }: Pick<App, "clock">, link: LinkRow): void {
-  if (link.used_at !== null) throw new LinkRefused(410, "This link was used already. Ask for a new one.");
-  if (link.expires_at <= clock.now())
-    throw new LinkRefused(410, "This link's time is over. Ask for a new one.");
+  if (link.used_at !== null) throw new LinkRefused(410, "This link is already used. Request a new one.");
+  if (link.expires_at <= clock.now()) throw new LinkRefused(410, "This link has expired. Request a new one.");
 }
 
-/** One for each link, so that two sign-ins in one browser don't meet. */
+/** Each link has its own cookie, so that two sign-ins in one browser do not conflict. */
 export function cookieName({ nonce_hash }: Pick<LinkRow, "nonce_hash">): string {
   return `kontor_connect_${nonce_hash.toString("hex").slice(0, 12)}`;
 }
@@ -123,9 +123,12 @@ async function authorization(
       ...(plan.resource === null ? {} : { resource: plan.resource }),
     });
   } catch (error) {
-    throw new SignInFault(`${plan.provider.issuer} does not sign in as OAuth 2.1 wants it.`, {
-      cause: error,
-    });
+    throw new SignInFault(
+      `${plan.provider.issuer} does not support the authorization request of OAuth 2.1.`,
+      {
+        cause: error,
+      },
+    );
   }
 }
 

@@ -1,4 +1,4 @@
-/** What a person sees who signs in: a sentence, on a page that runs nothing and loads nothing. */
+/** Renders the pages of a sign-in. A page has one sentence and loads no other resource. */
 import type { ServerResponse } from "node:http";
 
 export const pageHeaders = {

@@ -1,4 +1,4 @@
-/** An end user is told where to sign in, by a run of theirs. */
+/** Makes the sign-in link that a run shows to its end user. */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { hashOf, newLink } from "./links.ts";
@@ -8,15 +8,15 @@ import type { SignInToolset } from "./sign-in-subject.ts";
 
 type Needs = Pick<App, "db" | "config" | "clock">;
 
-/** A session asks for many steps: they need no link each. */
+/** Links for reuse: the steps of a session share one. */
 const links = new WeakMap<App["db"], Map<string, { link: SignInLink; endsAt: number }>>();
 const linksMax = 10_000;
-/** Of a link's life; a person still has to see it. */
+/** Minimum of a reused link's remaining lifetime, so that the person has time to open it. */
 const leftMinMs = 5 * 60 * 1000;
 
 /**
- * The same link for as long as it is new enough. `store` belongs into the transaction that says that the run still is
- * there: who was erased meanwhile is not written back. Returns false, without a link, if the toolset was deleted
+ * Passes a link to `tell`, and reuses a recent one. `tell` runs `store` in the transaction that checks that the run
+ * still exists, so that no erased end user is stored again. Returns false, without a link, if the toolset was deleted
  * meanwhile.
  */
 export async function askToSignIn(

@@ -1,8 +1,8 @@
-/** What a sign-in is about: a toolset, and somebody. */
+/** Subject of a sign-in: a toolset and an end user, or the owner. */
 import type { Selectable } from "kysely";
 import type { AgentToolsetsTable } from "#agent/toolsets/tables.ts";
 
 export type SignInToolset = Selectable<AgentToolsetsTable>;
 
-/** Who signs in for everybody. */
+/** Value of `end_user_id` for the workspace's owner, whose connection serves all callers. */
 export const owner = "-";

@@ -1,6 +1,6 @@
 /**
- * `/connect/`: where people sign in. Nobody shows a token here: the link's own address is its authority, then the
- * browser's cookie. Beside it lies the document that providers may read about us.
+ * Serves `/connect/`: sign-in pages, and the client metadata document for providers. These requests carry no API token:
+ * the secret in the link's URL authorizes the first, the browser's cookie the rest.
  */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { App } from "#app.ts";
@@ -20,7 +20,7 @@ export function connectSite(app: Needs): RawSite {
       try {
         await answer(app, request, response);
       } catch (error) {
-        const title = "That did not work";
+        const title = "The sign-in failed";
         if (error instanceof LinkRefused) answerPage(response, error.status, { title, text: error.message });
         else if (error instanceof SignInFault) answerPage(response, 502, { title, text: error.message });
         else throw error;
@@ -30,7 +30,7 @@ export function connectSite(app: Needs): RawSite {
 }
 
 async function answer(app: Needs, request: IncomingMessage, response: ServerResponse): Promise<void> {
-  // No other: a HEAD must not use a link up.
+  // GET only: a HEAD request must not use the link up.
   if (request.method !== "GET") return void response.writeHead(405, { allow: "GET" }).end();
   const url = new URL(request.url ?? "/", "http://localhost");
   if (url.pathname === documentPath) {
@@ -42,7 +42,8 @@ async function answer(app: Needs, request: IncomingMessage, response: ServerResp
     return sendBack(app, response, await comeBack(app, url.searchParams, cookies));
   }
   const nonce = url.pathname.slice(sitePrefix.length);
-  if (!/^[A-Za-z0-9_-]{32}$/.test(nonce)) throw new LinkRefused(404, "There is no such link.");
+  if (!/^[A-Za-z0-9_-]{32}$/.test(nonce))
+    throw new LinkRefused(404, "This link does not exist. Request a new one.");
   const { location, cookie } = await open(app, nonce, cookies);
   response.writeHead(303, {
     ...pageHeaders,
@@ -66,20 +67,20 @@ function sendBack(
     return void response.end();
   }
   const page = fault
-    ? { title: "You are not connected", text: `${fault.message} Ask for a new link to try again.` }
-    : { title: "You are connected", text: `${toolset} can be used for you now. You may close this page.` };
+    ? { title: "You are not connected", text: `${fault.message} Request a new link to try again.` }
+    : { title: "You are connected", text: `${toolset} can now act for you. You may close this page.` };
   answerPage(response, fault ? 400 : 200, page, headers);
 }
 
 const isSecure = ({ config }: Needs): boolean => publicBase(config).startsWith("https:");
 
-/** Where there is TLS, `__Host-`: an app of ours on a name below this one must not be able to set it (RFC 6265bis, 4.1.3). */
+/** With TLS, the prefix `__Host-` keeps apps on subdomains from setting this cookie (RFC 6265bis, section 4.1.3). */
 function setCookie(app: Needs, name: string, value: string, maxAgeSeconds: number): string {
   const [prefix, secure] = isSecure(app) ? ["__Host-", "; Secure"] : ["", ""];
   return `${prefix}${name}=${value}; Path=/; Max-Age=${maxAgeSeconds}; HttpOnly; SameSite=Lax${secure}`;
 }
 
-/** By the names they have without the prefix; those that lack one where it is needed are not there. */
+/** Cookies by name without the prefix. With TLS, cookies without the prefix are ignored. */
 function cookiesOf(app: Needs, { headers }: IncomingMessage): Map<string, string> {
   const prefix = isSecure(app) ? "__Host-" : "";
   return new Map(

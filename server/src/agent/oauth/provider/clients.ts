@@ -1,7 +1,6 @@
 /**
- * As whom this server asks: as the client that was registered beforehand, where the toolset names one; else by the
- * address of a document about us, where the provider takes such; else as one that is registered now, once for each
- * toolset.
+ * Selects the OAuth client for a provider, in this order: the client that the toolset names, the URL of our client
+ * metadata document if the provider supports it, or a client registered dynamically, once per toolset.
  */
 import { registerClient, RegistrationRejectedError } from "@modelcontextprotocol/client";
 import type { App } from "#app.ts";
@@ -29,7 +28,7 @@ export function redirectUri(config: Pick<Config, "publicUrl" | "port">): string 
   return publicBase(config) + callbackPath;
 }
 
-/** What is said of us at `documentPath` and where we register. */
+/** Client metadata for `documentPath` and for dynamic registration. */
 export function clientMetadata(config: Pick<Config, "publicUrl" | "port">) {
   return {
     client_name: "Kontor",
@@ -39,7 +38,7 @@ export function clientMetadata(config: Pick<Config, "publicUrl" | "port">) {
   };
 }
 
-/** The document's own address is the client's id. */
+/** The client id is the URL of the document. */
 export function clientDocument(config: Pick<Config, "publicUrl" | "port">) {
   const client_id = publicBase(config) + documentPath;
   return { client_id, ...clientMetadata(config), token_endpoint_auth_method: "none" };
@@ -61,15 +60,17 @@ export async function clientFor(app: Needs, toolset: SignInToolset, provider: Pr
     return { client_id: clientDocument(app.config).client_id, token_endpoint_auth_method: "none" };
   if (provider.registration_endpoint === undefined) {
     throw new SignInFault(
-      `${provider.issuer} registers no clients by itself: register one there with the redirect URI ${redirectUri(app.config)}, and make the toolset with its oauth_client_id.`,
+      `${provider.issuer} does not support dynamic client registration. Register a client there ` +
+        `with the redirect URI ${redirectUri(app.config)}, and create the toolset with its ` +
+        "oauth_client_id.",
     );
   }
   return (await registered(app, toolset, provider)) ?? register(app, toolset, provider);
 }
 
 /**
- * Whoever the server names would get the client's secret: the first is whom the client was made for, until it is given
- * anew.
+ * Pins the client to the first provider, so that the client's secret never goes to another provider that the tool
+ * server names later. An update of the client's settings removes the pin.
  */
 async function requireItsProvider(
   app: Needs,
@@ -89,7 +90,8 @@ async function requireItsProvider(
   );
   if (pinned === issuer) return;
   throw new SignInFault(
-    "The server now names another provider than the client was made for. Send the toolset's oauth_client_id and oauth_client_secret again if that is meant.",
+    "The tool server now names another provider than the client's. To accept the new provider, " +
+      "send the toolset's oauth_client_id and oauth_client_secret again.",
   );
 }
 
@@ -112,14 +114,14 @@ async function register(app: Needs, toolset: SignInToolset, provider: Provider):
     clientMetadata: {
       ...clientMetadata(app.config),
       token_endpoint_auth_method: wanted,
-      // OpenID Connect Registration: only native ones may be called back on plain loopback.
+      // OpenID Connect Registration 1.0, section 2: only native clients may use http redirect URIs on loopback.
       application_type: isLocal ? "native" : "web",
     },
     fetchFn: providerFetch(app, toolset.workspace_id),
   }).catch((error: unknown) => {
     if (error instanceof SignInFault) throw error;
-    const why = error instanceof RegistrationRejectedError ? "refuses" : "does not answer well when we";
-    throw new SignInFault(`${provider.issuer} ${why} to register a client.`);
+    const why = error instanceof RegistrationRejectedError ? "refused" : "returned an invalid response to";
+    throw new SignInFault(`${provider.issuer} ${why} the registration of a client.`);
   });
   const client: Client = {
     client_id: made.client_id,
@@ -139,12 +141,12 @@ async function register(app: Needs, toolset: SignInToolset, provider: Provider):
   return client;
 }
 
-/** A secret where it is taken: refresh tokens of clients without one mostly serve a single time. */
+/** Prefers a client secret, because providers often rotate the refresh tokens of public clients at each use. */
 function methodOf(
   { token_endpoint_auth_methods_supported: taken }: Provider,
   hasSecret: boolean,
 ): AuthMethod {
-  // RFC 8414, 2: that is meant where nothing is said.
+  // Default of RFC 8414, section 2.
   const methods = taken ?? ["client_secret_basic"];
   const known: readonly AuthMethod[] = ["client_secret_basic", "client_secret_post"];
   return (hasSecret ? known.find((method) => methods.includes(method)) : undefined) ?? "none";

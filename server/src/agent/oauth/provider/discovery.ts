@@ -1,7 +1,7 @@
 /**
- * Who signs people in for a toolset: its server is asked without a token and says where its metadata lies (RFC 9728),
- * that names who signs people in, and whose metadata is read and held against the name (RFC 8414). A server without
- * such metadata signs people in by itself, as those of early 2025 did.
+ * Discovers the provider (authorization server) of a toolset. A request without a token returns the address of the
+ * server's protected resource metadata (RFC 9728). It names the provider, whose own metadata must name the same issuer
+ * (RFC 8414). A server without such metadata is its own provider, as in the MCP specification of March 2025.
  */
 import {
   checkResourceAllowed,
@@ -17,10 +17,10 @@ import { providerFetch } from "./provider-fetch.ts";
 import { isSafe, type Provider, toProvider } from "./metadata.ts";
 import type { SignInToolset } from "../flow/sign-in-subject.ts";
 
-/** What a sign-in is to be for, and with whom. */
+/** Parameters of an authorization request. */
 export interface Plan {
   provider: Provider;
-  /** As the server calls itself (RFC 8707); null where it does not say. */
+  /** Resource indicator of the tool server (RFC 8707). Null if its metadata names none. */
   resource: string | null;
   scope: string | null;
 }
@@ -41,7 +41,7 @@ export async function discover(app: Pick<App, "config">, toolset: SignInToolset)
     metadata &&
     !checkResourceAllowed({ requestedResource: toolset.url, configuredResource: metadata.resource })
   )
-    throw new SignInFault(`The server's metadata is of another resource, ${metadata.resource}.`);
+    throw new SignInFault(`The metadata of the tool server names another resource: ${metadata.resource}.`);
   const named = metadata?.authorization_servers?.[0];
   const provider = await (named === undefined ? ownProvider(fetch, toolset.url) : providerOf(fetch, named));
   const asked = challenge.scope ?? metadata?.scopes_supported?.join(" ");
@@ -52,7 +52,7 @@ export async function discover(app: Pick<App, "config">, toolset: SignInToolset)
   };
 }
 
-/** As somebody without a token; what is answered does not matter, its header does. */
+/** Sends a request without a token. Only the `WWW-Authenticate` header of the response matters. */
 async function knock(fetch: Fetch, { kind, url }: SignInToolset): Promise<Response> {
   if (kind !== "mcp") return fetch(url, { headers: { accept: "application/json" } });
   return fetch(url, {
@@ -75,11 +75,12 @@ async function resourceMetadata(
     if (!response.ok) continue;
     return await parsed(response, ResourceMetadata, address);
   }
-  if (told) throw new SignInFault(`The server names metadata that is not there, ${told.href}.`);
+  if (told)
+    throw new SignInFault(`The tool server names a metadata address that returns no metadata: ${told.href}.`);
   return undefined;
 }
 
-/** Of a server that names nobody: itself, whichever issuer of its own origin it calls itself. */
+/** A server that names no provider is its own provider. The issuer may be any URL of its origin. */
 async function ownProvider(fetch: Fetch, server: string): Promise<Provider> {
   const { href, origin } = new URL("/", server);
   const provider = await providerOf(fetch, href, { skipIssuerValidation: true });
@@ -88,26 +89,26 @@ async function ownProvider(fetch: Fetch, server: string): Promise<Provider> {
 }
 
 const ofAnother = (issuer: string, cause?: unknown) =>
-  new SignInFault(`The metadata of ${issuer} is that of another issuer.`, { cause });
+  new SignInFault(`The metadata at ${issuer} names another issuer.`, { cause });
 
 async function providerOf(
   fetch: Fetch,
   issuer: string,
   options: { skipIssuerValidation?: boolean } = {},
 ): Promise<Provider> {
-  if (!isSafe(issuer)) throw new SignInFault(`Who signs people in has no https address: ${issuer}.`);
+  if (!isSafe(issuer)) throw new SignInFault(`The address of the provider is not https: ${issuer}.`);
   try {
     const metadata = await discoverAuthorizationServerMetadata(issuer, { fetchFn: fetch, ...options });
     if (metadata) return toProvider(metadata);
   } catch (error) {
     if (error instanceof SignInFault) throw error;
     if (error instanceof IssuerMismatchError) throw ofAnother(issuer, error);
-    throw new SignInFault(`The metadata of ${issuer} is not what it should be.`, { cause: error });
+    throw new SignInFault(`The metadata of ${issuer} is invalid.`, { cause: error });
   }
-  throw new SignInFault(`The server does not say who signs people in: ${issuer} has no metadata.`);
+  throw new SignInFault(`The tool server names no provider, and ${issuer} has no metadata.`);
 }
 
-/** Without it some hand out tokens for an hour and nothing newer. */
+/** Requests `offline_access`, because some providers otherwise issue no refresh token. */
 function withOffline(scope: string, { scopes_supported }: Provider): string {
   const isAskedFor = scope.split(" ").includes("offline_access");
   return !isAskedFor && scopes_supported?.includes("offline_access") ? `${scope} offline_access` : scope;
@@ -120,6 +121,6 @@ async function parsed<T extends z.ZodType>(
 ): Promise<z.output<T>> {
   const json: unknown = await response.json().catch(() => undefined);
   const result = schema.safeParse(json);
-  if (!result.success) throw new SignInFault(`${address} holds no metadata.`);
+  if (!result.success) throw new SignInFault(`${address} returned no valid metadata.`);
   return result.data;
 }

@@ -1,4 +1,4 @@
-/** Who signs people in: what its metadata (RFC 8414, OpenID Connect Discovery) says that is needed here, in its words. */
+/** Metadata of a provider (RFC 8414, OpenID Connect Discovery), reduced to the fields that this server uses. */
 import type { AuthorizationServerMetadata } from "@modelcontextprotocol/client";
 import { isLoopback } from "#lib/network/addresses.ts";
 import { SignInFault } from "./sign-in-fault.ts";
@@ -33,7 +33,7 @@ export interface Provider {
   client_id_metadata_document_supported?: boolean;
 }
 
-/** Throws a `SignInFault` where people can't be sent there. */
+/** Throws a `SignInFault` if the metadata rules out a sign-in. */
 export function toProvider(metadata: AuthorizationServerMetadata): Provider {
   const said = metadata as Readonly<Record<string, unknown>>;
   const provider = Object.fromEntries(
@@ -42,20 +42,21 @@ export function toProvider(metadata: AuthorizationServerMetadata): Provider {
   for (const key of addresses) {
     const address = provider[key];
     if (address !== undefined && !isSafe(address))
-      throw new SignInFault(`The ${key} of ${provider.issuer} is no https address.`);
+      throw new SignInFault(`The ${key} of ${provider.issuer} is not an https address.`);
   }
-  // Absent is no: what is sent without a challenge can be used by whoever sees the code (OAuth 2.1, 4.1.1).
+  // Absence means no support. Without PKCE, an attacker who intercepts the code can exchange it (OAuth 2.1, section
+  // 4.1.1).
   if (!provider.code_challenge_methods_supported?.includes("S256"))
-    throw new SignInFault(`${provider.issuer} does not say that it takes PKCE with S256.`);
+    throw new SignInFault(`The metadata of ${provider.issuer} does not list PKCE with S256.`);
   return provider;
 }
 
-/** As the official client takes it. */
+/** Metadata in the type of the official client. */
 export function metadataOf(provider: Provider): AuthorizationServerMetadata {
   return provider as AuthorizationServerMetadata;
 }
 
-/** Encrypted, or never leaving this host. Private hosts are another matter, which is looked at when they are called. */
+/** True for https URLs and for loopback. Requests check private addresses separately. */
 export function isSafe(address: string): boolean {
   const url = URL.parse(address);
   if (url === null || url.username !== "" || url.password !== "") return false;

@@ -1,4 +1,4 @@
-/** How providers are spoken to: over checked addresses, briefly, without following anybody elsewhere. */
+/** Fetches from providers: only checked addresses, with a deadline, without redirects. */
 import type { App } from "#app.ts";
 import type { Config } from "#config.ts";
 import { parseOpenedHosts } from "#lib/network/addresses.ts";
@@ -6,14 +6,14 @@ import { AddressError } from "#lib/network/checked-lookup.ts";
 import { type Fetch, modelFetch, ownedFetch } from "#agent/models/fetch.ts";
 import { SignInFault } from "./sign-in-fault.ts";
 
-/** One request with its answer; a person waits. */
+/** Deadline of a request and its response, while a person waits. */
 const deadlineMs = 10_000;
-/** The largest metadata that is known is some 10 KB. */
+/** The largest known metadata is about 10 KB. */
 const answerMaxBytes = 256 * 1024;
 
 const fetches = new WeakMap<Config, Fetch>();
 
-/** Throws `SignInFault`s. Look-ups of names count for `owner`, a workspace or an issuer. */
+/** Throws a `SignInFault`. DNS lookups count against the limit of `owner`, a workspace or an issuer. */
 export function providerFetch({ config }: Pick<App, "config">, owner: string): Fetch {
   const shared = fetches.get(config) ?? modelFetch(parseOpenedHosts(config.allowPrivateHosts));
   fetches.set(config, shared);
@@ -28,7 +28,7 @@ export function providerFetch({ config }: Pick<App, "config">, owner: string): F
         signal: AbortSignal.timeout(deadlineMs),
       });
       if (response.status >= 300 && response.status < 400)
-        throw new SignInFault(`${url.origin} answers with a redirect.`);
+        throw new SignInFault(`${url.origin} returned a redirect, which is not followed.`);
       return await bounded(url, response);
     } catch (error) {
       throw explain(url, error);
@@ -44,8 +44,9 @@ async function bounded(url: URL, response: Response): Promise<Response> {
   for await (const piece of body) {
     pieces.push(piece as Uint8Array);
     bytes += (piece as Uint8Array).length;
-    // What is streamed without an end is cut where only its headers count, too.
-    if (bytes > answerMaxBytes) throw new SignInFault(`${url.origin} answers too much.`);
+    // The limit also cuts an endless body of which only the headers matter.
+    if (bytes > answerMaxBytes)
+      throw new SignInFault(`${url.origin} returned more than ${answerMaxBytes} bytes.`);
   }
   return new Response(Buffer.concat(pieces), { status, headers });
 }

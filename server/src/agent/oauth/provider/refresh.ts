@@ -1,7 +1,8 @@
 /**
- * Newer tokens in time. Refresh tokens mostly serve once: of all who need a newer token at the same time, in whichever
- * process, one asks, and the others wait for what it stores. The lock is a time in the row and no transaction, so that a
- * provider that is slow holds no connection to the database, and a process that dies holds it for seconds.
+ * Refreshes access tokens. Refresh tokens often work once. So of concurrent callers, also in other processes, one sends
+ * the refresh request, and the others wait for the stored result. The lock is a lease: a time in the row, without an
+ * open transaction. So a slow provider occupies no database connection, and a lease of a crashed process expires within
+ * seconds.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
@@ -16,7 +17,7 @@ import { refreshTokens } from "./tokens.ts";
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
 export class Refreshed {
-  /** Whose it is: another sign-in makes another. */
+  /** Id of the connection. Another sign-in creates another id. */
   readonly connection: string;
   readonly token: string;
 
@@ -28,9 +29,9 @@ export class Refreshed {
 
 export type Outcome = Refreshed | "needs_reauth" | SignInFault;
 
-/** Before its end: a call takes its time, and clocks differ. */
+/** A token counts as stale this long before its expiry, because a call takes time and clocks differ. */
 const earlyMs = 60_000;
-/** Longer than one request may take. */
+/** Longer than the deadline of one request. */
 const lockMs = 20_000;
 const lookMs = 100;
 
@@ -56,12 +57,12 @@ async function untilFresh(app: Needs, { toolset_id, end_user_id }: ConnectionRow
       until: new Date(now.getTime() + lockMs),
     });
     if (taken) return carryOut(app, taken);
-    if (performance.now() > deadline) return new SignInFault("a newer token takes too long");
+    if (performance.now() > deadline) return new SignInFault("the refresh of the token takes too long");
     await sleep(lookMs);
   }
 }
 
-/** By whoever holds the lock. */
+/** The caller holds the lease. */
 async function carryOut(app: Needs, row: ConnectionRow): Promise<Outcome> {
   const held = openTokens(app, row.id, row.sealed);
   const { client, refresh_token } = held;
@@ -72,7 +73,7 @@ async function carryOut(app: Needs, row: ConnectionRow): Promise<Outcome> {
     await passKillPoint("agent.refresh.answered");
     const sealed = sealTokens(app, row.id, {
       access_token: tokens.access_token,
-      // One that is not handed out anew stays good (RFC 6749, 6).
+      // Without a new refresh token, the old one stays valid (RFC 6749, section 6).
       refresh_token: tokens.refresh_token ?? refresh_token,
       client,
     });
@@ -80,7 +81,7 @@ async function carryOut(app: Needs, row: ConnectionRow): Promise<Outcome> {
     const expires_at = lifeSeconds === null ? null : new Date(app.clock.now().getTime() + lifeSeconds * 1000);
     const scope = tokens.scope ?? row.scope;
     const isKept = await endRefresh(app.db, row, { sealed, expires_at, scope });
-    // Whoever disconnected meanwhile meant these as well.
+    // The connection was deleted meanwhile, so the new tokens are revoked as well.
     if (!isKept) await revokeLater(app.db, [{ ...row, sealed }]);
     return isKept ? new Refreshed(row.id, tokens.access_token) : "needs_reauth";
   } catch (error) {

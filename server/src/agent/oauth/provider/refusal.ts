@@ -1,12 +1,14 @@
-/** Why a server does not let a call in, as its answer says it (RFC 6750, 3.1). */
+/** Parses the refusal of a call from the response of the tool server (RFC 6750, section 3.1). */
 import { extractWWWAuthenticateParams } from "@modelcontextprotocol/client";
 
 export interface Refusal {
-  /** What it wants beyond what was granted, empty where it does not say; null: it takes the token for none. */
+  /**
+   * Scopes that the server requires in addition, empty if it names none. Null if the server does not accept the token.
+   */
   scope: string | null;
 }
 
-/** Undefined where that is not what it says. */
+/** Undefined if the response is no refusal of the credentials. */
 export function refusalOf(response: Response): Refusal | undefined {
   if (response.status === 401) return { scope: null };
   if (response.status !== 403) return undefined;

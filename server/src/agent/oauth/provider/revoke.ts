@@ -1,4 +1,4 @@
-/** Tells a provider that nobody needs some tokens any more. Best effort: here they are forgotten already. */
+/** Revokes tokens at the provider. Best effort: this server has deleted them already. */
 import type { App } from "#app.ts";
 import type { JobContext } from "#jobs/jobs.ts";
 import type { Revocation } from "../forget.ts";
@@ -14,8 +14,8 @@ export async function carryOutRevocation(
   try {
     await revoke(app, { provider, client: tokens.client }, tokens);
   } catch (error) {
-    // A job that failed for good would lie there, tokens and all.
+    // A job that failed for good would keep the tokens in its row.
     if (attempt < maxAttempts) throw error;
-    app.log.warn({ issuer: provider.issuer, error }, "tokens of a connection could not be revoked");
+    app.log.warn({ issuer: provider.issuer, error }, "could not revoke the tokens of a deleted connection");
   }
 }

@@ -1,10 +1,10 @@
-/** Scopes as OAuth writes them: words with spaces between (RFC 6749, 3.3). Whose they are is a stranger's word. */
+/** OAuth scopes: words separated by spaces (RFC 6749, section 3.3). They come from untrusted servers. */
 
 const word = /^[\x21\x23-\x5b\x5d-\x7e]+$/;
-/** They become part of an address. */
+/** Scopes become a part of a URL, so their length is limited. */
 const maxCharacters = 4096;
 
-/** Each once, those that are named first first, as many as there is room for. Null: none. */
+/** Joins scopes without duplicates, the first ones first, up to the maximum length. Null if there are none. */
 export function union(...scopes: readonly (string | null | undefined)[]): string | null {
   const words = new Set(scopes.flatMap((scope) => (scope ?? "").split(" ")).filter((one) => word.test(one)));
   let all = "";

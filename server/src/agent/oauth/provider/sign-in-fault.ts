@@ -1,7 +1,10 @@
-/** Why nobody can be signed in, or nothing newer be had. Its message may be shown to anybody: no answer is repeated in it. */
+/**
+ * Reason why a sign-in or a token refresh fails. Every caller may see the message, because it repeats no part of a
+ * response.
+ */
 export class SignInFault extends Error {
   override readonly name = "SignInFault";
-  /** As OAuth names errors (`invalid_grant`), where one was answered. */
+  /** Error code of OAuth, such as `invalid_grant`, if the provider returned one. */
   readonly code: string | null;
 
   constructor(message: string, options: { code?: string; cause?: unknown } = {}) {

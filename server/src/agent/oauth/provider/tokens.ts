@@ -1,4 +1,4 @@
-/** What is asked of a token endpoint, by the official client, and what its answers come to. */
+/** Sends requests to a provider's token endpoint with the official client, and checks the responses. */
 import {
   exchangeAuthorization,
   IssuerMismatchError,
@@ -23,11 +23,11 @@ export interface Tokens {
   access_token: string;
   refresh_token: string | null;
   scope: string | null;
-  /** Null: that was not said. */
+  /** Null if the provider named none. */
   lifeSeconds: number | null;
 }
 
-/** Goes into a header as it is. */
+/** Tokens go into a header unencoded. */
 const tokenForm = /^[\x21-\x7e]{1,16384}$/;
 const tenYearsSeconds = 10 * 365 * 86_400;
 
@@ -48,7 +48,7 @@ export async function exchange(
   );
 }
 
-/** Throws a `SignInFault`; where its code is `invalid_grant`, nothing newer will ever be had. */
+/** Throws a `SignInFault`. With its code `invalid_grant`, no retry can succeed. */
 export async function refreshTokens(
   app: Pick<App, "config">,
   at: { provider: Provider; client: Client; resource: string | null },
@@ -59,7 +59,7 @@ export async function refreshTokens(
   );
 }
 
-/** RFC 7009: with the refresh token go the others. Throws a `SignInFault`. */
+/** Revokes the refresh token, and with it the access tokens (RFC 7009, section 2.1). Throws a `SignInFault`. */
 export async function revoke(
   app: Pick<App, "config">,
   { provider, client }: { provider: Provider; client: Client },
@@ -77,9 +77,9 @@ export async function revoke(
     headers,
     body,
   });
-  // What it refuses it will refuse again.
+  // Other refusals are permanent, so a retry is useless.
   if (status >= 500 || status === 429)
-    throw new SignInFault(`${provider.issuer} answers ${status} to a revocation.`);
+    throw new SignInFault(`${provider.issuer} returned ${status} for a revocation.`);
 }
 
 function common(
@@ -95,7 +95,7 @@ function common(
   };
 }
 
-/** RFC 6749, 2.3.1: both parts are encoded before they are joined, which the official client leaves out. */
+/** Encodes both parts before joining them (RFC 6749, section 2.3.1). The official client does not. */
 function authenticate(client: Client, headers: Headers, body: URLSearchParams): void {
   const { client_id, client_secret, token_endpoint_auth_method: method } = client;
   if (method === "client_secret_basic" && client_secret !== undefined) {
@@ -114,12 +114,14 @@ async function understood({ issuer }: Provider, ask: () => Promise<OAuthTokens>)
   } catch (error) {
     if (error instanceof SignInFault) throw error;
     if (error instanceof IssuerMismatchError)
-      throw new SignInFault("The answer is of another issuer than the one that was asked.", { cause: error });
-    // Its text may hold what was sent; of its code only what is one.
+      throw new SignInFault("The response is from another issuer than the provider of this sign-in.", {
+        cause: error,
+      });
+    // The error's text may contain parts of the request, so only a well-formed code is kept.
     const code = error instanceof OAuthError && /^[a-z_]{1,64}$/.test(error.code) ? error.code : undefined;
     if (code === undefined || code === "server_error")
-      throw new SignInFault(`The answer of ${issuer} was not understood.`);
-    throw new SignInFault(`${issuer} answers ${code}.`, { code });
+      throw new SignInFault(`${issuer} returned an invalid response.`);
+    throw new SignInFault(`${issuer} returned the error ${code}.`, { code });
   }
 }
 
@@ -129,7 +131,7 @@ function checked(tokens: OAuthTokens, issuer: string): Tokens {
     /^bearer$/i.test(token_type) &&
     tokenForm.test(access_token) &&
     (refresh_token === undefined || tokenForm.test(refresh_token));
-  if (!isUsable) throw new SignInFault(`${issuer} hands out tokens of a kind that can't be used here.`);
+  if (!isUsable) throw new SignInFault(`${issuer} issued tokens of an unsupported type.`);
   const seconds = Number(expires_in);
   return {
     access_token,

@@ -1,6 +1,6 @@
 /**
- * New links for a run that waits for a sign-in. A link lives for ten minutes and works once, and a wait may be longer.
- * A request that reads the run replaces links that no longer work.
+ * Renews the links of a run that waits for a sign-in. A link lives for ten minutes and works once, and a wait may be
+ * longer. A request that reads the run replaces links that no longer work.
  */
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";

@@ -9,14 +9,14 @@ import { close } from "./waits.ts";
 
 const runsAtOnce = 100;
 
-/** Returns the runs that changed. A run that cannot be changed does not stop the others. */
+/** Returns the runs that changed. An error with one run does not stop the others. */
 export async function resolveWaits({ db, log }: Pick<App, "db" | "log">, now: Date): Promise<string[]> {
   const runs: string[] = [];
   for (const run of await findOverRuns(db, now, runsAtOnce)) {
     try {
       if (await resolveWaitsOf(db, run, now)) runs.push(run);
     } catch (error) {
-      log.error({ error, run }, "a run could not be continued after its wait for a sign-in");
+      log.error({ error, run }, "could not continue a run after its wait for a sign-in");
     }
   }
   return runs;

@@ -1,4 +1,4 @@
-/** All SQL of the waits for sign-ins. Callers have checked who owns the run. */
+/** All SQL of the waits for sign-ins. Callers have checked the access to the run. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { AgentSignInWaitsTable } from "../tables.ts";
@@ -41,8 +41,8 @@ export function openOf(db: Db, runIds: readonly string[]): Promise<WaitRow[]> {
 }
 
 /**
- * Open waits that are over, with their outcome. A toolset that is gone, or that this person can no longer sign in to,
- * cancels a wait. The deadline of a held workspace moves when it is released.
+ * Open waits that are over, with their outcome. A wait is cancelled if the toolset is deleted, or if this person can no
+ * longer sign in to it. The deadline moves by the time of a suspension.
  */
 const over = (db: Db, now: Date) =>
   db

@@ -48,7 +48,7 @@ async function agent(config: object = { connections: { wait_minutes: 60 } }) {
   return { name, toolset: json.id as string };
 }
 
-/** Scripts a model that makes these calls in one step, and then ends. */
+/** Scripts a model that makes these calls in one step, and then ends its turn. */
 function script(name: string, tools: readonly string[]) {
   model.script([
     { calls: tools.map((one) => ({ name: `${name}__${one}`, arguments: "{}" })) },
@@ -334,7 +334,7 @@ test("continues without a toolset that is deleted during the wait", async () => 
 });
 
 test.each([60, 0])(
-  "tells the model of a toolset that is deleted during the call, with a wait of %i min",
+  "notifies the model if the toolset is deleted during the call, with a wait of %i min",
   async (wait) => {
     const { name, toolset } = await agent({ connections: { wait_minutes: wait } });
     onKillPoint(async (point) => {
@@ -387,7 +387,7 @@ test("erases the wait with its end user", async () => {
   expect([...(await rowsWith(host.app.db, ["eve-who-is-erased"])).keys()]).toEqual([]);
 });
 
-test("shows a chat the link, and how the wait ended", async () => {
+test("shows the link and the outcome of the wait in a chat", async () => {
   const { name, toolset } = await agent();
   script(name, ["me"]);
   const reading = readFrames(`${host.baseUrl}/v1/agents/${name}/invoke?format=ui`, {

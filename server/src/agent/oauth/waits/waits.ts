@@ -1,8 +1,8 @@
 /**
- * Waits of runs for a sign-in. If the version's `connections.wait_minutes` allows it, a call that needs a sign-in
- * parks its run as rows, and the call is made again after the sign-in. A wait ends when the person has a new connection,
- * at its deadline, or with its run. `resolve.ts` compares the waits with the stored connections, so a killed server
- * loses no sign-in.
+ * Waits of runs for a sign-in. If the version's `connections.wait_minutes` allows it, a call that needs a sign-in parks
+ * its run. After the sign-in, the run makes the call again. A wait ends when the person has a new connection, at its
+ * deadline, or with its run. `resolve.ts` compares the stored waits with the stored connections, so no sign-in is lost
+ * with a killed server.
  */
 import type { Db } from "#schema.ts";
 import type { MoveDeadlines } from "#machines/suspension/suspension.ts";

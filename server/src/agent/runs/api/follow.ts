@@ -1,4 +1,4 @@
-/** A run's log from any place on, to its end: what is stored, as it is stored. */
+/** Streams a run's stored events from any position to the end of the run. */
 import type { App } from "#app.ts";
 import type { AgentRuns } from "../engine/run-executor.ts";
 import { type RunEvent, toEvent } from "../schema.ts";
@@ -8,7 +8,7 @@ import { eventsAfter, findState, type RunView } from "../store.ts";
 /** Largest page in memory; readers at the same position share it. */
 const atOnce = { rowsMax: 500, bytesMax: 1024 ** 2 };
 
-/** For whoever was allowed to see it. Ends after the last event of a run that is over. */
+/** The caller has checked access to the run. The stream ends after the last event of a finished run. */
 export async function* follow(
   app: Pick<App, "db" | "clock">,
   runs: AgentRuns,

@@ -1,4 +1,4 @@
-/** What a caller says to an agent, and the message a model gets of it. */
+/** Input of an invoke, and its conversion to a message for the model. */
 import { z } from "zod";
 import type { Message } from "#agent/models/messages.ts";
 
@@ -44,7 +44,7 @@ const FilePart = z.strictObject({
 const Part = z
   .discriminatedUnion("type", [TextPart, ImagePart, FilePart])
   .refine((part) => part.type === "text" || (part.data === undefined) !== (part.url === undefined), {
-    error: "needs one of data and url",
+    error: "must have either data or url",
   });
 type Part = z.output<typeof Part>;
 
@@ -63,7 +63,7 @@ export const HistoryMessage = z
   .refine(
     ({ role, content }) =>
       role === "user" || typeof content === "string" || content.every(({ type }) => type === "text"),
-    { error: "an assistant's message holds text alone" },
+    { error: "must have text parts only in a message of the assistant" },
   )
   .meta({ id: "AgentHistoryMessage" });
 export type HistoryMessage = z.output<typeof HistoryMessage>;

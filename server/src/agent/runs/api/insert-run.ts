@@ -1,6 +1,6 @@
 /**
- * A run begins: its session, what is said in it, the run and its first event are one statement, which counts as well.
- * Where this process has a place for it the run is this process's from that statement on.
+ * Inserts a run. One statement checks the limits and inserts session, messages, run and first event. If this process
+ * has a free slot, the statement assigns the run to it.
  */
 import { type Insertable, type RawBuilder, sql } from "kysely";
 import type { Db } from "#schema.ts";
@@ -30,13 +30,16 @@ export interface Beginning {
   >;
   session: { new: NewSession } | { id: string };
   words: Words;
-  /** Of the workspace, together with these. */
+  /** Limits of the workspace, the new session and run included. */
   most: { sessions: number; inFlight: number };
-  /** Who takes it, as one of at most so many of the workspace; none: it waits for whoever looks. */
+  /**
+   * Process that executes the run, if the workspace has fewer than `ofOneMax` runs there. Otherwise the run waits for
+   * any process.
+   */
   taker: { processId: string; ofOneMax: number };
 }
 
-/** `full`: the counts allow no more. */
+/** `full`: a limit is reached. */
 export type Begun =
   | { status: "full"; liveSessions: number }
   | { status: "queued" }
@@ -78,7 +81,7 @@ export async function begin(db: Db, { run, session, words, most, taker }: Beginn
 const ifTaken = ({ ofOneMax }: Beginning["taker"], yes: RawBuilder<unknown>, no: RawBuilder<unknown>) =>
   sql`case when counts.here < ${ofOneMax} then ${yes} else ${no} end`;
 
-/** As the columns' defaults, and taken once. */
+/** Values of the column defaults, and of the first attempt. */
 const taken = {
   status: "running",
   error_code: null,

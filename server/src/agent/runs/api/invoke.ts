@@ -1,6 +1,6 @@
 /**
- * An agent is asked something. The session, what was said, the run and its first event are one transaction; then the
- * run goes on by itself, whether or not the caller stays to hear of it.
+ * Starts a run of an agent. Session, input, run and first event are one transaction. The run then continues even if the
+ * caller disconnects.
  */
 import { createHash } from "node:crypto";
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
@@ -51,15 +51,15 @@ export interface Trigger {
   session?: string | undefined;
   /** Maximum of the trigger's runs that wait in one session. */
   waitingMax?: number | undefined;
-  /** In the transaction of the run: what it throws takes back the run as well. */
+  /** Runs in the transaction of the run; an error rolls both back. */
   within?: ((tx: Db, run: BegunRun) => Promise<void>) | undefined;
-  /** The trace that the run is to be part of, as `parseTraceparent` makes it. */
+  /** Trace of the run, as `parseTraceparent` returns it. */
   traceparent?: string | undefined;
 }
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** The run's id, once it is committed. */
+/** Returns the run's id after the commit. */
 export async function invoke(
   app: Needs,
   runs: AgentRuns,
@@ -93,7 +93,7 @@ function refuseDeleted(error: unknown): never {
 }
 
 interface Asking {
-  /** Of the run. */
+  /** Id of the new run. */
   id: string;
   agent: AskedAgent;
   workspace: ReachableWorkspace;
@@ -105,13 +105,13 @@ interface Asking {
 
 interface Entered {
   id: string;
-  /** What is known of it, where this process carries it out already. */
+  /** Row and config of the run, if this process executes it. */
   carried: Carried | undefined;
   /** True if the run waits for its turn in the session. */
   isWaiting?: boolean;
 }
 
-/** A session of its own. */
+/** Starts the run in a new session. */
 async function inNew(db: Db, asking: Asking): Promise<Entered> {
   const { id, agent, workspace, input, trigger, now } = asking;
   const { version, config } = requireVersion(agent);
@@ -148,7 +148,7 @@ async function inNew(db: Db, asking: Asking): Promise<Entered> {
   return enteredBy(begun, beginning, config, new Conversation(0, words));
 }
 
-/** One that goes on. */
+/** Starts the run in an existing session. */
 function inOld(db: Db, asking: Asking): Promise<Entered> {
   const { agent, workspace, input } = asking;
   if (input.ephemeral !== undefined)
@@ -165,7 +165,7 @@ function inOld(db: Db, asking: Asking): Promise<Entered> {
   });
 }
 
-/** The session of the trigger's key, or a new one. */
+/** Starts the run in the session of the trigger's key, or in a new one. */
 function inTriggered(db: Db, asking: Asking): Promise<Entered> {
   const { agent, workspace, input, trigger } = asking;
   return transaction(db, async (tx) => {
@@ -177,7 +177,10 @@ function inTriggered(db: Db, asking: Asking): Promise<Entered> {
   });
 }
 
-/** Starts a run in a session whose row is locked. If it is busy, a trigger's run waits and a caller's is refused. */
+/**
+ * Starts a run in a session whose row is locked. In a busy session, a trigger's run waits for its turn and a caller's
+ * run is rejected.
+ */
 async function inLocked(tx: Db, asking: Asking, session: SessionRow): Promise<Entered> {
   const { id, agent, workspace, input, trigger, now } = asking;
   const { version, config } = input.upgrade
@@ -203,18 +206,21 @@ async function inLocked(tx: Db, asking: Asking, session: SessionRow): Promise<En
   return enteredBy(await within(tx, trigger, beginning), beginning, config as AgentConfig);
 }
 
-/** True as well while the session's machine is being parked. */
+/** Returns true during the parking of the session's machine too. */
 async function isBusy(tx: Db, sessionId: string): Promise<boolean> {
   return (await findActive(tx, [sessionId])).length > 0 || (await isParking(tx, sessionId));
 }
 
-/** The key is stored as a hash: it may identify a person, and has any length. */
+/** The key is stored as a hash, because it may identify a person and has any length. */
 function triggerKeyOf({ id, session }: Trigger): Pick<NewSession, "trigger_id" | "trigger_key"> {
   if (session === undefined) return {};
   return { trigger_id: id, trigger_key: createHash("sha256").update(session).digest() };
 }
 
-/** An alias may have moved since the session began, and the session stays; a version that is named by its number is meant. */
+/**
+ * A version number must equal the session's version. An alias need not, because it may have moved since the session
+ * began.
+ */
 function requirePinnedTo(pinned: number | null, qualifier: string | undefined): void {
   const wanted = qualifier === undefined ? undefined : parseVersion(qualifier);
   if (typeof wanted !== "object" || !("version" in wanted) || wanted.version === pinned) return;
@@ -243,7 +249,7 @@ function beginningOf(
   };
 }
 
-/** With what the trigger adds, in one transaction; where it adds nothing, one statement is all there is. */
+/** Runs the trigger's own statements in the same transaction. Without them, one statement suffices. */
 function within(db: Db, trigger: Trigger, beginning: Beginning): Promise<Begun> {
   if (!trigger.within) return begin(db, beginning);
   return transaction(db, async (tx) => {
@@ -254,7 +260,7 @@ function within(db: Db, trigger: Trigger, beginning: Beginning): Promise<Begun> 
   });
 }
 
-/** Throws `too_many_runs`. */
+/** Throws `too_many_runs` if a limit is reached. */
 function enteredBy(
   begun: Begun,
   { run, most }: Beginning,
@@ -271,7 +277,7 @@ function requireVersion({ version, config }: AskedAgent): { version: number; con
   return { version, config: config as AgentConfig };
 }
 
-/** True as well for the built-in model, which has none. */
+/** Returns true for the built-in model, which needs no credential. */
 async function hasCredential(db: Db, workspaceId: string, { model }: AgentConfig): Promise<boolean> {
   if (model.credential_id === undefined) return model.provider === "echo";
   return (await findCredentials(db, workspaceId, [model.credential_id])).size > 0;

@@ -1,4 +1,4 @@
-/** Runs as their owners see them. */
+/** Reads runs for their owners. */
 import type { Actor } from "#accounts/actor.ts";
 import { workspaceIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
@@ -17,7 +17,7 @@ import { findRun, listRuns, type RunView } from "../store.ts";
 
 type Needs = Pick<App, "db" | "clock" | "config">;
 
-/** A hundred runs are some megabytes, whatever they said. */
+/** A page of a hundred runs stays at a few megabytes with these limits. */
 const listedOutputMaxBytes = 64 * 1024;
 const listedArgumentsMaxBytes = 16 * 1024;
 
@@ -29,7 +29,7 @@ export async function get(app: Needs, runs: AgentRuns, actor: Actor, id: string)
   return toRun(row, { calls: calls.get(id) ?? [], waiting, now: app.clock.now() });
 }
 
-/** Returns the run with its open approvals and sign-ins. Resolves late ones first. */
+/** Returns the run with its open approvals and sign-ins. Expired ones are resolved first. */
 export async function getOutcome(
   app: Needs,
   runs: AgentRuns,
@@ -47,7 +47,7 @@ export async function getOutcome(
   if (isExpired || isResolved) await runs.lapsed(id);
   else if (signIns.length > 0) await renewLinks(app, id, signIns, row.sign_ins ?? []);
   else if (approvals.length > 0 && !isLate) return { row, waiting };
-  // The row may have changed here, or in another process that resolved the wait first.
+  // This request or another process may have changed the row.
   const after = await getRun(app, actor, id);
   return { row: after, waiting: after.status === "pending_approval" ? await waitingOf(app, id) : nobody };
 }

@@ -1,4 +1,4 @@
-/** Failed runs that are resumed from their last complete step. */
+/** Resumes of failed runs from their last complete step. */
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
@@ -53,7 +53,7 @@ test("resumes a failed run after its last tool call without repeating the call",
   model.script([call, refusal]);
   const { json } = await owner.post("/v1/agents/selling/invoke", { input: "Sell it." });
   expect(json).toMatchObject({ status: "failed", error_code: "model_error" });
-  // The response has the cause and the cure.
+  // The error has the cause and the cure.
   expect(json.error_message).toMatch(/no such model.*\/resume/s);
   model.script([{ text: ["Sold."] }]);
   expect(await resumed(json.run_id)).toMatchObject({
@@ -97,7 +97,7 @@ test("streams one message without the earlier failure to a UI client of a resume
   expect(types.filter((type) => type === "finish")).toHaveLength(1);
 });
 
-test("grants the limits of the version once more", async () => {
+test("grants the limits of the version again", async () => {
   const config = { ...selling, limits: { max_steps: 1 } };
   await owner.post("/v1/agents", { name: "short", config });
   model.script([call, { text: ["Sold."] }]);
@@ -106,7 +106,7 @@ test("grants the limits of the version once more", async () => {
   expect(await resumed(json.run_id)).toMatchObject({ status: "completed", output: "Sold." });
 });
 
-test("requests approval again for a call that was cancelled undecided, and never makes it without approval", async () => {
+test("requests approval again for a call that a cancellation left undecided", async () => {
   shop.asked = [];
   model.script([call, { text: ["Done."] }]);
   const { json } = await owner.post("/v1/agents/asking/invoke", { input: "Sell it." });
@@ -123,7 +123,7 @@ test("requests approval again for a call that was cancelled undecided, and never
   expect(shop.asked).toHaveLength(1);
 });
 
-test("reports an unknown outcome to the model for a call that a cancellation cut off", async () => {
+test("reports an unknown outcome to the model for a call that a cancellation interrupted", async () => {
   shop.asked = [];
   shop.answer = () => {};
   model.script([call, { text: ["Done."] }]);
@@ -138,7 +138,7 @@ test("reports an unknown outcome to the model for a call that a cancellation cut
   expect(shop.asked).toHaveLength(1);
 });
 
-test("refuses to resume a run that cannot be resumed, and gives the reason", async () => {
+test("rejects a resume of a run that is not resumable, with the reason", async () => {
   model.script([{ text: ["Hi."] }]);
   const done = (await owner.post("/v1/agents/plain/invoke", { input: "Hi" })).json;
   const refused = async (id: string) => (await owner.post(`/v1/agents/runs/${id}/resume`)).json;
@@ -189,7 +189,7 @@ test("resumes a run that lost many processes, and restarts its backoff", async (
   expect(await resumed(json.run_id)).toMatchObject({ status: "completed", attempts: 41 });
 });
 
-test("keeps the text of a run that was resumed since a sweep found it", async () => {
+test("keeps the text of a run that was resumed after an expiry sweep selected it", async () => {
   model.script([call, refusal]);
   const { json } = await owner.post("/v1/agents/selling/invoke", { input: "Sell it." });
   const now = new Date();
@@ -221,8 +221,8 @@ test("returns 404 for a run whose session is deleted during its resume", async (
   model.script([refusal]);
   const { json } = await owner.post("/v1/agents/plain/invoke", { input: "Hi" });
   let resuming: Promise<Json> | undefined;
-  // The session is locked here, and the run by the resume: a deadlock. PostgreSQL ends the resume, because it waits first,
-  // if the delete waits as well within a second. The wait for the resume is in PostgreSQL to keep that second.
+  // This transaction locks the session, the resume locks the run: a deadlock. PostgreSQL aborts the resume, which waits
+  // first, if the delete waits within a second too. The loop runs in PostgreSQL to stay within that second.
   await host.app.db.transaction().execute(async (tx) => {
     await sql`select from agent_sessions where id = ${json.session_id} for update`.execute(tx);
     resuming = owner.post(`/v1/agents/runs/${json.run_id}/resume`);

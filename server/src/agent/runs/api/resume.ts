@@ -1,7 +1,7 @@
 /**
- * Resumes a failed run from its last complete step, as the same run. One statement queues it again, and the first
- * process that polls executes it. The run keeps its journal, so a finished call is not made again. A call that was cut
- * off is repeated only if its tool is safe to repeat.
+ * Resumes a failed run from its last complete step, as the same run. One statement queues the run again, and the first
+ * process that polls executes it. The journal stays, so a finished call does not run again. An interrupted call runs
+ * again only if its tool is repeatable.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { planLimits } from "#accounts/plans.ts";
@@ -25,13 +25,13 @@ import type { Run } from "../schema.ts";
 import { isOver, type RunErrorCode } from "../states.ts";
 import { countInFlight, findNewestOfSession, lockWholeRun, type RunRow } from "../store.ts";
 
-/** Maximum of resumes. Each one grants the version's limits again. */
+/** Limit for resumes. Each one grants the version's limits again. */
 const resumesMax = 20;
 
-/** Error codes after which a run cannot be resumed, with the reason. */
+/** Error codes after which no resume is possible, with the reason. */
 const forGood: Partial<Record<RunErrorCode, string>> = {
   output_invalid: "its answers do not fit the schema. Invoke again in the session.",
-  session_ended: "its session has ended. Begin a new one: invoke without `session_id`.",
+  session_ended: "its session has ended. Start a new one: invoke without `session_id`.",
   vm_lost: "its machine is lost. Invoke again in the session; the next run gets a new machine.",
 };
 
@@ -82,7 +82,7 @@ async function reopenRun(
 async function requireResumable(tx: Db, run: RunRow, at: Date): Promise<void> {
   if (run.status === "completed") throw runNotResumable("it is completed. Invoke again in the session.");
   if (run.waits_turn)
-    throw runNotResumable("it ended before it had its turn in the session. Invoke again in the session.");
+    throw runNotResumable("it ended while it waited for its turn in the session. Invoke again in the session.");
   const why = run.error_code && forGood[run.error_code];
   if (why) throw runNotResumable(why);
   if (run.resumes >= resumesMax)
@@ -98,7 +98,7 @@ async function requireResumable(tx: Db, run: RunRow, at: Date): Promise<void> {
   });
   await requireNotParking(tx, session.id);
   if ((await findNewestOfSession(tx, session.id)) !== run.id)
-    throw runNotResumable("a later run went on with its session. Invoke again in the session.");
+    throw runNotResumable("its session has a later run. Invoke again in the session.");
   if (!(await awaitsAnswer(tx, session.id)))
     throw runNotResumable("its last answer is final. Invoke again in the session.");
 }

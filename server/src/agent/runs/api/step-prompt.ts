@@ -1,5 +1,5 @@
 /**
- * Renders the prompt of a step again, as it was sent to the model. A step stores the sources of its prompt; the session's
+ * Renders the prompt of a step as it was sent to the model. A step stores the sources of its prompt; the session's
  * messages and the version's config never change.
  */
 import type { Actor } from "#accounts/actor.ts";

@@ -1,4 +1,4 @@
-/** An invoke that streams, repeated with its `Idempotency-Key`. */
+/** Repeated streaming invokes with the same `Idempotency-Key`. */
 import { expect, test } from "vitest";
 import { agentHost, modelConfig } from "#agent/testing/agent-app.ts";
 import { readFrames } from "#agent/testing/events.ts";
@@ -47,7 +47,7 @@ test("streams the same run during the first stream, and after its client disconn
   expect(model.asked).toHaveLength(1);
 });
 
-test("refuses the key of a stream with another body", async () => {
+test("rejects the key of a stream with another body", async () => {
   model.script([{ text: ["Once."] }]);
   await invoke("body");
   const { status, text } = await invoke("body", { input: "Something else." });

@@ -17,7 +17,7 @@ const stream = (runId: string, options: { lastEventId?: number; most?: number; q
   readFrames(`${host.baseUrl}/v1/agents/runs/${runId}/stream${options.query ?? ""}`, { token, ...options });
 const words = Array.from({ length: 40 }, (_, n) => `word${n} `);
 
-test("events are the document's, counted up by one from 1, to the run's end", async () => {
+test("numbers events from 1 without gaps, as documented, up to the run's end", async () => {
   model.script([{ reasoning: ["Let me ", "think."], text: ["Good ", "day."] }]);
   const { json } = await invoke();
   const { frames, text, headers } = await stream(json.run_id);
@@ -57,7 +57,7 @@ test("events are the document's, counted up by one from 1, to the run's end", as
   expect(of("run.completed")).toMatchObject({ output: "Good day.", tokens: { total: 15 } });
 });
 
-test("a reader who comes back goes on exactly where it was, while the run goes on and after it", async () => {
+test("continues a stream after Last-Event-ID, during the run and after its end", async () => {
   model.script([{ text: words, delayMs: 15 }]);
   const { json } = await invoke({ wait_s: 0 });
   const seen: Json[] = [];
@@ -81,12 +81,12 @@ test("a reader who comes back goes on exactly where it was, while the run goes o
   expect((await stream(json.run_id, { lastEventId: 100_000 })).frames).toEqual([]);
 });
 
-test("a log of large events is read a page at a time, and told whole", async () => {
+test("reads large events page by page, and streams all of them", async () => {
   model.script([{ text: ["Hi"] }]);
   const { json } = await invoke();
   const { db } = host.app;
   const last = (await stream(json.run_id)).frames.length;
-  // What is stored in a few kilobytes may be large, and what does not shrink as well.
+  // Some values are large but compress to a few kilobytes; others do not compress.
   const large = ["repeat('x', 2000000)", "repeat('y', 600000)", "repeat('z', 400000)", "repeat('w', 10)"];
   for (const [index, text] of large.entries())
     await sql`insert into agent_events (run_id, seq, type, at, data) values (${json.run_id}, ${last + index + 1},
@@ -112,7 +112,7 @@ test("a log of large events is read a page at a time, and told whole", async () 
   expect(frames.map(({ id }) => Number(id) - last)).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9]);
 });
 
-test("an invoke that streams answers the run's events, and goes on when its caller hangs up", async () => {
+test("streams the run's events from invoke, and continues the run after a disconnect", async () => {
   model.script([{ text: words, delayMs: 10 }]);
   const url = `${host.baseUrl}/v1/agents/talker/invoke`;
   const body = { input: "Hi", stream: true };
@@ -124,7 +124,7 @@ test("an invoke that streams answers the run's events, and goes on when its call
   expect((await stream(runId)).frames.at(-1)?.event).toBe("run.completed");
 });
 
-test("what is said is told before it is whole", async () => {
+test("streams events before the answer is complete", async () => {
   const may = Promise.withResolvers<void>();
   model.script([{ text: ["early"], until: may.promise }]);
   const { json } = await invoke({ wait_s: 0 });
@@ -151,7 +151,7 @@ async function chunksOf(runId: string, lastEventId?: number) {
   return chunks;
 }
 
-test("as a UI message stream it is what the AI SDK's own schema takes, also after a break and a failure", async () => {
+test("emits valid UI message chunks of the AI SDK, also after a retry and a failure", async () => {
   model.script([
     { reasoning: ["hm"], text: ["half"], cutAfter: 2, delayMs: 60 },
     { reasoning: ["well"], text: ["whole"] },
@@ -182,7 +182,7 @@ test("as a UI message stream it is what the AI SDK's own schema takes, also afte
   expect(types.slice(-2)).toEqual(["error", "finish"]);
 });
 
-test("shows a retried answer once to the AI SDK's own reader", async () => {
+test("shows a retried answer once to the AI SDK's reader", async () => {
   model.script([{ text: ["half ", "an answer"], cutAfter: 1, delayMs: 60 }, { text: ["whole"] }]);
   const { json } = await invoke();
   const chunks = (await chunksOf(json.run_id)).map(({ data }) => data as UIMessageChunk);
@@ -196,7 +196,7 @@ test("shows a retried answer once to the AI SDK's own reader", async () => {
   expect(last.parts).toMatchObject([{ type: "step-start" }, { type: "text", text: "whole", state: "done" }]);
 });
 
-test("a UI message stream is gone on with at any of its events", async () => {
+test("continues a UI message stream after any of its events", async () => {
   model.script([{ reasoning: ["hm"], text: words, delayMs: 15 }]);
   const { json } = await invoke();
   const whole = await chunksOf(json.run_id);

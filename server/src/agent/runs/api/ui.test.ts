@@ -1,4 +1,4 @@
-/** The AI SDK's own client, as `useChat` runs it, in front of an agent. */
+/** The AI SDK's client, as `useChat` uses it, with an agent. */
 import { Chat } from "@ai-sdk/react";
 import { DefaultChatTransport, type DynamicToolUIPart, type UIMessage, uiMessageChunkSchema } from "ai";
 import { expect, test } from "vitest";
@@ -32,7 +32,7 @@ const config = {
 };
 await owner.post("/v1/agents", { name: "clerk", config });
 
-/** A conversation; whose run it goes on with where it is told one. */
+/** Creates a conversation. With `runId`, it reconnects to that run. */
 function chat(runId?: string): Chat<Message> {
   const agents = `${host.baseUrl}/v1/agents`;
   return new Chat<Message>({
@@ -69,7 +69,7 @@ async function decide(talk: Chat<Message>, decision: string): Promise<void> {
   expect((await owner.post(path, { decision })).status).toBe(200);
 }
 
-test("a chat shows words, tools and a question, and goes on with the decision", async () => {
+test("shows text, tools and an approval request in a chat, and continues after the decision", async () => {
   model.script([
     { reasoning: ["Let me see."], text: ["Looking."], calls: [call("look"), call("sell")] },
     { text: ["Sold."] },
@@ -98,14 +98,14 @@ test("a chat shows words, tools and a question, and goes on with the decision", 
       { type: "text", text: "Sold.", state: "done" },
     ],
   });
-  // The next question is asked in the same session.
+  // The next input continues the same session.
   model.script([{ text: ["You are welcome."] }]);
   await talk.sendMessage({ text: "Thanks." });
   expect(talk.lastMessage?.metadata?.session_id).toBe(talk.messages[1]?.metadata?.session_id);
   expect(model.asked[0].messages.at(0)).toMatchObject({ role: "user", content: "Sell it." });
 });
 
-test("shows each of several approvals in its own state, with the arguments that a person changed", async () => {
+test("shows several approvals in separate states, with the arguments that a person changed", async () => {
   model.script([{ calls: [call("sell"), call("sell"), call("look"), call("sell")] }, { text: ["Done."] }]);
   const talk = chat();
   const sent = talk.sendMessage({ text: "Sell them." });
@@ -134,7 +134,7 @@ test("shows each of several approvals in its own state, with the arguments that 
   ]);
 });
 
-test("a chat that comes back is told the whole run, and what was denied is shown as denied", async () => {
+test("replays the whole run to a reconnected chat, and shows a denied call as denied", async () => {
   model.script([{ calls: [call("sell")] }, { text: ["As you like."] }]);
   const { json } = await owner.post("/v1/agents/clerk/invoke", { input: "Sell it." });
   const talk = chat(json.run_id);
@@ -151,7 +151,7 @@ test("a chat that comes back is told the whole run, and what was denied is shown
     expect(await schema.validate!(data), JSON.stringify(data)).toMatchObject({ success: true });
 });
 
-test("a run that is cancelled while it waits ends its chat with what happened", async () => {
+test("ends a chat with an error if its run is cancelled while waiting", async () => {
   model.script([{ calls: [call("sell")] }]);
   const talk = chat();
   const sent = talk.sendMessage({ text: "Sell it." });

@@ -1,6 +1,6 @@
 /**
- * The log of a run as the AI SDK's UI message stream, version 1, in which the parts of a message have a beginning and
- * an end of their own. `reset-step` removes the parts of a step that is retried; the retry continues in the same step.
+ * Converts a run's events to the AI SDK's UI message stream, version 1, in which each part has a start and an end.
+ * `reset-step` removes the parts of a retried step; the retry continues in the same step.
  */
 import type { RunEvent } from "../schema.ts";
 
@@ -24,9 +24,9 @@ export class UiEncoder {
   #isInStep = false;
   /** True if the open step was reset and has no parts. */
   #isReset = false;
-  /** What is being said, to be closed. */
+  /** The text or reasoning part that has not ended. */
   #open: { kind: "text" | "reasoning"; id: string } | undefined;
-  /** Calls that need approval, by the request, and the calls that were not approved. */
+  /** Approval requests with their calls, and the calls that were not approved. */
   readonly #asked = new Map<string, { callId: string; tool: string }>();
   readonly #denied = new Set<string>();
   readonly #questions = new Set<string>();
@@ -38,7 +38,7 @@ export class UiEncoder {
       const { run_id, session_id } = event;
       chunks.push({ type: "start", messageId: run_id, messageMetadata: { run_id, session_id } });
     }
-    // These events are no part of the response.
+    // Summaries are not part of the response.
     if (event["purpose"] === "summary") return chunks;
     const text = (name: string): string => (typeof event[name] === "string" ? event[name] : "");
     switch (event.type) {
@@ -62,7 +62,7 @@ export class UiEncoder {
         chunks.push(...this.#close());
         break;
       case "step.completed":
-        // The step goes on until its tools have answered.
+        // The step ends after the results of its tools.
         chunks.push(...this.#close());
         break;
       case "tool.input":
@@ -120,7 +120,7 @@ export class UiEncoder {
         break;
       case "step.reset":
         if (!this.#isInStep) break;
-        // `reset-step` removes the open part too, so an end of that part would be an error.
+        // `reset-step` removes the open part too, so an end for that part would be an error.
         this.#open = undefined;
         this.#isReset = true;
         chunks.push({ type: "reset-step" });

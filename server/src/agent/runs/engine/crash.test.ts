@@ -1,4 +1,4 @@
-/** What a process leaves that is killed, and what the next one makes of it. */
+/** Recovery of runs after a crash or a stop of their process. */
 import { randomBytes } from "node:crypto";
 import { sql } from "kysely";
 import { afterEach, expect, test } from "vitest";
@@ -22,7 +22,9 @@ const config = {
 await owner.post("/v1/agents", { name: "crashing", config });
 afterEach(() => onKillPoint(undefined));
 
-/** Two steps: the first answer does not fit, the second does. Between pieces there is time to store them. */
+/**
+ * Two steps: the first answer does not match the schema, the second does. The delays leave time to store each delta.
+ */
 function answerTwice(body: Json): { text: string[]; delayMs: number } {
   const isRepair = String(body.messages.at(-1).content).includes("does not fit");
   return { text: isRepair ? ['{"city":', '"Bremen"}'] : ['{"town":', "1}"], delayMs: 30 };
@@ -44,11 +46,11 @@ test.each([
   "agent.step.commits",
   "agent.step.committed",
 ])(
-  "a server that is killed at %s is followed by one that goes on, and no step is there twice",
+  "continues a run after a kill at %s without repeating a step",
   async (point) => {
     model.script(answerTwice);
     const { json } = await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 });
-    // As if the process that took it had committed it.
+    // Equals the state after the process that acquired the run committed it.
     await host.app.db
       .updateTable("agent_runs")
       .set({ process_id: null })
@@ -70,19 +72,19 @@ test.each([
       tokens: { total: 30 },
     });
     expect(await count("agent_steps", json.run_id)).toBe(2);
-    // The question, an answer, its repair, an answer.
+    // Input, answer, repair request, answer.
     expect(await count("agent_messages", json.run_id)).toBe(4);
     const events = await eventsOf(json.run_id);
     expect(events.map(({ seq }) => seq)).toEqual(events.map((_, index) => index + 1));
     expect(events.filter(({ type }) => type === "step.completed").map(({ step }) => step)).toEqual([1, 2]);
     expect(events.filter(({ type }) => type === "run.completed")).toHaveLength(1);
-    // A step that began and is not in the log whole is said to be void.
+    // An incomplete step is reset by an event.
     const open = events.filter(({ type }) => type === "step.started").length - 2;
     expect(events.filter(({ type }) => type === "step.reset")).toHaveLength(open);
   },
 );
 
-test("whoever had a run before it was taken over writes nothing more", async () => {
+test("rejects writes of a process that lost its run to another", async () => {
   model.script(answerTwice);
   const reached = Promise.withResolvers<void>();
   const mayGoOn = Promise.withResolvers<void>();
@@ -114,7 +116,7 @@ test("whoever had a run before it was taken over writes nothing more", async () 
   }
 });
 
-test("runs are taken while what others said can't be forgotten yet", async () => {
+test("executes new runs while an expired run is locked and cannot be erased", async () => {
   model.script([{ text: ['{"city":"Ulm"}'] }]);
   const ask = async () =>
     (await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 })).json.run_id as string;
@@ -152,7 +154,7 @@ test("runs are taken while what others said can't be forgotten yet", async () =>
   }
 });
 
-test("a server that stops leaves its runs to the next, at once", async () => {
+test("releases its runs to the next process when a server stops", async () => {
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }, { text: ['{"city":"Ulm"}'] }]);
   const { json } = await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 });
@@ -180,7 +182,7 @@ test("a server that stops leaves its runs to the next, at once", async () => {
   });
 });
 
-test("a run outlives more orderly stops than it may have crashes", async () => {
+test("counts no attempt for a graceful stop", async () => {
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }]);
   const { json } = await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 });

@@ -1,7 +1,7 @@
 /**
- * The loop of a run, from wherever its journal ends. A step is one call of the model; what came of it (the step, what
- * was said, the tokens, the events) is one statement, and the run's end is in that of its last step. So a process
- * that dies leaves a run whose steps are whole, and the one that takes it over asks for the next.
+ * Executes a run from the end of its journal. A step is one model call. One statement stores the step, its messages,
+ * tokens and events, and for the last step the end of the run. So after a crash a run has complete steps only, and the
+ * next process continues with the next step.
  */
 import type { App } from "#app.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
@@ -37,7 +37,7 @@ import { type GivenWork, type Going, Interrupted, type Work } from "./run-contex
 
 const grownMaxMiB = 8;
 
-/** Ends with the run completed, or waiting for a person; throws a `RunFailure`, or what it was stopped with. */
+/** Returns when the run is completed or waits for a person. Throws a `RunFailure`, or the reason of the abort. */
 export async function carryOut(app: App, carried: Carried, given: GivenWork): Promise<void> {
   const { writer, stop } = given;
   const { row: taken } = carried;
@@ -59,7 +59,7 @@ export async function carryOut(app: App, carried: Carried, given: GivenWork): Pr
       if (work.isHeld()) throw new Interrupted("The workspace is suspended.");
     } while (await takeStep(app, config, going, work));
   } catch (error) {
-    // Calls beside the one that failed go no further.
+    // Aborts calls that run in parallel with the failed one.
     stop.abort(error);
     throw error;
   } finally {
@@ -88,12 +88,12 @@ function accessOf(
   });
 }
 
-/** Time for people's answers to questions of tools: the run's own time stands still meanwhile. */
+/** Extra time for people's answers to questions of tools, during which the run's own time is paused. */
 function personMs({ toolsets }: AgentConfig): number {
   return toolsets.some(({ elicitation }) => elicitation === "person") ? 86_400_000 : 0;
 }
 
-/** Answers whether the run goes on. */
+/** Returns true if the run continues. */
 async function takeStep(
   app: App,
   config: AgentConfig,
@@ -130,7 +130,7 @@ async function takeStep(
     if ("words" in summarized) conversation.add(summarized.words);
     return true;
   }
-  // Facts stay as they were at the run's first step: a change would void the provider's cache of the conversation.
+  // Facts stay as at the run's first step, because a change would invalidate the provider's cache of the conversation.
   going.remembered ??= { text: await recall(app.db, userOf(run, config, work)) };
   const remembered = going.remembered.text;
   // Reasoning of earlier runs is not sent again.
@@ -144,11 +144,11 @@ async function takeStep(
   if (needed)
     throw new RunFailure("tool_unavailable", `The toolset ${needed.id} can't be used: ${needed.why}.`);
   if (leftOut > 0) {
-    // Reads the facts again: the omitted messages may hold newly saved ones, and the cache is void in any case.
+    // Reads the facts again: the omitted messages may contain newly saved ones, and the cache is invalid in any case.
     delete going.remembered;
     writer.add("context.compacted", {
       left_out: leftOut,
-      // Why older messages are left out without a summary.
+      // Reason why older messages are omitted without a summary.
       ...(going.notSummarized ? { summary_error: going.notSummarized.why } : {}),
     });
   }
@@ -192,14 +192,14 @@ async function takeStep(
     toolset_id: tools.get(tool)?.toolsetId ?? null,
     arguments: values ?? null,
   }));
-  const toolsTold = JSON.stringify(usable.map(toFunction));
+  const toolsSent = JSON.stringify(usable.map(toFunction));
   const prompt: StepPrompt = {
     before,
     last: before + said.length,
     summary: summary?.through ?? null,
     remembered: remembered ?? null,
     at_most: atMost,
-    ...(going.toolsTold === toolsTold ? {} : { tools: usable.map(toFunction) }),
+    ...(going.toolsSent === toolsSent ? {} : { tools: usable.map(toFunction) }),
   };
   const words = toWords(run.id, [
     { kind: "answer", message: answer.message },
@@ -223,7 +223,7 @@ async function takeStep(
     },
   );
   going.run = { ...run, ...advanced, model_waits: 0 };
-  going.toolsTold = toolsTold;
+  going.toolsSent = toolsSent;
   going.calls = calls.map((call, position) => requested(run.id, step, position, call));
   conversation.add(words);
   await passKillPoint("agent.step.committed");
@@ -245,7 +245,7 @@ function limitsOf({ limits }: AgentConfig, { resumes }: RunRow) {
 function requireWithinLimits(config: AgentConfig, run: RunRow, { said }: Conversation): void {
   const limits = limitsOf(config, run);
   const fail = (code: RunErrorCode, message: string) => new RunFailure(code, message, lastTextOf(run, said));
-  if (run.steps >= limits.max_steps) throw fail("limit_steps", `The run took its ${limits.max_steps} steps.`);
+  if (run.steps >= limits.max_steps) throw fail("limit_steps", `The run reached its limit of ${limits.max_steps} steps.`);
   const used = run.input_tokens + run.output_tokens;
   if (used >= limits.max_tokens)
     throw fail(
@@ -254,7 +254,7 @@ function requireWithinLimits(config: AgentConfig, run: RunRow, { said }: Convers
     );
 }
 
-/** The last text that the model wrote in this run. */
+/** Returns the last text that the model wrote in this run. */
 function lastTextOf(run: RunRow, said: Conversation["said"]): string | undefined {
   const texts = said
     .filter(({ run_id, kind }) => run_id === run.id && kind === "answer")
@@ -265,7 +265,7 @@ function lastTextOf(run: RunRow, said: Conversation["said"]): string | undefined
   return texts.findLast((text) => text !== "");
 }
 
-/** All that came of a run is told to its model at each step. */
+/** Each step sends all messages of its run, so their size is limited. */
 function requireNotGrown(
   run: RunRow,
   said: readonly { run_id: string | null; kind: string; bytes: number }[],
@@ -302,7 +302,7 @@ function stepEvents(
   return [...message, ...asked, { type: "step.completed", at, data }];
 }
 
-/** A caller parses the output of a JSON schema: a fence around it stays in the conversation only. */
+/** Callers parse the output of a JSON schema, so a code fence around it stays in the conversation only. */
 function outputOf({ output }: AgentConfig, text: string): string {
   return output.type === "text" ? text : withoutFence(text);
 }

@@ -1,4 +1,4 @@
-/** What a run makes of faults that are ours: of those that pass, of those that stay, and of the calls beside them. */
+/** Internal errors of a run: transient ones, permanent ones, and their effect on parallel calls. */
 import { sql } from "kysely";
 import { afterEach, expect, test } from "vitest";
 import { agentHost, modelConfig } from "#agent/testing/agent-app.ts";
@@ -25,7 +25,7 @@ const toolset = await owner.post("/v1/agent-toolsets", {
 const config = { ...(await modelConfig(owner, model.url)), toolsets: [{ toolset_id: toolset.json.id }] };
 await owner.post("/v1/agents", { name: "unlucky", config });
 
-/** The first `times` statements of this kind fail with `code`; a sequence is not rolled back with them. */
+/** The first `times` statements of this kind fail with `code`. The count is a sequence, which no rollback resets. */
 async function failing(
   table: string,
   on: "insert" | "update",
@@ -54,26 +54,26 @@ afterEach(async () => {
 const invoke = async () => (await owner.post("/v1/agents/unlucky/invoke", { input: "Hi" })).json;
 const runOf = async (id: string) => (await owner.get(`/v1/agents/runs/${id}`)).json;
 
-test("a run that meets a fault of the database which passes is tried again, from its last whole step", async () => {
+test("retries a run from its last complete step after a transient database error", async () => {
   await failing("agent_steps", "insert", { code: "40P01", times: 2 });
   model.script([{ text: ["Done."] }]);
   const { run_id } = await invoke();
   expect(await runOf(run_id)).toMatchObject({ status: "completed", output: "Done.", attempts: 3, steps: 1 });
 });
 
-test("one that meets a fault which stays fails, and says no more than whose it is", async () => {
+test("fails a run with a general message after a permanent internal error", async () => {
   await failing("agent_steps", "insert", { code: "23514", times: 100 });
   model.script([{ text: ["Done."] }]);
   const { run_id } = await invoke();
   expect(await runOf(run_id)).toMatchObject({
     status: "failed",
     error_code: "internal",
-    error_message: expect.stringMatching(/^Something went wrong on our side\..*\/resume/),
+    error_message: expect.stringMatching(/^An internal error stopped the run\..*\/resume/),
     attempts: 1,
   });
 });
 
-test("a call beside one that fails the run is given up", async () => {
+test("aborts a tool call when a parallel call fails the run", async () => {
   await failing("agent_tool_calls", "update", { code: "23514", times: 100 });
   const asked = Promise.withResolvers<void>();
   const givenUp = Promise.withResolvers<void>();
@@ -85,6 +85,6 @@ test("a call beside one that fails the run is given up", async () => {
   };
   model.script([{ calls: ["quick", "slow"].map((name) => ({ name: `set__${name}`, arguments: "{}" })) }]);
   expect(await invoke()).toMatchObject({ status: "failed", error_code: "internal" });
-  // The tool's own time is minutes.
+  // The tool's own timeout is minutes.
   await givenUp.promise;
 });

@@ -1,4 +1,4 @@
-/** What changes while a model thinks, and while a call is made. */
+/** Changes of a toolset during a model call and during tool calls. */
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
@@ -26,7 +26,7 @@ const config: Json = {
 await owner.post("/v1/agents", { name: "clerk", config });
 const look = { name: "desk__look", arguments: "{}" };
 
-test("a call goes where its toolset is when it is made, with the secret that is its then", async () => {
+test("sends a call to the toolset's address and with its secret at the time of the call", async () => {
   const changed = Promise.withResolvers<void>();
   model.script([{ calls: [look], until: changed.promise }, { text: ["Done."] }]);
   const invoked = owner.post("/v1/agents/clerk/invoke", { input: "Go." });
@@ -43,7 +43,7 @@ test("a call goes where its toolset is when it is made, with the secret that is 
   expect(after.asked.map(({ headers }) => headers.authorization)).toEqual([`Bearer ${auth_secret}`]);
 });
 
-test("a call that waits for its turn goes where its toolset is by then", async () => {
+test("sends a delayed call to the toolset's newest address", async () => {
   const turn = Promise.withResolvers<void>();
   let asked = 0;
   const seen = before.asked.length;
@@ -65,7 +65,7 @@ test("a call that waits for its turn goes where its toolset is by then", async (
   await owner.call("PATCH", path, { url: after.url, auth_secret: "the-second-secret-0123" });
 });
 
-test("a call whose outcome no longer fits into the session is in the journal as it ended", async () => {
+test("journals the outcome of a call that no longer fits into the session", async () => {
   model.script([{ calls: [look] }]);
   after.answer = (_, response) =>
     void sql`update agent_sessions set bytes = 32 * 1024 * 1024 - 10`
@@ -80,7 +80,7 @@ test("a call whose outcome no longer fits into the session is in the journal as 
   });
 });
 
-test("calls beside one another are told together, whichever ends last", async () => {
+test("returns the results of parallel calls together, whichever ends last", async () => {
   const first = Promise.withResolvers<void>();
   let asked = 0;
   after.answer = (_, response) => {

@@ -1,6 +1,6 @@
 /**
- * One step's answer: the config's model, again after a pause where it is overloaded or breaks off, and then its
- * fallbacks in their order. What was said before a break is void, and the log says so.
+ * The model call of a step. An overloaded or broken call is retried after a pause, and then the fallbacks are tried in
+ * order. An event resets the text of a broken attempt.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
@@ -22,11 +22,11 @@ import type { RunWriter } from "../journal/event-writer.ts";
 const triesOfEach = 3;
 /** A provider with a longer Retry-After is skipped in this round. */
 const pauseMaxMs = 2_000;
-/** A wait of at least this length parks the run, so that it holds no worker. */
+/** A wait of at least this length parks the run, so that it occupies no worker. */
 const parkedFromMs = 2_000;
 /** Longest wait between rounds when no provider sends Retry-After. */
 const waitMaxMs = 60_000;
-/** A server whose fault passes is back within a minute or so: four waits are 4 to 32 s. */
+/** A transient server error ends within a minute or so: four waits are 4 to 32 s. */
 const faultWaitsMax = 4;
 
 export interface Asking {
@@ -38,7 +38,7 @@ export interface Asking {
   writer: RunWriter;
   signal: AbortSignal;
   fetch: Fetch;
-  /** Of the first pause; each is twice the one before. */
+  /** Length of the first pause; each next pause is twice as long. */
   pauseMs: number;
   /** Number of consecutive waits before this step. */
   waits: number;
@@ -52,11 +52,11 @@ export interface Asking {
 export interface Answered {
   answer: Answer;
   model: string;
-  /** Of the message in the log; null where nothing was said. */
+  /** Id of the message in the events. Null if the answer has no text. */
   messageId: string | null;
 }
 
-/** The same; where all models refuse the conversation as too long, once more with a shorter one, if there is one. */
+/** Calls the model, and once more with a shorter conversation if every model rejects it as too long. */
 export async function askAgainShorter(
   app: Pick<App, "db" | "secrets" | "clock">,
   asking: Asking,
@@ -73,19 +73,19 @@ export async function askAgainShorter(
 }
 
 /**
- * Tries the model and its fallbacks. If none responds and at least one is overloaded, waits and retries until the run's
- * deadline; if one has a fault that may pass, a few times. Throws a `ModelBusy` for a long wait. Throws a `RunFailure`.
+ * Tries the model and its fallbacks. If all fail and one is overloaded, waits and retries until the run's deadline. If
+ * one has a transient error, retries a few times. Throws a `ModelBusy` for a long wait, else a `RunFailure`.
  */
 export async function ask(app: Pick<App, "db" | "secrets" | "clock">, asking: Asking): Promise<Answered> {
   for (let round = asking.waits; ; round += 1) {
     const outcome = await askRound(app, asking);
     if ("answer" in outcome) return outcome;
     const { last, tooLong, overloaded, fault } = outcome;
-    if (!last) throw new RunFailure("credential_missing", "The model's credential was removed.");
+    if (!last) throw new RunFailure("credential_missing", "The model's credential was deleted. Create a credential, and publish a version that names it.");
     if (tooLong) throw new PromptTooLong(tooLong.message);
     const busy = overloaded ?? (round < faultWaitsMax ? fault : undefined);
     if (!busy) throw new RunFailure("model_error", last.message);
-    // Never less than the backoff: a server that asks for no wait each time would fill the log of the run.
+    // At least the backoff: a server that sends Retry-After: 0 each time would fill the run's events.
     const backoffMs = Math.min(waitMaxMs, asking.pauseMs * 2 ** Math.min(triesOfEach + round, 20));
     const pauseMs = Math.max(busy.retryAfterMs ?? 0, backoffMs);
     const waitMs = pauseMs * (1 + Math.random() / 4);
@@ -103,7 +103,7 @@ interface Failures {
   tooLong: ModelFailure | undefined;
   /** The overloaded model with the shortest Retry-After. */
   overloaded: ModelFailure | undefined;
-  /** The same of those whose server responded with an error that may pass. A wrong address is none. */
+  /** The same for servers that responded with a transient error. A wrong address does not count. */
   fault: ModelFailure | undefined;
 }
 
@@ -140,7 +140,7 @@ export async function askRound(
       const pauseMs = Math.max(last.retryAfterMs ?? 0, asking.pauseMs * 2 ** (attempt - 1));
       const isFinal = last.kind === "refused" || last.kind === "too_long" || attempt === triesOfEach;
       if (isFinal || pauseMs > pauseMaxMs) break;
-      // A little apart, so that runs which failed together do not come back together.
+      // Adds jitter, so that runs which failed together do not retry together.
       await pause(pauseMs * (1 + Math.random() / 4), asking.signal);
     }
     failures.last = last;
@@ -236,7 +236,7 @@ async function askOnce(
   }
 }
 
-/** A word of few. */
+/** Short reason for the trace, with few distinct values. */
 function whyOf(error: unknown): string {
   if (error instanceof ModelFailure) return error.kind;
   return error instanceof RunFailure ? error.code : "cancelled";

@@ -1,4 +1,4 @@
-/** Parks a run that waits for people: one transaction stores its approvals and waits, and releases the run. */
+/** Parks a run that waits for people. One transaction stores its approvals and waits, and releases the run. */
 import type { App } from "#app.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
@@ -10,10 +10,10 @@ import type { NewEvent } from "../journal/journal.ts";
 import type { RunRow } from "../store.ts";
 import type { Work } from "./run-context.ts";
 
-/** Call of the last step that a person has to act on. */
+/** A call of the last step that needs an action of a person. */
 export type Blocked =
   | { call: Call; parameters: Record<string, unknown> }
-  /** The call had no effect, and is made after the sign-in. */
+  /** The call had no effect. It is repeated after the sign-in. */
   | { call: Call; needed: SignInNeeded };
 
 export function waitMinutesOf({ connections }: AgentConfig): number {

@@ -1,4 +1,4 @@
-/** Who is carried out where there is more to do than places. */
+/** Fair distribution of a process's slots among workspaces. */
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig, type Person } from "#agent/testing/agent-app.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
@@ -20,7 +20,7 @@ async function statuses(person: Person): Promise<string[]> {
   return json.items.map(({ status }: Json) => status as string).toSorted();
 }
 
-test("a workspace with much to do keeps no other waiting, and has its turn as its places come free", async () => {
+test("limits the concurrent runs of a busy workspace, so that other workspaces do not wait", async () => {
   const [busy, other] = [await host.person(), await host.person()];
   const may = Promise.withResolvers<void>();
   model.script((body: Json) => ({
@@ -35,7 +35,7 @@ test("a workspace with much to do keeps no other waiting, and has its turn as it
     await runs.settled(one!, 20_000);
     expect(await statuses(other)).toEqual(["completed"]);
     await expect.poll(() => statuses(busy)).toEqual([...Array(5).fill("queued"), "running", "running"]);
-    // One that is asked for now has no place either.
+    // A submitted run gets no slot either.
     runs.begin(many.at(-1)!);
     await runs.look();
     expect(model.asked.filter(({ messages }) => messages.at(-1).content === busy.userId)).toHaveLength(2);

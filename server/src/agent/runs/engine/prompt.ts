@@ -1,7 +1,7 @@
 /**
- * Builds the prompt of a step: the system text with the pinned facts, remembered facts, the summary of older messages,
- * and the conversation. The log is never edited. Once it has outgrown the config's `compact_at_tokens`, the model gets
- * only the last messages, from a user's question on.
+ * Builds the prompt of a step: the system text with pinned facts, the remembered facts, the summary of older messages,
+ * and the conversation. Stored messages never change. Beyond the config's `compact_at_tokens`, the model gets only the
+ * last messages, starting with a user's question.
  */
 import type { AgentConfig } from "#agent/agents/config.ts";
 import { askedIn, estimateTokens, type Message, revive, toolMessage } from "#agent/models/messages.ts";
@@ -9,24 +9,24 @@ import { type Said, shrink, sizeOf } from "./shrink.ts";
 
 export interface Prompt {
   messages: Message[];
-  /** Number of messages that are left out and in no summary. */
+  /** Number of omitted messages that no summary covers. */
   leftOut: number;
-  /** Of what is told of the conversation, estimated. */
+  /** Estimated tokens of the conversation's messages. */
   tokens: number;
 }
 
-/** The last summary. `through`: sequence number of the last message that it covers. */
+/** The last summary. `through` is the sequence number of the last message that it covers. */
 export interface Summary {
   message: Message;
   through: number;
 }
 
 export interface Telling {
-  /** How many messages were said before these and are not told in any case. */
+  /** Number of earlier messages, which are never sent. */
   before: number;
   summary?: Summary | undefined;
   remembered: string | undefined;
-  /** Of the conversation: a model refused more. */
+  /** Limit for the conversation's tokens after a model rejected more. */
   atMost: number | undefined;
 }
 
@@ -37,7 +37,7 @@ export interface Entry extends Said {
   seq: number;
 }
 
-/** Messages behind those that the summary covers. */
+/** Messages that the summary does not cover. */
 export function entriesOf(
   conversation: readonly Stored[],
   { before, summary }: Pick<Telling, "before" | "summary">,
@@ -55,7 +55,8 @@ export function promptOf(
   conversation: readonly Stored[],
   { before, summary, remembered, atMost }: Telling,
 ): Prompt {
-  // Facts change more often than the config: a message of their own leaves the cached one before it as it is.
+  // Facts change more often than the config. In a separate message, they leave the provider's cache of the first one
+  // valid.
   const system = [systemOf(config), remembered].flatMap((content): Message[] =>
     content === undefined ? [] : [{ role: "system", content }],
   );
@@ -82,7 +83,7 @@ function systemOf({ system, context }: AgentConfig): string | undefined {
   return system === undefined ? facts : `${system}\n\n${facts}`;
 }
 
-/** A run that was cut off left calls without results, and providers take no call without one. */
+/** An interrupted run left calls without results, which providers reject. Adds a result for each. */
 function withResults(conversation: readonly Said[]): Said[] {
   return conversation.flatMap((said, index) => {
     const asked = askedIn(said.message);
@@ -99,8 +100,8 @@ function firstTold({ context }: AgentConfig, conversation: readonly Said[], isCu
 }
 
 /**
- * Index of the first message that is kept when the conversation is compacted: a question. With summaries, the kept
- * messages take at most half of `compact_at_tokens` if they can, so that not every turn needs a new summary.
+ * Index of the first message that compaction keeps: a question. With summaries, the kept messages take at most half of
+ * `compact_at_tokens` if possible, so that not every turn needs a new summary.
  */
 export function firstKept(context: AgentConfig["context"], conversation: readonly Said[]): number {
   const from = Math.max(0, conversation.length - context.keep_last_messages);
@@ -112,7 +113,7 @@ export function firstKept(context: AgentConfig["context"], conversation: readonl
     if (tokens > atMost) break;
     if (conversation[index]!.isQuestion) question = index;
   }
-  // A long run of tools: from its own question on. A call and its result are never parted.
+  // In a long run of tools, keeps the messages from its own question on. A call and its result stay together.
   return question === -1
     ? Math.max(
         0,

@@ -7,6 +7,7 @@ import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { killedAt } from "#agent/testing/killed-server.ts";
 import { startMcpServer } from "#agent/testing/mcp-server.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
+import { rowsWith } from "#agent/testing/whole-database.ts";
 import { recoverQuestions } from "./questions.ts";
 import { AgentRuns } from "./run-executor.ts";
 
@@ -129,6 +130,8 @@ test.each(["is not answered", "is answered after the kill"])(
     if (how !== "is not answered") expect((await answer(runId, asked)).status).toBe("running");
     await working(() => becomes(runId, "completed"));
     expect(await run(runId)).toMatchObject({ approvals: [], tools_called: [{ status: "unknown" }] });
+    // The answer went nowhere, and is kept nowhere.
+    expect(await rowsWith(host.app.db, ["Bremen"])).toEqual(new Map());
     expect(answers).toEqual([]);
     expect(await outcomes(runId)).toEqual([how === "is not answered" ? "cancelled" : "approved"]);
   },
@@ -179,4 +182,38 @@ test("leaves a question alone while its process is alive", async () => {
     await answer(runId, asked);
     await becomes(runId, "completed");
   });
+});
+
+test("keeps no answer of a run that is cancelled before its call goes on", async () => {
+  const runId = await invoke("book");
+  expect(await killedAt(host.connection, key, "agent.question.raised")).toBe("SIGKILL");
+  await answer(runId, await question(runId));
+  expect((await rowsWith(host.app.db, ["Bremen"])).size).toBe(1);
+  await owner.post(`/v1/agents/runs/${runId}/cancel`);
+  expect(await rowsWith(host.app.db, ["Bremen"])).toEqual(new Map());
+  expect(answers).toEqual([]);
+});
+
+test("resumes a run that was cancelled with an open question, and repeats only a harmless call", async () => {
+  for (const [tool, status] of [
+    ["look", "completed"],
+    ["book", "unknown"],
+  ] as const) {
+    const runId = await invoke(tool);
+    await working(async () => {
+      const asked = await question(runId);
+      await owner.post(`/v1/agents/runs/${runId}/cancel`);
+      await becomes(runId, "failed");
+      await owner.post(`/v1/agents/runs/${runId}/resume`);
+      if (tool === "look") await answer(runId, await question(runId));
+      await becomes(runId, "completed");
+      const late = await owner.post(`/v1/agents/runs/${runId}/approvals/${asked.request_id}`, {
+        decision: "approve",
+        content: { city: "Kiel" },
+      });
+      expect(late.status).toBe(404);
+    });
+    expect(await run(runId)).toMatchObject({ tools_called: [{ status }] });
+    expect(answers.map(({ content }) => content)).toEqual(tool === "look" ? [{ city: "Bremen" }] : []);
+  }
 });

@@ -9,7 +9,14 @@ import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import type { Watch } from "#lib/watcher.ts";
-import { cancelPending, cancelQuestion, question, raise, takeAnswer } from "#agent/approvals/approvals.ts";
+import {
+  approvalExists,
+  cancelPending,
+  cancelQuestion,
+  question,
+  raise,
+  takeAnswer,
+} from "#agent/approvals/approvals.ts";
 import { expireIfDue } from "#agent/approvals/expire.ts";
 import type { Call } from "#agent/calls/calls.ts";
 import type { ToolQuestion, ToolReply } from "#agent/tools/tool.ts";
@@ -17,7 +24,7 @@ import type { NewEvent } from "../journal/journal.ts";
 import type { RunStatus } from "../states.ts";
 import { findLostQuestions, type RunRow } from "../store.ts";
 import { goOn, lockRun } from "./waiting-run.ts";
-import type { RunWriter } from "../journal/event-writer.ts";
+import { LostRun, type RunWriter } from "../journal/event-writer.ts";
 
 /** Interval of reading an open question, in case no notification comes. */
 const readEveryMs = 5_000;
@@ -144,8 +151,12 @@ export class Questions {
       const news = watch.next(AbortSignal.any([signal, AbortSignal.timeout(readEveryMs)]));
       signal.throwIfAborted();
       const answer = await takeAnswer(this.#app.db, id);
-      if (answer?.status === "approved") return { action: "accept", content: answer.content ?? {} };
+      // Without its content, an answer is no longer for this process: another one has the run.
+      if (answer?.status === "approved" && answer.content)
+        return { action: "accept", content: answer.content };
       if (answer) return { action: answer.status === "denied" ? "decline" : "cancel" };
+      // Another process ended the run, and erased or resumed it.
+      if (!(await approvalExists(this.#app.db, id))) throw new LostRun();
       const now = this.#app.clock.now();
       // A suspension moves the deadline, so the row decides.
       if (now < expiresAt || !(await expireIfDue(this.#app.db, this.#run.id, now))) await news;

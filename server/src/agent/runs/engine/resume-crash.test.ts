@@ -1,4 +1,4 @@
-/** A server that is killed after a run was resumed, and the run in the next server. */
+/** Resumed runs in the next server after a kill. */
 import { randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";

@@ -1,4 +1,4 @@
-/** What the work on one run is done with. */
+/** Context and progress of a run's execution. */
 import type { Call } from "#agent/calls/calls.ts";
 import type { Fetch } from "#agent/models/fetch.ts";
 import type { Conversation } from "#agent/sessions/conversation.ts";
@@ -11,7 +11,7 @@ import type { NotSummarized } from "./summarize.ts";
 import type { RunWriter } from "../journal/event-writer.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
 
-/** A run that this process has, and what it knows of it. */
+/** A run that this process acquired, with the parts that are already in memory. */
 export interface Carried {
   row: RunRow;
   config?: AgentConfig | undefined;
@@ -19,46 +19,49 @@ export interface Carried {
 }
 
 
-/** Where a run is, in the memory of who carries it out: no one else changes any of it meanwhile. */
+/** Progress of a run in the memory of the process that executes it. Only this process changes it. */
 export interface Going {
   run: RunRow;
   conversation: Conversation;
-  /** Of the step that was taken here last; undefined where they have to be read. */
+  /** Calls of the last step, if this process ran it. Otherwise they are read from the journal. */
   calls: Call[] | undefined;
   /** JSON of the previous step's tools, if this process ran that step. */
-  toolsTold?: string;
-  /** The summary failed in this run: each step would pay for it again. The next run of the session tries again. */
+  toolsSent?: string;
+  /**
+   * Set after a failed summary of this run, because each step would pay for another attempt. The next run of the
+   * session tries again.
+   */
   notSummarized?: NotSummarized;
-  /** Facts of the memory as they were at the first step here. */
+  /** Facts of the memory at the first step of this process. */
   remembered?: { text: string | undefined };
 }
 
 /** Thrown to interrupt a healthy run. It continues later from its last complete step. */
 export class Interrupted extends Error {}
 
-/** As a run begins; `carryOut` adds the rest. */
+/** Context at the start of a run; `executeRun` adds the rest. */
 export type GivenWork = Omit<Work, "questions"> & { followed: Followed };
 
 export interface Work {
   writer: RunWriter;
-  /** Aborted with the reason to stop for. */
+  /** Aborted with the reason of the stop. */
   stop: AbortController;
   /** True if the run's workspace is suspended, so that no step may start. */
   isHeld: () => boolean;
-  /** To models and to tools: checked addresses alone. */
+  /** Fetch for models and tools; it connects to checked addresses only. */
   fetch: Fetch;
-  /** Before a model is asked again, at first. */
+  /** Pause before the first retry of a model. */
   pauseMs: number;
-  /** Tokens of the conversation, once a model refused more: for the rest of the run no more are told. */
+  /** Limit for the conversation's tokens in the rest of the run, after a model rejected more. */
   tellAtMost?: number;
-  /** Undefined where nobody looks. */
+  /** Undefined if tracing is off. */
   trace?: RunTrace | undefined;
-  /** The caller's header. */
+  /** The `traceparent` header of the caller. */
   traceparent: string | null;
-  /** The server's own API, where there is one. */
+  /** The server's own API. Undefined if it is not available. */
   api?: OwnApi | undefined;
-  /** Questions of tools' servers to people, with the calls open. */
+  /** Questions of tools' servers to people during open calls. */
   questions: Questions;
-  /** Of this run to it; undefined where its config grants nothing. */
+  /** Access of this run to the platform. Undefined if its config grants none. */
   access?: WorkerAccess | undefined;
 }

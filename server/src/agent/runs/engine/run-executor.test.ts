@@ -40,7 +40,7 @@ async function over(runId: string): Promise<Json> {
   }
 }
 
-test("an agent that is asked answers, and the run says what it took", async () => {
+test("completes a run with the model's answer, tokens and finish reason", async () => {
   model.script([{ text: ["Good ", "day."], usage: { prompt_tokens: 21, completion_tokens: 4 } }]);
   const name = await agent({ system: "Be polite.", model: { ...config.model, temperature: 0.5 } });
   const { status, json } = await invoke(name);
@@ -85,7 +85,7 @@ test("an agent that is asked answers, and the run says what it took", async () =
   });
 });
 
-test("a session remembers what was said, and stays with its version until it is upgraded", async () => {
+test("keeps a session's messages, and its version until an upgrade", async () => {
   model.script([{ text: ["one"] }, { text: ["two"] }, { text: ["three"] }]);
   const name = await agent({ system: "v1" });
   const first = (await invoke(name)).json;
@@ -106,7 +106,7 @@ test("a session remembers what was said, and stays with its version until it is 
   });
 });
 
-test("refuses another version's number in a session, and accepts the session's own", async () => {
+test("rejects another version's number in a session, and accepts the session's own", async () => {
   const name = await agent();
   await owner.post(`/v1/agents/${name}/versions`, { config, promote: ["prod"] });
   const { json } = await invoke(name, { qualifier: "v1" });
@@ -120,7 +120,7 @@ test("refuses another version's number in a session, and accepts the session's o
   expect((await owner.get(`/v1/agents/runs/${moved.json.run_id}`)).json.version).toBe(2);
 });
 
-test("a new session begins with the history it is given, an old one takes none", async () => {
+test("starts a new session with the given history, and rejects history for an existing one", async () => {
   model.script([{ text: ["so"] }]);
   const name = await agent();
   const messages = [
@@ -135,7 +135,7 @@ test("a new session begins with the history it is given, an old one takes none",
   });
 });
 
-test("pictures and texts are told as parts", async () => {
+test("sends images and texts to the model as parts", async () => {
   model.script([{ text: ["a cat"] }]);
   const input = [
     { type: "text", text: "What is it?" },
@@ -159,7 +159,7 @@ test("accepts a wait_s that is not a whole number of milliseconds", async () => 
   }
 });
 
-test("a caller who does not wait is told 202, and finds the outcome later", async () => {
+test("returns 202 without waiting for wait_s 0, and the outcome later", async () => {
   const may = Promise.withResolvers<void>();
   model.script([{ text: ["late"], until: may.promise }]);
   const name = await agent();
@@ -174,7 +174,7 @@ test("a caller who does not wait is told 202, and finds the outcome later", asyn
   expect(await over(json.run_id)).toMatchObject({ status: "completed", output: "late" });
 });
 
-test("a model that is overloaded is asked again, and then its fallbacks in their order", async () => {
+test("retries an overloaded model, and then tries its fallbacks in order", async () => {
   const fallbacks = [{ id: "second", credential_id: config.model.credential_id }];
   const name = await agent({ model: { ...config.model, fallbacks } });
   model.script([{ status: 429 }, { status: 503 }, { text: ["third time"] }]);
@@ -183,7 +183,7 @@ test("a model that is overloaded is asked again, and then its fallbacks in their
   model.script([{ status: 529 }, { status: 529 }, { status: 529 }, { text: ["from the second"] }]);
   expect((await invoke(name)).json.output).toBe("from the second");
   expect(model.asked.map(({ model: id }) => id)).toEqual(["scripted", "scripted", "scripted", "second"]);
-  // What is refused is not asked for again.
+  // A rejected request is not retried.
   model.script([{ status: 400, error: "bad" }, { text: ["ok"] }]);
   expect((await invoke(name)).json.output).toBe("ok");
   expect(model.asked.map(({ model: id }) => id)).toEqual(["scripted", "second"]);
@@ -196,13 +196,13 @@ test.each([
   [{ raw: "" }, "model_error"],
   [{ text: ["never ", "whole"], cutAfter: 1 }, "model_error"],
   [{ text: ["bad words"], finish: "content_filter" }, "model_error"],
-] as const)("a model that fails for good fails the run: %j", async (turn, code) => {
+] as const)("fails the run when the model fails permanently: %j", async (turn, code) => {
   model.script([turn]);
   const { status, json } = await invoke(await agent());
   expect([status, json]).toMatchObject([200, { status: "failed", error_code: code, output: null }]);
 });
 
-test("retries an overloaded model after its first tries fail, and streams each wait", async () => {
+test("retries an overloaded model after its first attempts fail, and emits an event for each wait", async () => {
   const busy = Array.from({ length: 7 }, () => ({ status: 429 }));
   model.script([...busy, { text: ["at last"] }]);
   const { json } = await invoke(await agent());
@@ -213,23 +213,23 @@ test("retries an overloaded model after its first tries fail, and streams each w
   expect(waits[0]).toMatchObject({ step: 1, retry_at: expect.stringMatching(/Z$/) });
 });
 
-test("backs off from a model that asks for no wait each time", async () => {
+test("backs off from a model that sends Retry-After: 0 each time", async () => {
   model.script([{ status: 429, headers: { "retry-after": "0" } }]);
   const { json } = await invoke(await agent({ limits: { max_seconds: 2 } }));
   expect(json.status).toBe("failed");
   const waits = (await eventsOf(json.run_id)).filter(({ type }) => type === "model.waiting");
-  // 40 ms at first here, and twice as long each time
+  // 40 ms at first, and twice as long each time.
   expect(waits.length).toBeLessThan(7);
 });
 
-test("fails a run whose model stays overloaded past the run's time", async () => {
+test("fails a run whose model is overloaded until the run's time limit", async () => {
   model.script([{ status: 429 }]);
   const { json } = await invoke(await agent({ limits: { max_seconds: 1 } }));
   expect(json).toMatchObject({ status: "failed", output: null });
   expect(["model_rate_limited", "limit_time"]).toContain(json.error_code);
 });
 
-test("retries while the model's server fails, and fails the run when it does not recover", async () => {
+test("retries while the model's server fails, and fails the run without a recovery", async () => {
   const faults = Array.from({ length: 7 }, () => ({ status: 500 }));
   model.script([...faults, { text: ["at last"] }]);
   expect((await invoke(await agent())).json).toMatchObject({ status: "completed", output: "at last" });
@@ -237,7 +237,7 @@ test("retries while the model's server fails, and fails the run when it does not
   model.script([{ status: 502 }]);
   const { json } = await invoke(await agent());
   expect(json).toMatchObject({ status: "failed", error_code: "model_error" });
-  // Four waits between five rounds of three tries each.
+  // Four waits between five rounds of three attempts each.
   expect(model.asked).toHaveLength(15);
 });
 
@@ -247,7 +247,7 @@ test("fails at once when no server responds at the model's address", async () =>
   expect((await eventsOf(json.run_id)).map(({ type }) => type)).not.toContain("model.waiting");
 });
 
-test("what was said before a break is void, and the log says so", async () => {
+test("emits step.reset for an interrupted answer, and retries it", async () => {
   model.script([{ text: ["half an ans", "wer"], cutAfter: 1, delayMs: 60 }, { text: ["a whole answer"] }]);
   const { json } = await invoke(await agent());
   expect(json.output).toBe("a whole answer");
@@ -269,7 +269,7 @@ test("what was said before a break is void, and the log says so", async () => {
   expect(events.map(({ seq }) => seq)).toEqual(events.map((_, index) => index + 1));
 });
 
-test("a model's server that repeats the key does not get it into the run, its log or ours", async () => {
+test("removes the key from errors of the model's server, in run and tables", async () => {
   model.script([{ status: 401, error: "not with" }]);
   const { json } = await invoke(await agent());
   const run = (await owner.get(`/v1/agents/runs/${json.run_id}`)).json;
@@ -280,7 +280,7 @@ test("a model's server that repeats the key does not get it into the run, its lo
   }
 });
 
-test("a run is cancelled at once, and its session goes on", async () => {
+test("cancels a run at once, and accepts the next run in its session", async () => {
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }, { text: ["again"] }]);
   const name = await agent();
@@ -294,7 +294,7 @@ test("a run is cancelled at once, and its session goes on", async () => {
   never.resolve();
 });
 
-test("a session that ends takes its run and what was said with it", async () => {
+test("ends the active run and deletes the messages when a session is ended", async () => {
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }]);
   const name = await agent();
@@ -322,7 +322,7 @@ const schema = {
   additionalProperties: false,
 };
 
-test("an answer follows its schema, and one that does not is repaired once", async () => {
+test("validates an answer against its schema, and requests one repair", async () => {
   const name = await agent({ output: { type: "json_schema", schema } });
   model.script([{ text: ['{"town":"Bremen"}'] }, { text: ['{"city":"Bremen"}'] }]);
   const { json } = await invoke(name);
@@ -339,7 +339,7 @@ test.each([
   ["limit_steps", { max_steps: 1 }, {}],
   ["limit_tokens", { max_tokens: 12 }, {}],
   ["limit_time", { max_seconds: 1 }, { until: new Promise<void>(() => {}) }],
-] as const)("a run that reaches its limit fails with %s before the next call", async (code, limits, turn) => {
+] as const)("fails a run at its limit with %s before the next model call", async (code, limits, turn) => {
   model.script([{ text: ["no JSON"], ...turn }]);
   const name = await agent({ limits, output: { type: "json_schema", schema } });
   expect((await invoke(name)).json).toMatchObject({ status: "failed", error_code: code });
@@ -371,7 +371,7 @@ test("keeps the text of a run that a limit ended, until the run is resumed", asy
   });
 });
 
-test("a conversation that grew too long is told from its last question on, and kept whole", async () => {
+test("sends a long conversation from its last question on, and keeps all messages", async () => {
   model.script([{ text: ["ok"] }]);
   const name = await agent({
     context: { compact_at_tokens: 1000, keep_last_messages: 2, compaction: "drop" },
@@ -387,7 +387,7 @@ test("a conversation that grew too long is told from its last question on, and k
   );
 });
 
-test("a session that holds all it may takes no more, and a run in it fails with a word of that", async () => {
+test("rejects input in a full session, and fails a run whose answer does not fit", async () => {
   model.script([{ text: ["ok"] }]);
   const name = await agent();
   const { session_id } = (await invoke(name)).json;
@@ -407,7 +407,7 @@ test("a session that holds all it may takes no more, and a run in it fails with 
     sql`update agent_sessions set bytes = ${32 * 1024 ** 2 - left} where id = ${session_id}`.execute(
       host.app.db,
     );
-  // Enough for the question, not for the answer.
+  // Enough for the input, but not for the answer.
   await leave(80);
   const failed = (await invoke(name, { session_id })).json;
   expect(failed).toMatchObject({ status: "failed", error_code: "limit_tokens" });
@@ -416,7 +416,7 @@ test("a session that holds all it may takes no more, and a run in it fails with 
   expect(await invoke(name, { session_id })).toMatchObject({ status: 409, json: { code: "session_full" } });
 });
 
-test("of a long session what fits into memory is read, from a question on", async () => {
+test("reads the newest messages of a long session that fit into memory, starting with a question", async () => {
   model.script([{ text: ["ok"] }]);
   const name = await agent();
   const { session_id } = (await invoke(name, { input: "One" })).json;
@@ -430,7 +430,7 @@ test("of a long session what fits into memory is read, from a question on", asyn
   );
 });
 
-test("a session has one end user, and - is nobody's name", async () => {
+test("rejects another end user in a session, and invalid end user ids", async () => {
   model.script([{ text: ["ok"] }]);
   const name = await agent();
   const { json } = await invoke(name, { end_user_id: "ada@example.com" });
@@ -444,7 +444,7 @@ test("a session has one end user, and - is nobody's name", async () => {
     expect(await invoke(name, { end_user_id })).toMatchObject({ status: 400 });
 });
 
-test("what can't run is refused with its own word", async () => {
+test("rejects an invoke that cannot run with a specific error code", async () => {
   model.script([{ text: ["ok"] }]);
   const name = await agent();
   expect((await invoke("nobody")).json.code).toBe("agent_not_found");
@@ -460,7 +460,7 @@ test("what can't run is refused with its own word", async () => {
   expect((await invoke(name)).status).toBe(200);
 });
 
-test("an account that is suspended runs nothing", async () => {
+test("rejects an invoke of a suspended account", async () => {
   const person = await host.person();
   const own = await modelConfig(person, model.url);
   await person.post("/v1/agents", { name: "mine", config: own });
@@ -477,7 +477,7 @@ test("an account that is suspended runs nothing", async () => {
   });
 });
 
-test("a credential that was removed is said at the invoke", async () => {
+test("rejects an invoke whose model credential was deleted", async () => {
   const person = await host.person();
   const own = await modelConfig(person, model.url);
   await person.post("/v1/agents", { name: "mine", config: own });
@@ -488,7 +488,7 @@ test("a credential that was removed is said at the invoke", async () => {
   });
 });
 
-test("a plan's sessions and runs in flight are counted, also when all come at once", async () => {
+test("enforces the plan's limits of sessions and runs in flight on concurrent invokes", async () => {
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }]);
   const person = await host.person({ plan: "starter" });
@@ -499,7 +499,7 @@ test("a plan's sessions and runs in flight are counted, also when all come at on
   const first = replies.find(({ status }) => status === 202)!.json;
   await person.call("DELETE", `/v1/agents/mine/sessions/${first.session_id}`);
   expect((await invoke("mine", { wait_s: 0 }, person)).status).toBe(202);
-  // As many sessions as runs are allowed on this plan: one less in the table than in flight.
+  // This plan allows as many sessions as runs. With all sessions ended, only the limit of runs rejects the invoke.
   await host.app.db
     .updateTable("agent_sessions")
     .set({ ended_at: new Date() })
@@ -511,11 +511,11 @@ test("a plan's sessions and runs in flight are counted, also when all come at on
   never.resolve();
 });
 
-test("the same key asks once: the replay is the run as it is by then", async () => {
+test("runs once for one idempotency key, and replays the run's current state", async () => {
   const may = Promise.withResolvers<void>();
   model.script([{ text: ["once"], until: may.promise }]);
   const name = await agent();
-  // Runs of the tests before may ask late.
+  // Runs of earlier tests may still call the model.
   const [key, input] = [randomUUID(), `Hi from ${name}`];
   const ask = () =>
     owner.call("POST", `/v1/agents/${name}/invoke`, { input, wait_s: 0 }, { "idempotency-key": key });
@@ -533,7 +533,7 @@ test("the same key asks once: the replay is the run as it is by then", async () 
   expect(JSON.stringify(rows)).not.toContain("once");
 });
 
-test("a key whose server died while its caller waited is told of the run that began, and begins no other", async () => {
+test("returns the existing run for an idempotency key after a crash, and starts no other", async () => {
   const may = Promise.withResolvers<void>();
   model.script([{ text: ["once"], until: may.promise }]);
   const name = await agent();
@@ -543,7 +543,7 @@ test("a key whose server died while its caller waited is told of the run that be
   const runs = async () => (await owner.get(`/v1/agents/runs?agent=${name}`)).json.items;
   await expect.poll(async () => (await runs()).length).toBe(1);
   expect((await ask()).json.code).toBe("idempotency_in_progress");
-  // As a server leaves it that is killed: nobody extends the row.
+  // Equals the state after a kill of the server: the row's lease has expired.
   await host.app.db
     .updateTable("idempotency_keys")
     .set({ process_id: crypto.randomUUID(), expires_at: new Date(Date.now() - 1) })
@@ -557,7 +557,7 @@ test("a key whose server died while its caller waited is told of the run that be
   expect(await runs()).toHaveLength(1);
 });
 
-test("after an hour what was said is gone from run and log, whose numbers stay", async () => {
+test("erases texts from run and events after an hour, and keeps sequence numbers", async () => {
   model.script([{ text: ["a secret plan"], reasoning: ["hmm"] }]);
   const { json } = await invoke(await agent());
   const later = new Date(Date.now() + 3_601_000);
@@ -569,7 +569,7 @@ test("after an hour what was said is gone from run and log, whose numbers stay",
   expect(events.map(({ seq }) => seq)).toEqual(events.map((_, index) => index + 1));
 });
 
-test("the hour is over to the minute: the log tells nothing of what the sweep has yet to take", async () => {
+test("hides expired texts in the stream before the sweep erases them", async () => {
   model.script([{ text: ["a secret plan"], reasoning: ["hmm"] }]);
   const { json } = await invoke(await agent());
   const seqs = (await eventsOf(json.run_id)).map(({ seq }) => seq);
@@ -581,7 +581,7 @@ test("the hour is over to the minute: the log tells nothing of what the sweep ha
   expect(events.map(({ seq }) => seq)).toEqual(seqs);
 });
 
-test("a list is short whatever its runs said", async () => {
+test("omits long outputs from a list of runs", async () => {
   const long = "x".repeat(64 * 1024 + 1);
   model.script([{ text: [long] }]);
   const name = await agent();
@@ -598,7 +598,7 @@ test("a list is short whatever its runs said", async () => {
   expect(Object.keys(call!)).not.toContain("arguments");
 });
 
-test("what a model says is stored as characters, and one in two pieces is one", async () => {
+test("stores valid Unicode, and joins a surrogate pair that arrives in two deltas", async () => {
   model.script([{ text: ["a\0 \ud83d", "\ude00", " \udc00 \ud83d"], reasoning: ["\ud83d"] }]);
   const { json } = await invoke(await agent());
   const events = await eventsOf(json.run_id);
@@ -607,7 +607,7 @@ test("what a model says is stored as characters, and one in two pieces is one", 
   expect(json.output).toBe("a\uFFFD 😀 \uFFFD ");
 });
 
-test("a run whose log can't be taken apart keeps no other's words from going", async () => {
+test("erases the texts of other runs when one run's events cannot be parsed", async () => {
   model.script([{ text: ["a secret plan"] }]);
   const name = await agent();
   const broken = (await invoke(name)).json.run_id;
@@ -623,7 +623,7 @@ test("a run whose log can't be taken apart keeps no other's words from going", a
   }
 });
 
-test("runs are listed by agent, session and state, and are their owner's alone", async () => {
+test("lists runs by agent, session and status, to their owner only", async () => {
   model.script([{ text: ["ok"] }]);
   const name = await agent();
   const { json } = await invoke(name);

@@ -1,8 +1,7 @@
 /**
- * Runs, carried out. Each is a row until it ends; this holds those that this process carries out, wakes whoever
- * follows one when something of it was stored, and looks, every second, for runs whose process is gone. A run that is
- * taken over gets a new number, and what the earlier holder still writes is refused. One that waits for a person is
- * held by nobody.
+ * Executes runs. A run is a row until it ends; this class holds the runs that this process executes. It notifies
+ * watchers of stored changes, and polls every second for orphans: runs whose process is gone. An acquired run gets a
+ * new attempt number, which fences off writes of the earlier process. No process holds a run that waits for a person.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
@@ -10,6 +9,7 @@ import { isTransient } from "#db/transient-errors.ts";
 import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import { type Watch, Watcher } from "#lib/watcher.ts";
+import { deleteContents } from "#agent/approvals/approvals.ts";
 import { expireDue } from "#agent/approvals/expire.ts";
 import { resolveWaits } from "#agent/oauth/waits/resolve.ts";
 import { mcpConnections } from "#agent/mcp/connections.ts";
@@ -34,14 +34,17 @@ import { recoverQuestions } from "./questions.ts";
 import { LostRun, RunWriter } from "../journal/event-writer.ts";
 import type { Carried } from "./run-context.ts";
 
-/** Each is a connection to a model and some kilobytes; what is more waits in its row. */
+/**
+ * Limit for runs in this process. A run takes a connection to a model and some kilobytes; further runs wait in their
+ * rows.
+ */
 const atOnceMax = 1_000;
-/** Of one workspace: whoever has much to do, or tools that take a day, keeps nobody else waiting. */
+/** Limit for runs of one workspace in this process, so that a busy workspace or slow tools do not block others. */
 const ofOneMax = 50;
 const lookEveryMs = 1_000;
-/** Interval of polling followed runs for changes by other processes. */
+/** Interval of polling watched runs for changes by other processes. */
 const followMs = 500;
-/** One that has seen so many processes go is the likelier cause of that. */
+/** A run that lost more processes probably causes their crashes. */
 const attemptsMax = 10;
 
 export class AgentRuns {
@@ -57,7 +60,7 @@ export class AgentRuns {
       stop: AbortController;
       done: Promise<void>;
       isAgain: boolean;
-      /** Undefined where only its row knows: it was ended from outside. */
+      /** Undefined if the run was ended from outside; its row has the status. */
       status: RunStatus | undefined;
     }
   >();
@@ -70,16 +73,16 @@ export class AgentRuns {
   #looking: Promise<void> | undefined;
   #forgetting: Promise<void> | undefined;
   readonly #forgetEveryMs: number;
-  /** Some had no place: the next that is free is theirs at once. */
+  /** True if runs wait for a free slot in this process. */
   #areLeft = false;
   #filling: Promise<void> | undefined;
   /** True if some runs may wait for their turn in a session. */
   #areTurnsLeft = true;
 
   /**
-   * `hostId`: of whose earlier processes none lives. `pauseMs`: the first before a model is asked again. `ofOneMax`: runs
-   * of one workspace at once. `forgetEveryMs`: between two looks for what runs said an hour ago. `gatherMs`: before what
-   * traces tell is sent. `heldWorkspaces`: those that are suspended, whose runs take no step.
+   * `hostId`: host whose earlier processes are dead. `pauseMs`: pause before the first retry of a model. `ofOneMax`:
+   * limit for concurrent runs of one workspace. `forgetEveryMs`: interval of erasing expired texts. `gatherMs`: delay
+   * before spans are exported. `heldWorkspaces`: suspended workspaces, whose runs take no step.
    */
   constructor(
     app: App,
@@ -106,7 +109,7 @@ export class AgentRuns {
     return this.#app.jobs.processId;
   }
 
-  /** From here on runs are carried out, those of processes that are gone first. `api`: what agents act by. */
+  /** Starts executing runs, orphans of dead processes first. `api`: the server's own API for agents. */
   async start(api?: OwnApi): Promise<void> {
     this.#api = api;
     this.#tracing = openTracing(this.#app, this.#gatherMs);
@@ -116,7 +119,7 @@ export class AgentRuns {
     this.#looking = this.#keepLooking();
   }
 
-  /** What is under way is left to another process, from its last whole step. */
+  /** Stops executing. Active runs continue in another process from their last complete step. */
   async stop(): Promise<void> {
     this.#stopping.abort();
     const all = [...this.#carriedOut.values()];
@@ -128,7 +131,7 @@ export class AgentRuns {
     await mcpConnections(this.#app).closeAll();
   }
 
-  /** Who takes a run that begins now: nobody where it could not be carried out here at once. */
+  /** Process that acquires a new run. `ofOneMax` is 0 without a free slot here, so that the run waits. */
   get taker(): Beginning["taker"] {
     const { processId } = this;
     const hasPlace = this.#isAtWork && this.#carriedOut.size < atOnceMax;
@@ -139,7 +142,7 @@ export class AgentRuns {
     return this.#fetch !== undefined && !this.#stopping.signal.aborted;
   }
 
-  /** What commits a run of this id: until it has, no look takes the run from who knows what it begins with. */
+  /** Excludes the run from polls until `commit` ends, so that a poll does not acquire it without its context. */
   async committing<T>(id: string, commit: () => Promise<T>): Promise<T> {
     this.#committing.add(id);
     try {
@@ -150,14 +153,14 @@ export class AgentRuns {
   }
 
   /**
-   * A run that was committed just now; before the start, and after the stop, it is left for a look. `carried`: it was
-   * taken for this process as it was committed.
+   * Executes a committed run. Before the start and after the stop, the run is left for a poll. `carried` is set if the
+   * insert assigned the run to this process.
    */
   begin(id: string, carried?: Carried): void {
     if (!this.#fetch || !this.#isAtWork) return;
     const held = this.#carriedOut.get(id);
     if (held) {
-      // It began to wait, and somebody decided before it was let go of here.
+      // The run was parked, and decided on before this process released it.
       held.isAgain = true;
       return;
     }
@@ -167,7 +170,9 @@ export class AgentRuns {
     }
     const stop = new AbortController();
     const done = this.#run(id, carried, stop, this.#fetch)
-      .catch((error: unknown) => this.#app.log.error({ error, run: id }, "a run was left for another try"))
+      .catch((error: unknown) =>
+        this.#app.log.error({ error, run: id }, "run interrupted; the next poll retries it"),
+      )
       .finally(() => {
         const { isAgain } = this.#carriedOut.get(id)!;
         this.#carriedOut.delete(id);
@@ -189,21 +194,21 @@ export class AgentRuns {
     for (const id of ended) this.drop(id);
   }
 
-  /** Something of the run was committed: whoever follows it looks. `status`: what it is since then, where that is known. */
+  /** Notifies watchers of a commit. `status` is the run's status after it, if known. */
   changed(id: string, status?: RunStatus): void {
     const held = this.#carriedOut.get(id);
     if (held) held.status = status;
     this.#watcher.notify(id, status);
   }
 
-  /** Nobody decided in time: the run goes on, or is over. */
+  /** Continues a run whose approval or sign-in expired, or traces its end. */
   async lapsed(id: string): Promise<void> {
     await this.#traced(id);
     this.begin(id);
     this.changed(id);
   }
 
-  /** Stops the work on a run that was ended from outside. */
+  /** Aborts the execution of a run that was ended from outside. */
   drop(id: string): void {
     this.#carriedOut.get(id)?.stop.abort(new LostRun());
     void this.#traced(id);
@@ -215,7 +220,7 @@ export class AgentRuns {
     return this.#watcher.watch(id);
   }
 
-  /** Resolves when the run is over or waits for a person, or the time is up. */
+  /** Resolves when the run has ended, waits for a person, or the timeout expires. */
   async settled(id: string, withinMs: number): Promise<void> {
     if (withinMs <= 0) return;
     const signal = AbortSignal.any([AbortSignal.timeout(Math.ceil(withinMs)), this.#stopping.signal]);
@@ -233,7 +238,7 @@ export class AgentRuns {
     }
   }
 
-  /** Takes runs that nobody carries out; answers how many. */
+  /** Acquires orphans and queued runs, and returns their number. */
   async look(): Promise<number> {
     const free = atOnceMax - this.#carriedOut.size;
     if (free <= 0) return 0;
@@ -254,7 +259,7 @@ export class AgentRuns {
     try {
       if ((await this.look()) > 0) this.#areLeft = true;
     } catch (error) {
-      this.#app.log.warn({ error }, "runs that wait were not looked for");
+      this.#app.log.warn({ error }, "poll for waiting runs failed");
     } finally {
       this.#filling = undefined;
     }
@@ -274,10 +279,11 @@ export class AgentRuns {
         await this.look();
         if (performance.now() - forgottenMs < this.#forgetEveryMs) continue;
         forgottenMs = performance.now();
-        // Beside this: an hour's words of many runs take a while, and approvals and lost runs do not wait for them.
+        // Runs in parallel, because erasing an hour's texts takes a while, and approvals and orphans must not wait for
+        // it.
         this.#forgetting ??= this.#forget();
       } catch (error) {
-        this.#app.log.warn({ error }, "runs that wait were not looked for");
+        this.#app.log.warn({ error }, "poll for waiting runs failed");
       }
     }
   }
@@ -286,20 +292,20 @@ export class AgentRuns {
     try {
       await forgetOutputs(this.#app, this.#app.clock.now(), this.#stopping.signal);
     } catch (error) {
-      this.#app.log.warn({ error }, "what runs said is kept past its hour");
+      this.#app.log.warn({ error }, "erasing expired texts of runs failed");
     } finally {
       this.#forgetting = undefined;
     }
   }
 
-  /** Continues or ends runs whose approvals are late, and runs whose wait for a sign-in is over. */
+  /** Continues or ends runs with expired approvals or finished waits for a sign-in. */
   async #expire(): Promise<void> {
     const now = this.#app.clock.now();
     for (const id of await expireDue(this.#app, now)) await this.lapsed(id);
     for (const id of await resolveWaits(this.#app, now)) await this.lapsed(id);
   }
 
-  /** Leaves runs whose open call died with its process to the next look. */
+  /** Releases runs whose open call died with its process, so that the next poll acquires them. */
   async #recover(): Promise<void> {
     const carriedOut = [...this.#carriedOut.keys(), ...this.#committing];
     const who = { processId: this.processId, hostId: this.#hostId, carriedOut };
@@ -321,7 +327,7 @@ export class AgentRuns {
     let isEnded = false;
     const writer = new RunWriter(this.#app, claim, {
       stored: ({ status }) => {
-        // Commits of calls beside one another may be answered in another order than they were made in.
+        // Commits of parallel calls may be acknowledged in another order.
         isEnded ||= isOver(status);
         this.changed(id, status);
       },
@@ -329,10 +335,12 @@ export class AgentRuns {
     });
     try {
       if (taken.attempts - taken.resumed > attemptsMax)
-        throw new RunFailure("internal", "It was given up after many tries.");
+        throw new RunFailure("internal", `The run was executed ${attemptsMax} times without success.`);
       if (taken.attempts > 1) {
         await endTokensOf(db, id);
         clearActorCache(this.#app);
+        // The call that an answer was for died with its process.
+        await deleteContents(db, id);
       }
       await carryOut(this.#app, carried ?? { row: taken }, {
         writer,
@@ -355,7 +363,7 @@ export class AgentRuns {
     }
   }
 
-  /** Where the run is over, by whoever committed its end: its trace is whole. */
+  /** Exports the trace of an ended run, whichever process ended it. */
   async #traced(id: string): Promise<void> {
     if (this.#tracing) await traceEnded(this.#app, this.#tracing, id);
   }
@@ -368,10 +376,10 @@ export class AgentRuns {
       return releaseRun(db, { id: run.id, attempt: run.attempts }, activeMs);
     }
     if (error instanceof ModelBusy) return this.#park(error, writer);
-    // The next look takes it up again, from its last whole step.
+    // The next poll acquires the run again, from its last complete step.
     if (isTransient(error)) throw error;
     const failure = failureOf(error);
-    if (failure.code === "internal") log.error({ error, run: run.id }, "a run failed by our fault");
+    if (failure.code === "internal") log.error({ error, run: run.id }, "run failed with an internal error");
     const { event, change } = failed(failure, clock.now());
     await this.#commitLast(writer, event, change);
   }

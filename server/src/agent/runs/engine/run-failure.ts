@@ -1,4 +1,4 @@
-/** How a run's work says that it can't go on; becomes the run's `error_code` and `error_message`. */
+/** Failures of a run, which become its `error_code` and `error_message`. */
 import { DomainError } from "#lib/errors.ts";
 import { sessionFull } from "#agent/sessions/errors.ts";
 import type { RunErrorCode } from "../states.ts";
@@ -31,37 +31,37 @@ export class ModelBusy extends Error {
   }
 }
 
-/** No model of the agent takes so long a conversation. */
+/** Every model of the agent rejected the conversation as too long. */
 export class PromptTooLong extends RunFailure {
   constructor(message: string) {
     super("model_error", message);
   }
 }
 
-/** What the run's owner is told of it. */
+/** Converts an error to the failure that the run's owner sees. */
 export function failureOf(error: unknown): RunFailure {
   if (error instanceof RunFailure) return error;
   if (error instanceof DomainError && error.code === sessionFull.code)
     return new RunFailure("limit_tokens", error.detail);
-  return new RunFailure("internal", "Something went wrong on our side.");
+  return new RunFailure("internal", "An internal error stopped the run.");
 }
 
 const resume = "then resume the run with POST /v1/agents/runs/{run_id}/resume";
 
-/** Cure of each error. Empty if the message has it. */
+/** Cure for each error code. Empty if the message contains one. */
 const cures: Readonly<Record<RunErrorCode, string>> = {
   cancelled: "",
   model_error: `Check the model's id, its credential and its address, ${resume}.`,
   model_rate_limited: `Wait, or give the model \`fallbacks\`, ${resume}.`,
   credential_missing:
-    "Add one with POST /v1/model-credentials, publish a version that names it, and invoke again in the session with `upgrade: true`.",
+    "Create a credential with POST /v1/model-credentials, publish a version that names it, and invoke again in the session with `upgrade: true`.",
   limit_steps: `Raise \`limits.max_steps\` in a new version, or grant the limits once more: ${resume}.`,
   limit_tokens: `Raise \`limits.max_tokens\` in a new version, or grant the limits once more: ${resume}.`,
   limit_time: `Raise \`limits.max_seconds\` in a new version, or grant the limits once more: ${resume}.`,
-  tool_unavailable: `Bring the toolset back, ${resume}.`,
-  approval_expired: `Raise \`approvals.expires_in_seconds\` for the next time; to go on as if it were denied, resume the run with POST /v1/agents/runs/{run_id}/resume.`,
+  tool_unavailable: `Repair or replace the toolset, ${resume}.`,
+  approval_expired: `Raise \`approvals.expires_in_seconds\` for later runs. To continue as if the call were denied, resume the run with POST /v1/agents/runs/{run_id}/resume.`,
   output_invalid: "Simplify `output.schema` or use another model, and invoke again.",
-  session_ended: "Begin a new session: invoke without `session_id`.",
+  session_ended: "Start a new session: invoke without `session_id`.",
   vm_lost: "",
   internal: "Resume the run with POST /v1/agents/runs/{run_id}/resume; the server's log has the cause.",
 };

@@ -26,19 +26,19 @@ const result = (id: string, value: string): Said => ({
   isQuestion: false,
 });
 
-test("the last question and its answers stay, and what was asked before goes by whole questions", () => {
+test("keeps the last question with its answers, and drops earlier ones by whole questions", () => {
   const said = [question(long), answer(long), question("two"), answer("b"), question("three"), call("1")];
   expect(shrink(said, 300)).toEqual(said.slice(2));
   expect(shrink(said, 45)).toEqual(said.slice(4));
 });
 
-test("of a long run of tools the newest calls stay, each with its result", () => {
+test("keeps the newest calls of a long run, each with its result", () => {
   const calls = ["1", "2", "3", "4"].flatMap((id) => [call(id), result(id, long)]);
   const said = [question("one"), answer("a"), question("two"), ...calls];
   expect(shrink(said, 2300)).toEqual([said[2], ...calls.slice(4)]);
 });
 
-test("a single result that is too long loses its middle", () => {
+test("cuts the middle of a single long result", () => {
   const said = [question("one"), call("1"), result("1", `begin${"x".repeat(100_000)}end`)];
   const short = shrink(said, 2000);
   expect(short).toHaveLength(3);
@@ -46,7 +46,7 @@ test("a single result that is too long loses its middle", () => {
   expect(JSON.stringify(short[2])).toMatch(/"begin.*left out.*end"/);
 });
 
-test("a question is told whole, however long it is", () => {
+test("keeps the last question whole, whatever its length", () => {
   const said = [question("one"), answer("a"), question("x".repeat(10_000))];
   expect(shrink(said, 100)).toEqual([said[2]]);
   expect(shrink([], 100)).toEqual([]);

@@ -1,25 +1,24 @@
 /**
- * A conversation made shorter for a model that refused it as too long: the last question stays, and of what came
- * before it and of what came of it the newest that fits. A call and its result are one. Where one result alone is too
- * long its middle goes.
+ * Shortens a conversation for a model that rejected it as too long. The last question stays, with the newest messages
+ * before and after it that fit. A call and its result stay together. The middle of a single long result is removed.
  */
 import { askedIn, contentOf, estimateTokens, type Message } from "#agent/models/messages.ts";
 import { withoutPictures } from "#agent/tools/pictures.ts";
 
 export interface Said {
   message: Message;
-  /** Somebody asked it; a repair is not one. */
+  /** True for a user's message, false for a request to repair an answer. */
   isQuestion: boolean;
 }
 
-/** Results that are cut keep so many characters; the first that is short enough counts. */
+/** Characters that a cut result keeps. The first value whose conversation fits is used. */
 const resultCharacters = [16_000, 4_000, 1_000];
 
 export function sizeOf(said: readonly Said[]): number {
   return said.reduce((sum, { message }) => sum + estimateTokens(message), 0);
 }
 
-/** Down to so many tokens where that can be. */
+/** Shortens the conversation to at most `atMost` tokens, if possible. */
 export function shrink(said: readonly Said[], atMost: number): Said[] {
   const kept = leaveOut(said, atMost);
   if (sizeOf(kept) <= atMost) return kept;
@@ -39,7 +38,7 @@ function leaveOut(said: readonly Said[], atMost: number): Said[] {
   let from = came.length;
   for (; from > 0; from -= 1) {
     const size = sizeOf(came[from - 1]!);
-    // The newest is what the model has to go on with.
+    // The newest unit always stays, because the model needs it to continue.
     if (size > left && from < came.length) break;
     left -= size;
   }
@@ -54,7 +53,7 @@ function leaveOut(said: readonly Said[], atMost: number): Said[] {
   return [...said.slice(earlier, asked), ...question, ...after];
 }
 
-/** A message that asks for calls, with what came of them; or one by itself. */
+/** Groups a message that has tool calls with its results. Any other message is its own group. */
 function unitsOf(said: readonly Said[]): Said[][] {
   const units: Said[][] = [];
   for (const one of said) {
@@ -70,7 +69,7 @@ function cutResults(message: Message, characters: number): Message {
   const content = message.content.map((part) => {
     if (part.type !== "tool-result") return part;
     const content = contentOf(part);
-    // A picture that has to be cut is left out.
+    // A result with pictures is cut to its text.
     const output = content ? { type: "text" as const, value: withoutPictures(content) } : part.output;
     if (output.type !== "text" && output.type !== "error-text") return part;
     if (output.value.length <= characters) return { ...part, output };

@@ -1,4 +1,7 @@
-/** What a run costs is how often it asks the database: each statement is a way there and back, and most of its time. */
+/**
+ * Limits the number of SQL statements for each run. Each statement is a round trip to the database, and these take most
+ * of a run's time.
+ */
 import pg from "pg";
 import { expect, test } from "vitest";
 import { agentHost, modelConfig } from "#agent/testing/agent-app.ts";
@@ -26,7 +29,7 @@ const toolset = await owner.post("/v1/agent-toolsets", {
 const config = { ...(await modelConfig(owner, model.url)), toolsets: [{ toolset_id: toolset.json.id }] };
 await owner.post("/v1/agents", { name: "clerk", config });
 
-/** Texts of what is sent to the database while this goes on. */
+/** Records the SQL statements that are sent during `work`. */
 async function sentDuring(work: () => Promise<unknown>, sent: string[] = []): Promise<string[]> {
   const client = pg.Client.prototype as unknown as { query: (...given: unknown[]) => unknown };
   const { query } = client;
@@ -43,7 +46,7 @@ async function sentDuring(work: () => Promise<unknown>, sent: string[] = []): Pr
   return sent;
 }
 
-/** The fewest of several times: looks for runs that nobody carries out come in between. */
+/** Minimum of several measurements, because polls for orphans send statements in between. */
 async function fewest(work: () => Promise<unknown>): Promise<number> {
   const counts: number[] = [];
   for (let n = 0; n < 5; n += 1) counts.push((await sentDuring(work)).length);
@@ -62,11 +65,11 @@ model.script(({ messages }) =>
     : { calls: [{ name: "desk__look", arguments: "{}" }] },
 );
 
-test("a run of two steps and a call, in a session of its own, is twelve statements", async () => {
+test("executes twelve statements for a run of two steps and a call in a new session", async () => {
   expect(await fewest(() => ask())).toBe(12);
 });
 
-test("one in a session that goes on is twenty-one, and the session's end seven", async () => {
+test("executes twenty-one statements for a run in an existing session, and seven for the session's end", async () => {
   const sessions = [await ask()];
   expect(await fewest(() => ask(sessions[0]))).toBe(21);
   for (let n = 0; n < 4; n += 1) sessions.push(await ask());
@@ -74,7 +77,7 @@ test("one in a session that goes on is twenty-one, and the session's end seven",
   expect(await fewest(end)).toBe(7);
 });
 
-test("readers of a run share the queries of its log, while it waits and when it ends", async () => {
+test("shares event queries among readers of a run, during its wait and at its end", async () => {
   const asking = { ...config, toolsets: [{ toolset_id: toolset.json.id, policy: "ask" }] };
   await owner.post("/v1/agents", { name: "asker", config: asking });
   const { json } = await owner.post("/v1/agents/asker/invoke", { input: "Go." });
@@ -100,7 +103,7 @@ test("readers of a run share the queries of its log, while it waits and when it 
       const from = sent.length;
       const before = looks();
       await expect.poll(looks, { timeout: 20_000 }).toBeGreaterThan(before + 2);
-      // The first poll wakes them once, because the run's state was unknown before.
+      // The first poll notifies them once, because the run's state was unknown before.
       expect(pagesOf(from)).toBeLessThanOrEqual(2);
       await owner.post(`/v1/agents/runs/${run.id}/cancel`);
       await Promise.all(readers);

@@ -1,4 +1,4 @@
-/** What becomes of a conversation that a model refuses as too long. */
+/** Conversations that a model rejects as too long. */
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { readFrames } from "#agent/testing/events.ts";
@@ -34,7 +34,7 @@ test.each([
   "This model's maximum context length is 8192 tokens, however you requested 9000 tokens.",
   "prompt is too long: 210000 tokens > 200000 maximum",
   "the request exceeds the available context size",
-])("a model that says %j is asked once more, with less", async (error) => {
+])("retries once with a shorter conversation when the model returns %j", async (error) => {
   model.script([{ status: 400, error }, { text: ["fits"] }]);
   const { json } = await ask(await agent());
   expect(json).toMatchObject({ status: "completed", output: "fits" });
@@ -45,7 +45,7 @@ test.each([
   expect(events.map(({ type }) => type)).toContain("step.reset");
 });
 
-test("a model that refuses the shorter one as well fails the run, in its own words", async () => {
+test("fails the run with the model's error when it rejects the shorter conversation too", async () => {
   model.script([{ status: 400, error: "context_length_exceeded" }]);
   const { json } = await ask(await agent());
   expect(json).toMatchObject({ status: "failed", error_code: "model_error" });
@@ -53,13 +53,13 @@ test("a model that refuses the shorter one as well fails the run, in its own wor
   expect((await owner.get(`/v1/agents/runs/${json.run_id}`)).json.error_message).toContain("context_length");
 });
 
-test("what can't be made shorter is not asked again", async () => {
+test("does not retry a conversation that cannot be shortened", async () => {
   model.script([{ status: 400, error: "context_length_exceeded" }]);
   await ask(await agent(), { messages: [] });
   expect(model.asked).toHaveLength(1);
 });
 
-test("a fallback that takes the whole is told the whole", async () => {
+test("sends the whole conversation to a fallback with a larger context", async () => {
   const fallbacks = [{ id: "wide", credential_id: config.model.credential_id }];
   model.script([{ status: 413, error: "context window exceeded" }, { text: ["wide"] }]);
   const { json } = await ask(await agent({ model: { ...config.model, fallbacks } }));
@@ -70,7 +70,7 @@ test("a fallback that takes the whole is told the whole", async () => {
   ]);
 });
 
-test("a long run of tools goes on with its question and its newest results, and later steps are told no more", async () => {
+test("continues a long run with its question and newest results, and keeps later steps as short", async () => {
   tools.answer = (_, response) => response.end("y".repeat(6000));
   const { json: toolset } = await owner.post("/v1/agent-toolsets", {
     name: "desk",

@@ -1,4 +1,4 @@
-/** The span of a run that is over; what keeps it from being told costs the trace alone. */
+/** Exports the span of an ended run. A failure costs only the trace. */
 import type { App } from "#app.ts";
 import { getVersion } from "#agent/agents/agents.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
@@ -16,6 +16,6 @@ export async function traceEnded(
     const { config } = await getVersion(db, { id: run.agent_id, latest_version: 0 }, String(run.version));
     tracing.ended(run, config as AgentConfig);
   } catch (error) {
-    log.debug({ error, run: id }, "the end of a run is in no trace");
+    log.debug({ error, run: id }, "tracing the end of a run failed");
   }
 }

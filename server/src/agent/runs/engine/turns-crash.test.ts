@@ -55,7 +55,7 @@ test.each(["agent.turn.commits", "agent.turn.committed"])(
   },
 );
 
-/** A delivery whose session is free, and that waits for its turn. */
+/** Creates a delivery that waits for its turn in a session without an active run. */
 async function waitingRun(thread: string): Promise<string> {
   const { json: hook } = await owner.post("/v1/agents/chatting/webhooks", { name: "x", session: thread });
   const headers = { authorization: `Bearer ${hook.secret}` };
@@ -69,7 +69,7 @@ async function waitingRun(thread: string): Promise<string> {
   return ids[1]!;
 }
 
-test("starts a run although ten workspaces at their limit have twenty waiting runs each before it", async () => {
+test("starts a run behind ten workspaces at their limit with twenty waiting runs each", async () => {
   const { id: agent } = (await owner.get("/v1/agents/chatting")).json;
   for (let place = 0; place < 10; place += 1) {
     const { workspaceId } = await host.person();
@@ -90,7 +90,7 @@ test("starts a run although ten workspaces at their limit have twenty waiting ru
   await sql`delete from agent_sessions where id like 'ses_b%'`.execute(host.app.db);
 });
 
-test("does not count the time of a suspension", async () => {
+test("excludes the time of a suspension from the waiting deadline", async () => {
   const id = await waitingRun("held");
   const late = new Date(host.app.clock.now().getTime() - 1);
   await host.app.db.updateTable("agent_turns").set({ expires_at: late }).where("run_id", "=", id).execute();

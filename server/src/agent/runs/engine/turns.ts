@@ -1,7 +1,7 @@
 /**
- * Turns of a busy session. A trigger's run is stored as a row with its input, without a place in the conversation. When
- * the runs before it are over, one transaction adds the input to the conversation and lets a process take the run. A run
- * that gets no turn for a day fails.
+ * Turns of a busy session. A trigger's run is stored as a row with its input, outside the conversation. After the runs
+ * before it have ended, one transaction adds the input to the conversation and queues the run. A run that gets no turn
+ * within a day fails.
  */
 import { sql } from "kysely";
 import type { App } from "#app.ts";
@@ -20,7 +20,7 @@ import { endFromOutside } from "../journal/end-run.ts";
 import { sessionQueueFull } from "../api/run-errors.ts";
 import { countInFlight, findActive, lockWholeRun } from "../store.ts";
 
-/** An input has up to 64 KiB, so the runs of a workspace hold at most 64 MiB. */
+/** An input has up to 64 KiB, so the waiting runs of a workspace hold at most 64 MiB. */
 const waitingMax = { ofSession: 100, ofWorkspace: 1_000 };
 const waitMaxMs = 24 * 3_600_000;
 const waitedTooLong = {
@@ -31,10 +31,13 @@ const waitedTooLong = {
 const noRoom = {
   code: "limit_tokens",
   message: "The session is full.",
-  cure: "End the session: the next delivery begins a new one.",
+  cure: "End the session. The next delivery starts a new one.",
 } as const;
 const startedAtOnce = 200;
-/** Maximum of one workspace in a batch. The first runs of each come first, so that blocked runs do not delay others. */
+/**
+ * Limit for one workspace in a batch. The first run of each workspace comes first, so that blocked runs do not delay
+ * others.
+ */
 const ofOneAtOnce = 20;
 
 export interface Turn {
@@ -42,7 +45,7 @@ export interface Turn {
   sessionId: string;
   message: Message;
   inFlightMax: number;
-  /** Maximum of waiting runs in the session, if lower than for others. */
+  /** Limit of waiting runs in the session, if lower than the general one. */
   waitingMax?: number | undefined;
 }
 
@@ -77,7 +80,7 @@ export async function insertTurn(tx: Db, turn: Turn): Promise<void> {
 
 type Needs = Pick<App, "db" | "log" | "clock">;
 
-/** Gives runs their turn. Returns those that may be taken now, and whether others still wait. */
+/** Starts runs whose turn has come. Returns these runs, the expired ones, and whether others still wait. */
 export async function startTurns(
   { db, log, clock }: Needs,
   held: readonly string[],
@@ -94,7 +97,7 @@ export async function startTurns(
     } catch (error) {
       // The session's machine is being parked. The next sweep retries.
       if (error instanceof DomainError && error.code === sessionParking.code) continue;
-      log.error({ error, run: turn.run_id }, "a run did not get its turn");
+      log.error({ error, run: turn.run_id }, "starting a waiting run failed");
     }
   }
   if (started.length > 0) await passKillPoint("agent.turn.committed");
@@ -112,7 +115,7 @@ interface DueTurn {
   expires_at: Date;
 }
 
-/** The first run of each session in which no other is active, and runs that waited too long. */
+/** The first run of each session without an active run, and runs whose wait expired. */
 async function findDue(db: Db, held: readonly string[], now: Date): Promise<DueTurn[]> {
   const { rows } = await sql<DueTurn>`
     with first as (
@@ -134,7 +137,7 @@ async function findDue(db: Db, held: readonly string[], now: Date): Promise<DueT
   return rows;
 }
 
-/** The time of a suspension does not count. */
+/** Excludes the time of a suspension from the waiting deadline. */
 export const moveTurnDeadlines: MoveDeadlines = async (tx, { workspaceId, ms }) => {
   await sql`update agent_turns set expires_at = expires_at + make_interval(secs => ${ms / 1000})
     where workspace_id = ${workspaceId}`.execute(tx);
@@ -143,7 +146,7 @@ export const moveTurnDeadlines: MoveDeadlines = async (tx, { workspaceId, ms }) 
 async function startTurn(tx: Db, turn: DueTurn, now: Date): Promise<"started" | "ended" | undefined> {
   const { run_id: id, agent_id: agentId, session_id: sessionId } = turn;
   await holdCounts(tx, turn.workspace_id);
-  // Locks the run first, like the transaction that writes a step.
+  // Locks the run first, as the transaction of a step does.
   const run = await lockWholeRun(tx, id);
   if (!run?.waits_turn || run.status !== "queued") return undefined;
   if (turn.expires_at <= now) {

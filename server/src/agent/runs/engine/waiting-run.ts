@@ -1,11 +1,11 @@
-/** A run that waits for people: the lock on its row while one of them acts, and its next state. */
+/** A run that waits for people: the lock on its row during a decision, and its next state. */
 import type { Db } from "#schema.ts";
 import { hasPending } from "#agent/approvals/approvals.ts";
 import { hasOpenWait } from "#agent/oauth/waits/waits.ts";
 import { type NewEvent, overrule, type RunChange } from "../journal/journal.ts";
 import { findRunLocked, type RunRow } from "../store.ts";
 
-/** Nobody else's to change until this transaction ends; of whoever reaches these workspaces, or of anybody. */
+/** Locks the run's row until the transaction ends. Without `workspaceIds`, any run. */
 export function lockRun(
   tx: Db,
   id: string,
@@ -15,8 +15,8 @@ export function lockRun(
 }
 
 /**
- * Adds events to a waiting run. Once it needs no person it is queued, or goes on in the process that holds its call
- * open. If that process is gone, the run is an orphan from then on. The caller holds the lock on its row.
+ * Adds events to a waiting run. If it no longer waits for a person, it is queued, or continues in the process that
+ * keeps its call open. If that process is dead, the run is an orphan. The caller holds the lock on its row.
  */
 export async function goOn(tx: Db, id: string, events: readonly NewEvent[]): Promise<void> {
   const isWaiting = (await hasPending(tx, id)) || (await hasOpenWait(tx, id));

@@ -1,4 +1,4 @@
-/** Runs that wait for an overloaded model hold no worker. */
+/** Runs that wait for an overloaded model occupy no worker. */
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { readFrames } from "#agent/testing/events.ts";
@@ -19,7 +19,7 @@ async function begin(): Promise<string> {
   return json.run_id as string;
 }
 
-/** Executes the run in a server that stops once the run waits. */
+/** Executes the run in a server that stops after the run is parked. */
 async function park(id: string): Promise<void> {
   const first = new AgentRuns(host.app, { pauseMs: 5 });
   try {
@@ -56,7 +56,7 @@ test("parks a run while its model is overloaded, and completes it in the next se
   const [waiting, ...more] = events.filter(({ type }) => type === "model.waiting");
   expect(more).toEqual([]);
   expect(waiting).toMatchObject({ step: 1, retry_at: row.retry_at!.toISOString() });
-  // The model was not called before `retry_at`.
+  // The next server does not call the model before `retry_at`.
   const started = events.filter(({ type }) => type === "run.started");
   expect(started).toHaveLength(2);
   expect(Date.parse(started[1]!.at)).toBeGreaterThanOrEqual(Date.parse(waiting!.retry_at));
@@ -77,7 +77,7 @@ test("cancels a parked run", async () => {
   expect(await activeMs()).toBeGreaterThanOrEqual(600_000);
   const { json } = await owner.post(`/v1/agents/runs/${id}/cancel`);
   expect(json).toMatchObject({ status: "failed", error_code: "cancelled", waiting_for_model: null });
-  // The rest of the wait is not counted.
+  // The remaining wait is not counted.
   expect(await activeMs()).toBeLessThan(600_000);
 });
 
@@ -94,7 +94,7 @@ test("fails a run when its time limit ends before its model may be called again"
   expect(await run(id)).toMatchObject({ status: "failed", error_code: "model_rate_limited" });
 });
 
-test("parks a run while its model's server responds that it is unavailable", async () => {
+test("parks a run while its model's server returns 503", async () => {
   model.script([{ status: 503, headers: { "retry-after": "3" } }]);
   const id = await begin();
   await park(id);

@@ -1,14 +1,14 @@
-/** What others ask of runs: which one keeps a session busy, and which one is an agent's newest. Kept nowhere else. */
+/** Queries of other folders about runs: the active run of a session, and the newest run of an agent. */
 import type { Db } from "#schema.ts";
 import { findActive, findActiveOfAgent, lastRuns, type RunRow } from "../store.ts";
 
 export async function activeRuns(db: Db, sessionIds: readonly string[]): Promise<Map<string, string>> {
   const rows = await findActive(db, sessionIds);
-  // The first active run of a session is kept: see `findActive`.
+  // Later entries of a map win, so `reverse` keeps the first active run of each session: see `findActive`.
   return new Map(rows.reverse().map(({ session_id, id }) => [session_id, id]));
 }
 
-/** Ids of all active runs, including the waiting ones. */
+/** Ids of all active runs, waiting ones included. */
 export async function allActive(db: Db, sessionIds: readonly string[]): Promise<string[]> {
   return (await findActive(db, sessionIds)).map(({ id }) => id);
 }
@@ -20,7 +20,7 @@ export async function newestRuns(db: Db, agentIds: readonly string[]): Promise<M
   return new Map(rows.map((row) => [row.agent_id, row]));
 }
 
-/** Lists ids of an agent's active runs, at most `limit`. */
+/** Ids of an agent's active runs, at most `limit`. */
 export function activeOfAgent(db: Db, agentId: string, limit: number): Promise<string[]> {
   return findActiveOfAgent(db, agentId, limit);
 }

@@ -1,6 +1,6 @@
 /** The claim of a process on a run. */
 
-/** `attempt` fences off every process that had the run before. */
+/** `attempt` fences off every earlier process. */
 export interface Claim {
   id: string;
   attempt: number;

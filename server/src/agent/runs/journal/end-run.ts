@@ -1,22 +1,22 @@
-/** How a run ends: the change of its row and the last event of its log, which come in one transaction. */
+/** The end of a run: the change of its row and its last event, committed in one transaction. */
 import type { Db } from "#schema.ts";
-import { cancelPending } from "#agent/approvals/approvals.ts";
+import { cancelPending, deleteContents } from "#agent/approvals/approvals.ts";
 import { cancelWaits } from "#agent/oauth/waits/waits.ts";
 import { withCure } from "../engine/run-failure.ts";
 import { type FinishReason, isOver, type RunErrorCode } from "../states.ts";
 import { type Advanced, type NewEvent, overrule, type RunChange } from "./journal.ts";
 import { dropTurn, findRunLocked } from "../store.ts";
 
-/** The document's hour. */
+/** Retention of outputs and texts: one hour, as documented. */
 export const outputKeptMs = 3_600_000;
 
 export interface Failure {
   code: RunErrorCode;
-  /** For the run's owner: no secret, no word of the log's. */
+  /** Message for the run's owner, without secrets. */
   message: string;
-  /** In place of the code's own. */
+  /** Replaces the cure of the error code. */
   cure?: string | undefined;
-  /** Incomplete output that is kept. */
+  /** Incomplete output to keep. */
   output?: string | undefined;
 }
 
@@ -65,8 +65,8 @@ const ended = (at: Date) => ({
 });
 
 /**
- * Whoever carries it out finds that it is theirs no more, and what it asked a person needs no answer. `before`: events
- * that belong in front of the last one. Undefined where it was over already.
+ * Ends a run from another request or process. The executing process then loses its claim, and open approvals and
+ * sign-ins are cancelled. `before`: events in front of the last one. Returns undefined if the run had ended.
  */
 export async function endFromOutside(
   tx: Db,
@@ -75,18 +75,20 @@ export async function endFromOutside(
   at: Date,
   before: readonly NewEvent[] = [],
 ): Promise<Advanced | undefined> {
-  // The run's row first, as whoever decides does.
+  // Locks the run's row first, as a decision does.
   const run = await findRunLocked(tx, id);
   if (!run || isOver(run.status)) return undefined;
   if (run.waits_turn) await dropTurn(tx, id);
   const cancelled = run.status === "pending_approval" ? await cancelAll(tx, id, at) : [];
+  // The process that an answer waits for may be gone.
+  await deleteContents(tx, id);
   const { event, change } = failed(failure, at);
-  // A wait for a model is counted when it begins.
+  // The whole wait for a model was counted at its start.
   const leftMs = run.status === "queued" && run.retry_at ? run.retry_at.getTime() - at.getTime() : 0;
   return overrule(tx, id, [...before, ...cancelled, event], { ...change, activeMs: Math.min(0, -leftMs) });
 }
 
-/** Cancels what the run waits for, and returns the events about it. */
+/** Cancels approvals and waits of the run, and returns their events. */
 async function cancelAll(tx: Db, id: string, at: Date): Promise<NewEvent[]> {
   return [...(await cancelPending(tx, id, at)), ...(await cancelWaits(tx, id, at))];
 }

@@ -1,13 +1,13 @@
-/** Runs as whoever ends their sessions finds them: held before the sessions are, as a step that is written holds them. */
+/** Locks of runs for the end of their sessions. Runs are locked before sessions, in the order of a step's statement. */
 import type { Db, Transaction } from "#schema.ts";
 import { findOfSessions, lockActive, lockExisting } from "../store.ts";
 
-/** A run began in a session between two looks: those that are held are not all. */
+/** Thrown if a run started after the active runs were locked. The transaction is retried. */
 export class Overtaken extends Error {}
 
 const triesMax = 5;
 
-/** One transaction; once more where others were in its way: a deadlock ends one of the two. */
+/** Runs a transaction, and retries it after a deadlock or an overtaking run. */
 export async function whole<T>(db: Db, work: (tx: Transaction) => Promise<T>): Promise<T> {
   for (let tries = 1; ; tries += 1) {
     try {
@@ -19,7 +19,7 @@ export async function whole<T>(db: Db, work: (tx: Transaction) => Promise<T>): P
   }
 }
 
-/** Those that are under way; nobody writes to them until this transaction ends. */
+/** Active runs of the sessions, locked until the transaction ends. */
 export function holdActive(tx: Db, agentId: string, sessionIds: readonly string[]): Promise<string[]> {
   return lockActive(tx, agentId, sessionIds);
 }
@@ -28,7 +28,7 @@ export function runsIn(db: Db, sessionIds: readonly string[]): Promise<string[]>
   return findOfSessions(db, sessionIds);
 }
 
-/** Runs among these that still exist. No transaction deletes them until this one ends. */
+/** Existing runs among these, locked against deletion until the transaction ends. */
 export function holdExistingRuns(tx: Db, runIds: readonly string[]): Promise<string[]> {
   return lockExisting(tx, runIds);
 }

@@ -1,8 +1,7 @@
 /**
- * The log of a run while it is written. Events are stored before anybody is told of them; what a model says comes in
- * many small pieces, so those of 50 ms are stored together, and a piece that comes alone at once. The time that the run
- * is worked on goes along with whatever is stored, each millisecond once. A store that fails, because the run is
- * somebody else's by now or the database is away, ends the work at its next turn.
+ * Writes a run's events. An event is stored before watchers are notified. Deltas of the model are small and many, so
+ * those of 50 ms are stored together; a single delta is stored at once. Each commit also adds the active time since the
+ * last one. A failed commit (because the run has another owner or the database is down) aborts the run.
  */
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
@@ -11,7 +10,7 @@ import { passKillPoint } from "#lib/kill-points.ts";
 import { advance, type Advanced, type Beside, type NewEvent, type RunChange } from "./journal.ts";
 import type { Claim } from "./claim.ts";
 
-/** This run is carried out by somebody else, or is over. */
+/** Another process executes this run, or the run has ended. */
 export class LostRun extends Error {
   override readonly name = "LostRun";
 }
@@ -21,18 +20,18 @@ const groupMs = 50;
 export class RunWriter {
   readonly #app: Pick<App, "db" | "clock">;
   readonly #claim: Claim;
-  /** Told after each commit. */
+  /** Called after each commit. */
   readonly #stored: (row: Advanced) => void;
-  /** Told once, of what can't be stored. */
+  /** Called once, with the error of a failed commit. */
   readonly #broken: (error: unknown) => void;
   #waiting: NewEvent[] = [];
   #timer: NodeJS.Timeout | undefined;
   #dueMs = 0;
   #storing: Promise<void> = Promise.resolve();
   #lastMs = 0;
-  /** Up to here the run's time is in its row, or in what is being stored. */
+  /** Time up to which the run's active time is stored or being stored. */
   #countedMs = performance.now();
-  /** Start of a wait for a person, which is no time of the run. */
+  /** Start of a wait for a person, which does not count as active time. */
   #pausedMs: number | undefined;
 
   constructor(
@@ -47,8 +46,8 @@ export class RunWriter {
   }
 
   /**
-   * Stored within 50 ms; a piece of what is said at once where none was stored in the 50 ms before it, and into the
-   * event that waits where there is one. What a step begins with mostly goes along with what comes of it.
+   * Stores the event within 50 ms. A delta is appended to a waiting event of its kind, or stored at once if none was
+   * stored in the last 50 ms. So the first events of a step mostly share the commit of its result.
    */
   add(type: string, data: Record<string, unknown>): void {
     const last = this.#waiting.at(-1);
@@ -65,14 +64,14 @@ export class RunWriter {
     this.#flushBy((isSaid ? this.#lastMs : performance.now()) + groupMs);
   }
 
-  /** What waits, and then these, with a change of the run and what belongs to it. Throws `LostRun`. */
+  /** Commits the waiting events, then `events`, with a change of the run and its parts. Throws `LostRun`. */
   commit(events: readonly NewEvent[], change: RunChange, beside: Beside = {}): Promise<Advanced> {
     return this.#commit(events, change, (all, whole) =>
       advance(this.#app.db, this.#claim, all, whole, beside),
     );
   }
 
-  /** The same, with more that is to be there with it or not at all. */
+  /** Commits as above, with further statements in the same transaction. */
   commitWith(
     events: readonly NewEvent[],
     change: RunChange,
@@ -95,7 +94,7 @@ export class RunWriter {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     await this.#storing;
-    // Calls of tools end beside one another: the run's row puts their commits in an order.
+    // Parallel tool calls commit concurrently; the lock on the run's row orders them.
     const waiting = this.#take();
     const activeMs = this.#lap();
     try {
@@ -104,14 +103,14 @@ export class RunWriter {
       this.#stored(row);
       return row;
     } catch (error) {
-      // What is refused here takes nothing with it that others said, nor the time that went by.
+      // After a failure, the waiting events and the active time belong to the next commit.
       this.#waiting.unshift(...waiting);
       this.#countedMs -= activeMs;
       throw error;
     }
   }
 
-  /** What waits is thrown away. Answers the time that no row counts yet. */
+  /** Discards waiting events. Returns the active time that is not stored yet. */
   async close(): Promise<number> {
     clearTimeout(this.#timer);
     this.#waiting = [];
@@ -119,14 +118,14 @@ export class RunWriter {
     return this.#lap();
   }
 
-  /** Whole milliseconds since the last. Calls end beside one another, so it is time that is counted, not theirs. */
+  /** Whole milliseconds since the last lap. Parallel calls share them, so time counts once. */
   #lap(): number {
     const ms = Math.floor((this.#pausedMs ?? performance.now()) - this.#countedMs);
     this.#countedMs += ms;
     return ms;
   }
 
-  /** The run waits for a person, with a call open: this is not its time. */
+  /** Stops the active time while the run waits for a person with an open call. */
   pauseClock(): void {
     this.#pausedMs ??= performance.now();
   }
@@ -167,7 +166,7 @@ export class RunWriter {
         await passKillPoint("agent.events.stored");
         this.#stored(row);
       } catch (error) {
-        // Whatever is stored yet has them before it: an answer is not over without its words.
+        // The next commit stores these events first, so that an answer does not end without its text.
         this.#waiting.unshift(...events);
         this.#countedMs -= activeMs;
         this.#broken(error);

@@ -1,7 +1,7 @@
 /**
- * The changes of a run. Each is one statement: the run's row, and what hangs on it (events, what was said, the step, its
- * calls) as parts that read that row and so do nothing where it was not changed. The row is locked first of all, and
- * then its session's: whoever locks both keeps that order.
+ * Changes of a run. Each is one statement: it updates the run's row, and its further parts (events, messages, step,
+ * calls) read the updated row, so they do nothing if the update matched no row. The statement locks the run's row
+ * first, and then its session's row. Every other transaction keeps this order.
  */
 import { type RawBuilder, type Selectable, sql } from "kysely";
 import { endTokensSql } from "#accounts/tokens/run-tokens.ts";
@@ -33,9 +33,9 @@ export type RunChange = Partial<
     | "retry_at"
   >
 > & {
-  /** Whole ones; negative for time that was counted and did not pass. */
+  /** Milliseconds to add; negative to subtract time that was counted in advance. */
   activeMs?: number;
-  /** It goes on after a decision. */
+  /** The run continues after a decision. */
   isResumed?: true;
   /** The run is resumed after a failure. */
   isReopened?: true;
@@ -43,7 +43,7 @@ export type RunChange = Partial<
   waitMs?: number;
 };
 
-/** A step of a run, as it ended. */
+/** A completed step of a run. */
 export type NewStep = Omit<
   Selectable<AgentStepsTable>,
   "run_id" | "step" | "agent_id" | "end_user_id" | "prompt"
@@ -52,18 +52,18 @@ export type NewStep = Omit<
   prompt: string | null;
 };
 
-/** What belongs to a change of a run and is stored with it. */
+/** Further parts of a change, stored in the same statement. */
 export interface Beside {
-  /** The run is one further with it, and its tokens are the run's. */
+  /** Completed step; its tokens are added to the run's. */
   step?: NewStep;
-  /** That the step asks for. */
+  /** Calls that the step requested. */
   calls?: readonly NewCall[];
   call?: CallChange;
-  /** Behind what was said before. */
+  /** Messages to append to the session. */
   words?: Words | undefined;
 }
 
-/** What of a run changes while it is carried out. */
+/** Columns of a run that change during its execution. */
 export type Advanced = Pick<
   RunRow,
   | "status"
@@ -76,8 +76,8 @@ export type Advanced = Pick<
 >;
 
 /**
- * Adds events and changes the run, in the order in which the run's row lets them. Undefined where the run is not this
- * claim's any more: somebody else took it, or it is over. Throws `session_full`.
+ * Adds events and changes the run. Undefined if the claim no longer holds, because another process acquired the run or
+ * the run has ended. Throws `session_full`.
  */
 export async function advance(
   db: Db,
@@ -97,7 +97,7 @@ export async function advance(
   return undefined;
 }
 
-/** The same from outside, whoever carries it out; undefined where it is over. */
+/** Changes a run without a claim. Undefined if the run has ended. */
 export function overrule(
   tx: Db,
   id: string,
@@ -108,7 +108,7 @@ export function overrule(
   return changeRun(tx, isActive, events, change, {});
 }
 
-/** Queues a failed run again. The caller holds its row. */
+/** Queues a failed run again. The caller holds the lock on its row. */
 export function reopen(tx: Db, id: string, event: NewEvent): Promise<Advanced | undefined> {
   return changeRun(
     tx,
@@ -136,7 +136,7 @@ async function changeRun(
   change: RunChange,
   { step, calls: asked, call, words }: Beside,
 ): Promise<Advanced | undefined> {
-  // What a run acts by dies with it, and while it waits for somebody without a process.
+  // A run's platform tokens end with the run, and while it waits for a person without a process.
   const { status, process_id: process } = change;
   const isHeld = status === "running" || (status === "pending_approval" && process !== null);
   const isLeft = status !== undefined && !isHeld;
@@ -184,7 +184,7 @@ function changes(
   };
   return [
     ...(step || isReopened ? [sql`model_waits = 0`] : []),
-    // The processes that it lost before its failure no longer count against it.
+    // Processes lost before the failure no longer count towards the limit.
     ...(isReopened ? [sql`resumed = attempts`] : []),
     ...Object.entries(columns).map(([name, value]) => sql`${sql.ref(name)} = ${value}`),
     ...Object.entries(added).map(

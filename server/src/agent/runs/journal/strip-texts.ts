@@ -1,4 +1,7 @@
-/** What runs said goes an hour after they ended, run by run: one that can't be taken apart keeps no other's. */
+/**
+ * Erases texts of runs an hour after their end. Each run has its own transaction, so that a broken one does not block
+ * others.
+ */
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import { isTransient } from "#db/transient-errors.ts";
@@ -6,7 +9,7 @@ import { expireOutput, findExpiring } from "../store.ts";
 
 const atOnce = 100;
 
-/** Ends early, between two runs, where `signal` says so. */
+/** Stops between two runs after `signal` is aborted. */
 export async function forgetOutputs(
   { db, log }: Pick<App, "db" | "log">,
   now: Date,
@@ -20,15 +23,15 @@ export async function forgetOutputs(
       try {
         await transaction(db, (tx) => expireOutput(tx, run, { now })).catch(async (error: unknown) => {
           if (isTransient(error)) throw error;
-          log.warn({ error, run }, "a run's log can't be taken apart: its events go whole");
+          log.warn({ error, run }, "stripping a run's events failed; erasing them whole");
           await transaction(db, (tx) => expireOutput(tx, run, { now, isBroken: true }));
         });
       } catch (error) {
         left += 1;
-        log.error({ error, run }, "what a run said is kept past its hour");
+        log.error({ error, run }, "erasing expired texts of a run failed");
       }
     }
-    // Those that are left are tried again with the next sweep.
+    // The next sweep retries runs that failed.
     if (ids.length < atOnce || left > 0) return;
   }
 }

@@ -1,4 +1,6 @@
-/** Where events repeat what somebody said: that goes an hour after the run ended, and their numbers stay. */
+/**
+ * Events and fields with texts. They are erased an hour after the run's end; events and their sequence numbers stay.
+ */
 export const speaking: readonly string[] = [
   "message.delta",
   "message.completed",

@@ -1,4 +1,6 @@
-/** One call, for somebody: where it is not let in it gets a newer token once, or they are asked to sign in. */
+/**
+ * Executes one call with its credentials. After a refusal, retries once with a refreshed token, or requires a sign-in.
+ */
 import type { App } from "#app.ts";
 import { askAnew } from "#agent/oauth/access.ts";
 import type { Refusal } from "#agent/oauth/provider/refusal.ts";
@@ -9,7 +11,7 @@ import { type Entry, type WayIn, wayIn } from "./call-credentials.ts";
 
 export interface Attempt {
   answer: ToolAnswer;
-  /** It was not let in, and nothing was done. */
+  /** Set if the server refused the credentials. The call then had no effect. */
   refusal?: Refusal | undefined;
 }
 
@@ -29,7 +31,7 @@ export async function letIn(
   if (next.kind !== "open") return told(next);
   const second = await attempt(next);
   if (!second.refusal) return second.answer;
-  // A token that is new and taken for none: another account may be let in.
+  // The server refused a fresh token, so the person may need another account.
   const last = second.refusal.scope === null ? undefined : await next.refused(second.refusal);
   return told(last && last.kind !== "open" ? last : askAnew(row, endUserId, next.connection));
 }

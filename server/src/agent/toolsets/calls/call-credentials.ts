@@ -1,4 +1,4 @@
-/** How a call to a toolset's server is let in, for whom: by the stored secret, or by what somebody signed in for. */
+/** Selects the credentials of a call to a toolset's server: the stored secret, or the OAuth connection of a person. */
 import { createHash } from "node:crypto";
 import type { App } from "#app.ts";
 import { accessFor, moreWanted, type NoAccess, tokenRefused } from "#agent/oauth/access.ts";
@@ -13,11 +13,11 @@ import type { ToolsetRow } from "../store.ts";
 export interface Entry {
   kind: "open";
   address: McpAddress;
-  /** Of what somebody signed in for: whose. Null: the stored secret's. */
+  /** Id of the OAuth connection. Null if the stored secret authorizes the calls. */
   connection: string | null;
-  /** Blanks what lets calls in. */
+  /** Blanks the credentials in a text. */
   hide: (text: string) => string;
-  /** The server did not let it in: the way from there, undefined where there is no other. */
+  /** Handles a refusal by the server. Returns the credentials for a retry, or undefined if there are none. */
   refused: (refusal: Refusal) => Promise<WayIn | undefined>;
 }
 
@@ -41,7 +41,7 @@ export async function wayIn(app: App, row: ToolsetRow, endUserId: string | null)
   const used = new Set([access.token]);
   const token = async () => {
     const now = await accessFor(app, row, endUserId);
-    // What was begun as one account does not go on as another.
+    // Calls of one connection never continue with the account of another.
     if (now.kind !== "token" || now.connection !== access.connection) return undefined;
     used.add(now.token);
     return now.token;
@@ -61,7 +61,7 @@ export async function wayIn(app: App, row: ToolsetRow, endUserId: string | null)
   };
 }
 
-/** One connection for each toolset and end user, made anew when what it is made of changes. */
+/** Identifies the connection of a toolset and end user. A change of `version` opens a new one. */
 export function peerOf(
   row: ToolsetRow,
   endUserId: string | null,

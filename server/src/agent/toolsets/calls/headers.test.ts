@@ -137,7 +137,7 @@ test("seals values that an earlier version stored in plain text, once", async ()
   expect((await callTool(set)).headers).toMatchObject({ "x-key": value, "x-mask": "********" });
 });
 
-test("responds to a retry from the row after the migration removed the stored response", async () => {
+test("responds to a retry with the current row after the migration removed the stored response", async () => {
   const key = `before-the-migration-${(made += 1)}`;
   const set = await toolset({ "X-Key": value }, key);
   await sql`update idempotency_keys set body = to_jsonb(${JSON.stringify({ ...set, canary: value })}::text)

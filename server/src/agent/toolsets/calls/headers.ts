@@ -89,7 +89,7 @@ function valueOf(given: string, stored: string | undefined, [index, name]: [numb
   if (isMask(given))
     throw invalidField(
       ["http_tools", index, "headers", name],
-      "is a mask, and there is no stored value that it stands for; send the value",
+      "is a mask without a stored value; send the value",
     );
   return given;
 }

@@ -1,4 +1,4 @@
-/** Tools that are requests, of a server that people sign in to: what comes of it where the server does not let one in. */
+/** HTTP tools of a server with sign-in, and refusals by that server. */
 import { afterEach, expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { readFrames } from "#agent/testing/events.ts";
@@ -29,7 +29,9 @@ const tool = (name: string) => ({
 const start = async (id: string, body: object) =>
   (await owner.post(`/v1/agent-toolsets/${id}/oauth/start`, body)).json.authorize_url as string;
 
-/** The name of a toolset and of an agent that has it; the person signed in. */
+/**
+ * Creates a toolset, an agent that uses it, and the person's connection. Returns the agent's name and the toolset's id.
+ */
 async function signedIn(change: object = {}, body: object = {}): Promise<{ name: string; id: string }> {
   const name = `shop${(made += 1)}`;
   const { json } = await owner.post("/v1/agent-toolsets", {
@@ -47,7 +49,7 @@ async function signedIn(change: object = {}, body: object = {}): Promise<{ name:
   return { name, id: json.id };
 }
 
-/** What the model is told of its calls, and whom the run asks to sign in. */
+/** Returns the results that the model got, and the end users whom the run asked to sign in. */
 async function calls(name: string, tools: readonly string[], endUserId?: string) {
   model.script([
     ...tools.map((one) => ({ calls: [{ name: `${name}__${one}`, arguments: "{}" }] })),
@@ -69,7 +71,7 @@ async function calls(name: string, tools: readonly string[], endUserId?: string)
 
 const perEndUser = [{ oauth_per_end_user: true }, { end_user_id: "ada" }] as const;
 
-test("a token that the server takes for none is made newer within the call, and nobody is asked", async () => {
+test("refreshes a refused token during the call, without a new sign-in", async () => {
   const { name } = await signedIn(...perEndUser);
   const refused = new Set<string>();
   shop.refuses = (token) => refused.size === 0 && Boolean(refused.add(token));
@@ -77,7 +79,7 @@ test("a token that the server takes for none is made newer within the call, and 
   expect(refused.size).toBe(1);
 });
 
-test("where nothing newer is to be had, the call itself asks", async () => {
+test("requires a sign-in during the call if no newer token is available", async () => {
   const { name } = await signedIn(...perEndUser);
   shop.refuses = () => true;
   shop.before = ({ url }, response) => {
@@ -89,7 +91,7 @@ test("where nothing newer is to be had, the call itself asks", async () => {
   expect([told, links.length]).toEqual([[expect.stringContaining(`has to sign in to ${name} first`)], 1]);
 });
 
-test("a server that takes no token of somebody's asks them to sign in again, after one that was new", async () => {
+test("requires a new sign-in if the server refuses a refreshed token", async () => {
   const { name } = await signedIn(...perEndUser);
   const refused = new Set<string>();
   shop.refuses = (token) => Boolean(refused.add(token));
@@ -98,11 +100,11 @@ test("a server that takes no token of somebody's asks them to sign in again, aft
   expect(refused.size).toBe(2);
 });
 
-test("a request that needs more than was granted asks for a sign-in for both, and the others serve until then", async () => {
+test("requires a sign-in for the granted and the missing scopes, and keeps serving other calls meanwhile", async () => {
   const { name, id } = await signedIn(...perEndUser);
   const refused = await calls(name, ["write", "me"], "ada");
   expect(refused.told).toEqual([
-    expect.stringContaining("what they granted is not enough"),
+    expect.stringContaining("the granted scopes do not suffice"),
     '{"account":"ada"}',
   ]);
   expect((await new TestBrowser().signIn(refused.links[0]!, "ada")).text).toContain("You are connected");
@@ -111,7 +113,7 @@ test("a request that needs more than was granted asks for a sign-in for both, an
   expect(await calls(name, ["write"], "ada")).toEqual({ told: ['{"account":"ada"}'], links: [] });
 });
 
-test("an owner is told where they sign in again, and their next link asks for both", async () => {
+test("gives an owner the place to sign in again, and requests both sets of scopes with the next link", async () => {
   const { name, id } = await signedIn();
   const refused = await calls(name, ["write"]);
   expect(refused.links).toEqual([]);
@@ -120,7 +122,7 @@ test("an owner is told where they sign in again, and their next link asks for bo
   expect((await calls(name, ["write"])).told).toEqual(['{"account":"ada"}']);
 });
 
-test("a server with a stored secret that refuses it is told as it answers", async () => {
+test("returns the server's own response if it refuses a stored secret", async () => {
   const { json } = await owner.post("/v1/agent-toolsets", {
     name: "stored",
     kind: "http",

@@ -1,4 +1,4 @@
-/** Toolsets of MCP servers that are away, broken, strange or hostile. */
+/** Toolsets of MCP servers that are unreachable, broken, unusual or hostile. */
 import { sql } from "kysely";
 import { afterEach, expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
@@ -45,7 +45,7 @@ async function agent(uses: object[], change: object = {}): Promise<string> {
   return name;
 }
 
-/** What the model is told of one call. */
+/** Returns the result of one call that the model got. */
 async function told(name: string, tool: string, values: object = {}): Promise<string> {
   model.script([{ calls: [{ name: tool, arguments: JSON.stringify(values) }] }, { text: ["Done."] }]);
   const { json } = await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi" });
@@ -58,7 +58,7 @@ const shown = async (id: string) =>
 const refresh = async (id: string) => (await owner.post(`/v1/agent-toolsets/${id}/refresh`)).json;
 
 test.each(["2025-11-25", "2026-07-28"] as const)(
-  "a server of %s lists its tools and is called, over one connection",
+  "lists and calls the tools of a server of %s over one connection",
   async (generation) => {
     server.generation = generation;
     server.call = ({ arguments: values }) => ({
@@ -83,7 +83,7 @@ test.each(["2025-11-25", "2026-07-28"] as const)(
   },
 );
 
-test("a server that is away is a toolset all the same, is found when it comes, and fails its calls alone when it goes", async () => {
+test("creates the toolset of an unreachable server, reads it when the server starts, and fails only its calls when it stops", async () => {
   const away = await startMcpServer();
   away.tools = [find];
   await away.stop();
@@ -107,7 +107,7 @@ test("a server that is away is a toolset all the same, is found when it comes, a
   expect(json).toMatchObject({ status: "failed", error_code: "tool_unavailable" });
 });
 
-test("a server that was started anew and knows no session of before is asked again, once", async () => {
+test("retries once when a restarted server does not know the session", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }]);
   let session = "first";
@@ -131,7 +131,7 @@ test("a server that was started anew and knows no session of before is asked aga
   expect(server.methods().filter((method) => method === "tools/call")).toHaveLength(2);
 });
 
-test("whatever a server calls its tools, models can call them, and what can't be used is left out", async () => {
+test("makes unusual tool names callable, and leaves out unusable tools", async () => {
   const deep: Json = {};
   let level = deep;
   for (let depth = 0; depth < 80; depth += 1) level = level.properties = { x: {} };
@@ -160,7 +160,7 @@ test("whatever a server calls its tools, models can call them, and what can't be
   expect(model.asked[0].tools).toHaveLength(1);
 });
 
-test("overrides name, describe and deny a server's tools, by its own names for them", async () => {
+test("renames, describes and denies tools by their original names with overrides", async () => {
   server.tools = [find, { ...find, name: "drop" }];
   const set = await toolset({
     tool_overrides: { find: { name: "look", description: "Looks." }, drop: { policy: "deny" } },
@@ -176,7 +176,7 @@ test("overrides name, describe and deny a server's tools, by its own names for t
   });
 });
 
-test("answers are bounded, said where they are no text, and never hold the secret", async () => {
+test("bounds results, describes content that is not text, and removes the secret", async () => {
   const set = await toolset({ auth_secret: secret, auth_header_name: "X-Key" });
   const name = await agent([{ toolset_id: set.id }], { limits: { tool_timeout_seconds: 1 } });
   const tool = `${set.name}__find`;
@@ -204,7 +204,7 @@ test("answers are bounded, said where they are no text, and never hold the secre
   }
 });
 
-test("what a server lists holds no secret that it repeats", async () => {
+test("removes the secret from a list that repeats it", async () => {
   const described = { ...find, description: `Send Bearer ${secret}` };
   const schema = { type: "object", properties: { [secret]: { type: "string", enum: [secret, "b"] } } };
   server.tools = [
@@ -219,7 +219,7 @@ test("what a server lists holds no secret that it repeats", async () => {
   expect(JSON.stringify([set, rows])).not.toContain(secret);
 });
 
-test("a required server that went away since it was called is missed before a step, and found when it is back", async () => {
+test("notices before a step that a required server is down, and that it is up again", async () => {
   const away = await startMcpServer();
   away.tools = [find];
   const set = await toolset({ url: away.url });
@@ -235,7 +235,7 @@ test("a required server that went away since it was called is missed before a st
 test.each([
   ["a list without an end", "pagination did not terminate", { tools: [find], nextCursor: "again" }],
   ["no list at all", "", { tools: 7 }],
-])("%s is no list of tools", async (_, words, result) => {
+])("rejects %s as a list of tools", async (_, words, result) => {
   let page = 0;
   server.before = ({ body }, response) => {
     if (body?.method !== "tools/list") return false;
@@ -249,7 +249,7 @@ test.each([
   expect(set.last_error).toContain(words);
 });
 
-test("a server that asks who calls is said so, and is led nowhere else", async () => {
+test("reports a server that requires credentials, and does not follow its redirects", async () => {
   server.before = (_, response) => {
     response.writeHead(401, { "www-authenticate": "Bearer" }).end();
     return true;
@@ -262,7 +262,7 @@ test("a server that asks who calls is said so, and is led nowhere else", async (
   expect(await toolset({ auth_secret: secret })).toMatchObject({ status: "unreachable", tools: [] });
 });
 
-test("with its address a toolset loses what the old server said, and reads the new one", async () => {
+test("drops the cached tools when the address changes, and reads the new server", async () => {
   const other = await startMcpServer();
   other.tools = [{ ...find, name: "other" }];
   const set = await toolset({ auth_secret: secret });
@@ -274,7 +274,7 @@ test("with its address a toolset loses what the old server said, and reads the n
   expect(gone).toMatchObject({ status: "unreachable", tools: [], last_refreshed_at: null });
 });
 
-test("a tool that the server does not know any more has its list read again", async () => {
+test("reads the list again when the server no longer knows a tool", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }]);
   server.tools = [{ ...find, name: "found" }];
@@ -297,20 +297,20 @@ test.each([
   [{ catalog_slug: "linear" }, "/url"],
   [{ catalog_slug: "linear", url: undefined, kind: "http" }, "/kind"],
   [{ catalog_slug: "github", url: undefined }, "/oauth_client_id"],
-])("a toolset of a server is judged whole: %j", async (change, pointer) => {
+])("rejects an invalid toolset of an MCP server: %j", async (change, pointer) => {
   const body = { name: `bad${(made += 1)}`, kind: "mcp", url: server.url, ...change };
   const { status, json } = await owner.post("/v1/agent-toolsets", body);
   expect([status, json]).toMatchObject([400, { pointer }]);
 });
 
-test("an http toolset is not refreshed, and nobody else's is either", async () => {
+test("does not refresh an http toolset or a toolset of another account", async () => {
   const set = await toolset({ kind: "http", http_tools: [] });
   expect(await refresh(set.id)).toMatchObject({ code: "toolset_not_refreshable" });
   const stranger = await host.person();
   expect((await stranger.post(`/v1/agent-toolsets/${set.id}/refresh`)).json.code).toBe("toolset_not_found");
 });
 
-test("a version that is published while its toolset goes has it, or is refused", async () => {
+test("keeps or refuses a toolset that is deleted during the publication of a version", async () => {
   for (let round = 0; round < 5; round += 1) {
     const set = await toolset({ kind: "http", http_tools: [] });
     const name = `racing-${(made += 1)}`;

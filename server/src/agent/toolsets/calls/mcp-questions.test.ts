@@ -1,10 +1,13 @@
 /** Questions of MCP servers that a person answers: real servers, the real HTTP API, a real database. */
 import { sql } from "kysely";
 import { afterEach, expect, test } from "vitest";
+import { clearActorCache } from "#accounts/find-actor.ts";
 import { agentHost, type Json, modelConfig, type Person } from "#agent/testing/agent-app.ts";
 import { readFrames } from "#agent/testing/events.ts";
 import { startEverything, startMcpServer } from "#agent/testing/mcp-server.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
+import { rowsWith } from "#agent/testing/whole-database.ts";
+import { makeTeam } from "../../../../test/factories.ts";
 
 const model = await startModelServer();
 const server = await startMcpServer();
@@ -27,7 +30,7 @@ const requestedSchema = {
   required: ["city"],
 };
 
-/** Answers that the scripted server got, in order. */
+/** Responses that the scripted server got to its questions, in order. */
 let answers: Json[] = [];
 
 const asks = (params: object) => ({ method: "elicitation/create", params: { mode: "form", ...params } });
@@ -135,7 +138,7 @@ test("returns the question of a call, and sends the server a person's answer wit
     { action: "accept", content: { city: "Bremen", nights: 1, extras: ["sea"] } },
   ]);
   expect(told()).toBe("Booked.");
-  // A repetition returns the same. The answer itself is stored nowhere.
+  // A repetition returns the same decision. The response itself is not stored.
   expect((await decide(json.run_id, id, { decision: "approve" })).status).toBe(200);
   expect((await decide(json.run_id, id, { decision: "deny" })).json.code).toBe("approval_decided");
   const log = await events(json.run_id);
@@ -192,7 +195,7 @@ test("refuses fields that do not belong to the kind of an approval", async () =>
   expect(call).toMatchObject({ kind: "call", question: null });
   expect(await refused(call.request_id, { decision: "cancel" })).toContain("decision: ");
   expect(await refused(call.request_id, { decision: "approve", content: {} })).toContain("content: ");
-  // An approved call may ask, too.
+  // An approved call may ask a question too.
   await decide(runId, call.request_id, { decision: "approve", wait_s: 20 });
   const { approval: question } = await run(runId);
   expect(question).toMatchObject({ kind: "elicitation" });
@@ -233,7 +236,7 @@ test.each([
   expect(told()).toContain("Name: Ada");
 });
 
-test("gives each of several calls over one connection its own question", async () => {
+test("creates a separate question for each of several calls over one connection", async () => {
   const set = await toolset(everything);
   const name = await agent({ toolset_id: set.id });
   const tool = `${set.name}__trigger-elicitation-request`;
@@ -256,7 +259,7 @@ test("gives each of several calls over one connection its own question", async (
   expect(results[1]).toContain("Name: Bo");
 });
 
-/** Events of a run that is not over. */
+/** Events of a run in progress. */
 async function events_(runId: string): Promise<Json[]> {
   const { rows } = await sql<Json>`select type, data from agent_events where run_id = ${runId}
     order by seq`.execute(host.app.db);
@@ -284,7 +287,7 @@ test.each([
     },
   ],
   [
-    "a required field that is not there",
+    "a required field that does not exist",
     { message: "?", requestedSchema: { type: "object", properties: {}, required: ["a"] } },
   ],
   [
@@ -294,7 +297,7 @@ test.each([
       requestedSchema: { type: "object", properties: { a: { type: "string", enum: [secret] } } },
     },
   ],
-])("declines a question with %s without a person", async (_, question) => {
+])("declines a question with %s without asking a person", async (_, question) => {
   script(question);
   const set = await toolset();
   const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
@@ -302,7 +305,7 @@ test.each([
   expect(answers).toMatchObject([{ action: "decline" }]);
 });
 
-test("fails a call whose question has nested fields, without a person", async () => {
+test("fails a call whose question has nested fields, without asking a person", async () => {
   script({ message: "?", requestedSchema: tooDeep });
   const set = await toolset();
   const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
@@ -360,7 +363,7 @@ test("cancels the question of a run that is cancelled", async () => {
   expect(answers).toEqual([]);
 });
 
-test("withdraws the question of a call whose server hangs up", async () => {
+test("withdraws the question of a call when its server closes the connection", async () => {
   server.before = ({ body }, response) => {
     if (body?.method !== "tools/call" || !body.params.requestState) return false;
     response.destroy();
@@ -389,11 +392,162 @@ test("declines questions of a call beyond the tenth", async () => {
     current = (await decide(json.run_id, id, { decision: "cancel", wait_s: 20 })).json;
   }
   expect(decided).toBe(10);
-  // A server that asks often does not flood people.
+  // Many questions create few notifications.
   const { rows } = await sql`select from notifications where target ->> 'id' = ${json.run_id}`.execute(
     host.app.db,
   );
   expect(rows).toHaveLength(1);
   expect(current.status).toBe("completed");
   expect(answers.slice(0, 10).every(({ action }) => action === "cancel")).toBe(true);
+});
+
+test("refuses a second answer with other content, and repeats the same one", async () => {
+  script({ message: "Which?", requestedSchema });
+  const set = await toolset();
+  const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
+  const { request_id: id } = json.approval;
+  const answer = (content: object) => decide(json.run_id, id, { decision: "approve", content, wait_s: 20 });
+  const both = await Promise.all([answer({ city: "Bremen" }), answer({ city: "Kiel" })]);
+  const outcomes = both.map(({ status }) => status);
+  expect(new Set(outcomes)).toEqual(new Set([200, 409]));
+  const [given, other] = both[0]!.status === 200 ? ["Bremen", "Kiel"] : ["Kiel", "Bremen"];
+  expect(answers).toMatchObject([{ content: { city: given } }]);
+  expect((await answer({ nights: 1, city: given })).status).toBe(200);
+  for (const content of [{ city: other }, { city: given, nights: 2 }])
+    expect(await answer(content)).toMatchObject({
+      status: 409,
+      json: {
+        code: "approval_decided",
+        outcome: "approved",
+        detail: expect.stringContaining("other content"),
+      },
+    });
+  expect(await rowsWith(host.app.db, [other!, given!])).toEqual(new Map());
+});
+
+test("declines a question with a secret that JSON writes in another way", async () => {
+  const quoted = 'quote"secret\\0123';
+  script(
+    {
+      message: "?",
+      requestedSchema: { type: "object", properties: { a: { type: "string", enum: [quoted] } } },
+    },
+    {
+      message: "?",
+      requestedSchema: { type: "object", properties: { [quoted]: { type: "string" } } },
+    },
+  );
+  const { json: set } = await owner.post("/v1/agent-toolsets", {
+    name: `set${(made += 1)}`,
+    kind: "mcp",
+    url: server.url,
+    auth_secret: quoted,
+  });
+  const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
+  expect(json).toMatchObject({ status: "completed", approvals: [] });
+  expect(answers).toMatchObject([{ action: "decline" }, { action: "decline" }]);
+});
+
+test("takes fields with the names of an object's own methods as any other field", async () => {
+  const properties = { constructor: { type: "string" }, toString: { type: "string" } };
+  script({
+    message: "?",
+    requestedSchema: { type: "object", properties, required: ["constructor"] },
+  });
+  const set = await toolset();
+  const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
+  const { request_id: id } = json.approval;
+  const answer = (content: object) => decide(json.run_id, id, { decision: "approve", content, wait_s: 20 });
+  expect((await answer({ toString: "x" })).json.detail).toContain('required property "constructor"');
+  expect((await answer({ constructor: "McLaren" })).json).toMatchObject({ status: "completed" });
+  expect(answers).toEqual([{ action: "accept", content: { constructor: "McLaren" } }]);
+});
+
+test("passes no prototype through a question or an answer", async () => {
+  const properties = JSON.parse('{"a": {"type": "string"}, "__proto__": {"type": "string", "default": "x"}}');
+  script(
+    { message: "?", requestedSchema: { type: "object", properties } },
+    { message: "?", requestedSchema: { type: "object", properties: {}, required: ["__proto__"] } },
+  );
+  const set = await toolset();
+  const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
+  const { request_id: id, question } = json.approval;
+  expect(Object.keys(question.schema.properties)).toEqual(["a"]);
+  const hostile = JSON.parse('{"a": "b", "__proto__": "y"}');
+  expect((await decide(json.run_id, id, { decision: "approve", content: hostile })).status).toBe(400);
+  const content = { a: "b" };
+  const { json: done } = await decide(json.run_id, id, {
+    decision: "approve",
+    content,
+    wait_s: 20,
+  });
+  expect(done.status).toBe("completed");
+  expect(JSON.stringify(answers)).toBe('[{"action":"accept","content":{"a":"b"}},{"action":"decline"}]');
+});
+
+test("refuses content that is large, deep, or no object", async () => {
+  script({ message: "Which?", requestedSchema });
+  const set = await toolset();
+  const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
+  const { request_id: id } = json.approval;
+  let deep: unknown = "x";
+  for (let n = 0; n < 1_000; n += 1) deep = [deep];
+  const bad = [
+    { city: "x".repeat(1024 ** 2) },
+    { city: deep },
+    { city: { a: 1 } },
+    { city: null },
+    [],
+    "x",
+    null,
+  ];
+  for (const content of bad) {
+    const { status } = await decide(json.run_id, id, { decision: "approve", content });
+    expect([400, 413]).toContain(status);
+  }
+  expect(await run(json.run_id)).toMatchObject({ status: "pending_approval" });
+  await decide(json.run_id, id, { decision: "deny", wait_s: 20 });
+});
+
+test("leaves nothing of the question of an end user who is erased, and ends the call", async () => {
+  script({ message: "Which canaryquestion?", requestedSchema });
+  const set = await toolset();
+  const name = await agent({ toolset_id: set.id });
+  const calls = [{ name: `${set.name}__book`, arguments: "{}" }];
+  model.script(({ messages }) => (messages.at(-1).role === "tool" ? { text: ["Done."] } : { calls }));
+  const body = { input: "Hi", end_user_id: "grace" };
+  const { json } = await owner.post(`/v1/agents/${name}/invoke`, body);
+  expect(json.status).toBe("pending_approval");
+  expect((await owner.call("DELETE", `/v1/agents/${name}/end-users/grace`)).status).toBe(200);
+  const late = await decide(json.run_id, json.approval.request_id, {
+    decision: "approve",
+    content: { city: "Bremen" },
+  });
+  expect(late.status).toBe(404);
+  await expect
+    .poll(() => rowsWith(host.app.db, ["canaryquestion", json.approval.request_id]))
+    .toEqual(new Map());
+  expect(answers).toEqual([]);
+});
+
+test("refuses the answer of a viewer of the team, and of a token that only reads", async () => {
+  script({ message: "Which?", requestedSchema });
+  const set = await toolset();
+  const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
+  const viewer = await host.person();
+  const members = { [owner.userId]: "owner", [viewer.userId]: "viewer" } as const;
+  const team = await makeTeam(host.app.db, members);
+  clearActorCache(host.app);
+  await sql`update agent_runs set workspace_id = ${team.id} where id = ${json.run_id}`.execute(host.app.db);
+  expect((await viewer.get(`/v1/agents/runs/${json.run_id}`)).json.approval).toEqual(json.approval);
+  const { request_id: id } = json.approval;
+  const answer = { decision: "approve", content: { city: "Bremen" } };
+  // A write of a viewer does not reach the team at all.
+  expect((await decide(json.run_id, id, answer, viewer)).status).toBe(404);
+  const reader = { authorization: `Bearer ${await owner.tokenWith(["agents:read"])}` };
+  const path = `/v1/agents/runs/${json.run_id}/approvals/${id}`;
+  expect((await owner.call("POST", path, answer, reader)).status).toBe(403);
+  expect((await run(json.run_id)).status).toBe("pending_approval");
+  await decide(json.run_id, id, { decision: "deny", wait_s: 20 });
+  expect(answers).toMatchObject([{ action: "decline" }]);
 });

@@ -1,4 +1,4 @@
-/** Resources of MCP servers, their questions, and the status of a toolset whose server is back. */
+/** Resources and questions of MCP servers, and the status of a toolset whose server is up again. */
 import { afterEach, expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { startMcpServer } from "#agent/testing/mcp-server.ts";
@@ -146,7 +146,7 @@ test("marks a toolset ready as soon as a call reaches its server", async () => {
   const { json: away } = await owner.post(`/v1/agent-toolsets/${set.id}/refresh`);
   expect(away).toMatchObject({ status: "unreachable" });
   await server.start();
-  // The list is not read meanwhile: the call alone proves that the server is back.
+  // The list stays unread: only the call proves that the server is up.
   server.before = ({ body }) => body?.method === "tools/list";
   expect(await told(name, `${set.name}__find`)).toBe("Done.");
   const { json } = await owner.get("/v1/agent-toolsets");

@@ -1,4 +1,4 @@
-/** Toolsets of MCP servers that people sign in to. */
+/** Toolsets of MCP servers with sign-in. */
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
@@ -22,10 +22,10 @@ const whoami = { name: "whoami", inputSchema: { type: "object" } };
 server.tools = [whoami];
 const metadata = "/.well-known/oauth-protected-resource/mcp";
 const challenge = `Bearer resource_metadata="${new URL(metadata, server.url).href}"`;
-/** Those that were taken, and those that are taken no more. */
+/** Access tokens that the server accepts. */
 const tokens = new Set<string>();
 const revoked = new Set<string>();
-/** By tool, what it needs beyond that; `tools/list` is one. */
+/** Scope that a tool requires in addition, by tool name. `tools/list` counts as a tool. */
 const needs = new Map<string, string>();
 server.before = async ({ path, headers, body }, response) => {
   if (path === metadata) {
@@ -62,7 +62,7 @@ async function runOf(name: string, tools: readonly string[]): Promise<{ log: Jso
   return { log: frames.map(({ data }) => data), told: said.map(({ content }: Json) => content) };
 }
 
-test("an end user is asked to sign in where a tool needs it, and from then on called for, also with newer tokens", async () => {
+test("requires a sign-in for a tool, and then calls it for the end user, also after a token refresh", async () => {
   const { json: set } = await owner.post("/v1/agent-toolsets", {
     name: "theirs",
     kind: "mcp",
@@ -94,7 +94,7 @@ test("an end user is asked to sign in where a tool needs it, and from then on ca
   expect(third.told).toEqual(["Done."]);
   expect(tokens.size).toBeGreaterThan(before);
 
-  // Another account of theirs is another connection: the server may keep things in one that are nobody else's.
+  // A new account opens a new connection, because a server may keep data of one account in a session.
   const opened = () => server.methods().filter((method) => method === "initialize").length;
   const kept = opened();
   await runOf("caller", ["theirs__whoami"]);
@@ -110,7 +110,7 @@ test("an end user is asked to sign in where a tool needs it, and from then on ca
   }
 });
 
-/** Of a toolset that each signs in to for themselves; ada did. */
+/** Creates a toolset with a sign-in per end user, and connects ada. */
 async function signedIn(name: string): Promise<Json> {
   const body = { name, kind: "mcp", url: server.url, auth_type: "oauth", oauth_per_end_user: true };
   const { json: set } = await owner.post("/v1/agent-toolsets", body);
@@ -124,7 +124,7 @@ const askedIn = (log: Json[]) => log.filter(({ type }) => type === "connection.a
 const scopesOf = async (id: string) =>
   (await owner.get(`/v1/agent-toolsets/${id}/connections`)).json.items.map(({ scope }: Json) => scope);
 
-test("a tool that needs more than was granted asks for a sign-in for both, and the others serve until then", async () => {
+test("requires a sign-in for the granted and the missing scopes, and keeps serving other calls meanwhile", async () => {
   server.tools = [whoami, { ...whoami, name: "write" }];
   needs.set("write", "tools:write");
   const set = await signedIn("wider");
@@ -132,7 +132,7 @@ test("a tool that needs more than was granted asks for a sign-in for both, and t
   expect(await scopesOf(set.id)).toEqual(["tools:use"]);
   const refused = await runOf("wider", ["wider__write", "wider__whoami", "wider__write"]);
   expect(refused.told).toEqual([
-    expect.stringContaining("has to sign in to wider again, because what they granted is not enough"),
+    expect.stringContaining("has to sign in to wider again, because the granted scopes do not suffice"),
     "Done.",
     expect.stringContaining("has to sign in to wider again"),
   ]);
@@ -144,7 +144,7 @@ test("a tool that needs more than was granted asks for a sign-in for both, and t
   expect([done.told, askedIn(done.log)]).toEqual([["Done.", "Done."], []]);
 });
 
-test("a list of tools that needs more is asked for by the sign-in that it takes", async () => {
+test("requests the scopes that the list of tools requires at the next sign-in", async () => {
   server.tools = [whoami];
   needs.set("tools/list", "tools:write");
   const set = await signedIn("listed");
@@ -158,7 +158,7 @@ test("a list of tools that needs more is asked for by the sign-in that it takes"
   ]);
 });
 
-test("parks a run that needs a sign-in to an MCP server, and gives it the tools after the sign-in", async () => {
+test("parks a run that needs a sign-in to an MCP server, and offers the tools after the sign-in", async () => {
   server.tools = [whoami];
   needs.clear();
   const body = { name: "parked", kind: "mcp", url: server.url, auth_type: "oauth", oauth_per_end_user: true };

@@ -1,4 +1,4 @@
-/** Toolsets of MCP servers, on the servers of npm. */
+/** Toolsets of real MCP servers from npm. */
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -13,7 +13,7 @@ const owner = await host.person();
 const config = await modelConfig(owner, model.url);
 const directory = mkdtempSync(join(tmpdir(), "kontor-mcp-"));
 afterAll(() => rmSync(directory, { recursive: true }));
-/** Begun here, so that they end with the file. */
+/** Started here, so that they stop with this file. */
 const everything = {
   streamableHttp: await startEverything("streamableHttp"),
   sse: await startEverything("sse"),
@@ -32,7 +32,7 @@ async function toolset(url: string): Promise<Json> {
   return json;
 }
 
-/** What the model is told of these calls, made in one step. */
+/** Returns the results of these calls, which the model makes in one step. */
 async function told(set: Json, calls: readonly [tool: string, values: object][]): Promise<Json[]> {
   const name = `agent-${(made += 1)}`;
   const body = { name, config: { ...config, toolsets: [{ toolset_id: set.id, elicitation: "decline" }] } };
@@ -52,7 +52,7 @@ async function told(set: Json, calls: readonly [tool: string, values: object][])
 }
 
 test.each(["streamableHttp", "sse"] as const)(
-  "the tools of the reference server are an agent's, over %s",
+  "offers and calls the tools of the reference server over %s",
   async (kind) => {
     const set = await toolset(everything[kind]);
     expect(set.tools).toContainEqual(
@@ -84,7 +84,7 @@ test.each(["streamableHttp", "sse"] as const)(
   },
 );
 
-test("files are read and written by the server for files, inside its directory alone", async () => {
+test("reads and writes files with the filesystem server, inside its directory only", async () => {
   writeFileSync(join(directory, "a.txt"), "Guten Tag");
   const set = await toolset(files);
   const [read, written, outside] = await told(set, [
@@ -97,7 +97,7 @@ test("files are read and written by the server for files, inside its directory a
   expect(outside).toMatch(/denied/i);
 });
 
-test("what one run tells the server for memory, the next finds", async () => {
+test("finds in one run what an earlier run stored with the memory server", async () => {
   const set = await toolset(memory);
   await told(set, [
     ["create_entities", { entities: [{ name: "Ada", entityType: "person", observations: ["likes tea"] }] }],

@@ -81,7 +81,7 @@ test("sends a picture of an MCP tool to the model, and deletes it with the run's
   ]);
   const { json: said } = await owner.get(`/v1/agents/${name}/sessions/${session_id}/messages`);
   expect(said.items.find(({ kind }: Json) => kind === "tools").content[0].output.value).toEqual(content);
-  // The next run of the session sees it as well.
+  // The next run of the session gets the picture too.
   model.script([{ text: ["Yes."] }]);
   await owner.post(`/v1/agents/${name}/invoke`, { input: "Still there?", session_id });
   expect(JSON.stringify(lastMessages())).toContain(image.data);
@@ -89,7 +89,7 @@ test("sends a picture of an MCP tool to the model, and deletes it with the run's
   expect(await stored(run_id)).toEqual([{ result: null, content: null }]);
 });
 
-test("sends a note in place of the picture to a model that is not known to take any", async () => {
+test("sends a note in place of the picture to a model without known vision", async () => {
   server.call = () => ({ content: [image] });
   await run(await agent(), ["eyes__look"]);
   expect(lastMessages().at(-1)).toMatchObject({
@@ -130,7 +130,7 @@ test("sends the image that an HTTP tool returns", async () => {
   expect(pictures.content.slice(1)).toEqual([sent]);
 });
 
-test("sends a picture whose call ended in a process that was killed", async () => {
+test("sends a picture of a call that ended in a killed process", async () => {
   const ended = Promise.withResolvers<void>();
   const mayGoOn = Promise.withResolvers<void>();
   let held = 0;
@@ -162,7 +162,7 @@ test("sends a picture whose call ended in a process that was killed", async () =
   expect(shop.asked.filter(({ path }) => path.endsWith("first"))).toHaveLength(2);
 });
 
-test("repeats a request without pictures when the model's server refuses them, and logs it", async () => {
+test("repeats a request without pictures when the model's server refuses them, and logs the refusal", async () => {
   server.call = () => ({ content: [image] });
   const name = await agent(true);
   model.script((body: Json) => {

@@ -16,7 +16,7 @@ const ask = (change: Partial<HttpTool>, values: Record<string, unknown>) => {
   return [method, url.href, headers["content-type"], body];
 };
 
-test("arguments fill the path, and the rest goes into the query or the body", () => {
+test("puts arguments into the path, and the rest into the query or the body", () => {
   expect(ask({}, { id: "a b/c", q: "x&y=1", tags: [1, "two"] })).toEqual([
     "GET",
     "https://api.example/v2/things/a%20b%2Fc?q=x%26y%3D1&tags=1&tags=two",
@@ -37,12 +37,15 @@ test("arguments fill the path, and the rest goes into the query or the body", ()
   ]);
 });
 
-test.each(["", ".", "..", undefined])("no argument moves the request elsewhere: %j", (id) => {
-  expect(() => ask({}, { id })).toThrow("can't stand in an address");
-});
+test.each(["", ".", "..", undefined])(
+  "refuses an argument that would change the request's target: %j",
+  (id) => {
+    expect(() => ask({}, { id })).toThrow("can't stand in an address");
+  },
+);
 
 test.each(["../../admin", "//evil.example/", "@evil.example", "?x=1#y", "\\..\\", "%2e%2e"])(
-  "whatever an argument holds, the request stays on its path: %s",
+  "keeps the request on its path for any argument: %s",
   (id) => {
     const [, href] = ask({}, { id });
     const url = new URL(String(href));
@@ -52,7 +55,7 @@ test.each(["../../admin", "//evil.example/", "@evil.example", "?x=1#y", "\\..\\"
   },
 );
 
-test("the toolset's own headers beat a tool's", () => {
+test("prefers the toolset's own headers to a tool's", () => {
   const { headers } = requestOf(tool({ headers: { Authorization: "mine", "X-A": "1" } }), toolset, { id: 1 });
   expect(headers).toMatchObject({ authorization: "Bearer s", "x-a": "1" });
 });

@@ -1,4 +1,4 @@
-/** The request that a call is: a tool, its toolset's address and what the model said, as data. */
+/** Builds the request of a call from the tool, the toolset's address and the model's arguments, as data. */
 import type { HttpTool } from "../tools/tool-schema.ts";
 
 export interface ToolRequest {
@@ -8,7 +8,7 @@ export interface ToolRequest {
   body: string | undefined;
 }
 
-/** What can't be a request: its message is for the model. */
+/** Thrown for arguments that make no valid request. The message is for the model. */
 export class UnfitArguments extends Error {
   override readonly name = "UnfitArguments";
 }
@@ -22,9 +22,9 @@ export function requestOf(
   const path = tool.path.replaceAll(/\{([^{}]*)\}/g, (_, name: string) => {
     const value = toText(rest.get(name));
     rest.delete(name);
-    // Those would move the request to another path.
+    // These values would change the request's path.
     if (value === "" || value === "." || value === "..")
-      throw new UnfitArguments(`${name} can't stand in an address`);
+      throw new UnfitArguments(`${name} must not be empty, . or .. because it is a part of the path`);
     return encodeURIComponent(value.toWellFormed());
   });
   const url = new URL(toolset.url + path);

@@ -1,4 +1,4 @@
-/** What a toolset keeps sealed: the secret of its calls, and that of the client its people sign in through. */
+/** Encrypts the secrets of a toolset: the secret of its calls, and the secret of its OAuth client. */
 import type { App } from "#app.ts";
 import { hintOf } from "#lib/secret-hint.ts";
 import type { ToolsetRow } from "../store.ts";
@@ -14,7 +14,7 @@ export function openClientSecret(app: Needs, row: ToolsetRow): string | undefine
   return open(app, row.id, "oauth_client_secret", row.oauth_client_secret_sealed);
 }
 
-/** The header that lets a call in. */
+/** Header that carries the secret of the calls. */
 export function authOf({ auth_header_name }: ToolsetRow, secret: string | undefined): Record<string, string> {
   if (secret === undefined) return {};
   return auth_header_name === null

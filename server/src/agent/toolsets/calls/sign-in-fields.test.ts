@@ -19,7 +19,7 @@ const create = (change: object) => owner.post("/v1/agent-toolsets", body(change)
 const patch = async (set: Json, change: object) =>
   (await owner.call("PATCH", `/v1/agent-toolsets/${set.id}`, change)).json;
 
-test("how calls are let in follows from what was given", async () => {
+test("derives the authentication of calls from the given fields", async () => {
   expect((await create({})).json).toMatchObject({
     auth_type: "none",
     status: "ready",
@@ -30,7 +30,7 @@ test("how calls are let in follows from what was given", async () => {
   expect(await patch(set, { auth_secret: "" })).toMatchObject({ auth_type: "none", secret_hint: null });
 });
 
-test("a client's secret is kept sealed, and goes with its origin", async () => {
+test("encrypts a client's secret, and drops it when the origin changes", async () => {
   const scopes = { oauth_scopes: ["read", "write"], oauth_per_end_user: true };
   const { json: set } = await create({ auth_type: "oauth", ...client, ...scopes });
   expect(set).toMatchObject({
@@ -65,7 +65,7 @@ test.each([
   [{ auth_type: "oauth", oauth_scopes: 'a "b"' }, "/oauth_scopes"],
   [{ oauth_per_end_user: true }, "/oauth_per_end_user"],
   [{ auth_type: "header" }, "/auth_type"],
-])("a secret or a sign-in, never both: %j", async (change, pointer) => {
+])("refuses a stored secret together with a sign-in: %j", async (change, pointer) => {
   const { status, json } = await create(change);
   expect([status, json]).toMatchObject([400, { pointer }]);
 });

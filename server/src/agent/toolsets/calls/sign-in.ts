@@ -1,11 +1,14 @@
-/** What comes of a call that nobody signed in for. */
+/** Results of calls that lack a sign-in. */
 import type { App } from "#app.ts";
 import { askToSignIn } from "#agent/oauth/flow/sign-in-link.ts";
 import type { ToolAnswer, ToolCall } from "#agent/tools/tool.ts";
 import type { ToolsetRow } from "../store.ts";
 import type { Entry, WayIn } from "./call-credentials.ts";
 
-/** Why nothing was called. Who follows the run learns where to sign in; the model does not, for a link is a person's. */
+/**
+ * Returns the reason why no call was made. The run's events contain the link for the person. The model does not get the
+ * link.
+ */
 export async function toldToSignIn(
   app: App,
   { id, name }: ToolsetRow,
@@ -18,7 +21,9 @@ export async function toldToSignIn(
     call.sayWith("connection.auth_required", { toolset_id: id, end_user_id: endUserId, ...link }, store),
   );
   if (!isAsked) return { isOk: false, text: `${name} can't be used: it was deleted during the call.` };
-  const when = way.isAgain ? "again, because what they granted is not enough" : "first";
-  const text = `Somebody has to sign in to ${name} ${when}. They were given a link; ask them to open it, and call again when they have.`;
+  const when = way.isAgain ? "again, because the granted scopes do not suffice" : "first";
+  const text =
+    `The user has to sign in to ${name} ${when}. A link was sent to them. Ask them to open it, ` +
+    "and call the tool again after the sign-in.";
   return { isOk: false, text, signIn: { toolsetId: id, who: way.who, connection: way.connection } };
 }

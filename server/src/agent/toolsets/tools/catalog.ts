@@ -1,4 +1,4 @@
-/** Connectors that vendors run themselves: what a toolset made of one takes from here. */
+/** The catalog's connectors: values for a toolset that names one. */
 import { invalidField } from "#agent/errors.ts";
 import { connectors } from "./connectors.ts";
 import type { Connector, ToolsetCreate } from "../schema.ts";
@@ -13,7 +13,7 @@ export const catalog: Connector[] = connectors.map(
   }),
 );
 
-/** Its address and way in are the connector's; what else is said stays. */
+/** Takes URL and authentication from the connector; the other fields stay. */
 export function fromCatalog(input: ToolsetCreate): ToolsetCreate & { url: string } {
   const { catalog_slug: slug, url } = input;
   if (slug === undefined || slug === null) {
@@ -22,14 +22,18 @@ export function fromCatalog(input: ToolsetCreate): ToolsetCreate & { url: string
   }
   const connector = catalog.find((one) => one.slug === slug);
   if (!connector)
-    throw invalidField(["catalog_slug"], "no such connector; GET /v1/agent-toolsets/catalog lists them");
-  if (input.kind !== "mcp") throw invalidField(["kind"], "connectors of the catalog are of kind mcp");
+    throw invalidField(["catalog_slug"], "names no connector; GET /v1/agent-toolsets/catalog lists them");
+  if (input.kind !== "mcp") throw invalidField(["kind"], "must be mcp for a connector of the catalog");
   if (url !== undefined && new URL(url).href !== new URL(connector.url).href)
-    throw invalidField(["url"], `${slug} is at ${connector.url}; leave the url or the catalog_slug out`);
+    throw invalidField(
+      ["url"],
+      `must be absent, because ${slug} has the URL ${connector.url}; leave out url or catalog_slug`,
+    );
   if (connector.needs_client && !input.oauth_client_id)
     throw invalidField(
       ["oauth_client_id"],
-      `${slug} registers no clients by itself: make one there (${connector.docs_url})`,
+      `is required, because ${slug} does not register clients; register one there ` +
+        `(${connector.docs_url})`,
     );
   return {
     ...input,

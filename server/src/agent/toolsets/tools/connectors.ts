@@ -1,13 +1,13 @@
-/** MCP servers that vendors run for their own customers, and that people sign in to. By slug. */
+/** MCP servers that vendors run for their customers, with sign-in, by slug. */
 
 interface Listed {
   slug: string;
   name: string;
   description: string;
   url: string;
-  /** Where what the server asks for by itself is not enough. */
+  /** Set if the scopes that the server names by default do not suffice. */
   oauth_scopes?: string;
-  /** It registers no clients by itself. */
+  /** True if the vendor does not support dynamic client registration. */
   needs_client?: boolean;
   docs_url: string;
 }
@@ -31,14 +31,14 @@ export const connectors: readonly Listed[] = [
   {
     slug: "cloudflare",
     name: "Cloudflare",
-    description: "Workers and what they are bound to: storage, databases, queues.",
+    description: "Workers and their bindings: storage, databases, queues.",
     url: "https://bindings.mcp.cloudflare.com/mcp",
     docs_url: "https://developers.cloudflare.com/agents/model-context-protocol/mcp-servers-for-cloudflare/",
   },
   {
     slug: "cloudflare-observability",
     name: "Cloudflare Observability",
-    description: "Logs and figures of Workers.",
+    description: "Logs and metrics of Workers.",
     url: "https://observability.mcp.cloudflare.com/mcp",
     docs_url: "https://developers.cloudflare.com/agents/model-context-protocol/mcp-servers-for-cloudflare/",
   },

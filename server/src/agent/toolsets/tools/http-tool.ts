@@ -1,4 +1,4 @@
-/** One call of a tool that is a request. */
+/** Executes a call of an HTTP tool. */
 import type { App } from "#app.ts";
 import { refusalOf } from "#agent/oauth/provider/refusal.ts";
 import { pictureMaxBytes, resultOf, toPicture } from "#agent/tools/pictures.ts";
@@ -50,7 +50,7 @@ async function ask({ toolset, http, own }: Asked, way: Entry, call: ToolCall): P
     return { ...failed(`HTTP ${response.status}: ${redirect}${text}`), refusal: refusalOf(response) };
   } catch (error) {
     call.signal.throwIfAborted();
-    if (timeout.aborted) return failed(`The tool did not answer within ${call.timeoutMs / 1000} s.`);
+    if (timeout.aborted) return failed(`The tool did not respond within ${call.timeoutMs / 1000} s.`);
     const { message } = error as Error;
     const why = error instanceof UnfitArguments ? message : `The tool can't be reached: ${message}`;
     return failed(hideAll(why).slice(0, 300));
@@ -72,10 +72,10 @@ function secretsIn(headers: Readonly<Record<string, string>>): string[] {
     .flatMap(([, value]) => [value, ...(/^[A-Za-z]+ +(\S{8,})$/.exec(value)?.slice(1) ?? [])]);
 }
 
-/** More than any secret has: one that begins before the cut is read whole, so that it is found. */
+/** Longer than any secret. The read continues this far behind the cut, so that a secret across the cut is found. */
 const secretMaxBytes = 16 * 1024;
 
-/** Maximum of bytes that are read of a body. The end of a longer one is not known. */
+/** Maximum of bytes read of a body. The end of a longer body is not known. */
 const readMaxBytes = 16 * 1024 ** 2;
 const endMaxBytes = resultMaxBytes + secretMaxBytes;
 
@@ -89,11 +89,11 @@ async function read(response: Response, hide: (text: string) => string): Promise
 }
 
 interface Body {
-  /** The first bytes and the last ones. Each holds the whole body if it is short enough. */
+  /** First and last bytes of the body. Each holds the whole body if the body is short enough. */
   head: Buffer;
   tail: Buffer;
   bytes: number;
-  /** False if it was too long to be read to its end. */
+  /** False if the body is longer than the maximum. */
   isWhole: boolean;
 }
 
@@ -128,7 +128,7 @@ async function readBody(response: Response, headMaxBytes: number): Promise<Body>
 function textOf({ head, tail, bytes, isWhole }: Body, hide: (text: string) => string): string {
   const shown = (part: Buffer) => hide(new TextDecoder().decode(part).replaceAll("\0", "\uFFFD"));
   if (isWhole && bytes <= head.length) return cutOff(shown(head));
-  // A cut may leave half a secret, which no replacement of whole secrets removes.
+  // A cut may leave a part of a secret, which the replacement of whole secrets misses.
   const first = Buffer.from(shown(head)).subarray(0, -secretMaxBytes);
   const last = isWhole ? Buffer.from(shown(tail)).subarray(secretMaxBytes) : Buffer.alloc(0);
   return joinEnds(first, last, isWhole ? bytes - resultMaxBytes : undefined);

@@ -1,4 +1,7 @@
-/** Whether a server's tools are known and can be used now. A server that is away keeps no agent waiting for long. */
+/**
+ * Checks whether an MCP server's tools are known and usable now. An unreachable server delays an agent for seconds at
+ * most.
+ */
 import type { App } from "#app.ts";
 import { askAnew } from "#agent/oauth/access.ts";
 import { mcpConnections } from "#agent/mcp/connections.ts";
@@ -12,14 +15,14 @@ import { toldToSignIn } from "../calls/sign-in.ts";
 import type { ToolsetRow } from "../store.ts";
 import { peerOf, wayIn } from "../calls/call-credentials.ts";
 
-/** What nobody read for so long is read again when it is next used. */
+/** Tools older than this are read again at the next use. */
 const staleAfterMs = 60 * 60 * 1000;
-/** An agent waits for a server whose tools were never read. */
+/** Longest wait for the first read of a server's tools. */
 const firstReadMs = 5_000;
-/** And for one that it can't do without, each time that it asks for its tools. */
+/** Longest wait for a ping of a required server, before each step. */
 const pingMs = 2_000;
 
-/** The row, read anew where nothing is known yet; where it is only old, in the background. */
+/** Returns the row with its tools. Reads the tools first if they are unknown, and in the background if they are old. */
 export async function upToDate(app: App, row: ToolsetRow, endUserId: string | null): Promise<ToolsetRow> {
   const readAt = row.last_refreshed_at;
   if (readAt === null) {
@@ -32,7 +35,7 @@ export async function upToDate(app: App, row: ToolsetRow, endUserId: string | nu
   return row;
 }
 
-/** Undefined where it can be used, as far as is known. One that is required is asked, over the connection that is kept. */
+/** Returns undefined if the server seems usable. Pings a required server over its kept connection. */
 export async function whyUnavailable(
   app: App,
   row: ToolsetRow,
@@ -47,7 +50,7 @@ export async function whyUnavailable(
       ? (row.last_error ?? undefined)
       : undefined;
   const way = await wayIn(app, row, endUserId);
-  // Whoever can sign in is asked to by a call.
+  // A call asks the end user to sign in.
   if (way.kind === "auth_required") return undefined;
   if (way.kind === "unavailable") return way.why;
   const peer = peerOf(row, endUserId, way, () => void readSoon(app, row, endUserId), elicitation);
@@ -56,16 +59,16 @@ export async function whyUnavailable(
     return undefined;
   } catch (error) {
     const { kind, text } = whyNot(error, way.hide);
-    // A call gets a newer token, or says where to sign in.
+    // A call refreshes the token, or asks the end user to sign in.
     return kind === "auth_required" && row.auth_type === "oauth" ? undefined : text;
   }
 }
 
-/** In place of tools that nobody could read yet, because nobody signed in. */
+/** Placeholder for the tools of a server that needs a sign-in before its tools can be read. */
 export function signInTool(app: App, row: ToolsetRow, endUserId: string | null): Tool {
   return {
     name: `${row.name}__sign_in`,
-    description: `Connects to ${row.name}. Its tools are known once somebody has signed in: call this first.`,
+    description: `Connects to ${row.name}. Its tools are known after a sign-in: call this tool first.`,
     parameters: { type: "object", properties: {} },
     toolsetId: row.id,
     policy: "allow",
@@ -76,12 +79,15 @@ export function signInTool(app: App, row: ToolsetRow, endUserId: string | null):
       const read = await readTools(app, row, endUserId);
       const names = read ? knownTools(read).map(({ name }) => `${row.name}__${name}`) : [];
       if (names.length > 0)
-        return { isOk: true, text: `Connected. From your next step on you have: ${names.join(", ")}` };
+        return {
+          isOk: true,
+          text: `Connected. From your next step on you have these tools: ${names.join(", ")}`,
+        };
       if (read?.status === "auth_required")
         return toldToSignIn(app, row, endUserId, askAnew(row, endUserId, way.connection), call);
       return {
         isOk: false,
-        text: `Nothing could be read: ${read?.last_error ?? "the toolset has no tools"}.`,
+        text: `The tools could not be read: ${read?.last_error ?? "the toolset has no tools"}.`,
       };
     },
   };

@@ -1,4 +1,4 @@
-/** One call of a tool of a server. */
+/** Executes a call of an MCP tool. */
 import type { App } from "#app.ts";
 import { PausableTimer } from "#lib/concurrency/pausable-timer.ts";
 import { answerOf, resourceAnswer } from "#agent/mcp/answer.ts";
@@ -69,7 +69,7 @@ async function ask(
   } catch (error) {
     call.signal.throwIfAborted();
     if (timeout.aborted)
-      return { answer: { isOk: false, text: `The tool did not answer within ${call.timeoutMs / 1000} s.` } };
+      return { answer: { isOk: false, text: `The tool did not respond within ${call.timeoutMs / 1000} s.` } };
     const { kind, text, refusal } = whyNot(error, way.hide);
     if (kind === "refused" && isUnknownTool(text)) readAgain();
     const words = kind === "refused" ? "The server refused" : "The tool can't be reached";
@@ -79,7 +79,7 @@ async function ask(
   }
 }
 
-/** The call's time stands still while a person reads a question. */
+/** Pauses the call's timeout while a person reads a question. */
 function askerOf(
   call: ToolCall,
   { hide, seconds, timer }: { hide: (text: string) => string; seconds: number; timer: PausableTimer },
@@ -121,7 +121,7 @@ async function answerBy(
 ): Promise<ToolAnswer> {
   const { timeoutMs, headers, values } = call;
   if (!readsResources) {
-    // The library counts the time of questions, so the signal alone ends a call that may ask.
+    // The library's timeout includes the time of questions, so only the signal ends a call that may ask one.
     const options = {
       timeoutMs: Math.min(timeoutMs + (asking?.longestMs ?? 0), timerMaxMs),
       signal,
@@ -141,7 +141,10 @@ async function answerBy(
   return { isOk: true, text: cutOff(hide(text)) };
 }
 
-/** Servers say it in words of their own; a list that is read once too often costs nothing. */
+/**
+ * Detects an unknown tool by the error's text, which differs between servers. An unneeded read of the list does no
+ * harm.
+ */
 function isUnknownTool(text: string): boolean {
   return /-3260[12]|unknown tool|tool\b.{0,200}\bnot found|not found/is.test(text.slice(0, 500));
 }

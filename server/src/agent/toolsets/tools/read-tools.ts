@@ -1,6 +1,6 @@
 /**
- * A server's tools, read and kept. What it answers is stored where the toolset is still the one that was asked; where it
- * can't be read, that is said, and what was read before stays.
+ * Reads a server's tools and stores them. The result is stored only if the toolset's server and credentials are still
+ * the same. After a failure, the status contains the cause, and the tools of the last read stay.
  */
 import { createHash } from "node:crypto";
 import type { App } from "#app.ts";
@@ -18,13 +18,13 @@ import { type WayIn, wayIn } from "../calls/call-credentials.ts";
 const opensWithinMs = 10_000;
 const listsWithinMs = 10_000;
 const answerMaxBytes = 4 * 1024 ** 2;
-/** Of all pages. */
+/** Maximum bytes of all pages together. */
 const allMaxBytes = 16 * 1024 ** 2;
 const shownLeftOut = 3;
 
 const reading = new SingleFlight<ToolsetRow | undefined>();
 
-/** The row as it is then; undefined where it is gone. Whoever asks meanwhile gets the same. */
+/** Returns the updated row, or undefined if the toolset was deleted. Concurrent callers share one read. */
 export function readTools(
   app: App,
   row: ToolsetRow,
@@ -35,7 +35,7 @@ export function readTools(
   );
 }
 
-/** Whom a row asks, and as whom: what was read another way says nothing of it. */
+/** Identifies the server and the credentials of a row. A result of another key is not stored. */
 function askedAs({ url, auth_type, auth_header_name, auth_secret_sealed }: ToolsetRow): string {
   const asked = JSON.stringify([url, auth_type, auth_header_name, auth_secret_sealed?.toString("base64")]);
   return createHash("sha256").update(asked).digest("base64");
@@ -44,7 +44,10 @@ function askedAs({ url, auth_type, auth_header_name, auth_secret_sealed }: Tools
 const again = new WeakMap<App["db"], Map<string, number>>();
 const againAfterMs = 30_000;
 
-/** In the background, and not again for a while whatever comes of it. True where it was begun. */
+/**
+ * Reads the tools in the background, and not again for a while, even after a failure. Returns undefined if no read was
+ * started.
+ */
 export function readSoon(app: App, row: ToolsetRow, endUserId: string | null): Promise<unknown> | undefined {
   const known = again.get(app.db) ?? new Map<string, number>();
   again.set(app.db, known);
@@ -53,7 +56,7 @@ export function readSoon(app: App, row: ToolsetRow, endUserId: string | null): P
   if (known.has(row.id)) return undefined;
   known.set(row.id, now + againAfterMs);
   return readTools(app, row, endUserId).catch((error: unknown) => {
-    app.log.warn({ error, toolset: row.id }, "a toolset's tools were not read");
+    app.log.warn({ error, toolset: row.id }, "could not read the tools of a toolset");
   });
 }
 
@@ -70,7 +73,7 @@ async function readBy(
   way: WayIn,
 ): Promise<{ change: ToolsetChange; refusal?: Refusal | undefined }> {
   if (way.kind !== "open") {
-    const why = way.kind === "unavailable" ? way.why : "somebody has to sign in first";
+    const why = way.kind === "unavailable" ? way.why : "the user has to sign in first";
     return { change: { status: "auth_required", last_error: why } };
   }
   try {
@@ -97,7 +100,7 @@ async function readBy(
   }
 }
 
-/** A server may repeat anywhere what it was sent. */
+/** Blanks the credentials everywhere, because a server may repeat them. */
 function hiddenIn<T>(value: T, hide: (text: string) => string): T {
   const within = (one: unknown): unknown => {
     if (typeof one === "string") return hide(one);
@@ -123,7 +126,7 @@ async function keep(app: App, asked: ToolsetRow, change: ToolsetChange): Promise
   return app.db.transaction().execute(async (tx) => {
     const row = await lockToolset(tx, asked.id, [asked.workspace_id]);
     if (!row || askedAs(row) !== askedAs(asked)) return row;
-    // Where each signs in for themselves, one who did not says nothing of the server.
+    // With a sign-in per end user, one missing sign-in does not make the toolset unusable.
     if (change.status === "auth_required" && row.last_refreshed_at && row.oauth_per_end_user) return row;
     return changeToolset(tx, row.id, change);
   });

@@ -1,12 +1,12 @@
-/** The tools of a toolset as they are known here, whatever its kind: by whose name, under whose words. */
+/** Known tools of a toolset of either kind, with their names and descriptions. */
 import { modelNames } from "#agent/mcp/names.ts";
 import type { HttpTool, ToolOverride } from "./tool-schema.ts";
 import type { ToolsetRow } from "../store.ts";
 
 export interface KnownTool {
-  /** As its definition, or its server, calls it: what configs and overrides name. */
+  /** Name in the tool's definition or at its server. Configs and overrides use it. */
   original: string;
-  /** As models call it, after the toolset's name and `__`. */
+  /** Name for models, after the toolset's name and `__`. */
   name: string;
   description: string;
   inputSchema: Record<string, unknown>;
@@ -14,7 +14,7 @@ export interface KnownTool {
   isRepeatable: boolean;
   /** True for the tool that reads resources of the server. */
   readsResources: boolean;
-  /** Null: a server's. */
+  /** Null for a tool of an MCP server. */
   http: HttpTool | null;
 }
 

@@ -1,17 +1,17 @@
-/** Tools of kind `http` and overrides of tools, as they are sent and stored. */
+/** Wire and storage format of HTTP tools and of overrides. */
 import { z } from "zod";
 
 const ToolName = z
   .string()
   .regex(/^[A-Za-z0-9_-]{1,38}$/, { error: "must be 1 to 38 of A-Z, a-z, 0-9, - and _" });
 
-/** What the request itself needs, and what would let a header say where it goes. */
+/** Headers that the request itself needs, or that would change its target. */
 const ownHeaders =
   /^(host|content-length|transfer-encoding|connection|upgrade|te|trailer|idempotency-key|expect|proxy-.*)$/i;
 export const HeaderName = z
   .string()
-  .regex(/^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$/, { error: "must be a header's name" })
-  .refine((name) => !ownHeaders.test(name), { error: "is a header that is not yours to set" });
+  .regex(/^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$/, { error: "must be a valid header name" })
+  .refine((name) => !ownHeaders.test(name), { error: "must not be a header that the server sets itself" });
 /** Printable ASCII, or a hint as in responses. */
 const HeaderValue = z
   .string()
@@ -32,7 +32,7 @@ export const HttpTool = z
       .max(2000)
       .regex(/^\/[^?#\s\\]*$/, { error: "must begin with / and hold no query, fragment or space" })
       .refine((path) => !path.split("/").some((part) => part === "." || part === ".."), {
-        error: "must not hold . or .. as a part",
+        error: "must not contain . or .. as a part",
       })
       .describe(
         "Path after the toolset's `url`, for example `/orders/{id}`. Each `{name}` is replaced by that required argument.",

@@ -1,4 +1,4 @@
-/** The tools of toolsets: which of them a config lets an agent have. */
+/** Selects the tools of toolsets that a config grants to an agent. */
 import type { App } from "#app.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
 import type { Tool, ToolCall, ToolPolicy, Tools, ToolUser } from "#agent/tools/tool.ts";
@@ -18,7 +18,7 @@ export async function toolsetTools(app: App, user: ToolUser): Promise<Tools> {
   const found = await Promise.all(
     config.toolsets.map(async (use): Promise<Tools> => {
       const row = known.get(use.toolset_id);
-      if (!row) return { tools: [], unavailable: [gone(use, "it is not there any more")] };
+      if (!row) return { tools: [], unavailable: [gone(use, "it does not exist any more")] };
       return row.kind === "http"
         ? { tools: toolsOf(app, row, use, user), unavailable: [] }
         : ofServer(app, row, use, user);
@@ -30,7 +30,7 @@ export async function toolsetTools(app: App, user: ToolUser): Promise<Tools> {
   };
 }
 
-/** What was read of a server last is what there is; whether it still answers is asked where an agent can't do without. */
+/** Uses the tools of the last read. Only a required server is checked for reachability. */
 async function ofServer(app: App, stored: ToolsetRow, use: Use, user: ToolUser): Promise<Tools> {
   const row = await upToDate(app, stored, user.endUserId);
   const why = await whyUnavailable(app, row, {

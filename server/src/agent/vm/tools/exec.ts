@@ -56,7 +56,11 @@ async function finish(
   shell?: string,
 ): Promise<ToolAnswer> {
   try {
-    if (shell !== undefined) await start(app, place, command, shell);
+    if (shell !== undefined)
+      await start(app, place, command, shell).catch((error: unknown) => {
+        // The machine may have got the start before the pause, so it is asked for the command.
+        if (!isCutOff(error)) throw error;
+      });
     call.signal.throwIfAborted();
     return await waitForEnd(app, place, call, command);
   } catch (error) {

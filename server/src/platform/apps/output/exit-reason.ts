@@ -1,4 +1,4 @@
-/** How a process came to its end, as its owner is told. */
+/** Describes the end of a process for its owner. */
 import { constants } from "node:os";
 import type { CommandRecord } from "#machines/host/guest.ts";
 import type { Ending } from "#machines/machine-owner.ts";
@@ -9,7 +9,7 @@ export interface End {
   code: number | null;
   isOutOfMemory: boolean;
   ranMs: number;
-  /** A sentence. */
+  /** One sentence. */
   said: string;
 }
 
@@ -19,7 +19,7 @@ export function endOf(record: CommandRecord, limitBytes: number): End {
   if (signal === null) {
     return { code: exitCode, isOutOfMemory: false, ranMs, said: `It ended with exit code ${exitCode}.` };
   }
-  // Nobody else in there sends that by itself: the kernel does, when the machine's memory is used up.
+  // No process in the machine sends SIGKILL by itself. The kernel sends it when the machine's memory is used up.
   const isOutOfMemory = signal === constants.signals.SIGKILL;
   const why = isOutOfMemory
     ? `It was killed (signal 9), most likely because it ran out of memory: it may use ${limitBytes / mib} MB.`
@@ -31,6 +31,6 @@ export function endOfMachine({ exit }: Ending, limitBytes: number, ranMs: number
   const isOutOfMemory = exit?.reason === "out_of_memory";
   const said = isOutOfMemory
     ? `It ran out of memory: it may use ${limitBytes / mib} MB.`
-    : "The machine it ran in ended.";
+    : "The machine ended.";
   return { code: isOutOfMemory ? 137 : null, isOutOfMemory, ranMs, said };
 }

@@ -1,4 +1,4 @@
-/** Why an app is not served, as whoever deploys it reads it: with what the app said last. */
+/** Makes the error of an app that does not serve, with the app's last output. */
 import type { AppsContext } from "../apps-context.ts";
 import { AppUnhealthy } from "../errors.ts";
 import type { Running } from "../running/app-instance.ts";
@@ -21,6 +21,6 @@ export async function unhealthy(
     .map(({ text }) => text)
     .join("\n")
     .slice(-shown.characters);
-  const last = said === "" ? "It wrote nothing." : `It said last:\n${said}`;
+  const last = said === "" ? "It wrote nothing." : `Last output:\n${said}`;
   return new AppUnhealthy(`${why} ${last}`, options);
 }

@@ -44,7 +44,7 @@ function from(said: readonly Piece[], at: number): Piece[] {
   );
 }
 
-test("whoever goes on behind any line misses nothing and repeats nothing, of either stream", () => {
+test("loses and repeats no line of either stream when reading resumes after any line", () => {
   fc.assert(
     fc.property(pieces, fc.nat(), (said, nth) => {
       const whole = new Splitter();
@@ -62,7 +62,7 @@ test("whoever goes on behind any line misses nothing and repeats nothing, of eit
   );
 });
 
-test("a line without an end is cut between characters, and bytes that are no text do no harm", () => {
+test("cuts a long line between characters, and replaces invalid bytes", () => {
   const splitter = new Splitter();
   const long = Buffer.from("漢".repeat(10_000));
   const lines = splitter.push("stdout", long, 0);
@@ -76,7 +76,7 @@ test("a line without an end is cut between characters, and bytes that are no tex
   expect(Math.max(...lines.map(({ text }) => Buffer.byteLength(text)))).toBeLessThanOrEqual(8 * 1024 + 8);
 });
 
-test("what has no end is a line when the process has ended", () => {
+test("returns an unfinished line when the process has ended", () => {
   const splitter = new Splitter();
   splitter.push("stderr", Buffer.from("the last word"), 0);
   expect(splitter.end()).toMatchObject([{ stream: "stderr", text: "the last word" }]);

@@ -1,11 +1,11 @@
 /**
- * Output in pieces, as lines. What an app writes is anything: bytes that are no text become U+FFFD, a line without an
- * end is cut, and each line says how far its reader has come, so that a later one misses nothing and repeats nothing.
+ * Splits output into lines. The output is arbitrary: invalid bytes become U+FFFD, and a long line is cut. Each line
+ * has the position after it, so that a later reader loses and repeats nothing.
  */
 import type { LogLine } from "#machines/host/log-rings.ts";
 
 type Stream = "stdout" | "stderr";
-/** Offsets in all the process ever wrote. */
+/** Offsets in the whole output of the process. */
 export type Position = Omit<NonNullable<LogLine["from"]>, "source">;
 
 export interface SplitLine {
@@ -14,16 +14,16 @@ export interface SplitLine {
   position: Position;
 }
 
-/** Longer lines come in pieces. */
+/** Longer lines are cut into pieces. */
 const lineBytes = 8 * 1024;
 const newline = 10;
 
 interface Tail {
-  /** What has no end yet. */
+  /** Start of an unfinished line. */
   rest: Buffer;
-  /** Behind the last line that was handed on; where nothing else came between, `rest` begins there. */
+  /** Offset after the last returned line. `rest` begins there if no other stream wrote in between. */
   done: number;
-  /** Where `rest` begins. */
+  /** Offset at which `rest` begins. */
   at: number;
 }
 
@@ -36,7 +36,7 @@ export class Splitter {
     this.#at = next;
   }
 
-  /** Behind the last byte that was taken. */
+  /** Offset after the last byte that was added. */
   get at(): number {
     return this.#at;
   }
@@ -44,11 +44,11 @@ export class Splitter {
   push(stream: Stream, data: Buffer, offset: number): SplitLine[] {
     const tail = this.#tails[stream];
     this.#at = offset + data.length;
-    // Handed on before this reader came.
+    // Bytes that an earlier reader returned already.
     const known = Math.min(data.length, Math.max(0, tail.done - offset));
     if (known === data.length) return [];
     if (tail.rest.length === 0) tail.at = offset + known;
-    // Between two pieces of one stream lie those of the other: an offset within `rest` cannot be counted on.
+    // Output of the other stream may lie between two pieces of this one, so offsets within `rest` are not exact.
     const before = tail.rest.length;
     const bytes = Buffer.concat([tail.rest, data.subarray(known)]);
     const lines: SplitLine[] = [];
@@ -68,7 +68,7 @@ export class Splitter {
     return lines;
   }
 
-  /** The process has ended: what has no end is a line as well. */
+  /** Returns unfinished lines, because the process has ended. */
   end(): SplitLine[] {
     return (["stdout", "stderr"] as const).flatMap((stream) => {
       const tail = this.#tails[stream];
@@ -80,7 +80,7 @@ export class Splitter {
     });
   }
 
-  /** Goes on elsewhere: what lies between is lost. */
+  /** Resumes at a later offset. The output in between is lost. */
   skipTo(offset: number): void {
     this.#at = offset;
     for (const tail of Object.values(this.#tails)) tail.rest = Buffer.alloc(0);
@@ -97,7 +97,7 @@ function newTail(done: number): Tail {
   return { rest: Buffer.alloc(0), done, at: done };
 }
 
-/** At most `to`, and not within a character of UTF-8. */
+/** Returns at most `to`, moved to the start of a UTF-8 character. */
 function cut(bytes: Buffer, from: number, to: number): number {
   for (let at = to; at > to - 4 && at > from; at -= 1) {
     if (((bytes[at] ?? 0) & 0b1100_0000) !== 0b1000_0000) return at;
@@ -106,6 +106,6 @@ function cut(bytes: Buffer, from: number, to: number): number {
 }
 
 function toText(bytes: Buffer): string {
-  // A NUL is text to JSON and to no terminal, file or database that the line may end up in.
+  // JSON allows NUL in a text; terminals, files and PostgreSQL do not.
   return bytes.toString("utf8").replaceAll("\0", "\u{fffd}").replace(/\r$/, "");
 }

@@ -1,22 +1,22 @@
 /**
- * What a process says, from its machine into its environment's ring. The machine keeps the last 16 MiB and never waits
- * for this; a flood is read at a bounded rate and what is too much is passed over, which the ring then says: neither
- * the app nor the server is held up by it.
+ * Reads the output of a process from its machine into the environment's log. The machine keeps the last 16 MiB and
+ * never waits for the reader. Reading is limited in rate, so a flood slows down neither the app nor the server.
+ * Dropped bytes are counted in the log.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { CommandRecord, Guest } from "#machines/host/guest.ts";
 import type { LogLine, LogRing } from "#machines/host/log-rings.ts";
 import { type SplitLine, Splitter } from "./line-splitter.ts";
 
-/** A second's worth, and what may come at once: more than a start or a stack trace ever says. */
+/** Rate limit, and largest burst. A start or a stack trace has fewer bytes. */
 const bytesPerSecond = 1024 ** 2;
 const burstBytes = 4 * 1024 ** 2;
 const pauseMs = 250;
-/** Further behind than this, a reader goes on close to the end. */
+/** A reader that is further behind skips to this distance from the end. */
 const behindBytes = 1024 ** 2;
 const leadBytes = 256 * 1024;
 
-/** What a line says; undefined where it is no line of the log's. */
+/** Parses a line. Undefined if the line does not belong in the log. */
 export type ReadLine = (line: Pick<LogLine, "stream" | "text">) => Partial<LogLine> | undefined;
 
 const asItIs: ReadLine = (line) => line;
@@ -37,14 +37,14 @@ export class Output {
     this.#read = options.read ?? asItIs;
   }
 
-  /** Goes on where an earlier server stopped. */
+  /** Resumes at the position where an earlier server stopped. */
   async recover(): Promise<void> {
     const { lines } = await this.#ring.tail(recoverLines);
     const last = lines.findLast(({ from }) => from?.source === this.#source)?.from;
     if (last) this.#splitter = new Splitter(last);
   }
 
-  /** Until the process has ended; answers its record. */
+  /** Reads until the process has ended, and returns its record. */
   async read(guest: Guest, command: string, signal: AbortSignal): Promise<CommandRecord> {
     for (;;) {
       const record = await this.#readSome(guest, command, signal);
@@ -58,7 +58,7 @@ export class Output {
     }
   }
 
-  /** Undefined where too much came at once. */
+  /** Undefined if the output came faster than the limit. */
   async #readSome(guest: Guest, command: string, signal: AbortSignal): Promise<CommandRecord | undefined> {
     const output = guest.followCommand(command, this.#splitter.at, signal);
     try {
@@ -79,7 +79,7 @@ export class Output {
     const bytes = to - this.#splitter.at;
     this.#splitter.skipTo(to);
     await this.#ring.append([
-      this.#line("system", `${bytes} bytes of output were dropped: they came faster than they are kept.`),
+      this.#line("system", `${bytes} bytes of output were dropped, because the app writes faster than the log accepts.`),
     ]);
   }
 
@@ -106,5 +106,8 @@ export class Output {
   }
 }
 
-/** Further back than this only the server itself has spoken: the output is read again, and said twice. */
+/**
+ * Lines that are searched for a position. If the server wrote all of them, the output is read and logged a second
+ * time.
+ */
 const recoverLines = 20_000;

@@ -1,7 +1,6 @@
 /**
- * How an instance goes: what is under way in it is waited for, its process group is asked to end, and after ten seconds
- * its machine is taken away, whatever still runs in there. Its state says so in the database, so that a server that
- * starts finishes what another one began.
+ * Ends an instance: waits for its requests in flight, sends SIGTERM to its process group, and after ten seconds
+ * destroys its machine. The state is in the database, so the next server completes the work.
  */
 import { constants } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -15,19 +14,22 @@ import { deleteInstance } from "../store.ts";
 const endsWithinMs = 10_000;
 const retryMs = 5_000;
 
-/** In the background, until it is gone. `isGraceful`: requests of this process may still be under way in it. */
+/**
+ * Runs in the background until the instance is removed. `isGraceful` waits for requests of this process that are in
+ * flight.
+ */
 export function drainLater(
   apps: AppsContext,
   running: Running,
   { isGraceful }: { isGraceful: boolean },
 ): void {
-  apps.inBackground("an app that serves no more could not be let go of yet", async () => {
+  apps.inBackground("an app that no longer serves could not be removed yet", async () => {
     for (;;) {
       try {
         return await drain(apps, running, isGraceful);
       } catch (error) {
         if (apps.closing.signal.aborted) return;
-        apps.app.log.warn({ instance: running.id, err: error }, "an app could not be let go of yet");
+        apps.app.log.warn({ instance: running.id, err: error }, "an app could not be removed yet");
         await sleep(retryMs, undefined, { signal: apps.closing.signal });
       }
     }
@@ -45,17 +47,17 @@ async function drain(apps: AppsContext, running: Running, isGraceful: boolean): 
   await letGo(apps, running);
 }
 
-/** SIGTERM, and ten seconds to heed it. */
+/** Sends SIGTERM, and waits ten seconds for the end of the process. */
 export async function endProcess(apps: AppsContext, running: Running): Promise<void> {
   const { machine, command } = running;
   if (machine === null || command === null) return;
-  // Where an earlier server began this, nobody listens for its end yet.
+  // After a restart of the server the instance is not supervised yet.
   running.supervise();
   const waited = new AbortController();
   const signal = AbortSignal.any([apps.closing.signal, waited.signal]);
   try {
     const row = await findMachineOf(apps.app.db, running.owner);
-    // One that is held hears nothing.
+    // A frozen process receives no signal.
     if (row?.desired === "frozen") await thaw(apps.app, row);
     await apps.app.machines.connect(machine).signalCommand(command, constants.signals.SIGTERM);
     await Promise.race([
@@ -63,13 +65,13 @@ export async function endProcess(apps: AppsContext, running: Running): Promise<v
       sleep(endsWithinMs, undefined, { signal, ref: false }).catch(() => {}),
     ]);
   } catch {
-    // A machine that cannot be asked is taken away unasked.
+    // A machine that does not respond is destroyed without a signal.
   } finally {
     waited.abort();
   }
 }
 
-/** Its machine and its record, now. */
+/** Removes machine and record immediately. */
 export async function letGo(apps: AppsContext, running: Running): Promise<void> {
   const { app } = apps;
   const machine = await app.db.transaction().execute(async (tx) => {
@@ -77,7 +79,7 @@ export async function letGo(apps: AppsContext, running: Running): Promise<void> 
     await deleteInstance(tx, running.id);
     return released;
   });
-  // What it said last is still being read: it is its machine's end that ends that.
+  // The reader of the last output ends with the machine.
   if (machine) await app.machines.destroy(machine);
   apps.running.delete(running.id);
   await running.close();

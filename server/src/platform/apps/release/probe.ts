@@ -1,4 +1,7 @@
-/** Whether an app answers: on its port first, then to a request. What it says is a machine's word and is not read. */
+/**
+ * Checks that an app accepts connections on its port and responds to a request. The body is not read, because it is
+ * untrusted.
+ */
 import { request } from "node:http";
 import type { Duplex } from "node:stream";
 import type { Guest } from "#machines/host/guest.ts";
@@ -34,7 +37,7 @@ function status(
 ): Promise<number | undefined> {
   return new Promise((resolve, reject) => {
     const asked = request({
-      // A guest's connection is a stream like any other; it is no socket, and nothing here asks that of it.
+      // The guest's connection is a stream and no socket. `http` calls no method of a socket here.
       createConnection: () => connection as never,
       path,
       headers: { host, connection: "close", accept: "*/*", "user-agent": "Kontor-Health/1" },

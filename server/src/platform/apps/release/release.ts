@@ -1,6 +1,6 @@
 /**
- * A deployment's new instance, beside the one that serves: its machine, its process, whether it answers. Nothing leads
- * to it until `takeOver`. Whatever goes wrong before that leaves everything as it was, after `discard`.
+ * Releases a deployment: starts a machine and the app's process beside the serving instance, and checks its health. No
+ * request reaches it before `takeOver`. After a failure, `discard` restores the earlier state.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
@@ -32,10 +32,10 @@ export interface Release {
   argv: string[];
   port: number;
   healthCheckPath: string;
-  /** Its variables; the image's own lie below them, `PORT` above. */
+  /** Variables of the environment. They override the image's, and `PORT` overrides them. */
   env: Variables;
   isolation: RunSpec["isolation"];
-  /** One of the sizes by its name. */
+  /** Name of a size. */
   size: string;
 }
 
@@ -45,9 +45,12 @@ export interface Candidate {
   instanceId: string;
   /** Resolves to the health check's status. Rejects with `AppUnhealthy`, which has the exit reason and last output. */
   waitHealthy(signal: AbortSignal, log?: Log): Promise<number>;
-  /** It serves when this settles, by the public way; the one before is let go of in the background. */
+  /**
+   * Switches the address to this instance, and checks it through the public listener. The earlier instance is drained
+   * in the background.
+   */
   takeOver(signal: AbortSignal): Promise<void>;
-  /** Nothing of it is left. Safe to call again, and after a failure of any of the others. */
+  /** Removes the instance. Safe to repeat, and after a failure of the other functions. */
   discard(): Promise<void>;
 }
 
@@ -59,7 +62,7 @@ const lastAnswerMs = 60_000;
 const firstPauseMs = 25;
 const lastPauseMs = 500;
 
-/** Its process runs when this settles, or nothing of it is left. */
+/** Resolves when the process runs. Removes everything if that fails. */
 export async function release(
   apps: AppsContext,
   input: Release,
@@ -69,7 +72,7 @@ export async function release(
   const { environment, image, isolation } = input;
   const id = newId("app_");
   const owner = await findOwner(app.db, environment.id);
-  if (!owner) throw new Error("an environment that is deployed to has a project");
+  if (!owner) throw new Error("a deployed environment has a project");
   const run: RunSpec = {
     image: image.imageId,
     argv: input.argv,

@@ -1,11 +1,11 @@
-/** The end of an environment's apps, and of a project's: processes, machines and what they said. Safe to repeat. */
+/** Removes the apps of an environment or a project: processes, machines and logs. Safe to repeat. */
 import type { AppsContext } from "../apps-context.ts";
 import { letGo } from "./drain.ts";
 import { environmentsOf } from "../store.ts";
 
 export async function stopEnvironment(apps: AppsContext, environmentId: string): Promise<void> {
   await apps.turn(environmentId, async () => {
-    // Of a deleted one: nobody is led to it any more, while its processes still take their time to end.
+    // For a deleted environment: no request reaches the app while its processes end.
     await apps.routes.refresh(environmentId);
     for (const running of apps.of(environmentId)) await letGo(apps, running);
     await apps.app.machines.logs.remove(environmentId);

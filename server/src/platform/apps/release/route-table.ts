@@ -1,6 +1,6 @@
 /**
- * Which host leads to which app, by heart: a request asks nobody else. It is read from the database at the start, and
- * again for an environment after every commit that changes what it serves; whether the process answers is known here.
+ * Maps hosts to apps in memory, so that a request needs no query. Rows are read at the start, and again for an
+ * environment after each commit that changes its app. This process knows the state of the app's process.
  */
 import type { Db } from "#schema.ts";
 import { listServed, type ServedRow } from "../store.ts";
@@ -9,11 +9,11 @@ export interface AppRoute {
   environmentId: string;
   projectId: string;
   workspaceId: string;
-  /** `down`: it should run and does not, or was never deployed. */
+  /** `down`: the app should run and does not, or was never deployed. */
   state: "live" | "asleep" | "down";
-  /** Null where it does not run. */
+  /** Null if the app does not run. */
   machine: string | null;
-  /** Null where nothing was ever deployed. */
+  /** Null if the environment was never deployed. */
   port: number | null;
   /** True if nothing is served and the last deployment failed. */
   hasFailed: boolean;
@@ -27,7 +27,7 @@ export interface Traffic {
   txBytes: number;
 }
 
-/** What the instance's own process and machine are doing. */
+/** Returns the state of an instance's process and machine. */
 export type Seen = (instanceId: string) => {
   machine: string | null;
   isUp: boolean;
@@ -43,14 +43,14 @@ export class AppRoutes {
   readonly #byHost = new Map<string, AppRoute>();
   readonly #rows = new Map<string, ServedRow>();
 
-  /** `domain`, without a port: every app's host is one label below it. */
+  /** `domain` has no port. Every app's host is one label below it. */
   constructor(deps: { db: Db; domain: string; seen: Seen }) {
     this.#db = deps.db;
     this.#domain = deps.domain;
     this.#seen = deps.seen;
   }
 
-  /** By a request's host: lower case, without a port. */
+  /** Finds the app of a host, which is in lower case and without a port. */
   find(host: string): AppRoute | undefined {
     return this.#byHost.get(host);
   }
@@ -68,19 +68,19 @@ export class AppRoutes {
     for (const row of await listServed(this.#db)) this.#set(row);
   }
 
-  /** An environment was made, goes, or has another name; or what it serves has changed. */
+  /** Reads the environment again after it was created, renamed, deleted or switched. */
   async refresh(environmentId: string): Promise<void> {
     const [row] = await listServed(this.#db, { environmentId });
     if (row) this.#set(row);
     else this.#drop(environmentId);
   }
 
-  /** The project was made or has another name, or an environment of it was made. */
+  /** Reads the project's environments again after a rename, or after one was created. */
   async refreshProject(projectId: string): Promise<void> {
     for (const row of await listServed(this.#db, { projectId })) this.#set(row);
   }
 
-  /** The same where only what is seen of its process has. */
+  /** Updates the state of the environment's process without a query. */
   seen(environmentId: string): void {
     const row = this.#rows.get(environmentId);
     if (row) this.#set(row);

@@ -1,7 +1,6 @@
 /**
- * The switch: in one transaction the new instance serves and the one before does not any more. Then the public way is
- * walked, from the listener on; where that does not lead to the new one, the switch is taken back, and the one before
- * has missed nothing.
+ * Switches an environment to a new instance in one transaction, and then sends a request through the public listener.
+ * If another machine responds, it switches back, and the earlier instance has lost no request.
  */
 import type { Transaction } from "#schema.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
@@ -13,7 +12,7 @@ import type { Running } from "../running/app-instance.ts";
 import { WorkSigns } from "../running/work-signs.ts";
 import { findAsleepSince, findServing, lockEnvironment, move, setServed } from "../store.ts";
 
-/** What served before, and how. */
+/** The instance that served before, and its state. */
 interface Before {
   instanceId: string;
   deploymentId: string;

@@ -1,7 +1,7 @@
 /**
- * One instance as this process sees it: its machine, the process in that, and what becomes of both. Output is read to
- * its end, which is how an end is heard of; one that nobody asked for is answered with another start, in the same
- * machine where that lives. What is known here is known to nobody else: the next server asks the machine again.
+ * Supervises one instance: its machine, and the process in it. Output is read to its end, which reports the end of the
+ * process. A process that ends by itself is started again, in the same machine if that still runs. This state is in
+ * memory only; the next server queries the machine again.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
@@ -23,31 +23,31 @@ import type { InstanceState } from "../states.ts";
 import { type InstanceRow, update } from "../store.ts";
 
 const mib = 1024 ** 2;
-/** A fork bomb ends here; a server with its workers does not. */
+/** Stops a fork bomb, and suffices for a server with its workers. */
 const maxProcesses = 512;
-/** A machine that does not answer is asked again; that it is gone is said by the machine layer. */
+/** Retry interval for a machine that does not respond. The machine layer reports a lost machine. */
 const askAgainMs = 250;
-/** How soon, and at last how seldom, it is looked whether something listens. */
+/** First and longest interval of the check for a listening port. */
 const firstLookMs = 15;
 const lastLookMs = 500;
 
 export class Running {
   row: InstanceRow;
-  /** As last committed by this process. */
+  /** State that this process committed last. */
   state: InstanceState;
   machine: string | null = null;
-  /** The process' name in its machine. */
+  /** Name of the process in its machine. */
   command: string | null = null;
-  /** Something listens on its port. */
+  /** True once a process listens on the port. */
   isUp = false;
   limitBytes: number;
-  /** Bytes of visitors, which do not pass the machine's network. */
+  /** Bytes of visitors, which do not pass through the machine's network. */
   readonly traffic: Traffic = { rxBytes: 0, txBytes: 0 };
-  /** What its network had carried when this process first looked. */
+  /** Network counters of the machine when this process read them first. */
   carried: { machine: string; rxBytes: number; txBytes: number } | null = null;
-  /** Since when it has used little of what it may. */
+  /** Time since which the app uses little of its memory limit. */
   calmSince: number | null = null;
-  /** Of the process that runs now. */
+  /** End of the current process. */
   ended = Promise.withResolvers<End>();
   /** True once out of memory was notified. One series of ends sends one notification. */
   #toldOfMemory = false;
@@ -74,7 +74,7 @@ export class Running {
     return this.row.environment_id;
   }
 
-  /** Null where it has no machine, or that is just going. */
+  /** Null without a machine, or while the machine is being destroyed. */
   guest(): Guest | null {
     return this.machine === null ? null : this.#apps.app.machines.connect(this.machine);
   }
@@ -99,7 +99,7 @@ export class Running {
       network: "open",
       privateNetwork: { group: workspaceId },
       hostname,
-      // Its variables are its process' alone.
+      // Only the process gets the variables, not the machine.
       env: {},
     };
   }
@@ -114,7 +114,7 @@ export class Running {
     try {
       await bringUp(app, reservation);
     } catch (error) {
-      // Its row is to be removed from here on, whoever does it.
+      // From here on the row may be removed by any caller.
       this.machine = null;
       throw error;
     }
@@ -138,32 +138,32 @@ export class Running {
     this.command = command;
   }
 
-  /** What an earlier server started. */
+  /** Adopts the process that an earlier server started. */
   adopt(machine: { id: string; memory_bytes: number }): void {
     this.machine = machine.id;
     this.limitBytes = machine.memory_bytes;
     if (this.row.starts > 0) this.command = `app-${this.row.starts}`;
   }
 
-  /** From here on its ends are heard of and, while it is live, answered. Safe to call again. */
+  /** Starts the supervision: the process is restarted while the instance is live. Safe to repeat. */
   supervise(first?: Reservation): void {
     this.#supervising ??= this.#supervise(first)
       .catch((error: unknown) => {
         if (!this.#life.signal.aborted) {
-          this.#apps.app.log.error({ instance: this.id, err: error }, "an app is not looked after any more");
+          this.#apps.app.log.error({ instance: this.id, err: error }, "an app is no longer supervised");
         }
       })
       .finally(() => (this.#supervising = undefined));
   }
 
-  /** Its machine ended by itself. */
+  /** Called when the machine ended by itself. */
   machineEnded(ending: Ending): void {
     this.machine = null;
     this.#setUp(false);
     this.#machineEnded.resolve(ending);
   }
 
-  /** Its machine was taken away. Nobody looks after it any more when this settles. */
+  /** Called when the machine was destroyed. Resolves when the supervision has ended. */
   async gone(): Promise<void> {
     this.machineEnded({ exit: null, neverStarted: false, cpuSeconds: 0 });
     await this.#supervising;
@@ -171,7 +171,7 @@ export class Running {
     this.ended = Promise.withResolvers();
   }
 
-  /** Something listens, or it has ended; or `ms` are over. */
+  /** Resolves to true once a process listens. Otherwise ends with the process, or after `ms`. */
   async whenUp(ms: number): Promise<boolean> {
     const late = sleep(ms, undefined, { ref: false });
     const ended = this.ended.promise.then(() => {});
@@ -186,13 +186,13 @@ export class Running {
     return this.isUp;
   }
 
-  /** Lets go of it; machine and process are left as they are. */
+  /** Stops the supervision, and leaves machine and process running. */
   async close(): Promise<void> {
-    this.#life.abort(new Error("nobody looks after the app any more"));
+    this.#life.abort(new Error("the app is no longer supervised"));
     await this.#supervising;
   }
 
-  /** A reading a second: more memory while it needs it, and back. */
+  /** Runs every second: raises and lowers the memory limit by use. */
   async look(): Promise<void> {
     if (this.machine === null || this.state !== "live") return;
     const stats = this.#apps.app.machines.sampler.latest(this.machine);
@@ -229,7 +229,7 @@ export class Running {
     }
   }
 
-  /** Starts what is missing and stays until that has ended; undefined where it is not to run any more. */
+  /** Starts machine and process if absent, and waits for the end. Undefined if the instance should not run any more. */
   async #once(reserved?: Reservation): Promise<End | undefined> {
     const { signal } = this.#life;
     try {
@@ -264,7 +264,7 @@ export class Running {
     const { app } = this.#apps;
     const inRow = crashesInRow(this.row.crashes_in_row, end.ranMs);
     const delayMs = restartDelayMs(inRow);
-    await this.#apps.say(this, `${end.said} It is started again in ${delayMs / 1000} s.`);
+    await this.#apps.say(this, `${end.said} It is restarted in ${delayMs / 1000} s.`);
     const was = this.row;
     await this.#save({
       crashes_in_row: inRow,
@@ -277,21 +277,21 @@ export class Running {
     const isNews = end.isOutOfMemory && !this.#toldOfMemory;
     if (isNews) this.#toldOfMemory = true;
     if (inRow === crashLoopAt || isNews) await this.#apps.tell(this, end);
-    // It needed more than it had: what the size may grow to is there for that.
+    // The process needed more memory than its limit, so it gets the maximum of its size.
     if (end.isOutOfMemory) {
       const wanted = limitFor(this.row.run.size, this.limitBytes, this.limitBytes, 0);
       if (this.machine === null) this.limitBytes = wanted;
       else if (wanted !== this.limitBytes) await this.#limit(wanted).catch(() => {});
     }
-    app.log.info({ instance: this.id, inRow, delayMs }, "an app ended and is started again");
+    app.log.info({ instance: this.id, inRow, delayMs }, "an app ended and is restarted");
     await sleep(delayMs, undefined, { signal: this.#life.signal, ref: false });
   }
 
-  /** The database was away, say: what could not be written down is no reason not to go on. */
+  /** Waits despite an error. A failed write, for example without a database, must not stop the supervision. */
   async #waitAnyway(error: unknown): Promise<void> {
     const { signal } = this.#life;
     if (signal.aborted) return;
-    this.#apps.app.log.warn({ instance: this.id, err: error }, "an app's end could not be written down");
+    this.#apps.app.log.warn({ instance: this.id, err: error }, "an app's end could not be stored");
     await sleep(restartDelayMs(1), undefined, { signal, ref: false }).catch(() => {});
   }
 
@@ -303,7 +303,7 @@ export class Running {
     const coming = this.#waitForPort(AbortSignal.any([signal, watching.signal]));
     try {
       const record = await this.#readToEnd();
-      if (!record) return { code: null, isOutOfMemory: false, ranMs: ranMs(), said: "Its process is gone." };
+      if (!record) return { code: null, isOutOfMemory: false, ranMs: ranMs(), said: "The process was lost." };
       return "exit" in record
         ? endOfMachine(record, this.limitBytes, ranMs())
         : endOf(record, this.limitBytes);
@@ -313,7 +313,7 @@ export class Running {
     }
   }
 
-  /** Undefined where the machine does not know the process: it was never begun. */
+  /** Undefined if the machine does not know the process, because it was never started. */
   async #readToEnd(): Promise<CommandRecord | Ending | undefined> {
     const { signal } = this.#life;
     const { command } = this;
@@ -370,7 +370,7 @@ export class Running {
 
   async #save(change: Parameters<typeof update>[2]): Promise<void> {
     const row = await update(this.#apps.app.db, this.id, change);
-    if (!row) throw new Error("the instance is gone");
+    if (!row) throw new Error("the instance was removed");
     this.row = row;
   }
 }

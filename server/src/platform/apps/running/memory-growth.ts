@@ -1,6 +1,6 @@
 /**
- * What an app's memory is limited to. It has its size's own at first, gets twice as much when it uses most of it, up to
- * what the size may grow to, and gives it back once it has needed half of it or less for a while.
+ * Computes the memory limit of an app. It starts at the size's base, doubles while the app uses most of it, up to the
+ * burst limit, and shrinks after a period of low use.
  */
 import type { Extent } from "../tables.ts";
 
@@ -9,7 +9,7 @@ const upAt = 0.85;
 const downAt = 0.5;
 const downAfterMs = 60_000;
 
-/** The limit it should have; `calmForMs`: how long it has used less than half of what it has. */
+/** Returns the next limit. `calmForMs` is the time for which the app used less than half of its limit. */
 export function limitFor(size: Extent, limitBytes: number, usedBytes: number, calmForMs: number): number {
   const base = size.memoryMb * mib;
   const ceiling = Math.max(base, size.burstMb * mib);

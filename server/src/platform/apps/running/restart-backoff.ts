@@ -1,15 +1,15 @@
 /**
- * When a process that ended unasked is begun again. The first time after a second, then after twice as long each time,
- * at most a minute: an app that cannot run costs a start a minute and comes back by itself once what it needs is there.
- * After five ends that followed each other closely it counts as crashed, which is said once.
+ * Delays restarts of a process that ends by itself: one second first, then twice the previous delay, at most a minute.
+ * An app that cannot run costs one start a minute, and recovers by itself once its cause is fixed. After five ends in
+ * short succession it counts as crashed, which sends one notification.
  */
 export const crashLoopAt = 5;
-/** One that ran for this long had come up well: counting begins anew. */
+/** A process that ran this long resets the count. */
 const wellAfterMs = 5 * 60_000;
 const firstDelayMs = 1_000;
 const longestDelayMs = 60_000;
 
-/** Ends in a row, the one that just happened included. */
+/** Counts the ends in a row, with the current one. */
 export function crashesInRow(before: number, ranMs: number): number {
   return ranMs >= wellAfterMs ? 1 : before + 1;
 }

@@ -1,6 +1,6 @@
 /**
- * Sleep: an app is held still, at no cost but its memory, and goes on within milliseconds. After a while in which
- * nobody wants it, its process is asked to end and its memory is freed as well; then waking it is a start.
+ * Puts an app to sleep: its machine is frozen, which costs memory only, and wakes within milliseconds. After a while
+ * without requests the process is stopped and its memory freed; waking is then a start.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -12,17 +12,17 @@ import { nothingDeployed, sleepDuringDeployment } from "../errors.ts";
 import type { Running } from "./app-instance.ts";
 import { findAsleepSince, isBeingDeployed, lockEnvironment, move, setServed } from "../store.ts";
 
-/** Whose it is, for the record of who did what. */
+/** Actor and workspace for the activity log. */
 export interface Whose {
   actor: Actor;
   workspaceId: string;
   label: string;
 }
 
-/** What is under way when it is put to sleep gets this long; what is not over then goes on when it wakes. */
+/** Longest wait for requests in flight before the freeze. They continue after the wake. */
 const quietWithinMs = 5_000;
 
-/** It is asleep when this settles. */
+/** Resolves when the app is asleep. */
 export function sleep(apps: AppsContext, environmentId: string, whose?: Whose): Promise<void> {
   return apps.turn(environmentId, async () => {
     const running = apps.serving(environmentId);
@@ -55,7 +55,7 @@ export function recordMove(
   return recordActivity(tx, actor, action, { kind: "environment", id: environmentId, label }, workspaceId);
 }
 
-/** Those that nobody has wanted for a while give their memory back. */
+/** Stops apps that were frozen for a while, to free their memory. */
 export async function letGoOfRested(apps: AppsContext): Promise<void> {
   const held = [...apps.running.values()].filter(
     ({ state, machine }) => state === "asleep" && machine !== null,
@@ -70,7 +70,7 @@ export async function letGoOfRested(apps: AppsContext): Promise<void> {
   }
 }
 
-/** Its process and its machine go; it stays asleep. */
+/** Stops process and machine; the app stays asleep. */
 export async function stop(apps: AppsContext, running: Running): Promise<void> {
   await endProcess(apps, running);
   const machine = await apps.app.db.transaction().execute((tx) => releaseMachine(tx, running.owner));

@@ -1,6 +1,6 @@
 /**
- * Waking: one that is held goes on where it was; one that was let go of is started, as is one whose variables have
- * changed. It serves from the commit on, and whoever waits is told once something listens.
+ * Wakes an app: thaws a frozen one, and starts a stopped one or one with changed variables. The app serves from the
+ * commit on. Waiting requests continue when a process listens.
  */
 import { accountSuspended } from "#accounts/errors.ts";
 import { placeCold } from "#machines/placement/placement.ts";
@@ -16,7 +16,7 @@ import { isSuspended, lockEnvironment, move, setServed, update } from "../store.
 
 const upWithinMs = 30_000;
 
-/** Something listens when this settles. Callers at once share one waking; one that is awake is no matter. */
+/** Resolves when a process listens. Concurrent callers share one wake. Does nothing for an app that is awake. */
 export function wake(apps: AppsContext, environmentId: string, whose?: Whose): Promise<void> {
   return apps.waking.run(environmentId, async () => {
     const running = await apps.turn(environmentId, () => begin(apps, environmentId, whose));

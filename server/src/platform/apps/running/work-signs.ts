@@ -1,4 +1,4 @@
-/** Signs that a starting app or function works: CPU time of its machine, and output of its process. */
+/** Detects work of a starting app or function: CPU time of its machine, and output of its process. */
 import type { App } from "#app.ts";
 import type { Guest } from "#machines/host/guest.ts";
 

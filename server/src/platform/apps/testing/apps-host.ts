@@ -1,6 +1,6 @@
 /**
- * Apps on a real database and the fake driver: their processes are ordinary ones of this host. A way in is played: it
- * asks the machine itself, and a test may make it fail or hold a drain.
+ * Apps on a real database and the fake driver, which runs their processes on this host. The ingress is a fake: it
+ * connects to the machine itself, and a test can make it fail or delay a drain.
  */
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
@@ -29,7 +29,7 @@ export interface AppsHost {
   driver: FakeDriver;
   front: PlayedFront;
   image: string;
-  /** The server ends, however it stands, and another one starts. Processes of the fake driver are lost to it. */
+  /** Replaces the server without a shutdown. Processes of the fake driver are lost. */
   restart(): Promise<void>;
 }
 
@@ -55,10 +55,10 @@ export class PlayedFront implements Front {
     this.failsNext = undefined;
     if (failure) throw failure;
     const route = this.#apps().routes.find(host);
-    if (route?.machine !== machine || route.port === null) throw new Error(`${host} leads elsewhere`);
+    if (route?.machine !== machine || route.port === null) throw new Error(`${host} leads to another machine`);
     const guest = this.#apps().app.machines.connect(machine);
     const status = await ask(guest, { port: route.port, path, host }, AbortSignal.timeout(5_000));
-    if (status === undefined) throw new Error(`${host} does not answer`);
+    if (status === undefined) throw new Error(`${host} does not respond`);
   }
 }
 
@@ -110,7 +110,7 @@ export async function appsHost(
   return host;
 }
 
-/** An environment with a project of its own. */
+/** Creates an environment with its own project. */
 export async function makeEnvironment(db: Db, slug = `app${randomBytes(4).toString("hex")}`) {
   const { workspace } = await makePerson(db, { workspace: { plan: "team" } });
   const project = await db
@@ -166,7 +166,7 @@ export async function makeDeployment(
     .executeTakeFirstOrThrow();
 }
 
-/** A port that nobody listens on at this moment: processes of the fake driver share this host's. */
+/** Finds a free port. Processes of the fake driver share the ports of this host. */
 export async function freePort(): Promise<number> {
   const server = createServer().listen(0, "127.0.0.1");
   await once(server, "listening");
@@ -176,7 +176,7 @@ export async function freePort(): Promise<number> {
   return port;
 }
 
-/** A web server that says its name; `before` runs first. */
+/** Command of a web server that responds with its name. `before` runs first. */
 export function program(name: string, before = ""): string[] {
   const script = `
     const http = require("node:http");
@@ -190,7 +190,7 @@ export function program(name: string, before = ""): string[] {
   return [process.execPath, "-e", script];
 }
 
-/** Released, not yet healthy. */
+/** Releases an app without waiting for its health. */
 export async function candidate(
   host: Pick<AppsHost, "app" | "apps"> & { image: string },
   environment: { id: string; project_id: string; host_label: string },
@@ -217,7 +217,7 @@ export async function candidate(
   return { ...made, port, deploymentId: deployment.id };
 }
 
-/** Live when this returns. */
+/** Releases an app and makes it live. */
 export async function deploy(
   host: Parameters<typeof candidate>[0],
   environment: Parameters<typeof candidate>[1],
@@ -231,7 +231,7 @@ export async function deploy(
   return made;
 }
 
-/** What the app answers by the way that its host leads now. */
+/** Sends a request to the host, and returns the app's response. */
 export async function visit(host: AppsHost, label: string, path = "/"): Promise<string> {
   const route = host.apps.routes.find(host.apps.routes.hostOf(label));
   if (!route || route.machine === null) throw new Error("nothing serves");

@@ -1,63 +1,63 @@
-/** What there is to know of saving one kind of database: how its bytes are made, tried, and put back. */
+/** Interface of a database engine's backups: dump, test restore and restore. */
 import type { Guest } from "#machines/host/guest.ts";
 import type { Addons } from "#platform/addons/addons.ts";
 import type { AddonRow } from "#platform/addons/find.ts";
 
-/** What was put away, and what the database held at that moment. */
+/** The stored backup, and a description of the database at the moment of the dump. */
 export interface Dumped<Stored> {
   stored: Stored;
   held: unknown;
 }
 
-/** A place bytes are put, as fast as it takes them. */
+/** Stores the content, with backpressure. */
 export type Sink<Stored> = (content: AsyncIterable<Buffer>) => Promise<Stored>;
-/** The bytes of a backup, as stored; fails at their end where they are not those that were put there. */
+/** The bytes of a backup from the store; fails at their end if they changed in the store. */
 export type Source = () => AsyncIterable<Buffer>;
 
 export interface RestoreWork {
   addons: Addons;
   addon: AddonRow;
-  /** Names what is put aside, so that one that is begun again knows its own. */
+  /** Names the data set aside, so that a repeated restore recognises its own. */
   id: string;
   source: Source;
-  /** As the backup's own trial found it; null where it was not compared. */
+  /** Content hash from the backup's test restore; null if it was not compared. */
   contents: string | null;
   signal: AbortSignal;
 }
 
 export interface BackupEngine {
-  /** Of a file's name. */
+  /** File name extension. */
   extension: string;
-  /** Streams the database as of one moment, and says what it held then. The database is written to meanwhile. */
+  /** Streams a snapshot of one moment, and returns a description of its content. Writes continue meanwhile. */
   dump<Stored>(
     guest: Guest,
     addon: AddonRow,
     sink: Sink<Stored>,
     signal: AbortSignal,
   ): Promise<Dumped<Stored>>;
-  /** Puts the bytes, as they come, into an instance that is thrown away. */
+  /** Streams the bytes into a throwaway instance. */
   load(guest: Guest, addon: AddonRow, content: AsyncIterable<Buffer>, signal: AbortSignal): Promise<void>;
   /**
-   * Compares what was loaded there with what was held. Answers the hash of its contents. Fails with `BackupFailed`,
-   * which says what differs.
+   * Compares the loaded data with the description. Returns the content hash. Fails with `BackupFailed`, which names the
+   * difference.
    */
   compare(guest: Guest, addon: AddonRow, held: unknown, signal: AbortSignal): Promise<string>;
   /**
-   * Puts the bytes in the place of what the add-on holds. Where it fails the old data serves on; what it did is not
-   * done again where it is begun again with the same `id`.
+   * Replaces the add-on's data with the backup. On failure the old data stays live. A repeated call with the same `id`
+   * does not repeat completed steps.
    */
   restore(work: RestoreWork): Promise<void>;
   /**
-   * Whether what was restored is in its place, whatever became of who put it there. Where the database does not come up
-   * with it the old data is put back first, if `putsBack`: only where nobody can have written to it since. Throws where
-   * it cannot be found out now.
+   * True if the restored data is in place, even if the process that put it there died. If the database does not start
+   * with it and `putsBack` is set, puts the old data back first. `putsBack` requires that no client can have written
+   * since. Throws if the state is unknown for now.
    */
   isInPlace(
     work: Pick<RestoreWork, "addons" | "addon" | "id" | "signal"> & { putsBack: boolean },
   ): Promise<boolean>;
   /**
-   * What a restore kept in case it fails goes, and what one that failed had begun; once more does nothing. Old data goes
-   * only where it was completed.
+   * Deletes the data that a restore set aside, and leftovers of a failed one. Safe to repeat. Deletes old data only of
+   * a completed restore.
    */
   cleanUp(work: Pick<RestoreWork, "addons" | "addon" | "id"> & { isCompleted: boolean }): Promise<void>;
 }

@@ -1,14 +1,14 @@
 /**
- * What a PostgreSQL database holds, as lines that two databases can be compared by: every table with the number of its
- * rows and an order-independent hash of them, every sequence, the large objects, and each thing of the schema. One line
- * is `[kind, name, …]` as JSON. What is hashed is what PostgreSQL writes, under settings that are the same on
- * both sides; expressions are left out, for they are written anew when they are read from a dump.
+ * Describes a PostgreSQL database as lines, for a comparison of two databases. The lines cover every table with its row
+ * count and an order-independent hash of its rows, every sequence, the large objects, and every schema object. A line
+ * is `[kind, name, …]` as JSON. Hashes cover PostgreSQL's own text output, under equal settings on both sides.
+ * Expressions are left out, because loading a dump rewrites them.
  */
 import { createHash } from "node:crypto";
 
 /**
- * Beats what the database's owner has set for it, which nothing of what is written here may depend on; a session that
- * holds a snapshot must not be ended for its age.
+ * Overrides the database owner's settings, which must not affect this output. A session with a snapshot must not time
+ * out.
  */
 export const sessionOptions = [
   "role=none",
@@ -33,7 +33,7 @@ export const sessionOptions = [
   .join(" ");
 
 const ours = `n.nspname !~ '^pg_' and n.nspname <> 'information_schema'`;
-/** What an extension brought comes with the extension. */
+/** Objects of an extension come with the extension. */
 const isOwn = (catalog: string, oid: string) =>
   `not exists (select from pg_depend d where d.classid = '${catalog}'::regclass and d.objid = ${oid} and d.deptype = 'e')`;
 const relations = (kinds: string) =>
@@ -42,8 +42,8 @@ const relations = (kinds: string) =>
 const named = `n.nspname || '.' || c.relname`;
 
 /**
- * Of these a value's binary form is the same wherever its text is, so that it is hashed in place of the text, which takes
- * a third of the time. Not so of a float that is no number, which has a sign, or of what holds oids of the database's own.
+ * Types for which equal text implies equal binary form. Hashing the binary form takes a third of the time. A float NaN
+ * has a sign, and some types hold oids of their own database, so those types are excluded.
  */
 const plainTypes =
   "bool bytea char name int2 int4 int8 text varchar bpchar uuid date time timestamp timestamptz json jsonb"
@@ -54,14 +54,15 @@ const plainTypes =
 const columns = (which: string) =>
   `string_agg(format('kontor_row.%I', a.attname), ', ' order by a.attnum)
      filter (where ${which} (a.atttypid in (${plainTypes})))`;
-/** The columns of a table as an expression: plain ones as they are, and all others as one text. */
+/** Columns of a table as one expression: plain columns as they are, all others as one text. */
 const rowOf = `
   select concat_ws(', ', ${columns("")}, format('format(''%%s'', row(%s))', ${columns("not")}))
   from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped`;
 
 /**
- * Statements for psql, of which some make statements (\\gexec). A row is formatted once and hashed twice: 128 bits in
- * all, summed, so that order does not count. `format` calls a type's own output; a cast could be its owner's function.
+ * Statements for psql; some generate further statements (\\gexec). Each row is formatted once and hashed twice, to 128
+ * bits in all. The hashes are summed, so row order does not matter. `format` calls a type's output function; a cast
+ * could run a function of the owner.
  */
 const tableRows = `
 select format(
@@ -112,10 +113,10 @@ const objects = [
   `select json_build_array('extension', e.extname, e.extversion) from pg_extension e;`,
 ].join("\n");
 
-/** All but the sequences. */
+/** Everything except the sequences. */
 export const contentsScript = `${tableRows}\n${largeObjects}\n${objects}\n`;
 
-/** By what a line is of. */
+/** Keyed by the object that the line describes. */
 export type Contents = ReadonlyMap<string, readonly unknown[]>;
 
 export function readContents(lines: readonly string[]): Contents {
@@ -127,20 +128,20 @@ export function readContents(lines: readonly string[]): Contents {
   return contents;
 }
 
-/** How it is made has changed: what an earlier server made says nothing about ours. */
+/** Version of the hash's method; hashes of earlier versions are not comparable. */
 const form = "2:";
 
 export function isComparable(hash: string): boolean {
   return hash.startsWith(form);
 }
 
-/** One hash of all of it, whatever the order. */
+/** Hash of the whole content, independent of order. */
 export function hashOf(contents: Contents): string {
   const lines = [...contents].map(([name, value]) => `${name}\t${JSON.stringify(value)}\n`).toSorted();
   return form + createHash("sha256").update(lines.join("")).digest("hex");
 }
 
-/** What differs, a sentence each; none where they are the same. */
+/** Lists the differences, one sentence each; empty if the contents are equal. */
 export function differences(expected: Contents, found: Contents): string[] {
   const said: string[] = [];
   for (const [name, value] of expected) {
@@ -153,14 +154,14 @@ export function differences(expected: Contents, found: Contents): string[] {
 }
 
 function difference(name: string, expected: readonly unknown[], found: readonly unknown[]): string {
-  if (!name.startsWith("table ")) return `${name} is another`;
+  if (!name.startsWith("table ")) return `${name} differs`;
   const [rows, was] = [found[0], expected[0]];
-  return rows === was ? `${name} holds other rows` : `${name} has ${String(rows)} rows, not ${String(was)}`;
+  return rows === was ? `${name} has different rows` : `${name} has ${String(rows)} rows, not ${String(was)}`;
 }
 
 /**
- * Sequences count on while a dump is made: what it holds was theirs at some moment between the two looks. One that was
- * made or dropped meanwhile is not compared.
+ * Sequences advance during a dump, so the restored value must lie between the values before and after it. Sequences
+ * that were created or dropped meanwhile are skipped.
  */
 export function sequenceDifferences(before: Contents, after: Contents, found: Contents): string[] {
   return [...found].flatMap(([name, value]) => {
@@ -170,6 +171,6 @@ export function sequenceDifferences(before: Contents, after: Contents, found: Co
       .map((end) => BigInt(String(end?.[0])))
       .toSorted((a, b) => (a < b ? -1 : 1));
     const last = BigInt(String(value[0]));
-    return last < low || last > high ? [`${name} stands at ${last}, not at ${high}`] : [];
+    return last < low || last > high ? [`${name} is at ${last}, not at ${high}`] : [];
   });
 }

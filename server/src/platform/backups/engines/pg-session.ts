@@ -1,6 +1,6 @@
 /**
- * A session of psql as PostgreSQL's own account, by the socket inside: for what has to be asked within one transaction,
- * such as a snapshot that others are to see. What it answers is read up to a mark of ours, and is bounded.
+ * A psql session as PostgreSQL's own account over the machine's socket, for statements that share one transaction, such
+ * as an exported snapshot. Output is read up to a marker of ours, and is bounded.
  */
 import { randomBytes } from "node:crypto";
 import type { Guest, GuestProcess } from "#machines/host/guest.ts";
@@ -11,7 +11,7 @@ import { requireSuccess, start } from "./streams.ts";
 export const bin = "/usr/lib/postgresql/15/bin";
 type OutputChunk = GuestProcess["output"] extends AsyncIterable<infer T> ? T : never;
 
-/** A line for each thing of a schema; a hundred thousand of them. */
+/** Allows one line for each of a hundred thousand schema objects. */
 const maxBytes = 32 * 1024 ** 2;
 
 export function psql(database: string): string[] {
@@ -20,7 +20,7 @@ export function psql(database: string): string[] {
 
 export const asPostgres = {
   user: "postgres",
-  // Longer than any name of ours: whoever looks at the sessions sees who it is.
+  // Visible to the owner in pg_stat_activity.
   env: { PGOPTIONS: sessionOptions, PGAPPNAME: "kontor-backup", PGCONNECT_TIMEOUT: "30" },
 };
 
@@ -53,7 +53,10 @@ export class Session implements Disposable {
     this.#letGo();
   }
 
-  /** The lines it answers. Statements end in semicolons. Where it is told to end meanwhile, so does the session. */
+  /**
+   * Runs the statements and returns the lines of output. Statements end in semicolons. An abort of `ends` also ends the
+   * session.
+   */
   async ask(statements: string, ends: AbortSignal = this.#signal): Promise<string[]> {
     const mark = `kontor-${randomBytes(12).toString("hex")}`;
     const stop = () => this.#letGo();
@@ -74,7 +77,7 @@ export class Session implements Disposable {
     const pieces: Buffer[] = [];
     let bytes = 0;
     let tail = "";
-    // By hand: a loop that is left would end what the next answer comes from.
+    // Iterated by hand: leaving a `for await` loop would close the output that the next call needs.
     for (let next = await this.#output.next(); !next.done; next = await this.#output.next()) {
       const { stream, data } = next.value;
       if (stream === "stderr") {
@@ -82,12 +85,12 @@ export class Session implements Disposable {
         continue;
       }
       bytes += data.length;
-      if (bytes > maxBytes) throw new BackupFailed("The database holds too many tables and other objects.");
+      if (bytes > maxBytes) throw new BackupFailed("The database has too many tables and other objects.");
       pieces.push(data);
       tail = (tail + data.toString("latin1")).slice(-mark.length);
       if (tail === mark) return Buffer.concat(pieces).toString("utf8").slice(0, -mark.length);
     }
     await requireSuccess(this.#program, this.#process, this.#said);
-    throw new BackupFailed("psql ended before it had answered.");
+    throw new BackupFailed("psql ended before it returned a result.");
   }
 }

@@ -16,7 +16,7 @@ async function collect(content: AsyncIterable<Buffer>): Promise<Buffer> {
 }
 
 let made = 0;
-/** One of everything that a dump has to carry. */
+/** Makes a database with one of each object that a dump must contain. */
 async function database(): Promise<string> {
   const name = `db_${++made}`;
   await sql("postgres", `create database ${name} owner kontor template template0;`);
@@ -50,7 +50,7 @@ async function saved(name: string) {
   return postgres.dump(guest, addonOf(name), collect, signal);
 }
 
-/** The trial, of what was stored. */
+/** Runs the test restore of the stored bytes. */
 async function tried(name: string, stored: Buffer, held: unknown) {
   await postgres.load(guest, addonOf(name), source(stored)(), signal);
   return postgres.compare(guest, addonOf(name), held, signal);
@@ -58,19 +58,19 @@ async function tried(name: string, stored: Buffer, held: unknown) {
 
 const source = (bytes: Buffer) => () => Readable.from([bytes]) as AsyncIterable<Buffer>;
 
-test("what was saved is what the database held, tables, sequences and schema", async () => {
+test("backs up tables, sequences and schema exactly", async () => {
   const name = await database();
   const { stored, held } = await saved(name);
   expect(stored.subarray(0, 5).toString()).toBe("PGDMP");
   const contents = await tried(name, stored, held);
   expect(contents).toMatch(/^2:[0-9a-f]{64}$/);
-  // The same bytes come out the same every time.
+  // A second restore of the same bytes gives the same hash.
   expect(await tried(name, stored, held)).toBe(contents);
 });
 
-test("a database that is written to while it is saved is saved as of one moment", async () => {
+test("backs up one moment of a database while it is written to", async () => {
   const name = await database();
-  // Moves money between accounts, so that any one moment has the same sum, and adds rows meanwhile.
+  // Moves money between accounts, so that every moment has the same sum, and adds rows meanwhile.
   const writer = spawn(
     "/bin/sh",
     [
@@ -92,7 +92,7 @@ test("a database that is written to while it is saved is saved as of one moment"
     try {
       process.kill(-writer.pid!, "SIGKILL");
     } catch {
-      // It has ended.
+      // psql has ended.
     }
   };
   while (Number(await sql(name, "select count(*) from nothing;")) < 20);
@@ -100,14 +100,14 @@ test("a database that is written to while it is saved is saved as of one moment"
   await tried(name, stored, held);
   const later = Number(await sql(name, "select count(*) from nothing;"));
   const kept = Number(await sql("kontor_try", "select count(*) from nothing;"));
-  // Whatever moment it is of, no transfer is in it by half.
+  // The snapshot contains each transfer whole or not at all.
   expect(await sql("kontor_try", "select sum(balance) from accounts;")).toBe("12502500\n");
   end();
   expect(kept).toBeGreaterThan(0);
   expect(later).toBeGreaterThan(kept);
 });
 
-test("a row that is another, one that is missing and a table that is not there are named", async () => {
+test("names a changed row, a missing row and a missing table", async () => {
   const name = await database();
   const { stored } = await saved(name);
   await sql(
@@ -121,7 +121,7 @@ test("a row that is another, one that is missing and a table that is not there a
   );
 });
 
-test("values that read the same and lie there differently are the same, and neighbours are not taken for one another", async () => {
+test("treats values of equal text as equal, and detects values shifted between columns", async () => {
   const name = await database();
   await sql(
     name,
@@ -141,13 +141,13 @@ test("values that read the same and lie there differently are the same, and neig
   ] as const) {
     await sql("kontor_try", `update odd set ${column} = ${value}${column === "s" ? ", t = 'bc'" : ""};`);
     await expect(postgres.compare(guest, addonOf(name), held, signal)).rejects.toThrow(
-      "odd holds other rows",
+      "odd has different rows",
     );
     await postgres.load(guest, addonOf(name), source(stored)(), signal);
   }
 });
 
-test("a backup of an earlier server, whose hash was made in another way, is restored", async () => {
+test("restores a backup of an earlier server with another hash version", async () => {
   const name = await database();
   const { stored } = await saved(name);
   const id = "00000000-0000-4000-8000-00000000000d";
@@ -157,14 +157,14 @@ test("a backup of an earlier server, whose hash was made in another way, is rest
   expect(await sql(name, "select count(*) from accounts;")).toBe("5000\n");
 });
 
-test("bytes that are cut short do not pass the trial", async () => {
+test("rejects truncated bytes in the test restore", async () => {
   const name = await database();
   const { stored, held } = await saved(name);
   const cut = stored.subarray(0, stored.length - 20_000);
   await expect(tried(name, cut, held)).rejects.toThrow("pg_restore");
 });
 
-test("a cast that the owner made for its rows is not called by whoever saves them", async () => {
+test("does not call a row cast defined by the owner during a backup", async () => {
   const name = await database();
   await sql(
     name,
@@ -176,7 +176,7 @@ test("a cast that the owner made for its rows is not called by whoever saves the
   await tried(name, stored, held);
 });
 
-test("what the owner has set for sessions is not how the database is saved", async () => {
+test("ignores the owner's session settings during a backup", async () => {
   const name = await database();
   await sql(name, "set role kontor; insert into accounts (balance, kontor_row) values (0, '€ \\');");
   await sql(
@@ -190,7 +190,7 @@ test("what the owner has set for sessions is not how the database is saved", asy
   await tried(name, stored, held);
 });
 
-test("a restore puts back what was there, with its owner's settings, and keeps the old data until it is told to clean up", async () => {
+test("restores the data with the owner's settings, and keeps the old data until the clean-up", async () => {
   const name = await database();
   const { stored, held } = await saved(name);
   const contents = await tried(name, stored, held);
@@ -204,7 +204,7 @@ test("a restore puts back what was there, with its owner's settings, and keeps t
   expect(await sql(name, "select count(*), sum(balance) from accounts;")).toBe("5000|12502500\n");
   expect(await sql(name, "show work_mem;")).toBe("5MB\n");
   expect(await sql(name, "select tableowner from pg_tables where tablename = 'accounts';")).toBe("kontor\n");
-  // A server that died here begins again: what was written since stays.
+  // The next server repeats the restore after a crash; later writes stay.
   await sql(name, "delete from accounts where id = 1;");
   await postgres.restore(work);
   expect(await sql(name, "select count(*) from accounts;")).toBe("4999\n");
@@ -215,7 +215,7 @@ test("a restore puts back what was there, with its owner's settings, and keeps t
   expect(await left()).toBe("0\n");
 });
 
-test("a restore that fails leaves the old data, open", async () => {
+test("leaves the old data in place and open when a restore fails", async () => {
   const name = await database();
   const { stored } = await saved(name);
   const id = "00000000-0000-4000-8000-00000000000b";
@@ -223,13 +223,13 @@ test("a restore that fails leaves the old data, open", async () => {
   const cut = source(stored.subarray(0, stored.length / 2));
   await expect(postgres.restore({ ...work, source: cut })).rejects.toThrow("pg_restore");
   const other = { ...work, source: source(stored), contents: "2:another" };
-  await expect(postgres.restore(other)).rejects.toThrow("not what the backup held");
+  await expect(postgres.restore(other)).rejects.toThrow("differs from the backup");
   expect(await sql(name, "select count(*) from accounts;")).toBe("5000\n");
   const left = await sql("postgres", "select count(*) from pg_database where datname like 'kontor_new%';");
   expect(left).toBe("0\n");
 });
 
-test("who is connected is sent away for the swap, and may come back", async () => {
+test("disconnects clients for the swap, and lets them reconnect", async () => {
   const name = await database();
   const { stored } = await saved(name);
   const sleeper = sql(name, "select pg_sleep(60);").then(

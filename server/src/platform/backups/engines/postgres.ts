@@ -1,8 +1,8 @@
 /**
- * PostgreSQL is saved by its own pg_dump, in its custom format, in a snapshot that is exported: in the same one every
- * table is counted and hashed, so that what is compared later is of the very moment that was saved, however much is
- * written meanwhile. A restore fills a database beside the old one and compares it; two renames in one transaction put
- * it in its place, and the old one goes after that was said.
+ * PostgreSQL is backed up with its own pg_dump, in custom format, in an exported snapshot. Every table is counted and
+ * hashed in the same snapshot, so the later comparison covers exactly the saved moment, even under writes. A restore
+ * fills a second database and compares it. Two renames in one transaction swap the databases, and the old one is
+ * dropped after the result is recorded.
  */
 import { runAllOrAbort } from "#lib/concurrency/run-all-or-abort.ts";
 import { abortable } from "#lib/concurrency/abortable.ts";
@@ -25,13 +25,13 @@ import { feed, outputOf, type Program, textOf } from "./streams.ts";
 
 interface Held {
   contents: Contents;
-  /** Before and after the dump. */
+  /** Sequences before and after the dump. */
   sequences: readonly [Contents, Contents];
 }
 
-/** Somebody's table lock is waited for as long as this. */
+/** Maximum wait for table locks of other sessions. */
 const lockTimeout = "5min";
-/** In an instance that is thrown away. */
+/** Database in the throwaway instance. */
 const trial = "kontor_try";
 const shownDifferences = 3;
 const renameTries = 10;
@@ -60,8 +60,8 @@ export const postgres: BackupEngine = {
       (ends) => sink(dump(ends)),
       async (ends) => {
         const lines = await session.ask(contentsScript, ends);
-        // pg_dump's first byte comes after it took the snapshot. The trial may be loaded for long after that, and
-        // nobody's ALTER TABLE is to wait for it.
+        // pg_dump sends its first byte after it took the snapshot. Loading the test restore may take long, and no ALTER
+        // TABLE should wait for it.
         await abortable(taken.promise, ends);
         await session.ask("commit;", ends);
         return lines;
@@ -91,7 +91,7 @@ export const postgres: BackupEngine = {
     const guest = runningGuest(addons, addon.id);
     const database = databaseOf(addon);
     const names = namesOf(id);
-    // One that was begun before and got as far: only the rest is left.
+    // An earlier run swapped the databases; only the clean-up is left.
     if (await exists(guest, names.before, signal)) return;
     await createDatabase(guest, names.beside, addon.username, signal);
     try {
@@ -99,12 +99,12 @@ export const postgres: BackupEngine = {
       const found = await readDatabase(guest, names.beside, signal);
       const hash = hashOf(new Map([...found.contents, ...found.sequences]));
       if (contents !== null && isComparable(contents) && hash !== contents)
-        throw new BackupFailed("What was restored is not what the backup held when it was made.");
+        throw new BackupFailed("The restored data differs from the backup.");
       await ask(guest, "postgres", copySettings(database, names.beside), signal);
       await swap(guest, database, names, signal);
     } catch (error) {
       const soon = AbortSignal.timeout(60_000);
-      // Its answer was lost, and it was done.
+      // The swap succeeded, but its response was lost.
       if (await exists(guest, names.before, soon)) return;
       await ask(guest, "postgres", open(database), soon);
       await dropDatabase(guest, names.beside, soon).catch(() => {});
@@ -127,7 +127,7 @@ export const postgres: BackupEngine = {
 
 function runningGuest(addons: Addons, id: string): Guest {
   const guest = addons.guest(id);
-  if (!guest) throw new BackupFailed("The add-on does not run.");
+  if (!guest) throw new BackupFailed("The add-on is not running.");
   return guest;
 }
 
@@ -140,7 +140,7 @@ function namesOf(id: string) {
   return { beside: `kontor_new_${short}`, before: `kontor_old_${short}` };
 }
 
-/** The least compression: more is slower than most disks and networks. */
+/** The lowest compression level: higher levels are slower than most disks and networks. */
 function dumpProgram(database: string, snapshot: string): Program {
   return {
     argv: [
@@ -215,7 +215,7 @@ async function exists(guest: Guest, name: string, signal: AbortSignal): Promise<
   return answer.trim() === "1";
 }
 
-/** What its owner set for the database, and who may connect: neither is in a dump of what is in it. */
+/** Copies the owner's settings of the database and its connect privileges; a dump of the content has neither. */
 function copySettings(from: string, to: string): string {
   return `
     insert into pg_db_role_setting (setdatabase, setrole, setconfig)
@@ -227,8 +227,8 @@ function copySettings(from: string, to: string): string {
 }
 
 /**
- * Nobody gets in from the first statement on, who is in is sent away, and the names change together. Who calls opens the
- * old database again where that does not come about.
+ * Forbids new connections, ends existing ones, and renames both databases in one transaction. If that fails, the caller
+ * opens the old database again.
  */
 async function swap(
   guest: Guest,
@@ -248,7 +248,7 @@ async function swap(
       await ask(guest, "postgres", `${sendAway}\n${rename}`, signal);
       return;
     } catch (error) {
-      // Whoever was sent away may take a moment to go; a rename waits for them five seconds.
+      // A terminated session may take a moment to end; a rename waits five seconds for it.
       if (attempt === renameTries || signal.aborted) throw error;
     }
   }
@@ -262,14 +262,14 @@ function ask(guest: Guest, database: string, statements: string, signal: AbortSi
   return textOf(guest, { argv: [...psql(database), "-f", "-"], ...asPostgres, stdin: statements }, signal);
 }
 
-/** Ours are made of letters, digits and underscores alone. */
+/** Names are made of letters, digits and underscores only. */
 function quote(name: string): string {
-  if (!/^[a-z][a-z0-9_]{0,62}$/.test(name)) throw new Error(`${name} is no name of a role or database`);
+  if (!/^[a-z][a-z0-9_]{0,62}$/.test(name)) throw new Error(`${name} is not a valid name of a role or database`);
   return `"${name}"`;
 }
 
 function notTheSame(differ: readonly string[]): BackupFailed {
   const more = differ.length > shownDifferences ? ` (and ${differ.length - shownDifferences} more)` : "";
   const shown = differ.slice(0, shownDifferences).join("; ");
-  return new BackupFailed(`Restored for a trial it was not what the database held: ${shown}${more}.`);
+  return new BackupFailed(`The test restore differs from the database: ${shown}${more}.`);
 }

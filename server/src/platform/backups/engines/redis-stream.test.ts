@@ -12,7 +12,7 @@ async function through(whole: Buffer, pieceBytes: number): Promise<Buffer> {
   return Buffer.concat(await Array.fromAsync(withoutMark(pieces())));
 }
 
-test("the mark behind the end of an RDB file goes, however the stream is cut, and nothing else does", async () => {
+test("removes only the mark behind an RDB file, at any split of the stream", async () => {
   const file = Buffer.concat([Buffer.from("REDIS0010"), Buffer.alloc(300, "x"), end]);
   for (const pieceBytes of [1, 7, 40, 49, 50, 1_000]) {
     expect((await through(Buffer.concat([file, mark]), pieceBytes)).equals(file)).toBe(true);
@@ -21,7 +21,7 @@ test("the mark behind the end of an RDB file goes, however the stream is cut, an
   expect((await through(Buffer.from("short"), 2)).toString()).toBe("short");
 });
 
-test("keys are counted by database, and what differs is said", () => {
+test("counts keys by database, and names the differences", () => {
   const info = "# Keyspace\r\ndb0:keys=12,expires=3,avg_ttl=0\r\ndb3:keys=1,expires=0,avg_ttl=0\r\n";
   expect(readKeyspace(info)).toEqual({ db0: 12, db3: 1 });
   const held: Held = { counts: { db0: 12 }, digest: null, sample: { a: "1", b: "2" } };
@@ -30,9 +30,9 @@ test("keys are counted by database, and what differs is said", () => {
   expect(heldDifferences(held, other)).toEqual([
     "db0 has 11 keys, not 12",
     "db3 has 1 keys, not 0",
-    "1 of 2 keys hold other values",
+    "1 of 2 keys have different values",
   ]);
   expect(heldDifferences({ ...held, digest: "x" }, { ...held, digest: "y" })).toEqual([
-    "its keys hold other values",
+    "its keys have different values",
   ]);
 });

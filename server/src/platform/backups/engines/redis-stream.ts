@@ -1,14 +1,14 @@
-/** The bytes redis-cli writes of a replica's first sync, as the RDB file they are. */
+/** Converts the output of redis-cli for a replica's first sync into an RDB file. */
 
-/** What a server that streams ends with: as many hexadecimal digits, told beforehand. */
+/** Length of the end-of-stream mark in hexadecimal digits; the server announces the mark beforehand. */
 const markBytes = 40;
-/** Opcode of the end, and the checksum behind it. */
+/** Opcode of the end, and the checksum after it. */
 const endBytes = 9;
 const endOpcode = 0xff;
 
 /**
- * Without the mark that ends the stream, which redis-cli cuts off a file and leaves on a pipe: behind the end of an RDB
- * file nothing may stand where Redis reads it as its append-only file's base.
+ * Removes the mark at the end of the stream. redis-cli removes it from a file but not from a pipe. Redis rejects bytes
+ * after the end of an RDB file when the file is the base of its append-only file.
  */
 export async function* withoutMark(content: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   let held: Buffer = Buffer.alloc(0);

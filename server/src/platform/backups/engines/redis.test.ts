@@ -18,7 +18,7 @@ const manifest = `${directory}/appendonly.aof.manifest`;
 const id = "00000000-0000-4000-8000-00000000000a";
 const before = `${directory}/kontor-old-${id.replaceAll("-", "")}`;
 
-test("a Redis that does not come up with what was restored gets back what it had", async () => {
+test("puts the old data back when Redis does not start with the restored data", async () => {
   const actor = await personOn(db, "team");
   const project = await projectOf(host, actor);
   const addon = await make(host, actor, project.id, { kind: "redis" });
@@ -35,7 +35,7 @@ test("a Redis that does not come up with what was restored gets back what it had
   await guest.writeFile(manifest, Buffer.from("restored"), { mode: 0o644, roots });
   await guest.writeFile(before, Buffer.from("old"), { mode: 0o644, roots });
   expect(await redis.isInPlace(work)).toBe(true);
-  // What it had is aside: it reads what was restored, and cannot.
+  // The old data is set aside; Redis fails to read the restored data.
   const aside = before.replace("/persist", spec!.volume!.directory);
   expect(existsSync(aside)).toBe(true);
   Object.defineProperty(host.played, "failsNextStart", {
@@ -44,8 +44,8 @@ test("a Redis that does not come up with what was restored gets back what it had
   });
   await guest.signalCommand(running.command!, 9);
   await vi.waitFor(() => expect(running.row.error).toBe("Bad file format"), 10_000);
-  // Who only looks, long after, changes nothing.
-  await expect(redis.isInPlace({ ...work, putsBack: false })).rejects.toThrow("not up");
+  // A check long afterwards changes nothing.
+  await expect(redis.isInPlace({ ...work, putsBack: false })).rejects.toThrow("not running");
   expect(existsSync(aside)).toBe(true);
   expect(await redis.isInPlace(work)).toBe(false);
   const { content } = await guest.readFile(manifest);
@@ -53,12 +53,12 @@ test("a Redis that does not come up with what was restored gets back what it had
   expect(running.isUp).toBe(true);
 }, 60_000);
 
-test("what is still being sent ends where the store fails", async () => {
+test("ends the transfer when the store fails", async () => {
   let isEnded = false;
   const answers = (text: string): GuestProcess["output"] =>
     Readable.from([{ stream: "stdout", data: Buffer.from(text) }]) as unknown as GuestProcess["output"];
   const sync = Promise.withResolvers<never>();
-  // Sends its first bytes and then nothing.
+  // Sends its first bytes, then stalls.
   async function* rdb() {
     yield { stream: "stdout" as const, data: Buffer.alloc(300_000) };
     await sync.promise;

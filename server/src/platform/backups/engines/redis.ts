@@ -1,8 +1,8 @@
 /**
- * Redis is saved as one of its replicas would get it: the RDB of a fork, streamed. What it held at that moment is asked
- * while writes stand still: from just before the fork until its first bytes arrive, milliseconds for most. Keys are
- * counted in each database, and hashed by Redis' own DEBUG DIGEST: all of them where that takes a moment, a random
- * sample where it would take longer. The trial loads the bytes as a replica that nobody leads, which expires nothing.
+ * Redis is backed up as a replica would receive it: the streamed RDB of a fork. The content is described while writes
+ * are paused, from just before the fork until its first bytes arrive; usually milliseconds. Keys are counted in each
+ * database and hashed by Redis' own DEBUG DIGEST. A small database is hashed whole, a large one by a random sample. The
+ * test restore loads the bytes as a replica without a primary, which expires nothing.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { runAllOrAbort } from "#lib/concurrency/run-all-or-abort.ts";
@@ -19,20 +19,20 @@ const data = "/persist/redis";
 const appendOnly = `${data}/appendonlydir`;
 const manifest = `${appendOnly}/appendonly.aof.manifest`;
 const roots = ["/persist"];
-/** In an instance that is thrown away. */
+/** Directory in the throwaway instance. */
 const trial = "/persist/kontor-try";
 const trialFile = "try.rdb";
 
 const mib = 1024 ** 2;
-/** Hashed in a fifth of a second or so, for which everybody waits. */
+/** DEBUG DIGEST of this size takes about a fifth of a second, and blocks all clients. */
 const digestAllBelowBytes = 16 * mib;
 const sampledKeys = 200;
-/** Writes stand still for as long as this at most, whatever becomes of us; what took longer is tried again. */
+/** Maximum pause of writes, even if this server dies; a longer attempt is repeated. */
 const pauseMs = 5_000;
 const viewTries = 5;
 const lookEveryMs = 100;
 
-/** Keys of a plain name whose value is small: one that is large would hold everybody up. */
+/** Keys with a plain name and a small value; hashing a large value would block all clients. */
 const sampleScript = `
 local keys, seen = {}, {}
 for i = 1, ${sampledKeys * 2} do
@@ -54,12 +54,12 @@ export const redis: BackupEngine = {
       await untilNoChild(guest, signal);
       const [dumped] = await runAllOrAbort(signal, async (ends) => {
         const view = await look(guest, ends);
-        // Where the sink fails, what is still being sent ends with it.
+        // The transfer ends when the sink fails.
         return view && { stored: await sink(view.content), held: view.held };
       });
       if (dumped) return dumped;
       if (attempt === viewTries) {
-        throw new BackupFailed("Redis could not be saved at one moment: it is too busy. Try again later.");
+        throw new BackupFailed("Redis could not be backed up at one moment: it is too busy. Try again later.");
       }
     }
   },
@@ -73,7 +73,7 @@ export const redis: BackupEngine = {
     const socket = `${trial}/socket`;
     const ends = new AbortController();
     const running = outputOf(guest, replica(socket), AbortSignal.any([signal, ends.signal]));
-    // Read to its end, so that it never waits for us; that it ended early is heard of when it does not answer.
+    // Drained, so that the process never blocks on its output. An early exit shows when Redis does not respond.
     let hasEnded = false;
     const reading = drain(running)
       .catch(() => {})
@@ -82,7 +82,7 @@ export const redis: BackupEngine = {
       const ask = (...words: string[]) =>
         textOf(guest, { argv: ["redis-cli", "-s", socket, ...words], user: "redis" }, signal, 16 * mib);
       while (!(await answers(ask))) {
-        if (hasEnded) throw new BackupFailed("Redis did not take the bytes that were restored for a trial.");
+        if (hasEnded) throw new BackupFailed("Redis rejected the bytes of the test restore.");
         await sleep(lookEveryMs, undefined, { signal });
       }
       const found: Held = {
@@ -93,11 +93,11 @@ export const redis: BackupEngine = {
       const differ = heldDifferences(expected, found);
       if (differ.length > 0)
         throw new BackupFailed(
-          `Restored for a trial it was not what the database held: ${differ.join("; ")}.`,
+          `The test restore differs from the database: ${differ.join("; ")}.`,
         );
       return (await ask("DEBUG", "DIGEST")).trim();
     } finally {
-      ends.abort(new Error("the trial is over"));
+      ends.abort(new Error("the test restore has ended"));
       await reading;
     }
   },
@@ -105,7 +105,7 @@ export const redis: BackupEngine = {
   async restore({ addons, addon, id, source, signal }) {
     const guest = runningGuest(addons, addon.id);
     const names = namesOf(id);
-    // One that was begun before and got as far: only the rest is left.
+    // An earlier run switched the files; only the clean-up is left.
     if (await isSwitched(guest, names)) return;
     await put(guest, appendOnly, names.base, source());
     signal.throwIfAborted();
@@ -113,17 +113,17 @@ export const redis: BackupEngine = {
       const old = await textOf(stopped, { argv: ["cat", manifest] }, signal, mib);
       const write = (path: string, text: string) =>
         stopped.writeFile(path, Buffer.from(text), { mode: 0o644, roots });
-      // Files that are not there yet, and numbers above the old ones: Redis appends to a file that it finds.
+      // New file names with numbers above the old ones: Redis appends to a file that it finds.
       await write(`${appendOnly}/${names.log}`, "");
       await write(names.next, manifestOf(names, nextNumber(old)));
       await write(names.before, old);
       const paths = [`${appendOnly}/${names.log}`, names.next, names.before];
       await textOf(stopped, { argv: ["chown", "redis:redis", ...paths] }, signal);
-      // What counts from here on: one rename.
+      // This rename switches to the restored data.
       await stopped.move(names.next, manifest, { overwrite: true, roots });
     });
     if (addons.guest(addon.id) || !(await putBack(addons, addon.id, names))) return;
-    throw new BackupFailed("Redis did not start with what was restored; it has what it had before.");
+    throw new BackupFailed("Redis did not start with the restored data; it has its earlier data.");
   },
 
   async isInPlace({ addons, addon, id, putsBack }) {
@@ -133,8 +133,8 @@ export const redis: BackupEngine = {
     const names = namesOf(id);
     if (!(await isSwitched(guest, names))) return false;
     if (putsBack) return !(await putBack(addons, addon.id, names));
-    // What it had stays beside it until it has come up without that.
-    if (!running?.isUp) throw new BackupFailed("The add-on is not up.");
+    // The old data stays until Redis has started with the restored data.
+    if (!running?.isUp) throw new BackupFailed("The add-on is not running.");
     return true;
   },
 
@@ -149,7 +149,7 @@ export const redis: BackupEngine = {
     const old = hasOld ? await listed(names.before) : [];
     for (const name of [...old, names.base, names.log])
       if (!kept.has(name)) await drop(guest, `${appendOnly}/${name}`);
-    // Last: they say how far it got.
+    // Deleted last, because these files show the progress of the restore.
     for (const path of [names.next, names.before]) await drop(guest, path);
   },
 };
@@ -159,7 +159,7 @@ interface View {
   content: AsyncIterable<Buffer>;
 }
 
-/** Undefined where it took longer than writes were told to wait. */
+/** Undefined if it took longer than the pause of writes. */
 async function look(guest: Guest, signal: AbortSignal): Promise<View | undefined> {
   const ask = (...words: string[]) => textOf(guest, asAdmin(...words), signal, 16 * mib);
   await ask("CONFIG", "SET", "repl-diskless-sync", "yes", "repl-diskless-sync-delay", "0");
@@ -175,9 +175,9 @@ async function look(guest: Guest, signal: AbortSignal): Promise<View | undefined
       sample: await digestsOf(ask, keys),
     };
     const output = outputOf(guest, asAdmin("--rdb", "-"), signal);
-    // Bytes of it come after the fork, whose memory stays as it is.
+    // The first bytes come after the fork, whose memory no longer changes.
     const first = await output.next();
-    if (first.done) throw new BackupFailed("Redis sent nothing.");
+    if (first.done) throw new BackupFailed("Redis sent no data.");
     if (performance.now() < until) return { held, content: withoutMark(join(first.value, output)) };
     await output.return(undefined);
     return undefined;
@@ -195,7 +195,7 @@ async function* join(first: Buffer, rest: AsyncGenerator<Buffer>): AsyncGenerato
   }
 }
 
-/** It forks for one thing at a time; ours would wait for its turn, and everybody with it. */
+/** Redis runs one child at a time; ours would wait for it while writes are paused. */
 async function untilNoChild(guest: Guest, signal: AbortSignal): Promise<void> {
   for (;;) {
     const said = await textOf(guest, asAdmin("INFO", "persistence"), signal);
@@ -217,14 +217,14 @@ async function digestsOf(ask: Ask, keys: readonly string[]): Promise<Record<stri
 }
 
 async function answers(ask: Ask): Promise<boolean> {
-  // What is loading says so in place of an answer.
+  // While it loads, Redis responds with an error.
   return ask("PING").then(
     (said) => said.trim() === "PONG",
     () => false,
   );
 }
 
-/** A replica expires nothing by itself, and keeps what has expired when it loads: what was counted is all there. */
+/** A replica expires nothing and keeps expired keys when it loads, so every counted key exists. */
 function replica(socket: string): Program {
   const settings = {
     port: "0",
@@ -264,7 +264,7 @@ async function drop(guest: Guest, path: string): Promise<void> {
 
 function runningGuest(addons: Addons, id: string): Guest {
   const guest = addons.guest(id);
-  if (!guest) throw new BackupFailed("The add-on does not run.");
+  if (!guest) throw new BackupFailed("The add-on is not running.");
   return guest;
 }
 
@@ -274,7 +274,7 @@ async function isSwitched(guest: Guest, { next, before }: Names): Promise<boolea
   return !(await guest.stat(next)) && (await guest.stat(before)) !== undefined;
 }
 
-/** What it had counts again. False where it has come up with what was restored, which stays then. */
+/** Puts the old data back. Returns false if Redis has started with the restored data, which then stays. */
 function putBack(addons: Addons, id: string, { before }: Names): Promise<boolean> {
   return addons.whileDown(id, (guest) => guest.move(before, manifest, { overwrite: true, roots }));
 }
@@ -293,12 +293,12 @@ function manifestOf({ base, log }: { base: string; log: string }, number: number
   return `file ${base} seq ${number} type b\nfile ${log} seq ${number} type i\n`;
 }
 
-/** Above all that a manifest names. */
+/** A number above all those in the manifest. */
 function nextNumber(text: string): number {
   return Math.max(0, ...[...text.matchAll(/ seq (\d+) /g)].map(([, number]) => Number(number))) + 1;
 }
 
-/** Of a manifest: `file <name> seq <n> type <t>` in each line. */
+/** File names of a manifest, whose lines are `file <name> seq <n> type <t>`. */
 function filesOf(text: string): string[] {
   return [...text.matchAll(/^file "?([^"\s]+)"? seq /gm)].flatMap(([, name]) =>
     name === undefined ? [] : [name],

@@ -1,10 +1,13 @@
-/** Programs inside a database's machine with streams both ways: what nobody takes stops the program, not the server. */
+/**
+ * Runs programs inside a database's machine with streamed input and output. Unread output blocks the program, not the
+ * server.
+ */
 import type { GuestProcess, Guest } from "#machines/host/guest.ts";
 import { BackupFailed } from "../errors.ts";
 
-/** What a program says of itself, at most. */
+/** Maximum of kept error output. */
 const keptBytes = 4_000;
-/** pg_dump writes 4 KiB at a time; a write to the store, and one to a second machine, for each of them would be many. */
+/** pg_dump writes 4 KiB at a time. Larger pieces save writes to the store and to the second machine. */
 const pieceBytes = 32 * 1024;
 
 export interface Program {
@@ -14,8 +17,8 @@ export interface Program {
 }
 
 /**
- * What it writes, in large pieces but for the first, which says that it has begun; fails at the end where it did. It
- * ends with whoever reads it.
+ * Yields the program's output in large pieces, except for the first, which signals that it started. Fails at the end if
+ * the program failed. The program ends when its reader stops.
  */
 export async function* outputOf(guest: Guest, program: Program, signal: AbortSignal): AsyncGenerator<Buffer> {
   const child = await start(guest, program, signal);
@@ -45,7 +48,7 @@ export async function* outputOf(guest: Guest, program: Program, signal: AbortSig
   }
 }
 
-/** Runs it on that input, to its end. */
+/** Runs the program with this input to its end. */
 export async function feed(
   guest: Guest,
   program: Program,
@@ -63,7 +66,7 @@ export async function feed(
   reading.catch(() => {});
   try {
     for await (const piece of content) {
-      // It has failed: what is left would be thrown away, and why it failed is what counts.
+      // The program has failed and would discard the rest; its error is what counts.
       if (isOver) break;
       await child.process.writeStdin(piece);
     }
@@ -77,7 +80,7 @@ export async function feed(
   }
 }
 
-/** All it writes, which is short. */
+/** Returns the whole output, which is short. */
 export async function textOf(
   guest: Guest,
   program: Program & { stdin?: string },
@@ -91,7 +94,7 @@ export async function textOf(
     child.process.endStdin();
     for await (const { stream, data } of child.process.output) {
       said[stream] += data.toString("utf8");
-      if (said.stdout.length > maxBytes) throw new BackupFailed(`${program.argv[0]} says too much.`);
+      if (said.stdout.length > maxBytes) throw new BackupFailed(`${program.argv[0]} wrote too much output.`);
       said.stderr = said.stderr.slice(-keptBytes);
     }
     await requireSuccess(program, child.process, said.stderr);

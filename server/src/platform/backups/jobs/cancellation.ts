@@ -1,22 +1,22 @@
 /**
- * Ends each backup and restore at its deadline, when the server stops, when the workspace is suspended, or when the job
- * was deleted.
+ * Ends a backup or restore at its deadline, when the server stops, when the workspace is suspended, or when the job was
+ * deleted.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { BackupFailed } from "../errors.ts";
 
 /** Thrown when the server stops or the workspace is suspended. The work starts again later. */
 export class Interrupted extends Error {}
-/** It was deleted, or its add-on was. */
+/** The backup, restore or add-on was deleted. */
 export class Dropped extends Error {}
 
-/** For the largest size on a slow host, several times over. */
+/** Several times the time that the largest size takes on a slow host. */
 const deadlineMs = 6 * 60 * 60_000;
 const lookEveryMs = 1_000;
 export const attemptsMax = 3;
-export const gaveUp = `The server ended ${attemptsMax} times while this was under way; it is not tried again.`;
+export const gaveUp = `The server ended ${attemptsMax} times during this job; it is not retried.`;
 
-/** `hold`: the workspace is suspended and its database is frozen. */
+/** `hold`: the workspace is suspended, so its database is frozen. */
 export type Wish = "go on" | "gone" | "hold";
 
 export async function within<T>(
@@ -25,14 +25,14 @@ export async function within<T>(
   work: (signal: AbortSignal) => Promise<T>,
 ): Promise<T> {
   const ends = new AbortController();
-  // What is kept before a restore ends for the reason the restore ends for.
+  // A safety backup ends with the restore, for the same reason.
   const isOurs = () => stops.reason instanceof Dropped || stops.reason instanceof BackupFailed;
   const stop = () => ends.abort(isOurs() ? stops.reason : new Interrupted("the server stops"));
   stops.addEventListener("abort", stop, { once: true });
   if (stops.aborted) stop();
   const hours = deadlineMs / 3_600_000;
   const deadline = setTimeout(
-    () => ends.abort(new BackupFailed(`It was not done within ${hours} hours.`)),
+    () => ends.abort(new BackupFailed(`It did not finish within ${hours} hours.`)),
     deadlineMs,
   );
   const watched = new AbortController();
@@ -40,7 +40,7 @@ export async function within<T>(
   try {
     return await work(ends.signal);
   } catch (error) {
-    // Some waits tell that they were aborted, and not why.
+    // Some waits report only that they were aborted, not the reason.
     throw ends.signal.aborted ? ends.signal.reason : error;
   } finally {
     clearTimeout(deadline);
@@ -54,9 +54,9 @@ async function watch(wish: () => Promise<Wish>, ends: AbortController, signal: A
   while (!signal.aborted && !ends.signal.aborted) {
     await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
     if (signal.aborted) return;
-    // While PostgreSQL is away nobody can wish for anything.
+    // While PostgreSQL is down, the work continues.
     const wished = await wish().catch(() => "go on" as const);
-    if (wished === "gone") ends.abort(new Dropped("it is wanted no more"));
-    if (wished === "hold") ends.abort(new Interrupted("its workspace is suspended"));
+    if (wished === "gone") ends.abort(new Dropped("the job was deleted"));
+    if (wished === "hold") ends.abort(new Interrupted("the workspace is suspended"));
   }
 }

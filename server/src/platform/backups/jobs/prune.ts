@@ -1,15 +1,15 @@
-/** What is wanted no more goes: its bytes first, for while they are there a row says whose they are. */
+/** Prunes expired and deleted backups. The bytes go first: the row names their place until they are gone. */
 import { passKillPoint } from "#lib/kill-points.ts";
 import type { BackupsContext } from "../context.ts";
 import { dayMs } from "../plan.ts";
 import { dropOld, forgetBytes, listToRemove, markDeleted } from "../store.ts";
 
-/** The job. */
+/** The pruning job. */
 export async function removeUnwanted({ app, blobs }: Pick<BackupsContext, "app" | "blobs">): Promise<void> {
   const { db, clock } = app;
   const now = clock.now();
   for (const { id, blob_key: key, status, expires_at } of await listToRemove(db, now)) {
-    // One that failed is listed for as long as others are: it says why.
+    // A failed backup is listed as long as others, for its error text.
     const isListed = status === "failed" && (expires_at === null || expires_at > now);
     if (!isListed) await markDeleted(db, id, now);
     await passKillPoint("backup.unwanted");
@@ -17,6 +17,6 @@ export async function removeUnwanted({ app, blobs }: Pick<BackupsContext, "app" 
     await passKillPoint("backup.bytes-gone");
     await forgetBytes(db, id);
   }
-  // Whatever the hour, the quota of the day it was made is over by then.
+  // By then, no time zone's daily quota counts the row any more.
   await dropOld(db, new Date(now.getTime() - 2 * dayMs));
 }

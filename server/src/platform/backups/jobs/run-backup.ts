@@ -1,6 +1,7 @@
 /**
- * One backup, carried out: dumped into the store and, at the same time, into an instance that is thrown away, compared
- * with what was held and with what lies in the store, and completed. What a server was doing when it ended is begun again by the next; three such ends, and it has failed.
+ * Runs one backup: dumps into the store and into a throwaway instance at once, compares that with the description and
+ * with the stored bytes, and completes the backup. The next server repeats a backup that a crash interrupted; after
+ * three crashes it fails.
  */
 import { createHash } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -32,9 +33,9 @@ import {
 } from "../store.ts";
 import { attemptsMax, Dropped, gaveUp, Interrupted, within } from "./cancellation.ts";
 
-/** After a start of the server an add-on is adopted within a moment; one that is new takes longer. */
+/** After a start of the server an add-on is adopted within a moment; a new add-on takes longer. */
 const upWithinMs = 60_000;
-/** A second instance needs room; others leave. */
+/** The test restore needs memory, which other machines may free meanwhile. */
 const roomWithinMs = 10 * 60_000;
 const lookAgainMs = 1_000;
 
@@ -44,14 +45,14 @@ interface Made {
   contents: string;
 }
 
-/** The job; also of what is kept before a restore. */
+/** The job, which also makes safety backups. */
 export async function carryOut(backups: BackupsContext, id: string, stops: AbortSignal): Promise<void> {
   const { db, clock } = backups.app;
   const found = await findById(db, id);
   const addon = found && (await findAddon(db, found.addon_id));
   if (!found) return;
   if (!addon)
-    return void (await fail(db, id, { error: "Its add-on was deleted.", key: found.blob_key }, clock.now()));
+    return void (await fail(db, id, { error: "The add-on was deleted.", key: found.blob_key }, clock.now()));
   const key = `${addonPrefix(addon.id)}${id}.${backups.engines[addon.kind].extension}`;
   const row = await begin(db, id, key, clock.now());
   if (!row) return;
@@ -71,8 +72,8 @@ export async function carryOut(backups: BackupsContext, id: string, stops: Abort
 }
 
 /**
- * The instance for the trial first: it may have to wait for room, and what is saved is of no moment before that. It is
- * loaded with the very bytes that are stored while they are, and that those lie in the store is seen by reading them.
+ * Starts the test restore's instance first, because it may wait for memory; the snapshot is taken after that wait. The
+ * instance loads the bytes while they are stored. Reading the stored bytes back verifies the store.
  */
 async function make(
   backups: BackupsContext,
@@ -111,7 +112,7 @@ async function readBack(source: Source, signal: AbortSignal): Promise<void> {
   for await (const _ of source()) signal.throwIfAborted();
 }
 
-/** The stored bytes; fails at their end where they are not the ones that were put there. */
+/** Reads the stored bytes; fails at their end if they changed in the store. */
 export function sourceOf(
   { blobs }: Pick<BackupsContext, "blobs">,
   key: string,
@@ -126,11 +127,11 @@ export function sourceOf(
       yield piece;
     }
     if (read !== bytes || hash.digest("hex") !== sha256)
-      throw new BackupFailed("The bytes in the store are not those that were put there.");
+      throw new BackupFailed("The bytes in the store differ from the bytes that were stored.");
   };
 }
 
-/** Its machine, once it runs. */
+/** Waits for the add-on's running machine. */
 export async function guestOf(
   addons: Addons,
   addonId: string,
@@ -140,12 +141,12 @@ export async function guestOf(
   for (const until = performance.now() + withinMs; ;) {
     const guest = addons.guest(addonId);
     if (guest) return guest;
-    if (performance.now() > until) throw new BackupFailed("The add-on does not run.");
+    if (performance.now() > until) throw new BackupFailed("The add-on is not running.");
     await sleep(lookAgainMs, undefined, { signal });
   }
 }
 
-/** Gone when this settles, and with the next start of the server where that dies. */
+/** Removes the instance when the work ends. If the server dies, the next start removes it. */
 async function inThrowaway<T>(
   addons: Addons,
   addon: AddonView,
@@ -179,11 +180,11 @@ async function end({ app }: BackupsContext, addon: AddonView, row: BackupRow, ma
     );
     return true;
   });
-  if (!isKept) throw new Dropped("it was deleted in its last moment");
+  if (!isKept) throw new Dropped("the backup was deleted before it completed");
   await passKillPoint("backup.completed");
 }
 
-/** Its row first: one that was completed meanwhile keeps its bytes, and one that failed says where they are. */
+/** Updates the row first: a backup completed by another run keeps its bytes, and a failed one records their key. */
 async function endBadly(
   { app, blobs }: BackupsContext,
   addon: AddonView,
@@ -192,9 +193,9 @@ async function endBadly(
   cause: unknown,
 ): Promise<void> {
   const { db, clock, log } = app;
-  const error = cause instanceof Dropped ? "It was deleted." : sentenceOf(cause);
+  const error = cause instanceof Dropped ? "The backup was deleted." : sentenceOf(cause);
   if (!(cause instanceof BackupFailed || cause instanceof Dropped))
-    log.error({ backup: row.id, err: cause }, "a backup failed on this server");
+    log.error({ backup: row.id, err: cause }, "backup failed on this server");
   const hasFailed = await transaction(db, async (tx) => {
     if (!(await fail(tx, row.id, { error, key }, clock.now()))) return false;
     if (cause instanceof Dropped) return true;
@@ -202,14 +203,14 @@ async function endBadly(
       backup_id: row.id,
       kind: row.kind,
     });
-    // What is kept before a restore fails with that.
+    // The restore fails with its safety backup.
     if (row.kind === "safety") return true;
     const { workspace_id: workspaceId, name, project_name } = addon;
     await notify(tx, {
       workspaceId,
       kind: "backup_failed",
       title: `A backup of ${name} (${project_name}) failed`,
-      body: `${error} BackupsContext that were completed before are kept.`,
+      body: `${error} Earlier completed backups are kept.`,
       target: target(addon),
     });
     return true;
@@ -218,15 +219,15 @@ async function endBadly(
   await passKillPoint("backup.failed");
   await blobs.delete(key).then(
     () => forgetBytes(db, row.id),
-    () => log.warn({ backup: row.id }, "the bytes of a backup that failed are left to the next sweep"),
+    () => log.warn({ backup: row.id }, "deleting the bytes of a failed backup is left to the next sweep"),
   );
 }
 
-/** What its owner may read of what went wrong. */
+/** Error text for the add-on's owner. */
 export function sentenceOf(error: unknown): string {
   if (error instanceof BackupFailed || error instanceof DomainError) return error.message;
-  if (error instanceof BlobsFull) return "The store of backups is full.";
-  if (error instanceof BlobNotFound) return "The bytes are not in the store any more.";
-  if (error instanceof S3Error) return "The store of backups did not take part.";
-  return "It could not be carried out on this host.";
+  if (error instanceof BlobsFull) return "The backup store is full.";
+  if (error instanceof BlobNotFound) return "The bytes are no longer in the store.";
+  if (error instanceof S3Error) return "The backup store returned an error.";
+  return "The server failed; its log has the cause.";
 }

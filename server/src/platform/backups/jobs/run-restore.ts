@@ -1,7 +1,7 @@
 /**
- * One restore, carried out: what is there is kept first where it is replaced, the bytes are put in its place, and only
- * after that was said goes what a failure would have gone back to. One that a server died over is gone on with: what is
- * in its place already is not put there once more, for it has been written to since.
+ * Runs one restore. A restore in place makes a safety backup first, then replaces the data. The old data is deleted
+ * only after the result is recorded. After a crash, the next server continues. It does not repeat a completed
+ * replacement, because clients may have written since.
  */
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
@@ -24,15 +24,15 @@ import {
 } from "../store.ts";
 import { attemptsMax, Dropped, gaveUp, Interrupted, within } from "./cancellation.ts";
 
-/** A new add-on may have to wait for its image to be made. */
+/** A new add-on may wait until its image is built. */
 const newUpWithinMs = 15 * 60_000;
-/** One that ran when it was asked for; PostgreSQL may have a log to read again. */
+/** The add-on ran at the time of the request; PostgreSQL may have to replay its log. */
 const upWithinMs = 5 * 60_000;
-/** One that was just started again is adopted within a moment. */
+/** A restarted add-on is adopted within a moment. */
 const askableWithinMs = 60_000;
-/** Whoever looks after the add-on has been told long before; nobody's backups wait for longer. */
+/** The owner was notified of the add-on's failure long before, and backups must not wait longer. */
 const doubtMs = 60 * 60_000;
-const unkept = "The restore it was to be made for ended first.";
+const unkept = "The restore that needed this backup ended first.";
 
 export async function carryOutRestore(
   backups: BackupsContext,
@@ -42,10 +42,10 @@ export async function carryOutRestore(
   const { db } = backups.app;
   const found = await findRestore(db, id);
   const addon = found && (await findAddon(db, found.addon_id));
-  // With its add-on goes its row.
+  // Deleting the add-on deletes the row.
   if (!found || !addon) return;
   const row = await beginRestore(db, id);
-  // It was said; what is left is to clean up.
+  // The result is recorded; only the clean-up is left.
   if (!row) return cleanUp(backups, addon, id, stops);
   await passKillPoint("restore.begun");
   try {
@@ -61,7 +61,7 @@ export async function carryOutRestore(
   } catch (error) {
     if (error instanceof Interrupted) return forgetRestoreAttempt(db, id);
     if (!(error instanceof BackupFailed || error instanceof Dropped))
-      backups.app.log.error({ restore: id, err: error }, "a restore failed on this server");
+      backups.app.log.error({ restore: id, err: error }, "restore failed on this server");
     await end(backups, addon, row, await outcomeOf(backups, addon, row, error, stops));
   }
   await cleanUp(backups, addon, id, stops);
@@ -94,11 +94,11 @@ async function restore(
 interface Outcome {
   status: "completed" | "failed";
   error: string | null;
-  /** Nobody could tell what it holds when this is said. */
+  /** True if the add-on's content is unknown when the result is recorded. */
   isInDoubt?: boolean;
 }
 
-/** Throws while it is not to be known: the job comes again, and not for ever. */
+/** Throws while the outcome is unknown, up to a limit; the job then retries. */
 async function outcomeOf(
   backups: BackupsContext,
   addon: AddonView,
@@ -119,13 +119,16 @@ async function outcomeOf(
     if (now.getTime() - since.getTime() < doubtMs) throw unknown;
     return {
       status: "failed",
-      error: "The add-on did not come up again, so nobody could see how far it got.",
+      error: "The add-on did not start again, so the result of the restore is unknown.",
       isInDoubt: true,
     };
   }
 }
 
-/** An answer may have been lost, or a server died before it could say so. Throws where that is not to be known yet. */
+/**
+ * Checks the database, because a response may be lost or a server may die before it records the result. Throws if the
+ * state is unknown for now.
+ */
 async function isInPlace(
   { app, addons, engines }: BackupsContext,
   addon: AddonView,
@@ -134,26 +137,26 @@ async function isInPlace(
 ): Promise<boolean> {
   const { safety_backup_id: keptId } = row;
   const kept = keptId === null ? undefined : await findById(app.db, keptId);
-  // Nothing is touched before what is there was kept.
+  // The data is untouched until the safety backup has completed.
   if (kept && kept.status !== "completed") return false;
   await addons.running(addon.id)?.whenUp(askableWithinMs);
   return engines[addon.kind].isInPlace({ addons, addon, id: row.id, ...how }).catch((error: unknown) => {
-    // A new add-on held nothing that could be lost.
+    // A new add-on has no data to lose.
     if (keptId === null) return false;
     throw error;
   });
 }
 
-/** What is there, as a backup like any other. */
+/** Makes a safety backup of the add-on's current data. */
 async function keep(backups: BackupsContext, id: string, signal: AbortSignal): Promise<void> {
   await backups.keep(id, signal);
   signal.throwIfAborted();
   const kept = await findById(backups.app.db, id);
   if (kept?.status === "completed") return;
-  // The add-on noticed the suspension first.
-  if (kept && kept.status !== "failed") throw new Interrupted("its workspace is suspended");
+  // The safety backup noticed the suspension first.
+  if (kept && kept.status !== "failed") throw new Interrupted("the workspace is suspended");
   throw new BackupFailed(
-    `What the add-on holds could not be kept first, so it was not touched: ${kept?.error ?? "it is gone."}`,
+    `The safety backup failed, so the add-on's data is unchanged: ${kept?.error ?? "it is gone."}`,
   );
 }
 
@@ -166,7 +169,7 @@ async function end(
   const { db, clock } = app;
   await transaction(db, async (tx) => {
     if (!(await endRestore(tx, row.id, { status, error, isInDoubt }, clock.now()))) return;
-    // One that was not begun, or not to its end: nobody makes it any more.
+    // An unfinished safety backup is not needed any more.
     const { safety_backup_id: keptId } = row;
     const kept = keptId === null ? undefined : await findById(tx, keptId);
     if (kept) await fail(tx, kept.id, { error: unkept, key: kept.blob_key }, clock.now());
@@ -176,8 +179,8 @@ async function end(
     await recordActivity(tx, systemActor("backups"), deed, target(addon), workspaceId, detail);
     if (error === null) return;
     const holds = isInDoubt
-      ? "It holds what was restored or what it held before; that is kept as a safety backup."
-      : "It holds what it held before.";
+      ? "The add-on has either the restored data or its earlier data; the earlier data is kept as a safety backup."
+      : "The add-on has its earlier data.";
     await notify(tx, {
       workspaceId,
       kind: "backup_failed",
@@ -188,7 +191,7 @@ async function end(
   });
 }
 
-/** An add-on that does not run is waited for by the job's next run. */
+/** If the add-on is not running, the job's next run waits for it. */
 async function cleanUp(
   backups: BackupsContext,
   addon: AddonView,
@@ -198,8 +201,8 @@ async function cleanUp(
   const { app, addons, engines } = backups;
   const row = await findRestore(app.db, id);
   if (!row) return;
-  // What ended in doubt is decided by what is found now, and has served since it may be: nothing is put back any more.
-  // The old data is a backup in any case.
+  // A restore in doubt is cleaned up by the state found now. The data has been live since, so the old data is not put
+  // back; a safety backup holds it.
   const wasInDoubt = row.status === "failed" && row.in_doubt_since !== null;
   const look = { putsBack: false, signal: stops };
   const isCompleted =

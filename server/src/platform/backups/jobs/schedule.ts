@@ -1,7 +1,7 @@
 /**
- * Daily backups: begun when they are due, at a time of the day that is the add-on's own. One job goes through those
- * that are due and then adds itself for the next minute. What could not begin in time, because the server was away or
- * the add-on did not run, is made as soon as it can be, and its owner is told once.
+ * Daily backups, each at its add-on's own time of day. One job starts the backups that are due, then queues itself for
+ * the next minute. A backup missed because the server or the add-on was down is made as soon as possible, and its owner
+ * is notified once.
  */
 import { notify } from "#accounts/notifications/notifications.ts";
 import { transaction } from "#db/db.ts";
@@ -14,7 +14,7 @@ import { type Due, listDue, lockAddon, noteMissed, setSchedule, whatRuns } from 
 import { sweepTask, tickTask } from "./tasks.ts";
 
 const everyMs = 60_000;
-/** A restart of the server, or of the add-on, is no reason to tell anybody. */
+/** A restart of the server or the add-on causes no notification. */
 const lateAfterMs = 60 * 60_000;
 
 export async function tick(backups: BackupsContext): Promise<void> {
@@ -22,7 +22,7 @@ export async function tick(backups: BackupsContext): Promise<void> {
   try {
     await beginDue(backups);
   } catch (error) {
-    log.warn({ error }, "what backups are due could not be looked at; the next round tries again");
+    log.warn({ error }, "listing due backups failed; the next round retries");
   }
   await addJob(db, sweepTask, {}, { key: sweepTask });
   await addJob(db, tickTask, {}, { key: tickTask, runAt: new Date(clock.now().getTime() + everyMs) });
@@ -55,7 +55,7 @@ async function beginOne({ app }: Pick<BackupsContext, "app">, due: Due): Promise
     const { backup, restore } = await whatRuns(tx, addon.id);
     if (!isRunning || backup || restore) return;
     await setSchedule(tx, addon.id, { isOn: true, nextAt: nextDaily(addon.id, now) });
-    // The plan was lowered: it goes on as soon as it is raised again.
+    // The plan was lowered: daily backups continue as soon as it is raised again.
     if (!backupLimits[due.plan].canAutoBackup) return;
     await queue(tx, addon, { kind: "auto", plan: due.plan, now });
   });

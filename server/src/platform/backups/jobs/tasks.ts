@@ -1,4 +1,4 @@
-/** The background work of this folder, by the names, keys and queues it is queued under. */
+/** This folder's background jobs, with their task names, keys and queues. */
 import type { Db } from "#schema.ts";
 import { addJob } from "#jobs/jobs.ts";
 
@@ -6,14 +6,14 @@ import { addJob } from "#jobs/jobs.ts";
 export const backupTask = "platform.backups.run";
 /** Payload: `{ restore }`. */
 export const restoreTask = "platform.backups.restore";
-/** What is due is begun, what is wanted no more goes; once a minute. */
+/** Runs once a minute: starts due backups and prunes old ones. */
 export const tickTask = "platform.backups.tick";
 export const sweepTask = "platform.backups.sweep";
 
 /** Longest backoff after a failure of this server. */
 const retryAfterMaxMs = 10 * 60_000;
 
-/** In the transaction that `db` is; the job goes on with one that is under way. */
+/** Queues the job in the transaction of `db`. A running job with the same key continues. */
 export function queueBackup(db: Db, id: string, later: Later = {}): Promise<void> {
   const { attempt = 0, runAt } = later;
   return addJob(

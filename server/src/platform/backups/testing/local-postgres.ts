@@ -1,6 +1,6 @@
 /**
- * Debian's PostgreSQL 15 on this host, in a directory of its own, asked by way of a fake machine's guest: programs, pipes
- * and data are real, and only the machine around them is not.
+ * Debian's PostgreSQL 15 on this host, in its own directory, behind a fake machine's guest. Programs, pipes and data
+ * are real; only the machine is fake.
  */
 import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
@@ -59,7 +59,7 @@ export async function localPostgres(): Promise<LocalPostgres> {
   const fake = new FakeGuest(directory, new Map(), async () => {});
   fake.env = { PGHOST: join(directory, "socket"), PGUSER: role };
   const name = account ? String(account.uid) : userInfo().username;
-  // The account is this host's, whatever it is called.
+  // The account of this host that runs PostgreSQL.
   const guest = Object.assign(Object.create(fake) as FakeGuest, {
     spawn: (spec: Parameters<Guest["spawn"]>[0]) => fake.spawn({ ...spec, user: name }),
   });

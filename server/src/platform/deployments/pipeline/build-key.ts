@@ -10,7 +10,7 @@ export interface BuildInputs {
   sha: string;
   /** Text of the Dockerfile. It contains the owner's framework, commands and directories. */
   recipe: string;
-  /** Directory of the checkout that the builder gets. */
+  /** Directory of the checkout that the build reads. */
   context: string;
   variables: Readonly<Record<string, string>>;
 }

@@ -1,6 +1,6 @@
 /**
- * What a deployment is made of, seen from here: where the code comes from, what makes an image of it, and what runs
- * that. Main puts the real ones in; a test of the state machine plays them.
+ * The functions that a deployment needs: to fetch code, to make an image and to run it. `compose/` passes the real
+ * ones, and tests of the state machine pass fakes.
  */
 import type { Plan } from "#accounts/roles.ts";
 import type { App } from "#app.ts";
@@ -11,12 +11,12 @@ import type { EnvironmentRow } from "#platform/environments/environments.ts";
 import type { ProjectRow } from "#platform/projects/projects.ts";
 import type { DeploymentRow } from "../store.ts";
 
-/** What every part of it gets: where its lines go (whoever has many of them waits), and what ends it. */
+/** Arguments of every step: its log, its progress and its abort signal. `log` waits while much output is unwritten. */
 export interface Work {
   log: (text: string) => Promise<void>;
   /** Reports the fraction of the step, 0 to 1. */
   progress: (fraction: number, message: string) => void;
-  /** Aborted: what was begun is undone, and the call fails. */
+  /** When it aborts, the step undoes its effects and rejects. */
   signal: AbortSignal;
 }
 
@@ -26,11 +26,11 @@ export interface Commit {
   author: string;
 }
 
-/** An image of an app, and how it wants to be run. */
+/** Image of an app, with the command and port that it declares. */
 export interface BuiltImage {
-  /** The driver's. */
+  /** Id of the image in the driver. */
   imageId: string;
-  /** Within its project. */
+  /** Tag of the image, unique in its project. */
   tag: string;
   digest: string;
   sizeBytes: number;
@@ -50,18 +50,18 @@ export interface BuildRequest {
   deploymentId: string;
   /** The checkout's directory on this host. */
   context: string;
-  /** Below it, what is handed to the builder. */
+  /** Directory below `context` that the builder gets. */
   rootDirectory: string;
-  /** A Dockerfile's text. */
+  /** Text of the Dockerfile. */
   recipe: string;
-  /** Variables that steps may see by mount, and that are in no layer. */
+  /** Variables that build steps can mount. No layer contains them. */
   secrets: Record<string, string>;
   plan: Plan;
   /** Key of the build's inputs. Builds with the same key make the same image. */
   buildKey: Buffer;
 }
 
-/** An image of a registry, in place of a build. */
+/** Request to pull an image from a registry instead of a build. */
 export interface PullRequest {
   workspaceId: string;
   projectId: string;
@@ -83,16 +83,16 @@ export interface ReleaseRequest {
   size: string;
 }
 
-/** An app that was started beside the one that serves. */
+/** Started app that does not serve the environment yet. */
 export interface Candidate {
   /** Resolves to the health check's status. Rejects with the last output if the app ends or responds too late. */
   waitHealthy(signal: AbortSignal, log?: Work["log"]): Promise<number>;
   /**
-   * In one transaction the environment's `live_deployment_id` and what serves it; then proof by a request through the
-   * public listener. The earlier one is drained and ended in the background.
+   * Switches the environment to this app in one transaction, and checks it through the public listener. The earlier
+   * app is drained and stopped in the background.
    */
   takeOver(signal: AbortSignal): Promise<void>;
-  /** It is gone when this returns. Does nothing to one that took over. */
+  /** Removes the candidate before it returns. Does nothing after `takeOver`. */
   discard(): Promise<void>;
 }
 
@@ -103,23 +103,23 @@ export interface Pipeline {
     what: { branch: string; sha: string | null; tag: string | null; into: string } & Work,
   ): Promise<Commit>;
   buildAppImage(app: App, request: BuildRequest, work: Work): Promise<BuiltImage>;
-  /** Asks the registry which image the reference names. */
+  /** Queries the registry for the image that the reference names. */
   findRegistryImage(app: App, request: PullRequest, work: Work): Promise<FoundImage>;
-  /** Downloads it into the directory, which is removed afterwards. */
+  /** Downloads the image to the directory, and removes the directory afterwards. */
   pullAppImage(
     app: App,
     request: PullRequest & { found: FoundImage; into: string },
     work: Work,
   ): Promise<BuiltImage>;
-  /** Undefined once it is not kept any more. */
+  /** Undefined if the image was deleted. */
   findAppImage(app: App, projectId: string, tag: string): Promise<BuiltImage | undefined>;
   /** Finds the newest kept image with this build key. */
   findEqualImage(app: App, projectId: string, buildKey: Buffer): Promise<BuiltImage | undefined>;
-  /** A sentence of what it found. Absent where nothing scans. */
+  /** Scans the image and returns one sentence about the result. Absent if no scanner is set up. */
   scanImage?(app: App, projectId: string, tag: string): Promise<string>;
   release(app: App, request: ReleaseRequest, work: Work): Promise<Candidate>;
   /** A deployment of the environment started or ended. */
   statusChanged?(app: App, environmentId: string): Promise<void>;
-  /** Settles once what an environment serves answers through the public listener. */
+  /** Resolves when the environment's app responds through the public listener. */
   proveServed(app: App, environment: EnvironmentRow, signal: AbortSignal): Promise<void>;
 }

@@ -186,7 +186,7 @@ test("fails with the registry's reason, and leaves what is live", async () => {
 });
 
 test.each(["deploy.built", "deploy.released", "deploy.healthy"])(
-  "goes on after the server ends at %s, without another pull",
+  "resumes after a crash of the server at %s, without another pull",
   async (point) => {
     const { actor, project } = await start();
     const id = await queueImage(actor, project);
@@ -200,7 +200,7 @@ test.each(["deploy.built", "deploy.released", "deploy.healthy"])(
   },
 );
 
-test("ends a pull that is cancelled", async () => {
+test("stops the pull when its deployment is cancelled", async () => {
   const { actor, project } = await start();
   const id = await queueImage(actor, project);
   const began = Promise.withResolvers<void>();
@@ -215,7 +215,7 @@ test("ends a pull that is cancelled", async () => {
   expect(await get(actor, id)).toMatchObject({ status: "cancelled", error: null });
 });
 
-test("refuses a reference that is none, and an image beside a commit or tag", () => {
+test("refuses an invalid reference, and an image together with a commit or tag", () => {
   const problem = (query: Record<string, string>) => DeployQuery.safeParse(query).error?.issues[0]?.message;
   expect(problem({ image: "https://example.com/app" })).toContain("must name an image as docker pull does");
   expect(problem({ image, tag: "v1" })).toContain("in place of commit and tag");

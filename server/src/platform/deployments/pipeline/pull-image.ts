@@ -1,4 +1,7 @@
-/** The first step of a deployment of an image: resolves its reference, and downloads what the project does not have. */
+/**
+ * Runs the first step of a deployment of an image: resolves its reference, and downloads an image that the project
+ * lacks.
+ */
 import { rm } from "node:fs/promises";
 import { atDigest, type ImageReference, parseReference } from "#builds/registry/reference.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
@@ -50,10 +53,10 @@ export async function pullImage(
   return { image, run };
 }
 
-/** A rollback takes the digest of that time: the tag may name a newer image by now. */
+/** A rollback uses the recorded digest, because the tag may name a newer image by now. */
 function referenceOf({ image_reference, image_digest, trigger_kind }: DeploymentRow): ImageReference {
   const reference = parseReference(image_reference ?? "");
-  if (!reference) throw new DeploymentFailed(`${image_reference} is no reference to an image.`);
+  if (!reference) throw new DeploymentFailed(`${image_reference} is not a reference to an image: write registry.example.com/team/app:1.2.`);
   const isEarlier = trigger_kind === "rollback" || trigger_kind === "restart";
   return isEarlier && image_digest !== null ? atDigest(reference, image_digest) : reference;
 }

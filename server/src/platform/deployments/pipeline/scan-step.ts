@@ -17,7 +17,7 @@ import { type DeploymentRow, endLateScan, findLateScan } from "../store.ts";
 export const lateScanTask = "deployments.scan";
 
 const late =
-  "The scan goes on after the deployment. This step and the image's findings then show its result.";
+  "The scan continues after the deployment. This step and the image's findings then show its result.";
 const noResult = "The image could not be scanned.";
 
 export class Scan {
@@ -32,7 +32,7 @@ export class Scan {
     this.#steps = steps;
     this.#deploymentId = deployment.id;
     this.#run(deployment.project_id, tag).catch((error: unknown) =>
-      context.app.log.warn({ err: error }, "how a scan ended was not noted"),
+      context.app.log.warn({ err: error }, "the result of a scan could not be stored"),
     );
   }
 

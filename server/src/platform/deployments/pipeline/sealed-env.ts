@@ -1,4 +1,7 @@
-/** The variables a deployment runs with, sealed to it: a row copied to another one does not open. */
+/**
+ * Encrypts the variables of a deployment. The ciphertext is bound to the deployment's id, so a copy in another row
+ * cannot be decrypted.
+ */
 import type { App } from "#app.ts";
 import type { DeploymentRow } from "../store.ts";
 

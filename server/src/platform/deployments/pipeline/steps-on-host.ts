@@ -1,4 +1,4 @@
-/** The real parts of a deployment. */
+/** The pipeline that builds and runs deployments on this host. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { buildAppImage, findAppImage, findEqualAppImage } from "#builds/app-images.ts";
 import type { App } from "#app.ts";
@@ -11,7 +11,10 @@ import { checkout } from "#platform/git/fetch/checkout.ts";
 import { scanAndNotify } from "#platform/images/scan.ts";
 import type { Pipeline, Work } from "./pipeline.ts";
 
-/** A server that has just begun takes no visitors yet, and its apps may be starting: they are asked again. */
+/**
+ * A server that has just started may not accept connections yet, and its apps may be starting, so the check is
+ * repeated.
+ */
 const askAgainMs = 500;
 
 /** Scans the image and returns the result as a line of a log. */
@@ -21,7 +24,7 @@ export async function describedScan(
   tag: string,
 ): Promise<string> {
   const scan = await scanAndNotify(app, projectId, tag);
-  return scan ? describeScan(scan) : "The image is gone.";
+  return scan ? describeScan(scan) : "The image was deleted.";
 }
 
 function pullHooks({ progress, ...hooks }: Work): PullHooks {
@@ -47,7 +50,7 @@ export function partsOf(apps: Apps): Pipeline {
       for (;;) {
         try {
           const serving = apps.serving(id);
-          if (!serving?.machine) throw new Error("nothing serves it");
+          if (!serving?.machine) throw new Error("no app serves the environment");
           const { healthCheckPath } = serving.row.run;
           const expected = { machine: serving.machine, signal };
           await apps.front.visit(apps.routes.hostOf(host_label), healthCheckPath, expected);

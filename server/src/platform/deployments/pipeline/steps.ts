@@ -1,4 +1,4 @@
-/** The steps of a deployment while it is carried out: each within its time, its state in the row, its failure in a sentence. */
+/** Runs the steps of a deployment. Each step has a time limit, and its state and its error are stored in the row. */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { DomainError } from "#lib/errors.ts";
@@ -41,7 +41,7 @@ const spans: Readonly<Record<StepName, Span>> = {
 };
 /** Time without output after which a step logs the cause of its wait. */
 const quietMs = 1_500;
-/** What was told to end has so long to undo what it began. */
+/** Time in which an aborted step can undo its effects. */
 const undoWithinMs = 15_000;
 const buildLinesTold = 30;
 
@@ -49,11 +49,11 @@ export interface Context {
   app: App;
   pipeline: Pipeline;
   log: StepLog<StepName>;
-  /** Aborts with the reason why it ends: cancelled, dropped, out of time, or the server stops. */
+  /** Aborts with its reason: cancelled, deleted, out of time, interrupted. */
   signal: AbortSignal;
 }
 
-/** The steps as they are told to whoever looks. */
+/** Stores the state and progress of a deployment's steps. */
 export class Steps {
   readonly #context: Context;
   readonly #id: string;
@@ -72,7 +72,7 @@ export class Steps {
     await writeSteps(this.#context.app.db, this.#id, this.#steps);
   }
 
-  /** The image is there: what led to it stands as it was, and what comes after it is done again. */
+  /** The image exists, so the steps before it keep their results and the steps after it run again. */
   async goOnFrom({ steps }: DeploymentRow, isRollback: boolean): Promise<void> {
     const made: ReadonlySet<StepName> = new Set(["pull", "clone", "detect", "build"]);
     this.#steps = this.#steps.map((fresh, index) => {
@@ -162,12 +162,12 @@ export class Steps {
     const why = told(error);
     if (why === undefined)
       app.log.error({ deployment: this.#id, step: name, err: error }, "a deployment failed on this server");
-    // What git says of a repository is a sentence of its own.
+    // An error of git about the repository is a complete sentence.
     if (name === "clone" && error instanceof DomainError) return new DeploymentFailed(error.message);
     const last = name === "build" ? log.last("build", buildLinesTold) : "";
     return new DeploymentFailed(
-      `${failures[name]}: ${why === undefined ? "this host could not carry it out." : asClause(why)}` +
-        (last === "" || why?.includes(last) ? "" : `\nIt said last:\n${last}`),
+      `${failures[name]}: ${why === undefined ? "this host reported an internal error; deploy again." : asClause(why)}` +
+        (last === "" || why?.includes(last) ? "" : `\nLast output:\n${last}`),
     );
   }
 }

@@ -7,8 +7,8 @@ import { deploymentNotCancellable } from "../errors.ts";
 import { askCancel, cancelQueued } from "../store.ts";
 
 /**
- * One that waits is cancelled when this returns, one that runs soon after. Once more changes nothing; refused from
- * the moment it is switched to.
+ * Cancels a deployment: a queued one at once, a running one soon after. Repeated calls change nothing. Refused from
+ * the moment the address is switched.
  */
 export async function cancelDeployment(
   app: Pick<App, "db" | "clock">,

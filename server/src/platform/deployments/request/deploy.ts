@@ -1,4 +1,7 @@
-/** A deployment is asked for: by a call, which is refused while another is under way, or by a push, which waits. */
+/**
+ * Queues deployments. A request is refused while another deployment of its environment runs; a push is queued behind
+ * it.
+ */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { accountSuspended } from "#accounts/errors.ts";
@@ -26,8 +29,8 @@ import { triggerColumns } from "./triggers.ts";
 type Trigger = DeploymentRow["trigger_kind"];
 type Needs = Pick<App, "db" | "clock">;
 
-/** Why one that waited never began. */
-const replacedByPush = "A newer push came.";
+/** Reason of a queued deployment that was replaced. */
+const replacedByPush = "A newer push replaced it.";
 
 /**
  * Queues a deployment of the given image, commit or tag, or of the newest commit of the environment's branch. An image is
@@ -85,8 +88,8 @@ const activities: Readonly<Partial<Record<Trigger, string>>> = {
 };
 
 /**
- * A branch has new commits: every environment that follows it is deployed, as soon as nothing else of it is. One that
- * waits already is replaced. Nothing where the project does not deploy by itself.
+ * Queues a deployment for every environment that follows the branch. It runs once no other one of its environment
+ * runs, and replaces a queued one. Does nothing if the project's `auto_deploy` is off.
  */
 export function pushed(
   app: Needs,
@@ -108,7 +111,7 @@ export function pushed(
   });
 }
 
-/** Deployments of a project are asked for one after the other. */
+/** Locks the project, so that its deployments are queued one after the other. */
 async function lock(tx: Transaction, projectId: string) {
   const project = await lockProject(tx, projectId);
   if (!project) throw projectNotFound();

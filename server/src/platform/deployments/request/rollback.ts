@@ -8,10 +8,10 @@ import { imagePruned, notRollbackable } from "../errors.ts";
 import type { Pipeline } from "../pipeline/pipeline.ts";
 import { openEnv, sealEnv } from "../pipeline/sealed-env.ts";
 
-/** As a deployment's row says of what it went live with. */
+/** Statuses of deployments that went live. */
 const wasLive: ReadonlySet<string> = new Set(["live", "superseded"]);
 
-/** A new deployment of what an earlier one served: its image, command and port, with the variables of today. */
+/** Queues a deployment of the image, command and port of an earlier one, with the current variables. */
 export async function rollback(
   app: App,
   images: Pick<Pipeline, "findAppImage">,

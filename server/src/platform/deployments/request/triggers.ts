@@ -12,7 +12,10 @@ export function triggerKind({ kind }: Pick<Actor, "kind">): "console" | "agent" 
   return kinds[kind];
 }
 
-/** Person and actor as a deployment and a version of a function store them. The label of a session is an address, which is read from `users`. */
+/**
+ * Returns the columns for the user and the actor, for deployments and versions of functions. The label of a sign-in
+ * session is an email address; it is read from `users` instead.
+ */
 export function triggerColumns(actor: Actor): {
   trigger_actor: TriggerActor;
   trigger_user_id: string | null;

@@ -1,4 +1,4 @@
-/** An app for tests of this folder: a real database, time that stands still, a person with a project, a played pipeline. */
+/** App for tests of this folder: a real database, a fake clock, a user with a project, and a fake pipeline. */
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -26,11 +26,14 @@ export interface TestDeployments {
   stage: Stage;
   pipeline: PlayedPipeline;
   deployments: Deployments;
-  /** Carries out what waits. */
+  /** Runs all queued deployments. */
   run(): Promise<void>;
-  /** The server ends at that named point, where it comes to it; the next one has not begun to work yet. */
+  /**
+   * Stops the server at the named kill point and starts the next one, which runs nothing yet. False if the point is
+   * not reached.
+   */
   dieAt(point: string): Promise<boolean>;
-  /** The server is replaced by another one: apps that serve nobody go, as they do at its start. */
+  /** Replaces the server. Apps that serve no environment are removed, as at a real start. */
   restart(): Promise<void>;
 }
 
@@ -104,7 +107,7 @@ export async function testDeployments(
   return test;
 }
 
-/** Who a full-access token of this person is. */
+/** Creates a user on the plan, and returns the actor of a full-access token. */
 export async function personWithPlan(db: Db, plan: Plan): Promise<Actor> {
   const { user, workspace } = await makePerson(db, { workspace: { plan } });
   return {
@@ -146,12 +149,12 @@ export async function makeProject(
   return { id, environmentId: production_environment_id };
 }
 
-/** As a call of the API asks for it. */
+/** Queues a deployment like a request of the API. */
 export function ask({ app }: TestDeployments, actor: Actor, project: TestProject): Promise<DeploymentRow> {
   return deploy(app, actor, { project, environmentId: project.environmentId, trigger: "api" });
 }
 
-/** Asked for and carried out. */
+/** Queues a deployment and runs it. */
 export async function deployed(
   test: TestDeployments,
   actor: Actor,

@@ -1,4 +1,4 @@
-/** The parts of a deployment, played: code, images and apps that are there by name alone, and fail or wait when told to. */
+/** Fake pipeline for tests: code, images and apps exist by name only, and fail or wait as the test sets. */
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { App } from "#app.ts";
@@ -7,16 +7,16 @@ import type { StepName } from "../states.ts";
 
 type Played = Exclude<StepName, "detect"> | "proof";
 
-/** What outlives the server: images, and what serves. */
+/** State that outlives the server: images, and the apps that serve. */
 export interface Stage {
   images: Map<string, BuiltImage>;
   /** Tags by project and build key. */
   byKey: Map<string, string>;
-  /** By environment: the deployment whose app answers there. */
+  /** Serving deployment by environment. */
   serving: Map<string, string>;
-  /** With what each was started, by deployment. */
+  /** Start parameters by deployment. */
   started: Map<string, { argv: string[]; port: number; env: Record<string, string>; image: string }>;
-  /** Deployments whose app runs and serves nobody (yet). */
+  /** Deployments whose app runs but does not serve an environment. */
   candidates: Set<string>;
   builds: number;
 }
@@ -38,7 +38,7 @@ const keyOf = (projectId: string, buildKey: Buffer) => `${projectId} ${buildKey.
 
 export class PlayedPipeline implements Pipeline {
   readonly #stage: Stage;
-  /** Called as the step's own work begins: throws, waits, or says something. */
+  /** Runs at the start of a step: throws, waits or logs. */
   readonly during: Partial<Record<Played, (work: Work) => Promise<void>>> = {};
 
   /** Status of the health check. */
@@ -156,7 +156,7 @@ async function switchTo({ db }: App, environment: string, deployment: string | n
     .execute();
 }
 
-/** Waits until the signal says that it is to end. */
+/** Rejects with the signal's reason when it aborts. */
 export function untilAborted({ signal }: Work): Promise<void> {
   return new Promise((_, reject) => {
     if (signal.aborted) reject(signal.reason as Error);

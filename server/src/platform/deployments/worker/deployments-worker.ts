@@ -1,8 +1,7 @@
 /**
- * Carrying deployments out: one of each environment at a time, so many builds at once, each a row until it ends. What
- * a server had under way when it ended is gone on with by the next one, from the last result that was stored; one
- * that sees three servers die is the likelier cause of that and is not begun again. One that was switched to by then
- * only has to answer.
+ * Runs queued deployments: one at a time for each environment, with a limit of parallel builds. The next server
+ * resumes a deployment of a stopped server from its last stored result. After three crashes it is failed, because it
+ * probably causes them. If the address was switched already, the app only has to respond.
  */
 import { rm } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -38,7 +37,7 @@ import {
 } from "../store.ts";
 
 const attemptsMax = 3;
-/** How soon one that is cancelled, or whose project goes, hears of it. */
+/** Polling interval for a cancellation, a deletion or a suspension. */
 const lookEveryMs = 250;
 
 type End = { status: "live" | "failed" | "cancelled"; error: string | null };
@@ -48,7 +47,7 @@ export class Deployments {
   readonly #pipeline: Pipeline;
   readonly #carriedOut = new Set<string>();
   readonly #recent = new RecentOwners();
-  /** Two looks at once would each take what the other has for left by an earlier server. */
+  /** Two parallel queries would each take the other's deployment for a leftover of an earlier server. */
   readonly #taking = new Semaphore(1);
   #isBegun = false;
 
@@ -60,8 +59,8 @@ export class Deployments {
   readonly tasks: Tasks = { [runTask]: (_: unknown, { signal }) => this.run(signal) };
 
   /**
-   * The server takes visitors, which is what proves a deployment. What an earlier one checked out goes, and what it had
-   * under way is gone on with.
+   * Starts the worker. The server must accept connections before, because they prove a deployment. Removes checkouts
+   * of an earlier server, and resumes its deployments.
    */
   async begin(): Promise<void> {
     await rm(workDirectory(this.#app), { recursive: true, force: true });
@@ -74,7 +73,7 @@ export class Deployments {
     await resetProgress(this.#app.db, this.#app.machines.host.id);
   }
 
-  /** Takes deployments until none waits that may begin; none before `begin`, which asks for another run. */
+  /** Runs deployments until none is ready. Before `begin` it does nothing, because `begin` queues another run. */
   async run(signal: AbortSignal): Promise<void> {
     while (this.#isBegun && !signal.aborted) {
       const next = await this.#taking.run(() => this.#take());
@@ -126,7 +125,7 @@ export class Deployments {
     if (end) await this.#end(id, end);
   }
 
-  /** Undefined where it is the next server's to go on with. */
+  /** Returns undefined if the next server resumes the deployment. */
   async #outcome(id: string, log: StepLog<StepName>, signal: AbortSignal): Promise<End | undefined> {
     const { db, log: serverLog } = this.#app;
     try {
@@ -149,10 +148,10 @@ export class Deployments {
       if (error instanceof Dropped) return { status: "cancelled", error: "Its environment was deleted." };
       if (error instanceof Cancelled) return { status: "cancelled", error: null };
       if (error instanceof DeploymentFailed) return { status: "failed", error: error.message };
-      // It serves, and something of ours broke: the job's next run goes on with it.
+      // The app serves, but this server failed. The next run of the job continues.
       if (await isSwitchedTo(db, id)) throw error;
       serverLog.error({ deployment: id, err: error }, "a deployment failed on this server");
-      return { status: "failed", error: "The deployment could not be carried out on this host." };
+      return { status: "failed", error: "The deployment failed on this host, and the server's log has the cause. Deploy again." };
     }
   }
 
@@ -170,7 +169,7 @@ export class Deployments {
     while (!signal.aborted && !ends.signal.aborted) {
       await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
-      // While PostgreSQL is away nobody can wish for anything.
+      // Without PostgreSQL no cancellation can have been requested.
       const wish = await findWish(this.#app.db, id).catch(() => "go on" as const);
       if (wish === "cancel") ends.abort(new Cancelled());
       if (wish === "gone") ends.abort(new Dropped());
@@ -198,16 +197,16 @@ export class Deployments {
   }
 }
 
-const gaveUp = `The server ended ${attemptsMax} times while this was deployed; it is not tried again.`;
+const gaveUp = `The server stopped ${attemptsMax} times during this deployment. Deploy again to retry.`;
 
-/** What was said by a build or an app stays in its log. */
+/** The output of builds and apps stays in the log, and out of notifications. */
 function newsOf(deployment: DeploymentRow, isServing: boolean): News {
   const { number, project_name, environment_name, workspace_id, steps } = deployment;
   const where = `${project_name} (${environment_name})`;
   const told = { workspaceId: workspace_id, target: target(deployment) };
   if (deployment.status === "live") {
     const title = `Deployment ${number} of ${where} is live`;
-    return { ...told, kind: "deploy_succeeded", title, body: "It answers at the environment's address." };
+    return { ...told, kind: "deploy_succeeded", title, body: "It responds at the environment's address." };
   }
   // A failed scan does not fail the deployment.
   const failed = steps.find(({ name, status }) => status === "failed" && name !== "scan");

@@ -1,25 +1,25 @@
-/** Why a deployment ends before it is live. */
+/** Reasons to end a deployment before it is live. */
 import { BuildFailed } from "#builds/app-images.ts";
 import { DomainError } from "#lib/errors.ts";
 import { AppUnhealthy } from "#platform/apps/errors.ts";
 
-/** A reason to end a deployment that its owner may read. */
+/** Ends a deployment for a reason that its owner may read. */
 export class DeploymentFailed extends Error {}
-/** Somebody wants it ended. */
+/** A user cancelled the deployment. */
 export class Cancelled extends Error {}
-/** Its project or environment is gone. */
+/** The project or the environment of the deployment was deleted. */
 export class Dropped extends Error {}
 /** Thrown when the server stops or the workspace is suspended. The deployment resumes later. */
 export class Interrupted extends Error {}
 
 const readable = [DomainError, DeploymentFailed, BuildFailed, AppUnhealthy];
 
-/** As its owner may read it; undefined for what is the server's own. */
+/** Returns the message if the owner may read it. Undefined for internal errors. */
 export function told(error: unknown): string | undefined {
   return readable.some((kind) => error instanceof kind) ? (error as Error).message : undefined;
 }
 
-/** A sentence behind a colon. */
+/** Turns a sentence into a clause that follows a colon. */
 export function asClause(sentence: string): string {
   return /^[A-Z][a-z ]/.test(sentence) ? sentence.charAt(0).toLowerCase() + sentence.slice(1) : sentence;
 }

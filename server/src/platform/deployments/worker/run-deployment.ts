@@ -1,7 +1,7 @@
 /**
- * One deployment, from the commit to the address: its steps in order, each with a deadline, its result stored before
- * the next begins. The app that serves is not touched before the new one is healthy, and what fails until then leaves
- * nothing of it running.
+ * Runs one deployment, from the commit to the address. The steps run in order, each with a deadline, and each result
+ * is stored before the next step begins. The live app is not touched before the new one is healthy. A failure before
+ * that leaves nothing running.
  */
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -27,18 +27,19 @@ import { type Context, Steps } from "../pipeline/steps.ts";
 import { findSubject, type Subject } from "../store.ts";
 import type { RunRecord } from "../tables.ts";
 
-/** The checkouts of this server, each in a directory of its deployment's id. */
+/** Directory of this server's checkouts. Each deployment has its own below it, named by its id. */
 export function workDirectory(app: Pick<App, "config">, id = ""): string {
   return join(app.config.dataDir, "work", "deployments", id);
 }
 
-/** Throws where it failed, or `signal`'s reason; it is switched to when this returns. */
+/** Runs the steps until the deployment serves the address. Rejects with the failure, or with the signal's reason. */
 export async function carryOut(context: Context, id: string): Promise<void> {
   const { app, pipeline } = context;
   const subject = await findSubject(app.db, id);
   if (!subject) throw new Dropped();
   const { deployment, environment } = subject;
-  // An earlier server switched to it and could not say so any more: whether it answers is all that is to be seen.
+  // An earlier server switched to this deployment and stopped before it stored the result. Only the response of the app
+  // is left to check.
   if (environment.live_deployment_id === id) {
     const steps = new Steps(context, deployment, deployment.steps);
     const scan = leftScan(context, steps, deployment);
@@ -54,7 +55,7 @@ export async function carryOut(context: Context, id: string): Promise<void> {
     deployment.image_tag === null
       ? undefined
       : await pipeline.findAppImage(app, deployment.project_id, deployment.image_tag);
-  // Rollbacks and restarts have an image.
+  // Rollbacks and restarts reuse an image.
   const isRollback = deployment.trigger_kind === "rollback" || deployment.trigger_kind === "restart";
   if (isRollback && deployment.image_tag !== null && !kept && !deployment.allow_rebuild)
     throw new DeploymentFailed(imagePruned().detail);
@@ -141,7 +142,7 @@ interface Detected {
   recipe: string;
   context: string;
   port: number | null;
-  /** The recipe is the repository's: what its owner said of a start is not in it. */
+  /** True for a Dockerfile of the repository, which does not contain the start command of the project. */
   isOwnRecipe: boolean;
 }
 
@@ -158,13 +159,13 @@ async function detect(project: ProjectRow, directory: string, { log }: Work): Pr
   for (const line of analysis.warnings) await log(`warning: ${line}`);
   const recipe = await refusing(() => recipeOf(analysis, overridesOf(project)));
   if (recipe === null) {
-    throw new DeploymentFailed(`${analysis.warnings.join("; ") || "nothing was recognised"}.`);
+    throw new DeploymentFailed(`${analysis.warnings.join("; ") || "the framework was not recognised: add a Dockerfile, or set framework of the project"}.`);
   }
   const { context, port, dockerfile } = analysis;
   return { recipe, context, port, isOwnRecipe: dockerfile !== null };
 }
 
-/** What no recipe can hold is said as it is. */
+/** Reports settings that no recipe supports as a failure of the deployment. */
 async function refusing<T>(work: () => T | Promise<T>): Promise<T> {
   try {
     return await work();
@@ -173,11 +174,11 @@ async function refusing<T>(work: () => T | Promise<T>): Promise<T> {
   }
 }
 
-const visiting = "Switching the address to the app, and visiting it there.";
+const visiting = "Switching the address to the app, and sending a request there.";
 
 /** 404 is normal for an API. On a static site it is a sign of a wrong output directory. */
 const emptySite = (path: string): string =>
-  `warning: GET ${path} answers 404: the site has no page there. Set output_directory to the directory that holds its index.html.`;
+  `warning: GET ${path} responds 404: the site has no page there. Set output_directory to the directory that holds its index.html.`;
 
 async function start(
   context: Context,

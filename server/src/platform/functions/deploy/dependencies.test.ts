@@ -4,7 +4,7 @@ import { problemIn, pythonRequirement, sorted } from "./dependencies.ts";
 const npm = (name: string, version: string) => problemIn("nodejs", { [name]: version });
 const pypi = (name: string, version: string) => problemIn("python", { [name]: version });
 
-describe("of a Node.js function", () => {
+describe("dependencies of a Node.js function", () => {
   test.each([
     "1.2.3",
     "^4.17",
@@ -20,7 +20,7 @@ describe("of a Node.js function", () => {
     "1.0.0+build.5",
     "latest",
     "next",
-  ])("%s is a version", (version) => {
+  ])("accepts the npm version %s", (version) => {
     expect(npm("left-pad", version)).toBeUndefined();
   });
 
@@ -52,7 +52,7 @@ describe("of a Node.js function", () => {
     expect(npm("left-pad", version)).toMatchObject({ name: "left-pad" });
   });
 
-  test.each(["left-pad", "@scope/name", "JSONStream", "a", "lodash.get", "0x"])("%s is a name", (name) => {
+  test.each(["left-pad", "@scope/name", "JSONStream", "a", "lodash.get", "0x"])("accepts the npm name %s", (name) => {
     expect(npm(name, "1")).toBeUndefined();
   });
 
@@ -77,7 +77,7 @@ describe("of a Node.js function", () => {
   });
 });
 
-describe("of a Python function", () => {
+describe("dependencies of a Python function", () => {
   test.each([
     ["2.32.3", "requests==2.32.3"],
     ["==2.32.3", "requests==2.32.3"],
@@ -115,7 +115,7 @@ describe("of a Python function", () => {
     expect(pypi("requests", version)).toMatchObject({ name: "requests" });
   });
 
-  test.each(["requests", "Flask", "ruamel.yaml", "uvicorn[standard]", "a[b,c]"])("%s is a name", (name) => {
+  test.each(["requests", "Flask", "ruamel.yaml", "uvicorn[standard]", "a[b,c]"])("accepts the PyPI name %s", (name) => {
     expect(pypi(name, "*")).toBeUndefined();
   });
 
@@ -126,7 +126,7 @@ describe("of a Python function", () => {
     },
   );
 
-  test("the same package under two spellings is refused", () => {
+  test("refuses a package under two spellings", () => {
     expect(problemIn("python", { "My.Package": "*", my_package: "1" })).toMatchObject({
       name: "my_package",
     });
@@ -134,6 +134,6 @@ describe("of a Python function", () => {
   });
 });
 
-test("equal dependencies make equal files, whatever their order was", () => {
+test("makes equal files of equal dependencies in any order", () => {
   expect(sorted({ b: "1", a: "2" })).toEqual(sorted({ a: "2", b: "1" }));
 });

@@ -1,7 +1,7 @@
 /**
- * What a function may depend on: packages of its runtime's registry, by name and version. Both end up in a file that
- * an installer reads, and installers read more than versions there: addresses, repositories, paths of the host, other
- * packages under this one's name. So only what is understood here is let through, and nothing else. Pure.
+ * Checks the dependencies of a function: names and versions of packages in its runtime's registry. Installers also
+ * accept addresses, repositories, host paths and aliases in the same place, so only names and versions of a known form
+ * pass. Pure functions.
  */
 import type { FunctionsTable } from "../tables.ts";
 
@@ -10,7 +10,7 @@ export type Dependencies = Readonly<Record<string, string>>;
 
 export const maxDependencies = 100;
 const maxVersionChars = 200;
-/** A line of its own is a requirement of its own. */
+/** A line break would start a second requirement. */
 const control = /\p{Cc}/u;
 
 interface Rules {
@@ -18,11 +18,11 @@ interface Rules {
   isVersion: (version: string) => boolean;
   name: string;
   version: string;
-  /** Two names that are equal in this are the same package. */
+  /** Normal form of a name. Names with the same normal form are one package. */
   normal: (name: string) => string;
 }
 
-/** What is wrong with which of them; undefined where nothing is. */
+/** Returns the invalid package and its fault. Undefined if all are valid. */
 export function problemIn(
   runtime: Runtime,
   dependencies: Dependencies,
@@ -33,18 +33,18 @@ export function problemIn(
     if (!rules.isName(name)) return { name, problem: rules.name };
     if (version.length > maxVersionChars || control.test(version) || !rules.isVersion(version))
       return { name, problem: rules.version };
-    if (seen.has(rules.normal(name))) return { name, problem: "is there twice, written differently" };
+    if (seen.has(rules.normal(name))) return { name, problem: "names a package that is listed under another spelling already; remove one of them" };
     seen.add(rules.normal(name));
   }
   return undefined;
 }
 
-/** In the order of their names, so that equal ones make equal files. */
+/** Sorts by name, so that equal dependencies make equal files. */
 export function sorted(dependencies: Dependencies): [name: string, version: string][] {
   return Object.entries(dependencies).toSorted(([a], [b]) => (a < b ? -1 : 1));
 }
 
-/** A bare version is that version; `*` and `latest` are whichever there is. */
+/** A bare version is exact; `*` and `latest` allow any version. */
 export function pythonRequirement(name: string, version: string): string {
   if (version === "*" || version === "latest") return name;
   const said = withoutSpace(version);
@@ -61,7 +61,7 @@ const semver =
 function isNpmVersion(version: string): boolean {
   if (npmTag.test(version)) return true;
   return version.split("||").every((range) => {
-    // An operator may stand apart from what it is for.
+    // Spaces may separate an operator from its version.
     const words = range.replaceAll(/([<>]=?|[~^=])\s+/g, "$1").split(/\s+/);
     const given = words.filter((word) => word !== "");
     const isRange = given.length === 3 && given[1] === "-";
@@ -82,7 +82,7 @@ function isPythonVersion(version: string): boolean {
   return clauses.every((clause) => pep440.test(clause));
 }
 
-/** What is looked at, and what is written. */
+/** Form that is checked and written to the file. */
 function withoutSpace(version: string): string {
   return version.replaceAll(/\s+/g, "");
 }

@@ -34,7 +34,7 @@ const machines = await openMachines({ config, db, clock, log: silentLog, driver,
 afterAll(() => machines.close());
 const app = { config, db, clock, machines, secrets: testSecrets(), log: silentLog } as unknown as App;
 
-/** Who proves, played: `lock` is what an installer would have left. */
+/** Fake proof of a version; `lock` is the lock that an installer would have left. */
 const played = {
   lock: null as string | null,
   proved: [] as VersionRow[],
@@ -55,7 +55,7 @@ const builds: { dockerfile: string; files: Record<string, string> }[] = [];
 
 function begin() {
   const stops = new AbortController();
-  // Another server's turns at building are its own.
+  // Another server has its own build slots.
   const deploys = new FunctionDeploys({ ...app, config: { ...config } }, parts);
   return { run: () => deploys.run(stops.signal), stop: () => stops.abort() };
 }
@@ -108,7 +108,7 @@ async function deploy({ actor, id }: { actor: Actor; id: string }) {
 const change = ({ actor, id }: { actor: Actor; id: string }, input: object) =>
   updateFunction(app, parts, actor, id, FunctionUpdate.parse(input));
 
-/** A server that stands still at that point is as good as dead: the next one knows nothing of it. */
+/** Stops at the kill point for ever, like a dead server: the next server knows nothing of it. */
 async function dieAt(point: string): Promise<void> {
   const there = Promise.withResolvers<void>();
   onKillPoint(async (at) => {
@@ -137,7 +137,7 @@ test("starts a payer's single deploy before another payer's twenty waiting deplo
   expect(order.slice(0, 3)).toEqual([waiting[0], other, waiting[1]]);
 });
 
-test("waits while its workspace is suspended, also after the deploy has started", async () => {
+test("keeps a deploy waiting while its workspace is suspended, before and after its start", async () => {
   const { actor, id } = await make();
   const hold = (since: Date | null) =>
     db
@@ -182,8 +182,8 @@ test("does not fail a version whose instance is frozen before the suspension is 
   expect(await findVersion(db, version)).toMatchObject({ state: "live" });
 });
 
-describe("a deploy", () => {
-  test("makes what is stored live, and says so", async () => {
+describe("function deploys", () => {
+  test("deploys the stored code and makes it live", async () => {
     const made = await make();
     expect(await get(app, parts, made.actor, made.id)).toMatchObject({ status: "created" });
     const { version, record: after } = await deploy(made);
@@ -205,7 +205,7 @@ describe("a deploy", () => {
     expect(readdirSync(join(dataDir, "work", "functions"))).toEqual([]);
   });
 
-  test("is of our own writing: a caller's text is in files, never in an instruction", async () => {
+  test("writes a caller's text to files, and never into a Dockerfile instruction", async () => {
     const evil = 'RUN evil\nFROM scratch #"; ${PATH}';
     const made = await make({ handler_code: evil, dependencies: { nanoid: "^5" } });
     await deploy(made);
@@ -218,7 +218,7 @@ describe("a deploy", () => {
     expect(Object.keys(files)).not.toContain("package-lock.json");
   });
 
-  test("of Python has its packages by requirements", async () => {
+  test("installs packages of a Python function from requirements", async () => {
     const code = "def handler(request):\n    return 1\n";
     const made = await make({ runtime: "python", handler_code: code, dependencies: { requests: ">=2,<3" } });
     await deploy(made);
@@ -229,12 +229,12 @@ describe("a deploy", () => {
     expect(files).toHaveProperty(["function/python/main.py"]);
   });
 
-  test("without dependencies installs nothing", async () => {
+  test("installs nothing for a function without dependencies", async () => {
     await deploy(await make());
     expect(builds.at(-1)!.dockerfile).not.toContain("npm");
   });
 
-  test("of the same dependencies installs from the lock of the last one", async () => {
+  test("installs equal dependencies from the lock of the last deploy", async () => {
     const made = await make({ dependencies: { nanoid: "^5" } });
     played.lock = "the lock";
     expect((await deploy(made)).version.lock).toBe("the lock");
@@ -248,7 +248,7 @@ describe("a deploy", () => {
     expect(builds.at(-1)!.dockerfile).toContain("npm install");
   });
 
-  test("of what was deployed lately builds nothing: the same code is the same image", async () => {
+  test("builds nothing for code that was deployed lately, and uses its image", async () => {
     const made = await make({ dependencies: { nanoid: "^5" } });
     const first = (await deploy(made)).version;
     const count = builds.length;
@@ -262,7 +262,7 @@ describe("a deploy", () => {
     expect(builds).toHaveLength(count + 1);
   });
 
-  test("leaves pending what was changed meanwhile", async () => {
+  test("leaves a change pending that was made during the deploy", async () => {
     const made = await make();
     played.during = async () => void (await change(made, { handler_code: "export default () => 2" }));
     const { record: after, version } = await deploy(made);
@@ -270,7 +270,7 @@ describe("a deploy", () => {
     expect(version.handler_code).toBe('export default () => "hello"');
   });
 
-  test("leaves nothing pending when the code is changed back to what is live", async () => {
+  test("leaves nothing pending when the code is changed back to the live version", async () => {
     const made = await make();
     await deploy(made);
     const changed = async (handler_code: string) => (await change(made, { handler_code })).pending_deploy;
@@ -278,7 +278,7 @@ describe("a deploy", () => {
     expect(await changed('export default () => "hello"')).toBe(false);
   });
 
-  test("is one at a time; whoever asks meanwhile is told", async () => {
+  test("refuses a second deploy while one of the function runs", async () => {
     const made = await make();
     const version = await queueDeploy(app, made.actor, made.id);
     expect(await get(app, parts, made.actor, made.id)).toMatchObject({ status: "building" });
@@ -293,7 +293,7 @@ describe("a deploy", () => {
     expect(ends.every(({ status }) => status === "rejected")).toBe(true);
   });
 
-  test("is waited for, unless nobody wants to", async () => {
+  test("waits for the end of a deploy, unless wait is false", async () => {
     const made = await make();
     expect(await deployFunction(app, parts, made.actor, made.id, { wait: false })).toMatchObject({
       status: "building",
@@ -306,7 +306,7 @@ describe("a deploy", () => {
     expect(await waiting).toMatchObject({ status: "live" });
   });
 
-  test("of somebody else's, or of one that is deleted, is of nothing", async () => {
+  test("refuses to deploy a function of another workspace, or a deleted one", async () => {
     const made = await make();
     const eve = await personOn(db, "pro");
     await expect(queueDeploy(app, eve, made.id)).rejects.toMatchObject({ code: "function_not_found" });
@@ -315,8 +315,8 @@ describe("a deploy", () => {
   });
 });
 
-describe("a deploy that fails", () => {
-  test("in its build says what the installer said last, and what was live stays", async () => {
+describe("failed function deploys", () => {
+  test("stores the last output of a failed installer, and keeps the live version", async () => {
     const made = await make();
     const first = (await deploy(made)).version;
     await change(made, { dependencies: { "not-there-at-all": "1.0.0" } });
@@ -335,7 +335,7 @@ describe("a deploy that fails", () => {
     expect((await deploy(made)).record).toMatchObject({ status: "live", error: null, pending_deploy: false });
   });
 
-  test("because the handler does not load says its trace", async () => {
+  test("stores the trace of a handler that does not load", async () => {
     const made = await make({ handler_code: "export default (" });
     played.during = async () => {
       throw new HandlerFailed("SyntaxError: Unexpected end of input\n    at handler.mjs:1");
@@ -346,16 +346,16 @@ describe("a deploy that fails", () => {
     expect(played.switched).not.toContain(made.id);
   });
 
-  test("for a reason of ours does not tell it", async () => {
+  test("hides an internal error from the owner", async () => {
     const made = await make();
     played.during = async () => {
       throw new Error("EACCES: /srv/kontor/secret");
     };
     const { record: after } = await deploy(made);
-    expect(after.error).toBe("The deploy could not be carried out on this host.");
+    expect(after.error).toBe("The deploy failed on this host, and the server's log has the cause. Deploy again.");
   });
 
-  test("at length keeps the first line and the last ones", async () => {
+  test("keeps the first line and the last lines of a long error", async () => {
     const made = await make();
     played.during = async () => {
       throw new HandlerFailed(Array.from({ length: 5000 }, (_, at) => `line ${at}`).join("\n"));
@@ -367,12 +367,12 @@ describe("a deploy that fails", () => {
   });
 });
 
-describe("a server that ends", () => {
+describe("function deploys and crashes of the server", () => {
   test.each([
     ["app_build.made", 2],
     ["function_deploy.built", 1],
     ["function_deploy.proved", 1],
-  ])("at %s is followed by one that goes on", async (point, expected) => {
+  ])("resumes a deploy after a crash at %s", async (point, expected) => {
     const made = await make();
     const before = builds.length;
     const id = await queueDeploy(app, made.actor, made.id);
@@ -383,7 +383,7 @@ describe("a server that ends", () => {
     expect(await get(app, parts, made.actor, made.id)).toMatchObject({ status: "live" });
   });
 
-  test("after the switch leaves it done", async () => {
+  test("keeps a version live after a crash that followed the switch", async () => {
     const made = await make();
     const id = await queueDeploy(app, made.actor, made.id);
     await dieAt("function_deploy.switched");
@@ -391,7 +391,7 @@ describe("a server that ends", () => {
     expect(await findVersion(db, id)).toMatchObject({ state: "live", attempts: 1 });
   });
 
-  test("three times over one version is not asked to try again", async () => {
+  test("fails a version after three crashes of the server", async () => {
     const made = await make();
     await queueDeploy(app, made.actor, made.id);
     for (let times = 0; times < 3; times += 1) await dieAt("function_deploy.built");
@@ -400,7 +400,7 @@ describe("a server that ends", () => {
     expect(after).toMatchObject({ status: "failed", error: expect.stringContaining("3 times") });
   });
 
-  test("in good order leaves it to the next one, and is not counted", async () => {
+  test("resumes a deploy after a graceful shutdown, and does not count the attempt", async () => {
     const made = await make();
     const id = await queueDeploy(app, made.actor, made.id);
     builder.during = async () => server.stop();
@@ -413,10 +413,10 @@ describe("a server that ends", () => {
   });
 });
 
-describe("images", () => {
+describe("images of functions", () => {
   const there = async (id: string | null) => (await builder.images()).includes(id!);
 
-  test("of the live version and of the two before it are kept, the rest goes with the sweep", async () => {
+  test("keeps the images of the live version and the two before it, and prunes the others", async () => {
     const made = await make();
     const ids: string[] = [];
     for (let version = 0; version < 5; version += 1) {
@@ -427,7 +427,7 @@ describe("images", () => {
     expect(await Promise.all(ids.map(there))).toEqual([false, false, true, true, true]);
   });
 
-  test("go with their function", async () => {
+  test("prunes the images of a deleted function", async () => {
     const made = await make();
     const { version } = await deploy(made);
     await deleteFunction(app, made.actor, made.id);
@@ -436,7 +436,7 @@ describe("images", () => {
     expect(await there(version.image_id)).toBe(false);
   });
 
-  test("of a function that is deleted while it is built are nobody's", async () => {
+  test("prunes the image of a function that is deleted during its build", async () => {
     const made = await make();
     const before = await builder.images();
     builder.during = async (build, hooks) => {

@@ -1,7 +1,7 @@
 /**
- * Carrying deploys out. A version is built, proved by an instance that loads its handler, and made live in one
- * transaction; until that commits what was live answers, and whatever fails before leaves it so. A server that dies is
- * followed by one that goes on: what is built is not built again. One that three servers died of is given up.
+ * Runs deploys of functions. A version is built, then proved by an instance that loads its handler, and then made live
+ * in one transaction. The earlier version serves until that commit, and after any failure before it. The next server
+ * resumes after a crash, without a second build. A version is failed after three crashes.
  */
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -43,16 +43,16 @@ import {
 } from "../store.ts";
 
 const attemptsMax = 3;
-/** How soon a build hears that its function was deleted. */
+/** Polling interval for the deletion of the function. */
 const lookEveryMs = 250;
-/** Images that are kept beside the live one: going back to code that was deployed lately builds nothing. */
+/** Images that are kept besides the live one, so that a return to recent code needs no build. */
 const keptImages = 2;
 const errorMaxChars = 4000;
 const errorMaxLines = 40;
 
-/** What its owner is told. */
+/** Failure with a message for the owner. */
 class DeployFailed extends Error {}
-/** The function is deleted, or the version is nobody's to build any more. */
+/** The function is deleted, or the version does not wait for a build any more. */
 class Dropped extends DeployFailed {
   constructor() {
     super("The function was deleted.");
@@ -68,7 +68,7 @@ export class FunctionDeploys {
   readonly #parts: FunctionParts;
   readonly #carriedOut = new Set<string>();
   readonly #recent = new RecentOwners();
-  /** Two looks at once would each take what the other has for left by an earlier server. */
+  /** Two parallel queries would each take the other's version for a leftover of an earlier server. */
   readonly #taking = new Semaphore(1);
 
   constructor(app: Needs, parts: FunctionParts) {
@@ -78,14 +78,14 @@ export class FunctionDeploys {
 
   readonly tasks: Tasks = { [deployTask]: (_: unknown, { signal }) => this.run(signal) };
 
-  /** Before the jobs: what an earlier server had under way is gone on with. */
+  /** Runs before the jobs start, and resumes deploys of an earlier server. */
   async begin(): Promise<void> {
     await rm(workDirectory(this.#app), { recursive: true, force: true });
     await resetVersionProgress(this.#app.db, this.#app.machines.host.id);
     await addJob(this.#app.db, deployTask, {});
   }
 
-  /** Takes versions until none waits, or as many are under way as may. */
+  /** Runs queued versions until none waits, or the limit of parallel deploys is reached. */
   async run(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       const next = await this.#taking.run(() => this.#take());
@@ -137,7 +137,7 @@ export class FunctionDeploys {
       }
       const reason = reasonOf(error);
       if (reason === undefined) log.error({ version: id, err: error }, "a deploy of a function failed");
-      const told = reason ?? "The deploy could not be carried out on this host.";
+      const told = reason ?? "The deploy failed on this host, and the server's log has the cause. Deploy again.";
       // The log already has the builder's output, so only the first line of the error is added.
       await output.fail(error instanceof BuildFailed ? error.message : told);
       await this.#fail(id, told);
@@ -157,11 +157,11 @@ export class FunctionDeploys {
     if (!version) throw new Dropped();
     if (version.attempts > attemptsMax)
       throw new DeployFailed(
-        `The server ended ${attemptsMax} times while this was deployed; it is not tried again.`,
+        `The server stopped ${attemptsMax} times during this deploy. Deploy again to retry.`,
       );
     const built = await this.#built(version, output, signal);
     await passKillPoint("function_deploy.built");
-    await output.begin("start", "Starting an instance, which loads the handler.");
+    await output.begin("start", "Starting an instance to load the handler.");
     const { lock } = await this.#parts.prove(built, signal);
     signal.throwIfAborted();
     await output.say(`The handler is loaded: version ${version.number} goes live.\n`);
@@ -187,7 +187,7 @@ export class FunctionDeploys {
     return version;
   }
 
-  /** The version with its image: an equal one's where there is one. */
+  /** Returns the version with its image, which is that of an equal version if one is kept. */
   async #build(version: VersionRow, output: VersionOutput, signal: AbortSignal): Promise<VersionRow> {
     const { db } = this.#app;
     const subject = await findSubject(db, version.id);
@@ -249,7 +249,7 @@ export class FunctionDeploys {
       workspaceId: row.workspace_id,
       kind: "deploy_succeeded",
       title: `Version ${version.number} of ${row.name} is live`,
-      body: "It answers at the function's address.",
+      body: "It responds at the function's address.",
       target: target(row),
     });
   }
@@ -271,7 +271,7 @@ export class FunctionDeploys {
         workspaceId: row.workspace_id,
         kind: "deploy_failed",
         title: `Version ${version.number} of ${row.name} failed`,
-        body: "The function says why. What was live before answers on.",
+        body: "The function's record has the reason. The previous version stays live.",
         target: target(row),
       });
     });
@@ -288,7 +288,7 @@ export class FunctionDeploys {
     while (!signal.aborted && !ends.signal.aborted) {
       await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
-      // While PostgreSQL is away nobody can have deleted it.
+      // Without PostgreSQL no deletion can have been requested.
       const subject = await findSubject(db, id).catch(() => "unknown" as const);
       if (subject === undefined) ends.abort(new Dropped());
       else if (subject !== "unknown" && subject.held_since !== null) ends.abort(new Interrupted());
@@ -298,14 +298,14 @@ export class FunctionDeploys {
 
 const actor = systemActor("functions");
 
-/** Undefined where it is none that its owner could do anything about. */
+/** Undefined for an internal error, which the owner cannot fix. */
 function reasonOf(error: unknown): string | undefined {
   if (error instanceof DeployFailed || error instanceof HandlerFailed) return cut(error.message);
   if (error instanceof BuildFailed) return cut(`${error.message}\n${error.last}`);
   return undefined;
 }
 
-/** Its last lines: what an installer says at its end is why. */
+/** Keeps the first line and the last lines: an installer's last lines name the cause. */
 function cut(text: string): string {
   const lines = text.replaceAll("\0", "").trim().split("\n");
   const kept = lines.length > errorMaxLines ? [lines[0], "…", ...lines.slice(-errorMaxLines + 2)] : lines;
@@ -315,7 +315,7 @@ function cut(text: string): string {
     : whole;
 }
 
-/** What versions are built of, each in a directory of its id. */
+/** Directory of builds. Each version has its own below it, named by its id. */
 function workDirectory({ config }: Pick<App, "config">, id = ""): string {
   return join(config.dataDir, "work", "functions", id);
 }

@@ -1,7 +1,7 @@
 /**
- * What a version's image is made of: a directory and a Dockerfile, both of our writing. Code, packages and what a lock
- * says come as files, so that nothing of a caller's is ever part of an instruction. What changes seldom comes first, and
- * the handler last: a new one is a layer of its own size.
+ * Writes the build directory and the Dockerfile of a version's image. Code, packages and lock are files, so no text of
+ * a caller is part of an instruction. Layers that seldom change come first. The handler comes last, so a change of it
+ * makes one small layer.
  */
 import { createHash } from "node:crypto";
 import { chmod, mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
@@ -16,7 +16,7 @@ export interface Content {
   dependencies: Dependencies;
 }
 
-/** Each a file of the build's directory, and one of the image. */
+/** Files of the build directory that are copied into the image. */
 type Files = Record<string, string | Buffer>;
 
 const templates = fileURLToPath(new URL("../../../../../templates/functions", import.meta.url));
@@ -24,16 +24,16 @@ const templates = fileURLToPath(new URL("../../../../../templates/functions", im
 interface Kind {
   base: string;
   handler: string;
-  /** Where installers keep what they fetched, for the next build of the workspace. */
+  /** Installer's cache, kept for the next build of the workspace. */
   cache: string;
   manifest: (dependencies: Dependencies) => { name: string; text: string };
   lockName: string;
-  /** Of what is wanted, leaving a lock; and of a lock. */
+  /** Commands that install the requested packages and write a lock, and that install from a lock. */
   install: string;
   installLocked: string;
-  /** Of what installing needs beside those. */
+  /** Files that the installation needs besides the requirements or the lock. */
   tools: readonly string[];
-  /** Done once what serves the handler is there. */
+  /** Command that runs after the wrapper was copied. */
   settle?: string;
 }
 
@@ -65,7 +65,7 @@ const kinds: Readonly<Record<Runtime, Kind>> = {
         .join(""),
     }),
     lockName: "lock.txt",
-    // What Debian brings is installed beside, so that the lock is all there is to know.
+    // Packages of Debian are installed again with pip, so that the lock contains every package.
     install: `pip install ${pip} --ignore-installed --requirement requirements.txt --report /tmp/report.json && python3 lock.py /tmp/report.json lock.txt && rm /tmp/report.json lock.py`,
     installLocked: `pip install ${pip} --ignore-installed --no-deps --requirement lock.txt`,
     tools: ["lock.py"],
@@ -75,7 +75,7 @@ const kinds: Readonly<Record<Runtime, Kind>> = {
 
 export const functionBases: readonly string[] = Object.values(kinds).map(({ base }) => base);
 
-/** `hasLock`: of what an earlier version was installed from. Pure. */
+/** `hasLock` installs from the lock of an earlier version. Pure. */
 export function recipeOf({ runtime, dependencies }: Content, hasLock: boolean): string {
   const kind = kinds[runtime];
   const hasAny = Object.keys(dependencies).length > 0;
@@ -90,14 +90,14 @@ export function recipeOf({ runtime, dependencies }: Content, hasLock: boolean): 
     "COPY function /opt/kontor/function/",
     ...(kind.settle ? [run(kind.settle)] : []),
     `COPY ${kind.handler} ./`,
-    // Nobody: what runs is told to write below /tmp.
+    // User without a name: the process may write below /tmp only.
     "USER 65534:65534",
     `CMD ["true"]`,
     "",
   ].join("\n");
 }
 
-/** Of all that goes into the image but the lock: equal ones with the same lock are the same. */
+/** Hash of all inputs of the image except the lock. Equal hashes with an equal lock mean equal images. */
 export async function contentHash(content: Content): Promise<Buffer> {
   const { runtime, handler_code, dependencies } = content;
   const hash = createHash("sha256");
@@ -110,7 +110,7 @@ export async function contentHash(content: Content): Promise<Buffer> {
     .digest();
 }
 
-/** Writes what the image is built of, anew. */
+/** Writes the build directory, and replaces an earlier one. */
 export async function layOut(directory: string, content: Content, lock: string | null): Promise<void> {
   const { runtime, handler_code, dependencies } = content;
   const kind = kinds[runtime];
@@ -133,7 +133,7 @@ export async function layOut(directory: string, content: Content, lock: string |
   for (const [name, text] of Object.entries(files)) await put(join(directory, name), text);
 }
 
-/** In the image everyone may read it, whatever this process' umask is. */
+/** Everyone can read the file in the image, whatever the umask of this process is. */
 async function put(path: string, text: string | Buffer): Promise<void> {
   const made = await mkdir(dirname(path), { recursive: true });
   for (let at = dirname(path); made !== undefined && at.length >= made.length; at = dirname(at))
@@ -142,7 +142,7 @@ async function put(path: string, text: string | Buffer): Promise<void> {
   await chmod(path, 0o644);
 }
 
-/** The program that serves a handler, by name. */
+/** Files of the program that serves a handler, by name. */
 async function wrapper(runtime: Runtime): Promise<Files> {
   const directory = join(templates, runtime);
   const entries = await readdir(directory, { withFileTypes: true });

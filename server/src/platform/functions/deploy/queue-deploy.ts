@@ -1,6 +1,6 @@
 /**
- * A deploy is asked for: what is stored becomes a version, which is a row and a job from the same transaction on. One of
- * a function at a time; whoever asks may wait for its end.
+ * Queues a deploy: inserts a version of the stored code, and its job, in one transaction. A function has one running
+ * deploy at a time; the caller may wait for its end.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Actor } from "#accounts/actor.ts";
@@ -16,16 +16,16 @@ import type { FunctionParts } from "../parts.ts";
 import type { FunctionRecord } from "../schema.ts";
 import { findBuilding, findVersion, forgetOld, insertVersion, type NewVersion } from "../store.ts";
 
-/** The task that takes versions in turn. */
+/** Name of the task that builds versions. */
 export const deployTask = "platform.functions.deploy";
 
-/** A caller's patience; the deploy goes on behind it. */
+/** Longest wait of a caller; the deploy continues afterwards. */
 const waitMs = 120_000;
 const lookEveryMs = 100;
-/** Each holds its code. */
+/** Limit of stored versions, because each contains its code. */
 const keptVersions = 20;
 
-/** With `wait` it answers at the end, or as it is after two minutes. */
+/** With `wait`, returns at the end of the deploy, or its state after two minutes. */
 export async function deployFunction(
   app: Needs,
   parts: FunctionParts,
@@ -38,7 +38,7 @@ export async function deployFunction(
   return get(app, parts, actor, id);
 }
 
-/** Answers the version's id. */
+/** Returns the id of the version. */
 export function queueDeploy(app: Needs, actor: Actor, id: string): Promise<string> {
   return transaction(app.db, async (tx) => {
     const { row } = await lockWritableFunction(tx, actor, id);

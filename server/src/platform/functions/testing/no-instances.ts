@@ -1,4 +1,4 @@
-/** For tests of what functions are: nothing runs, and whatever is proved is well. */
+/** Fake for tests of the records: nothing runs, and every proof succeeds. */
 import type { FunctionParts } from "../parts.ts";
 
 const none = () => {

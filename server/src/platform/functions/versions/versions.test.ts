@@ -297,7 +297,7 @@ test("shows progress on the function and the version during the build, and remov
   expect(seen).toEqual([
     { step: "build", percent: 5, message: "Building version 1." },
     { step: "build", percent: 37, message: "RUN npm ci" },
-    { step: "start", percent: 90, message: "Starting an instance, which loads the handler." },
+    { step: "start", percent: 90, message: "Starting an instance to load the handler." },
   ]);
   expect(await progress()).toBeNull();
   const version = await getVersion(app, made.actor, { id: made.id, versionId });

@@ -321,7 +321,7 @@ const shownChars = 64 * 1024;
 
 /** Leaves out the last lines of an error that the pusher has just read in the log. */
 function causeOf(error: string | null, shown: string): string | null {
-  const [, cause = "", last = ""] = /^(.*?)\s+It said last:\n(.*)$/s.exec(error ?? "") ?? [];
+  const [, cause = "", last = ""] = /^(.*?)\s+(?:Last output|It said last):\n(.*)$/s.exec(error ?? "") ?? [];
   return last !== "" && shown.includes(last.trim()) ? cause : error;
 }
 

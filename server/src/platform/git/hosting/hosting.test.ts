@@ -151,19 +151,19 @@ test("prints the cause of a failure once, and that the previous version stays li
   deployments.isServed = true;
   deployments.news = [
     { step: "build", text: `RUN npm run build\n${words}\n` },
-    { status: "failed", error: `The build failed: RUN npm run build exited with 1\nIt said last:\n${words}` },
+    { status: "failed", error: `The build failed: RUN npm run build exited with 1\nLast output:\n${words}` },
   ];
   const { stderr } = await push(await work(), project);
   deployments.isServed = false;
   expect(stderr.split(words)).toHaveLength(2);
   expect(stderr).toContain("-----> failed: The build failed: RUN npm run build exited with 1");
   expect(stderr).toContain("The previous version stays live.");
-  expect(stderr).not.toContain("It said last");
+  expect(stderr).not.toContain("Last output");
 });
 
 test("prints the last output of an app if the log of the deployment lacks it", async () => {
   const project = await makeProject(app, workspace.id);
-  const error = "The app did not become healthy: the app ended with exit code 1. It said last:\nno database";
+  const error = "The app did not become healthy: the app ended with exit code 1. Last output:\nno database";
   deployments.news = [
     { step: "health", text: "Waiting for the app.\n" },
     { status: "failed", error },

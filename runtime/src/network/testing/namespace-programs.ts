@@ -19,7 +19,7 @@ const s = require("net").connect(Number(port), host);
 s.on("data", (d) => process.stdout.write(d)); s.on("error", (e) => process.stdout.write(e.code));
 process.stdin.on("data", (d) => s.write(d));`;
 
-export interface Inside {
+export interface NamespaceProgram {
   /** Returns the next output. */
   next(): Promise<string>;
   /** Sends to a client's peer, or to all clients of a server. */
@@ -28,23 +28,27 @@ export interface Inside {
 }
 
 /** Sends each client the server's name and the client's address, and then its input. Prints error codes. */
-export async function serveIn(netnsPath: string, says: string, ...ports: number[]): Promise<Inside> {
+export async function serveIn(
+  netnsPath: string,
+  says: string,
+  ...ports: number[]
+): Promise<NamespaceProgram> {
   const server = start(netnsPath, SERVER, [says, ...ports.map(String)]);
   await server.next();
   return server;
 }
 
 /** Prints received text, or the error's code. */
-export function connectIn(netnsPath: string, host: string, port: number): Inside {
+export function connectIn(netnsPath: string, host: string, port: number): NamespaceProgram {
   return start(netnsPath, CLIENT, [host, String(port)]);
 }
 
 /** Runs a script of the test. */
-export function runIn(netnsPath: string, script: string): Inside {
+export function runIn(netnsPath: string, script: string): NamespaceProgram {
   return start(netnsPath, script, []);
 }
 
-function start(netnsPath: string, script: string, args: string[]): Inside {
+function start(netnsPath: string, script: string, args: string[]): NamespaceProgram {
   const argv = [`--net=${netnsPath}`, process.execPath, "-e", script, ...args];
   const child: ChildProcess = spawn("nsenter", argv, { stdio: ["pipe", "pipe", "inherit"] });
   const pieces: string[] = [];

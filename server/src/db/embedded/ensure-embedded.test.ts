@@ -6,7 +6,7 @@ import { join } from "node:path";
 import pg from "pg";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { clientOptions } from "../db.ts";
-import { ensureEmbedded, type EmbeddedPostgres, stopEmbedded } from "./embedded.ts";
+import { ensureEmbedded, type EmbeddedPostgres, stopEmbedded } from "./ensure-embedded.ts";
 import { exists } from "./postmaster.ts";
 
 let dataDir: string;

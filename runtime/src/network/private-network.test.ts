@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { PrivateNetwork } from "../driver.ts";
 import { MAX_SLOT, serviceAddress } from "./addresses.ts";
-import { checkPrivateNetwork } from "./private.ts";
+import { checkPrivateNetwork } from "./private-network.ts";
 
 const SERVES = { name: "db.shop.internal", address: serviceAddress(0), ports: [5432] };
 const check = (privateNetwork?: PrivateNetwork) => () =>
