@@ -11,7 +11,7 @@ import { credentialRoutes } from "./credentials/routes.ts";
 import { endUserRoutes } from "./end-users/routes.ts";
 import { memoryRoutes } from "./memory/routes.ts";
 import { runRoutes } from "./runs/routes.ts";
-import type { AgentRuns } from "./runs/engine/run-executor.ts";
+import type { RunExecutor } from "./runs/engine/run-executor.ts";
 import { scheduleRoutes } from "./schedules/routes.ts";
 import { sessionRoutes } from "./sessions/routes.ts";
 import { toolsetRoutes } from "./toolsets/routes.ts";
@@ -19,9 +19,9 @@ import { usageRoutes } from "./usage/routes.ts";
 import { webhookRoutes } from "./webhooks/routes.ts";
 
 /** Sections that the Agent API adds to a workspace's snapshot. */
-export const agentBeside = { workers, pendingApprovals };
+export const agentSections = { workers, pendingApprovals };
 
-export const agentRoutes = (app: App, runs: AgentRuns): Route[] => [
+export const agentRoutes = (app: App, runs: RunExecutor): Route[] => [
   ...runRoutes(app, runs),
   ...approvalRoutes(app, runs),
   ...sessionRoutes(app, runs),

@@ -11,7 +11,7 @@ export interface Question {
   value?: { is: unknown };
 }
 
-/** One line per fault, at most ten. */
+/** A line per fault, at most ten. */
 export type Answer = { faults: string[] } | { error: string };
 
 function answer({ schema, value }: Question): Answer {

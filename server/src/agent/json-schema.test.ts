@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { faultsOf, whyNotSchema } from "./json-schema.ts";
+import { findFaults, findSchemaFault } from "./json-schema.ts";
 
 const person = {
   type: "object",
@@ -12,32 +12,32 @@ const endless = { type: "string", pattern: "^(a+)+$" };
 const runsAway = `${"a".repeat(40)}!`;
 
 test("returns no fault for a valid value, and the place of the fault for an invalid one", async () => {
-  expect(await whyNotSchema("a", person)).toBeUndefined();
-  expect(await faultsOf("a", person, { name: "Ada", age: 3 })).toEqual([]);
-  const faults = (await faultsOf("a", person, { age: -1, other: 1 })).join("\n");
+  expect(await findSchemaFault("a", person)).toBeUndefined();
+  expect(await findFaults("a", person, { name: "Ada", age: 3 })).toEqual([]);
+  const faults = (await findFaults("a", person, { age: -1, other: 1 })).join("\n");
   expect(faults).toContain("name");
   expect(faults).toContain("/age");
 });
 
 test("stops a catastrophic pattern and rejects the value", async () => {
-  expect(await faultsOf("a", endless, runsAway)).toEqual(["it takes too long to check"]);
-  expect(await faultsOf("a", endless, "aaa")).toEqual([]);
+  expect(await findFaults("a", endless, runsAway)).toEqual(["it takes too long to check"]);
+  expect(await findFaults("a", endless, "aaa")).toEqual([]);
 });
 
 test("rejects an unusable schema with a reason", async () => {
-  expect(await whyNotSchema("a", { $ref: "#/nowhere" })).toContain("no JSON Schema");
-  expect(await whyNotSchema("a", { type: "string", pattern: "(" })).toContain("no JSON Schema");
+  expect(await findSchemaFault("a", { $ref: "#/nowhere" })).toContain("not a usable JSON Schema");
+  expect(await findSchemaFault("a", { type: "string", pattern: "(" })).toContain("not a usable JSON Schema");
   let deep: Record<string, unknown> = {};
   for (let n = 0; n < 60; n += 1) deep = { items: deep };
-  expect(await whyNotSchema("a", deep)).toContain("levels deep");
-  expect(await whyNotSchema("a", { description: "x".repeat(70_000) })).toContain("bytes");
+  expect(await findSchemaFault("a", deep)).toContain("levels deep");
+  expect(await findSchemaFault("a", { description: "x".repeat(70_000) })).toContain("bytes");
 });
 
 test("continues with other checks while a catastrophic pattern is stopped", async () => {
   let turns = 0;
   const timer = setInterval(() => (turns += 1), 10);
-  const bad = Array.from({ length: 3 }, () => faultsOf("a", endless, runsAway));
-  const good = faultsOf("a", endless, "aaa");
+  const bad = Array.from({ length: 3 }, () => findFaults("a", endless, runsAway));
+  const good = findFaults("a", endless, "aaa");
   for (const faults of await Promise.all(bad)) expect(faults).toEqual(["it takes too long to check"]);
   expect(await good).toEqual([]);
   clearInterval(timer);
@@ -47,11 +47,11 @@ test("continues with other checks while a catastrophic pattern is stopped", asyn
 test("serves other owners while one owner's patterns run without end", async () => {
   let left = 4;
   const bad = Array.from({ length: left }, () =>
-    faultsOf("a", endless, runsAway).finally(() => {
+    findFaults("a", endless, runsAway).finally(() => {
       left -= 1;
     }),
   );
-  for (let count = 0; count < 20; count += 1) expect(await faultsOf("b", endless, "aaa")).toEqual([]);
+  for (let count = 0; count < 20; count += 1) expect(await findFaults("b", endless, "aaa")).toEqual([]);
   expect(left).toBeGreaterThan(2);
   await Promise.all(bad);
 });

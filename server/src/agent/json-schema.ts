@@ -17,13 +17,13 @@ const depthMax = 50;
 const withinMs = 500;
 const startsWithinMs = 10_000;
 const memoryMiB = 128;
-/** One thread stays free while one owner's check runs without end. */
+/** While one owner's check runs without end, the other thread stays free. */
 const threadsMax = 2;
 /** Maximum per owner, above all concurrent checks of a workspace's runs. */
 const waitingMax = 1_000;
 
 /** Returns the schema's fault as text after the field's name. `owner` is the fairness key. */
-export async function whyNotSchema(
+export async function findSchemaFault(
   owner: string,
   schema: Record<string, unknown>,
 ): Promise<string | undefined> {
@@ -34,7 +34,7 @@ export async function whyNotSchema(
 }
 
 /** Returns one line for each fault, at most ten. Empty for a valid value. */
-export async function faultsOf(
+export async function findFaults(
   owner: string,
   schema: Record<string, unknown>,
   value: unknown,

@@ -15,7 +15,7 @@ async function agent(extra: object = {}): Promise<Json> {
   return json;
 }
 
-test("a new agent has its config as version 1, with every default filled in, at the alias prod", async () => {
+test("creates an agent with its config as version 1, with all defaults, at the alias prod", async () => {
   const json = await agent({ description: "Helps." });
   expect(json).toMatchObject({
     id: expect.stringMatching(/^agt_[a-z0-9]{20}$/),
@@ -35,11 +35,12 @@ test("a new agent has its config as version 1, with every default filled in, at 
   });
 });
 
-test("an agent is found by its name and by its id, a version by number, v-number, alias and latest", async () => {
+test("finds an agent by name and id, and a version by number, v-number, alias and latest", async () => {
   const { id, name } = await agent();
   await owner.post(`/v1/agents/${id}/versions`, { config: { ...config, system: "two" } });
   expect((await owner.get(`/v1/agents/${id}`)).json).toEqual((await owner.get(`/v1/agents/${name}`)).json);
-  const found = async (wanted: string) => (await owner.get(`/v1/agents/${name}/versions/${wanted}`)).json;
+  const getVersion = async (wanted: string) =>
+    (await owner.get(`/v1/agents/${name}/versions/${wanted}`)).json;
   for (const [wanted, version] of [
     ["1", 1],
     ["v1", 1],
@@ -48,15 +49,15 @@ test("an agent is found by its name and by its id, a version by number, v-number
     ["v2", 2],
     ["latest", 2],
   ] as const) {
-    expect((await found(wanted)).version, wanted).toBe(version);
+    expect((await getVersion(wanted)).version, wanted).toBe(version);
   }
   for (const wanted of ["3", "v3", "0", "staging", "LATEST", "v", "-1"]) {
-    expect(await found(wanted), wanted).toMatchObject({ code: "version_not_found" });
+    expect(await getVersion(wanted), wanted).toMatchObject({ code: "version_not_found" });
   }
   expect((await owner.get("/v1/agents/nobody")).json).toMatchObject({ code: "agent_not_found" });
 });
 
-test("publishing makes a version that never changes, and moves the aliases it is told to", async () => {
+test("publishes an immutable version and moves the given aliases", async () => {
   const { name } = await agent();
   const path = `/v1/agents/${name}`;
   const published = await owner.post(`${path}/versions`, {
@@ -83,19 +84,20 @@ test("publishing makes a version that never changes, and moves the aliases it is
   expect(items[0].config).toBeUndefined();
 });
 
-test("an alias is promoted and rolled back, by any name a version has", async () => {
+test("promotes and rolls back an alias with every form of a version's name", async () => {
   const { name } = await agent();
   const path = `/v1/agents/${name}`;
   for (const system of ["two", "three"])
     await owner.post(`${path}/versions`, { config: { ...config, system } });
-  const put = (alias: string, version: unknown) => owner.call("PUT", `${path}/aliases/${alias}`, { version });
-  expect((await put("prod", "latest")).json).toEqual({ name: "prod", version: 3 });
-  expect((await put("staging", 2)).json).toEqual({ name: "staging", version: 2 });
-  expect((await put("prod", "staging")).json).toEqual({ name: "prod", version: 2 });
-  expect((await put("prod", "v1")).json).toEqual({ name: "prod", version: 1 });
-  expect((await put("prod", 9)).json).toMatchObject({ code: "version_not_found" });
+  const putAlias = (alias: string, version: unknown) =>
+    owner.call("PUT", `${path}/aliases/${alias}`, { version });
+  expect((await putAlias("prod", "latest")).json).toEqual({ name: "prod", version: 3 });
+  expect((await putAlias("staging", 2)).json).toEqual({ name: "staging", version: 2 });
+  expect((await putAlias("prod", "staging")).json).toEqual({ name: "prod", version: 2 });
+  expect((await putAlias("prod", "v1")).json).toEqual({ name: "prod", version: 1 });
+  expect((await putAlias("prod", 9)).json).toMatchObject({ code: "version_not_found" });
   for (const alias of ["latest", "v3", "3", "No", "a-"]) {
-    expect(await put(alias, 1), alias).toMatchObject({ status: 400, json: { pointer: "/name" } });
+    expect(await putAlias(alias, 1), alias).toMatchObject({ status: 400, json: { pointer: "/name" } });
   }
   expect((await owner.get(path)).json.aliases).toEqual([
     { name: "prod", version: 1 },
@@ -103,7 +105,7 @@ test("an alias is promoted and rolled back, by any name a version has", async ()
   ]);
 });
 
-test("versions published at once get numbers one after the other", async () => {
+test("numbers concurrently published versions consecutively", async () => {
   const { name } = await agent();
   const replies = await Promise.all(
     [1, 2, 3, 4, 5].map((n) =>
@@ -119,18 +121,18 @@ test.each([
   [{ model: { ...config.model, temprature: 1 } }, "/config/model/temprature", "did you mean 'temperature'"],
   [{ limits: { max_steps: 0 } }, "/config/limits/max_steps", "at least 1"],
   [{ model: { ...config.model, provider: "openai" } }, "/config/model/provider", "openai_compatible"],
-  [{ model: { ...config.model, credential_id: "mcr_no" } }, "/config/model/credential_id", "no such"],
+  [{ model: { ...config.model, credential_id: "mcr_no" } }, "/config/model/credential_id", "not an existing"],
   [
     { model: { ...config.model, fallbacks: [{ id: "x", credential_id: "mcr_no" }] } },
     "/config/model/fallbacks/0/credential_id",
-    "no such",
+    "not an existing",
   ],
-  [{ toolsets: [{ toolset_id: "tst_no" }] }, "/config/toolsets/0/toolset_id", "no such"],
+  [{ toolsets: [{ toolset_id: "tst_no" }] }, "/config/toolsets/0/toolset_id", "does not exist"],
   [{ vm: { allow_domains: ["http://x"] } }, "/config/vm/allow_domains/0", "hostname"],
   [{ output: { type: "json_schema", schema: { type: "nonsense" } } }, undefined, undefined],
   [{ output: { type: "json_schema", schema: { $ref: "#/nowhere" } } }, "/config/output/schema", "Schema"],
   [{ output: { type: "json_schema" } }, "/config/output/schema", "required"],
-])("a config is judged whole: %j", async (change, pointer, words) => {
+])("validates the whole config: %j", async (change, pointer, words) => {
   const { status, json } = await owner.post("/v1/agents", {
     name: `judged-${(made += 1)}`,
     config: { ...config, ...change },
@@ -141,7 +143,7 @@ test.each([
   expect(json.errors[0]).toMatchObject({ pointer });
 });
 
-test("names are unique in an account, and none is a word of the API or looks like an id", async () => {
+test("requires a unique name that is no path of the API and does not look like an id", async () => {
   const { name } = await agent();
   expect(await owner.post("/v1/agents", { name, config })).toMatchObject({
     status: 409,
@@ -159,7 +161,7 @@ test("names are unique in an account, and none is a word of the API or looks lik
   expect((await other.get("/v1/agents")).json.items).toHaveLength(1);
 });
 
-test("a credential of another account is not there", async () => {
+test("hides a credential of another account", async () => {
   const other = await host.person();
   expect(await other.post("/v1/agents", { name: "thief", config })).toMatchObject({
     status: 400,
@@ -167,7 +169,7 @@ test("a credential of another account is not there", async () => {
   });
 });
 
-test("an agent is renamed, described and paused; what was read can be sent back", async () => {
+test("renames, describes and pauses an agent, and accepts a GET response as PATCH", async () => {
   const before = await agent();
   const path = `/v1/agents/${before.id}`;
   const patched = await owner.call("PATCH", path, { ...before, name: "renamed", paused: true });
@@ -183,7 +185,7 @@ test("an agent is renamed, described and paused; what was read can be sent back"
   );
 });
 
-test("the switch for every agent of the account is set, read and lifted", async () => {
+test("pauses and resumes all agents of the account", async () => {
   const person = await host.person();
   expect((await person.get("/v1/agents/pause-all")).json).toEqual({ paused: false, paused_at: null });
   const set = await person.post("/v1/agents/pause-all", { paused: true });
@@ -193,7 +195,7 @@ test("the switch for every agent of the account is set, read and lifted", async 
   expect((await person.post("/v1/agents/pause-all", { paused: false })).json.paused).toBe(false);
 });
 
-test("a suspended account reads, and changes nothing", async () => {
+test("allows only reads in a suspended account", async () => {
   const person = await host.person();
   const own = await modelConfig(person);
   await person.post("/v1/agents", { name: "mine", config: own });
@@ -218,7 +220,7 @@ test("a suspended account reads, and changes nothing", async () => {
   }
 });
 
-test("a token that may only invoke reads and changes no agent", async () => {
+test("allows only reads to a token with the invoke scope", async () => {
   const token = await owner.tokenWith(["agents:invoke"]);
   const as = { authorization: `Bearer ${token}` };
   expect((await owner.call("GET", "/v1/agents", undefined, as)).json).toMatchObject({

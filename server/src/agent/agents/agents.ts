@@ -1,8 +1,9 @@
 /**
- * Agents: a name, its versions, and the aliases that point at them. This folder owns what an agent is configured to
- * be. It promises that a version never changes, that one is published whole or not at all, that what it names was there
- * and fit when it was published and whenever an alias was pointed at it, and that an alias moves in one step: a run asks
- * for one, gets a version, and stays with that.
+ * Agents: a name, its versions, and the aliases that point at versions. This folder owns the configuration of agents.
+ * It promises:
+ * - A version never changes, and its publication is atomic.
+ * - Everything that a version names exists at its publication, and whenever an alias is pointed at it.
+ * - An alias moves atomically. A run resolves its alias once, and keeps the version.
  */
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -12,7 +13,7 @@ import type { Db } from "#schema.ts";
 import { pageOf, positionOf } from "../cursor.ts";
 import { agentNotFound, invalidField, versionNotFound } from "../errors.ts";
 import { nameTaken } from "./errors.ts";
-import { parseVersion, whyNotName } from "./names.ts";
+import { parseVersion, findNameFault } from "./names.ts";
 import {
   type Agent,
   type AgentList,
@@ -39,7 +40,7 @@ import {
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** An agent as it is stored. */
+/** An agent's row. */
 export type AgentRecord = AgentRow;
 
 export async function list(
@@ -113,7 +114,7 @@ export async function version(app: Needs, actor: Actor, reference: string, wante
   return renderVersion(app.db, await getVersion(app.db, agent, wanted));
 }
 
-// ---- what the verbs beside are made of
+// ---- shared parts of the operations in this folder
 
 export async function getAgent(db: Db, actor: Actor, reference: string): Promise<AgentRow> {
   const row = await findAgent(db, reference, referableIds(actor, reference, "agt_"));
@@ -121,7 +122,7 @@ export async function getAgent(db: Db, actor: Actor, reference: string): Promise
   return row;
 }
 
-/** `3`, `v3`, an alias or `latest`. */
+/** `reference` is `3`, `v3`, an alias or `latest`. */
 export async function getVersion(
   db: Db,
   agent: Pick<AgentRow, "id" | "latest_version">,
@@ -133,7 +134,7 @@ export async function getVersion(
   return row;
 }
 
-/** Nobody else's to change until this transaction ends; a suspended account changes nothing. */
+/** Locks the agent until the transaction ends. Throws in a suspended account. */
 export async function lockWritableAgent(tx: Db, actor: Actor, reference: string): Promise<AgentRow> {
   const row = await lockAgent(tx, reference, referableIds(actor, reference, "agt_"));
   if (!row) throw agentNotFound();
@@ -148,7 +149,7 @@ export function workspaceOf(actor: Actor, { workspace_id }: { workspace_id: stri
 }
 
 export function requireName(name: string): void {
-  const why = whyNotName(name);
+  const why = findNameFault(name);
   if (why !== undefined) throw invalidField(["name"], why);
 }
 

@@ -1,6 +1,6 @@
 /**
- * What an agent is: the config of a version, whole. It is parsed once, when it is published, with every default
- * filled in, and read as it was ever after: a default that changes later changes no version that exists.
+ * The configuration of an agent's version. It is parsed at publication, and stored with all defaults. So a later change
+ * of a default changes no existing version.
  */
 import { z } from "zod";
 
@@ -104,7 +104,10 @@ const ToolsetFields = z.strictObject({
 
 const ToolsetUse = ToolsetFields.refine(
   ({ elicitation, elicitation_seconds: seconds }) => seconds === undefined || elicitation === "person",
-  { error: "belongs to elicitation `person`; set that, or leave it out", path: ["elicitation_seconds"] },
+  {
+    error: "requires elicitation `person`; set it, or remove elicitation_seconds",
+    path: ["elicitation_seconds"],
+  },
 );
 
 const vmTools = ["exec", "read_file", "write_file", "run_code"] as const;

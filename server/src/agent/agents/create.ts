@@ -1,4 +1,4 @@
-/** An agent, its first version and the alias `prod` come to be in one transaction. */
+/** Creates an agent, its first version and the alias `prod` in one transaction. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";

@@ -3,16 +3,16 @@ import { defineError } from "#lib/errors.ts";
 export const nameTaken = defineError(
   "name_taken",
   409,
-  (name: string) => `The account has an agent "${name}" already.`,
+  (name: string) => `The account already has an agent named "${name}". Use another name.`,
 );
 
 export const aliasLimitReached = defineError("alias_limit_reached", 409, (allowed: number) => ({
-  detail: `An agent has at most ${allowed} aliases; move one that is there.`,
+  detail: `An agent has at most ${allowed} aliases; move or delete an existing one.`,
   meta: { limit: "aliases", allowed },
 }));
 
 export const agentLimitReached = defineError("agent_limit_reached", 409, (allowed: number) => ({
-  detail: `An account has at most ${allowed} agents.`,
+  detail: `An account has at most ${allowed} agents; delete one first.`,
   meta: { limit: "agents", allowed },
 }));
 
@@ -26,17 +26,21 @@ export const versionInUse = defineError(
   409,
   (why: { aliases: readonly string[]; sessions: number; triggers: number; isLatest: boolean }) => {
     const reasons = [
-      ...(why.isLatest ? ["It is the latest version: publish another one first."] : []),
+      ...(why.isLatest ? ["The version is the latest one: publish another version first."] : []),
       ...(why.aliases.length > 0
-        ? [`Aliases point at it (${why.aliases.join(", ")}): point them at another version first.`]
+        ? [
+            `Aliases point at the version (${why.aliases.join(", ")}): point them at another version ` +
+              "first.",
+          ]
         : []),
       ...(why.sessions > 0
         ? [
-            `Live sessions are pinned to it (${why.sessions}): end them, or invoke each with upgrade: true, first.`,
+            `Live sessions are pinned to the version (${why.sessions}): end them, or invoke each with ` +
+              "upgrade: true, first.",
           ]
         : []),
       ...(why.triggers > 0
-        ? [`Schedules or webhooks (${why.triggers}) name it: give each another qualifier first.`]
+        ? [`Schedules or webhooks (${why.triggers}) use the version: give each another qualifier first.`]
         : []),
     ];
     return {

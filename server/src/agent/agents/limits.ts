@@ -1,5 +1,5 @@
-/** Far more than anybody keeps in view. */
+/** A limit against abuse, far above normal use. */
 export const agentsMax = 1000;
 export const aliasesMax = 100;
-/** The one that a new agent has, and that a run is given where nobody asks for another. */
+/** Alias of a new agent, and default version of a run. */
 export const firstAlias = "prod";

@@ -1,21 +1,24 @@
-/** How an agent, a version and an alias may be called, so that each can stand in an address and none is taken for another. */
+/**
+ * Rules for the names of agents, versions and aliases. Each name fits into a path and is distinct from other
+ * references.
+ */
 
-/** Words that stand in an agent's place in an address. */
+/** Path segments of the API that an agent's name would shadow. */
 const reserved = new Set(["runs", "approvals", "pause-all"]);
 
-/** Why a name does not do; undefined where it does. */
-export function whyNotName(name: string): string | undefined {
+/** Returns the fault of a name, or undefined for a valid one. */
+export function findNameFault(name: string): string | undefined {
   if (!/^[a-z0-9]([a-z0-9_-]*[a-z0-9])?$/.test(name))
-    return "may hold a-z, 0-9, - and _, and begins and ends with a letter or digit";
-  if (name.startsWith("agt_")) return "must not begin with agt_, which ids do";
-  if (reserved.has(name)) return "is a word of the API itself";
+    return "may contain a-z, 0-9, - and _, and begins and ends with a letter or digit";
+  if (name.startsWith("agt_")) return "must not begin with agt_, which is the prefix of ids";
+  if (reserved.has(name)) return "is reserved for a path of the API; use another name";
   return undefined;
 }
 
-export function whyNotAlias(name: string): string | undefined {
+export function findAliasFault(name: string): string | undefined {
   if (!/^[a-z]([a-z0-9_-]*[a-z0-9])?$/.test(name))
-    return "may hold a-z, 0-9, - and _, begins with a letter and ends with a letter or digit";
-  if (name === "latest" || /^v\d+$/.test(name)) return "is how versions are called";
+    return "may contain a-z, 0-9, - and _, begins with a letter and ends with a letter or digit";
+  if (name === "latest" || /^v\d+$/.test(name)) return "is reserved for versions; use another name";
   return undefined;
 }
 
@@ -25,13 +28,13 @@ export function isNumbered(qualifier: string): boolean {
   return typeof reference === "object" && "version" in reference;
 }
 
-/** What `3`, `v3`, `latest` or an alias asks for. */
+/** A parsed `3`, `v3`, `latest` or alias. */
 export type VersionReference = { version: number } | "latest" | { alias: string };
 
-/** Undefined for what can't be any of them. */
+/** Undefined for an invalid reference. */
 export function parseVersion(text: string): VersionReference | undefined {
   if (text === "latest") return "latest";
   const [, digits] = /^v?([1-9]\d{0,8})$/.exec(text) ?? [];
   if (digits !== undefined) return { version: Number(digits) };
-  return text.length <= 64 && whyNotAlias(text) === undefined ? { alias: text } : undefined;
+  return text.length <= 64 && findAliasFault(text) === undefined ? { alias: text } : undefined;
 }

@@ -1,9 +1,9 @@
-/** What a workspace's snapshot shows of this room. */
+/** Section of the Agent API in a workspace's snapshot. */
 import type { Db } from "#schema.ts";
-import { newestRuns } from "../runs/journal/busy-sessions.ts";
+import { newestRuns } from "../runs/journal/active-runs.ts";
 import { countAgents, listAgents } from "./store.ts";
 
-/** Agents as who acts for the workspace, newest first. */
+/** Agents that can act in the workspace, newest first. */
 export async function workers(db: Db, workspaceId: string, limit: number) {
   const [shown, total] = await Promise.all([
     listAgents(db, [workspaceId], { archived: false, limit }),

@@ -1,4 +1,4 @@
-/** The switch for every agent of an account: nothing new runs while it is set, whatever each agent's own says. */
+/** Pauses all agents of an account, independent of each agent's own pause. No new run starts meanwhile. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";

@@ -8,12 +8,12 @@ import { referableIds } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { agentNotFound } from "../errors.ts";
-import { activeOfAgent } from "../runs/journal/busy-sessions.ts";
-import { whole } from "../runs/journal/erase.ts";
-import { schedulesOf } from "../schedules/schedules.ts";
-import { holdCounts, pinnedTo } from "../sessions/sessions.ts";
-import { endMachinesOfAgent } from "../vm/terminate-machines.ts";
-import { webhooksOf } from "../webhooks/webhooks.ts";
+import { findActiveOfAgent } from "../runs/store.ts";
+import { transactionWithRetry } from "../runs/journal/transaction-with-retry.ts";
+import { countSchedules } from "../schedules/schedules.ts";
+import { lockCounts, countPinned } from "../sessions/store.ts";
+import { terminateMachinesOfAgent } from "../vm/terminate-machines.ts";
+import { countWebhooks } from "../webhooks/webhooks.ts";
 import { getAgent, getVersion, target } from "./agents.ts";
 import { agentInUse, aliasInUse, aliasNotFound, versionInUse } from "./errors.ts";
 import {
@@ -28,14 +28,14 @@ import {
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** Maximum of runs that a refusal names. */
+/** Maximum of run ids in the error. */
 const namedMax = 10;
 
 export async function removeAgent(app: Needs, actor: Actor, reference: string): Promise<void> {
   await whileHeld(app, actor, reference, async (tx, agent) => {
-    const active = await activeOfAgent(tx, agent.id, namedMax);
+    const active = await findActiveOfAgent(tx, agent.id, namedMax);
     if (active.length > 0) throw agentInUse(active);
-    await endMachinesOfAgent(tx, agent.id);
+    await terminateMachinesOfAgent(tx, agent.id);
     await deleteAgent(tx, agent.id);
     await recordActivity(tx, actor, "agent.deleted", target(agent), agent.workspace_id);
   });
@@ -52,7 +52,7 @@ export async function removeVersion(
     const aliases = ((await aliasesOf(tx, [agent.id])).get(agent.id) ?? [])
       .filter((alias) => alias.version === version)
       .map(({ name }) => name);
-    const sessions = await pinnedTo(tx, agent.id, version);
+    const sessions = await countPinned(tx, agent.id, version);
     const isLatest = version === agent.latest_version;
     const { schedules, webhooks } = await triggersOf(tx, agent.id, [String(version), `v${version}`]);
     const triggers = schedules + webhooks;
@@ -84,11 +84,11 @@ async function triggersOf(
   agentId: string,
   qualifiers: readonly string[],
 ): Promise<{ schedules: number; webhooks: number }> {
-  const schedules = await schedulesOf(tx, agentId, qualifiers);
-  return { schedules, webhooks: await webhooksOf(tx, agentId, qualifiers) };
+  const schedules = await countSchedules(tx, agentId, qualifiers);
+  return { schedules, webhooks: await countWebhooks(tx, agentId, qualifiers) };
 }
 
-/** Locks the counts first and then the agent's row, as an invoke does. */
+/** Locks the counts first and then the agent's row, in the same order as an invoke. */
 async function whileHeld(
   app: Needs,
   actor: Actor,
@@ -96,8 +96,8 @@ async function whileHeld(
   work: (tx: Db, agent: AgentRow) => Promise<void>,
 ): Promise<void> {
   const { id, workspace_id } = await getAgent(app.db, actor, reference);
-  await whole(app.db, async (tx) => {
-    await holdCounts(tx, workspace_id);
+  await transactionWithRetry(app.db, async (tx) => {
+    await lockCounts(tx, workspace_id);
     await work(tx, await lockReachable(tx, actor, id));
   });
 }

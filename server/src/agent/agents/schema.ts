@@ -1,4 +1,4 @@
-/** The wire of agents, versions and aliases. */
+/** Wire format of agents, versions and aliases. */
 import { z } from "zod";
 import { pageQuery } from "../cursor.ts";
 import { AgentConfig } from "./config.ts";
@@ -186,7 +186,7 @@ export const PauseAll = z
   .meta({ id: "AgentsPaused" });
 export type PauseAll = z.output<typeof PauseAll>;
 
-/** The only way from a row to JSON. */
+/** The only conversion from a row to JSON. */
 export function toAgent(row: AgentRow, aliases: readonly AliasRow[]): Agent {
   return {
     id: row.id,

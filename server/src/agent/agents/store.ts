@@ -1,4 +1,4 @@
-/** All SQL of agents, versions and aliases. The workspaces a caller can reach are an argument of what a caller does. */
+/** All SQL of agents, versions and aliases. Functions for callers take the reachable workspaces as an argument. */
 import { type RawBuilder, type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { Position } from "../cursor.ts";
@@ -15,7 +15,7 @@ export interface Alias {
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 
-/** With creations in the same workspace held off until this transaction ends. */
+/** Blocks other creations in the workspace until the transaction ends. */
 export async function lockAndCountAgents(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 40))`.execute(tx);
   const { count } = await tx
@@ -26,7 +26,7 @@ export async function lockAndCountAgents(tx: Db, workspaceId: string): Promise<n
   return Number(count);
 }
 
-/** Undefined where the name is taken. */
+/** Returns undefined if the name is taken. */
 export function insertAgent(
   tx: Db,
   agent: Pick<AgentRow, "id" | "workspace_id" | "name" | "description" | "latest_version" | "created_at">,
@@ -55,7 +55,7 @@ export function findAgent(
   return byReference(db, reference, workspaceIds).executeTakeFirst();
 }
 
-/** Nobody else's to change until this transaction ends. */
+/** Locks the row until the transaction ends. */
 export function lockAgent(
   tx: Db,
   reference: string,
@@ -127,25 +127,25 @@ export function changeAgent(
   return tx.updateTable("agents").set(change).where("id", "=", id).returningAll().executeTakeFirstOrThrow();
 }
 
-/** An agent as an invoke asks for it, with the version that is wanted: null where there is none. */
-export type AskedAgent = Pick<
+/** An agent and the requested version for an invoke. The version is null if it does not exist. */
+export type AgentForInvoke = Pick<
   AgentRow,
   "id" | "workspace_id" | "name" | "latest_version" | "paused" | "archived_at"
 > & {
   is_all_paused: boolean;
   version: number | null;
   config: unknown;
-  /** Whether the key of the version's model is there. */
+  /** True if the credential of the version's model exists. */
   has_credential: boolean;
 };
 
-export async function findAsked(
+export async function findAgentForInvoke(
   db: Db,
   reference: string,
   workspaceIds: readonly string[],
   wanted: VersionReference | undefined,
-): Promise<AskedAgent | undefined> {
-  const { rows } = await sql<AskedAgent>`
+): Promise<AgentForInvoke | undefined> {
+  const { rows } = await sql<AgentForInvoke>`
     select a.id, a.workspace_id, a.name, a.latest_version, a.paused, a.archived_at, v.version, v.config,
       exists (select from agent_pauses as p where p.workspace_id = a.workspace_id) as is_all_paused,
       (v.config #>> '{model,provider}' = 'echo' or exists (select from model_credentials as c
@@ -204,7 +204,7 @@ export async function deleteVersion(tx: Db, agentId: string, version: number): P
     .execute();
 }
 
-/** Without their configs, newest first. */
+/** Versions without their configs, newest first. */
 export function listVersions(db: Db, agentId: string): Promise<Omit<VersionRow, "config">[]> {
   return db
     .selectFrom("agent_versions")
@@ -216,7 +216,7 @@ export function listVersions(db: Db, agentId: string): Promise<Omit<VersionRow, 
 
 // ---- aliases
 
-/** Of several agents, by agent, in the order of their names. */
+/** Aliases of several agents by agent id, ordered by name. */
 export async function aliasesOf(db: Db, agentIds: readonly string[]): Promise<Map<string, Alias[]>> {
   const rows = await db
     .selectFrom("agent_aliases")
@@ -250,7 +250,7 @@ export async function deleteAlias(tx: Db, agentId: string, name: string): Promis
   return deleted !== undefined;
 }
 
-// ---- the switch for all of a workspace's agents
+// ---- pause of all agents of a workspace
 
 export async function findPause(db: Db, workspaceId: string): Promise<Date | undefined> {
   const row = await db
@@ -273,7 +273,7 @@ export async function deletePause(tx: Db, workspaceId: string): Promise<void> {
   await tx.deleteFrom("agent_pauses").where("workspace_id", "=", workspaceId).execute();
 }
 
-/** Of every version that an alias points at. */
+/** Configs of all versions that an alias points at. */
 export function servedConfigs(db: Db, workspaceId: string): Promise<{ name: string; config: unknown }[]> {
   return db
     .selectFrom("agents")
@@ -286,7 +286,7 @@ export function servedConfigs(db: Db, workspaceId: string): Promise<{ name: stri
     .execute();
 }
 
-/** For those who act in its name; undefined where it is gone. */
+/** The agent as an actor for its own actions; undefined if the agent was deleted. */
 export function workerOf(
   db: Db,
   agentId: string,
@@ -298,7 +298,7 @@ export function workerOf(
     .executeTakeFirst();
 }
 
-/** Of all versions of an agent, whether or not an alias points at them. */
+/** Toolsets of all versions of an agent, with or without an alias. */
 export async function namedToolsets(db: Db, agentId: string): Promise<string[]> {
   const { rows } = await sql<{ id: string }>`
     select distinct use ->> 'toolset_id' as id

@@ -1,4 +1,4 @@
-/** Columns as stored. migrations/0021_agents.sql and 0066_agent_removal.sql describe them. */
+/** Columns as stored. Migrations 0021 and 0066 describe them. */
 import type { ColumnType, Generated } from "kysely";
 
 export interface AgentsTable {

@@ -1,9 +1,9 @@
-/** An agent as who acts. */
+/** An agent as an actor. */
 import type { Worker } from "#accounts/worker-actor.ts";
 import type { Db } from "#schema.ts";
 import { workerOf } from "./store.ts";
 
-/** Undefined where the agent is gone. */
+/** Undefined if the agent was deleted. */
 export async function findWorker(db: Db, agentId: string): Promise<Worker | undefined> {
   const row = await workerOf(db, agentId);
   return row && { workspaceId: row.workspace_id, workerId: row.worker_id, label: row.name };

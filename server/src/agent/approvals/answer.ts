@@ -1,21 +1,21 @@
-/** A person's answer to a question of a tool's server: fields that are left out get their defaults. */
+/** A person's response to a question of a tool's server. Missing fields get their defaults. */
 import { createHmac } from "node:crypto";
 import type { App } from "#app.ts";
 import { invalidField } from "../errors.ts";
-import { faultsOf } from "../json-schema.ts";
+import { findFaults } from "../json-schema.ts";
 import { storableJson } from "../storable.ts";
 import type { ElicitationQuestion } from "./tables.ts";
 
 export type Content = Record<string, unknown>;
 
-/** Throws if the answer does not fit the question's schema. `owner`: the workspace of the run. */
-export async function answerTo(
+/** Throws if the response does not match the question's schema. `owner`: the workspace of the run. */
+export async function validateContent(
   owner: string,
   question: ElicitationQuestion,
   given: Content = {},
 ): Promise<Content> {
   const content = withDefaults(question, given);
-  const faults = await faultsOf(owner, question.schema, content);
+  const faults = await findFaults(owner, question.schema, content);
   if (faults.length > 0)
     throw invalidField(
       ["content"],

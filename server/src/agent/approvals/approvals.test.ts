@@ -1,6 +1,6 @@
 import { sql } from "kysely";
 import { beforeEach, expect, test } from "vitest";
-import { forgetOutputs } from "../runs/journal/strip-texts.ts";
+import { stripExpiredTexts } from "../runs/journal/strip-texts.ts";
 import { agentHost, type Json, modelConfig, type Person } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
 import { startModelServer } from "../testing/model-server.ts";
@@ -27,7 +27,10 @@ const tool = (name: string, method: string) => ({
   parameters: { type: "object", properties: { id: { type: "string" } }, required: ["id"] },
 });
 
-/** An agent that may look, and has to ask before it sells or buys; and the names of its tools. */
+/**
+ * Creates an agent that may call `look`, and needs an approval for `sell` and `buy`. Returns the names of its tools
+ * too.
+ */
 async function agent(approvals: object = {}) {
   made += 1;
   const { json } = await owner.post("/v1/agent-toolsets", {
@@ -56,12 +59,12 @@ const events = async (id: string, query = "") =>
   ).frames.map(({ data }) => data);
 const paths = () => shop.asked.map(({ path, body }) => `${path}${body}`);
 
-async function settled(runId: string): Promise<Json> {
-  await host.runs.settled(runId, 20_000);
+async function waitForOutcome(runId: string): Promise<Json> {
+  await host.runs.waitForOutcome(runId, 20_000);
   return run(runId);
 }
 
-/** One that waits for `sell` to be decided. */
+/** Starts a run that waits for the approval of `sell`. */
 async function waiting(approvals: object = {}) {
   const tools = await agent(approvals);
   model.script([{ calls: [call(tools.sell, "7")] }, { text: ["Done."] }]);
@@ -73,7 +76,7 @@ async function waiting(approvals: object = {}) {
 const approvalRow = (id: string) =>
   host.app.db.selectFrom("agent_approvals").selectAll().where("id", "=", id).executeTakeFirstOrThrow();
 
-/** As if its time were over. */
+/** Sets the approval's deadline into the past. */
 const lapse = (id: string) =>
   host.app.db
     .updateTable("agent_approvals")
@@ -81,7 +84,7 @@ const lapse = (id: string) =>
     .where("id", "=", id)
     .execute();
 
-test("a call that has to be asked for waits until a person approves it, and is made as it was shown", async () => {
+test("waits for the approval of a call, and makes the approved call as shown", async () => {
   const { name, look, sell } = await agent({ expires_in_seconds: 60 });
   model.script([{ calls: [call(sell, "7"), call(look, "a")] }, { text: ["Sold."] }]);
   const json = await invoke(name);
@@ -107,7 +110,7 @@ test("a call that has to be asked for waits until a person approves it, and is m
     approvals: [json.approval],
     waiting_for_sign_in: null,
   });
-  // What may be done is done; what has to be asked for is shown to the model, and is not.
+  // The allowed call is made. The call that needs an approval is shown to the model, and not made.
   expect(model.asked[0].tools).toHaveLength(3);
   expect(paths()).toEqual(["/api/look?id=a"]);
   const { request_id: requestId } = json.approval;
@@ -122,7 +125,7 @@ test("a call that has to be asked for waits until a person approves it, and is m
     200,
     { run_id: json.run_id, status: expect.stringMatching(/^(queued|running|completed)$/), approval: null },
   ]);
-  expect(await settled(json.run_id)).toMatchObject({
+  expect(await waitForOutcome(json.run_id)).toMatchObject({
     status: "completed",
     output: "Sold.",
     approval: null,
@@ -158,7 +161,7 @@ test("a call that has to be asked for waits until a person approves it, and is m
   ]);
 });
 
-test("a run that waits keeps its session, no process and no place among those in flight", async () => {
+test("releases the process and the plan's slot of a waiting run, and keeps its session", async () => {
   const { name, runId, json } = await waiting();
   expect(
     await owner.post(`/v1/agents/${name}/invoke`, { input: "Well?", session_id: json.session_id }),
@@ -169,7 +172,7 @@ test("a run that waits keeps its session, no process and no place among those in
     .where("id", "=", runId)
     .executeTakeFirstOrThrow();
   expect(row).toEqual({ status: "pending_approval", process_id: null });
-  // Ten is what the plan has in flight.
+  // The plan allows ten runs in flight.
   const pro = await host.person({ plan: "pro" });
   await pro.post("/v1/agents", { name: "free", config: await modelConfig(pro, model.url) });
   model.script([{ text: ["Yes."] }]);
@@ -180,10 +183,13 @@ test("a run that waits keeps its session, no process and no place among those in
   expect((await pro.post("/v1/agents/free/invoke", { input: "Hi" })).json).toMatchObject({ output: "Yes." });
 });
 
-test("what is denied is not done, and the model is told", async () => {
+test("does not make a denied call, and notifies the model", async () => {
   const { runId, requestId } = await waiting();
   expect((await decide(runId, requestId, "deny")).status).toBe(200);
-  expect(await settled(runId)).toMatchObject({ status: "completed", tools_called: [{ status: "denied" }] });
+  expect(await waitForOutcome(runId)).toMatchObject({
+    status: "completed",
+    tools_called: [{ status: "denied" }],
+  });
   expect(paths()).toEqual([]);
   expect(model.asked[1].messages.at(-1).content).toContain("denied");
 });
@@ -195,19 +201,19 @@ test("sends the reason of a denial to the model, and deletes it with the run's t
   const unfit = await owner.post(path, { decision: "approve", reason });
   expect(unfit).toMatchObject({ status: 400, json: { code: "invalid_request" } });
   expect((await owner.post(path, { decision: "deny", reason })).status).toBe(200);
-  await settled(runId);
+  await waitForOutcome(runId);
   expect(model.asked[1].messages.at(-1).content).toBe(`A person denied this call: ${reason}`);
-  const resolved = async (query = "") =>
+  const findResolved = async (query = "") =>
     (await events(runId, query)).find(
       ({ type }) => type === (query ? "tool-approval-response" : "approval.resolved"),
     );
-  expect(await resolved()).toMatchObject({ outcome: "denied", reason });
-  expect(await resolved("?format=ui")).toMatchObject({ approved: false, reason });
+  expect(await findResolved()).toMatchObject({ outcome: "denied", reason });
+  expect(await findResolved("?format=ui")).toMatchObject({ approved: false, reason });
   await sql`update agent_runs set output_expires_at = now() - interval '1 second' where id = ${runId}`.execute(
     host.app.db,
   );
-  await forgetOutputs(host.app, new Date());
-  expect(await resolved()).not.toHaveProperty("reason");
+  await stripExpiredTexts(host.app, new Date());
+  expect(await findResolved()).not.toHaveProperty("reason");
   expect((await approvalRow(requestId)).decided_by).not.toHaveProperty("reason");
 });
 
@@ -232,10 +238,10 @@ test("expires no approval while its workspace is held, also when the run is read
   } finally {
     await hold(null);
   }
-  expect(await settled(runId)).toMatchObject({ status: "completed" });
+  expect(await waitForOutcome(runId)).toMatchObject({ status: "completed" });
 });
 
-test("a decision is made once: the same again is answered alike, another is refused", async () => {
+test("returns the same response for a repeated decision, and refuses a different one", async () => {
   const { runId, requestId } = await waiting();
   const replies = await Promise.all(
     Array.from({ length: 12 }, (_, n) => decide(runId, requestId, n % 2 ? "approve" : "deny")),
@@ -246,7 +252,7 @@ test("a decision is made once: the same again is answered alike, another is refu
     if (said === outcome) expect(status).toBe(200);
     else expect([status, json]).toMatchObject([409, { code: "approval_decided", outcome }]);
   }
-  await settled(runId);
+  await waitForOutcome(runId);
   expect(shop.asked).toHaveLength(outcome === "approved" ? 1 : 0);
   expect(await decide(runId, requestId, outcome === "approved" ? "approve" : "deny")).toMatchObject({
     status: 200,
@@ -279,11 +285,11 @@ test("requests all approvals of a step together, and continues after the last de
   expect(json.approvals.map(({ tool, arguments: { id } }: Json) => [tool, id])).toEqual(
     Array.from({ length: 12 }, (_, n) => [n % 2 ? buy : sell, String(n)]),
   );
-  const listed = (await owner.get("/v1/agents/approvals")).json.items;
-  expect(listed.filter(({ run_id }: Json) => run_id === runId)).toHaveLength(12);
+  const pendingItems = (await owner.get("/v1/agents/approvals")).json.items;
+  expect(pendingItems.filter(({ run_id }: Json) => run_id === runId)).toHaveLength(12);
   const inList = (await owner.get(`/v1/agents/runs?session_id=${json.session_id}`)).json.items[0];
   expect(inList.approvals).toEqual(json.approvals);
-  // Decides the last one first, each with another token.
+  // Decides the approvals in reverse order, each with another token.
   for (const [n, id] of [...ids.entries()].toReversed()) {
     expect((await run(runId)).approvals.map(({ request_id }: Json) => request_id)).toEqual(
       ids.slice(0, n + 1),
@@ -294,7 +300,7 @@ test("requests all approvals of a step together, and continues after the last de
     expect((await owner.call("POST", path, body, { authorization })).status).toBe(200);
     if (n > 0) expect(paths()).toEqual([]);
   }
-  expect(await settled(runId)).toMatchObject({ status: "completed", output: "Done.", approvals: [] });
+  expect(await waitForOutcome(runId)).toMatchObject({ status: "completed", output: "Done.", approvals: [] });
   expect(paths().toSorted()).toEqual(
     [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11].map((n) => `/api/${n % 2 ? "buy" : "sell"}{"id":"${n}"}`).toSorted(),
   );
@@ -321,7 +327,7 @@ test("continues once when many people decide at the same moment", async () => {
   const { ids, runId } = await several(8);
   const replies = await Promise.all(ids.map((id) => decide(runId, id, "approve")));
   expect(replies.map(({ status }) => status)).toEqual(ids.map(() => 200));
-  expect(await settled(runId)).toMatchObject({ status: "completed" });
+  expect(await waitForOutcome(runId)).toMatchObject({ status: "completed" });
   expect(paths().toSorted()).toHaveLength(8);
   const log = await events(runId);
   expect(log.filter(({ type }) => type === "run.started")).toHaveLength(2);
@@ -344,7 +350,7 @@ test.each([
     .where("status", "=", "pending")
     .execute();
   expect((await run(runId)).status).not.toBe("pending_approval");
-  expect(await settled(runId)).toMatchObject({ ...to, approvals: [] });
+  expect(await waitForOutcome(runId)).toMatchObject({ ...to, approvals: [] });
   expect(paths()).toEqual(how === "deny" ? ['/api/sell{"id":"0"}'] : []);
   for (const id of ids.slice(1)) expect((await decide(runId, id, "approve")).status).toBe(410);
   const outcomes = (await events(runId)).filter(({ type }) => type === "approval.resolved");
@@ -373,11 +379,11 @@ test("requests cancelled approvals again when the run is resumed, and keeps the 
   await decide(runId, ids[1]!, "approve");
   await owner.post(`/v1/agents/runs/${runId}/cancel`);
   expect((await owner.post(`/v1/agents/runs/${runId}/resume`)).status).toBe(200);
-  await host.runs.settled(runId, 20_000);
+  await host.runs.waitForOutcome(runId, 20_000);
   const { approvals } = await run(runId);
   expect(approvals.map(({ arguments: { id } }: Json) => id)).toEqual(["0", "2"]);
   for (const { request_id } of approvals) await decide(runId, request_id, "deny");
-  expect(await settled(runId)).toMatchObject({ status: "completed" });
+  expect(await waitForOutcome(runId)).toMatchObject({ status: "completed" });
   expect(paths()).toEqual(['/api/buy{"id":"1"}']);
 });
 
@@ -390,7 +396,7 @@ test("makes an approved call with changed arguments, and sends them to the model
   const stranger = await host.person();
   expect((await approve(runId, requestId, { arguments: changed }, stranger)).status).toBe(404);
   expect((await approve(runId, requestId, { arguments: changed })).status).toBe(200);
-  expect(await settled(runId)).toMatchObject({ status: "completed", output: "Done." });
+  expect(await waitForOutcome(runId)).toMatchObject({ status: "completed", output: "Done." });
   expect(shop.asked.map(({ body }) => JSON.parse(body) as Json)).toEqual([changed]);
   expect(model.asked[1].messages.at(-1).content).toBe(
     `A person changed the arguments of this call and approved it. It was made with: ${JSON.stringify(changed)}\n\n{"ok":true}`,
@@ -420,7 +426,7 @@ test("makes an approved call with changed arguments, and sends them to the model
       status: 409,
       json: { code: "approval_decided", outcome: "approved" },
     });
-  await forgetOutputs(host.app, new Date(Date.now() + 3_700_000));
+  await stripExpiredTexts(host.app, new Date(Date.now() + 3_700_000));
   expect(await approvalRow(requestId)).toMatchObject({ arguments: null, approved_arguments: null });
   expect(JSON.stringify(await events(runId))).not.toContain("half of it");
 });
@@ -440,7 +446,7 @@ test("refuses changed arguments that do not fit the tool's schema", async () => 
   expect((await approvalRow(requestId)).status).toBe("pending");
   // The requested arguments, sent back, change nothing.
   expect((await approve(runId, requestId, { arguments: { id: "7" } })).status).toBe(200);
-  await settled(runId);
+  await waitForOutcome(runId);
   expect((await approvalRow(requestId)).approved_arguments).toBeNull();
   expect(model.asked[1].messages.at(-1).content).toBe('{"ok":true}');
 });
@@ -458,7 +464,7 @@ test("returns the run at its next stop when a decision has wait_s", async () => 
   expect((await approve(runId, ids[1]!, { wait_s: 301 })).status).toBe(400);
 });
 
-test("nobody is asked about a call that can't be made anyhow", async () => {
+test("requests no approval for a call with invalid arguments", async () => {
   const { name, sell } = await agent();
   model.script([{ calls: [call(sell, 7)] }, { text: ["Oh."] }]);
   expect(await invoke(name)).toMatchObject({ status: "completed", approval: null });
@@ -468,12 +474,12 @@ test("nobody is asked about a call that can't be made anyhow", async () => {
 test.each([
   ["deny", { status: "completed", output: "Done.", tools_called: [{ status: "expired" }] }],
   ["fail", { status: "failed", error_code: "approval_expired", tools_called: [] }],
-])("what nobody decides on in time is not done: %s", async (onExpire, expected) => {
+])("does not make a call whose approval expires: %s", async (onExpire, expected) => {
   const { runId, requestId } = await waiting({ on_expire: onExpire });
   await lapse(requestId);
-  // Whoever looks finds it so; the sweep may have been there before.
+  // A read expires the approval; the sweep may have been faster.
   expect((await run(runId)).status).not.toBe("pending_approval");
-  expect(await settled(runId)).toMatchObject(expected);
+  expect(await waitForOutcome(runId)).toMatchObject(expected);
   expect(await decide(runId, requestId, "approve")).toMatchObject({
     status: 410,
     json: { code: "approval_expired" },
@@ -486,20 +492,20 @@ test.each([
   ]);
 });
 
-test("a decision that comes late is refused, and the run goes on without it; the sweep finds the others", async () => {
+test("refuses a late decision and continues the run; the sweep expires other approvals", async () => {
   const { runId, requestId } = await waiting();
   await lapse(requestId);
   expect(await decide(runId, requestId, "approve")).toMatchObject({ status: 410 });
-  expect(await settled(runId)).toMatchObject({ tools_called: [{ status: "expired" }] });
+  expect(await waitForOutcome(runId)).toMatchObject({ tools_called: [{ status: "expired" }] });
   const other = await waiting();
   await lapse(other.requestId);
   await expect
     .poll(async () => (await approvalRow(other.requestId)).status, { timeout: 10_000 })
     .toBe("expired");
-  expect(await settled(other.runId)).toMatchObject({ status: "completed" });
+  expect(await waitForOutcome(other.runId)).toMatchObject({ status: "completed" });
 });
 
-test.each(["cancel", "end"])("a run that is over asks nobody: %s", async (how) => {
+test.each(["cancel", "end"])("creates no approval for a run that is over: %s", async (how) => {
   const { name, runId, requestId, json } = await waiting();
   if (how === "cancel") await owner.post(`/v1/agents/runs/${runId}/cancel`);
   else await owner.call("DELETE", `/v1/agents/${name}/sessions/${json.session_id}`);
@@ -519,7 +525,7 @@ test.each(["cancel", "end"])("a run that is over asks nobody: %s", async (how) =
   ]);
 });
 
-test("who reaches the run decides, and nobody else; an unknown request is no one's", async () => {
+test("allows a decision only to callers with access to the run, and returns 404 for an unknown request", async () => {
   const { runId, requestId } = await waiting();
   const stranger = await host.person();
   expect(await decide(runId, requestId, "approve", stranger)).toMatchObject({
@@ -536,7 +542,7 @@ test("who reaches the run decides, and nobody else; an unknown request is no one
   expect((await approvalRow(requestId)).status).toBe("pending");
 });
 
-test("what waits is listed for its owner, told to them, and part of their workspace's snapshot", async () => {
+test("lists pending approvals for the owner, with a notification and in the workspace's snapshot", async () => {
   const { name, sell, runId, requestId, json } = await waiting();
   const { json: listed } = await owner.get("/v1/agents/approvals");
   expect(listed.total).toBe(listed.items.length);
@@ -568,16 +574,16 @@ test("what waits is listed for its owner, told to them, and part of their worksp
     .orderBy("created_at", "desc")
     .executeTakeFirstOrThrow();
   expect(news).toMatchObject({ kind: "approval_pending", title: expect.stringContaining(name) });
-  // News stay longer than what a run says.
+  // Notifications outlive the run's text, so they contain no arguments.
   expect(JSON.stringify(news)).not.toContain('"7"');
   await decide(runId, requestId, "deny");
   const after = (await owner.get("/v1/agents/approvals")).json;
   expect(after.items.map(({ request_id }: Json) => request_id)).not.toContain(requestId);
-  // The next test's words are for its own run.
-  await settled(runId);
+  // The next test's script must not serve this run.
+  await waitForOutcome(runId);
 });
 
-test("arguments that are long are in the run, not in the list", async () => {
+test("shows long arguments in the run, and omits them from the list", async () => {
   const { name, sell } = await agent();
   const id = "x".repeat(20_000);
   model.script([{ calls: [call(sell, id)] }, { text: ["Done."] }]);
@@ -599,7 +605,7 @@ test("omits arguments from a list of runs when a run's arguments exceed 16 KiB",
   await owner.post(`/v1/agents/runs/${json.run_id}/cancel`);
 });
 
-test("a stream of a run that waits stays open, and goes on with the decision", async () => {
+test("keeps the stream of a waiting run open, and continues it after the decision", async () => {
   const { name, sell } = await agent();
   model.script([{ calls: [call(sell, "7")] }, { text: ["Done."] }]);
   const url = `${host.baseUrl}/v1/agents/${name}/invoke`;
@@ -608,9 +614,9 @@ test("a stream of a run that waits stays open, and goes on with the decision", a
     method: "POST",
     body: { input: "Hi", stream: true },
   });
-  const listed = async () => (await owner.get("/v1/agents/approvals")).json.items;
-  await expect.poll(async () => (await listed())[0]?.tool).toBe(sell);
-  const [{ run_id, request_id }] = await listed();
+  const listPending = async () => (await owner.get("/v1/agents/approvals")).json.items;
+  await expect.poll(async () => (await listPending())[0]?.tool).toBe(sell);
+  const [{ run_id, request_id }] = await listPending();
   await decide(run_id, request_id, "approve");
   const { frames } = await reading;
   expect(frames.map(({ id }) => Number(id))).toEqual(frames.map((_, index) => index + 1));
@@ -618,17 +624,20 @@ test("a stream of a run that waits stays open, and goes on with the decision", a
   expect(frames.at(-1)?.event).toBe("run.completed");
 });
 
-test("a toolset that goes while its call waits is said to be gone, and nothing is called", async () => {
+test("reports a toolset that was deleted while its call waited, and makes no call", async () => {
   const { name, toolset, runId, requestId } = await waiting();
   await owner.post(`/v1/agents/${name}/versions`, { config, promote: ["prod"] });
   expect((await owner.call("DELETE", `/v1/agent-toolsets/${toolset}`)).status).toBe(204);
   await decide(runId, requestId, "approve");
-  expect(await settled(runId)).toMatchObject({ status: "completed", tools_called: [{ status: "failed" }] });
-  expect(model.asked[1].messages.at(-1).content).toContain("not there any more");
+  expect(await waitForOutcome(runId)).toMatchObject({
+    status: "completed",
+    tools_called: [{ status: "failed" }],
+  });
+  expect(model.asked[1].messages.at(-1).content).toContain("does not exist any more");
   expect(shop.asked).toEqual([]);
 });
 
-test("a tool that is denied meanwhile is not called, whatever was approved", async () => {
+test("does not make an approved call whose tool was denied meanwhile", async () => {
   const { name, toolset, sell } = await agent();
   const use = { toolset_id: toolset };
   await owner.call("PATCH", `/v1/agent-toolsets/${toolset}`, { tool_overrides: { sell: { policy: "ask" } } });
@@ -643,27 +652,27 @@ test("a tool that is denied meanwhile is not called, whatever was approved", asy
     tool_overrides: { sell: { policy: "deny" } },
   });
   await decide(json.run_id, json.approval.request_id, "approve");
-  expect(await settled(json.run_id)).toMatchObject({ tools_called: [{ status: "denied" }] });
+  expect(await waitForOutcome(json.run_id)).toMatchObject({ tools_called: [{ status: "denied" }] });
   expect(shop.asked).toEqual([]);
 });
 
-test("the time a person takes is not the run's", async () => {
+test("does not count a person's time as the run's time", async () => {
   const { runId, requestId } = await waiting();
-  // An hour, of which the config's fifteen minutes take no notice.
+  // An hour, more than the config's limit of fifteen minutes.
   await sql`update agent_runs set created_at = created_at - interval '1 hour',
     started_at = started_at - interval '1 hour' where id = ${runId}`.execute(host.app.db);
   await decide(runId, requestId, "approve");
-  expect(await settled(runId)).toMatchObject({ status: "completed" });
+  expect(await waitForOutcome(runId)).toMatchObject({ status: "completed" });
   const { rows } = await sql<{ ms: number }>`select active_ms as ms from agent_runs
     where id = ${runId}`.execute(host.app.db);
   expect(rows[0]!.ms).toBeLessThan(900_000);
 });
 
-test("what was asked goes with what the run said, an hour after it ended", async () => {
+test("deletes the arguments with the run's text, an hour after its end", async () => {
   const { runId, requestId } = await waiting();
   await decide(runId, requestId, "approve");
-  await settled(runId);
-  await forgetOutputs(host.app, new Date(Date.now() + 3_700_000));
+  await waitForOutcome(runId);
+  await stripExpiredTexts(host.app, new Date(Date.now() + 3_700_000));
   expect(await approvalRow(requestId)).toMatchObject({ status: "approved", arguments: null });
   const asked = (await events(runId)).find(({ type }) => type === "approval.requested");
   expect(asked).toMatchObject({ request_id: requestId, expired: true });

@@ -1,10 +1,13 @@
 /**
  * Approvals: a person decides on one call of a tool. This folder stores the request, its call and its outcome. It
- * guarantees that an approval is decided once; that the approved arguments are those that were shown, or those that the
- * person sent in their place; and that a waiting run uses no memory, no process and none of its time limit. All calls of
- * a step that need approval are requested together. Such a run consists of rows until the last approval is decided or
- * expires, or the run ends. A question that the server of a tool asks during a call is an approval of kind
- * `elicitation`. Its run keeps its process, which holds the call open (`runs/questions.ts`).
+ * promises:
+ * - An approval is decided once.
+ * - The approved arguments are the shown ones, or the ones that the person sent in their place.
+ * - A waiting run uses no memory, no process and none of its time limit.
+ *
+ * All calls of a step that need approval are requested together. Such a run consists of rows until the last approval
+ * is decided or expires, or the run ends. A question of a tool's server during a call is an approval of kind
+ * `elicitation`. The run of such a question keeps its process, which holds the call open (`runs/engine/questions.ts`).
  */
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { Actor } from "#accounts/actor.ts";
@@ -20,9 +23,7 @@ import {
   type ApprovalRow,
   approvalsOfRun,
   closeApprovals,
-  deleteCancelled,
   countWaiting,
-  forgetArguments,
   insertApprovals,
   isPending,
   listWaiting,
@@ -41,7 +42,7 @@ export type PendingApproval = PendingRow;
 const listedMax = 100;
 const listedArgumentsMaxBytes = 16 * 1024;
 
-/** Newest first, of all workspaces the actor reaches. */
+/** Lists pending approvals of all workspaces that the actor reaches, newest first. */
 export async function list(
   app: Pick<App, "db" | "clock">,
   actor: Actor,
@@ -50,7 +51,7 @@ export async function list(
   return { items: rows.map(toWaiting), total };
 }
 
-/** What a workspace's snapshot shows of this. */
+/** Section of the workspace's snapshot. */
 export async function pendingApprovals(db: Db, workspaceId: string, limit: number) {
   const { rows, total } = await waiting(db, [workspaceId], limit, new Date());
   const items = rows.map(({ id, run_id, agent, tool, created_at, expires_at }) => ({
@@ -72,7 +73,7 @@ async function waiting(db: Db, workspaces: readonly string[], limit: number, now
   return { rows, total };
 }
 
-// ---- what runs are made to wait and to end by
+// ---- waits of runs
 
 export interface Question {
   id: string;
@@ -84,7 +85,7 @@ export interface Question {
   onExpire: ApprovalRow["on_expire"];
   at: Date;
   expiresAt: Date;
-  /** Set if the server of the call's tool asks. */
+  /** Question of the tool's server. Undefined for the approval of a call. */
   elicitation?: ElicitationQuestion | undefined;
 }
 
@@ -96,7 +97,11 @@ export function question(of: Omit<Question, "id">): Question {
  * Inserts the approvals of one run, in the transaction in which the run begins to wait, with one notification unless
  * `isQuiet`.
  */
-export async function raise(tx: Db, questions: readonly Question[], { isQuiet = false } = {}): Promise<void> {
+export async function requestApprovals(
+  tx: Db,
+  questions: readonly Question[],
+  { isQuiet = false } = {},
+): Promise<void> {
   const [first] = questions;
   if (!first) return;
   const { workspaceId, runId, expiresAt } = first;
@@ -146,14 +151,14 @@ interface Closing {
   reason?: string | undefined;
   /** Arguments that the person changed. */
   approvedArguments?: Record<string, unknown> | undefined;
-  /** Answer to a question. It goes to the tool's server, and no event shows it. */
+  /** Response to a question. It goes to the tool's server, and no event shows it. */
   content?: Record<string, unknown> | undefined;
   /** Keyed hash of the content. */
   answer?: string | undefined;
 }
 
 /** Closes pending approvals and returns their events. The caller holds the lock on their run's row. */
-export async function close(tx: Db, ids: readonly string[], change: Closing) {
+export async function closePending(tx: Db, ids: readonly string[], change: Closing) {
   const { status: outcome, at, by, reason, approvedArguments, content, answer } = change;
   const why = reason === undefined ? {} : { reason };
   const changed = approvedArguments === undefined ? {} : { arguments: approvedArguments };
@@ -173,24 +178,19 @@ export async function close(tx: Db, ids: readonly string[], change: Closing) {
 
 /** Cancels the pending approvals of a run that ends. The caller holds the lock on the run's row. */
 export async function cancelPending(tx: Db, runId: string, at: Date) {
-  return close(tx, await pendingIds(tx, runId), { status: "cancelled", at, by: null });
+  return closePending(tx, await pendingIds(tx, runId), { status: "cancelled", at, by: null });
 }
 
-/** Cancels a question of a server if it is pending. The caller holds the lock on the run's row. */
+/** Cancels a server's question if it is pending. The caller holds the lock on the run's row. */
 export async function cancelQuestion(tx: Db, id: string, at: Date) {
-  return (await isPending(tx, id)) ? close(tx, [id], { status: "cancelled", at, by: null }) : [];
+  return (await isPending(tx, id)) ? closePending(tx, [id], { status: "cancelled", at, by: null }) : [];
 }
 
 export async function hasPending(tx: Db, runId: string): Promise<boolean> {
   return (await pendingIds(tx, runId)).length > 0;
 }
 
-/** Deletes a run's undecided approvals. The resumed run requests them again. */
-export function forgetCancelled(tx: Db, runId: string): Promise<void> {
-  return deleteCancelled(tx, runId);
-}
-
-/** By the call that was asked for. */
+/** Approvals of a run by the id of their call. */
 export async function approvalsByCall(db: Db, runId: string): Promise<Map<string, ApprovalRow>> {
   return new Map((await approvalsOfRun(db, runId)).map((row) => [row.call_id, row]));
 }
@@ -206,9 +206,4 @@ export async function pendingByRun(
 ): Promise<Map<string, PendingApproval[]>> {
   if (runIds.length === 0) return new Map();
   return Map.groupBy(await pendingOfRuns(db, runIds, argumentsMaxBytes), ({ run_id }) => run_id);
-}
-
-/** What calls said goes with what their runs said. */
-export function forgetApprovals(tx: Db, runIds: readonly string[]): Promise<void> {
-  return forgetArguments(tx, runIds);
 }

@@ -1,18 +1,18 @@
-/** What a process leaves that is killed around a question, and what the next one makes of it. */
+/** Kills a process around an approval, and continues with the next process. */
 import { randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
-import { AgentRuns } from "../runs/engine/run-executor.ts";
+import { RunExecutor } from "../runs/engine/run-executor.ts";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
-import { killedAt } from "../testing/killed-server.ts";
+import { runUntilKilled } from "../testing/killed-server.ts";
 import { startModelServer } from "../testing/model-server.ts";
 import { startToolServer } from "../testing/tool-server.ts";
 
 const key = randomBytes(32);
 const model = await startModelServer();
 const shop = await startToolServer();
-// It takes requests and carries out nothing: what it commits is taken up by others.
+// This server serves requests and executes no runs, so other servers execute the committed ones.
 const host = await agentHost({ secrets: new SecretBox(key), isIdle: true });
 const owner = await host.person();
 const { json: toolset } = await owner.post("/v1/agent-toolsets", {
@@ -30,14 +30,14 @@ const config = {
 await owner.post("/v1/agents", { name: "asking", config });
 
 const run = async (id: string): Promise<Json> => (await owner.get(`/v1/agents/runs/${id}`)).json;
-const killed = (point: string) => killedAt(host.connection, key, point);
+const runUntilKill = (point: string) => runUntilKilled(host.connection, key, point);
 
-/** A process that works until the run waits or is over, and leaves in peace. */
+/** Runs a server until the run waits or is over, and then stops it gracefully. */
 async function work(runId: string): Promise<void> {
-  const runs = new AgentRuns(host.app, { hostId: "crashing", pauseMs: 5 });
+  const runs = new RunExecutor(host.app, { hostId: "crashing", pauseMs: 5 });
   try {
     await runs.start();
-    await runs.settled(runId, 20_000);
+    await runs.waitForOutcome(runId, 20_000);
   } finally {
     await runs.stop();
   }
@@ -48,7 +48,7 @@ async function invoke(calls = [{ name: "shop__sell", arguments: '{"id":"7"}' }])
   // The calls, and then a final answer.
   model.script(({ messages }: Json) => (messages.at(-1).role === "tool" ? { text: ["Done."] } : { calls }));
   const { json } = await owner.post("/v1/agents/asking/invoke", { input: "Sell it.", wait_s: 0 });
-  // As if the process that took it had committed it.
+  // Imitates a commit by the process that acquired the run.
   await host.app.db
     .updateTable("agent_runs")
     .set({ process_id: null })
@@ -72,10 +72,10 @@ async function expectOneOf(runId: string, ...types: string[]): Promise<void> {
 }
 
 test.each(["agent.step.committed", "agent.approval.raised"])(
-  "a server that is killed at %s has asked once, and what is approved is done once",
+  "requests one approval and makes the approved call once after a kill at %s",
   async (point) => {
     const runId = await invoke();
-    expect(await killed(point)).toBe("SIGKILL");
+    expect(await runUntilKill(point)).toBe("SIGKILL");
     await work(runId);
     expect(shop.asked).toEqual([]);
     await approve(runId);
@@ -87,19 +87,19 @@ test.each(["agent.step.committed", "agent.approval.raised"])(
 );
 
 test.each([
-  // The server that took the decision is gone with its answer.
+  // The server that acquired the decided run died before it committed more.
   ["agent.approval.decided", 1, "completed"],
   ["agent.run.taken", 1, "completed"],
-  // Nobody knows whether these were heard: they are not made again.
+  // It is unknown whether the tool server received these calls, so they are not repeated.
   ["agent.call.began", 0, "unknown"],
   ["agent.call.answered", 1, "unknown"],
   ["agent.call.ended", 1, "completed"],
-])("a server that is killed after a decision, at %s: the tool is never called twice", async (...of) => {
+])("never calls the tool twice after a kill at %s that follows the decision", async (...of) => {
   const [point, calls, status] = of;
   const runId = await invoke();
   await work(runId);
   await approve(runId);
-  if (point !== "agent.approval.decided") expect(await killed(point)).toBe("SIGKILL");
+  if (point !== "agent.approval.decided") expect(await runUntilKill(point)).toBe("SIGKILL");
   await work(runId);
   expect(await run(runId)).toMatchObject({ status: "completed", tools_called: [{ status }] });
   expect(shop.asked).toHaveLength(calls);
@@ -112,7 +112,7 @@ test.each(["agent.approval.raised", "agent.run.taken", "agent.call.began", "agen
   async (point) => {
     const ids = ["1", "2", "3"];
     const runId = await invoke(ids.map((id) => ({ name: "shop__sell", arguments: `{"id":"${id}"}` })));
-    if (point === "agent.approval.raised") expect(await killed(point)).toBe("SIGKILL");
+    if (point === "agent.approval.raised") expect(await runUntilKill(point)).toBe("SIGKILL");
     await work(runId);
     const { approvals } = await run(runId);
     expect(approvals.map((one: Json) => one.arguments.id)).toEqual(ids);
@@ -125,7 +125,7 @@ test.each(["agent.approval.raised", "agent.run.taken", "agent.call.began", "agen
     expect(shop.asked).toEqual([]);
     expect((await run(runId)).approvals).toEqual([approvals[0]]);
     expect((await owner.post(path(0), { decision: "approve" })).status).toBe(200);
-    if (point !== "agent.approval.raised") expect(await killed(point)).toBe("SIGKILL");
+    if (point !== "agent.approval.raised") expect(await runUntilKill(point)).toBe("SIGKILL");
     await work(runId);
     const { status, tools_called } = await run(runId);
     expect([status, tools_called[2].status]).toEqual(["completed", "denied"]);

@@ -1,6 +1,7 @@
 /**
- * A person's decision on one call, or answer to a question. The decision and the run's next state are one transaction. The last decision of a
- * run queues it: this process executes it at once, and if it dies, another one does.
+ * A person's decision on one call, or response to a question. The decision and the run's next state are one
+ * transaction. The last decision of a run queues the run. This process executes it at once; after a crash, another one
+ * does.
  */
 import { isDeepStrictEqual } from "node:util";
 import type { Actor } from "#accounts/actor.ts";
@@ -10,15 +11,16 @@ import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import { invalidField } from "../errors.ts";
-import { faultsOf } from "../json-schema.ts";
+import { findFaults } from "../json-schema.ts";
 import { runNotFound } from "../runs/api/run-errors.ts";
 import { get, getRun } from "../runs/api/read.ts";
-import type { AgentRuns } from "../runs/engine/run-executor.ts";
+import type { RunExecutor } from "../runs/engine/run-executor.ts";
 import type { Run } from "../runs/schema.ts";
-import { goOn, lockRun } from "../runs/engine/waiting-run.ts";
+import { continueRun } from "../runs/engine/waiting-run.ts";
+import { lockRun } from "../runs/store.ts";
 import { storableJson } from "../storable.ts";
-import { type ApprovalRecord, close } from "./approvals.ts";
-import { answerTo, type Content, hashOfAnswer, withDefaults } from "./answer.ts";
+import { type ApprovalRecord, closePending } from "./approvals.ts";
+import { validateContent, type Content, hashOfAnswer, withDefaults } from "./answer.ts";
 import { approvalDecided, approvalExpired, approvalNotFound, approvalEdited, answerGiven } from "./errors.ts";
 import { expireLate } from "./expire.ts";
 import type { Decide } from "./schema.ts";
@@ -26,12 +28,12 @@ import { decisions } from "./states.ts";
 import { agentOf, findApproval } from "./store.ts";
 
 type Arguments = Record<string, unknown>;
-type Settled = (typeof decisions)[keyof typeof decisions];
+type DecidedStatus = (typeof decisions)[keyof typeof decisions];
 
 /** Returns the run after the decision, or at its next stop within `wait_s`. A repeated decision returns the same. */
 export async function decide(
   app: Pick<App, "db" | "clock" | "config" | "secrets">,
-  runs: AgentRuns,
+  runs: RunExecutor,
   actor: Actor,
   { run_id: runId, request_id: id }: { run_id: string; request_id: string },
   decided: Decide,
@@ -39,7 +41,12 @@ export async function decide(
   const { decision, reason, arguments: given, wait_s: waitSeconds } = decided;
   const status = decisions[decision];
   const changed = given && (JSON.parse(storableJson(given)) as Arguments);
-  const content = await requireFit(app.db, actor, { runId, id }, { ...decided, arguments: changed });
+  const content = await requireValidDecision(
+    app.db,
+    actor,
+    { runId, id },
+    { ...decided, arguments: changed },
+  );
   const answer = content && hashOfAnswer(app, id, content);
   const now = app.clock.now();
   let isLate = false;
@@ -54,29 +61,28 @@ export async function decide(
       return { ...found, status: "expired" };
     }
     const approvedArguments = isDeepStrictEqual(changed, found.arguments) ? undefined : changed;
-    await settle(tx, actor, found, { status, at: now, reason, approvedArguments, content, answer });
+    await commitDecision(tx, actor, found, { status, at: now, reason, approvedArguments, content, answer });
     return { ...found, status, approved_arguments: approvedArguments ?? null };
   });
   await passKillPoint("agent.approval.decided");
   // Needed for a repeated decision too: the process that stored it may have died before it queued the run.
-  if (isLate) await runs.lapsed(runId);
+  if (isLate) await runs.onWaitExpired(runId);
   else {
-    // The process that holds the call of an answered question goes on by itself.
-    if (approval.kind === "call") runs.begin(runId);
-    runs.changed(runId);
+    // The run of a question keeps its process, which continues without being queued.
+    if (approval.kind === "call") runs.submit(runId);
+    runs.notifyChanged(runId);
   }
   requireSame(approval, status, { changed, answer: decided.content && answer });
-  await runs.settled(runId, waitSeconds * 1000);
+  await runs.waitForOutcome(runId, waitSeconds * 1000);
   return get(app, runs, actor, runId);
 }
 
 type Outcome = Pick<ApprovalRecord, "kind" | "status" | "arguments" | "approved_arguments" | "decided_by">;
 
 /**
- * Checks a decision on a pending approval, before any lock is held: its fields against the kind, changed arguments
- * against the tool's schema, and an answer against the question's. Returns the answer's content.
+ * Checks a decision on a pending approval before any lock is held. Validates its fields against the kind, changed arguments against the tool's schema, and content against the question's schema. Returns the content.
  */
-async function requireFit(
+async function requireValidDecision(
   db: Db,
   actor: Actor,
   { runId, id }: { runId: string; id: string },
@@ -92,11 +98,11 @@ async function requireFit(
   const { question, status } = approval;
   if (question && decided.decision === "approve")
     return status === "pending"
-      ? answerTo(owner, question, decided.content)
+      ? validateContent(owner, question, decided.content)
       : withDefaults(question, decided.content);
   if (question || status !== "pending") return undefined;
   if (!decided.arguments || !approval.parameters) return undefined;
-  const faults = await faultsOf(owner, approval.parameters, decided.arguments);
+  const faults = await findFaults(owner, approval.parameters, decided.arguments);
   if (faults.length > 0)
     throw invalidField(
       ["arguments"],
@@ -121,25 +127,22 @@ function requireFieldsOf(
         "must be `approve` or `deny` for a call; only questions can be dismissed",
       );
     if (content !== undefined)
-      throw invalidField(["content"], "answers a question, and this is a call; leave it out");
+      throw invalidField(["content"], "is for a question, and this request is a call; remove content");
     return;
   }
   if (changed !== undefined)
     throw invalidField(
       ["arguments"],
-      "belong to a call, and this is a question; send its answer as `content`",
+      "are for a call, and this request is a question; send the response as `content`",
     );
   if (reason !== undefined)
-    throw invalidField(
-      ["reason"],
-      "does not reach the server that asks; leave it out of a decision on a question",
-    );
+    throw invalidField(["reason"], "is not sent to the server of a question; remove reason");
 }
 
 /** Throws unless the stored outcome is the requested one. */
 function requireSame(
   stored: Outcome,
-  wanted: Settled,
+  wanted: DecidedStatus,
   { changed, answer }: { changed: Arguments | undefined; answer: string | undefined },
 ): void {
   const { status } = stored;
@@ -158,12 +161,12 @@ function requireSame(
     throw approvalEdited();
 }
 
-async function settle(
+async function commitDecision(
   tx: Db,
   actor: Actor,
   approval: ApprovalRecord,
   change: {
-    status: Settled;
+    status: DecidedStatus;
     at: Date;
     reason: string | undefined;
     approvedArguments: Arguments | undefined;
@@ -172,7 +175,7 @@ async function settle(
   },
 ): Promise<void> {
   const by = { kind: actor.kind, id: actor.id, label: actor.label };
-  await goOn(tx, approval.run_id, await close(tx, [approval.id], { ...change, by }));
+  await continueRun(tx, approval.run_id, await closePending(tx, [approval.id], { ...change, by }));
   const target = { kind: "agent_run", id: approval.run_id, label: await agentOf(tx, approval.run_id) };
   await recordActivity(tx, actor, `agent_approval.${change.status}`, target, approval.workspace_id, {
     request_id: approval.id,

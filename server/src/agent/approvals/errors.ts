@@ -4,19 +4,21 @@ import type { ApprovalStatus } from "./states.ts";
 export const approvalNotFound = defineError(
   "approval_not_found",
   404,
-  () => "The run has no such approval request.",
+  () => "The run has no such approval request. GET the run for its pending approvals.",
 );
 export const approvalDecided = defineError("approval_decided", 409, (outcome: ApprovalStatus) => ({
   detail:
     outcome === "cancelled"
-      ? "This was cancelled: its run or its call ended, or the question was dismissed. There is nothing left to decide."
-      : `This was ${outcome} already; a decision can't be changed.`,
+      ? "The request was cancelled: its run or its call ended, or the question was dismissed. No " +
+        "decision is needed."
+      : `The request is already ${outcome}. A decision is final.`,
   meta: { outcome },
 }));
 /** Same code as `approvalDecided`: the decision stands, with other arguments. */
 export const approvalEdited = defineError("approval_decided", 409, () => ({
   detail:
-    "The call was already approved with other arguments. A decision can't be changed; the run's `approval.resolved` event has the approved arguments.",
+    "The call was already approved with other arguments. A decision is final; the run's " +
+    "`approval.resolved` event contains the approved arguments.",
   meta: { outcome: "approved" },
 }));
 /** The same for a question: an answer stands, with other content. */
@@ -27,5 +29,5 @@ export const answerGiven = defineError("approval_decided", 409, () => ({
 export const approvalExpired = defineError(
   "approval_expired",
   410,
-  () => "Nobody decided in time. Look at the run for what came of it.",
+  () => "The approval expired without a decision. GET the run for its outcome.",
 );

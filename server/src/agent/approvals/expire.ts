@@ -1,26 +1,28 @@
 /**
- * Expiry of approvals: the model gets a note, or the run fails, depending on its version's `on_expire`. A
- * sweep finds late approvals. A request that reads a run, or decides, expires them too, so none depends on the sweep.
+ * Expires approvals. Depending on the version's `on_expire`, the model gets a note, or the run fails. A sweep finds
+ * late approvals. A request that reads a run or decides also expires its late approvals, so correctness does not depend
+ * on the sweep.
  */
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
 import type { MoveDeadlines } from "#machines/suspension/suspension.ts";
 import { endFromOutside } from "../runs/journal/end-run.ts";
-import { goOn, lockRun } from "../runs/engine/waiting-run.ts";
-import { close } from "./approvals.ts";
+import { continueRun } from "../runs/engine/waiting-run.ts";
+import { lockRun } from "../runs/store.ts";
+import { closePending } from "./approvals.ts";
 import { findLateRuns, lateOfRun, moveDeadlines } from "./store.ts";
 
 const runsAtOnce = 100;
 
-/** Expires late approvals and returns their runs. A run that cannot be changed does not stop the others. */
+/** Expires late approvals and returns their runs. An error with one run does not stop the others. */
 export async function expireDue({ db, log }: Pick<App, "db" | "log">, now: Date): Promise<string[]> {
   const runs: string[] = [];
   for (const run of await findLateRuns(db, now, runsAtOnce)) {
     try {
       if (await expireIfDue(db, run, now)) runs.push(run);
     } catch (error) {
-      log.error({ error, run }, "late approvals of a run could not be expired");
+      log.error({ error, run }, "could not expire the late approvals of a run");
     }
   }
   return runs;
@@ -42,17 +44,17 @@ export async function expireLate(tx: Db, runId: string, now: Date): Promise<bool
   const late = await lateOfRun(tx, runId, now);
   if (late.length === 0) return false;
   const ids = late.map(({ id }) => id);
-  const resolved = await close(tx, ids, { status: "expired", at: now, by: null });
+  const resolved = await closePending(tx, ids, { status: "expired", at: now, by: null });
   const fatal = late.find(({ on_expire }) => on_expire === "fail");
   if (fatal) {
     const message = `The approval of ${fatal.tool} expired without a decision.`;
     await endFromOutside(tx, runId, { code: "approval_expired", message }, now, resolved);
   } else {
-    await goOn(tx, runId, resolved);
+    await continueRun(tx, runId, resolved);
   }
   return true;
 }
 
-/** Nobody can decide while a workspace is suspended, so that time does not count. */
+/** A suspended workspace accepts no decisions, so the time of a suspension does not count. */
 export const moveApprovalDeadlines: MoveDeadlines = (tx, { workspaceId, ms }) =>
   moveDeadlines(tx, workspaceId, ms);

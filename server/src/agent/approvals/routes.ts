@@ -1,7 +1,7 @@
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { runNotFound } from "../runs/api/run-errors.ts";
-import type { AgentRuns } from "../runs/engine/run-executor.ts";
+import type { RunExecutor } from "../runs/engine/run-executor.ts";
 import { Run } from "../runs/schema.ts";
 import { list } from "./approvals.ts";
 import { decide } from "./decide.ts";
@@ -10,7 +10,7 @@ import { ApprovalList, ApprovalParams, Decide } from "./schema.ts";
 
 const common = { api: "agent", tag: "Approvals" } as const;
 
-export const approvalRoutes = (app: App, runs: AgentRuns): Route[] => [
+export const approvalRoutes = (app: App, runs: RunExecutor): Route[] => [
   defineRoute({
     ...common,
     method: "GET",

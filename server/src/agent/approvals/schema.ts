@@ -1,4 +1,4 @@
-/** The wire of approvals. */
+/** Wire format of approvals. */
 import { z } from "zod";
 import { approvalKinds, type Decision } from "./states.ts";
 import type { PendingRow, WaitingRow } from "./store.ts";
@@ -52,15 +52,15 @@ export const Decide = z
       .describe("Seconds to wait until the run ends or needs a person again, for example 30. Default 0."),
   })
   .refine(({ decision, reason }) => decision === "deny" || reason === undefined, {
-    error: "belongs to `deny`; leave it out of an approval",
+    error: "is for `deny` only; remove reason, or deny",
     path: ["reason"],
   })
   .refine(({ decision, arguments: given }) => decision === "approve" || given === undefined, {
-    error: "belong to `approve`; leave them out of a denial",
+    error: "are for `approve` only; remove arguments, or approve",
     path: ["arguments"],
   })
   .refine(({ decision, content }) => decision === "approve" || content === undefined, {
-    error: "belongs to `approve`; leave it out of a denial",
+    error: "is for `approve` only; remove content, or approve",
     path: ["content"],
   })
   .meta({ id: "AgentApprovalDecision" });
@@ -86,7 +86,7 @@ const question = z
   );
 const expiresAt = timestamp.describe("Time when the approval expires, if it is not decided before.");
 
-/** Pending approval, as a run shows it. */
+/** Pending approval, as part of a run. */
 const PendingApproval = z.object({
   request_id: requestId,
   kind,

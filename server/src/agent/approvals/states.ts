@@ -1,6 +1,8 @@
-/** Kinds and states of an approval: pending, and then one of the others for good. */
+/** Kinds and states of an approval. It is pending first, and then has one final state. */
 
-/** `call`: may this call be made. `elicitation`: a question of the server during a call. */
+/**
+ * `call`: a person decides whether the call is made. `elicitation`: the tool's server asks a question during the call.
+ */
 export const approvalKinds = ["call", "elicitation"] as const;
 export type ApprovalKind = (typeof approvalKinds)[number];
 

@@ -1,4 +1,4 @@
-/** All SQL of approvals. Whoever decides has asked for the run's row first, and for the approval's after it. */
+/** All SQL of approvals. A decision locks the run's row first, and then the approval's row. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import { storableJson } from "../storable.ts";
@@ -39,7 +39,7 @@ export function approvalsOfRun(db: Db, runId: string): Promise<ApprovalRow[]> {
     .execute();
 }
 
-/** What a run shows of what it waits for. */
+/** Columns of a pending approval that a run shows. */
 export type PendingRow = Pick<
   ApprovalRow,
   "id" | "run_id" | "kind" | "tool" | "arguments" | "question" | "expires_at"
@@ -132,7 +132,9 @@ export async function closeApprovals(
     .execute();
 }
 
-/** Reads an answer, and deletes its content in the same statement. Undefined if the question is pending. */
+/**
+ * Reads a response to a question, and deletes its content in the same statement. Undefined if the question is pending.
+ */
 export async function takeAnswer(
   db: Db,
   id: string,
@@ -162,7 +164,7 @@ const late = (db: Db, now: Date) =>
     .selectFrom("agent_approvals")
     .where("status", "=", "pending")
     .where("expires_at", "<=", now)
-    // The deadlines of a held workspace move when it is released.
+    // The deadlines of a suspended workspace move when the suspension ends.
     .where("workspace_id", "not in", (eb) =>
       eb.selectFrom("workspaces").select("id").where("held_since", "is not", null),
     );
@@ -215,13 +217,16 @@ export async function countWaiting(db: Db, workspaceIds: readonly string[], now:
   return Number(count);
 }
 
-/** With the agent's name and whom the run is with. Arguments beyond `argumentsMaxBytes` are left out. */
+/**
+ * Approvals with the names of their agents and the end users of their runs. Arguments beyond `argumentsMaxBytes` are
+ * omitted.
+ */
 export function listWaiting(
   db: Db,
   workspaceIds: readonly string[],
   options: { now: Date; limit: number; argumentsMaxBytes: number },
 ) {
-  // First which ones, then what they say: else the arguments of all of them are sorted.
+  // Selects the ids first, because otherwise the sort includes the arguments of all rows.
   const first = waiting(db, workspaceIds, options.now)
     .select("id")
     .orderBy("created_at", "desc")
@@ -263,7 +268,8 @@ export async function agentOf(db: Db, runId: string): Promise<string> {
   return name;
 }
 
-export async function forgetArguments(tx: Db, runIds: readonly string[]): Promise<void> {
+/** Deletes the approvals' texts together with the runs' text. */
+export async function deleteApprovalTexts(tx: Db, runIds: readonly string[]): Promise<void> {
   await tx
     .updateTable("agent_approvals")
     .set({
@@ -277,7 +283,8 @@ export async function forgetArguments(tx: Db, runIds: readonly string[]): Promis
     .execute();
 }
 
-export async function deleteCancelled(tx: Db, runId: string): Promise<void> {
+/** Deletes a run's undecided approvals. The resumed run requests them again. */
+export async function deleteCancelledApprovals(tx: Db, runId: string): Promise<void> {
   await tx
     .deleteFrom("agent_approvals")
     .where("run_id", "=", runId)

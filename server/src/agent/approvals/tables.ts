@@ -1,19 +1,19 @@
-/** Columns as they are stored; migrations/0029_approvals.sql, 0088_several_approvals.sql and 0099_elicitations.sql describe them. */
+/** Columns as stored. Migrations 0029, 0088 and 0099 describe them. */
 import type { ColumnType, Generated } from "kysely";
 import type { ApprovalKind, ApprovalStatus } from "./states.ts";
 
-/** Who decided, as the audit log names them. */
+/** Person or token that decided, as in the audit log. */
 export interface Decider {
   kind: string;
   id: string;
   label: string;
   /** Text for the model; deleted with the run's other text an hour after its end. */
   reason?: string;
-  /** Keyed hash of an answer's content, to tell a repetition from another answer. Deleted with the reason. */
+  /** Keyed hash of an answer's content, to distinguish a repetition from another answer. Deleted with the reason. */
   answer?: string;
 }
 
-/** Question of a tool's server, as a person reads it. */
+/** Question of a tool's server, as shown to a person. */
 export interface ElicitationQuestion {
   message: string;
   /** JSON Schema of the content, with flat fields only. */
@@ -42,7 +42,7 @@ export interface AgentApprovalsTable {
   kind: Generated<ApprovalKind>;
   /** Null unless the kind is `elicitation`. Parsed when read, written as JSON text. */
   question: ColumnType<ElicitationQuestion | null, string | null | undefined, null>;
-  /** Content of an answer that was not read yet. Parsed when read, written as JSON text. */
+  /** Content of a response that the call has not read yet. Parsed when read, written as JSON text. */
   content: ColumnType<Record<string, unknown> | null, null | undefined, string | null>;
 }
 

@@ -6,25 +6,16 @@ import type { Db } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
 import { storableJson } from "../storable.ts";
 import type { ToolContent } from "../tools/pictures.ts";
-import {
-  type CallChange,
-  type NewCall,
-  type CalledRow,
-  type CallRow,
-  callsOfRuns,
-  callsOfStep,
-  forgetWords,
-  resetCall,
-} from "./store.ts";
+import { type CallChange, type NewCall, type StartedCallRow, type CallRow, callsOfRuns } from "./store.ts";
 
 export type Call = CallRow;
-export type Called = CalledRow;
+export type StartedCall = StartedCallRow;
 export {
-  callChanged,
+  updateCall as callChanged,
   type CallChange,
-  callsAsked,
+  insertCalls as callsAsked,
   findOrphanCommands,
-  forgetCommand,
+  clearCommand as forgetCommand,
   isRunEnded,
   type NewCall,
   type OrphanCommand,
@@ -49,12 +40,8 @@ export interface CallCommand {
 
 export const newCallId = (): string => newId("call_");
 
-export function callsOf(db: Db, runId: string, step: number): Promise<Call[]> {
-  return callsOfStep(db, runId, step);
-}
-
 /** Returns the row of a call as its step inserts it. */
-export function requested(runId: string, step: number, position: number, call: NewCall): Call {
+export function toRequestedCall(runId: string, step: number, position: number, call: NewCall): Call {
   const nothing = {
     result: null,
     content: null,
@@ -68,7 +55,7 @@ export function requested(runId: string, step: number, position: number, call: N
 }
 
 /** `commandId` is set for a call that starts a command. */
-export const began = (id: string, at: Date, commandId: string | null): CallChange => ({
+export const markStarted = (id: string, at: Date, commandId: string | null): CallChange => ({
   id,
   status: "running",
   started_at: at,
@@ -78,7 +65,7 @@ export const began = (id: string, at: Date, commandId: string | null): CallChang
 export const newCommandId = (): string => newId("tool_");
 
 /** Stores the command of a call before the command starts. */
-export const commandStarts = (id: string, command: CallCommand): CallChange => ({
+export const markCommand = (id: string, command: CallCommand): CallChange => ({
   id,
   command_id: command.id,
   command_sandbox_id: command.sandboxId,
@@ -91,12 +78,7 @@ export function commandOf(call: Call): CallCommand | undefined {
   return id !== null && sandboxId !== null && seconds !== null ? { id, sandboxId, seconds } : undefined;
 }
 
-/** Resets a started call that had no effect, so that it can run later. */
-export function takeBack(tx: Db, id: string): Promise<void> {
-  return resetCall(tx, id);
-}
-
-export const ended = (id: string, { status, result, content }: Outcome, at: Date): CallChange => ({
+export const markEnded = (id: string, { status, result, content }: Outcome, at: Date): CallChange => ({
   id,
   status,
   result,
@@ -105,16 +87,14 @@ export const ended = (id: string, { status, result, content }: Outcome, at: Date
 });
 
 /** Started and decided calls of each run. */
-export async function called(db: Db, runIds: readonly string[]): Promise<Map<string, Called[]>> {
+export async function listStartedCalls(
+  db: Db,
+  runIds: readonly string[],
+): Promise<Map<string, StartedCall[]>> {
   if (runIds.length === 0) return new Map();
   const rows = await callsOfRuns(db, runIds);
   return Map.groupBy(
     rows.filter(({ status }) => status !== "requested"),
     ({ run_id }) => run_id,
   );
-}
-
-/** Erases arguments and results of the runs' calls. */
-export function forgetCalls(tx: Db, runIds: readonly string[]): Promise<void> {
-  return forgetWords(tx, runIds);
 }

@@ -9,7 +9,7 @@ export type CallRow = Selectable<AgentToolCallsTable>;
 export type NewCall = Pick<CallRow, "id" | "tool" | "toolset_id" | "arguments">;
 
 /** For a statement whose `run` is the row of a run that took a step. */
-export function callsAsked(calls: readonly NewCall[]): RawBuilder<unknown> {
+export function insertCalls(calls: readonly NewCall[]): RawBuilder<unknown> {
   const column = (values: readonly (string | null)[]) => sql`${sql.val(values)}::text[]`;
   return sql`calls as (
     insert into agent_tool_calls (id, run_id, step, position, tool, toolset_id, arguments, status)
@@ -37,7 +37,7 @@ export type CallChange = { id: string } & Partial<
 >;
 
 /** For a statement whose `run` is the row of the call's run. */
-export function callChanged({ id, ...change }: CallChange): RawBuilder<unknown> {
+export function updateCall({ id, ...change }: CallChange): RawBuilder<unknown> {
   const set = Object.entries(change).map(([name, value]) => sql`${sql.ref(name)} = ${value}`);
   return sql`call as (
     update agent_tool_calls set ${sql.join(set)} from run
@@ -55,13 +55,13 @@ export function callsOfStep(db: Db, runId: string, step: number): Promise<CallRo
 }
 
 /** A call without its arguments and result, which may be long. */
-export type CalledRow = Pick<
+export type StartedCallRow = Pick<
   CallRow,
   "id" | "run_id" | "tool" | "toolset_id" | "status" | "started_at" | "finished_at"
 >;
 
 /** Calls of several runs, in the order of their requests. */
-export function callsOfRuns(db: Db, runIds: readonly string[]): Promise<CalledRow[]> {
+export function callsOfRuns(db: Db, runIds: readonly string[]): Promise<StartedCallRow[]> {
   return db
     .selectFrom("agent_tool_calls")
     .select(["id", "run_id", "tool", "toolset_id", "status", "started_at", "finished_at"])
@@ -71,7 +71,7 @@ export function callsOfRuns(db: Db, runIds: readonly string[]): Promise<CalledRo
     .execute();
 }
 
-/** A command that may still run although its run is over. */
+/** A command that may still run although its run has ended. */
 export interface OrphanCommand {
   call_id: string;
   agent_id: string;
@@ -113,7 +113,7 @@ export async function isRunEnded(db: Db, callId: string): Promise<boolean> {
 }
 
 /** Removes the command from a call that has no outcome. */
-export async function forgetCommand(db: Db, { call_id, command_id }: OrphanCommand): Promise<void> {
+export async function clearCommand(db: Db, { call_id, command_id }: OrphanCommand): Promise<void> {
   await db
     .updateTable("agent_tool_calls")
     .set({ command_id: null, command_sandbox_id: null, command_seconds: null })
@@ -123,7 +123,7 @@ export async function forgetCommand(db: Db, { call_id, command_id }: OrphanComma
     .execute();
 }
 
-export async function forgetWords(tx: Db, runIds: readonly string[]): Promise<void> {
+export async function eraseCallTexts(tx: Db, runIds: readonly string[]): Promise<void> {
   await tx
     .updateTable("agent_tool_calls")
     .set({ arguments: "null", result: null, content: null })

@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations 0022, 0029, 0090 and 0101 describe them. */
+/** Columns as stored; migrations 0022, 0029, 0090 and 0101 describe them. */
 import type { ColumnType } from "kysely";
 import type { ToolContent } from "../tools/pictures.ts";
 

@@ -7,7 +7,7 @@ export type CredentialRow = Selectable<ModelCredentialsTable>;
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 
-/** Locks out other creations in the workspace until the transaction ends. */
+/** Counts credentials, and blocks other creations in the workspace until the transaction ends. */
 export async function lockAndCount(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 41))`.execute(tx);
   const { count } = await tx

@@ -81,7 +81,7 @@ async function live(person: Person, agent: string, endUserId: string, word: stri
     decision: "approve",
     arguments: { about: `${word}-changed` },
   });
-  await host.runs.settled(first.run_id, 20_000);
+  await host.runs.waitForOutcome(first.run_id, 20_000);
   expect((await person.get(`/v1/agents/runs/${first.run_id}`)).json.output).toBe(`${word}-answer`);
   model.script([{ text: [`${word}-second`] }]);
   const second = await ask({ input: word });
@@ -133,8 +133,9 @@ const eraseAs = (person: Person, agent: string, endUserId: string) =>
   person.call("DELETE", `/v1/agents/${agent}/end-users/${encodeURIComponent(endUserId)}`);
 
 async function jobsDone(): Promise<void> {
-  const left = async () => (await sql`select from graphile_worker._private_jobs`.execute(db)).rows.length;
-  while ((await left()) > 0) await sleep(20);
+  const countJobs = async () =>
+    (await sql`select from graphile_worker._private_jobs`.execute(db)).rows.length;
+  while ((await countJobs()) > 0) await sleep(20);
 }
 
 /** Tables of agents without data of an end user. The test expects rows of the end user in every other table. */

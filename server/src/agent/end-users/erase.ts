@@ -9,25 +9,26 @@ import { clearActorCache } from "#accounts/find-actor.ts";
 import { deleteNotifications } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
-import { dropLabel } from "#sandbox/sandboxes/labels.ts";
+import { removeSandboxLabel } from "#sandbox/sandboxes/labels.ts";
 import { type AgentRecord, getAgent, target } from "../agents/agents.ts";
 import { toolsetsUsed } from "../agents/versions/usage-of-configs.ts";
-import { forgetConnections } from "../oauth/forget.ts";
+import { revokeConnections } from "../oauth/revocation.ts";
 import { forgetFacts } from "../memory/memory.ts";
-import { allActive } from "../runs/journal/busy-sessions.ts";
-import { holdActive, Overtaken, runsIn, whole } from "../runs/journal/erase.ts";
-import type { AgentRuns } from "../runs/engine/run-executor.ts";
-import { forgetSchedules } from "../schedules/schedules.ts";
-import { eraseSessions, holdSessions, sessionsOf } from "../sessions/erase.ts";
-import { endMachines } from "../vm/terminate-machines.ts";
+import { allActive } from "../runs/journal/active-runs.ts";
+import { RunStartedMeanwhile, transactionWithRetry } from "../runs/journal/transaction-with-retry.ts";
+import { lockActive, findOfSessions } from "../runs/store.ts";
+import type { RunExecutor } from "../runs/engine/run-executor.ts";
+import { deleteSchedulesOf } from "../schedules/store.ts";
+import { deleteSessions, lockSessions, findOfEndUser } from "../sessions/store.ts";
+import { terminateMachines } from "../vm/terminate-machines.ts";
 import { sessionLabel } from "../vm/create-machine.ts";
-import { forgetWebhooks } from "../webhooks/webhooks.ts";
+import { deleteWebhooksOf } from "../webhooks/store.ts";
 import { hashOfEndUser } from "./id.ts";
-import type { Erased } from "./schema.ts";
+import type { EndUserErasure } from "./schema.ts";
 
 type Needs = Pick<App, "db" | "secrets">;
 
-export interface Erasing {
+export interface ErasureRequest {
   /** Name or id of the agent. */
   agent: string;
   endUserId: string;
@@ -37,13 +38,15 @@ export interface Erasing {
 
 export async function erase(
   app: Needs,
-  runs: Pick<AgentRuns, "drop">,
+  runs: Pick<RunExecutor, "abort">,
   actor: Actor,
-  erasing: Erasing,
-): Promise<Erased> {
+  erasing: ErasureRequest,
+): Promise<EndUserErasure> {
   const agent = await getAgent(app.db, actor, erasing.agent);
-  const { erased, stopped } = await whole(app.db, (tx) => eraseAll(app, tx, actor, agent, erasing));
-  for (const id of stopped) runs.drop(id);
+  const { erased, stopped } = await transactionWithRetry(app.db, (tx) =>
+    eraseAll(app, tx, actor, agent, erasing),
+  );
+  for (const id of stopped) runs.abort(id);
   // Tokens of these runs were deleted with them.
   if (stopped.length > 0) clearActorCache(app);
   return erased;
@@ -54,33 +57,33 @@ async function eraseAll(
   tx: Db,
   actor: Actor,
   agent: AgentRecord,
-  { endUserId, forgetAnswers }: Erasing,
-): Promise<{ erased: Erased; stopped: string[] }> {
+  { endUserId, forgetAnswers }: ErasureRequest,
+): Promise<{ erased: EndUserErasure; stopped: string[] }> {
   const { id: agentId, workspace_id: workspaceId } = agent;
-  const sessions = await sessionsOf(tx, agentId, endUserId);
+  const sessions = await findOfEndUser(tx, agentId, endUserId);
   // Locks runs before sessions, in the order of a step's statement.
-  const stopped = await holdActive(tx, agentId, sessions);
-  await holdSessions(tx, sessions);
+  const stopped = await lockActive(tx, agentId, sessions);
+  await lockSessions(tx, sessions);
   const active = await allActive(tx, sessions);
-  if (active.some((run) => !stopped.includes(run))) throw new Overtaken();
+  if (active.some((run) => !stopped.includes(run))) throw new RunStartedMeanwhile();
   const triggers = [
-    ...(await forgetSchedules(tx, agentId, endUserId)),
-    ...(await forgetWebhooks(tx, agentId, endUserId)),
+    ...(await deleteSchedulesOf(tx, agentId, endUserId)),
+    ...(await deleteWebhooksOf(tx, agentId, endUserId)),
   ];
-  const all = await runsIn(tx, sessions);
+  const all = await findOfSessions(tx, sessions);
   const erased = {
     end_user_id: endUserId,
     sessions: sessions.length,
-    vms_destroyed: await endMachines(tx, sessions),
+    vms_destroyed: await terminateMachines(tx, sessions),
     memory_entries: await forgetFacts(tx, agentId, endUserId),
-    connections: await forgetConnections(tx, await toolsetsUsed(tx, agentId), endUserId),
+    connections: await revokeConnections(tx, await toolsetsUsed(tx, agentId), endUserId),
     triggers: triggers.length,
   };
-  await dropLabel(tx, workspaceId, sessionLabel, sessions);
+  await removeSandboxLabel(tx, workspaceId, sessionLabel, sessions);
   await forgetAnswers(tx, "invokeAgent", all);
   await deleteNotifications(tx, workspaceId, [...all, ...triggers]);
-  await eraseSessions(tx, sessions);
-  // Runs after the deletion of the runs: an entry about a run is committed before and seen here, or has no detail.
+  await deleteSessions(tx, sessions);
+  // Comes after the deletion of the runs, so that no later entry of a run can have a detail.
   await eraseTargets(tx, workspaceId, [...sessions, ...all]);
   await eraseDetails(tx, workspaceId, "run_id", all);
   await eraseTargets(tx, workspaceId, triggers, { hasNames: true });

@@ -4,17 +4,17 @@ import { z } from "zod";
 import type { App } from "#app.ts";
 
 /** Stands for runs without an end user. */
-export const nobody = "-";
+export const noEndUser = "-";
 
-const pattern = z
-  .string()
-  .regex(/^[A-Za-z0-9._:@-]{1,128}$/, { error: "must have 1 to 128 characters of A-Z, a-z, 0-9, . _ : @ and -" });
+const pattern = z.string().regex(/^[A-Za-z0-9._:@-]{1,128}$/, {
+  error: "must have 1 to 128 characters of A-Z, a-z, 0-9, . _ : @ and -",
+});
 
-export const EndUserId = pattern.refine((id) => id !== nobody, {
+export const EndUserId = pattern.refine((id) => id !== noEndUser, {
   error: "must not be -, which stands for runs without an end user",
 });
 
-export const EndUserIdOrNobody = pattern.describe(
+export const EndUserIdOrNone = pattern.describe(
   "End user of the facts. `-` stands for runs without an end user.",
 );
 

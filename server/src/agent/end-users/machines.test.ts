@@ -39,10 +39,10 @@ test("ends the machines of an erased end user, and removes the end user from the
   await owner.call("DELETE", "/v1/agents/builder/end-users/canaryeve");
   await accessLogOf(host.app).flush();
   await host.app.jobs.startWorker(agentTasks(host.app));
-  const left = async () =>
+  const countJobs = async () =>
     (await sql`select from graphile_worker._private_jobs where payload ->> 'session' is not null`.execute(db))
       .rows.length;
-  while ((await left()) > 0) await sleep(20);
+  while ((await countJobs()) > 0) await sleep(20);
   expect(await rowsWith(db, [...ada.words, ...eve.words])).toEqual(new Map());
   const commands = await db
     .selectFrom("activity")

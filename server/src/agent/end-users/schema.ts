@@ -10,7 +10,7 @@ export const EndUserParams = z.strictObject({
   ),
 });
 
-export const Erased = z
+export const EndUserErasure = z
   .object({
     end_user_id: z.string().describe("Id of the erased end user."),
     sessions: z.int().describe("Number of deleted sessions."),
@@ -20,4 +20,4 @@ export const Erased = z
     triggers: z.int().describe("Number of deleted schedules and webhooks of this end user."),
   })
   .meta({ id: "AgentEndUserErased" });
-export type Erased = z.output<typeof Erased>;
+export type EndUserErasure = z.output<typeof EndUserErasure>;

@@ -6,15 +6,15 @@ const asker = (): Asker => async () => ({ action: "decline" });
 test("finds the call in whose context a question arrives, while several are in flight", async () => {
   const calls = new AskingCalls();
   const [first, second] = [asker(), asker()];
-  const found = async () => {
+  const currentAsker = async () => {
     await new Promise((resolve) => setImmediate(resolve));
     return calls.current();
   };
-  const all = await Promise.all([calls.run(first, found), calls.run(second, found)]);
+  const all = await Promise.all([calls.run(first, currentAsker), calls.run(second, currentAsker)]);
   expect(all).toEqual([first, second]);
 });
 
-test("gives a question outside of any call to the only call in flight, and to none of several", async () => {
+test("assigns a question outside of any call to the only call in flight, and to none of several", async () => {
   const calls = new AskingCalls();
   const gate = Promise.withResolvers<void>();
   const only = asker();

@@ -1,12 +1,12 @@
-/** What is kept of a tool that an MCP server lists. */
+/** Stored form of a tool that an MCP server lists. */
 
 export interface CachedTool {
-  /** As the server calls it. */
+  /** Name of the tool at its server. */
   name: string;
   description: string;
-  /** JSON Schema of an object that can be used. */
+  /** JSON Schema of an object, checked as usable. */
   inputSchema: Record<string, unknown>;
-  /** The server says that it only reads, or that twice is as good as once. */
+  /** True if the server declares the tool read-only or idempotent. */
   isRepeatable: boolean;
   /** True for Kontor's own tool that reads the server's resources. */
   readsResources?: true;

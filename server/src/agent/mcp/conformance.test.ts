@@ -1,4 +1,4 @@
-/** The protocol's own conformance suite, on the scenarios of a client that lists tools and calls them. */
+/** Runs the MCP conformance suite's scenarios of a client that lists and calls tools. */
 import { execFile } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -15,9 +15,9 @@ const suite = join(
 const client = fileURLToPath(new URL("../../../test/programs/mcp-conformance-client.ts", import.meta.url));
 
 test.each(["initialize", "tools_call", "sse-retry", "elicitation-sep1034-client-defaults"])(
-  "the suite's %s finds nothing wrong",
+  "passes the suite's scenario %s",
   async (scenario) => {
-    // It leaves its results where it is started.
+    // The suite writes its results into its working directory.
     const cwd = mkdtempSync(join(tmpdir(), "kontor-mcp-"));
     try {
       const command = `${process.execPath} ${client}`;

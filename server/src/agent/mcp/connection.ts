@@ -1,6 +1,6 @@
 /**
- * A connection to an MCP server. What the server says is hostile: each wait has a deadline, nothing of it is compiled,
- * and its requests for more (another model's words, a question that no call allows) are refused.
+ * A connection to an MCP server. The server is hostile: each wait has a deadline, and no schema is compiled. Requests
+ * of the server are refused, such as sampling, or a question that no call allows.
  */
 import {
   type CallToolResult,
@@ -13,7 +13,7 @@ import {
   type Tool as ListedTool,
 } from "@modelcontextprotocol/client";
 import type { Asker, AskingCalls } from "./asking-calls.ts";
-import { within } from "./within.ts";
+import { withDeadline } from "./with-deadline.ts";
 
 export type { CallToolResult, ListedTool, ReadResourceResult, Resource };
 
@@ -26,7 +26,7 @@ export class McpConnection {
   readonly #isWorn: () => boolean;
   #isOpen = true;
 
-  /** Of a client that is connected. */
+  /** Takes a connected client. */
   constructor(
     client: Client,
     transport: StreamableHTTPClientTransport | SSEClientTransport,
@@ -39,7 +39,7 @@ export class McpConnection {
     this.#isWorn = isWorn;
     client.onclose = () => (this.#isOpen = false);
     client.onerror = (error) => {
-      // Over SSE all there is is one stream, and its reader would begin it again for ever.
+      // Over SSE the connection is one stream, and the library would reconnect it without end.
       if (error.name === "SseError") void this.close();
     };
   }
@@ -48,17 +48,17 @@ export class McpConnection {
     return this.#isOpen;
   }
 
-  /** It still serves, but should be followed by another before what may be read over it is used up. */
+  /** True if the connection still works, but should be replaced before it reaches its read limit. */
   get isWorn(): boolean {
     return this.#isWorn();
   }
 
-  /** Throws where nothing answers; one that does not know what it is asked is there. */
+  /** Throws if the server does not respond. An error response counts as a response. */
   async ping(timeoutMs: number): Promise<void> {
     const options = { timeout: timeoutMs };
     const isOfToday = this.#client.getProtocolEra() === "modern";
     const asked: Promise<unknown> = isOfToday ? this.#client.discover(options) : this.#client.ping(options);
-    await within(timeoutMs, asked).catch((error: unknown) => {
+    await withDeadline(timeoutMs, asked).catch((error: unknown) => {
       if (!(error instanceof ProtocolError)) throw error;
     });
   }
@@ -66,7 +66,7 @@ export class McpConnection {
   async tools(timeoutMs: number): Promise<ListedTool[]> {
     if (!this.#client.getServerCapabilities()?.tools) return [];
     const options = { timeout: timeoutMs, cacheMode: "bypass" } as const;
-    const { tools } = await within(timeoutMs, this.#client.listTools(undefined, options));
+    const { tools } = await withDeadline(timeoutMs, this.#client.listTools(undefined, options));
     return tools;
   }
 
@@ -96,7 +96,7 @@ export class McpConnection {
       timeoutMs: number;
       signal: AbortSignal;
       headers?: Readonly<Record<string, string>>;
-      /** Asks a person what the server asks during this call. */
+      /** Passes the server's questions during this call to a person. */
       ask?: Asker | undefined;
     },
   ): Promise<CallToolResult> {
@@ -115,18 +115,18 @@ export class McpConnection {
         maxTotalTimeout: options.timeoutMs,
         signal: options.signal,
         ...(options.headers ? { headers: { ...options.headers } } : {}),
-        // Servers of today are told some arguments in headers as well: which, the schema says.
+        // Newer servers expect some arguments in headers too. The schema names these arguments.
         toolDefinition: { name: tool.name, inputSchema: tool.inputSchema as ListedTool["inputSchema"] },
       },
     );
   }
 
-  /** Says farewell where the server keeps a session, and does not wait for long. */
+  /** Ends the server's session if there is one, with a short deadline. */
   async close(): Promise<void> {
     if (!this.#isOpen) return;
     this.#isOpen = false;
     if (this.#transport instanceof StreamableHTTPClientTransport)
-      await within(farewellMs, this.#transport.terminateSession()).catch(() => {});
+      await withDeadline(farewellMs, this.#transport.terminateSession()).catch(() => {});
     await this.#client.close().catch(() => {});
   }
 }

@@ -1,4 +1,4 @@
-/** Connections that are kept. */
+/** Pool of MCP connections. */
 import { beforeEach, expect, test } from "vitest";
 import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { modelFetch } from "../models/fetch.ts";
@@ -19,27 +19,27 @@ const tool = { name: "find", inputSchema: { type: "object" } };
 const { signal } = new AbortController();
 const call = (of: McpPeer, headers: Record<string, string> = {}) =>
   connections.use(of, (connection) => connection.call(tool, {}, { timeoutMs: 10_000, signal, headers }));
-const opened = () => server.methods().filter((method) => method === "initialize").length;
+const countConnections = () => server.methods().filter((method) => method === "initialize").length;
 
 beforeEach(async () => {
   await connections.closeAll();
   server.asked = [];
 });
 
-test("what a call is part of is said with it", async () => {
+test("sends the call's trace headers to the server", async () => {
   await call(peer(), { traceparent: "00-1-2-01" });
   await call(peer());
   expect(server.asked.map(({ headers }) => headers["traceparent"]).filter(Boolean)).toEqual(["00-1-2-01"]);
-  expect(opened()).toBe(1);
+  expect(countConnections()).toBe(1);
 });
 
-test("a connection over which much was read is followed by another", async () => {
+test("replaces a connection that is near its read limit", async () => {
   server.call = () => ({ content: [{ type: "text", text: "x".repeat(6 * 1024 ** 2) }] });
   for (let round = 0; round < 7; round += 1) await call(peer());
-  expect(opened()).toBe(2);
+  expect(countConnections()).toBe(2);
 });
 
-test("a server that is there is there, whatever it answers", async () => {
+test("accepts every response to a ping, also an error", async () => {
   for (const generation of ["2025-11-25", "2026-07-28"] as const) {
     server.generation = generation;
     await connections.use(peer({ key: generation }), (connection) => connection.ping(5_000));

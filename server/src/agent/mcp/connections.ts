@@ -1,7 +1,7 @@
 /**
- * Connections to MCP servers, kept between calls, because a handshake is several requests: one for each toolset and end
- * user, since a server may keep things in a session that are nobody else's. What is not used for a while is closed; what
- * failed is not used again, and whoever uses it still goes on.
+ * Pool of connections to MCP servers, kept between calls because a handshake takes several requests. Each toolset and
+ * end user has its own connection, since a session may hold private data. Idle connections are closed. After a failure
+ * a connection gets no new calls, but its calls in flight continue.
  */
 import { SdkHttpError } from "@modelcontextprotocol/client";
 import type { App } from "#app.ts";
@@ -10,25 +10,25 @@ import { type Fetch, modelFetch, ownedFetch } from "../models/fetch.ts";
 import type { McpConnection } from "./connection.ts";
 import type { Elicitation } from "./elicitation.ts";
 import { type McpAddress, openMcp } from "./open.ts";
-import { whyNot } from "./why.ts";
+import { explainFailure } from "./explain-failure.ts";
 
 const opensWithinMs = 15_000;
 const keptForMs = 60_000;
 const keptMax = 500;
 
 export interface McpPeer {
-  /** The toolset and the end user. */
+  /** Identifies the toolset and the end user. */
   key: string;
-  /** Changes with all that a connection is made of. */
+  /** Hash of everything that the connection depends on. */
   version: string;
   address: McpAddress;
-  /** Workspace of the toolset, for which look-ups of names count. */
+  /** Workspace of the toolset. DNS lookups count against its limit. */
   owner: string;
   onToolsChanged: () => void;
   elicitation?: Elicitation | undefined;
 }
 
-interface Kept {
+interface PooledConnection {
   version: string;
   opening: Promise<McpConnection>;
   users: number;
@@ -37,19 +37,19 @@ interface Kept {
 
 export class McpConnections {
   readonly #fetch: Fetch;
-  readonly #kept = new Map<string, Kept>();
+  readonly #kept = new Map<string, PooledConnection>();
   readonly #closing = new Set<Promise<void>>();
 
   constructor(fetch: Fetch) {
     this.#fetch = fetch;
   }
 
-  /** Of an own connection that nobody else uses and that is closed after it. */
+  /** Fetch of a separate connection that one call uses and then closes. */
   get fetch(): Fetch {
     return this.#fetch;
   }
 
-  /** Throws why no connection came to be, or what `work` throws. `isHarmless`: work that may be done twice. */
+  /** Throws the reason why no connection opened, or the error of `work`. `isHarmless`: `work` may be repeated. */
   async use<T>(
     peer: McpPeer,
     work: (connection: McpConnection) => Promise<T>,
@@ -59,16 +59,16 @@ export class McpConnections {
     try {
       return await this.#once(peer, work);
     } catch (error) {
-      // A server that was started anew knows no session of before, and did nothing: it is asked once more.
+      // A restarted server does not know the old session and has done nothing, so the request is repeated once.
       const isUnknown = error instanceof SdkHttpError && [400, 404].includes(error.status);
-      if (isNew || !(isUnknown || (isHarmless && whyNot(error).kind === "unreachable"))) throw error;
+      if (isNew || !(isUnknown || (isHarmless && explainFailure(error).kind === "unreachable"))) throw error;
       return await this.#once(peer, work);
     }
   }
 
-  /** All of them; those that are in use when that is over. */
+  /** Closes all connections. A connection in use closes after its last call. */
   async closeAll(): Promise<void> {
-    for (const [key, kept] of this.#kept) this.#letGo(key, kept);
+    for (const [key, kept] of this.#kept) this.#drop(key, kept);
     await Promise.all(this.#closing);
   }
 
@@ -80,10 +80,10 @@ export class McpConnections {
       const connection = await kept.opening;
       if (!connection.isOpen) throw new Error("the server closed the connection");
       const done = await work(connection);
-      if (connection.isWorn) this.#letGo(peer.key, kept);
+      if (connection.isWorn) this.#drop(peer.key, kept);
       return done;
     } catch (error) {
-      if (whyNot(error).kind !== "refused") this.#letGo(peer.key, kept);
+      if (explainFailure(error).kind !== "refused") this.#drop(peer.key, kept);
       throw error;
     } finally {
       kept.users -= 1;
@@ -91,10 +91,10 @@ export class McpConnections {
     }
   }
 
-  #hold({ key, version, address, owner, onToolsChanged, elicitation }: McpPeer): Kept {
+  #hold({ key, version, address, owner, onToolsChanged, elicitation }: McpPeer): PooledConnection {
     const known = this.#kept.get(key);
     if (known?.version === version) return known;
-    if (known) this.#letGo(key, known);
+    if (known) this.#drop(key, known);
     const fetch = ownedFetch(this.#fetch, owner);
     const opening = openMcp(address, { fetch, timeoutMs: opensWithinMs, onToolsChanged, elicitation });
     const made = { version, opening, users: 0, idle: undefined };
@@ -102,23 +102,23 @@ export class McpConnections {
     return made;
   }
 
-  #afterUse(key: string, kept: Kept): void {
+  #afterUse(key: string, kept: PooledConnection): void {
     if (kept.users > 0) return;
     if (this.#kept.get(key) !== kept) return this.#close(kept);
-    if (this.#kept.size > keptMax) return this.#letGo(key, kept);
-    kept.idle = setTimeout(() => this.#letGo(key, kept), keptForMs);
+    if (this.#kept.size > keptMax) return this.#drop(key, kept);
+    kept.idle = setTimeout(() => this.#drop(key, kept), keptForMs);
     kept.idle.unref();
   }
 
-  /** The next use opens another. */
-  #letGo(key: string, kept: Kept): void {
+  /** Drops the connection from the pool. The next use opens a new one. */
+  #drop(key: string, kept: PooledConnection): void {
     if (this.#kept.get(key) !== kept) return;
     this.#kept.delete(key);
     clearTimeout(kept.idle);
     if (kept.users === 0) this.#close(kept);
   }
 
-  #close({ opening }: Kept): void {
+  #close({ opening }: PooledConnection): void {
     const closing = opening
       .then((connection) => connection.close())
       .catch(() => {})
@@ -129,7 +129,7 @@ export class McpConnections {
 
 const ofDatabases = new WeakMap<App["db"], McpConnections>();
 
-/** Those of this server. */
+/** The pool of this server. */
 export function mcpConnections({ db, config }: Pick<App, "db" | "config">): McpConnections {
   const known = ofDatabases.get(db);
   if (known) return known;

@@ -8,12 +8,12 @@ import type { AskingCalls } from "./asking-calls.ts";
 
 export type Elicitation = "defaults" | "decline" | "person";
 
-/** Supports forms only, because a URL to visit needs a person. */
+/** Supports forms only, because a URL needs a person with a browser. */
 export const elicitationCapability: ClientCapabilities = { elicitation: { form: { applyDefaults: true } } };
 
 const fieldsMax = 100;
 
-export function answerQuestions(client: Client, elicitation: Elicitation, calls: AskingCalls): void {
+export function handleElicitation(client: Client, elicitation: Elicitation, calls: AskingCalls): void {
   client.setRequestHandler("elicitation/create", async ({ params }, { mcpReq }): Promise<ElicitResult> => {
     if (elicitation === "person")
       return (await calls.current()?.(params, mcpReq.signal)) ?? { action: "decline" };
@@ -23,7 +23,7 @@ export function answerQuestions(client: Client, elicitation: Elicitation, calls:
   });
 }
 
-/** Undefined if a required field has none. */
+/** Undefined if a required field has no default. */
 function defaultsOf(schema: unknown): Record<string, Primitive> | undefined {
   const { properties, required } = (schema ?? {}) as { properties?: unknown; required?: unknown };
   if (typeof properties !== "object" || properties === null) return undefined;
@@ -41,7 +41,7 @@ function defaultsOf(schema: unknown): Record<string, Primitive> | undefined {
 
 type Primitive = string | number | boolean | string[];
 
-/** A choice of several texts is the only list in a form. */
+/** A form has one kind of list: a choice of several texts. */
 function isPrimitive(value: unknown): value is Primitive {
   return (
     ["string", "number", "boolean"].includes(typeof value) ||

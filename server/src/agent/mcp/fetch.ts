@@ -1,6 +1,6 @@
 /**
- * How an MCP server is spoken to: over connections to checked addresses, to its own origin alone, because its secret
- * goes along; and no answer, nor one event of a stream, is longer than what is kept in memory of it.
+ * Fetch for MCP servers: only checked addresses and the server's own origin, because the secret is in the headers.
+ * Responses and single events of a stream are bounded, because they are held in memory.
  */
 import type { Fetch } from "../models/fetch.ts";
 import { withLineFeeds } from "../models/lines.ts";
@@ -10,13 +10,13 @@ export class TooLong extends Error {
 }
 
 export interface Bounds {
-  /** Of an answer that is one text, and of each event of a stream. */
+  /** Maximum of a plain response, and of each event of a stream. */
   answerMaxBytes: number;
-  /** Of all that is ever read. */
+  /** Maximum of all bytes that are ever read. */
   allMaxBytes: number;
 }
 
-/** What was read so far. */
+/** Counts the bytes read so far. */
 export interface Meter {
   bytes: number;
 }
@@ -25,7 +25,7 @@ export function boundedFetch(given: Fetch, origin: string, bounds: Bounds, meter
   const fetch = withLineFeeds(given);
   return async (input, init) => {
     const { href, origin: asked } = new URL(input instanceof Request ? input.url : input);
-    if (asked !== origin) throw new Error(`the server leads to another origin, ${asked}`);
+    if (asked !== origin) throw new Error(`the server redirects to another origin, ${asked}`);
     const response = await fetch(href, init);
     if (!response.body) return response;
     const isStream = /^text\/event-stream\b/i.test(response.headers.get("content-type") ?? "");
@@ -35,7 +35,7 @@ export function boundedFetch(given: Fetch, origin: string, bounds: Bounds, meter
         meter.bytes += piece.length;
         bytes = isStream ? afterLastEvent(bytes, piece) : bytes + piece.length;
         if (bytes > bounds.answerMaxBytes || meter.bytes > bounds.allMaxBytes)
-          return controller.error(new TooLong("the server's answer is too long"));
+          return controller.error(new TooLong("the server's response is too long"));
         controller.enqueue(piece);
       },
     });
@@ -44,7 +44,10 @@ export function boundedFetch(given: Fetch, origin: string, bounds: Bounds, meter
   };
 }
 
-/** Events end with an empty line. One that two pieces share is missed, and counts with what follows it. */
+/**
+ * Events end with an empty line. An empty line that is split across two pieces is missed, and the two events count as
+ * one.
+ */
 function afterLastEvent(bytes: number, piece: Uint8Array): number {
   const buffer = Buffer.from(piece.buffer, piece.byteOffset, piece.byteLength);
   const end = buffer.lastIndexOf("\n\n");

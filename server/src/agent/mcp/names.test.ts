@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 import { modelNames } from "./names.ts";
 
-const named = (tools: string[]) => [...modelNames("set", tools).values()];
+const namesOf = (tools: string[]) => [...modelNames("set", tools).values()];
 
-test("a name that providers take stays as it is", () => {
-  expect(named(["get-sum", "a_B9"])).toEqual(["get-sum", "a_B9"]);
+test("keeps a name that providers accept", () => {
+  expect(namesOf(["get-sum", "a_B9"])).toEqual(["get-sum", "a_B9"]);
 });
 
-test("other characters become _, and names that would be one stay two, in any order", () => {
+test("replaces other characters by _, and keeps colliding names distinct in any order", () => {
   const names = modelNames("set", ["files.read", "files/read", "files_read", "größe"]);
   expect(names.get("files_read")).toBe("files_read");
   expect(names.get("größe")).toBe("gr__e");
@@ -16,9 +16,9 @@ test("other characters become _, and names that would be one stay two, in any or
   expect(Object.fromEntries(again)).toEqual(Object.fromEntries(names));
 });
 
-test("however long and strange, a name fits and is its own", () => {
+test("shortens any long or unusual name to a unique valid one", () => {
   const long = ["x".repeat(200), `${"x".repeat(200)}y`, "😀", "日本", "漢字"];
-  const names = named(long);
+  const names = namesOf(long);
   expect(new Set(names).size).toBe(long.length);
   for (const name of names) expect(name).toMatch(/^[A-Za-z0-9_-]{1,59}$/);
 });

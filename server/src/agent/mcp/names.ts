@@ -1,13 +1,13 @@
 /**
- * What models call a server's tools. Providers take 64 of A-Z, a-z, 0-9, - and _, and a server may call its tools
- * anything: other characters become _, what is too long is cut, and where two would be one by that, those that were
- * changed get the beginning of a hash of their own name. So a name hangs on the names alone, in whatever order they come.
+ * Derives names for models from the names of a server's tools. Providers accept 64 of A-Z, a-z, 0-9, - and _, and a
+ * server may use any name. Other characters become _, and long names are cut. If two names collide, each changed name
+ * gets the beginning of a hash of its original. So the result depends on the set of names only, not on their order.
  */
 import { createHash } from "node:crypto";
 
 const nameMax = 64;
 
-/** Without the toolset's name before them, by the server's own name of each. `taken`: those that were chosen for tools. */
+/** Returns names without the toolset's prefix, by original name. `taken`: names that overrides already use. */
 export function modelNames(
   toolset: string,
   tools: readonly string[],
@@ -21,13 +21,13 @@ export function modelNames(
       const plain = short.get(name) ?? "";
       const isAlone = (wanted.get(plain)?.length ?? 0) < 2 && !taken.has(plain);
       const own =
-        plain === name || (isAlone && plain.length > 0 && name.length <= most) ? plain : hashed(name, most);
+        plain === name || (isAlone && plain.length > 0 && name.length <= most) ? plain : withHash(name, most);
       return [name, own];
     }),
   );
 }
 
-function hashed(name: string, most: number): string {
+function withHash(name: string, most: number): string {
   const end = createHash("sha256").update(name).digest("hex").slice(0, 8);
   return `${name.replaceAll(/[^A-Za-z0-9_-]/g, "_").slice(0, most - end.length - 1)}_${end}`;
 }

@@ -1,6 +1,6 @@
 /**
- * How a connection to an MCP server comes to be: of the newest generation that it speaks, over streamable HTTP, and
- * over SSE where it knows nothing newer.
+ * Opens a connection to an MCP server with the newest protocol version that both support. Uses streamable HTTP, or SSE
+ * for older servers.
  */
 import {
   Client,
@@ -12,15 +12,15 @@ import {
 import type { Fetch } from "../models/fetch.ts";
 import { McpConnection } from "./connection.ts";
 import { AskingCalls } from "./asking-calls.ts";
-import { answerQuestions, type Elicitation, elicitationCapability } from "./elicitation.ts";
+import { handleElicitation, type Elicitation, elicitationCapability } from "./elicitation.ts";
 import { type Bounds, boundedFetch } from "./fetch.ts";
-import { within } from "./within.ts";
+import { withDeadline } from "./with-deadline.ts";
 
 export interface McpAddress {
   url: string;
-  /** With every request. */
+  /** Sent with every request. */
   headers: Readonly<Record<string, string>>;
-  /** A bearer's token of the moment, asked for before every request. */
+  /** Returns the current bearer token. Called before every request. */
   token?: (() => Promise<string | undefined>) | undefined;
 }
 
@@ -28,28 +28,28 @@ export interface OpenOptions {
   fetch: Fetch;
   timeoutMs: number;
   bounds?: Bounds;
-  /** The server says that its tools are others now. */
+  /** Called when the server announces a changed list of tools. */
   onToolsChanged?: () => void;
-  /** Undefined: elicitation is not offered to the server. */
+  /** Undefined: the client does not offer elicitation. */
   elicitation?: Elicitation | undefined;
 }
 
-/** Pictures in base64 are part of an answer. */
+/** Responses include pictures in base64. */
 const answerMaxBytes = 8 * 1024 ** 2;
-/** Of a connection that is kept: a server that never stops talking is not listened to for ever. */
+/** Maximum of all bytes of a kept connection, which bounds an endless stream. */
 const allMaxBytes = 64 * 1024 ** 2;
 const pagesMax = 20;
 /** Longest time that a question to a person may be open: the maximum of `elicitation_seconds`. */
 const questionMaxMs = 86_400_000;
-/** What servers answer who know no streamable HTTP. */
+/** Status codes of servers that do not support streamable HTTP. */
 const unknownThere: readonly (number | undefined)[] = [400, 404, 405, 406, 415];
 
-/** Whatever a tool promises about its results, the model reads them as they are: no schema of a server's is compiled. */
+/** Accepts every result, because the model reads results as they are. No schema of a server is compiled. */
 const takesAll: NonNullable<ClientOptions["jsonSchemaValidator"]> = {
   getValidator: () => (input) => ({ valid: true, data: input as never, errorMessage: undefined }),
 };
 
-/** Throws what the server answered, or why it can't be reached. */
+/** Throws the server's error, or the reason why it is unreachable. */
 export async function openMcp(address: McpAddress, options: OpenOptions): Promise<McpConnection> {
   const startedMs = performance.now();
   try {
@@ -58,7 +58,7 @@ export async function openMcp(address: McpAddress, options: OpenOptions): Promis
     if (!(error instanceof SdkHttpError) || !unknownThere.includes(error.status)) throw error;
     const leftMs = Math.max(1, options.timeoutMs - (performance.now() - startedMs));
     return await dial(address, "sse", { ...options, timeoutMs: leftMs }).catch(() => {
-      // Where it speaks neither, the first refusal says more.
+      // If the server supports neither transport, the first error is more useful.
       throw error;
     });
   }
@@ -71,7 +71,7 @@ async function dial(
 ): Promise<McpConnection> {
   const { origin } = new URL(url);
   const meter = { bytes: 0 };
-  // A server whose call waits for a person is silent meanwhile.
+  // The server is silent while its call waits for a person.
   const waiting: Fetch = (input, init) =>
     fetch(input, { ...init, silenceMs: questionMaxMs + timeoutMs } as RequestInit);
   const common = {
@@ -96,9 +96,9 @@ async function dial(
     },
   );
   const calls = new AskingCalls();
-  if (elicitation) answerQuestions(client, elicitation, calls);
+  if (elicitation) handleElicitation(client, elicitation, calls);
   try {
-    await within(timeoutMs, client.connect(transport, { timeout: timeoutMs }));
+    await withDeadline(timeoutMs, client.connect(transport, { timeout: timeoutMs }));
     return new McpConnection(client, transport, calls, () => meter.bytes > bounds.allMaxBytes / 2);
   } catch (error) {
     await client.close().catch(() => {});
@@ -107,7 +107,7 @@ async function dial(
   }
 }
 
-/** A stream that ended is begun again, but not at once however often a server ends it. */
+/** Reconnects an ended stream with a backoff, so that a server that ends streams at once causes no load. */
 function patience(): (again: () => void, delayMs: number) => () => void {
   let left = 50;
   return (again, delayMs) => {

@@ -1,6 +1,6 @@
 /**
  * Checks a question of an MCP server for a person. The server is hostile: the text and the schema are bounded, and the
- * schema is rebuilt from the flat fields that the protocol allows. Anything else is no question.
+ * schema is rebuilt from the flat fields that the protocol allows. Other questions are refused.
  */
 import { z } from "zod";
 

@@ -9,7 +9,7 @@ import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { getAgent, target } from "../agents/agents.ts";
 import { hashOfEndUser } from "../end-users/id.ts";
-import { type Forgotten, type Memory, toMemory } from "./schema.ts";
+import { type DeletedFacts, type Memory, toMemory } from "./schema.ts";
 import { deleteFacts, listFacts } from "./store.ts";
 
 export async function read(
@@ -29,7 +29,7 @@ export async function forget(
   reference: string,
   endUserId: string,
   key?: string,
-): Promise<Forgotten> {
+): Promise<DeletedFacts> {
   const agent = await getAgent(app.db, actor, reference);
   return app.db.transaction().execute(async (tx) => {
     const deleted = await forgetFacts(tx, agent.id, endUserId, key);

@@ -1,6 +1,6 @@
 /** Adds an agent's facts to the system message of each step. */
 import type { Db } from "#schema.ts";
-import { nobody } from "../end-users/id.ts";
+import { noEndUser } from "../end-users/id.ts";
 import type { ToolUser } from "../tools/tool.ts";
 import { countFacts, newestFacts } from "./store.ts";
 
@@ -13,7 +13,7 @@ export async function recall(
   { agentId, endUserId, config }: Pick<ToolUser, "agentId" | "endUserId" | "config">,
 ): Promise<string | undefined> {
   if (!config.memory?.enabled) return undefined;
-  const owner = { agentId, endUserId: endUserId ?? nobody };
+  const owner = { agentId, endUserId: endUserId ?? noEndUser };
   const [facts, total] = await Promise.all([newestFacts(db, owner, told), countFacts(db, owner)]);
   if (total === 0) return undefined;
   // Encodes values as JSON, so that a line break in a value cannot imitate another fact.

@@ -2,7 +2,7 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { agentNotFound } from "../errors.ts";
 import { forget, read } from "./memory.ts";
-import { ForgetQuery, Forgotten, Memory, MemoryParams } from "./schema.ts";
+import { ForgetQuery, DeletedFacts, Memory, MemoryParams } from "./schema.ts";
 
 const common = {
   api: "agent",
@@ -30,7 +30,7 @@ export const memoryRoutes = (app: App): Route[] => [
     description:
       "Deletes the fact with the given `key`, or all facts without `key`. Returns 0 as `deleted` if there are none.",
     query: ForgetQuery,
-    responses: { 200: Forgotten },
+    responses: { 200: DeletedFacts },
     handler: ({ actor, params, query }) => forget(app, actor, params.agent, params.end_user_id, query.key),
   }),
 ];

@@ -1,14 +1,14 @@
 /** Wire format of memory. */
 import { z } from "zod";
 import { AgentReference } from "../agents/schema.ts";
-import { EndUserIdOrNobody } from "../end-users/id.ts";
+import { EndUserIdOrNone } from "../end-users/id.ts";
 import type { FactRow } from "./store.ts";
 
 export const keyPattern = "^[a-z0-9_.-]{1,64}$";
 
 const timestamp = z.iso.datetime();
 
-export const MemoryParams = z.strictObject({ agent: AgentReference, end_user_id: EndUserIdOrNobody });
+export const MemoryParams = z.strictObject({ agent: AgentReference, end_user_id: EndUserIdOrNone });
 
 export const ForgetQuery = z.strictObject({
   key: z
@@ -37,10 +37,10 @@ export const Memory = z
   .meta({ id: "AgentMemory" });
 export type Memory = z.output<typeof Memory>;
 
-export const Forgotten = z
+export const DeletedFacts = z
   .object({ deleted: z.int().describe("Number of deleted facts.") })
   .meta({ id: "AgentMemoryForgotten" });
-export type Forgotten = z.output<typeof Forgotten>;
+export type DeletedFacts = z.output<typeof DeletedFacts>;
 
 export function toMemory(endUserId: string, rows: readonly FactRow[]): Memory {
   const entries = rows.map(({ key, value, created_at, updated_at, run_id }) => ({

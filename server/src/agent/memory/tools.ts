@@ -1,8 +1,8 @@
 /** The memory tools. They belong to every config with memory, whatever its toolsets. */
 import type { App } from "#app.ts";
-import { nobody } from "../end-users/id.ts";
+import { noEndUser } from "../end-users/id.ts";
 import { storableText } from "../storable.ts";
-import type { Tool, ToolAnswer, ToolCall, Tools, ToolUser } from "../tools/tool.ts";
+import type { Tool, ToolResult, ToolCall, Tools, ToolUser } from "../tools/tool.ts";
 import { keyPattern } from "./schema.ts";
 import { deleteFacts, type Owner, saveFact, searchFacts } from "./store.ts";
 
@@ -16,7 +16,7 @@ const foundMaxBytes = 64 * 1024;
 export async function memoryTools(app: App, user: ToolUser): Promise<Tools> {
   const { memory } = user.config;
   if (!memory?.enabled) return { tools: [], unavailable: [] };
-  const owner = { agentId: user.agentId, endUserId: user.endUserId ?? nobody };
+  const owner = { agentId: user.agentId, endUserId: user.endUserId ?? noEndUser };
   return {
     tools: [
       {
@@ -61,7 +61,7 @@ const object = (properties: Record<string, unknown>) => ({
 });
 
 /** Rolls back the transaction that throws it, and carries the text for the model. */
-class Unchanged extends Error {
+class MemoryUnchanged extends Error {
   readonly isOk: boolean;
 
   constructor(text: string, { isOk }: { isOk: boolean }) {
@@ -70,12 +70,12 @@ class Unchanged extends Error {
   }
 }
 
-async function changing(work: Promise<void>, text: string): Promise<ToolAnswer> {
+async function changing(work: Promise<void>, text: string): Promise<ToolResult> {
   try {
     await work;
     return { isOk: true, text };
   } catch (error) {
-    if (error instanceof Unchanged) return { isOk: error.isOk, text: error.message };
+    if (error instanceof MemoryUnchanged) return { isOk: error.isOk, text: error.message };
     throw error;
   }
 }
@@ -86,7 +86,7 @@ async function save(
   owner: Owner,
   limits: { max_entries: number; max_value_bytes: number },
   call: ToolCall,
-): Promise<ToolAnswer> {
+): Promise<ToolResult> {
   const { key: name, value: said } = call.values as { key: string; value: string };
   const value = storableText(said);
   const bytes = Buffer.byteLength(value);
@@ -96,10 +96,10 @@ async function save(
       text: `The value has ${bytes} bytes, and at most ${limits.max_value_bytes} are kept.`,
     };
   const allowed = { entries: limits.max_entries, bytes: ownerMaxMiB * 1024 ** 2 };
-  const work = call.sayWith("memory.updated", { key: name, op: "save" }, async (tx) => {
+  const work = call.emitWith("memory.updated", { key: name, op: "save" }, async (tx) => {
     const fact = { key: name, value, runId, at: app.clock.now() };
     if (await saveFact(tx, owner, fact, allowed)) return;
-    throw new Unchanged(
+    throw new MemoryUnchanged(
       `The memory is full: at most ${allowed.entries} facts and ${ownerMaxMiB} MiB. Delete what matters least first.`,
       { isOk: false },
     );
@@ -107,17 +107,17 @@ async function save(
   return changing(work, "Saved.");
 }
 
-async function forget(owner: Owner, call: ToolCall): Promise<ToolAnswer> {
+async function forget(owner: Owner, call: ToolCall): Promise<ToolResult> {
   const { key: name } = call.values as { key: string };
-  const work = call.sayWith("memory.updated", { key: name, op: "delete" }, async (tx) => {
+  const work = call.emitWith("memory.updated", { key: name, op: "delete" }, async (tx) => {
     // Deleting a missing fact succeeds: a repeated call after a crash finds the fact deleted.
     if ((await deleteFacts(tx, owner, name)) === 0)
-      throw new Unchanged("There is no such fact (any more).", { isOk: true });
+      throw new MemoryUnchanged("There is no such fact (any more).", { isOk: true });
   });
   return changing(work, "Forgotten.");
 }
 
-async function search(app: App, owner: Owner, call: ToolCall): Promise<ToolAnswer> {
+async function search(app: App, owner: Owner, call: ToolCall): Promise<ToolResult> {
   const { query } = call.values as { query: string };
   const words = [...new Set(query.toLowerCase().match(/[\p{L}\p{N}]+/gu))].slice(0, wordsMax);
   const facts = words.length === 0 ? [] : await searchFacts(app.db, owner, words, foundMax);

@@ -1,6 +1,6 @@
 import type { LanguageModelV4StreamPart } from "@ai-sdk/provider";
 import { expect, test } from "vitest";
-import { Gathering } from "./answer.ts";
+import { AnswerAssembler } from "./answer.ts";
 
 const address = {
   credentialId: "mcr_1",
@@ -17,15 +17,15 @@ const finish = {
 } satisfies LanguageModelV4StreamPart;
 const sealed = { openai: { itemId: "rs_1", reasoningEncryptedContent: "s" } };
 
-function gathered(parts: readonly LanguageModelV4StreamPart[]) {
+function assemble(parts: readonly LanguageModelV4StreamPart[]) {
   const pieces: string[] = [];
-  const gathering = new Gathering(address, ({ delta }) => pieces.push(delta));
+  const gathering = new AnswerAssembler(address, ({ delta }) => pieces.push(delta));
   for (const part of [...parts, finish]) gathering.add(part);
   return { ...gathering.answer(), pieces };
 }
 
 test("keeps parts in the order of their starts, and drops reasoning without output", () => {
-  const { message, text } = gathered([
+  const { message, text } = assemble([
     { type: "reasoning-start", id: "0", providerMetadata: sealed },
     { type: "reasoning-end", id: "0" },
     { type: "text-start", id: "1" },
@@ -42,13 +42,13 @@ test("keeps parts in the order of their starts, and drops reasoning without outp
     { type: "text", text: "b" },
     { type: "tool-call", toolName: "look" },
   ]);
-  const nothing = gathered([{ type: "reasoning-start", id: "0", providerMetadata: sealed }]);
+  const nothing = assemble([{ type: "reasoning-start", id: "0", providerMetadata: sealed }]);
   expect(nothing.message.content).toEqual([{ type: "text", text: "" }]);
 });
 
 test("joins a surrogate pair that arrives in two halves, and drops a lone half", () => {
   const [high, low] = "\u{1F600}".split("");
-  const { text, pieces } = gathered([
+  const { text, pieces } = assemble([
     { type: "text-delta", id: "1", delta: `a${high}` },
     { type: "text-delta", id: "1", delta: `${low}b${high}` },
   ]);
@@ -60,9 +60,9 @@ const mebibyte = "x".repeat(1024 ** 2);
 const endless: Record<string, () => LanguageModelV4StreamPart> = {
   "empty text blocks": () => ({ type: "text-start", id: "1" }),
   "empty reasoning blocks": () => ({ type: "reasoning-end", id: String(Math.random()) }),
-  => "tool calls": () => => ({ type: "tool-call", toolCallId: "x", toolName: "look", input: "{}" }),
+  "tool calls": () => ({ type: "tool-call", toolCallId: "x", toolName: "look", input: "{}" }),
   "arguments of one call": () => ({ type: "tool-input-delta", id: "x", delta: mebibyte }),
-  => text: () => => ({ type: "text-delta", id: "x", delta: mebibyte }),
+  text: () => ({ type: "text-delta", id: "x", delta: mebibyte }),
   "text with a new id for each delta": () => ({ type: "text-delta", id: String(Math.random()), delta: "x" }),
   seals: () => ({
     type: "reasoning-start",
@@ -73,7 +73,7 @@ const endless: Record<string, () => LanguageModelV4StreamPart> = {
 };
 
 test.each(Object.entries(endless))("ends an answer of endless %s with an error", (_, next) => {
-  const gathering = new Gathering(address, () => {});
+  const gathering = new AnswerAssembler(address, () => {});
   const add = () => {
     for (let count = 0; count < 10_000; count += 1) gathering.add(next());
   };

@@ -13,7 +13,7 @@ import { storableJson, storableText } from "../storable.ts";
 import { ModelFailure } from "./failure.ts";
 import type { Message } from "./messages.ts";
 import type { ModelAddress } from "./providers.ts";
-import { type Metadata, metadataOf, phaseOf, thoughtOf } from "./thoughts.ts";
+import { type Metadata, metadataOf, phaseOf, toReasoningPart } from "./reasoning.ts";
 
 export interface Tokens {
   input: number;
@@ -23,7 +23,7 @@ export interface Tokens {
 }
 
 /** A tool call of the answer. The server's id may be anything, so the call has an id of Kontor. */
-export interface AskedCall {
+export interface RequestedCall {
   id: string;
   tool: string;
   /** Arguments of the call. Undefined if they are not a JSON object. */
@@ -34,7 +34,7 @@ export interface Answer {
   /** The message to append to the conversation. */
   message: Extract<Message, { role: "assistant" }>;
   text: string;
-  calls: AskedCall[];
+  calls: RequestedCall[];
   finishReason: string;
   tokens: Tokens;
 }
@@ -45,7 +45,9 @@ export interface Piece {
 }
 
 type Part = LanguageModelV4StreamPart;
-type Block = { kind: Piece["kind"]; text: string; metadata: Metadata } | { kind: "call"; call: AskedCall };
+type Block =
+  | { kind: Piece["kind"]; text: string; metadata: Metadata }
+  | { kind: "call"; call: RequestedCall };
 
 /** Limit for one answer: text, reasoning, arguments of calls and provider metadata. */
 const maxCharacters = 4 * 1024 ** 2;
@@ -61,12 +63,12 @@ function isWithoutReason(error: unknown): boolean {
   return InvalidResponseDataError.isInstance(error) && error.message.includes("without a finish reason");
 }
 
-export class Gathering {
+export class AnswerAssembler {
   readonly #address: ModelAddress;
   readonly #onPiece: (piece: Piece) => void;
   readonly #blocks: Block[] = [];
   readonly #open = new Map<string, Extract<Block, { text: string }>>();
-  readonly #calls: AskedCall[] = [];
+  readonly #calls: RequestedCall[] = [];
   /** First half of a surrogate pair that is split between two deltas. */
   readonly #halves = { text: "", reasoning: "" };
   #characters = 0;
@@ -217,7 +219,7 @@ export class Gathering {
     if (block.kind === "text")
       return block.text === "" ? [] : [{ type: "text", text: block.text, ...phaseOf(block, this.#address) }];
     // Reasoning without the provider's metadata cannot be sent back.
-    return Object.keys(block.metadata).length > 0 ? [thoughtOf(block, this.#address)] : [];
+    return Object.keys(block.metadata).length > 0 ? [toReasoningPart(block, this.#address)] : [];
   }
 }
 

@@ -1,16 +1,16 @@
 /**
- * One call of a model. Deltas are emitted as they arrive. The result is a complete answer, or a failure that states
+ * Calls a model. Deltas are emitted as they arrive. The result is a complete answer, or a failure that states
  * whether a retry may help. The server is not trusted: its answer is bounded, its error texts are truncated, and the
  * key is removed from them.
  */
 import type { LanguageModelV4CallOptions } from "@ai-sdk/provider";
-import { type Answer, Gathering, type Piece } from "./answer.ts";
+import { type Answer, AnswerAssembler, type Piece } from "./answer.ts";
 import { explain, ModelFailure } from "./failure.ts";
 import type { Fetch } from "./fetch.ts";
 import { picturesIn } from "./messages.ts";
 import { type ModelAddress, optionsOf, streamOf, withCacheMarks } from "./providers.ts";
-import { Silence } from "./silence.ts";
-import { thoughtsFor } from "./thoughts.ts";
+import { SilenceTimeout } from "./silence.ts";
+import { keepAcceptedReasoning } from "./reasoning.ts";
 import { takesPictures, withToolPictures } from "./pictures/by-provider.ts";
 import { Wire } from "./wire.ts";
 
@@ -60,21 +60,21 @@ async function callOnce(
   { silenceSeconds, ...options }: Omit<ModelOptions, "takesPictures" | "onPicturesRefused">,
   onPiece: (piece: Piece) => void,
 ): Promise<Answer> {
-  const silence = new Silence(silenceSeconds);
-  const wire = new Wire(fetch, () => silence.end());
+  const silence = new SilenceTimeout(silenceSeconds);
+  const wire = new Wire(fetch, () => silence.restart());
   try {
     const { stream } = await streamOf(address, wire.fetch, {
       ...options,
       abortSignal: AbortSignal.any([options.abortSignal, silence.signal]),
       prompt: withCacheMarks(
         address,
-        options.prompt.map((message) => thoughtsFor(address, message)),
+        options.prompt.map((message) => keepAcceptedReasoning(address, message)),
       ),
       ...optionsOf(address, options.reasoning),
     });
-    const gathering = new Gathering(address, onPiece, () => wire.isDone);
+    const gathering = new AnswerAssembler(address, onPiece, () => wire.isDone);
     for await (const part of stream) {
-      if (gathering.add(part)) wire.heard();
+      if (gathering.add(part)) wire.onContent();
     }
     return gathering.answer();
   } catch (error) {

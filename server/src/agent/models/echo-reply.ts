@@ -22,13 +22,13 @@ const callsMax = 20;
 const callLine = /^[ \t]*call[ \t]+(\S{1,200})[ \t]+(\{.*\})[ \t]*$/;
 
 export function echoReply(turn: EchoTurn, tools: readonly string[]): EchoReply {
-  if ("results" in turn) return { text: cut(turn.results.join("\n")) };
-  const text = cut(turn.input);
+  if ("results" in turn) return { text: truncate(turn.results.join("\n")) };
+  const text = truncate(turn.input);
   const calls = findCalls(text);
   if (calls.length === 0) return { text };
   const unknown = calls.find(({ tool }) => !tools.includes(tool));
   if (unknown)
-    return { text: cut(`There is no tool ${unknown.tool}. Tools: ${tools.join(", ") || "none"}.`) };
+    return { text: truncate(`There is no tool ${unknown.tool}. Tools: ${tools.join(", ") || "none"}.`) };
   return { calls };
 }
 
@@ -42,6 +42,6 @@ function findCalls(text: string): EchoCall[] {
     .slice(0, callsMax);
 }
 
-function cut(text: string): string {
+function truncate(text: string): string {
   return text.length > textMaxCharacters ? `${text.slice(0, textMaxCharacters)}…` : text;
 }

@@ -16,13 +16,13 @@ type Part = LanguageModelV4StreamPart;
 const piecesMax = 20;
 
 export function echoModel(id: string): LanguageModelV4 {
-  const unsupported = () => Promise.reject(new Error("the model echo only streams"));
+  const rejectGenerate = () => Promise.reject(new Error("the model echo only streams"));
   return {
     specificationVersion: "v4",
     provider: "echo",
     modelId: id,
     supportedUrls: {},
-    doGenerate: unsupported,
+    doGenerate: rejectGenerate,
     doStream: ({ prompt, tools }) => {
       const names = (tools ?? []).map(({ name }) => name);
       const reply = echoReply(lastTurn(prompt), names);

@@ -1,7 +1,7 @@
 /** Failures of model calls, and whether a retry may help. */
 import { APICallError } from "@ai-sdk/provider";
 import { AddressError } from "#lib/network/checked-lookup.ts";
-import { AnswerUnfit } from "./fetch.ts";
+import { InvalidAnswer } from "./fetch.ts";
 
 export class ModelFailure extends Error {
   override readonly name = "ModelFailure";
@@ -66,7 +66,7 @@ export function explain(error: unknown, secret: string): ModelFailure {
     });
   }
   const cause = causeOf(error);
-  if (cause instanceof AnswerUnfit)
+  if (cause instanceof InvalidAnswer)
     return new ModelFailure("refused", `The model's answer was rejected: ${cause.message}`);
   const { code, message } = (cause ?? {}) as NodeJS.ErrnoException;
   const why = typeof message === "string" ? tidy(message, secret) : "";

@@ -69,17 +69,14 @@ async function answering(bytes: string): Promise<AsyncDisposable & { url: string
   };
 }
 
-test.each(["099", "600", "999"])(
-  "returns 502 for the invalid status %s",
-  async (status) => {
-    await using server = await answering(
-      `HTTP/1.1 ${status} What\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhm`,
-    );
-    const response = await fetch(server.url);
-    expect(response.status).toBe(502);
-    expect(await read(response)).toBe(2);
-  },
-);
+test.each(["099", "600", "999"])("returns 502 for the invalid status %s", async (status) => {
+  await using server = await answering(
+    `HTTP/1.1 ${status} What\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhm`,
+  );
+  const response = await fetch(server.url);
+  expect(response.status).toBe(502);
+  expect(await read(response)).toBe(2);
+});
 
 test("rejects a server that switches to another protocol", async () => {
   await using server = await answering(

@@ -17,7 +17,7 @@ import { checkedLookup, checkLiteral } from "#lib/network/checked-lookup.ts";
 export type Fetch = typeof globalThis.fetch;
 
 /** An answer that breaks a limit. A retry would break it again. */
-export class AnswerUnfit extends Error {
+export class InvalidAnswer extends Error {
   override readonly name = "AnswerUnfit";
 }
 
@@ -66,7 +66,9 @@ export function modelFetch(opened: OpenedHosts): Fetch {
         ...(signal ? { signal } : {}),
       });
       request.on("error", reject);
-      request.on("timeout", () => request.destroy(new Error(`the server sent nothing for ${silenceMs / 1000} s`)));
+      request.on("timeout", () =>
+        request.destroy(new Error(`the server sent nothing for ${silenceMs / 1000} s`)),
+      );
       request.on("upgrade", (_, socket) => {
         socket.destroy();
         reject(new Error("the server switched to another protocol"));
@@ -125,7 +127,7 @@ function atMost(maxBytes: number): Transform {
     transform(piece: Buffer, _, done) {
       bytes += piece.length;
       if (bytes <= maxBytes) done(null, piece);
-      else done(new AnswerUnfit(`the answer exceeds ${maxBytes / 1024 ** 2} MiB`));
+      else done(new InvalidAnswer(`the answer exceeds ${maxBytes / 1024 ** 2} MiB`));
     },
   });
 }

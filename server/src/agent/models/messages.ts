@@ -8,7 +8,7 @@ import { isPicture, type PicturePart, type ToolContent } from "../tools/pictures
 export type Message = LanguageModelV4Message;
 
 /** Tool calls of a message. */
-export function askedIn(message: Message | undefined): { id: string; tool: string }[] {
+export function toolCallsIn(message: Message | undefined): { id: string; tool: string }[] {
   if (message?.role !== "assistant") return [];
   return message.content.flatMap((part) =>
     part.type === "tool-call" ? [{ id: part.toolCallId, tool: part.toolName }] : [],
@@ -53,7 +53,7 @@ export function revive(message: Message): Message {
 }
 
 /** Removes reasoning. Providers need it only until the tools' results. */
-export function withoutThoughts(message: Message): Message {
+export function withoutReasoning(message: Message): Message {
   if (message.role !== "assistant" || !message.content.some(({ type }) => type === "reasoning"))
     return message;
   return { ...message, content: message.content.filter(({ type }) => type !== "reasoning") };

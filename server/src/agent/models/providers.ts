@@ -102,7 +102,7 @@ function withOneSystem(prompt: LanguageModelV4CallOptions["prompt"]): LanguageMo
 const openaiNames = /^(o\d|gpt-\d|chatgpt-)/;
 
 /**
- * Requests that OpenAI stores nothing. Its reasoning is then encrypted in the answer and goes back with the next
+ * Requests that OpenAI stores nothing. The model's reasoning is then encrypted in the answer and goes back with the next
  * request. So accounts with zero data retention work as all others, and texts of end users stay on this server.
  */
 export function optionsOf(

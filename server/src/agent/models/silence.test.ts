@@ -16,7 +16,7 @@ let made = 0;
 
 const chunk = (choice: object) =>
   `data: ${JSON.stringify({ id: "c", choices: [{ index: 0, ...choice }] })}\n\n`;
-const said = (content: string) => chunk({ delta: { role: "assistant", content }, finish_reason: null });
+const textChunk = (content: string) => chunk({ delta: { role: "assistant", content }, finish_reason: null });
 
 /** A server whose requests are handled by the given functions, in their order. */
 async function serve(...turns: ((response: ServerResponse) => void)[]): Promise<string> {
@@ -34,11 +34,11 @@ async function serve(...turns: ((response: ServerResponse) => void)[]): Promise<
 
 const nothing = () => {};
 const halfOnly = (response: ServerResponse) =>
-  void response.writeHead(200, { "content-type": "text/event-stream" }).write(said("Half"));
+  void response.writeHead(200, { "content-type": "text/event-stream" }).write(textChunk("Half"));
 const whole = (response: ServerResponse) =>
   void response
     .writeHead(200, { "content-type": "text/event-stream" })
-    .end(`${said("Whole.")}${chunk({ delta: {}, finish_reason: "stop" })}data: [DONE]\n\n`);
+    .end(`${textChunk("Whole.")}${chunk({ delta: {}, finish_reason: "stop" })}data: [DONE]\n\n`);
 
 async function agent(url: string, change: object = {}, modelChange: object = {}): Promise<string> {
   const config = await modelConfig(owner, url);
@@ -96,7 +96,7 @@ test.each([9, 301])("refuses silence_seconds of %d", async (silence_seconds) => 
 });
 
 test("accepts a text that ends with [DONE] but without a finish reason", async () => {
-  model.script([{ raw: `${said("All of it.")}data: [DONE]\n\n` }]);
+  model.script([{ raw: `${textChunk("All of it.")}data: [DONE]\n\n` }]);
   expect(await invoke(await agent(model.url))).toMatchObject({
     status: "completed",
     output: "All of it.",
@@ -106,7 +106,7 @@ test("accepts a text that ends with [DONE] but without a finish reason", async (
 });
 
 test.each([
-  ["a text without [DONE]", said("Half of it.")],
+  ["a text without [DONE]", textChunk("Half of it.")],
   ["nothing but [DONE]", "data: [DONE]\n\n"],
 ])("retries after %s", async (_, raw) => {
   model.script([{ raw }, { text: ["Whole."] }]);

@@ -4,7 +4,7 @@ import { ModelFailure } from "./failure.ts";
 /** Below the 300 s after which the connection times out. Models that reason silently take one or two minutes. */
 const defaultSilenceSeconds = 180;
 
-export class Silence {
+export class SilenceTimeout {
   readonly #abort = new AbortController();
   readonly #seconds: number;
   #timer: NodeJS.Timeout | undefined;
@@ -21,7 +21,7 @@ export class Silence {
   }
 
   /** Restarts the timeout after received data. */
-  end(): void {
+  restart(): void {
     this.#isResponded = true;
     this.#timer?.refresh();
   }

@@ -3,7 +3,7 @@
  * comments fail the call. Only the beginning of an error response is read.
  */
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { AnswerUnfit, type Fetch } from "./fetch.ts";
+import { InvalidAnswer, type Fetch } from "./fetch.ts";
 import { withLineFeeds } from "./lines.ts";
 
 /**
@@ -57,13 +57,13 @@ export class Wire {
       this.#received();
       if (!response.body) return response;
       const { ok, status, statusText, headers } = response;
-      const body = response.body.pipeThrough(ok ? this.#listened() : firstOf(refusalMaxBytes));
+      const body = response.body.pipeThrough(ok ? this.#limited() : firstOf(refusalMaxBytes));
       return new Response(body, { status, statusText, headers });
     };
   }
 
   /** Restarts the limits after content. */
-  heard(): void {
+  onContent(): void {
     this.#bytes = 0;
     this.#lines = 0;
   }
@@ -73,7 +73,7 @@ export class Wire {
     return /(?:^|\n)data: ?\[DONE\]\s*$/.test(this.#end);
   }
 
-  #listened(): TransformStream<Uint8Array, Uint8Array> {
+  #limited(): TransformStream<Uint8Array, Uint8Array> {
     return new TransformStream({
       transform: async (piece, controller) => {
         this.#received();
@@ -82,11 +82,9 @@ export class Wire {
         for (let at = piece.indexOf(lineFeed); at !== -1; at = piece.indexOf(lineFeed, at + 1))
           this.#lines += 1;
         if (this.#bytes > silentMaxBytes)
-          throw new AnswerUnfit(
-            `its server sent ${silentMaxBytes / 1024 ** 2} MiB without content`,
-          );
+          throw new InvalidAnswer(`its server sent ${silentMaxBytes / 1024 ** 2} MiB without content`);
         if (this.#lines > silentMaxLines)
-          throw new AnswerUnfit(`its server sent ${silentMaxLines} lines without content`);
+          throw new InvalidAnswer(`its server sent ${silentMaxLines} lines without content`);
         for (let at = 0; at < piece.length; at += turnBytes) {
           const some = piece.subarray(at, at + turnBytes);
           await turnOf(some.length);

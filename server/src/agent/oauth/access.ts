@@ -1,9 +1,9 @@
 /** Returns the access token for a call to a toolset, or the step that is missing before there is a token. */
 import type { App } from "#app.ts";
-import { Refreshed, refresh } from "./provider/refresh.ts";
-import { union } from "./provider/scopes.ts";
-import { openTokens } from "./sealed.ts";
-import { expireConnection, findConnection, lockConnection, putWanted } from "./store.ts";
+import { FreshToken, refreshIfStale } from "./provider/refresh.ts";
+import { joinScopes } from "./provider/scopes.ts";
+import { openTokens } from "./token-encryption.ts";
+import { expireConnection, findConnection, lockConnection, setRequiredScopes } from "./store.ts";
 import { owner, type SignInToolset } from "./flow/sign-in-subject.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
@@ -12,34 +12,35 @@ export type Access = { kind: "token"; token: string; connection: string } | NoAc
 
 export type NoAccess =
   /**
-   * An end user must sign in; `askToSignIn` makes the link. `isAgain`: the granted scopes do not suffice. `connection`:
+   * An end user must sign in; `offerSignIn` makes the link. `isAgain`: the granted scopes do not suffice. `connection`:
    * id of the connection that lacks scopes, null if there is none.
    */
   | { kind: "auth_required"; who: string; isAgain: boolean; connection: string | null }
   | { kind: "unavailable"; why: string };
 
 /**
- * `endUserId` null selects the owner. A run does not ask the owner to sign in, because callers who start runs and read
- * their events may lack the right to choose the owner's account.
+ * `endUserId` null selects the owner. A run offers the owner no sign-in link. Callers who read the run's events could otherwise sign in with an account of their choice.
  */
-export async function accessFor(
+export async function resolveAccess(
   app: Needs,
   toolset: SignInToolset,
   endUserId: string | null,
 ): Promise<Access> {
   const who = whoOf(toolset, endUserId);
   const row = await findConnection(app.db, toolset.id, who);
-  if (!row || row.status === "needs_reauth") return unsigned(who, row?.id);
-  const outcome = await refresh(app, row);
-  if (outcome instanceof Refreshed) {
+  if (!row || row.status === "needs_reauth") return requireSignIn(who, row?.id);
+  const outcome = await refreshIfStale(app, row);
+  if (outcome instanceof FreshToken) {
     const { token, connection } = outcome;
     return { kind: "token", token, connection };
   }
-  return outcome === "needs_reauth" ? unsigned(who, row.id) : { kind: "unavailable", why: outcome.message };
+  return outcome === "needs_reauth"
+    ? requireSignIn(who, row.id)
+    : { kind: "unavailable", why: outcome.message };
 }
 
-/** Expires a token that a server refused. The next `accessFor` refreshes the token or requires a sign-in. */
-export async function tokenRefused(
+/** Expires a token that a server refused. The next `resolveAccess` refreshes the token or requires a sign-in. */
+export async function expireRefusedToken(
   app: Needs,
   toolset: SignInToolset,
   endUserId: string | null,
@@ -54,7 +55,7 @@ export async function tokenRefused(
  * Records scopes that a server requires beyond the granted scopes, so that the next sign-in requests them. Until then
  * the connection serves the other calls. Returns undefined if the connection has another token by now.
  */
-export async function moreWanted(
+export async function recordRequiredScopes(
   app: Needs,
   toolset: SignInToolset,
   endUserId: string | null,
@@ -63,29 +64,29 @@ export async function moreWanted(
   const who = whoOf(toolset, endUserId);
   return app.db.transaction().execute(async (tx) => {
     const row = await lockConnection(tx, toolset.id, who);
-    if (!row) return unsigned(who);
+    if (!row) return requireSignIn(who);
     if (openTokens(app, row.id, row.sealed).access_token !== token) return undefined;
-    await putWanted(tx, row.id, union(scope, row.wanted));
-    return unsigned(who, row.id, true);
+    await setRequiredScopes(tx, row.id, joinScopes(scope, row.wanted));
+    return requireSignIn(who, row.id, true);
   });
 }
 
 /** Requires a new sign-in, because the server accepts no token of this connection. */
-export function askAnew(
+export function requireNewSignIn(
   toolset: SignInToolset,
   endUserId: string | null,
   connection: string | null,
 ): NoAccess {
-  return unsigned(whoOf(toolset, endUserId), connection, true);
+  return requireSignIn(whoOf(toolset, endUserId), connection, true);
 }
 
 function whoOf({ oauth_per_end_user }: SignInToolset, endUserId: string | null): string {
   return oauth_per_end_user && endUserId !== null ? endUserId : owner;
 }
 
-function unsigned(who: string, connection: string | null = null, isAgain = false): NoAccess {
+function requireSignIn(who: string, connection: string | null = null, isAgain = false): NoAccess {
   if (who !== owner) return { kind: "auth_required", who, isAgain, connection };
-  const again = isAgain ? '" again, because the granted scopes do not suffice"' : "";
+  const again = isAgain ? " again, because the granted scopes do not suffice" : "";
   const why = `its owner has to sign in to it${again}: open the link of the toolset's oauth/start`;
   return { kind: "unavailable", why };
 }

@@ -10,10 +10,10 @@ import { startSignInServer, TestBrowser } from "../testing/sign-in-server.ts";
 import { agentTasks } from "../jobs.ts";
 import { findById } from "../toolsets/find.ts";
 import { deleteConnections } from "./store.ts";
-import { accessFor, tokenRefused } from "./access.ts";
-import { askToSignIn } from "./flow/sign-in-link.ts";
-import { forgetConnections } from "./forget.ts";
-import { forgetRegistered } from "./store.ts";
+import { resolveAccess, expireRefusedToken } from "./access.ts";
+import { offerSignIn } from "./flow/sign-in-link.ts";
+import { revokeConnections } from "./revocation.ts";
+import { deleteRegisteredClient } from "./store.ts";
 
 const port = await freePort();
 const base = `http://127.0.0.1:${port}`;
@@ -56,12 +56,13 @@ const start = async (id: string, body: object = {}) => {
 const connections = async (id: string) =>
   (await owner.get(`/v1/agent-toolsets/${id}/connections`)).json.items;
 const row = async (id: string) => (await findById(app.db, id))!;
-const access = async (id: string, endUser: string | null = null) => accessFor(app, await row(id), endUser);
+const access = async (id: string, endUser: string | null = null) =>
+  resolveAccess(app, await row(id), endUser);
 
 /** Returns the sign-in link of a run's event. */
 async function linkFor(id: string, who: string): Promise<string> {
   let told = "";
-  await askToSignIn(app, { id }, who, async ({ authorize_url }, store) => {
+  await offerSignIn(app, { id }, who, async ({ authorize_url }, store) => {
     told = authorize_url;
     await app.db.transaction().execute(store);
   });
@@ -94,7 +95,7 @@ test("calls the tool with the person's token after a sign-in by link", async () 
   expect(await response.json()).toEqual({ account: "ada" });
 });
 
-async function connected(change: object = {}, body: object = {}, account = "ada"): Promise<Json> {
+async function connectToolset(change: object = {}, body: object = {}, account = "ada"): Promise<Json> {
   const set = await toolset(change);
   const page = await new TestBrowser().signIn(await start(set.id, body), account);
   expect([page.status, page.text]).toEqual([200, expect.stringContaining("You are connected")]);
@@ -150,7 +151,7 @@ test.each([
 });
 
 test("uses a pre-registered client as it is", async () => {
-  const set = await connected({
+  const set = await connectToolset({
     oauth_client_id: "known:beforehand/client",
     oauth_client_secret: "a+secret:of/the client%0123456789",
   });
@@ -165,7 +166,7 @@ test("sends the client of one provider to no other provider that the server name
     oauth_client_id: "known:beforehand/client",
     oauth_client_secret: "a+secret:of/the client%0123456789",
   };
-  const set = await connected(client);
+  const set = await connectToolset(client);
   const evil = await startSignInServer({ redirectUri });
   // Imitates a server that names another provider at the same address.
   await sql`update agent_toolsets set url = ${evil.resource} where id = ${set.id}`.execute(app.db);
@@ -175,7 +176,7 @@ test("sends the client of one provider to no other provider that the server name
     json: { code: "sign_in_unavailable", detail: expect.stringContaining("another provider") },
   });
   // The client stays bound to its provider after the provider rejects it.
-  await forgetRegistered(app.db, set.id, client.oauth_client_id);
+  await deleteRegisteredClient(app.db, set.id, client.oauth_client_id);
   expect((await begin()).status).toBe(424);
   expect((await owner.call("PATCH", `/v1/agent-toolsets/${set.id}`, client)).status).toBe(200);
   expect((await begin()).status).toBe(200);
@@ -187,7 +188,7 @@ test("registers one client per toolset, once", async () => {
     if (url === "/reg") registered.push(url);
     return false;
   };
-  const set = await connected();
+  const set = await connectToolset();
   await new TestBrowser().signIn(await start(set.id), "ada");
   expect(registered).toHaveLength(1);
   expect(await tokenOf(set.id).then(calls)).toBe(200);
@@ -216,7 +217,7 @@ test("serves the client metadata document, and sets cookies for its own host onl
   );
   const page = await browser.signIn(json.authorize_url, "ada");
   expect(page.text).toContain("You are connected");
-  const got = await accessFor(other.app, (await findById(other.app.db, set.id))!, null);
+  const got = await resolveAccess(other.app, (await findById(other.app.db, set.id))!, null);
   await fetch(provider.resource, { headers: { authorization: `Bearer ${(got as Json).token}` } });
   expect(provider.calls).toEqual([{ account: "ada", client: `${name}/connect/client.json` }]);
 });
@@ -230,7 +231,7 @@ test("explains the fix if a provider does not register clients", async () => {
 });
 
 test("sends one refresh request when two processes need a new token at once", async () => {
-  const set = await connected();
+  const set = await connectToolset();
   const before = await tokenOf(set.id);
   await expire(set.id, 30);
   shop.tokenRequests = [];
@@ -238,7 +239,7 @@ test("sends one refresh request when two processes need a new token at once", as
   const elsewhere = { ...app, db: second.db };
   const toolsetRow = await row(set.id);
   const got = await Promise.all(
-    Array.from({ length: 12 }, (_, n) => accessFor(n % 2 ? app : elsewhere, toolsetRow, null)),
+    Array.from({ length: 12 }, (_, n) => resolveAccess(n % 2 ? app : elsewhere, toolsetRow, null)),
   );
   await second.close();
   const tokens = new Set(got.map((one) => (one as Json).token));
@@ -248,7 +249,7 @@ test("sends one refresh request when two processes need a new token at once", as
 });
 
 test("lets others refresh seconds after a process dies during its refresh", async () => {
-  const set = await connected();
+  const set = await connectToolset();
   await expire(set.id);
   // Imitates the row that a killed process leaves.
   await app.db
@@ -260,7 +261,7 @@ test("lets others refresh seconds after a process dies during its refresh", asyn
 });
 
 test("keeps using a valid token while the provider is down", async () => {
-  const set = await connected();
+  const set = await connectToolset();
   const before = await tokenOf(set.id);
   shop.before = ({ url }, response) => url === "/token" && Boolean(response.writeHead(503).end());
   await expire(set.id, 30);
@@ -273,7 +274,7 @@ test("keeps using a valid token while the provider is down", async () => {
 });
 
 test("requires a new sign-in after the provider rejects the refresh token", async () => {
-  const set = await connected({ oauth_per_end_user: true }, { end_user_id: "ada" });
+  const set = await connectToolset({ oauth_per_end_user: true }, { end_user_id: "ada" });
   shop.before = ({ url }, response) =>
     url === "/token" &&
     Boolean(
@@ -290,11 +291,11 @@ test("requires a new sign-in after the provider rejects the refresh token", asyn
 });
 
 test("refreshes a token that the server refuses", async () => {
-  const set = await connected();
+  const set = await connectToolset();
   const before = await tokenOf(set.id);
-  await tokenRefused(app, await row(set.id), null, "another one");
+  await expireRefusedToken(app, await row(set.id), null, "another one");
   expect(await tokenOf(set.id)).toBe(before);
-  await tokenRefused(app, await row(set.id), null, before);
+  await expireRefusedToken(app, await row(set.id), null, before);
   expect(await tokenOf(set.id)).not.toBe(before);
 });
 
@@ -303,7 +304,7 @@ test("binds a link to the first browser that opens it, for one sign-in, until it
   const link = await start(set.id);
   const [hers, his] = [new TestBrowser(), new TestBrowser()];
   expect((await hers.get(link)).status).toBe(303);
-  expect(await his.get(link)).toMatchObject({ status: 410, text: expect.stringContaining("used already") });
+  expect(await his.get(link)).toMatchObject({ status: 410, text: expect.stringContaining("already used") });
   // The same browser may reload.
   expect((await hers.get(link)).status).toBe(303);
   expect((await hers.signIn(link, "ada")).text).toContain("You are connected");
@@ -313,7 +314,7 @@ test("binds a link to the first browser that opens it, for one sign-in, until it
     .updateTable("agent_connect_links")
     .set({ expires_at: new Date(0) })
     .execute();
-  expect(await his.get(late)).toMatchObject({ status: 410, text: expect.stringContaining("time is over") });
+  expect(await his.get(late)).toMatchObject({ status: 410, text: expect.stringContaining("has expired") });
   expect((await his.get(`${base}/connect/${"x".repeat(32)}`)).status).toBe(404);
   expect((await fetch(late, { method: "HEAD" })).status).toBe(405);
 });
@@ -391,13 +392,13 @@ test("refuses metadata that contradicts its address or its fields", async () => 
   say({ code_challenge_methods_supported: undefined });
   expect(await refusal()).toEqual([424, expect.stringContaining("PKCE")]);
   say({ token_endpoint: "http://token.example/" });
-  expect(await refusal()).toEqual([424, expect.stringContaining("no https address")]);
+  expect(await refusal()).toEqual([424, expect.stringContaining("not an https address")]);
   say({ registration_endpoint: "https://10.0.0.1/reg" });
   expect(await refusal()).toEqual([424, expect.stringContaining("private or internal")]);
   shop.before = (_, response) => Boolean(response.writeHead(302, { location: "https://10.0.0.1/" }).end());
   expect(await refusal()).toEqual([424, expect.stringContaining("redirect")]);
   shop.before = (_, response) => Boolean(response.writeHead(200).end("x".repeat(300_000)));
-  expect(await refusal()).toEqual([424, expect.stringContaining("too much")]);
+  expect(await refusal()).toEqual([424, expect.stringContaining("more than 262144 bytes")]);
 });
 
 test("accepts a server without protected resource metadata as its own provider, for its own origin only", async () => {
@@ -427,7 +428,7 @@ test("accepts a server without protected resource metadata as its own provider, 
 });
 
 test("deletes the tokens at a disconnect, and revokes them at the provider", async () => {
-  const set = await connected({ oauth_per_end_user: true }, { end_user_id: "ada" });
+  const set = await connectToolset({ oauth_per_end_user: true }, { end_user_id: "ada" });
   await new TestBrowser().signIn(await start(set.id), "the-owner");
   const path = `/v1/agent-toolsets/${set.id}`;
   expect((await owner.post(`${path}/oauth/disconnect`)).status).toBe(204);
@@ -444,13 +445,13 @@ test("deletes the tokens at a disconnect, and revokes them at the provider", asy
 });
 
 test("deletes the connections of an erased end user, and aborts their sign-ins in progress", async () => {
-  const set = await connected({ oauth_per_end_user: true }, { end_user_id: "ada" });
+  const set = await connectToolset({ oauth_per_end_user: true }, { end_user_id: "ada" });
   const browser = new TestBrowser();
   const back = await browser.signIn(await start(set.id, { end_user_id: "ada" }), "ada", redirectUri);
   onKillPoint(async (point) => {
     if (point !== "agent.connect.exchanged") return;
     onKillPoint(undefined);
-    const count = await app.db.transaction().execute((tx) => forgetConnections(tx, [set.id], "ada"));
+    const count = await app.db.transaction().execute((tx) => revokeConnections(tx, [set.id], "ada"));
     expect(count).toBe(1);
   });
   await browser.get(back.url);
@@ -495,7 +496,7 @@ test("completes a sign-in with a new link after a crash in the middle", async ()
 });
 
 test("deletes a toolset's connections when it moves to another origin or is deleted", async () => {
-  const [moved, gone] = [await connected(), await connected()];
+  const [moved, gone] = [await connectToolset(), await connectToolset()];
   const patch = (body: object) => owner.call("PATCH", `/v1/agent-toolsets/${moved.id}`, body);
   expect((await patch({ url: `${shop.resource}/deeper` })).status).toBe(200);
   expect(await connections(moved.id)).toHaveLength(1);
@@ -506,7 +507,7 @@ test("deletes a toolset's connections when it moves to another origin or is dele
 });
 
 test("stores tokens, codes and secrets encrypted only", async () => {
-  const set = await connected();
+  const set = await connectToolset();
   const token = await tokenOf(set.id);
   await expire(set.id);
   const secrets = [token, await tokenOf(set.id)];

@@ -1,21 +1,23 @@
 /**
  * Connections: OAuth tokens with which an agent acts for a person at a tool server. This folder owns the tokens. It
- * promises that tokens never appear in a response, log or event; that a token goes only to the toolset that it was
- * issued for; that only the browser that opened a link completes its sign-in; and that concurrent calls send one
- * refresh request.
+ * promises:
+ * - Tokens never appear in a response, log or event.
+ * - A token goes only to the toolset that it was issued for.
+ * - Only the browser that opened a link can complete its sign-in.
+ * - Concurrent calls send one refresh request.
  *
- * The authorization code flow: `start` creates a link for one person (`flow/links.ts`). When a browser opens the link,
+ * The authorization code flow: `createSignInLink` creates a link for one person (`flow/links.ts`). When a browser opens the link,
  * `flow/open-link.ts` discovers the provider (`provider/discovery.ts`), selects an OAuth client
  * (`provider/clients.ts`), sets a cookie and redirects to the provider. The provider redirects back to
- * `flow/callback.ts`. From then on `access.ts` returns access tokens for the toolset's calls, and records the scopes
- * that a server requires in addition, for the next sign-in.
+ * `flow/callback.ts`. From then on `access.ts` returns access tokens for the toolset's calls. It also records the
+ * scopes that a server requires in addition, for the next sign-in.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { getToolset, lockReachable, target } from "../toolsets/toolsets.ts";
 import { connectionNotFound } from "./errors.ts";
-import { forgetConnections } from "./forget.ts";
+import { revokeConnections } from "./revocation.ts";
 import { type Connection, toConnection } from "./schema.ts";
 import { listConnections } from "./store.ts";
 import { owner } from "./flow/sign-in-subject.ts";
@@ -29,7 +31,7 @@ export async function list(app: Needs, actor: Actor, toolsetId: string): Promise
 
 /** Deletes the owner's connection. Does nothing if there is none. */
 export async function disconnect(app: Needs, actor: Actor, toolsetId: string): Promise<void> {
-  await forget(app, actor, toolsetId, owner);
+  await deleteAndRecord(app, actor, toolsetId, owner);
 }
 
 export async function remove(
@@ -37,13 +39,18 @@ export async function remove(
   actor: Actor,
   { toolset_id, end_user_id }: { toolset_id: string; end_user_id: string },
 ): Promise<void> {
-  if ((await forget(app, actor, toolset_id, end_user_id)) === 0) throw connectionNotFound();
+  if ((await deleteAndRecord(app, actor, toolset_id, end_user_id)) === 0) throw connectionNotFound();
 }
 
-async function forget(app: Needs, actor: Actor, toolsetId: string, endUserId: string): Promise<number> {
+async function deleteAndRecord(
+  app: Needs,
+  actor: Actor,
+  toolsetId: string,
+  endUserId: string,
+): Promise<number> {
   return app.db.transaction().execute(async (tx) => {
     const toolset = await lockReachable(tx, actor, toolsetId);
-    const count = await forgetConnections(tx, [toolset.id], endUserId);
+    const count = await revokeConnections(tx, [toolset.id], endUserId);
     if (count > 0) {
       // The entry does not name the end user, because it outlives that user's erasure.
       const detail = { of: endUserId === owner ? "owner" : "end_user" };

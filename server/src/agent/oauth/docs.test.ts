@@ -9,5 +9,5 @@ const owner = await host.person();
 const shop = await startSignInServer({ redirectUri: "http://127.0.0.1/never", isRegistering: true });
 
 test("runs the page about sign-ins as printed", async () => {
-  await runPage("agent-sign-ins.md", { base: host.baseUrl, token: owner.token, shop: shop.resource });
+  await runPage("agents/sign-ins.md", { base: host.baseUrl, token: owner.token, shop: shop.resource });
 });

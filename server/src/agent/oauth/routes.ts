@@ -5,7 +5,7 @@ import { invalidField } from "../errors.ts";
 import { toolsetNotFound } from "../toolsets/errors.ts";
 import { disconnect, list, remove } from "./connections.ts";
 import { connectionNotFound, noSignIn, signInUnavailable } from "./errors.ts";
-import { start } from "./flow/links.ts";
+import { createSignInLink } from "./flow/links.ts";
 import { ConnectionList, ConnectionParams, SignInLink, SignInStart, ToolsetParams } from "./schema.ts";
 
 const common = { api: "agent", tag: "Toolsets" } as const;
@@ -24,7 +24,7 @@ export const connectionRoutes = (app: App): Route[] => [
     body: SignInStart,
     responses: { 200: SignInLink },
     errors: [toolsetNotFound, noSignIn, invalidField, signInUnavailable, accountSuspended],
-    handler: ({ actor, params, body }) => start(app, actor, params.toolset_id, body),
+    handler: ({ actor, params, body }) => createSignInLink(app, actor, params.toolset_id, body),
   }),
   defineRoute({
     ...common,

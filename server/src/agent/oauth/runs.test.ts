@@ -1,7 +1,7 @@
 /** A run whose end user must sign in, and the next run, which has the connection. */
 import { expect, test } from "vitest";
 import { onKillPoint } from "#lib/kill-points.ts";
-import { askToSignIn } from "./flow/sign-in-link.ts";
+import { offerSignIn } from "./flow/sign-in-link.ts";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
 import { freePort } from "../testing/free-port.ts";
@@ -76,7 +76,7 @@ test("emits the sign-in link to the end user, and calls as this user in the next
   await owner.post("/v1/agents/clerk/invoke", { input: "Who am I?", end_user_id: "eve" });
   expect(erased).toEqual([200]);
   await expect(
-    askToSignIn(host.app, { id: made.json.id }, "eve", async () => {
+    offerSignIn(host.app, { id: made.json.id }, "eve", async () => {
       throw new Error("The run is over.");
     }),
   ).rejects.toThrow("over");

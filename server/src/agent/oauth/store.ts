@@ -36,12 +36,12 @@ export function lockConnection(
 }
 
 /** Sets the scopes that the next sign-in requests in addition to the granted ones. */
-export async function putWanted(tx: Db, id: string, wanted: string | null): Promise<void> {
+export async function setRequiredScopes(tx: Db, id: string, wanted: string | null): Promise<void> {
   await tx.updateTable("agent_connections").set({ wanted }).where("id", "=", id).execute();
 }
 
 /** Clears the required scopes after a link requested them. Scopes that were added meanwhile stay. */
-export async function forgetWanted(tx: Db, { id, wanted }: ConnectionRow): Promise<void> {
+export async function clearRequiredScopes(tx: Db, { id, wanted }: ConnectionRow): Promise<void> {
   await tx
     .updateTable("agent_connections")
     .set({ wanted: null })
@@ -85,7 +85,7 @@ export async function putConnection(tx: Db, connection: Insertable<AgentConnecti
 }
 
 /** Acquires the refresh lease. Undefined if another process holds it, or if the tokens are fresh by now. */
-export function takeRefresh(
+export function acquireRefreshLease(
   db: Db,
   id: string,
   { staleAt, now, until }: { staleAt: Date; now: Date; until: Date },
@@ -102,7 +102,7 @@ export function takeRefresh(
 }
 
 /** Returns false if the connection was deleted, or if another process acquired the lease. */
-export async function endRefresh(
+export async function releaseRefreshLease(
   db: Db,
   { id, refreshing_until }: Pick<ConnectionRow, "id" | "refreshing_until">,
   change: Partial<Pick<ConnectionRow, "status" | "scope" | "expires_at" | "sealed">>,
@@ -156,7 +156,7 @@ export async function deleteConnections(
  * Locks the toolset against changes; returns false if it is deleted. Callers lock the toolset before its links and
  * connections, like the operations that change or delete it.
  */
-export async function holdToolset(tx: Db, id: string): Promise<boolean> {
+export async function lockToolsetForShare(tx: Db, id: string): Promise<boolean> {
   const row = await tx
     .selectFrom("agent_toolsets")
     .select("id")
@@ -180,7 +180,7 @@ export async function insertLink(
   >,
   forgottenBefore: Date,
 ): Promise<void> {
-  if (!(await holdToolset(tx, link.toolset_id))) throw new ToolsetDeleted();
+  if (!(await lockToolsetForShare(tx, link.toolset_id))) throw new ToolsetDeleted();
   await tx
     .deleteFrom("agent_connect_links")
     .where("nonce_hash", "in", (eb) =>
@@ -204,7 +204,7 @@ export function findLink(
 }
 
 /** Returns false if another browser opened the link meanwhile. */
-export async function openLink(
+export async function markLinkOpened(
   db: Db,
   { nonce_hash, cookie_hash }: Pick<LinkRow, "nonce_hash" | "cookie_hash">,
   change: Pick<
@@ -229,7 +229,7 @@ export async function openLink(
 }
 
 /** Returns false if the link was used already. */
-export async function useLink(db: Db, stateHash: Buffer, at: Date): Promise<boolean> {
+export async function markLinkUsed(db: Db, stateHash: Buffer, at: Date): Promise<boolean> {
   const { numUpdatedRows } = await db
     .updateTable("agent_connect_links")
     .set({ used_at: at })
@@ -296,7 +296,7 @@ export async function pinClient(tx: Db, client: ClientRow): Promise<string | und
 }
 
 /** Deletes a registered client that the provider no longer knows. */
-export async function forgetRegistered(db: Db, toolsetId: string, clientId: string): Promise<void> {
+export async function deleteRegisteredClient(db: Db, toolsetId: string, clientId: string): Promise<void> {
   await db
     .deleteFrom("agent_oauth_clients")
     .where("toolset_id", "=", toolsetId)

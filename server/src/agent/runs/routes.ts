@@ -40,7 +40,7 @@ import { follow } from "./api/follow.ts";
 import { invoke, type Trigger } from "./api/invoke.ts";
 import { get, getOutcome, getRun, list } from "./api/read.ts";
 import { resume } from "./api/resume.ts";
-import type { AgentRuns } from "./engine/run-executor.ts";
+import type { RunExecutor } from "./engine/run-executor.ts";
 import {
   Invoke,
   InvokeQuery,
@@ -61,7 +61,7 @@ import { toUi } from "./api/ui.ts";
 
 const common = { api: "agent", tag: "Runs" } as const;
 
-export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
+export const runRoutes = (app: App, runs: RunExecutor): Route[] => [
   defineRoute({
     ...common,
     method: "POST",
@@ -224,7 +224,7 @@ export const runRoutes = (app: App, runs: AgentRuns): Route[] => [
 
 async function invokeAndWait(
   app: App,
-  runs: AgentRuns,
+  runs: RunExecutor,
   {
     actor,
     agent,
@@ -237,13 +237,13 @@ async function invokeAndWait(
   >,
 ): Promise<Answer> {
   const id = await invoke(app, runs, actor, agent, body, byApi(request, note));
-  await runs.settled(id, body.wait_s * 1000);
+  await runs.waitForOutcome(id, body.wait_s * 1000);
   return outcome(app, runs, actor, id);
 }
 
 async function invokeStreamed(
   app: App,
-  runs: AgentRuns,
+  runs: RunExecutor,
   {
     actor,
     agent,
@@ -276,7 +276,7 @@ function byApi({ headers }: FastifyRequest, note: RouteInput<unknown, unknown, u
   };
 }
 
-async function outcome(app: App, runs: AgentRuns, actor: Actor, id: string): Promise<Answer> {
+async function outcome(app: App, runs: RunExecutor, actor: Actor, id: string): Promise<Answer> {
   const { row, waiting } = await getOutcome(app, runs, actor, id);
   const status = isOver(row.status) || row.status === "pending_approval" ? 200 : 202;
   return answer(status, toInvokeResponse(row, { waiting, now: app.clock.now() }));
@@ -284,7 +284,7 @@ async function outcome(app: App, runs: AgentRuns, actor: Actor, id: string): Pro
 
 async function stream(
   app: App,
-  runs: AgentRuns,
+  runs: RunExecutor,
   options: {
     actor: Actor;
     id: string;

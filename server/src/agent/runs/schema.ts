@@ -5,11 +5,11 @@ import { EndUserId } from "../end-users/id.ts";
 import { HistoryMessage, Input } from "./api/input.ts";
 import { Approval, Approvals, toApproval } from "../approvals/schema.ts";
 import { finishReasons, runErrorCodes, runStatuses } from "./states.ts";
-import type { Called } from "../calls/calls.ts";
+import type { StartedCall } from "../calls/calls.ts";
 import type { PendingApproval } from "../approvals/approvals.ts";
 import type { SignInWait } from "../oauth/waits/waits.ts";
-import type { EventRow, RunView, SignInAsked } from "./store.ts";
-import { speaking, words } from "./journal/text-events.ts";
+import type { EventRow, RunView, SignInLink } from "./store.ts";
+import { textEvents, textFields } from "./journal/text-events.ts";
 
 const timestamp = z.iso.datetime();
 
@@ -317,7 +317,10 @@ export interface Waiting {
 }
 
 /** Converts a row to JSON. Every response uses it. Expired texts are omitted even before the sweep erases them. */
-export function toRun(row: RunView, beside: { calls: readonly Called[]; waiting: Waiting; now: Date }): Run {
+export function toRun(
+  row: RunView,
+  beside: { calls: readonly StartedCall[]; waiting: Waiting; now: Date },
+): Run {
   const { calls, waiting, now } = beside;
   const approvals = waiting.approvals.map(toApproval);
   const [firstSignIn] = waiting.signIns;
@@ -356,7 +359,7 @@ export function toRun(row: RunView, beside: { calls: readonly Called[]; waiting:
 }
 
 /** Omits expired links. */
-function toSignIn(asked: SignInAsked, now: Date): Run["sign_in"] {
+function toSignIn(asked: SignInLink, now: Date): Run["sign_in"] {
   const { toolset_id, end_user_id, authorize_url, expires_in } = asked;
   const expiresAt = new Date(Date.parse(asked.at) + expires_in * 1000);
   if (expiresAt <= now) return [];
@@ -382,7 +385,7 @@ export function toInvokeResponse(row: RunView, beside: { waiting: Waiting; now: 
   };
 }
 
-function toCalled(call: Called, runStatus: Run["status"]): Run["tools_called"][number] {
+function toCalled(call: StartedCall, runStatus: Run["status"]): Run["tools_called"][number] {
   const { started_at, finished_at, status } = call;
   const isOpen = status === "requested" || status === "running";
   return {
@@ -400,7 +403,7 @@ export function toEvent(
   row: EventRow,
   now: Date,
 ): RunEvent {
-  const data = isExpired(run, now) && speaking.includes(row.type) ? withoutWords(row.data) : row.data;
+  const data = isExpired(run, now) && textEvents.includes(row.type) ? withoutWords(row.data) : row.data;
   return {
     type: row.type,
     seq: row.seq,
@@ -412,7 +415,7 @@ export function toEvent(
 }
 
 function withoutWords(data: Record<string, unknown>): Record<string, unknown> {
-  const rest = Object.entries(data).filter(([name]) => !words.includes(name));
+  const rest = Object.entries(data).filter(([name]) => !textFields.includes(name));
   return { ...Object.fromEntries(rest), expired: true };
 }
 

@@ -2,18 +2,18 @@
 import { type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { Position } from "../cursor.ts";
-import { forgetApprovals } from "../approvals/approvals.ts";
-import { forgetCalls } from "../calls/calls.ts";
+import { deleteApprovalTexts } from "../approvals/store.ts";
+import { eraseCallTexts } from "../calls/store.ts";
 import type { Claim } from "./journal/claim.ts";
 import type { RunStatus } from "./states.ts";
 import type { AgentEventsTable, AgentRunsTable, StepPrompt } from "./tables.ts";
-import { speaking, words } from "./journal/text-events.ts";
+import { textEvents, textFields } from "./journal/text-events.ts";
 
 export type RunRow = Selectable<AgentRunsTable>;
 export type EventRow = Selectable<AgentEventsTable>;
 
 /** Sign-in link, as stored in an event of the run. */
-export interface SignInAsked {
+export interface SignInLink {
   toolset_id: string;
   end_user_id: string | null;
   authorize_url: string;
@@ -22,7 +22,7 @@ export interface SignInAsked {
 }
 
 /** A run with the agent's name. `sign_ins` has the last link of each toolset, for a single run only. */
-export type RunView = RunRow & { agent: string; sign_ins?: SignInAsked[] | null };
+export type RunView = RunRow & { agent: string; sign_ins?: SignInLink[] | null };
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 const anyOf = (values: readonly string[]) => sql<string>`any(${sql.val([...values])}::text[])`;
@@ -104,7 +104,7 @@ const views = (db: Db) =>
 export function findRun(db: Db, id: string, workspaceIds: readonly string[]): Promise<RunView | undefined> {
   return views(db)
     .select(
-      sql<SignInAsked[] | null>`(
+      sql<SignInLink[] | null>`(
         select json_agg(asked.data order by asked.seq) from (
           select distinct on (e.data ->> 'toolset_id') e.seq, e.data::jsonb || jsonb_build_object('at', e.at) as data
           from agent_events as e where e.run_id = agent_runs.id and e.type = 'connection.auth_required'
@@ -116,7 +116,7 @@ export function findRun(db: Db, id: string, workspaceIds: readonly string[]): Pr
 }
 
 /** Locks the run's row until the transaction ends. Without `workspaceIds`, any run. */
-export function findRunLocked(
+export function lockRun(
   tx: Db,
   id: string,
   workspaceIds?: readonly string[],
@@ -130,7 +130,7 @@ export function findRunLocked(
 }
 
 /** Deletes the input of a run that waits for its turn. */
-export async function dropTurn(tx: Db, runId: string): Promise<void> {
+export async function deleteTurn(tx: Db, runId: string): Promise<void> {
   await tx.deleteFrom("agent_turns").where("run_id", "=", runId).execute();
 }
 
@@ -246,27 +246,27 @@ export async function findOrphans(
   who: {
     processId: string;
     hostId: string | null;
-    carriedOut: readonly string[];
+    executing: readonly string[];
     limit: number;
-    ofOneMax: number;
+    maxPerWorkspace: number;
     /** Suspended workspaces. */
     held: readonly string[];
   },
 ): Promise<string[]> {
-  const carriedOut = sql`${sql.val([...who.carriedOut])}::text[]`;
+  const executing = sql`${sql.val([...who.executing])}::text[]`;
   const { rows } = await sql<{ id: string }>`
     with held as (
       select workspace_id, count(*) as count from agent_runs
-      where status in ('queued', 'running', 'pending_approval') and id = any(${carriedOut})
+      where status in ('queued', 'running', 'pending_approval') and id = any(${executing})
       group by workspace_id
     ), waiting as (
       select id, workspace_id, created_at,
         row_number() over (partition by workspace_id order by created_at, id) as turn
       from agent_runs
-      where status in ('queued', 'running') and not waits_turn and id <> all(${carriedOut}) and ${isDue} and ${isFree(who)} and ${isOutside(who.held)}
+      where status in ('queued', 'running') and not waits_turn and id <> all(${executing}) and ${isDue} and ${isFree(who)} and ${isOutside(who.held)}
     )
     select id from waiting left join held using (workspace_id)
-    where turn + coalesce(held.count, 0) <= ${who.ofOneMax}
+    where turn + coalesce(held.count, 0) <= ${who.maxPerWorkspace}
     order by turn, created_at
     limit ${who.limit}`.execute(db);
   return rows.map(({ id }) => id);
@@ -288,34 +288,34 @@ const isOutside = (workspaceIds: readonly string[]) =>
   sql<boolean>`workspace_id <> all(${sql.val([...workspaceIds])}::uuid[])`;
 
 /**
- * Runs with an open question whose process is dead: all of them, or the given one. `carriedOut`: runs that this process
+ * Runs with an open question whose process is dead: all of them, or the given one. `executing`: runs that this process
  * executes.
  */
 export async function findLostQuestions(
   db: Db,
-  who: { processId: string; hostId: string | null; carriedOut: readonly string[] },
+  who: { processId: string; hostId: string | null; executing: readonly string[] },
   id: string | null = null,
 ): Promise<string[]> {
   const { rows } = await sql<{ id: string }>`
     select id from agent_runs
     where id in (select run_id from agent_approvals where kind = 'elicitation' and status = 'pending')
       and (${id}::text is null or id = ${id}) and status = 'pending_approval'
-      and id <> all(${sql.val([...who.carriedOut])}::text[]) and ${isFree(who)}
+      and id <> all(${sql.val([...who.executing])}::text[]) and ${isFree(who)}
     limit 100`.execute(db);
   return rows.map((row) => row.id);
 }
 
 /** True if the run was this process's own, or its workspace has a free slot here. */
-const hasPlace = ({ processId, ofOneMax }: { processId: string; ofOneMax: number }) =>
-  sql<boolean>`((status = 'running' and process_id = ${processId}) or ${ofOneMax} > (
+const hasPlace = ({ processId, maxPerWorkspace }: { processId: string; maxPerWorkspace: number }) =>
+  sql<boolean>`((status = 'running' and process_id = ${processId}) or ${maxPerWorkspace} > (
     select count(*) from agent_runs as other where other.workspace_id = agent_runs.workspace_id
       and other.status in ('running', 'pending_approval') and other.process_id = ${processId}))`;
 
 /** Acquires the run for this process. Undefined if another process has it, no slot is free, or it has ended. */
-export function takeRun(
+export function acquireRun(
   db: Db,
   id: string,
-  who: { processId: string; hostId: string | null; ofOneMax: number; held: readonly string[] },
+  who: { processId: string; hostId: string | null; maxPerWorkspace: number; held: readonly string[] },
   now: Date,
 ): Promise<RunRow | undefined> {
   return db
@@ -443,7 +443,7 @@ export async function findExpiring(db: Db, now: Date, limit: number): Promise<st
  * Deletes the text of a run. Events and sequence numbers stay; events of a broken run lose all fields. Does nothing if
  * the run was resumed after it was found.
  */
-export async function expireOutput(
+export async function stripTexts(
   tx: Db,
   id: string,
   { now, isBroken = false }: { now: Date; isBroken?: boolean },
@@ -461,11 +461,11 @@ export async function expireOutput(
     .set({
       data: isBroken
         ? '{"expired": true}'
-        : sql<string>`((data::jsonb - ${sql.val([...words])}::text[])
+        : sql<string>`((data::jsonb - ${sql.val([...textFields])}::text[])
           || '{"expired": true}'::jsonb)::json`,
     })
     .where("run_id", "=", id)
-    .where("type", "=", anyOf(speaking))
+    .where("type", "=", anyOf(textEvents))
     .execute();
   await tx
     .updateTable("agent_steps")
@@ -473,8 +473,8 @@ export async function expireOutput(
     .where("run_id", "=", id)
     .where("prompt", "is not", null)
     .execute();
-  await forgetCalls(tx, [id]);
-  await forgetApprovals(tx, [id]);
+  await eraseCallTexts(tx, [id]);
+  await deleteApprovalTexts(tx, [id]);
 }
 
 // ---- erasure

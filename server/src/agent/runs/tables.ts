@@ -2,7 +2,7 @@
 import type { ColumnType, Generated } from "kysely";
 import type { FinishReason, RunErrorCode, RunStatus } from "./states.ts";
 
-export interface ToolTold {
+export interface SentTool {
   name: string;
   description: string;
   inputSchema: unknown;
@@ -18,7 +18,7 @@ export interface StepPrompt {
   remembered: string | null;
   at_most: number | null;
   /** Absent if the tools equal those of the previous step. */
-  tools?: ToolTold[];
+  tools?: SentTool[];
 }
 
 export interface AgentRunsTable {

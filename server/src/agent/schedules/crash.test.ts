@@ -1,10 +1,10 @@
-/** What a process leaves that is killed while it starts an agent, and what the next one makes of it. */
+/** Kills a process while it starts an agent's run, and continues with the next process. */
 import { execFile } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
-import { AgentRuns } from "../runs/engine/run-executor.ts";
+import { RunExecutor } from "../runs/engine/run-executor.ts";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { startModelServer } from "../testing/model-server.ts";
 import { Scheduler } from "./scheduler.ts";
@@ -22,8 +22,8 @@ async function agent(): Promise<string> {
   return name;
 }
 
-/** Resolves when the process is killed, or ended. */
-function killedAt(point: string, ...more: string[]): Promise<string | null> {
+/** Resolves when the process exits or is killed. */
+function runUntilKilledAt(point: string, ...more: string[]): Promise<string | null> {
   const program = fileURLToPath(new URL("../../../test/programs/agent-triggers.ts", import.meta.url));
   const args = [program, JSON.stringify(host.connection), key.toString("hex"), point, ...more];
   return new Promise((resolve) => {
@@ -35,12 +35,12 @@ function killedAt(point: string, ...more: string[]): Promise<string | null> {
 const runsOf = async (name: string): Promise<Json[]> =>
   (await owner.get(`/v1/agents/runs?agent=${name}`)).json.items;
 
-/** By a process that comes after. */
-async function carryOut(id: string): Promise<string> {
-  const next = new AgentRuns(host.app, { hostId: "crashing", pauseMs: 5 });
+/** Completes the run in a later process. */
+async function completeRun(id: string): Promise<string> {
+  const next = new RunExecutor(host.app, { hostId: "crashing", pauseMs: 5 });
   try {
     await next.start();
-    await next.settled(id, 20_000);
+    await next.waitForOutcome(id, 20_000);
   } finally {
     await next.stop();
   }
@@ -51,7 +51,7 @@ test.each([
   ["agent.schedule.due", 0],
   ["agent.schedule.commits", 0],
   ["agent.schedule.committed", 1],
-])("killed at %s, a time is run for once, and its run goes on", async (point, before) => {
+])("starts one run per time and completes it after a kill at %s", async (point, before) => {
   const name = await agent();
   model.script([{ text: ["Yes."] }]);
   const { json } = await owner.post(`/v1/agents/${name}/schedules`, { schedule: "every 1h", message: "?" });
@@ -61,15 +61,15 @@ test.each([
     .set({ next_run_at: tick })
     .where("id", "=", json.id)
     .execute();
-  expect(await killedAt(point)).toBe("SIGKILL");
+  expect(await runUntilKilledAt(point)).toBe("SIGKILL");
   expect(await runsOf(name)).toHaveLength(before);
   const next = new Scheduler(host.app, host.runs);
-  await next.look();
-  await next.look();
+  await next.sweep();
+  await next.sweep();
   const [run, ...more] = await runsOf(name);
   expect(more).toEqual([]);
-  expect(await carryOut(run!.run_id)).toBe("completed");
-  await next.look();
+  expect(await completeRun(run!.run_id)).toBe("completed");
+  await next.sweep();
   const ticks = await host.app.db
     .selectFrom("agent_schedule_ticks")
     .select(["tick", "status", "run_id"])
@@ -81,11 +81,11 @@ test.each([
 test.each([
   ["agent.webhook.commits", 0],
   ["agent.webhook.committed", 1],
-])("killed at %s, a delivery that is sent again is one run, counted once", async (point, before) => {
+])("starts one run for a repeated delivery and counts it once after a kill at %s", async (point, before) => {
   const name = await agent();
   model.script([{ text: ["Yes."] }]);
   const { json } = await owner.post(`/v1/agents/${name}/webhooks`, { name: "forge" });
-  expect(await killedAt(point, json.id)).toBe("SIGKILL");
+  expect(await runUntilKilledAt(point, json.id)).toBe("SIGKILL");
   expect(await runsOf(name)).toHaveLength(before);
   for (let n = 0; n < 2; n += 1) {
     const response = await fetch(`${host.baseUrl}/v1/hooks/agents/${json.id}`, {
@@ -97,6 +97,6 @@ test.each([
   }
   const [run, ...more] = await runsOf(name);
   expect(more).toEqual([]);
-  expect(await carryOut(run!.run_id)).toBe("completed");
+  expect(await completeRun(run!.run_id)).toBe("completed");
   expect((await owner.get(`/v1/agents/${name}/webhooks`)).json.items[0].runs_today).toBe(1);
 });

@@ -1,22 +1,22 @@
 /**
- * What of a schedule is due. A server that was away catches up once, where the last time that was missed is less than
- * ten minutes ago; what else was missed is skipped, and said to be.
+ * Determines the times of a schedule that are due. After a downtime, the last missed time runs if it is less than ten
+ * minutes ago. All other missed times are skipped and recorded.
  */
-import { nextOf, type Plan } from "./timing.ts";
+import { makeFindNext, type Plan } from "./timing.ts";
 
 export const lateMaxMs = 10 * 60_000;
-/** Of a long absence no more are recorded than these. */
+/** Maximum of recorded times after a long downtime. */
 const recordedMax = 100;
 
 export interface Due {
-  /** The time that is run for. */
+  /** The time that gets a run. */
   tick: Date | undefined;
   skipped: Date[];
   next: Date | undefined;
 }
 
 export function dueOf(plan: Plan, next: Date, now: Date): Due {
-  const nextAfter = nextOf(plan);
+  const nextAfter = makeFindNext(plan);
   const times: Date[] = [];
   let at: Date | undefined = next;
   while (at && at <= now) {

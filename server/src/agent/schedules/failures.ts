@@ -1,4 +1,4 @@
-/** How often in a row a schedule came to nothing, and the end of that. */
+/** Counts a schedule's consecutive failures, and disables the schedule after the tenth. */
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";
@@ -17,15 +17,15 @@ import {
   type ScheduleRow,
 } from "./store.ts";
 
-/** The document's number. */
+/** Maximum of the API document. */
 const failuresMax = 10;
 const atOnce = 200;
 
-/** Ends that somebody outside wanted: they say nothing of the schedule. */
-const meant: ReadonlySet<string | null> = new Set(["cancelled", "session_ended"]);
+/** Errors that a caller caused intentionally. They do not count as failures of the schedule. */
+const intended: ReadonlySet<string | null> = new Set(["cancelled", "session_ended"]);
 
-/** Counts the ends of runs that schedules began. */
-export async function countEnded({ db }: Pick<App, "db">): Promise<void> {
+/** Counts the ends of runs that schedules started. */
+export async function countEndedRuns({ db }: Pick<App, "db">): Promise<void> {
   for (const ended of await findEnded(db, atOnce)) await transaction(db, (tx) => countOne(tx, ended));
 }
 
@@ -33,7 +33,7 @@ async function countOne(tx: Db, ended: EndedTick): Promise<void> {
   const schedule = await lockSchedule(tx, ended.schedule_id);
   if (!schedule) return;
   const { run_status, run_error } = ended;
-  const isMeant = run_status === null || meant.has(run_error);
+  const isMeant = run_status === null || intended.has(run_error);
   const status = run_status === "completed" ? "completed" : isMeant ? "stopped" : "failed";
   if (!(await endTick(tx, ended, status, run_error))) return;
   if (status === "completed") {
@@ -51,7 +51,7 @@ async function countOne(tx: Db, ended: EndedTick): Promise<void> {
 export async function uncountFailure(tx: Db, runId: string): Promise<void> {
   const scheduleId = (await findTickOf(tx, runId))?.schedule_id;
   const schedule = scheduleId === undefined ? undefined : await lockSchedule(tx, scheduleId);
-  // Read again: the failure may have been counted meanwhile.
+  // Reads the tick again, because the failure may have been counted meanwhile.
   const tick = schedule && (await findTickOf(tx, runId));
   if (!tick || (tick.status !== "failed" && tick.status !== "stopped")) return;
   await reopenTick(tx, tick);
@@ -60,7 +60,7 @@ export async function uncountFailure(tx: Db, runId: string): Promise<void> {
   await changeSchedule(tx, schedule.id, { consecutive_failures });
 }
 
-/** One more; the tenth switches the schedule off. The caller holds its row. */
+/** Counts a failure; the tenth disables the schedule. The caller holds the schedule's row. */
 export async function countFailure(tx: Db, schedule: ScheduleRow, reason: string): Promise<void> {
   const failures = schedule.consecutive_failures + 1;
   await changeSchedule(tx, schedule.id, { consecutive_failures: failures });
@@ -81,8 +81,10 @@ export async function countFailure(tx: Db, schedule: ScheduleRow, reason: string
   await notify(tx, {
     workspaceId: schedule.workspace_id,
     kind: "schedule_disabled",
-    title: `The schedule "${label}" was switched off`,
-    body: `It failed ${failures} times in a row, the last time with ${reason}. Put that right, and switch it on again with \`enabled\`.`,
+    title: `The schedule "${label}" was disabled`,
+    body:
+      `It failed ${failures} times in a row, the last time with ${reason}. Fix the cause, then set ` +
+      "`enabled` to true.",
     target,
   });
 }

@@ -1,7 +1,7 @@
 /**
- * A schedule's time has come. The run, the tick that says so and the next time are one transaction: whoever is killed
- * before it leaves a schedule that is due, and whoever comes second finds one that is not. Where no run can begin, why
- * is recorded, and counts as a failure unless somebody meant it so.
+ * Starts the run of a due schedule. The run, its tick and the next time are one transaction. So after a crash the
+ * schedule is still due, and a second process finds it no longer due. If no run can start, the tick records the reason.
+ * The reason counts as a failure unless a caller caused it intentionally.
  */
 import { workerActor } from "#accounts/worker-actor.ts";
 import type { App } from "#app.ts";
@@ -13,7 +13,7 @@ import { isNumbered } from "../agents/names.ts";
 import { agentNotFound } from "../errors.ts";
 import { sessionQueueFull } from "../runs/api/run-errors.ts";
 import { invoke } from "../runs/api/invoke.ts";
-import type { AgentRuns } from "../runs/engine/run-executor.ts";
+import type { RunExecutor } from "../runs/engine/run-executor.ts";
 import { type Due, dueOf } from "./due.ts";
 import { countFailure } from "./failures.ts";
 import {
@@ -27,28 +27,28 @@ import {
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** Somebody else was here first, or the schedule was changed. */
+/** Thrown if another process handled the time, or if the schedule changed. */
 class NotDue extends Error {}
 
-/** The time was run for already: the clock was set back, or somebody switched it off and on. */
+/** Thrown if the time already had a run: the clock was set back, or the schedule was disabled and enabled again. */
 class HasRun extends Error {}
 
-/** What keeps an agent from running because somebody wants it so. */
-const meant: ReadonlySet<string> = new Set([
+/** Errors that a caller caused intentionally, such as a pause. */
+const intended: ReadonlySet<string> = new Set([
   "agent_archived",
   "agent_paused",
   "account_suspended",
-  // A run of the schedule waits for the session already.
+  // A run of the schedule already waits for the session.
   sessionQueueFull.code,
 ]);
 
-export async function fire(app: Needs, runs: AgentRuns, schedule: DueSchedule): Promise<void> {
+export async function fire(app: Needs, runs: RunExecutor, schedule: DueSchedule): Promise<void> {
   const now = app.clock.now();
   const due = dueOf(schedule, schedule.next_run_at, now);
   const { tick } = due;
   await passKillPoint("agent.schedule.due");
   try {
-    if (!tick) return await pass(app, schedule, due, now, "missed");
+    if (!tick) return await skipTime(app, schedule, due, now, "missed");
     await begin(app, runs, schedule, { ...due, tick }, now);
     await passKillPoint("agent.schedule.committed");
   } catch (error) {
@@ -57,8 +57,8 @@ export async function fire(app: Needs, runs: AgentRuns, schedule: DueSchedule): 
     if (!isKnown) throw error;
     const passing =
       error instanceof HasRun
-        ? transaction(app.db, (tx) => moveOn(tx, schedule, due, now))
-        : pass(app, schedule, due, now, error.code);
+        ? transaction(app.db, (tx) => advance(tx, schedule, due, now))
+        : skipTime(app, schedule, due, now, error.code);
     await passing.catch((again: unknown) => {
       if (!(again instanceof NotDue)) throw again;
     });
@@ -67,7 +67,7 @@ export async function fire(app: Needs, runs: AgentRuns, schedule: DueSchedule): 
 
 async function begin(
   app: Needs,
-  runs: AgentRuns,
+  runs: RunExecutor,
   schedule: DueSchedule,
   due: Due & { tick: Date },
   now: Date,
@@ -92,7 +92,7 @@ async function begin(
     // A second notification would have the same text.
     waitingMax: 1,
     within: async (tx, run) => {
-      await moveOn(tx, schedule, due, now);
+      await advance(tx, schedule, due, now);
       const tick: NewTick = { schedule_id: id, tick: due.tick, status: "running", run_id: run.id, at: now };
       if (!(await insertRunning(tx, tick))) throw new HasRun();
       const last = { last_run_at: now, last_run_id: run.id, last_status: null, last_error: null };
@@ -102,20 +102,26 @@ async function begin(
   });
 }
 
-/** Goes by without a run. */
-async function pass(app: Needs, schedule: DueSchedule, due: Due, now: Date, reason: string): Promise<void> {
-  const isFailure = due.tick !== undefined && !meant.has(reason);
+/** Skips a time without a run. */
+async function skipTime(
+  app: Needs,
+  schedule: DueSchedule,
+  due: Due,
+  now: Date,
+  reason: string,
+): Promise<void> {
+  const isFailure = due.tick !== undefined && !intended.has(reason);
   const status = isFailure ? "refused" : "skipped";
   await transaction(app.db, async (tx) => {
-    const row = await moveOn(tx, schedule, due, now);
+    const row = await advance(tx, schedule, due, now);
     if (due.tick) await insertTicks(tx, [{ ...tickOf(schedule, due.tick, now), status, reason }]);
     await changeSchedule(tx, schedule.id, { last_status: status, last_error: reason });
     if (isFailure) await countFailure(tx, { ...row, next_run_at: due.next ?? null }, reason);
   });
 }
 
-/** To the next time; those in between that nobody runs for are recorded. */
-async function moveOn(tx: Db, schedule: DueSchedule, due: Due, now: Date) {
+/** Advances the schedule to the next time, and records the skipped times between. */
+async function advance(tx: Db, schedule: DueSchedule, due: Due, now: Date) {
   const row = await lockDue(tx, schedule);
   if (!row) throw new NotDue();
   await changeSchedule(tx, schedule.id, { next_run_at: due.next ?? null });

@@ -1,32 +1,32 @@
 /**
- * What looks at the clock: schedules that are due, runs of theirs that ended, and what triggers leave behind. Every
- * server process has one and none is in charge; who is second finds nothing to do.
+ * Polls for due schedules, for ended runs of schedules, and for old records of triggers. Every server process has a
+ * scheduler, and none is the leader. A second scheduler finds nothing to do.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
 import { Semaphore } from "#lib/concurrency/semaphore.ts";
-import type { AgentRuns } from "../runs/engine/run-executor.ts";
+import type { RunExecutor } from "../runs/engine/run-executor.ts";
 import { endExpired } from "../sessions/expire.ts";
-import { forgetDeliveries } from "../webhooks/receive.ts";
-import { countEnded } from "./failures.ts";
+import { pruneDeliveries } from "../webhooks/receive.ts";
+import { countEndedRuns } from "./failures.ts";
 import { fire } from "./fire.ts";
-import { type DueSchedule, findDue, findNextDue, forgetTicks } from "./store.ts";
+import { type DueSchedule, findDue, findNextDue, pruneTicks } from "./store.ts";
 
-/** The longest it sleeps: what another process was told of is noticed by then. */
+/** Maximum sleep, and so the maximum delay for a schedule that another process created. */
 const lookEveryMs = 1_000;
 const tidyEveryMs = 60_000;
 const ticksKeptMs = 30 * 24 * 3_600_000;
-/** Of those that are due at once, as on the hour. */
+/** Maximum of schedules per query, such as those due on the hour. */
 const atOnce = 100;
 const firedAtOnce = 4;
 
 export class Scheduler {
   readonly #app: App;
-  readonly #runs: AgentRuns;
+  readonly #runs: RunExecutor;
   readonly #stopping = new AbortController();
   #looking: Promise<void> | undefined;
 
-  constructor(app: App, runs: AgentRuns) {
+  constructor(app: App, runs: RunExecutor) {
     this.#app = app;
     this.#runs = runs;
   }
@@ -40,8 +40,8 @@ export class Scheduler {
     await this.#looking;
   }
 
-  /** Runs what is due, all of it, and counts what ended. */
-  async look(): Promise<void> {
+  /** Starts all due runs, and counts ended runs. */
+  async sweep(): Promise<void> {
     const { db, clock } = this.#app;
     for (;;) {
       const due = await findDue(db, clock.now(), atOnce);
@@ -49,24 +49,27 @@ export class Scheduler {
       const fired = await Promise.all(due.map((schedule) => turns.run(() => this.#fire(schedule))));
       if (due.length < atOnce || fired.includes(false) || this.#stopping.signal.aborted) break;
     }
-    await countEnded(this.#app);
+    await countEndedRuns(this.#app);
   }
 
-  /** What nobody needs any more goes. */
-  async tidy(): Promise<void> {
+  /** Prunes old records. */
+  async prune(): Promise<void> {
     const now = this.#app.clock.now();
-    await forgetTicks(this.#app.db, new Date(now.getTime() - ticksKeptMs));
-    await forgetDeliveries(this.#app.db, now);
+    await pruneTicks(this.#app.db, new Date(now.getTime() - ticksKeptMs));
+    await pruneDeliveries(this.#app.db, now);
     await endExpired(this.#app, now);
   }
 
-  /** False where it stays due, for another look. */
+  /** Returns false if the schedule stays due for a retry. */
   async #fire(schedule: DueSchedule): Promise<boolean> {
     try {
       await fire(this.#app, this.#runs, schedule);
       return true;
     } catch (error) {
-      this.#app.log.error({ error, schedule: schedule.id }, "a schedule was left for another try");
+      this.#app.log.error(
+        { error, schedule: schedule.id },
+        "could not start the run of a schedule; will retry",
+      );
       return false;
     }
   }
@@ -76,13 +79,13 @@ export class Scheduler {
     let tidiedMs = 0;
     while (!signal.aborted) {
       try {
-        await this.look();
+        await this.sweep();
         if (performance.now() - tidiedMs >= tidyEveryMs) {
           tidiedMs = performance.now();
-          await this.tidy();
+          await this.prune();
         }
       } catch (error) {
-        this.#app.log.warn({ error }, "schedules were not looked at");
+        this.#app.log.warn({ error }, "could not read due schedules");
       }
       await sleep(await this.#pauseMs(), undefined, { signal, ref: false }).catch(() => {});
     }
@@ -91,7 +94,7 @@ export class Scheduler {
   async #pauseMs(): Promise<number> {
     const next = await findNextDue(this.#app.db).catch(() => undefined);
     const untilMs = next ? next.getTime() - this.#app.clock.now().getTime() : lookEveryMs;
-    // What is due already failed just now: not at once again.
+    // A start that just failed is not retried at once.
     return untilMs > 0 ? Math.min(untilMs, lookEveryMs) : lookEveryMs;
   }
 }

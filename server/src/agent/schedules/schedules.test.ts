@@ -14,7 +14,7 @@ const scheduler = new Scheduler(host.app, host.runs);
 const minuteMs = 60_000;
 let made = 0;
 
-/** Somebody with an agent. */
+/** Creates an account with an agent. */
 async function owner(plan: "starter" | "team" = "team"): Promise<Person & { agent: string }> {
   const person = await host.person({ plan });
   const name = `agent-${(made += 1)}`;
@@ -37,12 +37,12 @@ async function only(of: Person & { agent: string }): Promise<Json> {
 
 const runsOf = async (of: Person): Promise<Json[]> => (await of.get("/v1/agents/runs?limit=100")).json.items;
 
-/** Time passes, what is due runs, and its runs end and are counted. */
+/** Advances the clock, starts the due runs, and counts them after their end. */
 async function pass(of: Person, milliseconds: number): Promise<void> {
   clock.advance(milliseconds);
-  await scheduler.look();
-  for (const { run_id } of await runsOf(of)) await host.runs.settled(run_id, 20_000);
-  await scheduler.look();
+  await scheduler.sweep();
+  for (const { run_id } of await runsOf(of)) await host.runs.waitForOutcome(run_id, 20_000);
+  await scheduler.sweep();
 }
 
 const ticksOf = (id: string) =>
@@ -53,7 +53,7 @@ const ticksOf = (id: string) =>
     .orderBy("tick")
     .execute();
 
-test("a schedule says when it runs, and is changed, switched off and deleted", async () => {
+test("creates, updates, disables and deletes a schedule, and returns its next times", async () => {
   const of = await owner();
   const json = await schedule(of, { schedule: "weekdays@09:00", timezone: "Europe/Berlin", name: "morning" });
   expect(json).toEqual({
@@ -77,7 +77,7 @@ test("a schedule says when it runs, and is changed, switched off and deleted", a
     created_at: clock.now().toISOString(),
   });
   const path = `${of.agent}/schedules/${json.id}`;
-  // GET, change, PATCH.
+  // Sends a changed GET response back as PATCH.
   const off = await of.call("PATCH", path, { ...(await only(of)), enabled: false });
   expect(off).toMatchObject({
     status: 200,
@@ -117,31 +117,31 @@ test.each([
   [{ schedule: "daily", timezone: "Mars/Olympus" }, "/timezone"],
   [{ schedule: "daily", message: "" }, "/message"],
   [{ schedule: "daily", cron: "x" }, "/cron"],
-])("%j is refused, and the field is named", async (body, pointer) => {
+])("refuses %j and names the field", async (body, pointer) => {
   const of = await owner();
   const { status, json } = await of.post(`${of.agent}/schedules`, { message: "Look.", ...body });
   expect([status, json]).toMatchObject([400, { code: "invalid_request", pointer }]);
 });
 
-test("an agent has so many schedules and no more", async () => {
+test("limits the schedules of an agent", async () => {
   const of = await owner();
   for (let n = 0; n < 50; n += 1) await schedule(of, { schedule: "daily" });
   const { status, json } = await of.post(`${of.agent}/schedules`, { schedule: "daily", message: "x" });
   expect([status, json]).toMatchObject([409, { code: "schedule_limit_reached", allowed: 50 }]);
 });
 
-test("a time that comes is one run, however many servers look, and is said to be", async () => {
+test("starts and records one run per time with any number of servers", async () => {
   const of = await owner();
   model.script([{ text: ["Nothing new."] }]);
   const { id } = await schedule(of, { schedule: "every 5m", message: "What is new?" });
   const other = new Scheduler(host.app, host.runs);
   clock.advance(5 * minuteMs);
-  await Promise.all([scheduler.look(), other.look(), scheduler.look(), other.look()]);
+  await Promise.all([scheduler.sweep(), other.sweep(), scheduler.sweep(), other.sweep()]);
   await other.stop();
   const [run, ...more] = await runsOf(of);
   expect(more).toEqual([]);
   expect(run).toMatchObject({ trigger: { type: "schedule", id }, end_user_id: null });
-  await host.runs.settled(run!.run_id, 20_000);
+  await host.runs.waitForOutcome(run!.run_id, 20_000);
   expect(model.asked.at(-1).messages.at(-1).content).toContain("What is new?");
   expect(await only(of)).toMatchObject({
     last_run_at: clock.now().toISOString(),
@@ -156,7 +156,7 @@ test("a time that comes is one run, however many servers look, and is said to be
   expect(await ticksOf(id)).toMatchObject([{ status: "completed" }, { status: "completed" }]);
 });
 
-test("a server that was away for less than ten minutes catches up once, and says what it missed", async () => {
+test("runs the last missed time after a downtime below ten minutes, and records the skipped ones", async () => {
   const of = await owner();
   model.script([{ text: ["Yes."] }]);
   const { id } = await schedule(of, { schedule: "every 2m" });
@@ -170,7 +170,7 @@ test("a server that was away for less than ten minutes catches up once, and says
   expect(await only(of)).toMatchObject({ last_status: "completed", consecutive_failures: 0 });
 });
 
-test("a time that was missed by ten minutes is skipped, and recorded", async () => {
+test("skips and records a time that was missed by ten minutes", async () => {
   const of = await owner();
   const { id, next_run_at } = await schedule(of, { schedule: "every 2h" });
   await pass(of, 130 * minuteMs);
@@ -185,7 +185,7 @@ test("a time that was missed by ten minutes is skipped, and recorded", async () 
   });
 });
 
-test("ten failures in a row switch it off, and its people are told; one that ends well starts the count anew", async () => {
+test("disables a schedule after ten consecutive failures with a notification, and resets the count after a success", async () => {
   const of = await owner();
   const refusal = { status: 400, error: "no such model" };
   model.script([refusal]);
@@ -225,8 +225,8 @@ test("counts a failed run as completed when it is resumed to its completion", as
   model.script([{ text: ["Seen."] }]);
   await of.post(`/v1/agents/runs/${second.run_id}/resume`);
   expect(await only(of)).toMatchObject({ consecutive_failures: 1 });
-  await host.runs.settled(second.run_id, 20_000);
-  await scheduler.look();
+  await host.runs.waitForOutcome(second.run_id, 20_000);
+  await scheduler.sweep();
   expect(await only(of)).toMatchObject({
     consecutive_failures: 0,
     last_status: "completed",
@@ -237,25 +237,25 @@ test("counts a failed run as completed when it is resumed to its completion", as
   model.script([{ status: 400, error: "no" }]);
   await pass(of, minuteMs);
   await of.post(`/v1/agents/runs/${first.run_id}/resume`);
-  await host.runs.settled(first.run_id, 20_000);
-  await scheduler.look();
+  await host.runs.waitForOutcome(first.run_id, 20_000);
+  await scheduler.sweep();
   expect(await only(of)).toMatchObject({ consecutive_failures: 1 });
   model.script([{ text: ["Seen."] }]);
   await of.post(`/v1/agents/runs/${first.run_id}/resume`);
-  await host.runs.settled(first.run_id, 20_000);
-  await scheduler.look();
+  await host.runs.waitForOutcome(first.run_id, 20_000);
+  await scheduler.sweep();
   expect((await ticksOf(id)).map(({ status }) => status)).toEqual(["completed", "completed", "failed"]);
   expect(await only(of)).toMatchObject({ consecutive_failures: 1 });
 });
 
-test("where no run can begin, that is a failure with its reason", async () => {
+test("counts a time without a possible run as a failure with its reason", async () => {
   const of = await owner("starter");
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }]);
   for (const input of ["one", "two"]) await of.post(`${of.agent}/invoke`, { input, wait_s: 0 });
   const { id } = await schedule(of, { schedule: "every 1m" });
   clock.advance(minuteMs);
-  await scheduler.look();
+  await scheduler.sweep();
   expect(await ticksOf(id)).toMatchObject([{ status: "refused", reason: "session_cap_reached" }]);
   expect(await only(of)).toMatchObject({
     last_status: "refused",
@@ -267,7 +267,7 @@ test("where no run can begin, that is a failure with its reason", async () => {
   await of.call("DELETE", `${of.agent}/schedules/${id}`);
 });
 
-test("a paused agent's times go by, and are no failures", async () => {
+test("skips the times of a paused agent without counting failures", async () => {
   const of = await owner();
   const { id } = await schedule(of, { schedule: "every 1m" });
   await of.call("PATCH", of.agent, { paused: true });
@@ -276,22 +276,22 @@ test("a paused agent's times go by, and are no failures", async () => {
   expect(await only(of)).toMatchObject({ last_status: "skipped", consecutive_failures: 0, enabled: true });
 });
 
-test("a run that somebody cancelled counts for nothing", async () => {
+test("does not count a cancelled run", async () => {
   const of = await owner();
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }]);
   const { id } = await schedule(of, { schedule: "every 1m" });
   clock.advance(minuteMs);
-  await scheduler.look();
+  await scheduler.sweep();
   const [run] = await runsOf(of);
   await of.post(`/v1/agents/runs/${run!.run_id}/cancel`);
-  await scheduler.look();
+  await scheduler.sweep();
   never.resolve();
   expect(await ticksOf(id)).toMatchObject([{ status: "stopped", reason: "cancelled" }]);
   expect(await only(of)).toMatchObject({ last_status: "failed", consecutive_failures: 0 });
 });
 
-test("sessions that schedules leave take nobody's place, and end after an hour", async () => {
+test("ends sessions of schedules after an hour, and does not count them against the limit", async () => {
   const of = await owner("starter");
   model.script([{ text: ["Yes."] }]);
   await schedule(of, { schedule: "every 1m" });
@@ -303,25 +303,25 @@ test("sessions that schedules leave take nobody's place, and end after an hour",
     (await of.get(`${of.agent}/sessions`)).json.items.filter(({ status }: Json) => status !== "ended");
   const [kept, ...rest] = await live();
   expect(rest).toHaveLength(1);
-  // Whoever comes back is still known.
+  // A later invoke still finds the session.
   const back = await of.post(`${of.agent}/invoke`, { input: "And?", session_id: kept.id });
   expect(back.json).toMatchObject({ status: "completed", session_created: false });
   const mine = await of.post(`${of.agent}/invoke`, { input: "Hello." });
   expect(mine.json).toMatchObject({ status: "completed", session_created: true });
   await of.call("DELETE", `${of.agent}/schedules/${(await only(of)).id}`);
   clock.advance(61 * minuteMs);
-  await scheduler.tidy();
+  await scheduler.prune();
   expect((await live()).map(({ id }: Json) => id)).not.toContain(mine.json.session_id);
 });
 
-test("sessions in which runs wait, however many, keep no other from its end", async () => {
+test("ends an idle session behind any number of sessions with waiting runs", async () => {
   const of = await owner();
   model.script([{ text: ["Yes."] }]);
   await schedule(of, { schedule: "every 1m" });
   await pass(of, minuteMs);
   await of.call("DELETE", `${of.agent}/schedules/${(await only(of)).id}`);
   const [left] = (await of.get(`${of.agent}/sessions`)).json.items;
-  // Each unused for longer than the one that is left.
+  // Each of them is idle for longer than the remaining one.
   await sql`
     with waiting as (
       insert into agent_sessions (id, agent_id, workspace_id, version, created_at, last_used_at)
@@ -334,13 +334,13 @@ test("sessions in which runs wait, however many, keep no other from its end", as
         'finished_at', null, 'settled_at', null))).*
       from agent_runs r, waiting w where r.session_id = ${left.id}`.execute(host.app.db);
   clock.advance(61 * minuteMs);
-  await scheduler.tidy();
+  await scheduler.prune();
   expect((await of.get(`${of.agent}/sessions/${left.id}`)).json.status).toBe("ended");
   expect((await of.get(`${of.agent}/sessions/ses_waiting1`)).json.status).not.toBe("ended");
   await sql`delete from agent_sessions where id like 'ses_waiting%'`.execute(host.app.db);
 });
 
-test("an account whose plan was a larger one is within its plan again once it begins a session", async () => {
+test("reduces the sessions of a downgraded account to its plan when a new session starts", async () => {
   const of = await owner("starter");
   model.script([{ text: ["Yes."] }]);
   await schedule(of, { schedule: "every 1m" });
@@ -357,7 +357,7 @@ test("an account whose plan was a larger one is within its plan again once it be
   expect(items.filter(({ status }: Json) => status !== "ended")).toHaveLength(2);
 });
 
-test("a time that was run for already, as where the clock was set back, goes by", async () => {
+test("skips a time that already had a run before the clock was set back", async () => {
   const of = await owner();
   model.script([{ text: ["Yes."] }]);
   const { id, next_run_at } = await schedule(of, { schedule: "every 1m" });

@@ -1,8 +1,9 @@
 /**
- * Schedules: agents that are asked something at times of a wall clock, or every so often. This folder owns the times
- * and what came of each. It promises that a time is run for once, by whichever server process gets there first and
- * whatever is killed meanwhile; that one which was missed by less than ten minutes is made up for, and any other is
- * recorded; and that a schedule which fails ten times in a row is switched off, and its people told.
+ * Schedules: runs of agents at times of a wall clock or at intervals. This folder owns the times and their outcomes.
+ * It promises:
+ * - Each time gets one run, with any number of server processes and after any crash.
+ * - A run that was missed by less than ten minutes is caught up. Every other missed time is recorded.
+ * - After ten consecutive failures, a schedule is disabled, and its owners are notified.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -18,7 +19,6 @@ import { type Schedule, type ScheduleCreate, type ScheduleUpdate, toSchedule } f
 import {
   changeSchedule,
   deleteSchedule,
-  deleteSchedulesOf,
   findView,
   insertSchedule,
   listViews,
@@ -26,7 +26,7 @@ import {
   lockSchedule,
   type ScheduleRow,
 } from "./store.ts";
-import { nextOf, type Plan, TimingError } from "./timing.ts";
+import { makeFindNext, type Plan, TimingError } from "./timing.ts";
 import { isZone } from "./zones.ts";
 
 type Needs = Pick<App, "db" | "clock">;
@@ -80,7 +80,7 @@ export async function create(
   });
 }
 
-/** What says when it runs counts from now on. */
+/** A change of the times applies from now on. */
 export async function update(
   app: Needs,
   actor: Actor,
@@ -121,7 +121,7 @@ export async function remove(app: Needs, actor: Actor, reference: string, id: st
   });
 }
 
-/** When it runs next, where the change says so; a schedule that is switched off has no next time. */
+/** Next run time, if the change affects it. Null for a disabled schedule. */
 function timesOf(row: ScheduleRow, input: ScheduleUpdate, now: Date): Partial<ScheduleRow> {
   const isOn = input.enabled ?? row.next_run_at !== null;
   const plan = {
@@ -131,16 +131,16 @@ function timesOf(row: ScheduleRow, input: ScheduleUpdate, now: Date): Partial<Sc
   };
   const isSame = plan.schedule === row.schedule && plan.timezone === row.timezone;
   if (isSame && isOn === (row.next_run_at !== null)) return {};
-  // Judged also where it is off: what stands there can be switched on.
+  // Validated for a disabled schedule too, because it can be enabled later.
   const next = requireNext(plan, now);
   return { anchor: now, next_run_at: isOn ? next : null };
 }
 
 function requireNext(plan: Plan, now: Date): Date {
   if (!isZone(plan.timezone))
-    throw invalidField(["timezone"], "is no IANA time zone; an example is Europe/Berlin");
+    throw invalidField(["timezone"], "is not an IANA time zone; use Europe/Berlin, for example");
   try {
-    const next = nextOf(plan)(now);
+    const next = makeFindNext(plan)(now);
     if (next) return next;
   } catch (error) {
     throw error instanceof TimingError ? invalidField(["schedule"], error.message) : error;
@@ -177,11 +177,10 @@ function wholeSecond(at: Date): Date {
 }
 
 /** Counts an agent's schedules that run one of these qualifiers. */
-export async function schedulesOf(db: Db, agentId: string, qualifiers: readonly string[]): Promise<number> {
+export async function countSchedules(
+  db: Db,
+  agentId: string,
+  qualifiers: readonly string[],
+): Promise<number> {
   return (await listViews(db, agentId)).filter(({ qualifier }) => qualifiers.includes(qualifier)).length;
-}
-
-/** Deletes schedules that run for this end user. Returns their ids. */
-export function forgetSchedules(tx: Db, agentId: string, endUserId: string): Promise<string[]> {
-  return deleteSchedulesOf(tx, agentId, endUserId);
 }

@@ -1,4 +1,4 @@
-/** The wire of schedules. */
+/** Wire format of schedules. */
 import { z } from "zod";
 import { AgentReference } from "../agents/schema.ts";
 import { EndUserId } from "../end-users/id.ts";
@@ -144,7 +144,7 @@ export const scheduleReadOnlyFields = Object.keys(schedule).filter(
   (field) => !(field in ScheduleUpdate.shape),
 );
 
-/** The only way from a row to JSON. */
+/** The only conversion from a row to JSON. */
 export function toSchedule(row: ScheduleView): Schedule {
   const next = row.next_run_at;
   const times = next ? [next, ...upcoming(row, next, upcomingCount - 1)] : [];

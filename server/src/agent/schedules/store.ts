@@ -1,15 +1,15 @@
-/** All SQL of schedules and their ticks. A schedule is an agent's; whoever reaches the agent reaches it. */
+/** All SQL of schedules and their ticks. Access to an agent includes its schedules. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { RunStatus } from "../runs/states.ts";
 import type { AgentSchedulesTable, AgentScheduleTicksTable } from "./tables.ts";
 
 export type ScheduleRow = Selectable<AgentSchedulesTable>;
-/** With what became of its last run. */
+/** A schedule with the outcome of its last run. */
 export type ScheduleView = ScheduleRow & { run_status: RunStatus | null; run_error: string | null };
 export type NewTick = Insertable<AgentScheduleTicksTable>;
 
-/** With creations for the same agent held off until this transaction ends. */
+/** Blocks other creations for the agent until the transaction ends. */
 export async function lockAndCount(tx: Db, agentId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${agentId}, 44))`.execute(tx);
   const { count } = await tx
@@ -40,7 +40,7 @@ export function listViews(db: Db, agentId: string): Promise<ScheduleView[]> {
   return views(db, agentId).orderBy("s.created_at", "desc").orderBy("s.id", "desc").execute();
 }
 
-/** Nobody else's to change until this transaction ends. */
+/** Locks the row until the transaction ends. */
 export function lockSchedule(tx: Db, id: string): Promise<ScheduleRow | undefined> {
   return tx.selectFrom("agent_schedules").selectAll().where("id", "=", id).forUpdate().executeTakeFirst();
 }
@@ -52,7 +52,7 @@ export async function changeSchedule(
 ): Promise<void> {
   await tx
     .updateTable("agent_schedules")
-    // An update of nothing is no SQL.
+    // Sets at least one column, because SQL has no empty update.
     .set({ ...change, id })
     .where("id", "=", id)
     .execute();
@@ -67,6 +67,7 @@ export function deleteSchedule(tx: Db, agentId: string, id: string): Promise<Sch
     .executeTakeFirst();
 }
 
+/** Deletes schedules that run for this end user. Returns their ids. */
 export async function deleteSchedulesOf(tx: Db, agentId: string, endUserId: string): Promise<string[]> {
   const rows = await tx
     .deleteFrom("agent_schedules")
@@ -77,11 +78,11 @@ export async function deleteSchedulesOf(tx: Db, agentId: string, endUserId: stri
   return rows.map(({ id }) => id);
 }
 
-// ---- coming round
+// ---- due schedules
 
 export type DueSchedule = ScheduleRow & { next_run_at: Date; agent_name: string; worker_id: string };
 
-/** Those whose time has come, the longest due first. */
+/** Due schedules, the longest overdue first. */
 export async function findDue(db: Db, now: Date, limit: number): Promise<DueSchedule[]> {
   const rows = await db
     .selectFrom("agent_schedules as s")
@@ -106,7 +107,7 @@ export async function findNextDue(db: Db): Promise<Date | undefined> {
   return row?.next_run_at ?? undefined;
 }
 
-/** The schedule, where it still is to run at the time it was due; else somebody else was here first. */
+/** Locks the schedule if it is still due at this time. Undefined if another process handled it. */
 export async function lockDue(tx: Db, { id, next_run_at }: DueSchedule): Promise<ScheduleRow | undefined> {
   return tx
     .selectFrom("agent_schedules")
@@ -117,7 +118,7 @@ export async function lockDue(tx: Db, { id, next_run_at }: DueSchedule): Promise
     .executeTakeFirst();
 }
 
-/** A time that is there already stays as it was said. */
+/** Keeps an existing tick of the same time. */
 export async function insertTicks(tx: Db, ticks: readonly NewTick[]): Promise<void> {
   if (ticks.length === 0) return;
   await tx
@@ -127,7 +128,7 @@ export async function insertTicks(tx: Db, ticks: readonly NewTick[]): Promise<vo
     .execute();
 }
 
-/** For the one run of this time; false where there was one, or it went by. */
+/** Inserts the tick of a run. Returns false if the time already has a tick. */
 export async function insertRunning(tx: Db, tick: NewTick): Promise<boolean> {
   const row = await tx
     .insertInto("agent_schedule_ticks")
@@ -141,10 +142,10 @@ export async function insertRunning(tx: Db, tick: NewTick): Promise<boolean> {
 export interface EndedTick {
   schedule_id: string;
   tick: Date;
-  /** Null where the run is gone. */
+  /** Null if the run was deleted. */
   run_status: RunStatus | null;
   run_error: string | null;
-  /** How often the run was resumed after a failure. */
+  /** Number of times the run was resumed after a failure. */
   run_resumes: number | null;
 }
 
@@ -167,7 +168,7 @@ export function findEnded(db: Db, limit: number): Promise<EndedTick[]> {
     .execute();
 }
 
-/** The tick that began a run. */
+/** The tick that started a run. */
 export function findTickOf(
   db: Db,
   runId: string,
@@ -208,7 +209,7 @@ export async function hasCompletedAfter(
   return row !== undefined;
 }
 
-/** Failed ticks behind this one. */
+/** Number of failed ticks after this one. */
 export async function failuresAfter(
   tx: Db,
   { schedule_id, tick }: Pick<EndedTick, "schedule_id" | "tick">,
@@ -223,7 +224,7 @@ export async function failuresAfter(
   return Number(count);
 }
 
-/** False where it was counted already. */
+/** Returns false if the tick was already counted. */
 export async function endTick(
   tx: Db,
   { schedule_id, tick }: Pick<EndedTick, "schedule_id" | "tick">,
@@ -241,7 +242,7 @@ export async function endTick(
   return row !== undefined;
 }
 
-export async function forgetTicks(db: Db, before: Date): Promise<void> {
+export async function pruneTicks(db: Db, before: Date): Promise<void> {
   await db
     .deleteFrom("agent_schedule_ticks")
     .where("status", "<>", "running")

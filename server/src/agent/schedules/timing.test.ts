@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { dueOf } from "./due.ts";
-import { nextOf, parseTiming, upcoming } from "./timing.ts";
+import { makeFindNext, parseTiming, upcoming } from "./timing.ts";
 import { isZone, localOf } from "./zones.ts";
 
 const minuteMs = 60_000;
@@ -13,14 +13,14 @@ const times = (schedule: string, timezone: string, after: string, count: number)
     at.toISOString().replace(":00.000Z", "Z"),
   );
 
-test("a preset is its cron expression, at the time it names", () => {
+test("expands a preset to its cron expression at its time", () => {
   expect(times("hourly", "UTC", "2026-03-01T00:00:00Z", 2)).toEqual([
     "2026-03-01T01:00Z",
     "2026-03-01T02:00Z",
   ]);
   expect(times("hourly@00:15", "UTC", "2026-03-01T00:00:00Z", 1)).toEqual(["2026-03-01T00:15Z"]);
   expect(times("daily @09:30", "UTC", "2026-03-01T10:00:00Z", 1)).toEqual(["2026-03-02T09:30Z"]);
-  // The 6th of March 2026 is a Friday.
+  // 6 March 2026 is a Friday.
   expect(times("weekdays@08:00", "UTC", "2026-03-06T07:00:00Z", 2)).toEqual([
     "2026-03-06T08:00Z",
     "2026-03-09T08:00Z",
@@ -29,17 +29,17 @@ test("a preset is its cron expression, at the time it names", () => {
   expect(times("monthly@23:59", "UTC", "2026-03-06T00:00:00Z", 1)).toEqual(["2026-04-01T23:59Z"]);
 });
 
-test("an interval counts from its beginning, whatever clocks do", () => {
+test("counts an interval from its anchor through clock changes", () => {
   expect(times("every 15m", "Europe/Berlin", "2026-03-29T00:50:00Z", 3)).toEqual([
     "2026-03-29T01:00Z",
     "2026-03-29T01:15Z",
     "2026-03-29T01:30Z",
   ]);
   const plan = { schedule: "every 2h", timezone: "UTC", anchor: new Date("2026-01-01T00:07:30Z") };
-  expect(nextOf(plan)(plan.anchor)).toEqual(new Date("2026-01-01T02:07:30Z"));
+  expect(makeFindNext(plan)(plan.anchor)).toEqual(new Date("2026-01-01T02:07:30Z"));
 });
 
-test("a time that clocks leave out comes once, right after the gap", () => {
+test("runs a skipped local time once, right after the gap", () => {
   expect(times("30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", 2)).toEqual([
     "2026-03-29T01:00Z",
     "2026-03-30T00:30Z",
@@ -50,7 +50,7 @@ test("a time that clocks leave out comes once, right after the gap", () => {
   ]);
 });
 
-test("a time that clocks repeat comes once, at first", () => {
+test("runs a repeated local time once, the first time", () => {
   expect(times("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", 2)).toEqual([
     "2026-10-25T00:30Z",
     "2026-10-26T01:30Z",
@@ -60,14 +60,14 @@ test("a time that clocks repeat comes once, at first", () => {
     "2026-11-01T07:00Z",
     "2026-11-01T08:00Z",
   ]);
-  // Half an hour, at Lord Howe.
+  // Lord Howe shifts by half an hour.
   expect(times("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T00:00:00Z", 2)).toEqual([
     "2026-04-04T14:45Z",
     "2026-04-05T15:15Z",
   ]);
 });
 
-test("a day that a zone leaves out comes as one time", () => {
+test("runs a daily time once if a zone skips the day", () => {
   expect(times("0 9 * * *", "Pacific/Apia", "2011-12-29T20:00:00Z", 2)).toEqual([
     "2011-12-30T10:00Z",
     "2011-12-30T19:00Z",
@@ -81,23 +81,23 @@ test.each([
   ["* * * * * *", "must be five fields"],
   ["@daily", "must be five fields"],
   ["2026-01-01T00:00:00", "must be five fields"],
-  ["60 * * * *", "is no cron expression"],
-  ["0 0 * * 8", "is no cron expression"],
+  ["60 * * * *", "is not a cron expression"],
+  ["0 0 * * 8", "is not a cron expression"],
   ["daily@24:00", "from 00:00 to 23:59"],
-  ["every 0m", "a minute at least"],
-  ["every 9000h", "a year at most"],
+  ["every 0m", "at least one minute"],
+  ["every 9000h", "at most a year"],
   ["every 30s", "must be five fields"],
   ["constructor", "must be five fields"],
-])("%j is refused, and why is said", (text, why) => {
+])("rejects %j with a reason", (text, why) => {
   expect(() => parseTiming(text)).toThrow(why);
 });
 
-test("a time zone is an IANA name", () => {
+test("accepts only IANA names as time zones", () => {
   expect(["UTC", "Europe/Berlin", "America/Argentina/Ushuaia", "Etc/GMT+5"].every(isZone)).toBe(true);
   expect(["", "Europe/Nowhere", "+02:00", "local", "../etc", "Europe/Berlin\0"].some(isZone)).toBe(false);
 });
 
-/** Zones that change in their own ways: by half an hour, two hours, at midnight, the other way round, for Ramadan. */
+/** Zones with unusual changes: by half an hour, by two hours, at midnight, in the opposite season, for Ramadan. */
 const changing = [
   "Europe/Berlin",
   "Europe/Dublin",
@@ -113,7 +113,7 @@ const changing = [
   "Antarctica/Troll",
 ];
 
-/** Beginnings of the days in which the zone's offset changes. */
+/** Start times of the days in which the zone's offset changes. */
 function changesOf(zone: string, year: number): number[] {
   const offset = (at: number) => localOf(zone, at) - at;
   const found: number[] = [];
@@ -132,21 +132,23 @@ const field = (from: number, to: number) =>
       .map((all) => all.join(",")),
   );
 
-/** Whether a field holds a value; of the forms above alone. */
+/** True if a cron field matches a value. Supports only the forms above. */
 function holds(text: string, value: number): boolean {
   if (text === "*") return true;
   if (text.startsWith("*/")) return value % Number(text.slice(2)) === 0;
   return text.split(",").map(Number).includes(value);
 }
 
-/** By looking at each minute that passes: a local minute counts when it is shown first, or was jumped over. */
-function lookedAt(minute: string, hour: string, zone: string, from: number, to: number): number[] {
+/**
+ * Reference implementation: checks every minute. A local minute counts when the clock shows it first or jumps over it.
+ */
+function findByMinute(minute: string, hour: string, zone: string, from: number, to: number): number[] {
   const fits = (local: number) => {
     const at = new Date(local);
     return holds(minute, at.getUTCMinutes()) && holds(hour, at.getUTCHours());
   };
   const found: number[] = [];
-  // No change repeats more than this.
+  // Every change repeats less time than this.
   const before = from - dayMs / 8;
   let shown = localOf(zone, before);
   for (let at = before + minuteMs; at < to; at += minuteMs) {
@@ -158,8 +160,8 @@ function lookedAt(minute: string, hour: string, zone: string, from: number, to: 
   return found;
 }
 
-describe("around every change of a clock", () => {
-  test("each time of the clock that fits is run for once, whether it is left out or repeated", () => {
+describe("around every clock change", () => {
+  test("runs each matching local time once, also if it is skipped or repeated", () => {
     fc.assert(
       fc.property(
         fc.constantFrom(...changing),
@@ -173,18 +175,18 @@ describe("around every change of a clock", () => {
           const from = changes[which % changes.length]! - dayMs / 8;
           const to = from + 1.25 * dayMs;
           const plan = { schedule: `${minute} ${hour} * * *`, timezone, anchor };
-          const next = nextOf(plan);
+          const next = makeFindNext(plan);
           const found: number[] = [];
           for (let at = next(new Date(from)); at && at.getTime() < to; at = next(at))
             found.push(at.getTime());
-          expect(found).toEqual(lookedAt(minute, hour, timezone, from, to));
+          expect(found).toEqual(findByMinute(minute, hour, timezone, from, to));
         },
       ),
       { numRuns: 20 },
     );
   });
 
-  test("a daily time comes once on each day of a year, in any zone", () => {
+  test("runs a daily time once on each day of a year, in any zone", () => {
     fc.assert(
       fc.property(
         fc.constantFrom(...Intl.supportedValuesOf("timeZone")),
@@ -203,11 +205,11 @@ describe("around every change of a clock", () => {
   });
 });
 
-describe("what is due", () => {
+describe("due times", () => {
   const plan = { schedule: "* * * * *", timezone: "UTC", anchor };
   const at = (text: string) => new Date(`2026-01-01T${text}Z`);
 
-  test("is one time, where the server was there", () => {
+  test("returns one time without a downtime", () => {
     expect(dueOf(plan, at("10:00:00"), at("10:00:00.400"))).toEqual({
       tick: at("10:00:00"),
       skipped: [],
@@ -216,7 +218,7 @@ describe("what is due", () => {
     expect(dueOf(plan, at("10:00:00"), at("09:59:59"))).toMatchObject({ tick: undefined, skipped: [] });
   });
 
-  test("is the last of those that were missed, where that is less than ten minutes ago", () => {
+  test("returns the last missed time if it is less than ten minutes ago", () => {
     const { tick, skipped, next } = dueOf(plan, at("10:00:00"), at("10:07:30"));
     expect([tick, skipped.length, next]).toEqual([at("10:07:00"), 7, at("10:08:00")]);
     const daily = { schedule: "daily@10:00", timezone: "UTC", anchor };
@@ -228,7 +230,7 @@ describe("what is due", () => {
     });
   });
 
-  test("of a long absence is bounded", () => {
+  test("bounds the times of a long downtime", () => {
     const { tick, skipped, next } = dueOf(plan, at("00:00:00"), new Date("2027-01-01T00:00:30Z"));
     expect([tick, next]).toEqual([new Date("2027-01-01T00:00:00Z"), new Date("2027-01-01T00:01:00Z")]);
     expect(skipped.length).toBeLessThan(120);

@@ -1,28 +1,28 @@
 /**
- * When a schedule comes round. A cron expression and a preset speak of a wall clock: each minute it shows that fits
- * comes once, at its first time where clocks are put back, and after the gap where they are put forward. `every …`
- * speaks of time that passes, and clocks do not matter to it.
+ * Computes the times of a schedule. Cron expressions and presets use a wall clock: each matching local minute runs
+ * once. A repeated minute runs the first time; a skipped minute runs right after the gap. `every …` counts elapsed
+ * time, independent of clock changes.
  */
 import { Cron } from "croner";
 import { localOf, momentOf } from "./zones.ts";
 
 export type Timing = { kind: "cron"; pattern: string } | { kind: "every"; minutes: number };
 
-/** What a schedule is made of. */
+/** Inputs of a schedule's times. */
 export interface Plan {
   schedule: string;
   timezone: string;
-  /** What `every …` counts from. */
+  /** Start of the intervals of `every …`. */
   anchor: Date;
 }
 
-/** Told to whoever said the schedule. */
+/** The message is for the author of the schedule. */
 export class TimingError extends Error {}
 
 const minuteMs = 60_000;
 const everyMaxMinutes = 365 * 24 * 60;
 
-/** What a preset is in cron's words, at a minute and an hour. A week begins on Monday. */
+/** Cron expressions of the presets at a minute and an hour. Weeks begin on Monday. */
 const presets: Readonly<Record<string, (minute: number, hour: number) => string>> = {
   hourly: (minute) => `${minute} * * * *`,
   daily: (minute, hour) => `${minute} ${hour} * * *`,
@@ -41,11 +41,11 @@ export function parseTiming(text: string): Timing {
   return cronTiming(words);
 }
 
-/** What finds the first time after another; undefined where none ever comes. */
-export type Next = (after: Date) => Date | undefined;
+/** Finds the next time after another. Undefined if there is none. */
+export type FindNext = (after: Date) => Date | undefined;
 
 /** Throws `TimingError`. */
-export function nextOf({ schedule, timezone, anchor }: Plan): Next {
+export function makeFindNext({ schedule, timezone, anchor }: Plan): FindNext {
   const timing = parseTiming(schedule);
   if (timing.kind === "every")
     return (after) => nextInterval(timing.minutes * minuteMs, anchor.getTime(), after.getTime());
@@ -53,9 +53,9 @@ export function nextOf({ schedule, timezone, anchor }: Plan): Next {
   return (after) => nextOnClock(cron, timezone, after.getTime());
 }
 
-/** The next ones after `after`. */
+/** Returns the next times after `after`. */
 export function upcoming(plan: Plan, after: Date, count: number): Date[] {
-  const next = nextOf(plan);
+  const next = makeFindNext(plan);
   const found: Date[] = [];
   for (let at: Date | undefined = after; found.length < count; found.push(at)) {
     at = next(at);
@@ -66,8 +66,8 @@ export function upcoming(plan: Plan, after: Date, count: number): Date[] {
 
 function everyTiming(count: number, unit: string): Timing {
   const minutes = unit === "h" ? count * 60 : count;
-  if (minutes < 1) throw new TimingError("must be a minute at least: `every 1m`");
-  if (minutes > everyMaxMinutes) throw new TimingError("must be a year at most: `every 8760h`");
+  if (minutes < 1) throw new TimingError("must be at least one minute: `every 1m`");
+  if (minutes > everyMaxMinutes) throw new TimingError("must be at most a year: `every 8760h`");
   return { kind: "every", minutes };
 }
 
@@ -92,10 +92,11 @@ function cronTiming(text: string): Timing {
 
 function cronOf(pattern: string): Cron {
   try {
-    // Its clock is UTC's: zones are ours to read, so that a repeated or a skipped time is one time for every pattern.
+    // The library computes in UTC. This module converts time zones, so that every pattern handles repeated and skipped
+    // times alike.
     return new Cron(pattern, { mode: "5-part", utcOffset: 0, paused: true });
   } catch (error) {
-    throw new TimingError(`is no cron expression: ${(error as Error).message.replace(/^\w+: /, "")}`);
+    throw new TimingError(`is not a cron expression: ${(error as Error).message.replace(/^\w+: /, "")}`);
   }
 }
 
@@ -105,13 +106,13 @@ function nextInterval(stepMs: number, anchorMs: number, afterMs: number): Date {
 }
 
 function nextOnClock(cron: Cron, zone: string, afterMs: number): Date | undefined {
-  // Moments of later local times are never earlier: the search begins at what the clock shows.
+  // Later local times never map to earlier moments, so the search begins at the current local time.
   let local: Date | null = new Date(localOf(zone, afterMs));
   for (;;) {
     local = cron.nextRun(local);
     if (!local) return undefined;
     const moment = momentOf(zone, local.getTime());
-    // A time that is repeated was there already.
+    // A repeated local time already ran the first time.
     if (moment > afterMs) return new Date(moment);
   }
 }

@@ -1,16 +1,16 @@
 /**
- * Wall clocks. A local time is told as the milliseconds it would be in UTC; the zone says which moment that is. Where
- * clocks are put forward a local time may not come at all, where they are put back it comes twice.
+ * Wall clocks of time zones. A local time is represented by the milliseconds that it would have in UTC. A local time
+ * may not exist when clocks go forward, and exists twice when clocks go back.
  */
 
 const minuteMs = 60_000;
 const dayMs = 24 * 3_600_000;
 
-/** A formatter takes a hundred times longer to make than to use. */
+/** Creating a formatter takes a hundred times longer than using it. */
 const formatters = new Map<string, Intl.DateTimeFormat>();
 const formattersMax = 100;
 
-/** An IANA name: neither an offset nor the host's own zone. */
+/** True for IANA names. Offsets and the host's own zone are refused. */
 export function isZone(name: string): boolean {
   if (!/^[A-Za-z][\w+-]*(\/[\w+-]+)*$/.test(name)) return false;
   try {
@@ -20,19 +20,19 @@ export function isZone(name: string): boolean {
   }
 }
 
-/** What the wall clock shows, to the second. */
+/** Local time of a moment, to the second. */
 export function localOf(zone: string, atMs: number): number {
   const seconds = Math.floor(atMs / 1000) * 1000;
   if (zone === "UTC") return seconds;
-  // As 3/29/2026, 03:00:00: its parts one by one take seven times as long.
+  // Parses `3/29/2026, 03:00:00`, because `formatToParts` takes seven times as long.
   const shown = formatterOf(zone).format(seconds).match(/\d+/g) ?? [];
   const [month = 0, day = 0, year = 0, hour = 0, minute = 0, second = 0] = shown.map(Number);
   return Date.UTC(year, month - 1, day, hour, minute, second);
 }
 
-/** The first moment at which the wall clock shows this minute; where it never does, the first after the gap. */
+/** The first moment with this local minute. If the local minute is skipped, the first moment after the gap. */
 export function momentOf(zone: string, localMs: number): number {
-  // No zone is further from UTC than a day, and none changes twice within two.
+  // No zone differs from UTC by more than a day, and no zone changes twice within two days.
   const offsetBefore = offsetAt(zone, localMs - dayMs);
   const offsetAfter = offsetAt(zone, localMs + dayMs);
   const found = [localMs - offsetBefore, localMs - offsetAfter].filter(
@@ -41,7 +41,7 @@ export function momentOf(zone: string, localMs: number): number {
   return found.length > 0 ? Math.min(...found) : changeBetween(zone, localMs - dayMs, localMs + dayMs);
 }
 
-/** The first minute that has the later one's offset. */
+/** The first minute with the later offset. */
 function changeBetween(zone: string, earlierMs: number, laterMs: number): number {
   const offset = offsetAt(zone, laterMs);
   let [before, after] = [earlierMs, laterMs];

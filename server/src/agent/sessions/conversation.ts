@@ -4,30 +4,30 @@
  */
 import type { Db } from "#schema.ts";
 import type { Summary } from "../runs/engine/prompt.ts";
-import { askedIn, type Message } from "../models/messages.ts";
+import { toolCallsIn, type Message } from "../models/messages.ts";
 import { dropOldPictures } from "../models/pictures/drop-old.ts";
-import { lastMessages, type SaidMessage } from "./store.ts";
+import { lastMessages, type StoredMessage } from "./store.ts";
 
 /** Limit for messages in memory: more than any model accepts, and small enough for many concurrent runs. */
-const toldMaxBytes = 8 * 1024 ** 2;
+const conversationMaxBytes = 8 * 1024 ** 2;
 
-export type Said = Omit<SaidMessage, "seq">;
+export type ConversationMessage = Omit<StoredMessage, "seq">;
 
 export class Conversation {
   /** The newest messages, at least those since the last input. */
-  readonly said: Said[] = [];
+  readonly said: ConversationMessage[] = [];
   /** Number of earlier messages. */
   before: number;
   /** The last summary of older messages. */
   summary: Summary | undefined;
 
-  constructor(before: number, said: readonly Said[]) {
+  constructor(before: number, said: readonly ConversationMessage[]) {
     this.before = before;
     this.add(said);
   }
 
   static async read(db: Db, sessionId: string): Promise<Conversation> {
-    const rows = await lastMessages(db, sessionId, toldMaxBytes);
+    const rows = await lastMessages(db, sessionId, conversationMaxBytes);
     const [first, second] = rows;
     const isApart = first?.kind === "summary" && second !== undefined && second.seq > first.seq + 1;
     const said = isApart ? rows.slice(1) : rows;
@@ -37,12 +37,12 @@ export class Conversation {
   }
 
   /** True if the last message has tool calls without results. */
-  get hasUntoldCalls(): boolean {
-    return askedIn(this.said.at(-1)?.message as Message | undefined).length > 0;
+  get hasOpenCalls(): boolean {
+    return toolCallsIn(this.said.at(-1)?.message as Message | undefined).length > 0;
   }
 
   /** Appends messages that were just stored. */
-  add(more: readonly Said[]): void {
+  add(more: readonly ConversationMessage[]): void {
     const summary = more.findLast(({ kind }) => kind === "summary");
     if (summary) this.summary = summaryOf(summary);
     this.said.push(...more.map(({ run_id, kind, message, bytes }) => ({ run_id, kind, message, bytes })));
@@ -50,13 +50,13 @@ export class Conversation {
     const question = this.said.findLastIndex(({ kind }) => kind === "input");
     let bytes = this.said.reduce((sum, one) => sum + one.bytes, 0);
     let from = 0;
-    for (; from < question && bytes > toldMaxBytes; from += 1) bytes -= this.said[from]!.bytes;
+    for (; from < question && bytes > conversationMaxBytes; from += 1) bytes -= this.said[from]!.bytes;
     this.said.splice(0, from);
     this.before += from;
   }
 }
 
-function summaryOf({ message }: Said): Summary {
+function summaryOf({ message }: ConversationMessage): Summary {
   const { through, ...rest } = message as Message & { through: number };
   return { message: rest, through };
 }

@@ -3,9 +3,10 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { getAgent } from "../agents/agents.ts";
-import { holdActive, Overtaken, whole } from "../runs/journal/erase.ts";
+import { RunStartedMeanwhile, transactionWithRetry } from "../runs/journal/transaction-with-retry.ts";
+import { lockActive } from "../runs/store.ts";
 import { endFromOutside } from "../runs/journal/end-run.ts";
-import type { AgentRuns } from "../runs/engine/run-executor.ts";
+import type { RunExecutor } from "../runs/engine/run-executor.ts";
 import { close } from "./close.ts";
 import { sessionNotFound } from "./errors.ts";
 import { lockSession } from "./store.ts";
@@ -13,26 +14,26 @@ import { lockSession } from "./store.ts";
 /** An ended session stays as it is. */
 export async function end(
   app: Pick<App, "db" | "clock">,
-  runs: Pick<AgentRuns, "drop">,
+  runs: Pick<RunExecutor, "abort">,
   actor: Actor,
   reference: string,
   id: string,
 ): Promise<void> {
   const agent = await getAgent(app.db, actor, reference);
   const now = app.clock.now();
-  const stopped = await whole(app.db, async (tx) => {
+  const stopped = await transactionWithRetry(app.db, async (tx) => {
     // Locks runs before sessions, in the order of a step's statement.
-    const active = await holdActive(tx, agent.id, [id]);
+    const active = await lockActive(tx, agent.id, [id]);
     const session = await lockSession(tx, agent.id, id);
     if (!session) throw sessionNotFound();
     if (session.ended_at) return [];
     const failure = { code: "session_ended", message: "The session was ended." } as const;
     for (const run of active) await endFromOutside(tx, run, failure, now);
     // A run started after the active runs were locked.
-    if (!(await close(tx, id, now))) throw new Overtaken();
+    if (!(await close(tx, id, now))) throw new RunStartedMeanwhile();
     const target = { kind: "agent_session", id, label: agent.name };
     await recordActivity(tx, actor, "agent_session.ended", target, agent.workspace_id);
     return active;
   });
-  for (const run of stopped) runs.drop(run);
+  for (const run of stopped) runs.abort(run);
 }

@@ -7,15 +7,15 @@ export const sessionEnded = defineError(
   () => "The session was ended. Invoke without `session_id` to start a new one.",
 );
 export const sessionCapReached = defineError("session_cap_reached", 409, (allowed: number) => ({
-  detail: `The plan has at most ${allowed} live sessions; end some first.`,
+  detail: `The plan allows ${allowed} live sessions, and none of them is idle. End a session first.`,
   meta: { limit: "live_sessions", allowed },
 }));
 export const sessionFull = defineError("session_full", 409, (allowedMiB: number) => ({
-  detail: `The session holds at most ${allowedMiB} MiB of what was said; invoke without \`session_id\` to start a new one.`,
+  detail: `The session's messages would exceed ${allowedMiB} MiB. Invoke without \`session_id\` to start a new session.`,
   meta: { limit: "session_bytes", allowed: allowedMiB * 1024 ** 2 },
 }));
 export const historyExists = defineError(
   "history_exists",
   409,
-  () => "messages: the session has a history already; `messages` begin a new session only.",
+  () => "`messages` is only for a new session. Leave out `messages` or `session_id`.",
 );

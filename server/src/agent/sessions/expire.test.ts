@@ -31,7 +31,7 @@ test("ends the longest idle session for a new one when the plan is full", async 
   expect(statuses).toEqual(["ended", "ended", "ended", "idle", "idle"]);
 });
 
-test("refuses a new session while all sessions of the plan have an active run", async () => {
+test("rejects a new session while all sessions of the plan have an active run", async () => {
   const of = await owner();
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }]);
@@ -48,7 +48,7 @@ test("ends a session after the idle minutes of its version, counted from its las
   const after = (minutes: number) => new Date(Date.now() + minutes * minuteMs);
   await endExpired(host.app, after(4));
   expect((await session(of, id)).status).toBe("idle");
-  // The run took longer than the idle time.
+  // A long run ends later than the last use of its session.
   await sql`update agent_sessions set last_used_at = now() - interval '1 hour' where id = ${id}`.execute(
     host.app.db,
   );

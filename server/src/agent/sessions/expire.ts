@@ -1,6 +1,6 @@
 /**
- * Expiry of sessions: ephemeral ones end with their run, others after `idle_minutes` without a run. The longest idle
- * session is evicted earlier when the plan is full.
+ * Expiry of sessions. An ephemeral session ends with its run, any other after `idle_minutes` without a run. If the
+ * plan's limit is reached, the longest idle session is evicted earlier.
  */
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
@@ -20,16 +20,16 @@ import {
 const expiredAtOnce = 100;
 
 /**
- * Ends idle sessions until the plan allows one more. Returns false and ends none when too few are idle. The caller
- * holds the lock of the workspace's counts.
+ * Ends idle sessions until the plan allows one more. Returns false, and ends none, if too few are idle. The caller
+ * holds the lock on the workspace's counts.
  */
 export async function evictIdle(tx: Db, workspaceId: string, allowed: number, now: Date): Promise<boolean> {
-  // After a change to a smaller plan, more than one session has to end.
+  // After a change to a smaller plan, several sessions have to end.
   const places = (await countLive(tx, workspaceId)) + 1 - allowed;
   if (places <= 0) return true;
   const oldest = await findEvictable(tx, workspaceId, places);
   if (oldest.length < places) return false;
-  // Locks in the order of an erasure. A session that it deleted meanwhile has made room too.
+  // Locks in the order of an erasure. A session that an erasure deleted meanwhile makes room too.
   const ids = oldest.map(({ id }) => id);
   await lockSessions(tx, ids);
   for (const id of ids) await close(tx, id, now);
@@ -49,12 +49,12 @@ export async function endEphemeral(app: Needs, now: Date): Promise<void> {
 async function endAll({ db, log }: Needs, sessions: readonly SessionRow[], now: Date): Promise<void> {
   for (const session of sessions) {
     await transaction(db, (tx) => endOne(tx, session, now)).catch((error: unknown) =>
-      log.warn({ error, session: session.id }, "an expired session was not ended"),
+      log.warn({ error, session: session.id }, "ending an expired session failed"),
     );
   }
 }
 
-/** Does nothing when a caller has used the session meanwhile. */
+/** Does nothing if the session was used after it was selected. */
 async function endOne(tx: Db, session: SessionRow, now: Date): Promise<void> {
   await lockCounts(tx, session.workspace_id);
   const row = await lockSession(tx, session.agent_id, session.id);

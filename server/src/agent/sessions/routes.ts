@@ -1,7 +1,7 @@
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { agentNotFound, invalidField } from "../errors.ts";
-import type { AgentRuns } from "../runs/engine/run-executor.ts";
+import type { RunExecutor } from "../runs/engine/run-executor.ts";
 import { end } from "./end.ts";
 import { sessionNotFound } from "./errors.ts";
 import { MessageList, MessageQuery, Session, SessionList, SessionParams, SessionQuery } from "./schema.ts";
@@ -10,7 +10,7 @@ import { AgentParams } from "../agents/schema.ts";
 
 const common = { api: "agent", tag: "Sessions" } as const;
 
-export const sessionRoutes = (app: App, runs: AgentRuns): Route[] => [
+export const sessionRoutes = (app: App, runs: RunExecutor): Route[] => [
   defineRoute({
     ...common,
     method: "GET",

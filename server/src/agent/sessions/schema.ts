@@ -1,11 +1,11 @@
-/** The wire of sessions. */
+/** Wire format of sessions. */
 import { z } from "zod";
 import { AgentReference } from "../agents/schema.ts";
 import { pageQuery } from "../cursor.ts";
 import { EndUserId } from "../end-users/id.ts";
 import { type Machine, machineStatuses } from "../vm/view.ts";
-import { type Message, withoutThoughts } from "../models/messages.ts";
-import type { SaidMessage, SessionRow } from "./store.ts";
+import { type Message, withoutReasoning } from "../models/messages.ts";
+import type { StoredMessage, SessionRow } from "./store.ts";
 
 const timestamp = z.iso.datetime();
 
@@ -118,13 +118,13 @@ export const MessageList = z
 export type MessageList = z.output<typeof MessageList>;
 
 /** Converts a message to JSON, without the model's reasoning, which providers encrypt. */
-export function toMessage({ seq, run_id, kind, message }: SaidMessage): MessageList["items"][number] {
-  const { role, content } = withoutThoughts(message as Message);
+export function toMessage({ seq, run_id, kind, message }: StoredMessage): MessageList["items"][number] {
+  const { role, content } = withoutReasoning(message as Message);
   const summarizes_to = kind === "summary" ? (message as { through: number }).through : null;
   return { seq, run_id, kind, role, content, summarizes_to };
 }
 
-/** The only way from a row to JSON; whether it is busy is a matter of its runs. */
+/** Converts a row to JSON. Every response uses it. The status depends on the session's runs. */
 export function toSession(
   row: SessionRow,
   activeRunId: string | undefined,

@@ -1,7 +1,7 @@
 /**
- * Sessions: one conversation of an agent with somebody. This folder owns who it is with, which version it is pinned
- * to, and what was said. It promises that what was said is only ever added to, and is gone when the session ended; that
- * a session has one end user from its first day; that it holds no more than memory does; and that an account has no more of them than its plan allows.
+ * Sessions: conversations of an agent with an end user. This folder owns a session's end user, its pinned version and
+ * its messages. Messages are only appended, and deleted when the session ends. The end user never changes. The size of
+ * a session and the number of live sessions in an account are limited.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -9,8 +9,8 @@ import type { Db } from "#schema.ts";
 import { getAgent } from "../agents/agents.ts";
 import { invalidField } from "../errors.ts";
 import { pageOf, positionOf } from "../cursor.ts";
-import { activeRuns } from "../runs/journal/busy-sessions.ts";
-import { askedIn, type Message } from "../models/messages.ts";
+import { activeRuns } from "../runs/journal/active-runs.ts";
+import { toolCallsIn, type Message } from "../models/messages.ts";
 import { machinesOf } from "../vm/view.ts";
 import { historyExists, sessionEnded, sessionNotFound } from "./errors.ts";
 import {
@@ -23,18 +23,12 @@ import {
   toSession,
 } from "./schema.ts";
 import {
-  countPinned,
   findSession,
   lastMessage,
   listSessions,
   messagesAfter,
-  messagesBetween,
-  lockCounts,
   lockSession,
-  lockTriggered,
-  pinSession,
   type SessionRow,
-  type TriggerKey,
 } from "./store.ts";
 
 export type { SessionRow } from "./store.ts";
@@ -91,19 +85,10 @@ export async function messages(
   return { items: rows.map(toMessage), next_after };
 }
 
-/** Returns a range of a session's messages, with the summary of the earlier ones. Empty if the session has ended. */
-export function messagesOf(
-  db: Db,
-  id: string,
-  part: { before: number; last: number; through: number | null },
-): ReturnType<typeof messagesBetween> {
-  return messagesBetween(db, id, part);
-}
+// ---- used by invoke
 
-// ---- what an invoke is made of
-
-/** One that lives and is with this end user; where none is named, with whomever it is. The caller holds the counts. */
-export async function take(
+/** Locks a live session for an invoke. Checks the end user if one is given. The caller holds the lock on the counts. */
+export async function lockForInvoke(
   tx: Db,
   agentId: string,
   wanted: { id: string; endUserId: string | undefined; hasHistory: boolean },
@@ -113,31 +98,15 @@ export async function take(
   if (session.ended_at) throw sessionEnded();
   if (wanted.hasHistory) throw historyExists();
   if (wanted.endUserId !== undefined && wanted.endUserId !== session.end_user_id)
-    throw invalidField(["end_user_id"], "the session is with another end user; start a new one");
+    throw invalidField(
+      ["end_user_id"],
+      "must be the session's own end user; leave out session_id to start a new session",
+    );
   return session;
 }
 
-/** Finds and locks the live session of a trigger's key. The caller holds the lock on the counts. */
-export function takeTriggered(tx: Db, agentId: string, key: TriggerKey): Promise<SessionRow | undefined> {
-  return lockTriggered(tx, agentId, key);
-}
-
-export function pin(tx: Db, id: string, to: { version: number; at: Date }): Promise<void> {
-  return pinSession(tx, id, to);
-}
-
-/** What else counts sessions and runs of the workspace waits until this transaction ends. */
-export function holdCounts(tx: Db, workspaceId: string): Promise<void> {
-  return lockCounts(tx, workspaceId);
-}
-
-/** Counts live sessions that are pinned to a version. */
-export function pinnedTo(db: Db, agentId: string, version: number): Promise<number> {
-  return countPinned(db, agentId, version);
-}
-
-/** True if a model can be called next, because the last message is not a final answer. */
+/** True if the next step can call the model, because the last message is not a final answer. */
 export async function awaitsAnswer(db: Db, id: string): Promise<boolean> {
   const last = await lastMessage(db, id);
-  return last !== undefined && (last.kind !== "answer" || askedIn(last.message as Message).length > 0);
+  return last !== undefined && (last.kind !== "answer" || toolCallsIn(last.message as Message).length > 0);
 }

@@ -1,4 +1,4 @@
-/** All SQL of sessions and what was said in them. The workspaces a caller can reach are an argument of what a caller does. */
+/** All SQL of sessions and their messages. Callers have already checked access to the agent. */
 import { type RawBuilder, type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { Position } from "../cursor.ts";
@@ -8,16 +8,16 @@ import type { AgentMessagesTable, AgentSessionsTable } from "./tables.ts";
 export type SessionRow = Selectable<AgentSessionsTable>;
 export type MessageKind = AgentMessagesTable["kind"];
 
-export type SaidMessage = Pick<
+export type StoredMessage = Pick<
   Selectable<AgentMessagesTable>,
   "seq" | "run_id" | "kind" | "message" | "bytes"
 >;
 
-/** What is said, as it is stored: `seq` is what it gets. */
-export type NewMessage = Omit<SaidMessage, "seq"> & { text: string };
+/** A message to store, without its sequence number. */
+export type NewMessage = Omit<StoredMessage, "seq"> & { text: string };
 
-/** The row `counts`: what a workspace has, for the caller alone until the transaction ends. `here`: runs that this process carries out. */
-export function countsHeld(workspaceId: string, processId: string): RawBuilder<unknown> {
+/** The row `counts` of a workspace, locked until the transaction ends. `here` counts its runs in this process. */
+export function lockedCounts(workspaceId: string, processId: string): RawBuilder<unknown> {
   return sql`counts as materialized (
     select live_sessions, in_flight, here from agent_counts(${workspaceId}, ${processId}))`;
 }
@@ -27,11 +27,11 @@ export type NewSession = Pick<
   "id" | "agent_id" | "workspace_id" | "end_user_id" | "created_at" | "idle_minutes" | "is_ephemeral"
 > & { version: number } & Partial<Pick<SessionRow, "trigger_id" | "trigger_key">>;
 
-/** The row `session`, where `isLet` of the row `counts`. */
-export function sessionAdded(
+/** Inserts the row `session` if `isAllowed` holds for the row `counts`. */
+export function insertSession(
   session: NewSession,
   messages: readonly NewMessage[],
-  isLet: RawBuilder<unknown>,
+  isAllowed: RawBuilder<unknown>,
 ): RawBuilder<unknown> {
   const row = {
     ...session,
@@ -42,21 +42,21 @@ export function sessionAdded(
   const names = Object.keys(row).map((name) => sql.ref(name));
   return sql`session as (
     insert into agent_sessions (${sql.join(names)}) select ${sql.join(Object.values(row))} from counts
-    where ${isLet} returning id, last_message)`;
+    where ${isAllowed} returning id, last_message)`;
 }
 
-/** The row `session`: one that is locked and goes on with these messages. */
-export function sessionUsed(
+/** Updates the row `session`, which the caller has locked, for these messages. */
+export function useSession(
   { id, version, at }: { id: string; version: number; at: Date },
   messages: readonly NewMessage[],
-  isLet: RawBuilder<unknown>,
+  isAllowed: RawBuilder<unknown>,
 ): RawBuilder<unknown> {
   return sql`session as (
-    update agent_sessions set last_used_at = ${at}, version = ${version}, ${grown(messages)} from counts
-    where id = ${id} and ${isLet} returning id, last_message)`;
+    update agent_sessions set last_used_at = ${at}, version = ${version}, ${growth(messages)} from counts
+    where id = ${id} and ${isAllowed} returning id, last_message)`;
 }
 
-/** Of a session that holds no more than `maxBytes` with these messages. */
+/** True if the session has at most `maxBytes` with these messages. */
 export function hasRoomFor(
   sessionId: RawBuilder<unknown>,
   messages: readonly NewMessage[],
@@ -66,15 +66,15 @@ export function hasRoomFor(
     where s.id = ${sessionId} and s.bytes + ${bytesOf(messages)} <= ${maxBytes})`;
 }
 
-/** Of a statement whose `run` is the row of a run in the session: the row `session`, with these messages to come. */
-export function sessionGrown(messages: readonly NewMessage[]): RawBuilder<unknown> {
+/** Updates the row `session` for these messages, in a statement whose `run` is the row of a run in it. */
+export function growSession(messages: readonly NewMessage[]): RawBuilder<unknown> {
   return sql`session as (
-    update agent_sessions set ${grown(messages)} from run where agent_sessions.id = run.session_id
+    update agent_sessions set ${growth(messages)} from run where agent_sessions.id = run.session_id
     returning agent_sessions.id, last_message)`;
 }
 
-/** The last messages of the row `session`; all but seeds are of the row `run`. */
-export function messagesAdded(messages: readonly NewMessage[]): RawBuilder<unknown> {
+/** Inserts the last messages of the row `session`. All but seeds belong to the row `run`. */
+export function insertMessages(messages: readonly NewMessage[]): RawBuilder<unknown> {
   return sql`messages as (
     insert into agent_messages (session_id, seq, run_id, kind, message, bytes)
     select session.id, session.last_message - ${messages.length}::int + m.place,
@@ -84,12 +84,12 @@ export function messagesAdded(messages: readonly NewMessage[]): RawBuilder<unkno
       with ordinality as m (kind, message, bytes, place))`;
 }
 
-const grown = (messages: readonly NewMessage[]) =>
+const growth = (messages: readonly NewMessage[]) =>
   sql`last_message = last_message + ${messages.length}::int, bytes = agent_sessions.bytes + ${bytesOf(messages)}`;
 
 const bytesOf = (messages: readonly NewMessage[]) => messages.reduce((sum, { bytes }) => sum + bytes, 0);
 
-/** Nobody else's to change until this transaction ends. */
+/** Locks the session's row until the transaction ends. */
 export function lockSession(tx: Db, agentId: string, id: string): Promise<SessionRow | undefined> {
   return tx
     .selectFrom("agent_sessions")
@@ -100,7 +100,7 @@ export function lockSession(tx: Db, agentId: string, id: string): Promise<Sessio
     .executeTakeFirst();
 }
 
-/** The key by which a trigger finds a session: one for each person and text. */
+/** Key by which a trigger finds its session: one for each end user and text. */
 export interface TriggerKey {
   triggerId: string;
   key: Buffer;
@@ -168,7 +168,7 @@ export function listSessions(
   return query.orderBy("created_at", "desc").orderBy("id", "desc").limit(wanted.limit).execute();
 }
 
-/** Sessions of which `ending` marked a machine; undefined where a run is under way in it. */
+/** Ends the session. Returns sessions whose machine `ending` marked, or undefined if a run is active. */
 export async function closeSession(
   tx: Db,
   { id, at }: { id: string; at: Date },
@@ -187,11 +187,11 @@ export async function closeSession(
 }
 
 /**
- * Returns the last messages that fit into the given bytes, and always those from the last question on. The last summary
- * comes first if it is older.
+ * Returns the last messages that fit into `maxBytes`, and always those from the last input on. An older summary comes
+ * first.
  */
-export async function lastMessages(db: Db, sessionId: string, maxBytes: number): Promise<SaidMessage[]> {
-  const { rows } = await sql<SaidMessage>`
+export async function lastMessages(db: Db, sessionId: string, maxBytes: number): Promise<StoredMessage[]> {
+  const { rows } = await sql<StoredMessage>`
     select seq, run_id, kind, message, bytes from agent_messages
     where session_id = ${sessionId} and seq >= coalesce(least(
       (select max(seq) from agent_messages where session_id = ${sessionId} and kind = 'input'),
@@ -205,13 +205,13 @@ export async function lastMessages(db: Db, sessionId: string, maxBytes: number):
   return rows;
 }
 
-/** Lists messages after `seq`, up to `maxBytes` but at least one. */
+/** Messages after `seq`, up to `maxBytes` but at least one. */
 export async function messagesAfter(
   db: Db,
   sessionId: string,
   { seq, limit, maxBytes }: { seq: number; limit: number; maxBytes: number },
-): Promise<SaidMessage[]> {
-  const { rows } = await sql<SaidMessage>`
+): Promise<StoredMessage[]> {
+  const { rows } = await sql<StoredMessage>`
     select seq, run_id, kind, message, bytes from (
       select *, sum(bytes) over (order by seq) as up_to, row_number() over (order by seq) as place from (
         select * from agent_messages where session_id = ${sessionId} and seq > ${seq}
@@ -225,12 +225,12 @@ export async function messagesBetween(
   db: Db,
   sessionId: string,
   { before, last, through }: { before: number; last: number; through: number | null },
-): Promise<{ said: SaidMessage[]; summary: SaidMessage | undefined }> {
-  const said = await sql<SaidMessage>`
+): Promise<{ said: StoredMessage[]; summary: StoredMessage | undefined }> {
+  const said = await sql<StoredMessage>`
     select seq, run_id, kind, message, bytes from agent_messages
     where session_id = ${sessionId} and seq > ${before} and seq <= ${last} order by seq`.execute(db);
   if (through === null) return { said: said.rows, summary: undefined };
-  const summary = await sql<SaidMessage>`
+  const summary = await sql<StoredMessage>`
     select seq, run_id, kind, message, bytes from agent_messages
     where session_id = ${sessionId} and kind = 'summary' and seq <= ${last}
       and (message ->> 'through')::int = ${through}
@@ -238,11 +238,10 @@ export async function messagesBetween(
   return { said: said.rows, summary: summary.rows[0] };
 }
 
-/** Finds the last message. */
 export function lastMessage(
   db: Db,
   sessionId: string,
-): Promise<Pick<SaidMessage, "kind" | "message"> | undefined> {
+): Promise<Pick<StoredMessage, "kind" | "message"> | undefined> {
   return db
     .selectFrom("agent_messages")
     .select(["kind", "message"])
@@ -259,7 +258,7 @@ export async function countPinned(db: Db, agentId: string, version: number): Pro
     .select((eb) => eb.fn.countAll<number>().as("count"))
     .where("agent_id", "=", agentId)
     .where("ended_at", "is", null)
-    // A later delivery may have moved the session while runs of this version execute or wait.
+    // A later delivery may have pinned the session to another version while runs of this version are active.
     .where(
       sql<boolean>`(version = ${version} or exists (
         select from agent_runs as r where r.session_id = agent_sessions.id and r.version = ${version}
@@ -279,7 +278,7 @@ export async function countLive(db: Db, workspaceId: string): Promise<number> {
   return Number(count);
 }
 
-// ---- erasing
+// ---- erasure
 
 const anyOf = (values: readonly string[]) => sql<string>`any(${sql.val([...values])}::text[])`;
 
@@ -304,7 +303,7 @@ export async function lockSessions(tx: Db, ids: readonly string[]): Promise<void
     .execute();
 }
 
-/** With what refers to them: what was said, runs, and what is of those. */
+/** Deletes the sessions; messages, runs and their rows follow by cascade. */
 export async function deleteSessions(tx: Db, ids: readonly string[]): Promise<void> {
   await tx.deleteFrom("agent_sessions").where("id", "=", anyOf(ids)).execute();
 }
@@ -320,7 +319,7 @@ const idleSessions = (db: Db) =>
     .where("ended_at", "is", null)
     .where(sql<boolean>`not ${hasActiveRun}`);
 
-/** The longest idle sessions of a workspace that have no machine; ephemeral ones first. */
+/** The longest idle sessions of a workspace without a machine; ephemeral ones first. */
 export function findEvictable(tx: Db, workspaceId: string, limit: number): Promise<SessionRow[]> {
   return idleSessions(tx)
     .where("workspace_id", "=", workspaceId)
@@ -340,7 +339,7 @@ export function findEvictable(tx: Db, workspaceId: string, limit: number): Promi
     .execute();
 }
 
-/** Ephemeral sessions whose run is over. */
+/** Ephemeral sessions whose run has ended. */
 export function findEphemeral(db: Db, limit: number): Promise<SessionRow[]> {
   return idleSessions(db).where("is_ephemeral", "=", true).limit(limit).execute();
 }
@@ -369,7 +368,7 @@ export function findExpired(db: Db, now: Date, limit: number): Promise<SessionRo
   );
 }
 
-/** With what else counts sessions and runs of the workspace held off until this transaction ends. */
+/** Locks the workspace's counts of sessions and runs until the transaction ends. */
 export async function lockCounts(tx: Db, workspaceId: string): Promise<void> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 42))`.execute(tx);
 }

@@ -1,7 +1,4 @@
-/**
- * Columns as they are stored; migrations/0022_runs.sql, 0023_session_size.sql, 0057_session_ends.sql,
- * 0066_agent_removal.sql, 0092_trigger_sessions.sql and 0093_summaries_and_prompts.sql describe them.
- */
+/** Columns as stored; migrations 0022, 0023, 0057, 0066, 0092 and 0093 describe them. */
 import type { ColumnType, Generated } from "kysely";
 
 export interface AgentSessionsTable {

@@ -1,4 +1,4 @@
-/** The agent API for tests of this room, through the real HTTP layer on a real database; machines where one asks for them. */
+/** Agent API for tests of this folder, over the real HTTP layer and a real database; with machines on request. */
 import { afterAll } from "vitest";
 import { findActor, findActors } from "#accounts/find-actor.ts";
 import type { Plan, Scope } from "#accounts/roles.ts";
@@ -15,7 +15,7 @@ import { sandboxRoutes } from "#sandbox/api.ts";
 import { makePerson, makeToken } from "../../../test/factories.ts";
 import { silentLog, testConfig, testDatabase, testSecrets } from "../../../test/harness.ts";
 import { agentRoutes, agentSites } from "../api.ts";
-import { AgentRuns } from "../runs/engine/run-executor.ts";
+import { RunExecutor } from "../runs/engine/run-executor.ts";
 
 // oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what these tests are about
 export type Json = any;
@@ -29,8 +29,8 @@ export interface Reply {
 export interface AgentHost {
   app: App;
   connection: Connection;
-  /** Carries runs out; not begun where `isIdle`. */
-  runs: AgentRuns;
+  /** Executes runs. Not started with `isIdle`. */
+  runs: RunExecutor;
   baseUrl: string;
   /** A person with a full-access token. */
   person(options?: { plan?: Plan; suspended?: boolean }): Promise<Person>;
@@ -52,7 +52,7 @@ export async function agentHost(
     config?: Partial<Record<ConfigKey, string>>;
     secrets?: SecretBox;
     isIdle?: boolean;
-    /** What machines are on. */
+    /** Creates the driver for machines. */
     machines?: (db: Db) => Promise<{ app: Pick<App, "machines"> }>;
   } = {},
 ): Promise<AgentHost> {
@@ -70,9 +70,9 @@ export async function agentHost(
     secrets: options.secrets ?? testSecrets(),
     clock: options.clock ?? systemClock,
     log: silentLog,
-    // The verbs under test take no more of App than this.
+    // The functions under test use only these members of App.
   } as unknown as App;
-  const runs = new AgentRuns(app, { pauseMs: 5, gatherMs: 20 });
+  const runs = new RunExecutor(app, { pauseMs: 5, gatherMs: 20 });
   if (!options.isIdle) await runs.start();
   afterAll(() => runs.stop());
   const server = await createHttpServer(
@@ -131,7 +131,7 @@ async function send(
   };
 }
 
-/** A credential for a model at `baseUrl`, and the smallest config that uses it. */
+/** Creates a credential for a model at `baseUrl`, and returns the smallest config that uses it. */
 export async function modelConfig(person: Person, baseUrl = "http://127.0.0.1:9/v1"): Promise<Json> {
   const { json } = await person.post("/v1/model-credentials", {
     provider: "openai_compatible",

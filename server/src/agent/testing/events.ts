@@ -1,4 +1,4 @@
-/** Reading server-sent events in tests. */
+/** Reads server-sent events in tests. */
 import type { Json } from "./agent-app.ts";
 
 export interface Frame {
@@ -7,7 +7,7 @@ export interface Frame {
   data: Json;
 }
 
-/** All frames to the end of the stream, or the first `most`; after those the reader hangs up. */
+/** Reads frames until the end of the stream, or `most` frames and then closes the connection. */
 export async function readFrames(
   url: string,
   options: {

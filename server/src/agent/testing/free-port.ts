@@ -1,4 +1,4 @@
-/** For servers that have to know their address before they listen. */
+/** Finds a free port for servers that must know their address before they listen. */
 import { once } from "node:events";
 import { type AddressInfo, createServer } from "node:net";
 

@@ -1,10 +1,12 @@
-/** A server process that carries out runs and is killed on its way. */
+/** A server process that executes runs and kills itself at a kill point. */
 import { execFile } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import type { Connection } from "#db/db.ts";
 
-/** Killed at the point; resolves, when it is gone, with the signal that ended it. `key` is of the secrets' box. */
-export function killedAt(connection: Connection, key: Buffer, point: string): Promise<string | null> {
+/**
+ * Starts a server that is killed at the point. Resolves to the signal that ended it. `key` is the key of the secrets.
+ */
+export function runUntilKilled(connection: Connection, key: Buffer, point: string): Promise<string | null> {
   const program = fileURLToPath(new URL("../../../test/programs/carry-runs.ts", import.meta.url));
   const args = [program, JSON.stringify(connection), key.toString("hex"), point];
   return new Promise((resolve) => {

@@ -1,4 +1,4 @@
-/** For tests of sessions' machines: an agent API on fake machines, a scripted model, and short words for what is done most. */
+/** Agent API with fake machines and a scripted model, and shortcuts for common steps. */
 import { sql } from "kysely";
 import { expect } from "vitest";
 import { testHost, type TestHost } from "#sandbox/testing/sandbox-app.ts";
@@ -9,7 +9,7 @@ import { startModelServer } from "./model-server.ts";
 
 export const model = await startModelServer();
 export let box!: TestHost;
-/** The picture that the interpreter draws. */
+/** Picture that the interpreter draws. */
 export const drawn = Buffer.from("\x89PNG\r\n\x1a\n", "latin1").toString("base64");
 const interpreter = playInterpreter(async function* ({ code }) {
   yield { type: "stream", stream: "stdout", text: "out\n" };
@@ -25,15 +25,15 @@ export const owner = await host.person();
 export const config = await modelConfig(owner, model.url);
 let made = 0;
 
-interface Called {
+interface ScriptedCall {
   name: string;
   values: Record<string, unknown>;
 }
 
-export const call = (name: string, values: Record<string, unknown>): Called => ({ name, values });
+export const call = (name: string, values: Record<string, unknown>): ScriptedCall => ({ name, values });
 
-/** The model asks for each of these in a step of its own, and then says that it is done. */
-export function script(...steps: Called[][]): void {
+/** Scripts a model that makes each of these calls in a step of its own, and then ends its turn. */
+export function script(...steps: ScriptedCall[][]): void {
   model.script([
     ...steps.map((calls) => ({
       calls: calls.map(({ name, values }) => ({ name, arguments: JSON.stringify(values) })),
@@ -53,8 +53,8 @@ export async function agent(vm: object = {}, more: object = {}, person: Person =
 export const invoke = async (name: string, body: object = {}): Promise<Json> =>
   (await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi", ...body })).json;
 
-/** What the model was told of its calls, in the last request. */
-export const told = (): string[] =>
+/** Results of the tool calls in the model's last request. */
+export const toolResults = (): string[] =>
   model.asked
     .at(-1)
     .messages.filter(({ role }: Json) => role === "tool")
@@ -69,7 +69,7 @@ export const sandboxes = async (session: string) =>
     await sql<{ id: string; status: string }>`select id, status from sandboxes
       where metadata ->> 'agent_session' = ${session} order by created_at, id`.execute(host.app.db)
   ).rows;
-/** As if so much time had gone by. */
+/** Ages the session by this time. */
 export const wait = (session: string, seconds: number) =>
   Promise.all([
     sql`update agent_machines set last_used_at = last_used_at - make_interval(secs => ${seconds})

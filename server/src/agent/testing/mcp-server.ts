@@ -1,4 +1,4 @@
-/** MCP servers for tests: those of npm as processes of their own, and one that says what it is told to. */
+/** MCP servers for tests: servers from npm as processes, and a scripted one. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import {
@@ -18,12 +18,12 @@ import { freePort } from "./free-port.ts";
 // oxlint-disable-next-line typescript/no-explicit-any -- a message's shape is what tests look at
 type Json = any;
 
-/** Of a package's program, with its arguments. */
+/** Returns the command of a package's program. */
 function programOf(name: string): string {
   return join(dirname(createRequire(import.meta.url).resolve(`${name}/package.json`)), "dist/index.js");
 }
 
-/** The reference server, over streamable HTTP or as servers were before; its address. */
+/** Starts the reference server over streamable HTTP or over SSE. Returns its address. */
 export async function startEverything(kind: "streamableHttp" | "sse"): Promise<string> {
   const port = await freePort();
   const child = spawn(process.execPath, [programOf("@modelcontextprotocol/server-everything"), kind], {
@@ -36,7 +36,7 @@ export async function startEverything(kind: "streamableHttp" | "sse"): Promise<s
   return `http://127.0.0.1:${port}/${kind === "sse" ? "sse" : "mcp"}`;
 }
 
-/** A server that knows standard input alone, behind HTTP: each request is a line, and so is its answer. */
+/** Starts a stdio server behind an HTTP bridge. Each request and each response is a line. */
 export async function startBridged(
   name: string,
   args: readonly string[],
@@ -63,7 +63,7 @@ export async function startBridged(
   return url;
 }
 
-export interface Asked {
+export interface McpRequest {
   method: string;
   path: string;
   headers: IncomingHttpHeaders;
@@ -72,17 +72,17 @@ export interface Asked {
 
 export interface ScriptedServer {
   url: string;
-  asked: Asked[];
+  asked: McpRequest[];
   tools: Json[];
-  /** The result of a call, or an error to throw; `undefined` leaves it without an answer. */
+  /** Result of a call, or an error to throw. `undefined` leaves the call without a response. */
   call: (params: Json) => Json;
-  /** Resources of the server, with their contents. Undefined: none. */
+  /** Resources with their contents. Undefined: none. */
   resources: { uri: string; name: string; mimeType?: string; text?: string; blob?: string }[] | undefined;
-  /** Looked at before everything else; true where it answered. */
-  before: ((asked: Asked, response: ServerResponse) => boolean | Promise<boolean>) | undefined;
-  /** Of streamable HTTP before 2026, or of today. */
+  /** Called before everything else. Returns true if it has sent the response. */
+  before: ((asked: McpRequest, response: ServerResponse) => boolean | Promise<boolean>) | undefined;
+  /** Protocol version: streamable HTTP before 2026, or the current one. */
   generation: "2025-11-25" | "2026-07-28";
-  /** The method's names of the requests so far. */
+  /** Methods of the requests so far. */
   methods(): string[];
   stop(): Promise<void>;
   start(): Promise<void>;
@@ -163,7 +163,7 @@ function resultOf(
 }
 
 async function listen(
-  answer: (asked: Asked, response: ServerResponse) => unknown,
+  answer: (asked: McpRequest, response: ServerResponse) => unknown,
 ): Promise<{ url: string; server: Server }> {
   const server = createServer((request, response) => {
     void bodyOf(request)

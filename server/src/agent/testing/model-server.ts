@@ -1,4 +1,4 @@
-/** A model's server for tests: speaks the OpenAI-compatible chat API over real HTTP, and says what it is told to. */
+/** A scripted model server for tests. It implements the OpenAI-compatible chat API over real HTTP. */
 import { once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -6,24 +6,24 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll } from "vitest";
 
 export interface Turn {
-  /** In these pieces. */
+  /** Text of the response, in these pieces. */
   text?: readonly string[];
   reasoning?: readonly string[];
-  /** Tools it asks for; `arguments` is JSON, or is not. */
+  /** Tool calls of the response. `arguments` may be invalid JSON. */
   calls?: readonly { name: string; arguments: string }[];
-  /** Answered in place of a stream. */
+  /** Status of an error response instead of a stream. */
   status?: number;
   headers?: Record<string, string>;
   error?: string;
-  /** Between pieces. */
+  /** Delay between pieces. */
   delayMs?: number;
-  /** The connection ends after this many pieces, without an end of the stream. */
+  /** Closes the connection after this many pieces, without the end of the stream. */
   cutAfter?: number;
-  /** Sent as it is in place of pieces. */
+  /** Raw response in place of pieces. */
   raw?: string;
   usage?: { prompt_tokens: number; completion_tokens: number };
   finish?: string;
-  /** Waited for before the first piece. */
+  /** Awaited before the first piece. */
   until?: Promise<void>;
 }
 
@@ -31,14 +31,14 @@ export interface Turn {
 type Answerer = (body: any) => Turn;
 
 export interface ModelServer {
-  /** Its base URL. */
+  /** Base URL of the server. */
   url: string;
-  /** Bodies of all requests, in their order. */
+  /** Bodies of all requests, in order. */
   // oxlint-disable-next-line typescript/no-explicit-any -- a body's shape is what tests look at
   asked: any[];
   /** `Authorization` headers of the requests since the last script. */
   authorizations: (string | undefined)[];
-  /** What each next request is answered with, the last one from then on; or what a request's body asks for. */
+  /** Responses for the next requests; the last one repeats. A function computes the response from a request's body. */
   script: (turns: readonly Turn[] | Answerer) => void;
 }
 
@@ -68,7 +68,7 @@ export async function startModelServer(): Promise<ModelServer> {
     await turn.until;
     if (turn.status !== undefined) {
       response.writeHead(turn.status, { "content-type": "application/json", ...turn.headers });
-      // Some servers repeat what they were sent.
+      // Imitates servers that repeat the request's credentials.
       const message = `${turn.error ?? "no"} ${request.headers.authorization ?? ""}`;
       return void response.end(JSON.stringify({ error: { message, type: "test", code: null } }));
     }

@@ -1,12 +1,12 @@
-/** A page of docs/, run as a reader would paste it. */
+/** Runs a page of docs/ as printed. */
 import { execFile } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { promisify } from "node:util";
 import { expect } from "vitest";
 
 /**
- * Runs the page's `sh` blocks as one script, with the values of its `name=…` lines replaced, and expects what its
- * `# → …` lines say in the output, one after the other; an `…` in one stands for anything.
+ * Runs the page's `sh` blocks as one script, with the values of its `name=…` lines replaced. Expects the texts of its
+ * `# → …` lines in the output, in order; `…` matches anything.
  */
 export async function runPage(name: string, values: Readonly<Record<string, string>>): Promise<void> {
   const page = readFileSync(new URL(`../../../../docs/${name}`, import.meta.url), "utf8");

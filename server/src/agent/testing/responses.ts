@@ -1,8 +1,8 @@
-/** Answers as OpenAI streams them from `/v1/responses`, and what it says of requests that do not fit. */
+/** Imitates the streams of OpenAI's `/v1/responses`, and its errors for invalid requests. */
 import type { Json } from "./agent-app.ts";
 import type { Turn } from "./model-server.ts";
 
-/** An item of an answer: a thought in its summaries and as it is sealed, words, or a call. */
+/** An item of a response: reasoning with summaries and encrypted content, text, or a call. */
 export type Item =
   | { thought: readonly string[]; sealed: string | null }
   | { text: string; phase?: string }
@@ -33,11 +33,14 @@ export function responses(items: readonly Item[]): Turn {
 }
 
 function streamedItem(of: Item, output_index: number): { item: Json; events: Json[] } {
-  if ("thought" in of) return thought(of, output_index);
+  if ("thought" in of) return reasoningEvents(of, output_index);
   return "call" in of ? call(of, output_index) : message(of, output_index);
 }
 
-function thought({ thought: texts, sealed }: Extract<Item, { thought: unknown }>, output_index: number) {
+function reasoningEvents(
+  { thought: texts, sealed }: Extract<Item, { thought: unknown }>,
+  output_index: number,
+) {
   const item_id = `rs_${output_index}`;
   const summary = texts.map((text) => ({ type: "summary_text", text }));
   const item = { id: item_id, type: "reasoning", summary, encrypted_content: sealed };
@@ -98,16 +101,19 @@ function call({ call: name, arguments: text }: Extract<Item, { call: unknown }>,
   };
 }
 
-/** As an account that keeps nothing is refused: what is not in the request is not there. `sealed`: by this account. */
+/**
+ * Returns the error that an account with zero data retention gets for missing items. `sealed`: encrypted contents of
+ * this account.
+ */
 export function unfit(body: Json, sealed: readonly string[]): Turn | undefined {
-  const refused = (error: string): Turn => ({ status: 400, error });
+  const refusal = (error: string): Turn => ({ status: 400, error });
   for (const [index, item] of body.input.entries()) {
     if (item.type === "item_reference" || (item.type === "reasoning" && !item.encrypted_content))
-      return refused(`Item with id '${item.id}' not found. Items are not persisted for Zero Data Retention.`);
+      return refusal(`Item with id '${item.id}' not found. Items are not persisted for Zero Data Retention.`);
     if (item.type === "reasoning" && !sealed.includes(item.encrypted_content))
-      return refused(`The encrypted content for item ${item.id} could not be verified.`);
+      return refusal(`The encrypted content for item ${item.id} could not be verified.`);
     if (item.type === "reasoning" && body.input[index + 1]?.role === "user")
-      return refused(
+      return refusal(
         `Item '${item.id}' of type 'reasoning' was provided without its required following item.`,
       );
     if (
@@ -115,7 +121,7 @@ export function unfit(body: Json, sealed: readonly string[]): Turn | undefined {
       item.id &&
       !body.input.some(({ type }: Json) => type === "reasoning")
     )
-      return refused(
+      return refusal(
         `Item '${item.id}' of type 'function_call' was provided without its required 'reasoning' item.`,
       );
   }

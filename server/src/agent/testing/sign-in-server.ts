@@ -1,4 +1,7 @@
-/** For tests: a real authorization server, a resource that takes its tokens alone, and a person with a browser. */
+/**
+ * A real authorization server for tests, with a protected resource that accepts only its tokens, and a person with a
+ * browser.
+ */
 import { once } from "node:events";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -7,30 +10,33 @@ import { afterAll } from "vitest";
 
 export interface SignInServer {
   issuer: string;
-  /** The protected resource: an MCP server's address, as far as its door goes. What lies at `/write` needs `tools:write`. */
+  /**
+   * Address of the protected resource, which imitates an MCP server's authorization. Paths below `/write` require
+   * `tools:write`.
+   */
   resource: string;
-  /** Of all requests at the token endpoint. */
+  /** Requests to the token endpoint. */
   tokenRequests: { grant: string; status: number; authorization: string | undefined; body: string }[];
   revocations: string[];
-  /** What the resource was called with: who it was for, and as which client. */
+  /** Accounts and clients of the authorized calls to the resource. */
   calls: { account: string; client: string }[];
-  /** Answers in place of the provider, where it is set and returns true. */
+  /** Called before the provider. Returns true if it has sent the response. */
   before: ((request: IncomingMessage, response: ServerResponse) => boolean) | undefined;
-  /** Tokens that the resource takes for none, where it is set. */
+  /** If set, the resource refuses the tokens for which it returns true. */
   refuses: ((token: string) => boolean) | undefined;
-  /** As it was granted to a token. */
+  /** Scope of an access token. */
   scopeOf(token: string): Promise<string | undefined>;
 }
 
 export interface SignInOptions {
-  /** Of clients registered beforehand. */
+  /** Redirect URI of the pre-registered clients. */
   redirectUri: string;
   isRegistering?: boolean;
   takesDocuments?: boolean;
   accessTokenSeconds?: number;
-  /** As the provider fetches documents about clients. */
+  /** Fetch with which the provider reads client metadata documents. */
   fetch?: typeof globalThis.fetch;
-  /** The resource names no metadata of its own. */
+  /** If true, the resource has no metadata. */
   isSilent?: boolean;
 }
 
@@ -47,7 +53,7 @@ export async function startSignInServer(options: SignInOptions): Promise<SignInS
     refuses: undefined,
     scopeOf: async (token) => (await provider.AccessToken.find(token))?.scope,
   };
-  // It says much on the console of what a test is not about.
+  // The library logs much that is irrelevant to the tests.
   const { warn, info } = console;
   console.warn = console.info = () => {};
   const provider = new Provider(server.issuer, configuration(options));
@@ -141,7 +147,7 @@ async function enter(
   json(200, { account: found.accountId });
 }
 
-/** A server on a free port of the loopback, gone after the file. */
+/** Starts a server on a free port of loopback, which stops after the file. */
 async function listen(): Promise<{ server: Server; url: string }> {
   const server = createServer();
   await once(server.listen(0, "127.0.0.1"), "listening");
@@ -152,10 +158,10 @@ async function listen(): Promise<{ server: Server; url: string }> {
   return { server, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` };
 }
 
-/** One browser: it has its own cookies, and follows redirects as far as it is let. */
+/** A browser with its own cookies. It follows redirects up to a given address. */
 export class TestBrowser {
   readonly #cookies = new Map<string, Map<string, string>>();
-  /** For addresses that no name server knows. */
+  /** Maps addresses without a DNS entry to real ones. */
   readonly #really: (url: string) => string;
 
   constructor(really: (url: string) => string = (url) => url) {
@@ -166,7 +172,7 @@ export class TestBrowser {
     return this.#cookies.get(origin) ?? new Map();
   }
 
-  /** One request; a redirect is answered as one. */
+  /** Sends one request and does not follow a redirect. */
   async get(
     url: string,
     form?: Record<string, string>,
@@ -187,7 +193,7 @@ export class TestBrowser {
     return { status: response.status, text: await response.text(), headers: response.headers };
   }
 
-  /** Until a page, or an address that `stopAt` is the beginning of. */
+  /** Follows redirects to a page, or to an address that begins with `stopAt`. */
   async follow(url: string, stopAt?: string, form?: Record<string, string>) {
     let at = url;
     let answer = await this.get(at, form);
@@ -198,10 +204,10 @@ export class TestBrowser {
       if (stopAt !== undefined && at.startsWith(stopAt)) return { url: at, ...answer, status: 0 };
       answer = await this.get(at);
     }
-    throw new Error(`${url} leads in circles`);
+    throw new Error(`${url} redirects in a loop`);
   }
 
-  /** Opens a link, signs in as somebody, agrees, and is back. `stopAt`: not further than there. */
+  /** Opens a link, signs in with an account, consents, and follows the redirects back. Stops at `stopAt`. */
   async signIn(link: string, account: string, stopAt?: string) {
     let page = await this.follow(link, stopAt);
     for (let step = 0; step < 4; step += 1) {

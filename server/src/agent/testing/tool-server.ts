@@ -1,4 +1,4 @@
-/** Somebody's HTTP API for tests: notes what it is asked and answers as it is told. */
+/** An HTTP API for tests that records requests and returns scripted responses. */
 import { once } from "node:events";
 import { createServer, type IncomingHttpHeaders, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -7,7 +7,7 @@ import { afterAll } from "vitest";
 export interface ToolServer {
   url: string;
   asked: { method: string; path: string; headers: IncomingHttpHeaders; body: string }[];
-  /** 200 with `{"ok":true}` where it is not set. */
+  /** Default: status 200 with `{"ok":true}`. */
   answer: ((path: string, response: ServerResponse) => void) | undefined;
 }
 

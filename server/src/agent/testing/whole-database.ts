@@ -1,8 +1,8 @@
-/** All rows of all tables, searched: what a test says is gone is gone from wherever it was. */
+/** Searches all rows of all tables, to prove that data is deleted everywhere. */
 import { sql } from "kysely";
 import type { Db } from "#schema.ts";
 
-/** Tables that hold a word anywhere in a row, in any column, as text or as bytes; with those rows as text. */
+/** Returns tables with rows that contain a word in any column, as text or bytes, and these rows as text. */
 export async function rowsWith(db: Db, words: readonly string[]): Promise<Map<string, string[]>> {
   const { rows: tables } = await sql<{ schema: string; name: string }>`
     select table_schema as schema, table_name as name from information_schema.tables
@@ -25,7 +25,7 @@ export async function rowsWith(db: Db, words: readonly string[]): Promise<Map<st
   return found;
 }
 
-/** Tables with one of these columns. */
+/** Returns tables with one of these columns. */
 export async function tablesWithColumn(db: Db, columns: readonly string[]): Promise<string[]> {
   const { rows } = await sql<{ name: string }>`
     select distinct table_name as name from information_schema.columns

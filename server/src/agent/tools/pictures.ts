@@ -12,7 +12,7 @@ export interface PictureLimit {
   /** Maximum in base64. */
   bytes: number;
 }
-/** Maximum for one step of a run. One picture of the maximum size fits. */
+/** Maximum for one step of a run. A single picture of the maximum size fits. */
 export const stepPictures: PictureLimit = { count: 8, bytes: 4 * 1024 ** 2 };
 
 export interface TextPart {
@@ -51,7 +51,7 @@ export function toPicture(bytes: Uint8Array): PicturePart | undefined {
 export const base64Bytes = (data: string): number => Buffer.byteLength(data, "base64");
 
 /** Describes a picture in words. `why` says why the model does not get it. */
-function inWords({ mediaType, data }: PicturePart, why?: string): string {
+function describePicture({ mediaType, data }: PicturePart, why?: string): string {
   const end = why === undefined ? "" : `, ${why}`;
   return `[image of type ${mediaType}, ${base64Bytes(data.data)} bytes${end}]`;
 }
@@ -63,7 +63,7 @@ export function resultOf(
   parts: ToolContent,
   hide: (text: string) => string,
 ): { text: string; content?: ToolContent } {
-  const text = hide(parts.map((part) => (isPicture(part) ? inWords(part) : part.text)).join("\n\n"));
+  const text = hide(parts.map((part) => (isPicture(part) ? describePicture(part) : part.text)).join("\n\n"));
   if (!parts.some(isPicture)) return { text: cutOff(text) };
   // A cut text has lost the positions of the pictures.
   if (!isWithin(text))
@@ -71,12 +71,15 @@ export function resultOf(
       text: cutOff(text),
       content: [{ type: "text", text: cutOff(text) }, ...parts.filter(isPicture)],
     };
-  return { text, content: merged(parts).map((part) => (isPicture(part) ? part : toText(hide(part.text)))) };
+  return {
+    text,
+    content: mergeTexts(parts).map((part) => (isPicture(part) ? part : toText(hide(part.text)))),
+  };
 }
 
 const toText = (text: string): TextPart => ({ type: "text", text });
 
-function merged(parts: ToolContent): ToolContent {
+function mergeTexts(parts: ToolContent): ToolContent {
   const together: (TextPart | PicturePart)[] = [];
   for (const part of parts) {
     const last = together.at(-1);
@@ -88,7 +91,7 @@ function merged(parts: ToolContent): ToolContent {
 
 /** Returns the parts as text, for a model that gets no pictures. */
 export function withoutPictures(content: ToolContent, why = "left out"): string {
-  return content.map((part) => (isPicture(part) ? inWords(part, why) : part.text)).join("\n\n");
+  return content.map((part) => (isPicture(part) ? describePicture(part, why) : part.text)).join("\n\n");
 }
 
 /** Counts pictures against a limit. */
@@ -112,7 +115,9 @@ export class PictureBudget {
   /** Replaces pictures that do not fit by text. */
   fit(content: ToolContent): ToolContent {
     return content.map((part) =>
-      isPicture(part) && !this.take(part) ? toText(inWords(part, "left out: too many in one step")) : part,
+      isPicture(part) && !this.take(part)
+        ? toText(describePicture(part, "left out: too many in one step"))
+        : part,
     );
   }
 }

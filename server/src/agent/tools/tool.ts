@@ -26,7 +26,7 @@ export interface Tool {
    */
   runsCommand?: boolean;
   /** Resolves also if the tool fails. Throws the reason of an aborted signal, and a `RunFailure` that ends the run. */
-  call(call: ToolCall): Promise<ToolAnswer>;
+  call(call: ToolCall): Promise<ToolResult>;
 }
 
 export interface ToolCall {
@@ -55,7 +55,7 @@ export interface ToolCall {
    * Emits an event of the run and commits `change` in the same transaction. Does neither if the run is over or belongs
    * to another process.
    */
-  sayWith(type: string, data: Record<string, unknown>, change: (tx: Db) => Promise<void>): Promise<void>;
+  emitWith(type: string, data: Record<string, unknown>, change: (tx: Db) => Promise<void>): Promise<void>;
   /** Sends a question of the tool's server to a person. Throws if the call ends before the reply. */
   ask(question: ToolQuestion): Promise<ToolReply>;
 }
@@ -77,7 +77,7 @@ export interface ToolReply {
   content?: Record<string, unknown>;
 }
 
-export interface ToolAnswer {
+export interface ToolResult {
   isOk: boolean;
   /** True if the outcome of an interrupted call is not known. */
   isUnknown?: boolean;

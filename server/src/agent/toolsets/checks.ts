@@ -4,7 +4,7 @@ import type { App } from "#app.ts";
 import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { AddressError, checkAddress } from "#lib/network/checked-lookup.ts";
 import { invalidField } from "../errors.ts";
-import { whyNotSchema } from "../json-schema.ts";
+import { findSchemaFault } from "../json-schema.ts";
 import type { ToolsetUpdate } from "./schema.ts";
 import type { HttpTool } from "./tools/tool-schema.ts";
 
@@ -20,7 +20,7 @@ export async function requireAddress(
 }
 
 /** Requires tools in a toolset of kind http, and refuses them for kind mcp, whose tools come from the server. */
-export function requireOwnKind(kind: "http" | "mcp", tools: readonly HttpTool[] | undefined): void {
+export function requireToolsOfKind(kind: "http" | "mcp", tools: readonly HttpTool[] | undefined): void {
   if (kind === "http" && tools === undefined) throw invalidField(["http_tools"], "is required for kind http");
   if (kind === "mcp" && tools !== undefined && tools.length > 0)
     throw invalidField(["http_tools"], "must be absent, because it is for kind http only");
@@ -37,7 +37,7 @@ export async function requireTools(
       throw invalidField(["http_tools", index, "name"], "is used twice; give each tool its own name");
     names.add(name);
     const why =
-      parameters["type"] === "object" ? await whyNotSchema(id, parameters) : "must be of type object";
+      parameters["type"] === "object" ? await findSchemaFault(id, parameters) : "must be of type object";
     if (why !== undefined) throw invalidField(["http_tools", index, "parameters"], why);
     const required = Array.isArray(parameters["required"]) ? (parameters["required"] as unknown[]) : [];
     for (const [, place = ""] of path.matchAll(/\{([^{}]*)\}/g)) {
@@ -50,7 +50,7 @@ export async function requireTools(
   }
 }
 
-type Said = Pick<
+type AuthFields = Pick<
   ToolsetUpdate,
   | "auth_header_name"
   | "auth_secret"
@@ -61,7 +61,10 @@ type Said = Pick<
 >;
 
 /** Refuses a stored secret together with sign-in. Values that remove something are always accepted. */
-export function requireOneWayIn(isSignedInTo: boolean, said: { [Field in keyof Said]: Said[Field] | null }) {
+export function requireOneAuthMethod(
+  isSignedInTo: boolean,
+  said: { [Field in keyof AuthFields]: AuthFields[Field] | null },
+) {
   if (isSignedInTo) {
     for (const field of ["auth_secret", "auth_header_name"] as const)
       if (said[field]) throw invalidField([field], "must be absent, because auth_type is oauth");

@@ -7,13 +7,13 @@ import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import { newId } from "#lib/ids.ts";
-import { fromCatalog } from "./tools/catalog.ts";
+import { applyConnector } from "./tools/catalog.ts";
 import {
   addressOf,
   requireAddress,
   requireClient,
-  requireOneWayIn,
-  requireOwnKind,
+  requireOneAuthMethod,
+  requireToolsOfKind,
   requireTools,
   scopesOf,
 } from "./checks.ts";
@@ -29,10 +29,10 @@ const toolsetsMax = 100;
 
 export async function create(app: App, actor: Actor, body: ToolsetCreate): Promise<Toolset> {
   const workspace = requireNotSuspended(homeWorkspace(actor));
-  const input = fromCatalog(body);
+  const input = applyConnector(body);
   const isSignedInTo = input.auth_type === "oauth";
-  requireOwnKind(input.kind, input.http_tools);
-  requireOneWayIn(isSignedInTo, input);
+  requireToolsOfKind(input.kind, input.http_tools);
+  requireOneAuthMethod(isSignedInTo, input);
   requireClient(input.oauth_client_id ?? null, Boolean(input.oauth_client_secret));
   await requireAddress(app, workspace, input.url);
   await requireTools(workspace, input.http_tools ?? []);
@@ -55,7 +55,7 @@ export async function create(app: App, actor: Actor, body: ToolsetCreate): Promi
       oauth_scopes: scopesOf(input.oauth_scopes ?? null),
       oauth_per_end_user: input.oauth_per_end_user ?? false,
       catalog_slug: input.catalog_slug ?? null,
-      ...(input.kind === "http" ? { status: "ready", last_error: null } : notRead),
+      ...(input.kind === "http" ? { status: "ready", last_error: null } : unreadStatus),
       last_refreshed_at: null,
       created_at: app.clock.now(),
     });
@@ -67,4 +67,4 @@ export async function create(app: App, actor: Actor, body: ToolsetCreate): Promi
 }
 
 /** Status until the server's tools are read. */
-export const notRead = { status: "unreachable", last_error: "the tools are not read yet" } as const;
+export const unreadStatus = { status: "unreachable", last_error: "the tools are not read yet" } as const;

@@ -18,5 +18,5 @@ test("runs the page about tools as printed", async () => {
     if (role !== "user") return { text: ["It is 42."] };
     return { calls: JSON.stringify(content).includes("details") ? form : sum };
   });
-  await runPage("agent-tools.md", { base: host.baseUrl, token: owner.token, model: model.url, server });
+  await runPage("agents/tools.md", { base: host.baseUrl, token: owner.token, model: model.url, server });
 });

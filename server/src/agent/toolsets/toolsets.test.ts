@@ -2,7 +2,7 @@ import { sql } from "kysely";
 import { uiMessageChunkSchema } from "ai";
 import { beforeEach, expect, test } from "vitest";
 import { onKillPoint } from "#lib/kill-points.ts";
-import { AgentRuns } from "../runs/engine/run-executor.ts";
+import { RunExecutor } from "../runs/engine/run-executor.ts";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { readFrames } from "../testing/events.ts";
 import { startModelServer } from "../testing/model-server.ts";
@@ -120,7 +120,7 @@ test.each([
   ["nothing__here", "{}", "failed", "no such tool"],
   ["find", "{not json", "failed", "not a JSON object"],
   ["find", '{"id":7}', "failed", "do not fit"],
-  ["find", '{"id":".."}', "failed", "can't stand"],
+  ["find", '{"id":".."}', "failed", "must not be empty"],
   ["make", '{"title":"x"}', "denied", "may not be used"],
 ])("explains to the model why a call is not made: %s %s", async (tool, args, status, words) => {
   const set = await toolset();
@@ -298,9 +298,9 @@ test.each([
       await reached.promise;
       expect(tools.asked).toHaveLength(before);
       // Another process with the same name, as after a restart, acquires the runs of the killed one.
-      const next = new AgentRuns(host.app, { pauseMs: 5 });
+      const next = new RunExecutor(host.app, { pauseMs: 5 });
       await next.start();
-      await next.settled(json.run_id, 20_000);
+      await next.waitForOutcome(json.run_id, 20_000);
       mayGoOn.resolve();
       onKillPoint(undefined);
       await next.stop();

@@ -1,8 +1,9 @@
 /**
- * Toolsets give agents tools. Tools of kind http are requests as data: a path, a schema, a body. Tools of kind mcp come
- * from an MCP server. This folder owns toolsets and their secrets. It promises that a secret goes only to the origin
- * that it was given for; that a model's arguments fill their places and cannot change a request's target; and that no
- * caller reaches addresses through this server that only this server may reach.
+ * Toolsets give agents tools. Tools of kind http are requests as data: a path, a schema, a body. Tools of kind mcp
+ * come from an MCP server. This folder owns toolsets and their secrets. It promises:
+ * - A secret goes only to the origin that it was given for.
+ * - A model's arguments fill their places, and cannot change a request's target.
+ * - A toolset cannot reach private addresses through this server.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";

@@ -3,17 +3,17 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import { forgetProvider, forgetSignIns } from "../oauth/forget.ts";
+import { unpinClient, revokeAllConnections } from "../oauth/revocation.ts";
 import {
   addressOf,
   requireAddress,
   requireClient,
-  requireOneWayIn,
-  requireOwnKind,
+  requireOneAuthMethod,
+  requireToolsOfKind,
   requireTools,
   scopesOf,
 } from "./checks.ts";
-import { notRead } from "./create.ts";
+import { unreadStatus } from "./create.ts";
 import { openHeaders, toolColumns, withoutHeaders } from "./calls/headers.ts";
 import { readTools } from "./tools/read-tools.ts";
 import { type Toolset, type ToolsetUpdate, toToolset } from "./schema.ts";
@@ -27,11 +27,11 @@ export async function update(app: App, actor: Actor, id: string, input: ToolsetU
   const { row, isOther } = await app.db.transaction().execute(async (tx) => {
     const row = await lockReachable(tx, actor, id);
     requireWritable(actor, row);
-    requireOwnKind(row.kind, input.http_tools ?? row.http_tools);
-    requireOneWayIn(row.auth_type === "oauth", input);
-    if (isMoving(row, input)) await forgetSignIns(tx, id);
+    requireToolsOfKind(row.kind, input.http_tools ?? row.http_tools);
+    requireOneAuthMethod(row.auth_type === "oauth", input);
+    if (isMoving(row, input)) await revokeAllConnections(tx, id);
     if (input.oauth_client_id !== undefined || input.oauth_client_secret !== undefined)
-      await forgetProvider(tx, id);
+      await unpinClient(tx, id);
     const changed = await changeToolset(tx, id, changeOf(app, row, input));
     requireClient(changed.oauth_client_id, changed.oauth_client_secret_sealed !== null);
     await recordActivity(tx, actor, "agent_toolset.updated", target(row), row.workspace_id, {
@@ -54,7 +54,7 @@ function changeOf(app: Pick<App, "secrets">, row: ToolsetRow, input: ToolsetUpda
   const hasSecret = secret === undefined ? row.auth_secret_sealed !== null : secret !== "";
   return {
     ...(input.url === undefined ? {} : { url: addressOf(row.kind, input.url) }),
-    ...(moves && row.kind === "mcp" ? { ...notRead, tools_cached: "[]", last_refreshed_at: null } : {}),
+    ...(moves && row.kind === "mcp" ? { ...unreadStatus, tools_cached: "[]", last_refreshed_at: null } : {}),
     ...(input.auth_header_name === undefined ? {} : { auth_header_name: input.auth_header_name }),
     ...(secret === undefined ? {} : secretColumns(app, row.id, secret)),
     ...(row.auth_type === "oauth" ? {} : { auth_type: hasSecret ? "header" : "none" }),

@@ -1,4 +1,4 @@
-/** Spans as OTLP's JSON over HTTP says them (opentelemetry-proto 1.x: ids hexadecimal, 64-bit numbers as text). */
+/** Spans as OTLP's JSON over HTTP (opentelemetry-proto 1.x: ids are hexadecimal, 64-bit numbers are text). */
 
 export type Attribute = string | number | boolean | readonly string[];
 
@@ -7,13 +7,13 @@ export interface Span {
   spanId: string;
   parentId: string | null;
   name: string;
-  /** `client`: of what is asked elsewhere. */
+  /** `client` for calls of other services. */
   kind: "internal" | "client";
   startedAt: Date;
   endedAt: Date;
-  /** Undefined ones are left out. */
+  /** Undefined attributes are omitted. */
   attributes: Readonly<Record<string, Attribute | undefined>>;
-  /** What went wrong, for `status`; undefined where nothing did. */
+  /** Reason of a failure, for `status`. Undefined for success. */
   error?: string | undefined;
 }
 

@@ -1,26 +1,26 @@
 /**
- * Spans on their way to the collector: gathered for a second, sent together, tried again where that may help, and
- * thrown away where it does not. No run waits for a collector, and none that is away costs more than these few.
+ * Sends spans to the collector: batched for a second, retried if that may help, and dropped otherwise. Runs never wait
+ * for a collector, and a failing one costs only these spans.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Logger } from "pino";
 import { type Attribute, type Span, toOtlp } from "./otlp.ts";
 
 export interface Collector {
-  /** `/v1/traces` is put behind it. */
+  /** Base URL; the sender appends `/v1/traces`. */
   endpoint: string;
   headers: Readonly<Record<string, string>>;
   resource: Readonly<Record<string, Attribute>>;
 }
 
-/** With what models and tools were told and said one may be some megabytes. */
+/** With texts of models and tools, a span may have some megabytes. */
 const waitingMaxBytes = 32 * 1024 ** 2;
 const waitingMax = 4_096;
-const togetherMax = 256;
-const answerWithinMs = 10_000;
+const batchMax = 256;
+const responseTimeoutMs = 10_000;
 const tries = 3;
-/** At the end of the process. */
-const farewellMs = 3_000;
+/** Timeout for the last spans when the process ends. */
+const closeTimeoutMs = 3_000;
 
 export class SpanSender {
   readonly #collector: Collector;
@@ -34,7 +34,10 @@ export class SpanSender {
   #timer: NodeJS.Timeout | undefined;
   #sending: Promise<void> | undefined;
 
-  /** `pauseMs`: before a second try; twice that before a third. `gatherMs`: what comes within that is sent together. */
+  /**
+   * `pauseMs`: pause before the second attempt, doubled before the third. `gatherMs`: time to collect spans of one
+   * request.
+   */
   constructor(
     collector: Collector,
     log: Pick<Logger, "warn">,
@@ -60,10 +63,10 @@ export class SpanSender {
     this.#timer ??= setTimeout(() => this.#send(), this.#gatherMs).unref();
   }
 
-  /** What waits is sent, within three seconds. */
+  /** Sends the waiting spans within three seconds. */
   async close(): Promise<void> {
     clearTimeout(this.#timer);
-    const late = setTimeout(() => this.#stop.abort(), farewellMs);
+    const late = setTimeout(() => this.#stop.abort(), closeTimeoutMs);
     await this.#sending;
     this.#send();
     await this.#sending;
@@ -80,17 +83,17 @@ export class SpanSender {
 
   async #sendAll(): Promise<void> {
     while (this.#waiting.length > 0 && !this.#stop.signal.aborted) {
-      const taken = this.#waiting.splice(0, togetherMax);
+      const taken = this.#waiting.splice(0, batchMax);
       this.#bytes -= taken.reduce((sum, { bytes }) => sum + bytes, 0);
       const why = await this.#deliver(taken.map(({ span }) => span));
       if (why !== undefined) this.#lost += taken.length;
       if (this.#lost === 0) continue;
-      this.#log.warn({ spans: this.#lost, why }, "spans were thrown away");
+      this.#log.warn({ spans: this.#lost, why }, "spans dropped");
       this.#lost = 0;
     }
   }
 
-  /** Why it was not taken; undefined where it was. */
+  /** Returns the reason of a failure. Undefined for success. */
   async #deliver(spans: readonly Span[]): Promise<string | undefined> {
     const { endpoint, headers, resource } = this.#collector;
     const body = JSON.stringify(toOtlp(spans, resource));
@@ -99,19 +102,19 @@ export class SpanSender {
       const { signal } = this.#stop;
       if (attempt > 0)
         await sleep(this.#pauseMs * attempt, undefined, { signal, ref: false }).catch(() => {});
-      if (signal.aborted) return why || "the process ends";
+      if (signal.aborted) return why || "the process is stopping";
       try {
         const response = await fetch(`${endpoint.replace(/\/+$/, "")}/v1/traces`, {
           method: "POST",
           headers: { ...headers, "content-type": "application/json" },
           body,
           redirect: "error",
-          signal: AbortSignal.any([signal, AbortSignal.timeout(answerWithinMs)]),
+          signal: AbortSignal.any([signal, AbortSignal.timeout(responseTimeoutMs)]),
         });
         await response.body?.cancel();
         if (response.ok) return undefined;
-        why = `the collector answered ${response.status}`;
-        // OTLP's own list of what may be tried again.
+        why = `the collector returned ${response.status}`;
+        // Statuses that OTLP allows to retry.
         if (![429, 502, 503, 504].includes(response.status)) return why;
       } catch (error) {
         const { message, cause } = error as Error;

@@ -1,21 +1,21 @@
 /**
- * Which trace a run is part of (W3C Trace Context). Ids are made of the run's own, or are the caller's: so whichever
- * process goes on with a run goes on in the same trace, and nothing has to be kept for it but what a caller sent.
+ * The trace of a run (W3C Trace Context). Ids are derived from the run's id, or are the caller's. So every process that
+ * continues a run continues its trace, and only the caller's header is stored.
  */
 import { createHash } from "node:crypto";
 
 export interface TraceContext {
   /** 32 hexadecimal digits. */
   traceId: string;
-  /** 16 of them: the caller's span; null where the trace begins here. */
+  /** Span of the caller: 16 hexadecimal digits. Null if the trace starts with the run. */
   parentId: string | null;
-  /** Where a caller says that nobody looks, nothing is sent. */
+  /** False if the caller does not sample the trace; then no span is sent. */
   isSampled: boolean;
 }
 
 const pattern = /^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-|$)/;
 
-/** A caller's header as it is kept, in version 00; undefined where it is none, or not to be understood. */
+/** Normalizes a caller's header to version 00. Undefined if it is missing or invalid. */
 export function parseTraceparent(header: string | string[] | undefined): string | undefined {
   if (typeof header !== "string" || header.length > 512) return undefined;
   const [, version, traceId = "", parentId = "", flags, rest] = pattern.exec(header.trim()) ?? [];
@@ -31,7 +31,7 @@ export function traceOf(run: { id: string; traceparent: string | null }): TraceC
   return { traceId, parentId, isSampled: (Number.parseInt(flags, 16) & 1) === 1 };
 }
 
-/** Of whatever has a name of its own. */
+/** Derives a span id from a unique name. */
 export function spanIdOf(name: string): string {
   return digits(`span ${name}`, 16);
 }
@@ -40,7 +40,7 @@ export function toTraceparent({ traceId, isSampled }: TraceContext, spanId: stri
   return `00-${traceId}-${spanId}-${isSampled ? "01" : "00"}`;
 }
 
-/** Of a hash: never all zeros. */
+/** Digits of a hash, which are never all zeros. */
 function digits(text: string, count: number): string {
   return createHash("sha256").update(text).digest("hex").slice(0, count);
 }

@@ -4,14 +4,14 @@ import type { AddressInfo } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeEach, expect, test } from "vitest";
 import { endFromOutside } from "../runs/journal/end-run.ts";
-import { AgentRuns } from "../runs/engine/run-executor.ts";
+import { RunExecutor } from "../runs/engine/run-executor.ts";
 import { agentHost, type Json, modelConfig } from "../testing/agent-app.ts";
 import { startModelServer } from "../testing/model-server.ts";
 import { startToolServer } from "../testing/tool-server.ts";
 import { SpanSender } from "./sender.ts";
 import { parseTraceparent, traceOf } from "./traceparent.ts";
 
-/** A collector that takes OTLP as JSON over HTTP. */
+/** A collector that accepts OTLP as JSON over HTTP. */
 const received: { headers: Json; body: Json }[] = [];
 let refusals: number[] = [];
 const collector = createServer((request, response: ServerResponse) => {
@@ -83,7 +83,7 @@ const invoke = async (name: string, traceparent?: string) =>
     )
   ).json;
 
-test("a run is a trace: the agent, its model's answers and its tools' calls", async () => {
+test("exports a run as a trace with spans for the agent, its model calls and its tool calls", async () => {
   const name = await agent();
   const usage = { prompt_tokens: 21, completion_tokens: 4 };
   model.script([
@@ -135,7 +135,7 @@ test("a run is a trace: the agent, its model's answers and its tools' calls", as
     "gen_ai.tool.name": `set${made}__find`,
     "gen_ai.tool.call.id": expect.stringMatching(/^call_/),
   });
-  // Who is asked on the way hears of it.
+  // The tool's server receives the trace.
   expect(tools.asked[0]!.headers["traceparent"]).toBe(`00-${root.traceId}-${tool.spanId}-01`);
   for (const span of all) {
     expect(BigInt(span.endTimeUnixNano) >= BigInt(span.startTimeUnixNano)).toBe(true);
@@ -143,7 +143,7 @@ test("a run is a trace: the agent, its model's answers and its tools' calls", as
   }
 });
 
-test("what a caller says of its trace is passed on where nobody looks", async () => {
+test("passes the caller's traceparent on without sampling or a collector", async () => {
   const plain = await agentHost();
   const unsampled = caller.replace(/01$/, "00");
   for (const [one, header] of [
@@ -173,22 +173,22 @@ test("what a caller says of its trace is passed on where nobody looks", async ()
   expect(spans()).toEqual([]);
 });
 
-/** All that there ever will be: a later run's is there. */
+/** Returns all root spans of an agent. A later run's span has arrived, so no more can follow. */
 async function rootsOf(name: string): Promise<Json[]> {
   const later = await agent();
-  const named = (wanted: string) => spans().filter((span) => span.name === `invoke_agent ${wanted}`);
+  const rootsNamed = (wanted: string) => spans().filter((span) => span.name === `invoke_agent ${wanted}`);
   model.script([{ text: ["Done."] }]);
   await invoke(later);
-  while (named(later).length === 0) await sleep(20);
-  return named(name);
+  while (rootsNamed(later).length === 0) await sleep(20);
+  return rootsNamed(name);
 }
 
-/** Each finds a run whose question nobody answered in time. */
+/** Ways to notice an expired approval. */
 const finders: Record<string, (run: Json) => Promise<unknown>> = {
   "a decision": (run) =>
     owner.post(`/v1/agents/runs/${run.run_id}/approvals/${run.approval.request_id}`, { decision: "approve" }),
-  "whoever reads it": (run) => owner.get(`/v1/agents/runs/${run.run_id}`),
-  "a look at what is due": async ({ run_id }) => {
+  "a read": (run) => owner.get(`/v1/agents/runs/${run.run_id}`),
+  "a poll": async ({ run_id }) => {
     const status = async () =>
       (
         await host.app.db
@@ -201,44 +201,53 @@ const finders: Record<string, (run: Json) => Promise<unknown>> = {
   },
 };
 
-test.each(Object.entries(finders))("a run that %s finds too late ends its trace, once", async (_, find) => {
-  made += 1;
-  const name = `late-${made}`;
-  const toolset = await owner.post("/v1/agent-toolsets", {
-    name: `late${made}`,
-    kind: "http",
-    url: tools.url,
-    http_tools: [
-      { name: "sell", description: "Sells.", method: "POST", path: "/sell", parameters: { type: "object" } },
-    ],
-  });
-  await owner.post("/v1/agents", {
-    name,
-    config: {
-      ...config,
-      toolsets: [{ toolset_id: toolset.json.id, policy: "ask" }],
-      approvals: { on_expire: "fail" },
-    },
-  });
-  model.script([{ calls: [{ name: `late${made}__sell`, arguments: "{}" }] }]);
-  const run = await invoke(name);
-  await host.app.db
-    .updateTable("agent_approvals")
-    .set({ expires_at: new Date(Date.now() - 1) })
-    .where("id", "=", run.approval.request_id)
-    .execute();
-  await find(run);
-  expect((await owner.get(`/v1/agents/runs/${run.run_id}`)).json.error_code).toBe("approval_expired");
-  // Nothing of this ends it again.
-  await owner.post(`/v1/agents/runs/${run.run_id}/cancel`);
-  await owner.call("DELETE", `/v1/agents/${name}/sessions/${run.session_id}`);
-  const roots = await rootsOf(name);
-  expect(roots).toHaveLength(1);
-  expect(attributesOf(roots[0])["error.type"]).toBe("approval_expired");
-});
+test.each(Object.entries(finders))(
+  "exports one root span for a run whose approval expired and that %s ends",
+  async (_, find) => {
+    made += 1;
+    const name = `late-${made}`;
+    const toolset = await owner.post("/v1/agent-toolsets", {
+      name: `late${made}`,
+      kind: "http",
+      url: tools.url,
+      http_tools: [
+        {
+          name: "sell",
+          description: "Sells.",
+          method: "POST",
+          path: "/sell",
+          parameters: { type: "object" },
+        },
+      ],
+    });
+    await owner.post("/v1/agents", {
+      name,
+      config: {
+        ...config,
+        toolsets: [{ toolset_id: toolset.json.id, policy: "ask" }],
+        approvals: { on_expire: "fail" },
+      },
+    });
+    model.script([{ calls: [{ name: `late${made}__sell`, arguments: "{}" }] }]);
+    const run = await invoke(name);
+    await host.app.db
+      .updateTable("agent_approvals")
+      .set({ expires_at: new Date(Date.now() - 1) })
+      .where("id", "=", run.approval.request_id)
+      .execute();
+    await find(run);
+    expect((await owner.get(`/v1/agents/runs/${run.run_id}`)).json.error_code).toBe("approval_expired");
+    // A later cancel and end of the session export no second span.
+    await owner.post(`/v1/agents/runs/${run.run_id}/cancel`);
+    await owner.call("DELETE", `/v1/agents/${name}/sessions/${run.session_id}`);
+    const roots = await rootsOf(name);
+    expect(roots).toHaveLength(1);
+    expect(attributesOf(roots[0])["error.type"]).toBe("approval_expired");
+  },
+);
 
-test("a run that one process ends while another works on it ends its trace once", async () => {
-  const other = new AgentRuns(host.app, { pauseMs: 5, gatherMs: 20 });
+test("exports one root span for a run that another process ends during its execution", async () => {
+  const other = new RunExecutor(host.app, { pauseMs: 5, gatherMs: 20 });
   await other.start();
   try {
     const name = await agent();
@@ -250,9 +259,9 @@ test("a run that one process ends while another works on it ends its trace once"
     await host.app.db
       .transaction()
       .execute((tx) => endFromOutside(tx, json.run_id, failure, host.app.clock.now()));
-    other.drop(json.run_id);
+    other.abort(json.run_id);
     answers.resolve();
-    // Its holder has found out by the time that it let go of it.
+    // The executing process has noticed its lost claim when it releases the run.
     await spansOf(2);
     expect(await rootsOf(name)).toHaveLength(1);
   } finally {
@@ -260,7 +269,7 @@ test("a run that one process ends while another works on it ends its trace once"
   }
 });
 
-test("what was told and said is in no span", async () => {
+test("exports no texts of models and tools by default", async () => {
   const name = await agent();
   model.script([{ text: ["A word of the model's."] }]);
   await invoke(name);
@@ -268,7 +277,7 @@ test("what was told and said is in no span", async () => {
   expect(JSON.stringify(received)).not.toMatch(/A word of|a-key-of-the-model/);
 });
 
-test("what fails says how, and a try that failed is a span of its own", async () => {
+test("exports failures with their reason, and each failed attempt as its own span", async () => {
   const name = await agent();
   model.script([{ status: 503 }, { status: 400, error: "no such model" }]);
   await invoke(name);
@@ -281,7 +290,7 @@ test("what fails says how, and a try that failed is a span of its own", async ()
   expect(attributesOf(root)["error.type"]).toBe("model_error");
 });
 
-test("a run that is cancelled ends its spans", async () => {
+test("ends the spans of a cancelled run", async () => {
   const name = await agent();
   model.script([{ until: new Promise(() => {}) }]);
   const { json } = await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi", wait_s: 0 });
@@ -291,17 +300,17 @@ test("a run that is cancelled ends its spans", async () => {
   expect(all.map((span) => attributesOf(span)["error.type"])).toEqual(["cancelled", "cancelled"]);
 });
 
-test("whoever takes a run over goes on in the same trace", async () => {
+test("continues the trace of a run that another process acquires", async () => {
   const name = await agent();
   model.script([{ until: new Promise(() => {}) }]);
   const { json } = await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi", wait_s: 0 });
   while (model.asked.length === 0) await sleep(10);
   await host.runs.stop();
   model.script([{ text: ["Done."] }]);
-  const next = new AgentRuns(host.app, { pauseMs: 5, gatherMs: 20 });
+  const next = new RunExecutor(host.app, { pauseMs: 5, gatherMs: 20 });
   await next.start();
   try {
-    await next.settled(json.run_id, 10_000);
+    await next.waitForOutcome(json.run_id, 10_000);
     const all = await spansOf(3);
     expect(new Set(all.map(({ traceId }) => traceId))).toEqual(
       new Set([traceOf({ id: json.run_id, traceparent: null }).traceId]),
@@ -314,7 +323,7 @@ test("whoever takes a run over goes on in the same trace", async () => {
   }
 });
 
-test("a caller whom nobody looks at is not looked at here", async () => {
+test("exports no unsampled run, and texts of others with the content setting", async () => {
   const other = await agentHost({ config: { ...settings, otlpContent: "on" } });
   const person = await other.person();
   const { json } = await person.post("/v1/agents", {
@@ -324,7 +333,7 @@ test("a caller whom nobody looks at is not looked at here", async () => {
   model.script([{ text: ["A word of the model's."] }]);
   const unsampled = caller.replace(/01$/, "00");
   await person.call("POST", `/v1/agents/${json.name}/invoke`, { input: "Hi" }, { traceparent: unsampled });
-  // With the second setting the words are there.
+  // A sampled run is exported with its texts.
   await person.post(`/v1/agents/${json.name}/invoke`, { input: "A word of the caller's." });
   const all = await spansOf(2);
   expect(all.map(({ traceId }) => traceId)).not.toContain("0123456789abcdef0123456789abcdef");
@@ -353,7 +362,7 @@ const span = {
 };
 const to = { endpoint, headers: {}, resource: {} };
 
-test("a collector that is busy is asked again, one that refuses is not, one that is away costs what is waiting", async () => {
+test("retries a busy collector, does not retry a rejection, and drops spans of an unreachable one", async () => {
   const warnings: unknown[] = [];
   const log = { warn: (fields: unknown) => warnings.push(fields) } as never;
   refusals = [503];
@@ -370,7 +379,7 @@ test("a collector that is busy is asked again, one that refuses is not, one that
   for (let count = 0; count < 5000; count += 1) away.add(span);
   await away.close();
   expect(warnings).toMatchObject([
-    { spans: 1, why: "the collector answered 400" },
+    { spans: 1, why: "the collector returned 400" },
     ...Array.from({ length: 16 }, () => ({ why: expect.stringContaining("can't be reached") })),
   ]);
   expect(warnings.slice(1).reduce((sum: number, one) => sum + (one as Json).spans, 0)).toBe(5000);
@@ -386,6 +395,6 @@ test.each([
   [caller.toUpperCase(), undefined],
   ["", undefined],
   [undefined, undefined],
-])("the header %s is read as %s", (header, kept) => {
+])("parses the header %s as %s", (header, kept) => {
   expect(parseTraceparent(header)).toBe(kept);
 });

@@ -1,8 +1,8 @@
 /**
- * Runs as traces, by OpenTelemetry's conventions for generative AI: a run is `invoke_agent`, a try at a model `chat`, a
- * call of a tool `execute_tool`. Off where no collector is set, and then nothing here is made. It promises that a run
- * is one trace, however many processes carry it out and however long a person takes to decide; and that what models and
- * tools were told and said is in no span unless the installation's second setting says so.
+ * Traces of runs by OpenTelemetry's conventions for generative AI: `invoke_agent` for a run, `chat` for an attempt of a
+ * model call, `execute_tool` for a tool call. Without a collector nothing is created. A run is one trace, however many
+ * processes execute it and however long a decision takes. Spans contain texts of models and tools only with the setting
+ * `otlpContent`.
  */
 import type { App } from "#app.ts";
 import type { AgentConfig } from "../agents/config.ts";
@@ -10,11 +10,11 @@ import type { Call } from "../calls/calls.ts";
 import type { Answer } from "../models/answer.ts";
 import type { Fetch } from "../models/fetch.ts";
 import type { Message } from "../models/messages.ts";
-import { toSaid } from "./said.ts";
+import { toTracedMessage } from "./traced-message.ts";
 import { SpanSender } from "./sender.ts";
 import { spanIdOf, toTraceparent, type TraceContext, traceOf } from "./traceparent.ts";
 
-/** What of a run its spans say. */
+/** Fields of a run that its spans contain. */
 export interface TracedRun {
   id: string;
   traceparent: string | null;
@@ -23,9 +23,9 @@ export interface TracedRun {
   version: number;
 }
 
-/** One that is over. */
+/** A run that has ended. */
 export interface EndedRun extends TracedRun {
-  /** The agent's name. */
+  /** Name of the agent. */
   agent: string;
   error_code: string | null;
   input_tokens: number;
@@ -37,10 +37,10 @@ export interface EndedRun extends TracedRun {
   finished_at: Date | null;
 }
 
-/** The conventions' own names where they have one. */
+/** Provider names of the conventions that differ from Kontor's. */
 const providers: Readonly<Record<string, string>> = { mistral: "mistral_ai" };
 
-/** Undefined where no collector is set. `gatherMs` as of `SpanSender`. */
+/** Undefined without a collector. `gatherMs`: see `SpanSender`. */
 export function openTracing(
   { config, log, clock }: Pick<App, "config" | "log" | "clock">,
   gatherMs?: number,
@@ -59,28 +59,28 @@ export function openTracing(
   });
 }
 
-interface Ways {
+interface TracingContext {
   sender: SpanSender;
   clock: App["clock"];
-  /** What was told and said is in the spans as well. */
+  /** True if spans contain texts of models and tools. */
   hasContent: boolean;
 }
 
 export class Tracing {
-  readonly #ways: Ways;
+  readonly #ways: TracingContext;
 
-  constructor(ways: Ways) {
+  constructor(ways: TracingContext) {
     this.#ways = ways;
   }
 
-  /** Of a run that is carried out; undefined where its caller wants none. */
+  /** Trace of a run that this process executes. Undefined if its caller does not sample it. */
   of(run: TracedRun): RunTrace | undefined {
     const context = traceOf(run);
     return context.isSampled ? new RunTrace(this.#ways, run, context) : undefined;
   }
 
-  /** The span of the whole run, once it is over. */
-  ended(run: EndedRun, { model }: AgentConfig): void {
+  /** Exports the root span of an ended run. */
+  addRootSpan(run: EndedRun, { model }: AgentConfig): void {
     const context = traceOf(run);
     if (!context.isSampled || run.finished_at === null) return;
     this.#ways.sender.add({
@@ -115,7 +115,7 @@ export class Tracing {
   }
 }
 
-export interface ChatAsked {
+export interface ChatRequest {
   provider: string;
   model: string;
   step: number;
@@ -125,15 +125,15 @@ export interface ChatAsked {
   temperature: number | undefined;
 }
 
-/** How whoever is asked on the way hears of the trace, and how a call's own part in it ends. */
+/** Trace context for the requests of a tool call, and the end of the call's span. */
 export interface ToolTrace {
   fetch: Fetch;
   headers: Readonly<Record<string, string>>;
   end: (outcome: { isOk: boolean; text: string }) => void;
 }
 
-/** Of a run that has no spans here: what its caller said is passed on as it is. */
-export function untraced({ traceparent }: Pick<TracedRun, "traceparent">, fetch: Fetch): ToolTrace {
+/** Passes the caller's header on for a run that is not traced here. */
+export function forwardTrace({ traceparent }: Pick<TracedRun, "traceparent">, fetch: Fetch): ToolTrace {
   const headers: Record<string, string> = traceparent === null ? {} : { traceparent };
   return { headers, fetch: withHeaders(fetch, headers), end: () => {} };
 }
@@ -143,27 +143,27 @@ function withHeaders(fetch: Fetch, headers: Readonly<Record<string, string>>): F
     fetch(input, { ...init, headers: { ...Object.fromEntries(new Headers(init?.headers)), ...headers } });
 }
 
-/** Of one attribute. */
-const saidMaxCharacters = 256 * 1024;
+/** Limit for one attribute. */
+const contentMaxCharacters = 256 * 1024;
 
-/** What happens in one run, while a process carries it out. */
+/** Spans of one run while a process executes it. */
 export class RunTrace {
-  readonly #ways: Ways;
+  readonly #ways: TracingContext;
   readonly #run: TracedRun;
   readonly #context: TraceContext;
   #chats = 0;
 
-  constructor(ways: Ways, run: TracedRun, context: TraceContext) {
+  constructor(ways: TracingContext, run: TracedRun, context: TraceContext) {
     this.#ways = ways;
     this.#run = run;
     this.#context = context;
   }
 
-  /** To be called with what came of it: an answer, or why there is none. */
-  chat(asked: ChatAsked): (came: { answer: Answer } | { error: string }) => void {
+  /** Starts a `chat` span. The returned function ends it with an answer or an error. */
+  chat(asked: ChatRequest): (came: { answer: Answer } | { error: string }) => void {
     const startedAt = this.#ways.clock.now();
     this.#chats += 1;
-    // A step that a process left unfinished is asked again by another: that is another span.
+    // A repeated step of another process gets another span id.
     const spanId = spanIdOf(`${this.#run.id} ${asked.step} ${this.#chats} ${startedAt.getTime()}`);
     return (came) => {
       const answer = "answer" in came ? came.answer : undefined;
@@ -182,15 +182,18 @@ export class RunTrace {
           "gen_ai.usage.output_tokens": answer?.tokens.output,
           "gen_ai.usage.cache_read.input_tokens": answer?.tokens.cachedInput,
           "gen_ai.usage.reasoning.output_tokens": answer?.tokens.reasoning,
-          "gen_ai.input.messages": this.#said(() => asked.prompt.map(toSaid)),
+          "gen_ai.input.messages": this.#contentOf(() => asked.prompt.map(toTracedMessage)),
           "gen_ai.output.messages":
-            answer && this.#said(() => [{ ...toSaid(answer.message), finish_reason: answer.finishReason }]),
+            answer &&
+            this.#contentOf(() => [
+              { ...toTracedMessage(answer.message), finish_reason: answer.finishReason },
+            ]),
         },
       });
     };
   }
 
-  /** `headers` and `fetch` say what is asked on the way which span it is part of. */
+  /** Starts an `execute_tool` span. `headers` and `fetch` propagate it to the tool's server. */
   tool(call: Pick<Call, "id" | "tool" | "arguments">, fetch: Fetch): ToolTrace {
     const startedAt = this.#ways.clock.now();
     const spanId = spanIdOf(`${call.id} ${startedAt.getTime()}`);
@@ -207,16 +210,16 @@ export class RunTrace {
             "gen_ai.tool.call.id": call.id,
             "gen_ai.tool.type": "function",
             "gen_ai.conversation.id": this.#run.session_id,
-            "gen_ai.tool.call.arguments": this.#said(() => call.arguments),
-            "gen_ai.tool.call.result": this.#said(() => text),
+            "gen_ai.tool.call.arguments": this.#contentOf(() => call.arguments),
+            "gen_ai.tool.call.result": this.#contentOf(() => text),
           },
         });
       },
     };
   }
 
-  #said(what: () => unknown): string | undefined {
-    return this.#ways.hasContent ? JSON.stringify(what()).slice(0, saidMaxCharacters) : undefined;
+  #contentOf(what: () => unknown): string | undefined {
+    return this.#ways.hasContent ? JSON.stringify(what()).slice(0, contentMaxCharacters) : undefined;
   }
 
   #add(

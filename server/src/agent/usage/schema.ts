@@ -1,4 +1,4 @@
-/** The wire of usage. */
+/** Wire format of usage. */
 import { z } from "zod";
 import type { RunSums } from "./store.ts";
 

@@ -1,4 +1,4 @@
-/** What runs and their steps add up to. Both are the runs' tables, written in each step's own transaction: read here alone. */
+/** Sums over runs and steps. Their tables belong to `runs/`; this file only reads them. */
 import { sql } from "kysely";
 import type { Db } from "#schema.ts";
 

@@ -9,7 +9,7 @@ await owner.post("/v1/agents", { name: "counted", config: await modelConfig(owne
 const invoke = (body: object = {}) => owner.post("/v1/agents/counted/invoke", { input: "Hi", ...body });
 const usage = async (query = "") => (await owner.get(`/v1/agents/counted/usage${query}`)).json;
 
-test("what runs used adds up by end user, day and model", async () => {
+test("sums runs and tokens by end user, day and model", async () => {
   model.script([
     { usage: { prompt_tokens: 10, completion_tokens: 5 } },
     { usage: { prompt_tokens: 100, completion_tokens: 50 } },
@@ -34,7 +34,7 @@ test("what runs used adds up by end user, day and model", async () => {
   expect((await usage("?days=1")).totals).toEqual(json.totals);
 });
 
-test("the window is at most ninety days, and what is before it is not counted", async () => {
+test("limits the period to ninety days, and excludes earlier runs", async () => {
   expect(await usage("?days=91")).toMatchObject({ code: "invalid_request", pointer: "/days" });
   await invoke();
   await host.app.db

@@ -1,4 +1,4 @@
-/** What an agent used: runs and tokens by end user, day and model. */
+/** An agent's usage: runs and tokens by end user, day and model. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { getAgent } from "../agents/agents.ts";

@@ -1,4 +1,4 @@
-/** What a config's `vm` names must be there and fit, when it is published; what it wants, the plan must allow when it is run. */
+/** Checks a config's `vm` at publication, and the plan's limits at each run. */
 import type { ReachableWorkspace } from "#accounts/actor.ts";
 import { planLimit } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
@@ -27,12 +27,12 @@ export async function requireMachine(
     const [issue] = parsed.error.issues;
     throw invalidField(
       ["config", "vm", ...(issue?.path ?? []).map(toPart)],
-      issue?.message ?? "does not fit",
+      issue?.message ?? "is not valid",
     );
   }
   await requireTemplate({ db, machines }, workspaceId, vm);
   if (vm.volume !== null && !(await isVolume(db, workspaceId, vm.volume)))
-    throw invalidField(["config", "vm", "volume"], "no such volume");
+    throw invalidField(["config", "vm", "volume"], "is not an existing volume; create the volume first");
   if (
     vm.tools.every((tool) => tool === "run_code") &&
     vm.tools.length > 0 &&
@@ -40,11 +40,12 @@ export async function requireMachine(
   )
     throw invalidField(
       ["config", "vm", "tools"],
-      `${vm.template} has no code interpreter; choose the template code-interpreter, or let the agent use exec`,
+      `must not contain run_code, because ${vm.template} has no code interpreter; choose the ` +
+        "template code-interpreter, or use exec",
     );
 }
 
-/** One that is being made is there soon enough. */
+/** Accepts a template whose build is not finished. */
 async function requireTemplate(
   app: Pick<App, "db" | "machines">,
   workspaceId: string,

@@ -1,30 +1,32 @@
-/** Commands of a session's machine outlive the server process that started them. Each is started once at most. */
+/**
+ * Commands of a session's machine outlive the server process that started them. Each command is started at most once.
+ */
 import { sql } from "kysely";
 import { afterEach, expect, test } from "vitest";
 import { onKillPoint } from "#lib/kill-points.ts";
 import { cutOffByPause } from "#sandbox/sandboxes/errors.ts";
 import { endSandbox } from "#sandbox/sandboxes/lifecycle/terminate.ts";
 import { readFrames } from "../testing/events.ts";
-import { agent, call, host, invoke, machineOf, owner, script, told } from "../testing/machine-host.ts";
-import { AgentRuns } from "../runs/engine/run-executor.ts";
+import { agent, call, host, invoke, machineOf, owner, script, toolResults } from "../testing/machine-host.ts";
+import { RunExecutor } from "../runs/engine/run-executor.ts";
 import { killOrphans } from "./kill-commands.ts";
 
 // Each test starts and stops servers of its own.
 await host.runs.stop();
-const servers: AgentRuns[] = [];
+const servers: RunExecutor[] = [];
 afterEach(async () => {
   onKillPoint(undefined);
   for (const server of servers.splice(0)) await server.stop();
 });
 
-async function startServer(): Promise<AgentRuns> {
-  const server = new AgentRuns(host.app, { hostId: "test", pauseMs: 5 });
+async function startServer(): Promise<RunExecutor> {
+  const server = new RunExecutor(host.app, { hostId: "test", pauseMs: 5 });
   servers.push(server);
   await server.start();
   return server;
 }
 
-/** Notes each start, and ends when the file `go` is there. */
+/** Appends a line at each start, and exits when the file `go` exists. */
 const waiting = "echo start >> starts; echo begun; until [ -e go ]; do sleep 0.05; done; echo done; exit 3";
 const finished = "exit code: 3\nstdout:\nbegun\ndone\n";
 const files = (id: string, path: string) => `/v1/sandboxes/${id}/files?path=${path}`;
@@ -38,19 +40,19 @@ async function go(sandbox: string): Promise<void> {
   expect(status).toBe(200);
 }
 
-/** Starts a run that executes the command, and returns how to find its sandbox. */
+/** Starts a run that executes the command, and returns a lookup of its sandbox. */
 async function begin(command: string, values: object = {}) {
   const name = await agent();
   script([call("exec", { command, ...values })]);
   const { run_id, session_id } = await invoke(name, { wait_s: 0 });
   const sandbox = async (): Promise<string> => (await machineOf(name, session_id)).sandbox_id;
-  const started = async () => {
+  const waitForStart = async () => {
     const isNoted = async () => (await commandOf(run_id))?.command_sandbox_id != null;
     await expect.poll(isNoted, { timeout: 20_000 }).toBe(true);
     const id = await sandbox();
     await expect.poll(() => read(id, "starts"), { timeout: 20_000 }).toBe("start\n");
   };
-  return { run_id, sandbox, started };
+  return { run_id, sandbox, started: waitForStart };
 }
 
 const run = async (id: string) => (await owner.get(`/v1/agents/runs/${id}`)).json;
@@ -70,25 +72,25 @@ const commandOf = async (runId: string) =>
     )
   ).rows[0];
 
-test("delivers the output of a command that ran on while the server restarted", async () => {
+test("returns the output of a command that continued during a restart of the server", async () => {
   const first = await startServer();
   const { run_id, sandbox, started } = await begin(waiting);
   await started();
   await first.stop();
   const next = await startServer();
   await go(await sandbox());
-  await next.settled(run_id, 20_000);
+  await next.waitForOutcome(run_id, 20_000);
   expect(await run(run_id)).toMatchObject({
     status: "completed",
     attempts: 2,
     tools_called: [{ tool: "exec", status: "completed" }],
   });
-  expect(told()).toEqual([finished]);
+  expect(toolResults()).toEqual([finished]);
   expect(await read(await sandbox(), "starts")).toBe("start\n");
   expect(await eventsOf(run_id)).toEqual(["tool.input", "tool.started", "tool.completed"]);
 });
 
-test("delivers the output of a command that ended while no server ran, also past the call's time", async () => {
+test("returns the output of a command that ended while no server ran, also after the call's deadline", async () => {
   const first = await startServer();
   const { run_id, sandbox, started } = await begin(waiting);
   await started();
@@ -98,17 +100,17 @@ test("delivers the output of a command that ended while no server ran, also past
   );
   await go(await sandbox());
   const next = await startServer();
-  await next.settled(run_id, 20_000);
-  expect(told()).toEqual([finished]);
+  await next.waitForOutcome(run_id, 20_000);
+  expect(toolResults()).toEqual([finished]);
 });
 
 test.each([
-  // Nothing had started, so the next process starts it.
+  // The command had not started, so the next process starts it.
   ["agent.call.began", finished, "start\n"],
   // The start is not acknowledged in the journal.
   ["agent.command.started", finished, "start\n"],
   ["agent.command.noted", expect.stringContaining("not known"), undefined],
-])("starts a command once at most if the server hangs at %s", async (point, result, starts) => {
+])("starts a command at most once if the server hangs at %s", async (point, result, starts) => {
   const there = Promise.withResolvers<void>();
   const stuck = Promise.withResolvers<void>();
   onKillPoint(async (reached) => {
@@ -125,10 +127,10 @@ test.each([
     await started();
     await go(await sandbox());
   }
-  await next.settled(run_id, 20_000);
-  expect(told()).toEqual([result]);
+  await next.waitForOutcome(run_id, 20_000);
+  expect(toolResults()).toEqual([result]);
   if (starts !== undefined) {
-    // The first process finds that the run is no longer its own.
+    // The first process finds that another process owns the run now.
     stuck.resolve();
     await hung.stop();
   }
@@ -145,18 +147,18 @@ test("keeps the time limit of a command across a restart", async () => {
   await started();
   await first.stop();
   const next = await startServer();
-  await next.settled(run_id, 20_000);
-  expect(told()).toEqual(["The command was ended after 2 s.\nstdout:\nbegun\n"]);
+  await next.waitForOutcome(run_id, 20_000);
+  expect(toolResults()).toEqual(["The command was killed after 2 s.\nstdout:\nbegun\n"]);
 });
 
-test("kills the command of a run that is cancelled while no process has it", async () => {
+test("kills the command of a run that is cancelled while no process executes it", async () => {
   const first = await startServer();
   const { run_id, sandbox, started } = await begin(`echo $$ > pid; ${waiting}`);
   await started();
   const isRunning = async () => {
     const pid = Number(await read(await sandbox(), "pid"));
     try {
-      // A fake machine's processes are this host's.
+      // The processes of a fake machine are processes of this host.
       return process.kill(pid, 0);
     } catch {
       return false;
@@ -178,15 +180,15 @@ test("reports that the outcome is unknown if the machine was deleted meanwhile",
   await first.stop();
   await endSandbox(host.app, { id: await sandbox(), reason: "requested" });
   const next = await startServer();
-  await next.settled(run_id, 20_000);
-  expect(told()).toEqual([expect.stringContaining("not known")]);
+  await next.waitForOutcome(run_id, 20_000);
+  expect(toolResults()).toEqual([expect.stringContaining("not known")]);
   expect(await run(run_id)).toMatchObject({
     status: "completed",
     tools_called: [{ tool: "exec", status: "unknown" }],
   });
 });
 
-test("reports the output that the machine dropped while no server read it", async () => {
+test("reports output that the machine dropped while no server read it", async () => {
   const first = await startServer();
   const { run_id, sandbox, started } = await begin(
     "echo start >> starts; until [ -e go ]; do sleep 0.05; done; head -c 20000000 /dev/zero | tr '\\0' a; echo end; touch over",
@@ -196,8 +198,8 @@ test("reports the output that the machine dropped while no server read it", asyn
   await go(await sandbox());
   await expect.poll(async () => await read(await sandbox(), "over"), { timeout: 20_000 }).toBe("");
   const next = await startServer();
-  await next.settled(run_id, 20_000);
-  const [text] = told();
+  await next.waitForOutcome(run_id, 20_000);
+  const [text] = toolResults();
   expect(Buffer.byteLength(text!)).toBeLessThan(64 * 1024);
   expect(text).toMatch(
     /^exit code: 0\n\[\d{7} bytes of output were not kept\]\nstdout:\na+\n\[\d+ bytes left out\]\na+end\n$/,
@@ -207,8 +209,8 @@ test("reports the output that the machine dropped while no server read it", asyn
 test("closes the input of a command", async () => {
   const server = await startServer();
   const { run_id } = await begin("cat; echo end");
-  await server.settled(run_id, 20_000);
-  expect(told()).toEqual(["exit code: 0\nstdout:\nend\n"]);
+  await server.waitForOutcome(run_id, 20_000);
+  expect(toolResults()).toEqual(["exit code: 0\nstdout:\nend\n"]);
 });
 
 test("waits for a command whose start a pause cut off", async () => {
@@ -221,8 +223,8 @@ test("waits for a command whose start a pause cut off", async () => {
   const { run_id, sandbox, started } = await begin(waiting);
   await started();
   await go(await sandbox());
-  await server.settled(run_id, 20_000);
-  expect(told()).toEqual([finished]);
+  await server.waitForOutcome(run_id, 20_000);
+  expect(toolResults()).toEqual([finished]);
   expect(await read(await sandbox(), "starts")).toBe("start\n");
 });
 
@@ -250,15 +252,15 @@ test("shows a command's id to no other interface and no other workspace", async 
   ]);
   expect(shown).not.toContain(command);
   await go(id);
-  await server.settled(run_id, 20_000);
-  expect(told()).toEqual([finished]);
+  await server.waitForOutcome(run_id, 20_000);
+  expect(toolResults()).toEqual([finished]);
 });
 
 test("keeps the ends of a command's output that floods", async () => {
   const server = await startServer();
   const { run_id } = await begin("echo first; yes | head -c 100000000; echo; echo last");
-  await server.settled(run_id, 50_000);
-  const [text] = told();
+  await server.waitForOutcome(run_id, 50_000);
+  const [text] = toolResults();
   expect(Buffer.byteLength(text!)).toBeLessThan(64 * 1024);
   expect(text).toMatch(/^exit code: 0\n(?:\[\d+ bytes of output were not kept\]\n)?stdout:\n/);
   expect(text).toMatch(/bytes left out\][^]*last\n$/);

@@ -1,4 +1,4 @@
-/** What a config's `vm` comes to: the sandbox that is made of it. */
+/** Converts a config's `vm` to a sandbox. */
 import type { Actor } from "#accounts/actor.ts";
 import type { SandboxTier } from "#accounts/roles.ts";
 import { tierLimits } from "#accounts/plans.ts";
@@ -8,15 +8,15 @@ import type { ToolUser } from "../tools/tool.ts";
 
 export type Vm = NonNullable<AgentConfig["vm"]>;
 
-/** What a sandbox lives longer than the time after which it is parked: it is to be parked, and not to run out. */
+/** Margin between parking and the sandbox's expiry, so that an idle machine is parked before it expires. */
 const slackSeconds = 900;
 
 export function vmOf({ config }: Pick<ToolUser, "config">): Vm {
-  if (!config.vm?.enabled) throw new Error("only a version with a machine has its tools");
+  if (!config.vm?.enabled) throw new Error("a version without a machine has no machine tools");
   return config.vm;
 }
 
-/** Of the sandbox, counted from its last use. As long as the tier has, where that is less. */
+/** Lifetime of the sandbox after its last use, at most the tier's maximum. */
 export function lifetimeSeconds(
   { vm }: Pick<AgentConfig, "vm">,
   { workspaces }: Pick<Actor, "workspaces">,
@@ -28,7 +28,7 @@ function lifetime(vm: AgentConfig["vm"], tier: SandboxTier): number {
   return Math.min(tierLimits[tier].maxTimeoutSeconds, (vm?.park_after_seconds ?? 0) + slackSeconds);
 }
 
-/** As a create has it. `labels` say whose it is. */
+/** Input for the creation of the sandbox. `labels` identify its session. */
 export function sandboxOf(vm: Vm, tier: SandboxTier, labels: Record<string, string>) {
   return SandboxCreate.safeParse({
     template: vm.template,
@@ -40,7 +40,7 @@ export function sandboxOf(vm: Vm, tier: SandboxTier, labels: Record<string, stri
     ...(vm.volume === null ? {} : { volume: vm.volume }),
     timeout_seconds: lifetime(vm, tier),
     on_timeout: "pause",
-    // What an agent serves is its owner's to show: nobody comes to it without the sandbox's token.
+    // Previews need the sandbox's token, because the owner decides whether to publish them.
     preview_auth: true,
     metadata: labels,
   });

@@ -1,4 +1,4 @@
-/** A machine is made: the sandbox's row and the row that says whose it is are one transaction. */
+/** Creates a session's machine: the rows of the sandbox and of the machine are one transaction. */
 import type { Actor } from "#accounts/actor.ts";
 import { systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
@@ -7,16 +7,19 @@ import { endSandbox } from "#sandbox/sandboxes/lifecycle/terminate.ts";
 import { RunFailure } from "../runs/engine/run-failure.ts";
 import type { ToolUser } from "../tools/tool.ts";
 import { sandboxOf, vmOf } from "./config.ts";
-import { holdSession, type MachineRow, putMachine } from "./store.ts";
+import { lockLiveSession, type MachineRow, putMachine } from "./store.ts";
 
-/** On the sandbox: whose machine it is. */
+/** Label of the sandbox with the session's id. */
 export const sessionLabel = "agent_session";
 
-/** Somebody else made one first. */
+/** Thrown if a concurrent call created a machine first. */
 class Overtaken extends Error {}
 
-/** The sandbox, which runs when this returns. In place of `old`, which is gone or given up. Undefined where somebody else was first. */
-export async function makeMachine(
+/**
+ * Returns the id of the running sandbox. It replaces `old`, which is deleted or abandoned. Undefined if a concurrent
+ * call created one first.
+ */
+export async function createMachine(
   app: App,
   user: ToolUser,
   actor: Actor,
@@ -25,7 +28,11 @@ export async function makeMachine(
   const vm = vmOf(user);
   const labels = { agent: user.agentId, [sessionLabel]: user.sessionId };
   const input = sandboxOf(vm, actor.workspaces[0]?.sandboxTier ?? "free", labels);
-  if (!input.success) throw new RunFailure("internal", "The version's `vm` makes no sandbox.");
+  if (!input.success)
+    throw new RunFailure(
+      "internal",
+      "The `vm` of the version is invalid for a sandbox. Publish a version with a valid `vm`.",
+    );
   if (old)
     await endSandbox(app, {
       id: old.sandbox_id,
@@ -34,7 +41,7 @@ export async function makeMachine(
     });
   try {
     const { id } = await createKept(app, actor, input.data, async (tx, sandboxId) => {
-      if (!(await holdSession(tx, user.sessionId)))
+      if (!(await lockLiveSession(tx, user.sessionId)))
         throw new RunFailure("session_ended", "The session was ended.");
       const machine = {
         session_id: user.sessionId,

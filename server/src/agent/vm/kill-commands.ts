@@ -1,6 +1,6 @@
 /**
- * Kills commands that no call waits for. A run that ends from outside may have a command in its machine, and no process
- * that follows it. Each look finds those in the journal, so a server that was down catches up with its first.
+ * Kills commands that no call waits for. A run that another request ends may leave a command in its machine, without a
+ * process that follows the command. Each sweep finds such commands in the journal, also those from before a restart.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -13,22 +13,25 @@ import {
   isRunEnded,
   type OrphanCommand,
 } from "../calls/calls.ts";
-import { findMachineActor, isGone } from "./machine.ts";
+import { findMachineActor, isDeleted } from "./machine.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 
 const ofOneLook = 100;
-/** A machine that is paused or suspended takes no signal. */
+/** Delay of a retry: a paused or suspended machine accepts no signal. */
 const againAfterMs = 60_000;
 
-/** SIGTERM to the command's process group, SIGKILL 5 s later. A failure is logged: the command's own time ends it. */
+/**
+ * Sends SIGTERM to the command's process group, and SIGKILL 5 s later. A failure is only logged, because the command
+ * has its own time limit.
+ */
 export async function killCommand(
   app: Needs,
   actor: Actor,
   command: Pick<CallCommand, "id" | "sandboxId">,
 ): Promise<void> {
   await kill(app, actor, command).catch((error: unknown) =>
-    app.log.warn({ error, command: command.id }, "a command could not be killed"),
+    app.log.warn({ error, command: command.id }, "could not kill a command"),
   );
 }
 
@@ -40,11 +43,11 @@ async function kill(
   try {
     await inside(app, actor, sandboxId, (guest) => ask(() => guest.killCommand(id)));
   } catch (error) {
-    if (!isGone(error)) throw error;
+    if (!isDeleted(error)) throw error;
   }
 }
 
-/** Kills the command of a call whose run is over. A run that goes on elsewhere keeps it. */
+/** Kills the command of a call whose run is over. A run that moved to another process keeps its command. */
 export async function killIfRunEnded(
   app: Needs,
   actor: Actor,
@@ -54,7 +57,7 @@ export async function killIfRunEnded(
   try {
     if (await isRunEnded(app.db, callId)) await kill(app, actor, command);
   } catch (error) {
-    app.log.warn({ error, call: callId }, "the command of an ended run could not be killed yet");
+    app.log.warn({ error, call: callId }, "could not kill the command of an ended run; will retry");
   }
 }
 
@@ -65,7 +68,7 @@ export async function killOrphans(app: Needs, failed: Map<string, number> = new 
   for (const orphan of await findOrphanCommands(app.db, { except: [...failed.keys()], limit: ofOneLook })) {
     await end(app, orphan).catch((error: unknown) => {
       failed.set(orphan.call_id, now);
-      app.log.warn({ error, call: orphan.call_id }, "the command of an ended run could not be killed yet");
+      app.log.warn({ error, call: orphan.call_id }, "could not kill the command of an ended run; will retry");
     });
   }
 }

@@ -1,10 +1,13 @@
 /**
- * The machine of a session: a sandbox that is made when a tool first needs it, bears whose it is, counts like any other,
- * and ends with the session. This folder owns which sandbox that is. It promises that a session has one at most, and
- * none is there whose session is gone for long; that one which nobody uses is on disk, and comes back with what was in it
- * when a tool needs it again; that none is parked or runs out under a run; and that a machine which is lost is said to
- * be lost: to one run, which fails, and not to the next, which gets a new one. Whether the sandbox runs is in the
- * sandbox's own row alone.
+ * The machine of a session: a sandbox that the first tool call creates. The sandbox is labeled with its session,
+ * counts against the plan, and ends with the session. This folder owns the mapping of sessions to sandboxes. It
+ * promises:
+ * - A session has at most one machine, which is deleted soon after its session.
+ * - An idle machine is parked on disk, and resumes with its files at the next call.
+ * - No machine is parked or expires during a run.
+ * - A lost machine fails exactly one run. The next run gets a new machine.
+ *
+ * Only the sandbox's own row stores whether the sandbox runs.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Actor } from "#accounts/actor.ts";
@@ -23,81 +26,90 @@ import { findWorker } from "../agents/worker.ts";
 import { RunFailure } from "../runs/engine/run-failure.ts";
 import type { ToolUser } from "../tools/tool.ts";
 import { sessionParking } from "./errors.ts";
-import { makeMachine } from "./create-machine.ts";
+import { createMachine } from "./create-machine.ts";
 import { lifetimeSeconds, vmOf } from "./config.ts";
 import { findMachine, type MachineRow, markLost, useMachine } from "./store.ts";
 
-/** Where a tool does its work, and as whom. */
-export interface Place {
+/** Sandbox of a tool call, and the actor of the call. */
+export interface MachineAccess {
   actor: Actor;
   sandboxId: string;
 }
 
-/** Longer than a pause takes; whoever waits for less has gone by then. */
+/** Longer than any pause takes. */
 const parkingMaxMs = 200_000;
 const lookEveryMs = 100;
-/** A host that is short of something may have it a moment later; where it is short of it for longer, the model is told. */
+/** A host may lack capacity for a moment. After these attempts the model gets the error. */
 const resumeTries = 3;
 const resumePauseMs = 1_000;
 
-/** One for each server, of which a process of tests has many. */
+/** Keyed by server, because a test process runs several. */
 const flights = new WeakMap<App["machines"], SingleFlight<string>>();
 
-/** Acts in machines for the agent. Undefined if its account has no owner. */
+/** Returns the agent's actor for its machines. Undefined if its account has no owner. */
 export async function findMachineActor(app: Pick<App, "db">, agentId: string): Promise<Actor | undefined> {
   const worker = await findWorker(app.db, agentId);
   return worker && (await workerActor(app.db, worker, null));
 }
 
-/** The session's machine, running. Calls of one step that need it at once get the same one. */
-export async function ready(app: App, user: ToolUser): Promise<Place> {
+/** Returns the session's machine, running. Concurrent calls share one creation. */
+export async function ensureMachine(app: App, user: ToolUser): Promise<MachineAccess> {
   const actor = await findMachineActor(app, user.agentId);
-  if (!actor) throw new RunFailure("internal", "The agent's account has nobody who owns it.");
+  if (!actor) throw new RunFailure("internal", "The agent's account has no owner.");
   const flight = flights.get(app.machines) ?? new SingleFlight<string>();
   flights.set(app.machines, flight);
-  return { actor, sandboxId: await flight.run(user.sessionId, () => bring(app, user, actor)) };
+  return { actor, sandboxId: await flight.run(user.sessionId, () => acquireMachine(app, user, actor)) };
 }
 
-/** The machine that a command was started in, running; undefined if the session has it no longer. */
-export async function findAgain(app: App, user: ToolUser, sandboxId: string): Promise<Place | undefined> {
+/** Returns the machine in which a command was started, running. Undefined if the session has another machine by now. */
+export async function findStartedMachine(
+  app: App,
+  user: ToolUser,
+  sandboxId: string,
+): Promise<MachineAccess | undefined> {
   const state = (await statesOf(app.db, [sandboxId])).get(sandboxId);
   if (!state || state.status === "terminated") return undefined;
-  const place = await ready(app, user);
+  const place = await ensureMachine(app, user);
   return place.sandboxId === sandboxId ? place : undefined;
 }
 
-async function bring(app: App, user: ToolUser, actor: Actor): Promise<string> {
+async function acquireMachine(app: App, user: ToolUser, actor: Actor): Promise<string> {
   const { park_after_seconds: parkAfterSeconds } = vmOf(user);
   for (const until = performance.now() + parkingMaxMs; ; await sleep(lookEveryMs)) {
     const row = await useMachine(app.db, user.sessionId, { at: app.clock.now(), parkAfterSeconds });
-    const made = row ? await wake(app, user, actor, row) : await replace(app, user, actor);
+    const made = row ? await resumeMachine(app, user, actor, row) : await createOrReplace(app, user, actor);
     if (made !== undefined) return made;
     if (performance.now() > until) throw sessionParking();
   }
 }
 
-/** Where none can be used: the first, or one in place of a lost one. Undefined where that is for a later look. */
-async function replace(app: App, user: ToolUser, actor: Actor): Promise<string | undefined> {
+/** Creates the first machine, or replaces a lost one. Undefined if the caller must retry. */
+async function createOrReplace(app: App, user: ToolUser, actor: Actor): Promise<string | undefined> {
   const row = await findMachine(app.db, user.sessionId);
-  if (!row) return makeMachine(app, user, actor);
+  if (!row) return createMachine(app, user, actor);
   if (row.state === "ending") throw new RunFailure("session_ended", "The session was ended.");
   if (row.state !== "lost") return undefined;
-  if (row.lost_in === user.runId) throw lost("it is not there any more");
-  return makeMachine(app, user, actor, row);
+  if (row.lost_in === user.runId) throw machineLost("it does not exist any more");
+  return createMachine(app, user, actor, row);
 }
 
-/** Undefined where somebody else made another meanwhile. */
-async function wake(app: App, user: ToolUser, actor: Actor, row: MachineRow): Promise<string | undefined> {
+/** Resumes the machine. Undefined if a concurrent call replaced it. */
+async function resumeMachine(
+  app: App,
+  user: ToolUser,
+  actor: Actor,
+  row: MachineRow,
+): Promise<string | undefined> {
   const { sandbox_id: id } = row;
   const state = (await statesOf(app.db, [id])).get(id);
-  // Nothing was ever in it: whoever waited for it was told, or died with the server.
-  if (state?.termination_reason === "start_failed") return makeMachine(app, user, actor, row);
-  if (!state || state.status === "terminated") throw await lose(app, user, row);
+  // The machine never ran, so it contained nothing. The call that created it got the error, or died with its server.
+  if (state?.termination_reason === "start_failed") return createMachine(app, user, actor, row);
+  if (!state || state.status === "terminated") throw await giveUpMachine(app, user, row);
   try {
     await resume(app, actor, id);
     await keepAlive(app, actor, id, lifetimeSeconds(user.config, actor));
   } catch (error) {
-    throw isGone(error) || isUnrestorable(error) ? await lose(app, user, row) : error;
+    throw isDeleted(error) || isUnrestorable(error) ? await giveUpMachine(app, user, row) : error;
   }
   return id;
 }
@@ -114,41 +126,41 @@ async function resume(app: App, actor: Actor, id: string): Promise<void> {
   }
 }
 
-/** What the run fails with. A sandbox that is still there, but can't be started again, is given up. */
-async function lose(app: App, user: ToolUser, row: MachineRow): Promise<RunFailure> {
+/** Returns the failure of the run. Terminates a sandbox that exists but cannot be restored. */
+async function giveUpMachine(app: App, user: ToolUser, row: MachineRow): Promise<RunFailure> {
   const state = (await statesOf(app.db, [row.sandbox_id])).get(row.sandbox_id);
   await markLost(app.db, row, user.runId);
   const actor = systemActor("a session's lost machine");
   if (state && state.status !== "terminated") {
     await endSandbox(app, { id: row.sandbox_id, reason: "requested", actor });
-    return lost("it could not be started again");
+    return machineLost("it could not be restored");
   }
-  return lost(whyTerminated[state?.termination_reason ?? "requested"]);
+  return machineLost(whyTerminated[state?.termination_reason ?? "requested"]);
 }
 
-const lost = (why: string) =>
+const machineLost = (why: string) =>
   new RunFailure(
     "vm_lost",
     `The session's machine is lost: ${why}. The conversation stays; the next run gets a new machine.`,
   );
 
-/** A call met the end of its machine: what the run fails with; undefined where the machine is there after all. */
+/** Returns the run's failure if the machine terminated during a call. Undefined if the machine still exists. */
 export async function findLost(
   app: App,
   user: ToolUser,
-  { sandboxId }: Place,
+  { sandboxId }: MachineAccess,
 ): Promise<RunFailure | undefined> {
   const row = await findMachine(app.db, user.sessionId);
-  if (row?.sandbox_id !== sandboxId) return lost("it is not there any more");
+  if (row?.sandbox_id !== sandboxId) return machineLost("it does not exist any more");
   const state = (await statesOf(app.db, [sandboxId])).get(sandboxId);
-  return !state || state.status === "terminated" ? lose(app, user, row) : undefined;
+  return !state || state.status === "terminated" ? giveUpMachine(app, user, row) : undefined;
 }
 
 const isOneOf = (error: unknown, rows: readonly { code: string }[]): boolean =>
   error instanceof DomainError && rows.some(({ code }) => code === error.code);
 
-export const isGone = (error: unknown): boolean => isOneOf(error, [sandboxTerminated, sandboxNotFound]);
+export const isDeleted = (error: unknown): boolean => isOneOf(error, [sandboxTerminated, sandboxNotFound]);
 
-/** Whatever else kept it from being started may pass, and what was in the machine is kept for that long. */
+/** Other errors may be transient, so the machine is kept. */
 const isUnrestorable = (error: unknown): boolean =>
   isOneOf(error, [restoreFailed]) && isForGood(error as DomainError);

@@ -1,7 +1,7 @@
 /**
- * Machines that nobody uses go to disk, also while a run of their session waits for a person; those in which a run goes
- * on are kept alive; those whose session is gone are destroyed; commands whose run is over are killed. Each is a look at
- * the table now and then, so a server that was down catches up with its first.
+ * Sweeps of sessions' machines. Idle machines are parked on disk, also while a run of their session waits for a person.
+ * Machines of active runs are kept alive. Machines of ended sessions are deleted, and commands of ended runs are
+ * killed. The first sweep after a restart catches up.
  */
 import { systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
@@ -9,30 +9,33 @@ import { passKillPoint } from "#lib/kill-points.ts";
 import { Semaphore } from "#lib/concurrency/semaphore.ts";
 import { keepAllAlive } from "#sandbox/sandboxes/lifecycle/keep-alive.ts";
 import { park } from "#sandbox/sandboxes/lifecycle/pause.ts";
-import { destroyLeft } from "./terminate-machines.ts";
+import { terminateOrphans } from "./terminate-machines.ts";
 import { killOrphans } from "./kill-commands.ts";
-import { endParking, findIdle, findInUse, findParking, markParking, type Parked } from "./store.ts";
+import { endParking, findIdle, findInUse, findParking, markParking, type ParkingRow } from "./store.ts";
 
 type Needs = Pick<App, "db" | "machines" | "clock" | "log">;
 
 const lookEveryMs = 1_000;
 const keepEveryMs = 10_000;
 const destroyEveryMs = 60_000;
-/** A pause is a second of disk and processor. */
+/** A pause uses disk and processor for about a second. */
 const pausesAtOnce = 2;
 const pausesOfOneLook = 20;
-/** One that can't be paused (a file in the way, the plan's cap) runs on, and is tried again after this. */
+/** Delay of a retry. A machine that cannot be paused (a blocking file, the plan's cap) keeps running. */
 const againAfterMs = 60_000;
 
-/** One look at a time, and one server on a host: what is on its way at the beginning of a look is what died. */
+/**
+ * Requires one server per host, and one call at a time. So a machine that is marked as parking at the start was left by
+ * a crash.
+ */
 export async function parkIdle(app: Needs, failed: Map<string, number> = new Map()): Promise<void> {
   const now = app.clock.now();
   for (const [session, at] of failed) if (at + againAfterMs <= now.getTime()) failed.delete(session);
   const begun = await findParking(app.db);
   const idle = await findIdle(app.db, now, { except: [...failed.keys()], limit: pausesOfOneLook });
   const places = new Semaphore(pausesAtOnce);
-  const finish = async (row: Parked) => {
-    if (!(await carryOut(app, row))) failed.set(row.session_id, now.getTime());
+  const finish = async (row: ParkingRow) => {
+    if (!(await parkMachine(app, row))) failed.set(row.session_id, now.getTime());
   };
   await Promise.all([
     ...begun.map((row) => places.run(() => finish(row))),
@@ -46,28 +49,28 @@ export async function parkIdle(app: Needs, failed: Map<string, number> = new Map
   ]);
 }
 
-/** One that does not run any more, whatever became of it, is found as it is by the next tool. */
-async function carryOut(app: Needs, row: Parked): Promise<boolean> {
+/** A machine that no longer runs also counts as an attempt; the next tool call finds its state. */
+async function parkMachine(app: Needs, row: ParkingRow): Promise<boolean> {
   try {
     await park(app, row.sandbox_id, systemActor("parking"));
     await passKillPoint("agent.vm.paused");
     await endParking(app.db, row, "parked");
     return true;
   } catch (error) {
-    app.log.warn({ error, session: row.session_id }, "a session's machine could not be parked yet");
+    app.log.warn({ error, session: row.session_id }, "could not park a session's machine; will retry");
     await endParking(app.db, row, "awake");
     return false;
   }
 }
 
-/** None runs out under a run. */
-export async function keepInUse(app: Pick<App, "db" | "clock">): Promise<void> {
+/** Extends the lifetime of machines with active runs. */
+export async function keepMachinesAlive(app: Pick<App, "db" | "clock">): Promise<void> {
   const ids = await findInUse(app.db);
   if (ids.length > 0) await keepAllAlive(app, ids);
 }
 
-/** Starts the looks; answers how to stop them. */
-export function startMachineCare(app: Needs & Pick<App, "secrets">): { stop: () => void } {
+/** Starts the sweeps. Returns a function that stops them. */
+export function startMachineSweeps(app: Needs & Pick<App, "secrets">): { stop: () => void } {
   const failed = new Map<string, number>();
   const notKilled = new Map<string, number>();
   const every = (ms: number, what: string, work: () => Promise<void>) => {
@@ -81,10 +84,12 @@ export function startMachineCare(app: Needs & Pick<App, "secrets">): { stop: () 
     }, ms);
   };
   const timers = [
-    every(lookEveryMs, "idle machines of sessions could not be looked for", () => parkIdle(app, failed)),
-    every(lookEveryMs, "commands of ended runs could not be looked for", () => killOrphans(app, notKilled)),
-    every(keepEveryMs, "machines of runs could not be kept alive", () => keepInUse(app)),
-    every(destroyEveryMs, "machines whose session is gone could not be looked for", () => destroyLeft(app)),
+    every(lookEveryMs, "could not sweep idle machines", () => parkIdle(app, failed)),
+    every(lookEveryMs, "could not sweep commands of ended runs", () => killOrphans(app, notKilled)),
+    every(keepEveryMs, "could not extend the lifetime of machines with active runs", () =>
+      keepMachinesAlive(app),
+    ),
+    every(destroyEveryMs, "could not sweep machines of ended sessions", () => terminateOrphans(app)),
   ];
   return { stop: () => timers.forEach(clearInterval) };
 }

@@ -1,4 +1,4 @@
-/** All SQL of sessions' machines. A session's owner was asked for by whoever comes here. */
+/** All SQL of sessions' machines. Callers have checked the access to the session. */
 import { type RawBuilder, type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { AgentMachinesTable } from "./tables.ts";
@@ -11,9 +11,9 @@ export function findMachine(db: Db, sessionId: string): Promise<MachineRow | und
   return db.selectFrom("agent_machines").selectAll().where("session_id", "=", sessionId).executeTakeFirst();
 }
 
-// ---- the end
+// ---- termination
 
-/** Their sessions, of those that have one; it ends from here on. */
+/** Marks the machines of these sessions as ending. Returns the sessions that have a machine. */
 export async function markEnding(tx: Db, sessionIds: readonly string[]): Promise<string[]> {
   const rows = await tx
     .updateTable("agent_machines")
@@ -39,15 +39,15 @@ export async function markEndingOfAgent(tx: Db, agentId: string): Promise<string
   return rows.map(({ session_id }) => session_id);
 }
 
-/** Of a statement with rows `session`: the rows `machines`. */
-export function markedEnding(): RawBuilder<unknown> {
+/** The CTE `machines` of a statement with the rows `session`. */
+export function markEndingRows(): RawBuilder<unknown> {
   return sql`machines as (
     update agent_machines set state = 'ending', lost_in = null from session
     where agent_machines.session_id = session.id and state <> 'ending' returning session_id)`;
 }
 
-/** Of sessions that ended, or are not there any more, and whose machine may be. */
-export async function findLeft(db: Db, limit: number): Promise<string[]> {
+/** Sessions that ended or were deleted, and still have a row of a machine. */
+export async function findOrphans(db: Db, limit: number): Promise<string[]> {
   const rows = await db
     .selectFrom("agent_machines as m")
     .select("m.session_id")
@@ -78,9 +78,9 @@ export async function deleteMachine(
     .execute();
 }
 
-// ---- in use
+// ---- use
 
-/** A tool is about to use it: from here on it is not parked. Undefined where there is none that could be used now. */
+/** Marks the machine as used by a tool, so that it is not parked. Undefined if no usable machine exists. */
 export function useMachine(
   db: Db,
   sessionId: string,
@@ -95,8 +95,8 @@ export function useMachine(
     .executeTakeFirst();
 }
 
-/** Whether the session lives; it goes on to until this transaction ends. */
-export async function holdSession(tx: Db, sessionId: string): Promise<boolean> {
+/** Locks the session if it is alive, so that it does not end before this transaction. */
+export async function lockLiveSession(tx: Db, sessionId: string): Promise<boolean> {
   const row = await tx
     .selectFrom("agent_sessions")
     .select("id")
@@ -107,7 +107,7 @@ export async function holdSession(tx: Db, sessionId: string): Promise<boolean> {
   return row !== undefined;
 }
 
-/** The session's machine from now on, in place of `old` alone. False where somebody else was first. */
+/** Sets the session's machine. Replaces `old` only; returns false if a concurrent call was first. */
 export async function putMachine(
   tx: Db,
   machine: Pick<
@@ -131,7 +131,7 @@ export async function putMachine(
   return (numInsertedOrUpdatedRows ?? 0n) > 0n;
 }
 
-/** A run is told of it. */
+/** Marks the machine as lost in this run, which fails. */
 export async function markLost(
   db: Db,
   row: Pick<MachineRow, "session_id" | "sandbox_id">,
@@ -146,11 +146,11 @@ export async function markLost(
     .execute();
 }
 
-/** A run whose call asks a person keeps its process, and other calls of the step may use the machine. */
+/** The process of a run that asks a question stays, and other calls of the step may use the machine. */
 const isAtWork = sql<boolean>`(r.status in ('queued', 'running')
   or (r.status = 'pending_approval' and r.process_id is not null))`;
 
-/** The sandboxes of sessions in which a run goes on. */
+/** Sandboxes of sessions with an active run. */
 export async function findInUse(db: Db): Promise<string[]> {
   const rows = await db
     .selectFrom("agent_machines as m")
@@ -165,13 +165,13 @@ export async function findInUse(db: Db): Promise<string[]> {
 
 // ---- parking
 
-export type Parked = Pick<MachineRow, "session_id" | "sandbox_id">;
+export type ParkingRow = Pick<MachineRow, "session_id" | "sandbox_id">;
 
 const goesOn = sql<boolean>`exists (
   select from agent_runs as r where r.session_id = agent_machines.session_id and ${isAtWork}
     and not r.waits_turn)`;
 
-/** Until when nothing was done in it and no run of its session did anything: the newest run's last event says that. */
+/** Last use of the machine, or last event of the session's newest run. */
 const idleSince = sql<Date>`greatest(last_used_at, (
   select e.at from agent_runs as r join agent_events as e on e.run_id = r.id and e.seq = r.last_event_id
   where r.session_id = agent_machines.session_id order by r.created_at desc limit 1))`;
@@ -179,12 +179,12 @@ const idleSince = sql<Date>`greatest(last_used_at, (
 const isIdle = (now: Date) =>
   sql<boolean>`not ${goesOn} and ${idleSince} <= ${now}::timestamptz - make_interval(secs => park_after_seconds)`;
 
-/** Those that nobody used for as long as their config says, the one that rests longest first. */
+/** Machines that are idle for longer than their config allows, the longest idle first. */
 export function findIdle(
   db: Db,
   now: Date,
   page: { except: readonly string[]; limit: number },
-): Promise<Parked[]> {
+): Promise<ParkingRow[]> {
   return db
     .selectFrom("agent_machines")
     .select(["session_id", "sandbox_id"])
@@ -197,8 +197,8 @@ export function findIdle(
     .execute();
 }
 
-/** False where a tool was first. */
-export async function markParking(db: Db, row: Parked, now: Date): Promise<boolean> {
+/** Returns false if a tool call was first. */
+export async function markParking(db: Db, row: ParkingRow, now: Date): Promise<boolean> {
   const { numUpdatedRows } = await db
     .updateTable("agent_machines")
     .set({ state: "parking" })
@@ -211,7 +211,7 @@ export async function markParking(db: Db, row: Parked, now: Date): Promise<boole
   return numUpdatedRows > 0n;
 }
 
-export function findParking(db: Db): Promise<Parked[]> {
+export function findParking(db: Db): Promise<ParkingRow[]> {
   return db
     .selectFrom("agent_machines")
     .select(["session_id", "sandbox_id"])
@@ -219,7 +219,7 @@ export function findParking(db: Db): Promise<Parked[]> {
     .execute();
 }
 
-export async function endParking(db: Db, row: Parked, state: "parked" | "awake"): Promise<void> {
+export async function endParking(db: Db, row: ParkingRow, state: "parked" | "awake"): Promise<void> {
   await db
     .updateTable("agent_machines")
     .set({ state })
@@ -229,13 +229,13 @@ export async function endParking(db: Db, row: Parked, state: "parked" | "awake")
     .execute();
 }
 
-// ---- as their sessions show them
+// ---- view of a session
 
 export interface MachineView {
   session_id: string;
-  /** Whether its version gives it one. */
+  /** True if the session's version has a machine. */
   is_wanted: boolean | null;
-  /** Null where there is none. */
+  /** Null without a machine. */
   sandbox_id: string | null;
   state: MachineRow["state"] | null;
 }

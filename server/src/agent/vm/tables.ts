@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0030_agent_machines.sql says what they mean. */
+/** Columns as stored. Migration 0030 describes them. */
 
 export interface AgentMachinesTable {
   session_id: string;

@@ -1,17 +1,17 @@
-/** The end of sessions' machines. */
+/** Termination of sessions' machines. */
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { newId } from "#lib/ids.ts";
 import { createSandbox } from "#sandbox/sandboxes/lifecycle/create.ts";
 import { createInput, personWithTier, testHost } from "#sandbox/testing/sandbox-app.ts";
 import { testDatabase } from "../../../test/harness.ts";
-import { destroyLeft, destroyMachine, endMachines } from "./terminate-machines.ts";
+import { terminateOrphans, terminateMachine, terminateMachines } from "./terminate-machines.ts";
 
 const { db } = await testDatabase();
 const host = await testHost(db);
 const { actor, workspace } = await personWithTier(db, "enterprise");
 
-/** A session, and the sandbox that is its machine. */
+/** Creates a session with a sandbox as its machine. */
 async function session(options: { isEnded?: boolean } = {}): Promise<{ id: string; sandbox: string }> {
   const [id, agent] = [newId("ses_"), newId("agt_")];
   const at = host.clock.now();
@@ -35,30 +35,30 @@ const jobs = async () =>
       where payload ->> 'session' is not null order by id`.execute(db)
   ).rows.map((row) => row.session);
 
-test("machines end with the transaction that ends their sessions, once, and only if it commits", async () => {
+test("terminates machines once when the transaction that ends their sessions commits", async () => {
   const [one, two] = [await session(), await session()];
   const rolledBack = db.transaction().execute(async (tx) => {
-    await endMachines(tx, [one.id]);
+    await terminateMachines(tx, [one.id]);
     throw new Error("no");
   });
   await expect(rolledBack).rejects.toThrow("no");
   expect(await jobs()).toEqual([]);
   const all = [one.id, two.id, "ses_unknown"];
-  expect(await db.transaction().execute((tx) => endMachines(tx, all))).toBe(2);
-  expect(await db.transaction().execute((tx) => endMachines(tx, all))).toBe(0);
+  expect(await db.transaction().execute((tx) => terminateMachines(tx, all))).toBe(2);
+  expect(await db.transaction().execute((tx) => terminateMachines(tx, all))).toBe(0);
   expect((await jobs()).toSorted()).toEqual([one.id, two.id].toSorted());
   for (const { id, sandbox } of [one, two]) {
-    await destroyMachine(host.app, id);
+    await terminateMachine(host.app, id);
     expect(await statusOf(sandbox)).toBe("terminated");
-    await destroyMachine(host.app, id);
+    await terminateMachine(host.app, id);
   }
   expect(await sql`select from agent_machines`.execute(db)).toMatchObject({ rows: [] });
 });
 
-test("a machine whose session ended or is gone is found and destroyed, and no other", async () => {
+test("deletes only machines whose session ended or was deleted", async () => {
   const [lives, ended, gone] = [await session(), await session({ isEnded: true }), await session()];
   await sql`delete from agent_sessions where id = ${gone.id}`.execute(db);
-  await destroyLeft(host.app);
+  await terminateOrphans(host.app);
   expect(await Promise.all([lives, ended, gone].map(({ sandbox }) => statusOf(sandbox)))).toEqual([
     "running",
     "terminated",

@@ -1,6 +1,6 @@
 /**
- * The end of sessions' machines. The mark and the job that carries it out are the caller's transaction's; the job is
- * tried again until the sandbox is gone, and a look now and then finds what no job stands for.
+ * Terminates sessions' machines. The mark and the job commit with the caller's transaction. The job retries until the
+ * sandbox is deleted, and a sweep finds machines without a job.
  */
 import type { RawBuilder } from "kysely";
 import { systemActor } from "#accounts/activity/activity.ts";
@@ -10,45 +10,49 @@ import { addJob } from "#jobs/jobs.ts";
 import { endSandbox } from "#sandbox/sandboxes/lifecycle/terminate.ts";
 import {
   deleteMachine,
-  findLeft,
+  findOrphans,
   findMachine,
-  markedEnding,
+  markEndingRows,
   markEnding,
   markEndingOfAgent,
 } from "./store.ts";
 
-export const endMachineTask = "agent.machines.end";
+export const terminateMachineTask = "agent.machines.end";
 
 const atOnce = 100;
 
-/** A part of a statement whose rows `session` are of sessions that end by it: the rows `machines`, each for `endSoon`. */
+/**
+ * Part of a statement whose rows `session` are sessions that it ends. Returns the rows `machines`, each for `queueTermination`.
+ */
 export function machinesEnding(): RawBuilder<unknown> {
-  return markedEnding();
+  return markEndingRows();
 }
 
-/** The jobs that end these sessions' machines, which are marked. */
-export async function endSoon(tx: Db, sessionIds: readonly string[]): Promise<void> {
-  for (const session of sessionIds) await addJob(tx, endMachineTask, { session });
+/** Adds the jobs that terminate the marked machines of these sessions. */
+export async function queueTermination(tx: Db, sessionIds: readonly string[]): Promise<void> {
+  for (const session of sessionIds) await addJob(tx, terminateMachineTask, { session });
 }
 
 /**
- * Ends the machines of these sessions; answers how many there were. The caller holds the sessions and ends them in this
- * transaction: so nobody makes them another one.
+ * Terminates the machines of these sessions and returns their number. The caller locks the sessions and ends them in
+ * this transaction, so no call creates another machine.
  */
-export async function endMachines(tx: Db, sessionIds: readonly string[]): Promise<number> {
+export async function terminateMachines(tx: Db, sessionIds: readonly string[]): Promise<number> {
   if (sessionIds.length === 0) return 0;
   const ending = await markEnding(tx, sessionIds);
-  await endSoon(tx, ending);
+  await queueTermination(tx, ending);
   return ending.length;
 }
 
-/** Ends the machines of all sessions of an agent. The caller holds the workspace's counts and deletes the agent. */
-export async function endMachinesOfAgent(tx: Db, agentId: string): Promise<void> {
-  await endSoon(tx, await markEndingOfAgent(tx, agentId));
+/**
+ * Terminates the machines of all sessions of an agent. The caller holds the workspace's counts and deletes the agent.
+ */
+export async function terminateMachinesOfAgent(tx: Db, agentId: string): Promise<void> {
+  await queueTermination(tx, await markEndingOfAgent(tx, agentId));
 }
 
-/** The sandbox is gone when this returns, and then the row; safe to repeat. */
-export async function destroyMachine(
+/** Deletes the sandbox and then the machine's row. Safe to repeat. */
+export async function terminateMachine(
   app: Pick<App, "db" | "machines" | "clock" | "log">,
   sessionId: string,
 ): Promise<void> {
@@ -59,11 +63,11 @@ export async function destroyMachine(
   await deleteMachine(app.db, row);
 }
 
-/** Machines whose session is gone. */
-export async function destroyLeft(app: Pick<App, "db" | "machines" | "clock" | "log">): Promise<void> {
-  for (const session of await findLeft(app.db, atOnce)) {
-    await destroyMachine(app, session).catch((error: unknown) =>
-      app.log.warn({ error, session }, "a machine whose session is gone is still there"),
+/** Deletes machines whose session ended or was deleted. */
+export async function terminateOrphans(app: Pick<App, "db" | "machines" | "clock" | "log">): Promise<void> {
+  for (const session of await findOrphans(app.db, atOnce)) {
+    await terminateMachine(app, session).catch((error: unknown) =>
+      app.log.warn({ error, session }, "could not delete the machine of an ended session; will retry"),
     );
   }
 }

@@ -1,4 +1,4 @@
-/** A session's machine as the session shows it, and whether an invoke has to wait for it. */
+/** A session's machine in the session's API object, and the check whether an invoke must wait for it. */
 import type { Db } from "#schema.ts";
 import { type SandboxState, statesOf } from "#sandbox/sandboxes/overview.ts";
 import { sessionParking } from "./errors.ts";
@@ -13,7 +13,7 @@ export interface Machine {
 
 const none: Machine = { sandbox_id: null, status: "none" };
 
-/** By session; null for one whose version has no machine. */
+/** Machines by session id. Null if the session's version has no machine. */
 export async function machinesOf(
   db: Db,
   sessionIds: readonly string[],

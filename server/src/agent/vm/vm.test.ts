@@ -1,4 +1,4 @@
-/** A session's machine, from its first use to disk and back. */
+/** A session's machine from its first use to parking and resumption. */
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { accessLogOf } from "#accounts/activity/access-log.ts";
@@ -18,12 +18,12 @@ import {
   sandboxes,
   sandboxOf,
   script,
-  told,
+  toolResults,
   wait,
 } from "../testing/machine-host.ts";
-import { keepInUse, parkIdle } from "./park-machines.ts";
+import { keepMachinesAlive, parkIdle } from "./park-machines.ts";
 
-test("the first tool that needs a machine makes it, and it bears whose it is", async () => {
+test("creates the machine at the first tool call and labels it with its session", async () => {
   const name = await agent({ size: "medium", network: "off", park_after_seconds: 60 });
   script([]);
   model.script([{ text: ["No need."] }]);
@@ -31,7 +31,7 @@ test("the first tool that needs a machine makes it, and it bears whose it is", a
   expect(await machineOf(name, first.session_id)).toEqual({ sandbox_id: null, status: "none" });
   script([call("exec", { command: "echo out; echo err >&2; exit 3" })]);
   const { session_id, run_id, status } = await invoke(name, { session_id: first.session_id });
-  expect([status, told()]).toEqual(["completed", ["exit code: 3\nstdout:\nout\n\nstderr:\nerr\n"]]);
+  expect([status, toolResults()]).toEqual(["completed", ["exit code: 3\nstdout:\nout\n\nstderr:\nerr\n"]]);
   const machine = await machineOf(name, session_id);
   expect(machine).toEqual({ sandbox_id: expect.stringMatching(/^sbx_/), status: "running" });
   const { json: seen } = await owner.get(`/v1/agents/${name}`);
@@ -50,7 +50,7 @@ test("the first tool that needs a machine makes it, and it bears whose it is", a
   expect(rows).toEqual([{ actor_kind: "worker", actor_id: seen.worker_id }]);
 });
 
-test("calls that need it at once get one machine, and files stay in it", async () => {
+test("shares one machine and its files between concurrent calls", async () => {
   const name = await agent();
   script(
     [
@@ -68,7 +68,7 @@ test("calls that need it at once get one machine, and files stay in it", async (
   );
   const { session_id, status } = await invoke(name);
   expect(status).toBe("completed");
-  expect(told()).toEqual([
+  expect(toolResults()).toEqual([
     "Wrote 7 bytes to /workspace/a.txt.",
     "Wrote 1 bytes to /tmp/b.",
     "exit code: 0",
@@ -120,7 +120,7 @@ test("logs calls in the machine to the audit log, without commands and contents"
   expect(JSON.stringify(rows)).not.toContain(canary);
 });
 
-test("results are bounded, and what is left out is said", async () => {
+test("bounds results and notes the omitted part", async () => {
   const name = await agent();
   script(
     [
@@ -132,14 +132,14 @@ test("results are bounded, and what is left out is said", async () => {
     [call("read_file", { path: "long" }), call("read_file", { path: "binary" })],
   );
   await invoke(name);
-  const [long, , cut, binary] = told();
+  const [long, , cut, binary] = toolResults();
   expect(Buffer.byteLength(long!)).toBeLessThan(64 * 1024);
   expect(long).toMatch(/^exit code: 0\nstdout:\na+\n\[\d+ bytes left out\]\na+end\n$/);
   expect(cut).toMatch(/\n\[cut off after 65536 of \d+ bytes\]$/);
-  expect(binary).toContain("The file is no text: 1 bytes.");
+  expect(binary).toContain("The file is not text: 1 bytes.");
 });
 
-test("a text arrives as it is, with its line ends and its byte order mark", async () => {
+test("returns a text unchanged, with its line ends and byte order mark", async () => {
   const name = await agent();
   const text = "\uFEFFa\r\nb\rc\n\r\n";
   script(
@@ -147,19 +147,19 @@ test("a text arrives as it is, with its line ends and its byte order mark", asyn
     [call("read_file", { path: "a.txt" }), call("exec", { command: "cat a.txt; printf 'd\\r\\n' >&2" })],
   );
   await invoke(name);
-  expect(told().slice(1)).toEqual([text, `exit code: 0\nstdout:\n${text}\nstderr:\nd\r\n`]);
+  expect(toolResults().slice(1)).toEqual([text, `exit code: 0\nstdout:\n${text}\nstderr:\nd\r\n`]);
 });
 
-test("a command ends with its own time, with the call's, and with its run", async () => {
+test("ends a command at its own time limit, at the call's, and with its run", async () => {
   const name = await agent({}, { limits: { tool_timeout_seconds: 2 } });
   script([
     call("exec", { command: "echo begun; sleep 60", timeout_seconds: 1 }),
     call("exec", { command: "sleep 60" }),
   ]);
   await invoke(name);
-  expect(told()).toEqual([
-    "The command was ended after 1 s.\nstdout:\nbegun\n",
-    expect.stringMatching(/^The command was ended after [12] s\.$|^The call took longer than 2 s\.$/),
+  expect(toolResults()).toEqual([
+    "The command was killed after 1 s.\nstdout:\nbegun\n",
+    expect.stringMatching(/^The command was killed after [12] s\.$|^The call took longer than 2 s\.$/),
   ]);
   const slow = await agent();
   const mark = `sleep 86${Date.now() % 1_000_000}`;
@@ -171,7 +171,7 @@ test("a command ends with its own time, with the call's, and with its run", asyn
   expect((await owner.get(`/v1/agents/runs/${run_id}`)).json).toMatchObject({ error_code: "cancelled" });
 });
 
-/** A fake machine's processes are this host's. */
+/** The processes of a fake machine are processes of this host. */
 async function isRunning(command: string): Promise<boolean> {
   const driver = await box.driver.list();
   expect(driver.length).toBeGreaterThan(0);
@@ -186,12 +186,12 @@ async function isRunning(command: string): Promise<boolean> {
   });
 }
 
-test("code runs where the template has an interpreter, and is not offered where it has none", async () => {
+test("runs code in a template with an interpreter, and offers no run_code without one", async () => {
   await box.app.machines.images.ensure("code-interpreter");
   const name = await agent({ template: "code-interpreter" });
   script([call("run_code", { code: "1 + 1" }), call("run_code", { code: "boom" })]);
   await invoke(name);
-  expect(told()).toEqual([
+  expect(toolResults()).toEqual([
     "done\nresult:\n1 + 1\nstdout:\nout\n",
     "raised ValueError\nresult:\nValueError: no\nstdout:\nout\n",
   ]);
@@ -207,7 +207,7 @@ test("code runs where the template has an interpreter, and is not offered where 
   const few = await agent({ tools: ["read_file"] });
   script([call("exec", { command: "true" })]);
   await invoke(few);
-  expect(told()).toEqual(["There is no such tool."]);
+  expect(toolResults()).toEqual(["There is no such tool."]);
 });
 
 test("sends a picture that code draws to a model with vision", async () => {
@@ -221,7 +221,7 @@ test("sends a picture that code draws to a model with vision", async () => {
   ]);
 });
 
-test("an idle machine goes to disk, an invoke meanwhile is asked to come back, and a tool brings it back", async () => {
+test("parks an idle machine, refuses an invoke meanwhile, and resumes the machine at a tool call", async () => {
   const name = await agent({ park_after_seconds: 60 });
   script([call("exec", { command: "echo kept > file" })]);
   const { session_id } = await invoke(name);
@@ -248,17 +248,17 @@ test("an idle machine goes to disk, an invoke meanwhile is asked to come back, a
   await parking;
   onKillPoint(undefined);
   expect(await machineOf(name, session_id)).toEqual({ sandbox_id, status: "parked" });
-  // A run that needs no machine does not wake it.
+  // A run that needs no machine does not resume it.
   model.script([{ text: ["No need."] }]);
   expect((await invoke(name, { session_id })).status).toBe("completed");
   expect((await machineOf(name, session_id)).status).toBe("parked");
   script([call("exec", { command: "cat file" })]);
   await invoke(name, { session_id });
-  expect(told().at(-1)).toBe("exit code: 0\nstdout:\nkept\n");
+  expect(toolResults().at(-1)).toBe("exit code: 0\nstdout:\nkept\n");
   expect(await machineOf(name, session_id)).toEqual({ sandbox_id, status: "running" });
 });
 
-test("no machine is parked under a run, and one that waits for a person is", async () => {
+test("parks no machine during a run, except while the run waits for a person", async () => {
   const name = await agent({ park_after_seconds: 60 });
   script([call("exec", { command: "true" })]);
   const { session_id, run_id } = await invoke(name);
@@ -276,7 +276,7 @@ test("no machine is parked under a run, and one that waits for a person is", asy
     host.app.db,
   );
   const before = (await sandboxOf(sandbox_id)).expires_at.getTime();
-  await keepInUse(host.app);
+  await keepMachinesAlive(host.app);
   expect((await sandboxOf(sandbox_id)).expires_at.getTime()).toBeGreaterThan(before);
   await change("pending_approval");
   await parkIdle(host.app);

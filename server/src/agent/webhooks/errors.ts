@@ -6,38 +6,51 @@ export const webhookLimitReached = defineError("webhook_limit_reached", 409, (al
   meta: { limit: "webhooks", allowed },
 }));
 
-// ---- said to whoever delivers
+// ---- errors of deliveries
 
-/** Never which part did not fit. */
+/** Does not reveal the part that mismatched. */
 export const signatureInvalid = defineError(
   "signature_invalid",
   401,
   () =>
-    "Send the webhook's secret as `Authorization: Bearer <secret>`, or sign the body with it: `X-Service-Signature: sha256=<hex>`, `X-Hub-Signature-256: sha256=<hex>`, or the headers of Standard Webhooks with a clock that is right.",
+    "The secret or the signature is missing or wrong. Send the webhook's secret as " +
+    "`Authorization: Bearer <secret>`, or sign the body with it: `X-Service-Signature: " +
+    "sha256=<hex>`, `X-Hub-Signature-256: sha256=<hex>`, or the headers of Standard Webhooks with " +
+    "a correct clock.",
 );
-export const webhookDisabled = defineError("webhook_disabled", 409, () => "The webhook is turned off.");
+export const webhookDisabled = defineError(
+  "webhook_disabled",
+  409,
+  () => "The webhook is disabled. Enable it with PATCH.",
+);
 export const dailyCapReached = defineError(
   "daily_cap_reached",
   429,
   (allowed: number, retryAfterSeconds: number) => ({
-    detail: `The webhook's ${allowed} runs of today are used up; the next day begins at 00:00 UTC.`,
+    detail: `The webhook's cap of ${allowed} runs today is reached; the next day begins at 00:00 UTC.`,
     meta: { limit: "daily_cap", allowed, retry_after: retryAfterSeconds },
   }),
 );
 export const inputEmpty = defineError(
   "input_empty",
   400,
-  () => "The webhook's template makes an empty text of this delivery: what it names is not there.",
+  () =>
+    "The rendered template is empty for this delivery; send the fields that it references, or " +
+    "change the template.",
 );
 export const endUserInvalid = defineError("end_user_invalid", 400, () => ({
   detail:
-    "The webhook's `end_user_id` template yields no valid id for this delivery. An id has 1 to 128 characters of A-Z, a-z, 0-9, . _ : @ and -, and is not `-` alone. Send the fields that the template names, or change the template.",
+    "The webhook's `end_user_id` template yields no valid id for this delivery. An id has 1 to " +
+    "128 characters of A-Z, a-z, 0-9, . _ : @ and -, and is not `-` alone. Send the fields that " +
+    "the template references, or change the template.",
 }));
 export const sessionKeyTooLong = defineError("session_key_too_long", 400, (limitBytes: number) => ({
-  detail: `The key that the webhook's \`session\` template yields exceeds ${limitBytes} bytes; name a shorter field.`,
+  detail:
+    `The key that the webhook's \`session\` template yields exceeds ${limitBytes} bytes; ` +
+    "reference a shorter field.",
   meta: { limit_bytes: limitBytes },
 }));
 export const inputTooLarge = defineError("input_too_large", 413, (limitBytes: number) => ({
-  detail: `The webhook's template makes more than ${limitBytes} bytes of this delivery; name less of the body.`,
+  detail: `The rendered template exceeds ${limitBytes} bytes; reference fewer body fields.`,
   meta: { limit_bytes: limitBytes },
 }));

@@ -1,7 +1,7 @@
 /**
- * Somebody delivers to a webhook. Believed is only who knows its secret, as it is when the run is committed. The run,
- * the delivery's id and the day's count are one transaction: a sender that heard no answer sends again, and is told of
- * the same run.
+ * Accepts a delivery to a webhook. The request must prove the secret that is valid when the run is committed. The run,
+ * the delivery's id and the day's count are one transaction. A sender that got no response retries, and gets the same
+ * run.
  */
 import { createHash } from "node:crypto";
 import { workerActor } from "#accounts/worker-actor.ts";
@@ -11,10 +11,10 @@ import { passKillPoint } from "#lib/kill-points.ts";
 import { isNumbered } from "../agents/names.ts";
 import { EndUserId } from "../end-users/id.ts";
 import { agentNotFound } from "../errors.ts";
-import { type BegunRun, invoke } from "../runs/api/invoke.ts";
-import type { AgentRuns } from "../runs/engine/run-executor.ts";
+import { type NewRunIds, invoke } from "../runs/api/invoke.ts";
+import type { RunExecutor } from "../runs/engine/run-executor.ts";
 import { dayOf, secondsToNextDay } from "./day.ts";
-import { deliveredOf, type Delivery, deliveryIdOf } from "./delivered.ts";
+import { toTemplateInput, type Delivery, deliveryIdOf } from "./template-input.ts";
 import {
   dailyCapReached,
   endUserInvalid,
@@ -27,7 +27,7 @@ import {
 } from "./errors.ts";
 import { isAuthentic } from "./signature.ts";
 import {
-  dropDeliveries,
+  deleteDeliveriesBefore,
   findDelivery,
   findReceiving,
   insertDelivery,
@@ -36,12 +36,12 @@ import {
   setCount,
   type WebhookRow,
 } from "./store.ts";
-import { type Delivered, fill, isComplete } from "./template.ts";
+import { type TemplateInput, renderTemplate, isComplete } from "./template.ts";
 import { openSecret } from "./webhooks.ts";
 
 type Needs = Pick<App, "db" | "secrets" | "clock">;
 
-export interface Received {
+export interface DeliveryResult {
   run_id: string;
   session_id: string;
 }
@@ -51,8 +51,8 @@ const keyMaxBytes = 1024;
 
 const rememberedMs = 24 * 3_600_000;
 
-/** It was delivered while this one was. */
-class Repeated extends Error {}
+/** Thrown if a concurrent request committed the same delivery. */
+class RepeatedDelivery extends Error {}
 
 export async function getReceiving({ db }: Pick<App, "db">, id: string): Promise<ReceivingWebhook> {
   const webhook = await findReceiving(db, id);
@@ -60,28 +60,28 @@ export async function getReceiving({ db }: Pick<App, "db">, id: string): Promise
   return webhook;
 }
 
-/** Throws `signature_invalid`, and no word of what did not fit. */
+/** Throws `signature_invalid`, which does not reveal the mismatch. */
 export function requireAuthentic(app: Needs, webhook: WebhookRow, { headers, body }: Delivery): void {
   if (!isAuthentic(headers, body, openSecret(app, webhook), app.clock.now())) throw signatureInvalid();
 }
 
-/** For who was asked for `requireAuthentic`. */
+/** Callers must call `requireAuthentic` first. */
 export async function receive(
   app: Needs,
-  runs: AgentRuns,
+  runs: RunExecutor,
   webhook: ReceivingWebhook,
   delivery: Delivery,
-): Promise<Received> {
+): Promise<DeliveryResult> {
   const now = app.clock.now();
   const known = await findKnown(app, webhook, delivery, now);
   if (!webhook.enabled) throw webhookDisabled();
   if (known) return known;
   requireRoom(webhook, now);
-  const told = toldOf(app, webhook, delivery, now);
+  const told = renderInputs(app, webhook, delivery, now);
   const { workspace_id: workspaceId, worker_id: workerId, agent_name: label } = webhook;
   const actor = await workerActor(app.db, { workspaceId, workerId, label }, ["agents:invoke"]);
   if (!actor) throw agentNotFound();
-  const received: Received = { run_id: "", session_id: "" };
+  const received: DeliveryResult = { run_id: "", session_id: "" };
   try {
     await invoke(
       app,
@@ -101,14 +101,14 @@ export async function receive(
         id: webhook.id,
         session: told.session,
         within: async (tx, run) => {
-          await note(app, tx, webhook, delivery, run);
+          await commitDelivery(app, tx, webhook, delivery, run);
           Object.assign(received, { run_id: run.id, session_id: run.session_id });
           await passKillPoint("agent.webhook.commits");
         },
       },
     );
   } catch (error) {
-    const first = error instanceof Repeated && (await findKnown(app, webhook, delivery, now));
+    const first = error instanceof RepeatedDelivery && (await findKnown(app, webhook, delivery, now));
     if (first) return first;
     throw error;
   }
@@ -116,21 +116,21 @@ export async function receive(
   return received;
 }
 
-/** Ids that were sent long enough ago may come again. */
-export function forgetDeliveries(db: Db, now: Date): Promise<void> {
-  return dropDeliveries(db, new Date(now.getTime() - rememberedMs));
+/** Prunes old delivery ids. They may then be used again. */
+export function pruneDeliveries(db: Db, now: Date): Promise<void> {
+  return deleteDeliveriesBefore(db, new Date(now.getTime() - rememberedMs));
 }
 
-/** What the webhook is by now, and not as it was when the delivery came, decides. */
-async function note(
+/** Checks the webhook's current row, which may have changed since the request arrived. */
+async function commitDelivery(
   { clock }: Needs,
   tx: Db,
   webhook: WebhookRow,
   { headers }: Delivery,
-  run: BegunRun,
+  run: NewRunIds,
 ): Promise<void> {
   const row = await lockWebhook(tx, webhook.id);
-  // It may have waited over midnight: whoever was let in first has counted in the new day.
+  // The request may have waited past midnight, so it counts in the new day.
   const now = clock.now();
   if (!row) throw webhookNotFound();
   if (!row.secret_sealed.equals(webhook.secret_sealed)) throw signatureInvalid();
@@ -138,12 +138,13 @@ async function note(
   const id = deliveryIdOf(headers);
   if (id !== undefined) {
     const seen = { webhook_id: row.id, delivery: hashOf(id), run_id: run.id, session_id: run.session_id };
-    if (!(await insertDelivery(tx, { ...seen, received_at: now }, longAgo(now)))) throw new Repeated();
+    if (!(await insertDelivery(tx, { ...seen, received_at: now }, longAgo(now))))
+      throw new RepeatedDelivery();
   }
   await setCount(tx, row.id, dayOf(now), requireRoom(row, now) + 1);
 }
 
-/** How many runs the day has had. */
+/** Returns the number of runs of the current day. */
 function requireRoom({ daily_cap, counted_since, runs_counted }: WebhookRow, now: Date): number {
   const used = counted_since.getTime() === dayOf(now).getTime() ? runs_counted : 0;
   if (daily_cap !== null && used >= daily_cap) throw dailyCapReached(daily_cap, secondsToNextDay(now));
@@ -155,23 +156,23 @@ async function findKnown(
   webhook: WebhookRow,
   { headers }: Delivery,
   now: Date,
-): Promise<Received | undefined> {
+): Promise<DeliveryResult | undefined> {
   const id = deliveryIdOf(headers);
   const row = id === undefined ? undefined : await findDelivery(db, webhook.id, hashOf(id), longAgo(now));
   return row && { run_id: row.run_id, session_id: row.session_id };
 }
 
 /** Fills the webhook's templates from a delivery. */
-function toldOf(
+function renderInputs(
   app: Needs,
   webhook: WebhookRow,
   delivery: Delivery,
   now: Date,
 ): { input: string; endUserId: string | undefined; session: string | undefined } {
   const secret = openSecret(app, webhook);
-  const delivered = deliveredOf(delivery, webhook, secret, now);
-  // A sender that repeats the secret in the body tells it to no model.
-  const input = fill(webhook.input_template, delivered, { maxBytes: inputMaxBytes, secret });
+  const delivered = toTemplateInput(delivery, webhook, secret, now);
+  // Blanks the secret if the body repeats it, so that the model does not see it.
+  const input = renderTemplate(webhook.input_template, delivered, { maxBytes: inputMaxBytes, secret });
   if (input === undefined) throw inputTooLarge(inputMaxBytes);
   if (input.trim() === "") throw inputEmpty();
   return {
@@ -181,21 +182,24 @@ function toldOf(
   };
 }
 
-function endUserOf(template: string | null, delivered: Delivered, secret: string): string | undefined {
+function endUserOf(template: string | null, delivered: TemplateInput, secret: string): string | undefined {
   if (template === null) return undefined;
   const id = isComplete(template, delivered)
-    ? fill(template, delivered, { maxBytes: keyMaxBytes, secret })
+    ? renderTemplate(template, delivered, { maxBytes: keyMaxBytes, secret })
     : undefined;
   const { data, success } = EndUserId.safeParse(id);
   if (!success) throw endUserInvalid();
   return data;
 }
 
-/** Undefined for a session of its own: the webhook has no key, or the delivery has no value for it. */
-function sessionOf(template: string | null, delivered: Delivered, secret: string): string | undefined {
+/**
+ * Undefined if the delivery gets a session of its own: the webhook has no key, or the delivery has no value for the
+ * key.
+ */
+function sessionOf(template: string | null, delivered: TemplateInput, secret: string): string | undefined {
   if (template === null) return undefined;
   if (!isComplete(template, delivered)) return undefined;
-  const key = fill(template, delivered, { maxBytes: keyMaxBytes, secret });
+  const key = renderTemplate(template, delivered, { maxBytes: keyMaxBytes, secret });
   if (key === undefined) throw sessionKeyTooLong(keyMaxBytes);
   return key;
 }
@@ -204,7 +208,7 @@ function longAgo(now: Date): Date {
   return new Date(now.getTime() - rememberedMs);
 }
 
-/** A sender's id may be of any length. */
+/** Hashed, because a sender's id may have any length. */
 function hashOf(id: string): Buffer {
   return createHash("sha256").update(id).digest();
 }

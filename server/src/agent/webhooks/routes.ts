@@ -13,7 +13,7 @@ import {
   sessionQueueFull,
   tooManyRuns,
 } from "../runs/api/run-errors.ts";
-import type { AgentRuns } from "../runs/engine/run-executor.ts";
+import type { RunExecutor } from "../runs/engine/run-executor.ts";
 import { sessionCapReached, sessionFull } from "../sessions/errors.ts";
 import {
   dailyCapReached,
@@ -44,12 +44,12 @@ import { create, get, list, remove, rotate, update } from "./webhooks.ts";
 const common = { api: "agent", tag: "Triggers" } as const;
 
 const deliveryMaxBytes = 1024 ** 2;
-/** As many as a token's invokes. */
+/** Same limit as for the invokes of a token. */
 const delivered: RateRule = { name: "delivered", perMinute: 120 };
-/** Whoever knows the address can ask for a body to be read and hashed; not for one after the other. */
+/** Limits the requests whose bodies are read and hashed before authentication. */
 const knocked: RateRule = { name: "knocked", perMinute: 600 };
 
-export const webhookRoutes = (app: App, runs: AgentRuns): Route[] => {
+export const webhookRoutes = (app: App, runs: RunExecutor): Route[] => {
   const limiter = new RateLimiter(app.clock);
   return [
     defineRoute({
@@ -177,7 +177,7 @@ export const webhookRoutes = (app: App, runs: AgentRuns): Route[] => {
 
 async function receiveRequest(
   app: App,
-  runs: AgentRuns,
+  runs: RunExecutor,
   limiter: RateLimiter,
   { id, query, request }: { id: string; query: unknown; request: FastifyRequest },
 ): Promise<Answer> {

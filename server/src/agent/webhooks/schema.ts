@@ -1,4 +1,4 @@
-/** The wire of agents' webhooks. */
+/** Wire format of agents' webhooks. */
 import { z } from "zod";
 import type { App } from "#app.ts";
 import { baseUrl } from "#config.ts";
@@ -16,7 +16,7 @@ const Template = z
   .string()
   .min(1)
   .refine((text) => Buffer.byteLength(text) <= templateMaxBytes, {
-    error: `must be ${templateMaxBytes} bytes at most`,
+    error: `must be at most ${templateMaxBytes} bytes`,
   })
   .describe(
     "Template of the message for the agent, at most 8 KiB. Each `{{path}}` is replaced by a value of the delivery, for example `{{body.issue.title}}`. A path begins with `body`, `headers`, `query`, `webhook` or `received_at`. Default `{{body}}`.",
@@ -142,7 +142,7 @@ export const Received = z
 /** Fields of the record that a PATCH accepts and ignores. */
 export const webhookReadOnlyFields = Object.keys(webhook).filter((field) => !(field in WebhookUpdate.shape));
 
-/** The only way from a row to JSON. */
+/** The only conversion from a row to JSON. */
 export function toWebhook({ config, clock }: Pick<App, "config" | "clock">, row: WebhookRow): Webhook {
   const isToday = row.counted_since.getTime() === dayOf(clock.now()).getTime();
   return {

@@ -1,8 +1,8 @@
-/** Deliveries with a person, a session key and a version. */
+/** Deliveries with an end user, a session key and a version. */
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig, type Person } from "../testing/agent-app.ts";
 import { startModelServer } from "../testing/model-server.ts";
-import { AgentRuns } from "../runs/engine/run-executor.ts";
+import { RunExecutor } from "../runs/engine/run-executor.ts";
 import { testClock } from "../../../test/harness.ts";
 import { Scheduler } from "../schedules/scheduler.ts";
 
@@ -41,7 +41,7 @@ async function deliver({ id, secret }: Json, body: object, headers: Record<strin
   return { status: response.status, json: (await response.json()) as Json, headers: response.headers };
 }
 
-async function accepted(hook: Json, body: object): Promise<Json> {
+async function deliverAccepted(hook: Json, body: object): Promise<Json> {
   const { status, json } = await deliver(hook, body);
   expect([status, json]).toMatchObject([202, {}]);
   return json;
@@ -49,8 +49,8 @@ async function accepted(hook: Json, body: object): Promise<Json> {
 
 const runOf = async (of: Owner, id: string): Promise<Json> => (await of.get(`/v1/agents/runs/${id}`)).json;
 
-async function settled(of: Owner, id: string): Promise<Json> {
-  await host.runs.settled(id, 20_000);
+async function waitForRun(of: Owner, id: string): Promise<Json> {
+  await host.runs.waitForOutcome(id, 20_000);
   return runOf(of, id);
 }
 
@@ -60,7 +60,7 @@ const saidIn = async (of: Owner, session: string): Promise<string[]> => {
 };
 
 /** A model that responds when the test releases it. */
-function heldModel(): { letGo: () => void } {
+function blockedModel(): { letGo: () => void } {
   const { promise, resolve } = Promise.withResolvers<void>();
   model.script([{ text: ["first"], until: promise }, { text: ["then"] }]);
   return { letGo: resolve };
@@ -103,29 +103,29 @@ test("shares a session between deliveries with the same key, and not with other 
   const of = await owner();
   const hook = await webhook(of, { session: "{{body.thread}}" });
   model.script([{ text: ["Yes."] }]);
-  const first = await accepted(hook, { text: "one", thread: 7 });
-  await settled(of, first.run_id);
-  const second = await accepted(hook, { text: "two", thread: 7 });
-  await settled(of, second.run_id);
+  const first = await deliverAccepted(hook, { text: "one", thread: 7 });
+  await waitForRun(of, first.run_id);
+  const second = await deliverAccepted(hook, { text: "two", thread: 7 });
+  await waitForRun(of, second.run_id);
   expect(second.session_id).toBe(first.session_id);
   expect(await saidIn(of, first.session_id)).toEqual(["one", "Yes.", "two", "Yes."]);
   const others = [{ thread: 8 }, {}, {}, { thread: null }, { thread: "" }];
   const sessions = new Set([first.session_id]);
-  for (const body of others) sessions.add((await accepted(hook, { text: "x", ...body })).session_id);
+  for (const body of others) sessions.add((await deliverAccepted(hook, { text: "x", ...body })).session_id);
   expect(sessions.size).toBe(1 + others.length);
   const other = await webhook(of, { session: "{{body.thread}}" });
-  expect((await accepted(other, { text: "x", thread: 7 })).session_id).not.toBe(first.session_id);
-  // A key of an ended session begins a new one.
+  expect((await deliverAccepted(other, { text: "x", thread: 7 })).session_id).not.toBe(first.session_id);
+  // A key of an ended session starts a new session.
   await of.call("DELETE", `${of.agent}/sessions/${first.session_id}`);
-  expect((await accepted(hook, { text: "x", thread: 7 })).session_id).not.toBe(first.session_id);
+  expect((await deliverAccepted(hook, { text: "x", thread: 7 })).session_id).not.toBe(first.session_id);
 });
 
-test("begins one session for concurrent deliveries with a new key", async () => {
+test("creates one session for concurrent deliveries with a new key", async () => {
   const of = await owner();
   const hook = await webhook(of, { session: "{{body.thread}}" });
   model.script([{ text: ["Yes."] }]);
   const all = await Promise.all(
-    Array.from({ length: 8 }, (_, n) => accepted(hook, { text: `m${n}`, thread: "t" })),
+    Array.from({ length: 8 }, (_, n) => deliverAccepted(hook, { text: `m${n}`, thread: "t" })),
   );
   expect(new Set(all.map(({ session_id }) => session_id)).size).toBe(1);
   for (const { run_id } of all)
@@ -140,12 +140,12 @@ const statusOf = async (of: Owner, id: string): Promise<string> => (await runOf(
 test("queues deliveries to a busy session in the order of their arrival", async () => {
   const of = await owner();
   const hook = await webhook(of, { session: "{{body.thread}}" });
-  const { letGo } = heldModel();
-  const first = await accepted(hook, { text: "one", thread: 1 });
-  const second = await accepted(hook, { text: "two", thread: 1 });
-  const third = await accepted(hook, { text: "three", thread: 1 });
+  const { letGo } = blockedModel();
+  const first = await deliverAccepted(hook, { text: "one", thread: 1 });
+  const second = await deliverAccepted(hook, { text: "two", thread: 1 });
+  const third = await deliverAccepted(hook, { text: "three", thread: 1 });
   expect([second.session_id, third.session_id]).toEqual([first.session_id, first.session_id]);
-  // Clocks of several servers differ: the order of arrival holds.
+  // Clocks of several servers differ, so only the order of arrival counts.
   await host.app.db
     .updateTable("agent_runs")
     .set({ created_at: new Date(clock.now().getTime() - 1_000) })
@@ -160,7 +160,7 @@ test("queues deliveries to a busy session in the order of their arrival", async 
   expect(invoked.json).toMatchObject({ code: "session_busy", run_id: first.run_id });
   letGo();
   for (const { run_id } of [first, second, third])
-    expect(await settled(of, run_id)).toMatchObject({ status: "completed", waiting_for_session: false });
+    expect(await waitForRun(of, run_id)).toMatchObject({ status: "completed", waiting_for_session: false });
   expect(await saidIn(of, first.session_id)).toEqual(["one", "first", "two", "then", "three", "then"]);
   expect(await host.app.db.selectFrom("agent_turns").selectAll().execute()).toEqual([]);
 });
@@ -168,13 +168,13 @@ test("queues deliveries to a busy session in the order of their arrival", async 
 test("starts a waiting run in another process when the process of the earlier run is dead", async () => {
   const of = await owner();
   const hook = await webhook(of, { session: "{{body.thread}}" });
-  const { letGo } = heldModel();
-  const first = await accepted(hook, { text: "one", thread: 1 });
-  const second = await accepted(hook, { text: "two", thread: 1 });
+  const { letGo } = blockedModel();
+  const first = await deliverAccepted(hook, { text: "one", thread: 1 });
+  const second = await deliverAccepted(hook, { text: "two", thread: 1 });
   // Imitates a server that was killed after it committed the end of the first run.
   await of.post(`/v1/agents/runs/${first.run_id}/cancel`);
   letGo();
-  const other = new AgentRuns(host.app, { pauseMs: 5 });
+  const other = new RunExecutor(host.app, { pauseMs: 5 });
   await other.start();
   try {
     await expect.poll(() => statusOf(of, second.run_id), { timeout: 20_000 }).toBe("completed");
@@ -186,13 +186,13 @@ test("starts a waiting run in another process when the process of the earlier ru
 test("cancels a waiting run, and fails it with its session or after a day", async () => {
   const of = await owner();
   const hook = await webhook(of, { session: "{{body.thread}}" });
-  const { letGo } = heldModel();
+  const { letGo } = blockedModel();
   try {
-    await accepted(hook, { text: "one", thread: 1 });
+    await deliverAccepted(hook, { text: "one", thread: 1 });
     const [cancelled, late, ended] = [
-      await accepted(hook, { text: "two", thread: 1 }),
-      await accepted(hook, { text: "three", thread: 1 }),
-      await accepted(hook, { text: "four", thread: 1 }),
+      await deliverAccepted(hook, { text: "two", thread: 1 }),
+      await deliverAccepted(hook, { text: "three", thread: 1 }),
+      await deliverAccepted(hook, { text: "four", thread: 1 }),
     ];
     await of.post(`/v1/agents/runs/${cancelled.run_id}/cancel`);
     expect(await runOf(of, cancelled.run_id)).toMatchObject({ status: "failed", error_code: "cancelled" });
@@ -218,10 +218,10 @@ test("cancels a waiting run, and fails it with its session or after a day", asyn
 test("bounds the waiting runs of a session, and accepts a refused delivery again", async () => {
   const of = await owner();
   const hook = await webhook(of, { session: "{{body.thread}}" });
-  const { letGo } = heldModel();
+  const { letGo } = blockedModel();
   try {
-    const { session_id } = await accepted(hook, { text: "one", thread: 1 });
-    for (let n = 0; n < 100; n += 1) await accepted(hook, { text: `n${n}`, thread: 1 });
+    const { session_id } = await deliverAccepted(hook, { text: "one", thread: 1 });
+    for (let n = 0; n < 100; n += 1) await deliverAccepted(hook, { text: `n${n}`, thread: 1 });
     const { status, json, headers } = await deliver(hook, { text: "more", thread: 1 }, { "webhook-id": "d" });
     expect([status, json, headers.get("retry-after")]).toMatchObject([
       429,
@@ -237,16 +237,16 @@ test("bounds the waiting runs of a session, and accepts a refused delivery again
   }
 });
 
-test("runs a delivery for the person that the template names, with that person's session and memory", async () => {
+test("runs a delivery for the end user that the template selects, with that user's session and memory", async () => {
   const of = await owner();
   const hook = await webhook(of, { session: "{{body.thread}}", end_user_id: "{{body.user.id}}" });
   model.script([{ text: ["Yes."] }]);
-  const ada = await accepted(hook, { text: "a", thread: 1, user: { id: "ada" } });
-  const bob = await accepted(hook, { text: "b", thread: 1, user: { id: "bob" } });
+  const ada = await deliverAccepted(hook, { text: "a", thread: 1, user: { id: "ada" } });
+  const bob = await deliverAccepted(hook, { text: "b", thread: 1, user: { id: "bob" } });
   expect(ada.session_id).not.toBe(bob.session_id);
-  expect(await settled(of, ada.run_id)).toMatchObject({ end_user_id: "ada" });
-  expect(await settled(of, bob.run_id)).toMatchObject({ end_user_id: "bob" });
-  expect((await accepted(hook, { text: "a", thread: 1, user: { id: "ada" } })).session_id).toBe(
+  expect(await waitForRun(of, ada.run_id)).toMatchObject({ end_user_id: "ada" });
+  expect(await waitForRun(of, bob.run_id)).toMatchObject({ end_user_id: "bob" });
+  expect((await deliverAccepted(hook, { text: "a", thread: 1, user: { id: "ada" } })).session_id).toBe(
     ada.session_id,
   );
   for (const user of [
@@ -276,10 +276,10 @@ test("erases a person's waiting runs, schedules and webhooks, and no other perso
   const schedule = { schedule: "daily", message: "Look.", end_user_id: "ada" };
   await of.post(`${of.agent}/schedules`, schedule);
   await of.post(`${of.agent}/schedules`, { ...schedule, end_user_id: "bob" });
-  const { letGo } = heldModel();
+  const { letGo } = blockedModel();
   try {
-    const first = await accepted(byBody, { text: "ada-said", thread: 1, user: "ada" });
-    const waiting = await accepted(byBody, { text: "ada-waits", thread: 1, user: "ada" });
+    const first = await deliverAccepted(byBody, { text: "ada-said", thread: 1, user: "ada" });
+    const waiting = await deliverAccepted(byBody, { text: "ada-waits", thread: 1, user: "ada" });
     const erased = await of.call("DELETE", `${of.agent}/end-users/ada`);
     expect(erased).toMatchObject({ status: 200, json: { sessions: 1, triggers: 2 } });
     for (const { run_id } of [first, waiting])
@@ -303,8 +303,8 @@ test("runs the qualifier's version; a number moves an existing session, an alias
   const hook = await webhook(of, { session: "{{body.thread}}", qualifier: "beta" });
   const path = `${of.agent}/webhooks/${hook.id}`;
   const versionOf = async (thread: number) => {
-    const { run_id } = await accepted(hook, { text: "x", thread });
-    return (await settled(of, run_id)).version as number;
+    const { run_id } = await deliverAccepted(hook, { text: "x", thread });
+    return (await waitForRun(of, run_id)).version as number;
   };
   expect(await versionOf(1)).toBe(1);
   expect((await of.call("DELETE", `${of.agent}/aliases/beta`)).json).toMatchObject({
@@ -350,10 +350,10 @@ test("shares a schedule's session, queues one time while it is busy, and skips t
   const [shown] = (await of.get(`${of.agent}/schedules`)).json.items;
   expect((await of.call("PATCH", path, shown)).json).toEqual(shown);
   expect((await of.call("PATCH", path, { qualifier: "beta" })).json.pointer).toBe("/qualifier");
-  const { letGo } = heldModel();
+  const { letGo } = blockedModel();
   for (let n = 0; n < 3; n += 1) {
     clock.advance(60_000);
-    await scheduler.look();
+    await scheduler.sweep();
   }
   expect((await of.get(`${of.agent}/schedules`)).json.items[0]).toMatchObject({
     last_status: "skipped",
@@ -363,14 +363,14 @@ test("shares a schedule's session, queues one time while it is busy, and skips t
   letGo();
   const runs: Json[] = (await of.get("/v1/agents/runs")).json.items;
   expect(runs).toHaveLength(2);
-  for (const { run_id } of runs) expect((await settled(of, run_id)).status).toBe("completed");
+  for (const { run_id } of runs) expect((await waitForRun(of, run_id)).status).toBe("completed");
   expect(new Set(runs.map(({ session_id }) => session_id)).size).toBe(1);
   expect(runs.map(({ end_user_id }) => end_user_id)).toEqual(["ada", "ada"]);
   const reset = await of.call("PATCH", path, { session: null, end_user_id: null, qualifier: null });
   expect(reset.json).toMatchObject({ session: null, end_user_id: null, qualifier: "prod" });
-  await scheduler.look();
+  await scheduler.sweep();
   clock.advance(60_000);
-  await scheduler.look();
+  await scheduler.sweep();
   const [newest] = (await of.get("/v1/agents/runs")).json.items;
   expect(newest.session_id).not.toBe(runs[0].session_id);
 });
@@ -380,13 +380,13 @@ test("keeps a version while its run executes in a session that a later delivery 
   for (let n = 0; n < 2; n += 1) await of.post(`${of.agent}/versions`, { config: of.config });
   await of.call("PUT", `${of.agent}/aliases/prod`, { version: 3 });
   const hook = await webhook(of, { session: "one", qualifier: "1" });
-  const { letGo } = heldModel();
-  const first = await accepted(hook, { text: "one" });
+  const { letGo } = blockedModel();
+  const first = await deliverAccepted(hook, { text: "one" });
   await of.call("PATCH", `${of.agent}/webhooks/${hook.id}`, { qualifier: "2" });
-  const second = await accepted(hook, { text: "two" });
+  const second = await deliverAccepted(hook, { text: "two" });
   const path = `${of.agent}/versions/1`;
   expect((await of.call("DELETE", path)).json).toMatchObject({ code: "version_in_use", live_sessions: 1 });
   letGo();
-  for (const { run_id } of [first, second]) expect((await settled(of, run_id)).status).toBe("completed");
+  for (const { run_id } of [first, second]) expect((await waitForRun(of, run_id)).status).toBe("completed");
   expect((await of.call("DELETE", path)).status).toBe(204);
 });

@@ -1,13 +1,12 @@
 /**
- * Whether whoever delivers knows the webhook's secret. They show it, or sign the body's very bytes with it, in the
- * words of GitHub, of ours, or of Standard Webhooks, whose signature also says when it was made.
+ * Verifies that a sender knows the webhook's secret. The request contains the secret, or a signature of the raw body. Signatures have the format of GitHub, of this API, or of Standard Webhooks, which includes a timestamp.
  */
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 
 const prefix = "whsec_";
 const toleranceMs = 5 * 60_000;
-/** Standard Webhooks sends one for each key while keys change. */
+/** Standard Webhooks sends one signature per key during a key rotation. */
 const signaturesMax = 10;
 
 const bodySignatures = ["x-service-signature", "x-hub-signature-256"] as const;
@@ -16,7 +15,7 @@ export function newWebhookSecret(): string {
   return prefix + randomBytes(32).toString("base64");
 }
 
-/** In constant time, whatever was sent. */
+/** Takes constant time for any input. */
 export function isAuthentic(headers: IncomingHttpHeaders, body: Buffer, secret: string, now: Date): boolean {
   return (
     isShown(headers, secret) || isSigned(headers, body, secret) || isStandard(headers, body, secret, now)
@@ -28,7 +27,7 @@ function isShown({ authorization }: IncomingHttpHeaders, secret: string): boolea
   return shown !== undefined && isSame(Buffer.from(shown), Buffer.from(secret));
 }
 
-/** The whole text of the secret is the key. */
+/** The key is the whole text of the secret. */
 function isSigned(headers: IncomingHttpHeaders, body: Buffer, secret: string): boolean {
   return bodySignatures.some((name) => {
     const digits = /^sha256=([0-9a-f]{64})$/i.exec(textOf(headers[name]))?.[1];
@@ -37,7 +36,7 @@ function isSigned(headers: IncomingHttpHeaders, body: Buffer, secret: string): b
   });
 }
 
-/** The bytes behind the prefix are the key. */
+/** The key is the decoded part after the prefix. */
 function isStandard(headers: IncomingHttpHeaders, body: Buffer, secret: string, now: Date): boolean {
   const id = textOf(headers["webhook-id"]);
   const timestamp = textOf(headers["webhook-timestamp"]);
@@ -52,7 +51,7 @@ function isStandard(headers: IncomingHttpHeaders, body: Buffer, secret: string, 
   });
 }
 
-/** By digests, so that not even the length of what was shown is compared early. */
+/** Compares digests, so that the time does not reveal the length either. */
 function isSame(one: Buffer, other: Buffer): boolean {
   const digest = (bytes: Buffer) => createHmac("sha256", "compare").update(bytes).digest();
   return timingSafeEqual(digest(one), digest(other));

@@ -1,4 +1,4 @@
-/** All SQL of agents' webhooks. A webhook is an agent's; whoever reaches the agent reaches it. */
+/** All SQL of agents' webhooks. Access to an agent includes its webhooks. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { AgentWebhookDeliveriesTable, AgentWebhooksTable } from "./tables.ts";
@@ -6,7 +6,7 @@ import type { AgentWebhookDeliveriesTable, AgentWebhooksTable } from "./tables.t
 export type WebhookRow = Selectable<AgentWebhooksTable>;
 export type DeliveryRow = Selectable<AgentWebhookDeliveriesTable>;
 
-/** With creations for the same agent held off until this transaction ends. */
+/** Blocks other creations for the agent until the transaction ends. */
 export async function lockAndCount(tx: Db, agentId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${agentId}, 45))`.execute(tx);
   const { count } = await tx
@@ -31,7 +31,7 @@ export function listWebhooks(db: Db, agentId: string): Promise<WebhookRow[]> {
     .execute();
 }
 
-/** Undefined where the agent has no such webhook. */
+/** Returns undefined if the agent has no such webhook. */
 export function changeWebhook(
   tx: Db,
   agentId: string,
@@ -54,7 +54,7 @@ export function changeWebhook(
   return (
     tx
       .updateTable("agent_webhooks")
-      // An update of nothing is no SQL.
+      // Sets at least one column, because SQL has no empty update.
       .set({ ...change, id })
       .where("id", "=", id)
       .where("agent_id", "=", agentId)
@@ -72,6 +72,7 @@ export function deleteWebhook(tx: Db, agentId: string, id: string): Promise<Webh
     .executeTakeFirst();
 }
 
+/** Deletes webhooks whose runs are all for this end user. Returns their ids. */
 export async function deleteWebhooksOf(tx: Db, agentId: string, endUserId: string): Promise<string[]> {
   const rows = await tx
     .deleteFrom("agent_webhooks")
@@ -82,7 +83,7 @@ export async function deleteWebhooksOf(tx: Db, agentId: string, endUserId: strin
   return rows.map(({ id }) => id);
 }
 
-// ---- receiving: who delivers shows a secret, and reaches this one webhook
+// ---- deliveries: a secret authorizes the access to this webhook only
 
 export type ReceivingWebhook = WebhookRow & { agent_name: string; worker_id: string };
 
@@ -96,7 +97,7 @@ export function findReceiving(db: Db, id: string): Promise<ReceivingWebhook | un
     .executeTakeFirst();
 }
 
-/** Nobody else's to change, or to count in, until this transaction ends. */
+/** Locks the webhook and its count until the transaction ends. */
 export function lockWebhook(tx: Db, id: string): Promise<WebhookRow | undefined> {
   return tx.selectFrom("agent_webhooks").selectAll().where("id", "=", id).forUpdate().executeTakeFirst();
 }
@@ -124,7 +125,7 @@ export function findDelivery(
     .executeTakeFirst();
 }
 
-/** False where it is known since `since`; an older one of the same id is forgotten. */
+/** Returns false if the id is stored since `since`. Replaces an older entry with the same id. */
 export async function insertDelivery(tx: Db, row: DeliveryRow, since: Date): Promise<boolean> {
   const { run_id, session_id, received_at } = row;
   const inserted = await tx
@@ -141,6 +142,6 @@ export async function insertDelivery(tx: Db, row: DeliveryRow, since: Date): Pro
   return inserted !== undefined;
 }
 
-export async function dropDeliveries(db: Db, before: Date): Promise<void> {
+export async function deleteDeliveriesBefore(db: Db, before: Date): Promise<void> {
   await db.deleteFrom("agent_webhook_deliveries").where("received_at", "<=", before).execute();
 }

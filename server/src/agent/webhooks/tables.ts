@@ -1,4 +1,4 @@
-/** Columns as they are stored; migrations/0034_agent_triggers.sql and 0092_trigger_sessions.sql describe them. */
+/** Columns as stored. Migrations 0034 and 0092 describe them. */
 import type { Generated } from "kysely";
 
 export interface AgentWebhooksTable {

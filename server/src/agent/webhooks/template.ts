@@ -1,21 +1,24 @@
 /**
- * What an agent is told of a delivery: a text with places, `{{body.issue.title}}`. A place is a path into what was
- * delivered and nothing else: nothing is computed, and what came is never read as a template itself.
+ * Renders the message for an agent: a template with placeholders such as `{{body.issue.title}}`. A placeholder is a
+ * path into the delivery. Templates compute nothing, and a placeholder in the delivery is not expanded.
  */
 
 const roots = ["body", "headers", "query", "webhook", "received_at"] as const;
 export type Root = (typeof roots)[number];
-export type Delivered = Record<Root, unknown>;
+export type TemplateInput = Record<Root, unknown>;
 
 const place = /\{\{(.*?)\}\}/gs;
-/** Braces alone are text. */
+/** Braces without a root are plain text. */
 const openPlace = new RegExp(`\\{\\{\\s*(?:${roots.join("|")})\\b[\\w.-]{0,80}`);
 
-/** Why a template does not do; undefined where it does. */
-export function whyNotTemplate(template: string): string | undefined {
+/** Returns the fault of a template, or undefined for a valid one. */
+export function findTemplateFault(template: string): string | undefined {
   for (const [whole, inside = ""] of template.matchAll(place)) {
     if (!pathOf(inside))
-      return `${whole.slice(0, 80)} is no place: a path begins with ${roots.join(", ")}, as in {{body.issue.title}}`;
+      return (
+        `${whole.slice(0, 80)} is not a placeholder: a path begins with ${roots.join(", ")}, as in ` +
+        "{{body.issue.title}}"
+      );
   }
   const [open] = openPlace.exec(template.replaceAll(place, "")) ?? [];
   return open && `${open} is not closed: write }} after the path, as in {{body.issue.title}}`;
@@ -23,23 +26,23 @@ export function whyNotTemplate(template: string): string | undefined {
 
 export interface FillLimits {
   maxBytes: number;
-  /** Shown in no place, nor put together by several; "…" stands there. */
+  /** Replaced by "…" in the result, also if several placeholders compose it. */
   secret: string;
 }
 
 /**
- * Strings as they are, all else as compact JSON, what is not there as nothing. Undefined where it would be more than
- * `maxBytes` of UTF-8: a template that repeats a large body is given up at the first one that does not fit.
+ * Inserts strings as they are, other values as compact JSON, and missing values as nothing. Undefined if the result
+ * exceeds `maxBytes` of UTF-8. Rendering stops at the limit, because a template may repeat a large body.
  */
-export function fill(
+export function renderTemplate(
   template: string,
-  delivered: Delivered,
+  delivered: TemplateInput,
   { maxBytes, secret }: FillLimits,
 ): string | undefined {
   const hide = (text: string) => text.replaceAll(secret, "…");
   const pieces: string[] = [];
   let bytes = 0;
-  // Text and the insides of places by turns.
+  // Text and placeholders alternate.
   for (const [index, part] of template.split(place).entries()) {
     const piece = hide(index % 2 === 0 ? part : textOf(lookUp(delivered, pathOf(part) ?? [])));
     bytes += Buffer.byteLength(piece);
@@ -50,7 +53,7 @@ export function fill(
 }
 
 /** False if the value of any placeholder is missing, null or empty. Only a complete template yields a key. */
-export function isComplete(template: string, delivered: Delivered): boolean {
+export function isComplete(template: string, delivered: TemplateInput): boolean {
   return [...template.matchAll(place)].every(([, inside = ""]) => {
     const value = lookUp(delivered, pathOf(inside) ?? []);
     return value !== undefined && value !== null && textOf(value).trim() !== "";
@@ -58,7 +61,7 @@ export function isComplete(template: string, delivered: Delivered): boolean {
 }
 
 /** False for a text without placeholders. */
-export function hasPlaces(template: string): boolean {
+export function hasPlaceholders(template: string): boolean {
   return template.search(place) >= 0;
 }
 
@@ -72,11 +75,11 @@ function pathOf(inside: string): string[] | undefined {
   return isPath && (roots as readonly string[]).includes(path[0]!) ? path : undefined;
 }
 
-/** Own fields alone: what every object has from its maker was not delivered. */
-function lookUp(delivered: Delivered, path: readonly string[]): unknown {
+/** Reads own properties only, because inherited ones are not part of the delivery. */
+function lookUp(delivered: TemplateInput, path: readonly string[]): unknown {
   let found: unknown = delivered;
   for (const [depth, part] of path.entries()) {
-    // Names of headers have no case.
+    // Header names are case-insensitive.
     const name = depth === 1 && path[0] === "headers" ? part.toLowerCase() : part;
     if (typeof found !== "object" || found === null || !Object.hasOwn(found, name)) return undefined;
     found = (found as Record<string, unknown>)[name];

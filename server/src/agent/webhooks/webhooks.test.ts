@@ -6,9 +6,9 @@ import { setSuspended } from "#accounts/workspaces.ts";
 import { systemActor } from "#accounts/activity/activity.ts";
 import { silentLog, testClock } from "../../../test/harness.ts";
 import { agentHost, type Json, modelConfig, type Person } from "../testing/agent-app.ts";
-import { forgetDeliveries } from "./receive.ts";
+import { pruneDeliveries } from "./receive.ts";
 
-// Standard Webhooks' own library takes the time from nowhere but the machine's clock.
+// The library of Standard Webhooks reads only the system clock.
 const clock = testClock(new Date());
 const host = await agentHost({ clock, isIdle: true, config: { rateLimits: "on" } });
 const hourMs = 3_600_000;
@@ -54,7 +54,7 @@ async function saidTo(runId: string): Promise<string> {
   return (row.message as Json).content[0].text;
 }
 
-test("a webhook tells its secret once, is changed and deleted, and each deed is in the audit log", async () => {
+test("returns a webhook's secret once, updates and deletes the webhook, and logs each change", async () => {
   const of = await owner();
   const { secret, ...json } = await webhook(of, { daily_cap: 3 });
   expect(secret).toMatch(/^whsec_[A-Za-z0-9+/]{43}=$/);
@@ -106,7 +106,7 @@ test("a webhook tells its secret once, is changed and deleted, and each deed is 
   expect(JSON.stringify(deeds)).not.toContain(secret.slice(6, 40));
 });
 
-test("a replayed create does not repeat the secret", async () => {
+test("does not repeat the secret in a replayed creation", async () => {
   const of = await owner();
   const send = () => of.call("POST", `${of.agent}/webhooks`, { name: "x" }, { "idempotency-key": "once" });
   const [first, again] = [await send(), await send()];
@@ -118,20 +118,20 @@ test.each([
   [{ input_template: "x".repeat(8193) }, "/input_template"],
   [{ daily_cap: 0 }, "/daily_cap"],
   [{ secret: "mine" }, "/secret"],
-])("%j is refused, and the field is named", async (body, pointer) => {
+])("refuses %j and names the field", async (body, pointer) => {
   const of = await owner();
   const { status, json } = await of.post(`${of.agent}/webhooks`, { name: "forge", ...body });
   expect([status, json]).toMatchObject([400, { code: "invalid_request", pointer }]);
 });
 
-test("an agent has so many webhooks and no more", async () => {
+test("limits the webhooks of an agent", async () => {
   const of = await owner();
   for (let n = 0; n < 50; n += 1) await webhook(of);
   const { status, json } = await of.post(`${of.agent}/webhooks`, { name: "x" });
   expect([status, json]).toMatchObject([409, { code: "webhook_limit_reached", allowed: 50 }]);
 });
 
-test("a delivery is a run in a session of its own, told what the template makes of it", async () => {
+test("starts a run in its own session for a delivery, with the rendered template as input", async () => {
   const of = await owner();
   const hook = await webhook(of, {
     input_template:
@@ -154,7 +154,7 @@ test("a delivery is a run in a session of its own, told what the template makes 
   expect((await of.get(`${of.agent}/webhooks`)).json.items[0].runs_today).toBe(1);
 });
 
-test("each of the four proofs is taken, over the very bytes", async () => {
+test("accepts each of the four proofs over the raw body", async () => {
   const of = await owner();
   const hook = await webhook(of);
   const body = Buffer.from('{ "b":1,\n"a": "\u00e4" }\n');
@@ -175,11 +175,11 @@ test("each of the four proofs is taken, over the very bytes", async () => {
     expect([status, Object.keys(headers), json]).toMatchObject([202, Object.keys(headers), {}]);
     expect(await saidTo(json.run_id)).toBe('{"b":1,"a":"ä"}');
   }
-  // What is signed here is what their library takes.
+  // The library of Standard Webhooks accepts our test signatures.
   expect(standard.verify(body.toString(), signed)).toEqual({ b: 1, a: "ä" });
 });
 
-test("who does not know the secret is told nothing of it, and an address that is none is none", async () => {
+test("reveals nothing to a sender without the secret or with an unknown address", async () => {
   const of = await owner();
   const hook = await webhook(of, { daily_cap: 1 });
   await of.call("PATCH", `${of.agent}/webhooks/${hook.id}`, { enabled: false });
@@ -224,7 +224,7 @@ test("who does not know the secret is told nothing of it, and an address that is
   });
 });
 
-test("a webhook that is off says so to who knows its secret; a new secret ends the old one at once", async () => {
+test("reports a disabled webhook only to a sender with the secret, and rejects the old secret after a rotation", async () => {
   const of = await owner();
   const hook = await webhook(of);
   const path = `${of.agent}/webhooks/${hook.id}`;
@@ -236,7 +236,7 @@ test("a webhook that is off says so to who knows its secret; a new secret ends t
   expect((await deliver({ ...hook, secret })).status).toBe(202);
 });
 
-test("the same delivery is the same run for a day, and counts once", async () => {
+test("returns the same run for a repeated delivery within a day, and counts it once", async () => {
   const of = await owner();
   const hook = await webhook(of, { daily_cap: 4 });
   const send = (headers: Record<string, string>) =>
@@ -247,64 +247,64 @@ test("the same delivery is the same run for a day, and counts once", async () =>
   const both = await Promise.all([send({ "webhook-id": "d-2" }), send({ "webhook-id": "d-2" })]);
   expect(both.map(({ status }) => status)).toEqual([202, 202]);
   expect(both[0]!.json).toEqual(both[1]!.json);
-  // Without an id each is another one.
+  // Without an id, each delivery is a new one.
   expect((await send({})).json.run_id).not.toBe((await send({})).json.run_id);
   const { items } = (await of.get(`${of.agent}/webhooks`)).json;
   expect(items[0].runs_today).toBe(4);
-  // Used up, and what was delivered is still known.
+  // The cap is reached, and a known delivery still returns its run.
   expect((await send({ "webhook-id": "d-1" })).json).toEqual(first.json);
   clock.advance(24 * hourMs);
-  await forgetDeliveries(host.app.db, clock.now());
+  await pruneDeliveries(host.app.db, clock.now());
   const later = await send({ "x-github-delivery": "d-1" });
   expect([later.status, later.json.run_id === first.json.run_id]).toEqual([202, false]);
 });
 
-test("a day has no more runs than its cap, and ends at midnight in UTC", async () => {
+test("stops at the daily cap, and resets it at midnight UTC", async () => {
   const of = await owner();
   const hook = await webhook(of, { daily_cap: 2 });
   clock.set(new Date(Math.ceil(clock.now().getTime() / (24 * hourMs)) * 24 * hourMs + 23 * hourMs));
   const all = await Promise.all([1, 2, 3, 4].map(() => deliver(hook)));
   expect(all.map(({ status }) => status).toSorted((a, b) => a - b)).toEqual([202, 202, 429, 429]);
-  const refused = await deliver(hook);
-  expect(refused).toMatchObject({
+  const overCap = await deliver(hook);
+  expect(overCap).toMatchObject({
     status: 429,
     json: { code: "daily_cap_reached", limit: "daily_cap", allowed: 2, retry_after: 3600 },
   });
-  expect(refused.headers.get("retry-after")).toBe("3600");
+  expect(overCap.headers.get("retry-after")).toBe("3600");
   clock.advance(hourMs);
   expect((await of.get(`${of.agent}/webhooks`)).json.items[0].runs_today).toBe(0);
   expect((await deliver(hook)).status).toBe(202);
 });
 
-test("what an invoke is refused with, a delivery is refused with, and nothing is counted or remembered", async () => {
+test("returns the refusal of an invoke for a delivery, and counts or stores nothing", async () => {
   const of = await owner("starter");
   const hook = await webhook(of, { daily_cap: 1 });
   const headers = { authorization: `Bearer ${hook.secret}`, "webhook-id": "one" };
-  const refused = async () => {
+  const deliverRefused = async () => {
     const { status, json } = await deliver(hook, "{}", headers);
     return [status, json.code];
   };
   await of.call("PATCH", of.agent, { paused: true });
-  expect(await refused()).toEqual([403, "agent_paused"]);
+  expect(await deliverRefused()).toEqual([403, "agent_paused"]);
   await of.call("PATCH", of.agent, { paused: false });
   await of.post("/v1/agents/pause-all", { paused: true });
-  expect(await refused()).toEqual([403, "agent_paused"]);
+  expect(await deliverRefused()).toEqual([403, "agent_paused"]);
   await of.post("/v1/agents/pause-all", { paused: false });
   await setSuspended(host.app, systemActor("test"), of.workspaceId, true);
-  expect(await refused()).toEqual([402, "account_suspended"]);
+  expect(await deliverRefused()).toEqual([402, "account_suspended"]);
   await setSuspended(host.app, systemActor("test"), of.workspaceId, false);
   const sessions = [];
   for (const input of ["one", "two"])
     sessions.push((await of.post(`${of.agent}/invoke`, { input, wait_s: 0 })).json.session_id);
-  expect(await refused()).toEqual([409, "session_cap_reached"]);
+  expect(await deliverRefused()).toEqual([409, "session_cap_reached"]);
   for (const id of sessions) await of.call("DELETE", `${of.agent}/sessions/${id}`);
   const { items } = (await of.get("/v1/model-credentials")).json;
   await of.call("DELETE", `/v1/model-credentials/${items[0].id}`);
-  expect(await refused()).toEqual([424, "credential_missing"]);
+  expect(await deliverRefused()).toEqual([424, "credential_missing"]);
   expect((await of.get(`${of.agent}/webhooks`)).json.items[0].runs_today).toBe(0);
 });
 
-test("an input that is empty or too large is refused, as is a body past its limit", async () => {
+test("refuses an empty or oversized input, and an oversized body", async () => {
   const of = await owner();
   const hook = await webhook(of);
   expect(await deliver(hook, "")).toMatchObject({ status: 400, json: { code: "input_empty" } });
@@ -317,7 +317,7 @@ test("an input that is empty or too large is refused, as is a body past its limi
     status: 413,
     json: { code: "payload_too_large" },
   });
-  // As text it would be a gigabyte.
+  // The rendered text would be a gigabyte.
   const many = await webhook(of, { input_template: "{{body}}".repeat(1024) });
   expect(await deliver(many, "x".repeat(1024 ** 2))).toMatchObject({
     status: 413,
@@ -325,7 +325,7 @@ test("an input that is empty or too large is refused, as is a body past its limi
   });
 });
 
-test("a body of any type is taken, and a secret that it repeats reaches no model", async () => {
+test("accepts a body of any type, and hides a repeated secret from the model", async () => {
   const of = await owner();
   const hook = await webhook(of, { input_template: "{{body}}|{{headers}}" });
   const { json } = await deliver(hook, `the secret is ${hook.secret}\0`, {
@@ -339,7 +339,7 @@ test("a body of any type is taken, and a secret that it repeats reaches no model
   expect(told).not.toContain("x-service-signature");
 });
 
-test("who delivers without end is told to wait", async () => {
+test("limits the rate of a sender", async () => {
   const of = await owner();
   const hook = await webhook(of);
   await of.call("PATCH", `${of.agent}/webhooks/${hook.id}`, { enabled: false });
@@ -351,7 +351,7 @@ test("who delivers without end is told to wait", async () => {
   expect(Number(refused.headers.get("retry-after"))).toBeGreaterThan(0);
 });
 
-test("no table and no log line holds a secret as it is", async () => {
+test("stores and logs secrets encrypted only", async () => {
   const of = await owner();
   const { secret } = await webhook(of);
   expect(silentLog.level).toBe("silent");
@@ -363,7 +363,7 @@ test("no table and no log line holds a secret as it is", async () => {
   expect(everything).not.toContain(Buffer.from(secret.slice(6), "base64").toString("latin1"));
 });
 
-test("a delivery that waited over midnight counts in the day in which its run begins", async () => {
+test("counts a delivery that waited past midnight in the day of its run", async () => {
   const of = await owner();
   const hook = await webhook(of);
   const { db } = host.app;

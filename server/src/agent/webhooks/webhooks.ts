@@ -1,7 +1,10 @@
 /**
- * Webhooks of agents: addresses at which others ask an agent something by delivering what happened. This folder owns
- * them and their secrets. It promises that nothing is run for whoever does not know the secret, that the same delivery
- * is one run, that a day has no more runs than its cap, and that a secret is told once, to whoever asked for it.
+ * Webhooks of agents: URLs that start a run for each delivered event. This folder owns webhooks and their secrets. It
+ * promises:
+ * - Only a sender with the secret starts a run.
+ * - A repeated delivery is one run.
+ * - A day has no more runs than its cap.
+ * - A secret is returned once, to the creator of the webhook.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -27,14 +30,13 @@ import { newWebhookSecret } from "./signature.ts";
 import {
   changeWebhook,
   deleteWebhook,
-  deleteWebhooksOf,
   insertWebhook,
   listWebhooks,
   lockAndCount,
   lockWebhook,
   type WebhookRow,
 } from "./store.ts";
-import { hasPlaces, whyNotTemplate } from "./template.ts";
+import { hasPlaceholders, findTemplateFault } from "./template.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
@@ -51,7 +53,7 @@ export async function get(app: Needs, actor: Actor, reference: string, id: strin
   return found;
 }
 
-/** The secret is in this answer and in no other. */
+/** Only this response contains the secret. */
 export async function create(
   app: Needs,
   actor: Actor,
@@ -72,7 +74,7 @@ export async function create(
       workspace_id: agent.workspace_id,
       agent_id: agent.id,
       name: input.name,
-      ...sealed(app, id, secret),
+      ...sealSecret(app, id, secret),
       input_template: input.input_template ?? defaultTemplate,
       end_user_id: input.end_user_id ?? null,
       session: input.session ?? null,
@@ -121,7 +123,7 @@ export async function update(
   });
 }
 
-/** What was signed with the secret before is refused from then on. */
+/** From then on, signatures with the previous secret are refused. */
 export async function rotate(
   app: Needs,
   actor: Actor,
@@ -131,7 +133,7 @@ export async function rotate(
   const secret = newWebhookSecret();
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
-    const row = await changeWebhook(tx, agent.id, id, sealed(app, id, secret));
+    const row = await changeWebhook(tx, agent.id, id, sealSecret(app, id, secret));
     if (!row) throw webhookNotFound();
     await record(tx, actor, agent, "agent_webhook.rotated", row);
     return { ...toWebhook(app, row), secret };
@@ -151,7 +153,7 @@ export function openSecret(app: Pick<App, "secrets">, row: WebhookRow): string {
   return app.secrets.open(row.secret_sealed, placeOf(row.id)).toString("utf8");
 }
 
-function sealed(app: Pick<App, "secrets">, id: string, secret: string) {
+function sealSecret(app: Pick<App, "secrets">, id: string, secret: string) {
   return { secret_sealed: app.secrets.seal(secret, placeOf(id)), secret_hint: `…${secret.slice(-4)}` };
 }
 
@@ -161,11 +163,11 @@ function placeOf(id: string): string {
 
 function requireTemplates(input: WebhookUpdate): void {
   for (const name of ["input_template", "end_user_id", "session"] as const) {
-    const why = whyNotTemplate(input[name] ?? "");
+    const why = findTemplateFault(input[name] ?? "");
     if (why !== undefined) throw invalidField([name], why);
   }
   const fixed = input.end_user_id;
-  if (fixed === undefined || fixed === null || hasPlaces(fixed)) return;
+  if (fixed === undefined || fixed === null || hasPlaceholders(fixed)) return;
   const { error } = EndUserId.safeParse(fixed);
   if (error) throw invalidField(["end_user_id"], error.issues[0]!.message);
 }
@@ -183,11 +185,6 @@ async function record(
 }
 
 /** Counts an agent's webhooks that run one of these qualifiers. */
-export async function webhooksOf(db: Db, agentId: string, qualifiers: readonly string[]): Promise<number> {
+export async function countWebhooks(db: Db, agentId: string, qualifiers: readonly string[]): Promise<number> {
   return (await listWebhooks(db, agentId)).filter(({ qualifier }) => qualifiers.includes(qualifier)).length;
-}
-
-/** Deletes webhooks whose runs are all of this end user. Returns their ids. */
-export function forgetWebhooks(tx: Db, agentId: string, endUserId: string): Promise<string[]> {
-  return deleteWebhooksOf(tx, agentId, endUserId);
 }

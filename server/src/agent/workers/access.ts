@@ -1,16 +1,16 @@
 /**
- * A run's access to the server's own API. Its token is created at the first call and exists in this object only. The
+ * A run's access to the server's own API. The run's token is created at the first call and exists in this object only. The
  * token is revoked in the transaction that ends the run or moves it to another process.
  */
 import { endRunToken, mintRunToken, type RunToken } from "#accounts/tokens/run-tokens.ts";
 import type { Scope } from "#accounts/roles.ts";
 import type { App } from "#app.ts";
 import { findWorker } from "../agents/worker.ts";
-import type { ApiAnswer, ApiRequest, Operation, OwnApi } from "./workers.ts";
+import type { ApiResponse, ApiRequest, Operation, OwnApi } from "./workers.ts";
 
 type Needs = Pick<App, "db" | "clock">;
 
-export interface Granted {
+export interface AccessGrant {
   runId: string;
   agentId: string;
   scopes: readonly Scope[];
@@ -21,10 +21,10 @@ export interface Granted {
 export class WorkerAccess {
   readonly #app: Needs;
   readonly #api: OwnApi;
-  readonly #granted: Granted;
+  readonly #granted: AccessGrant;
   #token: Promise<RunToken> | undefined;
 
-  constructor(app: Needs, api: OwnApi, granted: Granted) {
+  constructor(app: Needs, api: OwnApi, granted: AccessGrant) {
     this.#app = app;
     this.#api = api;
     this.#granted = granted;
@@ -37,7 +37,7 @@ export class WorkerAccess {
   async call(
     request: ApiRequest,
     options: { headers: Readonly<Record<string, string>>; signal: AbortSignal },
-  ): Promise<ApiAnswer> {
+  ): Promise<ApiResponse> {
     this.#token ??= this.#mint();
     const { plaintext } = await this.#token;
     const answer = await this.#api.send(request, { ...options, token: plaintext });

@@ -34,14 +34,15 @@ export function ownApi(routes: Routes, { fastify }: Pick<HttpServer, "fastify">)
       } catch (error) {
         signal.throwIfAborted();
         // The process stops. Another one continues the run, so this call must not report an outcome.
-        if ((error as NodeJS.ErrnoException).code === "FST_ERR_REOPENED_CLOSE_SERVER") await aborted(signal);
+        if ((error as NodeJS.ErrnoException).code === "FST_ERR_REOPENED_CLOSE_SERVER")
+          await waitForAbort(signal);
         throw error;
       }
     },
   };
 }
 
-async function aborted(signal: AbortSignal): Promise<never> {
+async function waitForAbort(signal: AbortSignal): Promise<never> {
   if (!signal.aborted) await once(signal, "abort");
   throw signal.reason;
 }
@@ -135,21 +136,21 @@ function fieldsOf(schema: z.ZodType | undefined): Fields {
       delete jsonSchema.id;
     },
   }) as Json & { $defs?: Record<string, Json> };
-  const { properties, required } = inlined(whole, $defs) as Partial<Fields>;
+  const { properties, required } = inlineDefinitions(whole, $defs) as Partial<Fields>;
   return { properties: properties ?? {}, required: required ?? [] };
 }
 
 /** Some models do not follow references, so definitions are inlined. A recursive part accepts any value. */
-function inlined(value: unknown, definitions: Readonly<Record<string, Json>>): unknown {
-  if (Array.isArray(value)) return value.map((one) => inlined(one, definitions));
+function inlineDefinitions(value: unknown, definitions: Readonly<Record<string, Json>>): unknown {
+  if (Array.isArray(value)) return value.map((one) => inlineDefinitions(one, definitions));
   if (typeof value !== "object" || value === null) return value;
   const { $ref, ...rest } = value as Json;
-  if (typeof $ref !== "string") return mapped(rest, (inner) => inlined(inner, definitions));
+  if (typeof $ref !== "string") return mapValues(rest, (inner) => inlineDefinitions(inner, definitions));
   const { [$ref.slice("#/$defs/".length)]: known, ...others } = definitions;
-  return mapped({ ...known, ...rest }, (inner) => inlined(inner, others));
+  return mapValues({ ...known, ...rest }, (inner) => inlineDefinitions(inner, others));
 }
 
-const mapped = (record: Json, change: (value: unknown) => unknown): Json =>
+const mapValues = (record: Json, change: (value: unknown) => unknown): Json =>
   Object.fromEntries(Object.entries(record).map(([name, value]) => [name, change(value)]));
 
 /** Blanks secrets that an operation returns once: they are for a person, not for a model. */

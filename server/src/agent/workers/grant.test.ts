@@ -13,7 +13,7 @@ const send = (method: string, path: string, body: unknown, token: string) =>
   owner.call(method, path, body, { authorization: `Bearer ${token}` });
 const volume = async (): Promise<string> =>
   (await owner.post("/v1/sandboxes/volumes", { name: `volume-${(made += 1)}`, size_gb: 1 })).json.id;
-const named = () => `agent-${(made += 1)}`;
+const newName = () => `agent-${(made += 1)}`;
 
 const refusal = (field: string, pointer = `/config/${field.replaceAll(".", "/")}`) => ({
   status: 403,
@@ -21,7 +21,7 @@ const refusal = (field: string, pointer = `/config/${field.replaceAll(".", "/")}
     code: "missing_scope",
     scope: "sandboxes:write",
     pointer,
-    detail: `config.${field} grants the agent sandboxes:write, which this token does not have itself; use a token that has it, or remove config.${field}.`,
+    detail: `config.${field} grants the agent sandboxes:write, which this token lacks; use a token that has it, or remove config.${field}.`,
   },
 });
 
@@ -32,11 +32,11 @@ test.each([
 ] as const)("refuses config.%s to a token without sandboxes:write", async (field, vm) => {
   const config = { ...(await modelConfig(owner)), vm: { enabled: true, ...(await vm()) } };
   const plain = { config: await modelConfig(owner) };
-  const name = named();
+  const name = newName();
   expect((await send("POST", "/v1/agents", { name, ...plain }, narrow)).status).toBe(201);
   const path = `/v1/agents/${name}`;
 
-  expect(await send("POST", "/v1/agents", { name: named(), config }, narrow)).toMatchObject(refusal(field));
+  expect(await send("POST", "/v1/agents", { name: newName(), config }, narrow)).toMatchObject(refusal(field));
   expect(await send("POST", `${path}/versions`, { config }, narrow)).toMatchObject(refusal(field));
   expect((await send("POST", `${path}/versions`, { config }, wide)).status).toBe(201);
   const alias = await send("PUT", `${path}/aliases/prod`, { version: 2 }, narrow);
@@ -46,7 +46,7 @@ test.each([
 
 test("refuses schedules and webhooks for an agent with a machine to a token without sandboxes:write", async () => {
   const config = { ...(await modelConfig(owner)), vm: { enabled: true } };
-  const name = named();
+  const name = newName();
   expect((await send("POST", "/v1/agents", { name, config }, wide)).status).toBe(201);
   for (const [kind, body] of [
     ["schedules", { schedule: "daily", message: "Go" }],
@@ -65,5 +65,5 @@ test("refuses schedules and webhooks for an agent with a machine to a token with
 
 test("needs no scope for a disabled machine", async () => {
   const config = { ...(await modelConfig(owner)), vm: { enabled: false } };
-  expect((await send("POST", "/v1/agents", { name: named(), config }, narrow)).status).toBe(201);
+  expect((await send("POST", "/v1/agents", { name: newName(), config }, narrow)).status).toBe(201);
 });

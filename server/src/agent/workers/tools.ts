@@ -2,7 +2,7 @@
 import { hasScope } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { AgentConfig } from "../agents/config.ts";
-import type { Tool, ToolAnswer, ToolCall, ToolPolicy, Tools, ToolUser } from "../tools/tool.ts";
+import type { Tool, ToolResult, ToolCall, ToolPolicy, Tools, ToolUser } from "../tools/tool.ts";
 import type { WorkerAccess } from "./access.ts";
 import { type Operation, UnfitArguments } from "./workers.ts";
 
@@ -35,14 +35,14 @@ export function policyOf({ platform, approvals }: AgentConfig, isRead: boolean):
 /** Maximum of an operation's response that the model gets. */
 const answerMaxBytes = 64 * 1024;
 
-async function carryOut(operation: Operation, access: WorkerAccess, call: ToolCall): Promise<ToolAnswer> {
+async function carryOut(operation: Operation, access: WorkerAccess, call: ToolCall): Promise<ToolResult> {
   const timeout = AbortSignal.timeout(call.timeoutMs);
   try {
     const { status, text } = await access.call(operation.request(call.values), {
       headers: { ...call.headers, ...(operation.isRead ? {} : { "idempotency-key": call.id }) },
       signal: AbortSignal.any([call.signal, timeout]),
     });
-    const answer = bounded(text === "" ? "Done." : text);
+    const answer = limitText(text === "" ? "Done." : text);
     return status < 400 ? { isOk: true, text: answer } : { isOk: false, text: `HTTP ${status}: ${answer}` };
   } catch (error) {
     call.signal.throwIfAborted();
@@ -56,7 +56,7 @@ async function carryOut(operation: Operation, access: WorkerAccess, call: ToolCa
   }
 }
 
-function bounded(text: string): string {
+function limitText(text: string): string {
   const bytes = Buffer.from(text);
   if (bytes.length <= answerMaxBytes) return text;
   // Drops a character that the limit cuts through.

@@ -22,7 +22,7 @@ export const verbs: Readonly<Record<string, Verb>> = {
   create_project: {
     operation: "createProject",
     about:
-      "Create a project and its production environment. With a repo_url it is tied to that repository; without one it is hosted here, and git_url takes a push",
+      "Create a project and its production environment. With a repo_url the project deploys that repository; without one it has a repository here, and git_url accepts a push",
     without: [...account, "git_token", "registry_credential"],
   },
   update_project: {
@@ -45,7 +45,7 @@ export const verbs: Readonly<Record<string, Verb>> = {
   get_deployment_logs: { operation: "readDeploymentLogs", without: stream },
   get_build_log: { operation: "readBuildLog" },
   cancel_deployment: { operation: "cancelDeployment" },
-  roll_back: { operation: "rollBackDeployment", about: "Serve again what an earlier deployment served" },
+  roll_back: { operation: "rollBackDeployment", about: "Roll back to the version of an earlier deployment" },
   get_app_logs: { operation: "getProjectLogs", without: stream },
   get_app_health: { operation: "getAppHealth" },
   get_app_state: { operation: "getProjectHealth" },

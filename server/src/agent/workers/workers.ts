@@ -1,9 +1,11 @@
 /**
  * Agents as workers: their configs grant them operations of the Platform and Sandbox APIs as tools, in their own
- * workspace. This folder owns the list of these operations and their execution. A call is a request to the server's own
- * API with a token of the run, so the usual authentication, validation, plan limits and audit log apply. The folder
- * promises that a publisher grants only scopes that they have; that a token exists in memory only and is revoked with
- * its run; and that no secret of a response reaches a model.
+ * workspace. This folder owns the list of these operations and their execution. A call is a request to the server's
+ * own API with a token of the run. So the usual authentication, validation, plan limits and audit log apply. The
+ * folder promises:
+ * - A publisher grants only scopes that the publisher has.
+ * - A token exists in memory only, and is revoked with its run.
+ * - A secret in a response reaches no model.
  */
 import type { Scope } from "#accounts/roles.ts";
 
@@ -28,7 +30,7 @@ export interface ApiRequest {
   body: string | undefined;
 }
 
-export interface ApiAnswer {
+export interface ApiResponse {
   status: number;
   /** Secrets that the operation returns once are blanked. */
   text: string;
@@ -40,7 +42,7 @@ export interface OwnApi {
   send(
     request: ApiRequest,
     options: { token: string; headers: Readonly<Record<string, string>>; signal: AbortSignal },
-  ): Promise<ApiAnswer>;
+  ): Promise<ApiResponse>;
 }
 
 /** Thrown for arguments that make no valid request. The message is for the model. */

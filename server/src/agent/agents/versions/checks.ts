@@ -1,18 +1,18 @@
 /**
- * What a config names must be there and fit: its toolsets, its credentials, its machine, its schema. Asked when a version
- * is published and, since the world moves on, again when an alias is pointed at it.
+ * Checks that everything a config names exists and fits: toolsets, credentials, machine and schema. The check runs at
+ * publication, and again when an alias is pointed at the version, because dependencies may be deleted meanwhile.
  */
 import type { ReachableWorkspace } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { findCredentials } from "#agent/credentials/credentials.ts";
 import { invalidField } from "#agent/errors.ts";
-import { whyNotSchema } from "#agent/json-schema.ts";
+import { findSchemaFault } from "#agent/json-schema.ts";
 import { findToolsets } from "#agent/toolsets/find.ts";
 import { requireMachine } from "#agent/vm/checks.ts";
 import type { AgentConfig } from "../config.ts";
 
-/** Until the transaction ends its toolsets stay. */
+/** Locks the config's toolsets until the transaction ends. */
 export async function requireUsable(
   app: Pick<App, "machines">,
   tx: Db,
@@ -24,13 +24,16 @@ export async function requireUsable(
   await requireMachine(app, tx, workspace, config);
 }
 
-/** Asked before a transaction, because it may take its time: the workspace's, as what its runs check. */
+/**
+ * Runs before the transaction, because the check may be slow. It counts against the workspace, like the checks of its
+ * runs.
+ */
 export async function requireSchema(
   { id }: Pick<ReachableWorkspace, "id">,
   { output }: AgentConfig,
 ): Promise<void> {
   if (output.type !== "json_schema") return;
-  const why = await whyNotSchema(id, output.schema);
+  const why = await findSchemaFault(id, output.schema);
   if (why !== undefined) throw invalidField(["config", "output", "schema"], why);
 }
 
@@ -47,16 +50,19 @@ async function requireToolsets(
   for (const [index, { toolset_id, allow, tools }] of toolsets.entries()) {
     const names = known.get(toolset_id);
     if (names === undefined)
-      throw invalidField(["config", "toolsets", index, "toolset_id"], "no such toolset");
-    // What a server has is known once it was read.
+      throw invalidField(
+        ["config", "toolsets", index, "toolset_id"],
+        "does not exist; create the toolset first",
+      );
+    // The tools of an MCP server are unknown until the first read.
     if (names === null) continue;
     for (const [place, name] of allow.entries()) {
       if (name !== "*" && !names.has(name))
-        throw invalidField(["config", "toolsets", index, "allow", place], "the toolset has no such tool");
+        throw invalidField(["config", "toolsets", index, "allow", place], "is not a tool of the toolset");
     }
     for (const name of Object.keys(tools ?? {})) {
       if (!names.has(name))
-        throw invalidField(["config", "toolsets", index, "tools", name], "the toolset has no such tool");
+        throw invalidField(["config", "toolsets", index, "tools", name], "is not a tool of the toolset");
     }
   }
 }
@@ -77,7 +83,7 @@ async function requireCredentials(
     if (!known.has(credential_id)) {
       throw invalidField(
         ["config", "model", "fallbacks", index, "credential_id"],
-        "no such model credential; add it first",
+        "is not an existing model credential; add it first",
       );
     }
   }
@@ -90,16 +96,16 @@ function requireCredential(
 ): void {
   const at = ["config", "model", "credential_id"];
   if (provider === "echo") {
-    if (id !== undefined) throw invalidField(at, "echo has no credential; leave the field out");
+    if (id !== undefined) throw invalidField(at, "must be absent, because echo has no credential");
     return;
   }
   if (id === undefined)
     throw invalidField(at, `is required for ${provider}; only the provider echo needs no credential`);
-  if (found === undefined) throw invalidField(at, "no such model credential; add it first");
+  if (found === undefined) throw invalidField(at, "is not an existing model credential; add it first");
   if (found !== provider) {
     throw invalidField(
       ["config", "model", "provider"],
-      `the credential is for ${found}; name that, or another credential`,
+      `must be ${found}, the provider of the credential; or use another credential`,
     );
   }
 }

@@ -1,4 +1,4 @@
-/** An alias points at what can be served, and at what whoever points it may let act. */
+/** Points aliases at versions whose dependencies exist, and whose scopes the caller has. */
 import { expect, test } from "vitest";
 import { testHost } from "#sandbox/testing/sandbox-app.ts";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
@@ -25,7 +25,7 @@ async function toolset(): Promise<string> {
   return (await owner.post("/v1/agent-toolsets", body)).json.id;
 }
 
-/** Of an agent whose first version has this config, and whose second, at `prod`, has nothing that could go. */
+/** Creates an agent. The first version has this config; the second version, at `prod`, has no dependencies. */
 async function agent(change: object): Promise<string> {
   const name = `agent-${(made += 1)}`;
   const config = { ...(await modelConfig(owner)), ...change };
@@ -36,14 +36,14 @@ async function agent(change: object): Promise<string> {
   return name;
 }
 
-const put = (name: string, version: unknown, token = owner.token, alias = "prod") =>
+const putAlias = (name: string, version: unknown, token = owner.token, alias = "prod") =>
   owner.call("PUT", `/v1/agents/${name}/aliases/${alias}`, { version }, { authorization: `Bearer ${token}` });
 const aliases = async (name: string): Promise<Json> => (await owner.get(`/v1/agents/${name}`)).json.aliases;
 const unmoved = [{ name: "prod", version: 2 }];
 
 test.each([
   [
-    "a toolset that is gone",
+    "a deleted toolset",
     async () => {
       const id = await toolset();
       return {
@@ -51,10 +51,10 @@ test.each([
         go: () => owner.call("DELETE", `/v1/agent-toolsets/${id}`),
       };
     },
-    "config.toolsets[1].toolset_id: no such toolset",
+    "config.toolsets[1].toolset_id: does not exist; create the toolset first",
   ],
   [
-    "a tool that is gone",
+    "a deleted tool",
     async () => {
       const id = await toolset();
       return {
@@ -62,10 +62,10 @@ test.each([
         go: () => owner.call("PATCH", `/v1/agent-toolsets/${id}`, { http_tools: [tool("look")] }),
       };
     },
-    "config.toolsets[0].allow[0]: the toolset has no such tool",
+    "config.toolsets[0].allow[0]: is not a tool of the toolset",
   ],
   [
-    "a credential that is gone",
+    "a deleted credential",
     async () => {
       const config = await modelConfig(owner);
       return {
@@ -73,10 +73,10 @@ test.each([
         go: () => owner.call("DELETE", `/v1/model-credentials/${config.model.credential_id}`),
       };
     },
-    "config.model.credential_id: no such model credential",
+    "config.model.credential_id: is not an existing model credential",
   ],
   [
-    "a volume that is gone",
+    "a deleted volume",
     async () => {
       const { json } = await owner.post("/v1/sandboxes/volumes", { name: "notes" });
       return {
@@ -84,35 +84,35 @@ test.each([
         go: () => owner.call("DELETE", `/v1/sandboxes/volumes/${json.id}`),
       };
     },
-    "config.vm.volume: no such volume",
+    "config.vm.volume: is not an existing volume; create the volume first",
   ],
 ] as const)(
-  "no alias is pointed at a version with %s, and it says which field it was",
+  "refuses to point an alias at a version with %s, and names the field",
   async (_, begin, words) => {
     const { config, go } = await begin();
     const name = await agent(config);
-    expect((await put(name, 1)).json).toEqual({ name: "prod", version: 1 });
-    await put(name, 2);
+    expect((await putAlias(name, 1)).json).toEqual({ name: "prod", version: 1 });
+    await putAlias(name, 2);
     expect([200, 204]).toContain((await go()).status);
-    const { status, json } = await put(name, 1);
+    const { status, json } = await putAlias(name, 1);
 
     expect([status, json]).toMatchObject([400, { code: "invalid_request", pointer: "/version" }]);
-    expect(json.detail).toContain(`version: 1 can't run any more: ${words}`);
-    expect((await put(name, 1, owner.token, "canary")).status).toBe(400);
+    expect(json.detail).toContain(`version: 1 cannot run any more: ${words}`);
+    expect((await putAlias(name, 1, owner.token, "canary")).status).toBe(400);
     expect(await aliases(name)).toEqual(unmoved);
   },
 );
 
-test("nobody points an alias at a version that may do what they may not, forwards or back", async () => {
+test("refuses to point an alias at a version with scopes that the caller lacks", async () => {
   const name = await agent({ platform: { scopes: ["platform:write", "sandboxes:read"] } });
   const narrow = await owner.tokenWith(["agents:write", "platform:write"]);
-  const refused = await put(name, "v1", narrow);
+  const refused = await putAlias(name, "v1", narrow);
   expect([refused.status, refused.json]).toMatchObject([
     403,
     { code: "missing_scope", scope: "sandboxes:read", pointer: "/version" },
   ]);
   expect(await aliases(name)).toEqual(unmoved);
-  expect((await put(name, 2, narrow)).status).toBe(200);
+  expect((await putAlias(name, 2, narrow)).status).toBe(200);
   const wide = await owner.tokenWith(["agents:write", "platform:write", "sandboxes:write"]);
-  expect((await put(name, 1, wide)).json).toEqual({ name: "prod", version: 1 });
+  expect((await putAlias(name, 1, wide)).json).toEqual({ name: "prod", version: 1 });
 });

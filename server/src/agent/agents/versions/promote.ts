@@ -1,7 +1,6 @@
 /**
- * An alias moves, forwards or back; one that is not there is made. Runs that began stay with the version they have. The
- * version is held to what one is that is published now: what it names may have gone since, and who points at it lets it
- * act.
+ * Points an alias at a version, or creates it. Active runs keep their version. The version must pass the checks of a
+ * publication, because its dependencies may be deleted, and because the caller grants its scopes.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -15,7 +14,7 @@ import { requireUsable } from "./checks.ts";
 import type { AgentConfig } from "../config.ts";
 import { aliasLimitReached } from "../errors.ts";
 import { aliasesMax } from "../limits.ts";
-import { whyNotAlias } from "../names.ts";
+import { findAliasFault } from "../names.ts";
 import { type AgentRow, type Alias, aliasesOf, changeAgent, pointAlias } from "../store.ts";
 
 export async function promote(
@@ -28,13 +27,13 @@ export async function promote(
   const now = app.clock.now();
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
-    const why = whyNotAlias(name);
+    const why = findAliasFault(name);
     if (why !== undefined) throw invalidField(["name"], why);
     const { version, config } = await getVersion(tx, agent, String(wanted));
     requireHeld(actor, config as AgentConfig, "/version");
     await requireUsable(app, tx, workspaceOf(actor, agent), config as AgentConfig).catch((error: unknown) => {
       if (!(error instanceof DomainError) || error.code !== invalidField.code) throw error;
-      throw invalidField(["version"], `${version} can't run any more: ${error.detail}`);
+      throw invalidField(["version"], `${version} cannot run any more: ${error.detail}`);
     });
     const before = await moveAlias(tx, { agent, name, version, at: now });
     await changeAgent(tx, agent.id, { updated_at: now });
@@ -47,7 +46,7 @@ export async function promote(
   });
 }
 
-/** Answers where it pointed before. The caller holds the agent's row. */
+/** Returns the previous version of the alias. The caller holds the agent's row. */
 export async function moveAlias(
   tx: Db,
   { agent, name, version, at }: { agent: Pick<AgentRow, "id">; name: string; version: number; at: Date },

@@ -1,4 +1,4 @@
-/** A new version, and the aliases that are to point at it, in one transaction. */
+/** Publishes a version and moves the given aliases in one transaction. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace } from "#accounts/workspaces.ts";
@@ -9,7 +9,7 @@ import { lockWritableAgent, renderVersion, target, workspaceOf } from "../agents
 import { requireSchema, requireUsable } from "./checks.ts";
 import type { AgentConfig } from "../config.ts";
 import { moveAlias } from "./promote.ts";
-import { whyNotAlias } from "../names.ts";
+import { findAliasFault } from "../names.ts";
 import type { Version, VersionCreate } from "../schema.ts";
 import { type AgentRow, changeAgent, insertVersion } from "../store.ts";
 
@@ -20,7 +20,7 @@ export async function publish(
   input: VersionCreate,
 ): Promise<Version> {
   for (const [index, name] of (input.promote ?? []).entries()) {
-    const why = whyNotAlias(name);
+    const why = findAliasFault(name);
     if (why !== undefined) throw invalidField(["promote", index], why);
   }
   requireHeld(actor, input.config);
@@ -44,7 +44,7 @@ export async function publish(
   });
 }
 
-/** The columns of a version that is new. */
+/** Columns of a new version. */
 export function versionValues(
   { kind, id, label }: Actor,
   agent: Pick<AgentRow, "id">,

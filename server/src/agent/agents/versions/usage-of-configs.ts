@@ -1,10 +1,10 @@
-/** What versions use: which agents have an alias that points at one of some kind, and which toolsets there are in them. */
+/** Finds the agents with an alias whose config matches a test, and the toolsets that an agent's versions use. */
 import type { Db } from "#schema.ts";
 import type { AgentConfig } from "../config.ts";
 import { namedToolsets, servedConfigs } from "../store.ts";
 
-/** Their names. */
-export async function servedBy(
+/** Returns the names of the agents. */
+export async function findServingAgents(
   db: Db,
   workspaceId: string,
   isMeant: (config: AgentConfig) => boolean,
@@ -13,7 +13,7 @@ export async function servedBy(
   return [...new Set(rows.filter(({ config }) => isMeant(config as AgentConfig)).map(({ name }) => name))];
 }
 
-/** Ids of the toolsets that any of an agent's versions uses; some may be gone. */
+/** Ids of the toolsets that an agent's versions use. Some toolsets may be deleted. */
 export function toolsetsUsed(db: Db, agentId: string): Promise<string[]> {
   return namedToolsets(db, agentId);
 }

@@ -27,7 +27,7 @@ const prompt = [
 ];
 const asText = "Seen:\n\n[image of type image/png, 8 bytes, left out]";
 
-async function requested(
+async function requestsTo(
   provider: Provider,
   id: string,
   options: Partial<ModelOptions> = {},
@@ -40,7 +40,7 @@ async function requested(
 }
 
 test("sends a picture within the result to Anthropic", async () => {
-  const [{ messages }] = await requested("anthropic", "claude-sonnet-4-5");
+  const [{ messages }] = await requestsTo("anthropic", "claude-sonnet-4-5");
   expect(messages.at(-1).content).toMatchObject([
     {
       type: "tool_result",
@@ -53,7 +53,7 @@ test("sends a picture within the result to Anthropic", async () => {
 });
 
 test("sends a picture within the function's output to OpenAI", async () => {
-  const [{ input }] = await requested("openai", "gpt-5");
+  const [{ input }] = await requestsTo("openai", "gpt-5");
   expect(input.at(-1)).toMatchObject({
     type: "function_call_output",
     output: [
@@ -64,7 +64,7 @@ test("sends a picture within the function's output to OpenAI", async () => {
 });
 
 test("sends a picture in a message behind the results to other chat completions", async () => {
-  const [{ messages }] = await requested("openai_compatible", "some-model", { takesPictures: true });
+  const [{ messages }] = await requestsTo("openai_compatible", "some-model", { takesPictures: true });
   expect(messages.slice(-2)).toMatchObject([
     { role: "tool", content: "Seen:\n\n[image of type image/png, 8 bytes, shown in the next message]" },
     {
@@ -79,14 +79,14 @@ test.each([
   ["openai_compatible", "qwen2.5-vl", false],
   ["mistral", "pixtral-large", true],
 ] as const)("sends a note in place of a picture to %s/%s with images %s", async (provider, id, images) => {
-  const asked = await requested(provider, id, { takesPictures: images });
+  const asked = await requestsTo(provider, id, { takesPictures: images });
   expect(asked).toHaveLength(1);
   expect(asked[0].messages.at(-1)).toMatchObject({ role: "tool", content: asText });
 });
 
 test("repeats the request without pictures when a server refuses them", async () => {
   let refused = 0;
-  const asked = await requested("openai", "gpt-5", { onPicturesRefused: () => (refused += 1) });
+  const asked = await requestsTo("openai", "gpt-5", { onPicturesRefused: () => (refused += 1) });
   expect(asked).toHaveLength(2);
   expect(asked[1].input.at(-1)).toMatchObject({ type: "function_call_output", output: asText });
   expect(refused).toBe(1);

@@ -3,7 +3,7 @@ import { stepPictures } from "../../tools/pictures.ts";
 import { estimateTokens, type Message, picturesIn, toolMessage } from "../messages.ts";
 import { dropOldPictures } from "./drop-old.ts";
 
-const said = (characters = 8) => {
+const toolPicture = (characters = 8) => {
   const data = { type: "data" as const, data: "A".repeat(characters) };
   const content = [{ type: "file" as const, mediaType: "image/png", data }];
   const message = toolMessage([{ id: "call_1", tool: "look", isOk: true, text: "seen", content }]);
@@ -13,10 +13,10 @@ const counts = (messages: { message: unknown }[]) =>
   messages.map(({ message }) => picturesIn(message as Message).length);
 
 test("keeps twenty pictures, and only the newest ten of twenty-one", () => {
-  const messages = Array.from({ length: 20 }, () => said());
+  const messages = Array.from({ length: 20 }, () => toolPicture());
   dropOldPictures(messages);
   expect(counts(messages)).toEqual(Array(20).fill(1));
-  messages.push(said());
+  messages.push(toolPicture());
   const before = messages.map(({ bytes }) => bytes);
   dropOldPictures(messages);
   expect(counts(messages)).toEqual([...Array(11).fill(0), ...Array(10).fill(1)]);
@@ -27,7 +27,7 @@ test("keeps twenty pictures, and only the newest ten of twenty-one", () => {
 });
 
 test("keeps the pictures of the last results, however large", () => {
-  const large = () => said(stepPictures.bytes);
+  const large = () => toolPicture(stepPictures.bytes);
   const messages = [large(), large()];
   dropOldPictures(messages);
   expect(counts(messages)).toEqual([0, 1]);
@@ -35,7 +35,7 @@ test("keeps the pictures of the last results, however large", () => {
 });
 
 test("estimates a large tool picture at the size to which providers scale it", () => {
-  const tokens = (characters: number) => estimateTokens(said(characters).message as Message);
+  const tokens = (characters: number) => estimateTokens(toolPicture(characters).message as Message);
   expect(tokens(stepPictures.bytes)).toBe(tokens(128_000));
   expect(tokens(64_000)).toBeLessThan(tokens(128_000));
 });

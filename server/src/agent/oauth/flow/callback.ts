@@ -13,26 +13,26 @@ import { findById } from "#agent/toolsets/find.ts";
 import { target } from "#agent/toolsets/toolsets.ts";
 import { redirectUri } from "../provider/clients.ts";
 import { SignInFault } from "../provider/sign-in-fault.ts";
-import { revokeLater } from "../forget.ts";
-import { hashOf } from "./links.ts";
-import { cookieName, isOpener, LinkRefused, openUnderway, requireLive } from "./open-link.ts";
+import { queueRevocations } from "../revocation.ts";
+import { hashSecret } from "./links.ts";
+import { cookieName, isOpener, LinkError, openPendingAuthorization, requireUsableLink } from "./open-link.ts";
 import type { Provider } from "../provider/metadata.ts";
-import { sealTokens } from "../sealed.ts";
+import { sealTokens } from "../token-encryption.ts";
 import {
   findLink,
-  forgetRegistered,
-  holdToolset,
+  deleteRegisteredClient,
+  lockToolsetForShare,
   type LinkRow,
   lockLink,
   putConnection,
-  useLink,
+  markLinkUsed,
 } from "../store.ts";
-import { exchange, type Client, type Tokens } from "../provider/tokens.ts";
+import { exchangeCode, type Client, type Tokens } from "../provider/tokens.ts";
 import { owner, type SignInToolset } from "./sign-in-subject.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-export interface CameBack {
+export interface CallbackResult {
   toolset: string;
   /** Null after success. */
   fault: SignInFault | null;
@@ -41,23 +41,23 @@ export interface CameBack {
   cookieName: string;
 }
 
-/** Throws a `LinkRefused` unless the cookie proves that this browser opened the link. */
-export async function comeBack(
+/** Throws a `LinkError` unless the cookie proves that this browser opened the link. */
+export async function handleCallback(
   app: Needs,
   query: URLSearchParams,
   cookies: ReadonlyMap<string, string>,
-): Promise<CameBack> {
+): Promise<CallbackResult> {
   const state = query.get("state") ?? "";
-  const link = state === "" ? undefined : await findLink(app.db, { state_hash: hashOf(state) });
-  if (!link) throw new LinkRefused(400, "No sign-in in progress matches this address. Request a new link.");
+  const link = state === "" ? undefined : await findLink(app.db, { state_hash: hashSecret(state) });
+  if (!link) throw new LinkError(400, "No sign-in in progress matches this address. Request a new link.");
   if (!isOpener(link, cookies))
-    throw new LinkRefused(400, "This sign-in began in another browser. Open the link in this browser.");
-  requireLive(app, link);
+    throw new LinkError(400, "This sign-in began in another browser. Open the link in this browser.");
+  requireUsableLink(app, link);
   const toolset = await findById(app.db, link.toolset_id);
-  if (!toolset || !(await useLink(app.db, hashOf(state), app.clock.now())))
-    throw new LinkRefused(410, "This link is already used. Request a new one.");
+  if (!toolset || !(await markLinkUsed(app.db, hashSecret(state), app.clock.now())))
+    throw new LinkError(410, "This link is already used. Request a new one.");
   await passKillPoint("agent.connect.used");
-  const fault = await connect(app, toolset, link, query).then(
+  const fault = await completeSignIn(app, toolset, link, query).then(
     () => null,
     (error: unknown) => {
       if (error instanceof SignInFault) return error;
@@ -67,7 +67,7 @@ export async function comeBack(
   return { toolset: toolset.name, fault, returnUrl: link.return_url, cookieName: cookieName(link) };
 }
 
-async function connect(
+async function completeSignIn(
   app: Needs,
   toolset: SignInToolset,
   link: LinkRow,
@@ -80,9 +80,9 @@ async function connect(
     const code = /^[a-z_]{1,64}$/.test(refusal) ? refusal : "error";
     throw new SignInFault(`The provider returned the error ${code}.`, { code });
   }
-  const { verifier, client } = openUnderway(app, link);
+  const { verifier, client } = openPendingAuthorization(app, link);
   const { resource } = link;
-  const tokens = await exchange(
+  const tokens = await exchangeCode(
     app,
     { provider, client, resource },
     {
@@ -94,11 +94,11 @@ async function connect(
   ).catch(async (error: unknown) => {
     // The next sign-in registers a new client.
     if (error instanceof SignInFault && error.code === "invalid_client")
-      await forgetRegistered(app.db, toolset.id, client.client_id);
+      await deleteRegisteredClient(app.db, toolset.id, client.client_id);
     throw error;
   });
   await passKillPoint("agent.connect.exchanged");
-  await app.db.transaction().execute((tx) => keep(app, tx, toolset, link, { client, tokens }));
+  await app.db.transaction().execute((tx) => storeConnection(app, tx, toolset, link, { client, tokens }));
 }
 
 function requireIssuer(provider: Provider, iss: string | null): void {
@@ -115,7 +115,7 @@ function requireIssuer(provider: Provider, iss: string | null): void {
   }
 }
 
-async function keep(
+async function storeConnection(
   app: Needs,
   tx: Db,
   toolset: SignInToolset,
@@ -128,8 +128,8 @@ async function keep(
   const sealed = sealTokens(app, id, { access_token, refresh_token, client });
   const provider = link.provider!;
   // Meanwhile the toolset may have been deleted or moved to another origin, or the end user erased.
-  const isWanted = (await holdToolset(tx, toolset.id)) && (await lockLink(tx, link.nonce_hash));
-  if (!isWanted) return revokeLater(tx, [{ id, sealed, provider }]);
+  const isWanted = (await lockToolsetForShare(tx, toolset.id)) && (await lockLink(tx, link.nonce_hash));
+  if (!isWanted) return queueRevocations(tx, [{ id, sealed, provider }]);
   await putConnection(tx, {
     id,
     toolset_id: toolset.id,

@@ -8,8 +8,8 @@ import type { Db } from "#schema.ts";
 import { invalidField } from "#agent/errors.ts";
 import { toolsetNotFound } from "#agent/toolsets/errors.ts";
 import { getToolset, requireWritable } from "#agent/toolsets/toolsets.ts";
-import { clientFor, publicBase, sitePrefix } from "../provider/clients.ts";
-import { discover } from "../provider/discovery.ts";
+import { selectClient, publicBase, sitePrefix } from "../provider/clients.ts";
+import { discoverProvider } from "../provider/discovery.ts";
 import { noSignIn, signInUnavailable } from "../errors.ts";
 import { SignInFault } from "../provider/sign-in-fault.ts";
 import type { SignInLink, SignInStart } from "../schema.ts";
@@ -22,7 +22,7 @@ export const linkSeconds = 600;
 /** An expired link is kept for this time, so that its page can explain the expiry. */
 const rememberedMs = 24 * 60 * 60 * 1000;
 
-export async function start(
+export async function createSignInLink(
   app: Needs,
   actor: Actor,
   toolsetId: string,
@@ -39,12 +39,12 @@ export async function start(
     );
   try {
     // Checks the provider now, so that the caller gets its errors instead of the person with the link.
-    const { provider } = await discover(app, toolset);
-    await clientFor(app, toolset, provider);
+    const { provider } = await discoverProvider(app, toolset);
+    await selectClient(app, toolset, provider);
   } catch (error) {
     throw error instanceof SignInFault ? signInUnavailable(error.message) : error;
   }
-  const { link, store } = newLink(app, toolset, endUserId, input.return_url ?? null);
+  const { link, store } = makeLink(app, toolset, endUserId, input.return_url ?? null);
   await app.db
     .transaction()
     .execute(store)
@@ -55,7 +55,7 @@ export async function start(
 }
 
 /** Makes a link, which works after `store` has run. */
-export function newLink(
+export function makeLink(
   app: Pick<App, "config" | "clock">,
   toolset: Pick<SignInToolset, "id">,
   endUserId: string,
@@ -67,7 +67,7 @@ export function newLink(
     insertLink(
       tx,
       {
-        nonce_hash: hashOf(nonce),
+        nonce_hash: hashSecret(nonce),
         toolset_id: toolset.id,
         end_user_id: endUserId,
         return_url: returnUrl,
@@ -81,6 +81,6 @@ export function newLink(
 }
 
 /** The database holds only this hash, so that a reader of the table cannot open a link. */
-export function hashOf(secret: string): Buffer {
+export function hashSecret(secret: string): Buffer {
   return createHash("sha256").update(secret).digest();
 }

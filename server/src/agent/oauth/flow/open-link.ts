@@ -6,20 +6,20 @@ import { randomBytes, timingSafeEqual } from "node:crypto";
 import { startAuthorization } from "@modelcontextprotocol/client";
 import type { App } from "#app.ts";
 import { findById } from "#agent/toolsets/find.ts";
-import { clientFor, redirectUri } from "../provider/clients.ts";
-import { discover } from "../provider/discovery.ts";
+import { selectClient, redirectUri } from "../provider/clients.ts";
+import { discoverProvider } from "../provider/discovery.ts";
 import { SignInFault } from "../provider/sign-in-fault.ts";
-import { hashOf, linkSeconds } from "./links.ts";
+import { hashSecret, linkSeconds } from "./links.ts";
 import { metadataOf } from "../provider/metadata.ts";
-import { union } from "../provider/scopes.ts";
-import { findConnection, findLink, forgetWanted, type LinkRow, openLink } from "../store.ts";
+import { joinScopes } from "../provider/scopes.ts";
+import { findConnection, findLink, clearRequiredScopes, type LinkRow, markLinkOpened } from "../store.ts";
 import type { Client } from "../provider/tokens.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
 /** A link that cannot be used. The message is for the person who opened it. */
-export class LinkRefused extends Error {
-  override readonly name = "LinkRefused";
+export class LinkError extends Error {
+  override readonly name = "LinkError";
   readonly status: number;
 
   constructor(status: number, message: string) {
@@ -28,50 +28,58 @@ export class LinkRefused extends Error {
   }
 }
 
-export interface Opened {
+export interface AuthorizationRedirect {
   /** Authorization URL of the provider. */
   location: string;
   cookie: { name: string; value: string; lifeSeconds: number };
 }
 
 /** State of a sign-in between the opening of its link and the callback. It is stored encrypted in the link. */
-export interface Underway {
+export interface PendingAuthorization {
   verifier: string;
   client: Client;
 }
 
-/** Throws a `LinkRefused` or a `SignInFault`. */
-export async function open(app: Needs, nonce: string, cookies: ReadonlyMap<string, string>): Promise<Opened> {
-  const nonceHash = hashOf(nonce);
+/** Throws a `LinkError` or a `SignInFault`. */
+export async function openLink(
+  app: Needs,
+  nonce: string,
+  cookies: ReadonlyMap<string, string>,
+): Promise<AuthorizationRedirect> {
+  const nonceHash = hashSecret(nonce);
   const link = await findLink(app.db, { nonce_hash: nonceHash });
-  if (!link) throw new LinkRefused(404, "This link does not exist. Request a new one.");
-  requireLive(app, link);
+  if (!link) throw new LinkError(404, "This link does not exist. Request a new one.");
+  requireUsableLink(app, link);
   if (link.cookie_hash !== null && !isOpener(link, cookies))
-    throw new LinkRefused(410, "This link is already used. Request a new one.");
+    throw new LinkError(410, "This link is already used. Request a new one.");
   const toolset = await findById(app.db, link.toolset_id);
-  if (!toolset) throw new LinkRefused(404, "This link does not exist. Request a new one.");
-  const plan = await discover(app, toolset);
+  if (!toolset) throw new LinkError(404, "This link does not exist. Request a new one.");
+  const plan = await discoverProvider(app, toolset);
   const { provider, resource } = plan;
-  const client = await clientFor(app, toolset, provider);
+  const client = await selectClient(app, toolset, provider);
   const connection = await findConnection(app.db, toolset.id, link.end_user_id);
-  const wanted = union(connection?.wanted, link.wanted);
+  const wanted = joinScopes(connection?.wanted, link.wanted);
   // The request also names the scopes granted before, so that they are not lost. The newly required scopes come first,
   // because a long list is truncated.
-  const scope = wanted === null ? plan.scope : union(wanted, plan.scope, connection?.scope);
+  const scope = wanted === null ? plan.scope : joinScopes(wanted, plan.scope, connection?.scope);
   const state = randomBytes(32).toString("base64url");
-  const { authorizationUrl, codeVerifier } = await authorization({ provider, resource, scope }, client, {
-    state,
-    redirectUrl: redirectUri(app.config),
-  });
+  const { authorizationUrl, codeVerifier } = await createAuthorizationRequest(
+    { provider, resource, scope },
+    client,
+    {
+      state,
+      redirectUrl: redirectUri(app.config),
+    },
+  );
   const secret = randomBytes(32).toString("base64url");
   const now = app.clock.now();
-  const underway: Underway = { verifier: codeVerifier, client };
+  const underway: PendingAuthorization = { verifier: codeVerifier, client };
   const isOurs = await app.db.transaction().execute(async (tx) => {
-    const isOpened = await openLink(tx, link, {
+    const isOpened = await markLinkOpened(tx, link, {
       expires_at: new Date(now.getTime() + linkSeconds * 1000),
       opened_at: now,
-      cookie_hash: hashOf(secret),
-      state_hash: hashOf(state),
+      cookie_hash: hashSecret(secret),
+      state_hash: hashSecret(state),
       sealed: app.secrets.seal(JSON.stringify(underway), linkPlace(nonceHash)),
       provider: JSON.stringify(provider),
       resource,
@@ -79,23 +87,25 @@ export async function open(app: Needs, nonce: string, cookies: ReadonlyMap<strin
       wanted,
     });
     // A provider may refuse these scopes on its own page without a redirect. The next link then requests none of them.
-    if (isOpened && connection) await forgetWanted(tx, connection);
+    if (isOpened && connection) await clearRequiredScopes(tx, connection);
     return isOpened;
   });
-  if (!isOurs) throw new LinkRefused(410, "This link is already used. Request a new one.");
+  if (!isOurs) throw new LinkError(410, "This link is already used. Request a new one.");
   return {
     location: authorizationUrl.href,
     cookie: { name: cookieName(link), value: secret, lifeSeconds: linkSeconds },
   };
 }
 
-export function openUnderway(app: Pick<App, "secrets">, link: LinkRow): Underway {
-  return JSON.parse(app.secrets.open(link.sealed!, linkPlace(link.nonce_hash)).toString("utf8")) as Underway;
+export function openPendingAuthorization(app: Pick<App, "secrets">, link: LinkRow): PendingAuthorization {
+  return JSON.parse(
+    app.secrets.open(link.sealed!, linkPlace(link.nonce_hash)).toString("utf8"),
+  ) as PendingAuthorization;
 }
 
-export function requireLive({ clock }: Pick<App, "clock">, link: LinkRow): void {
-  if (link.used_at !== null) throw new LinkRefused(410, "This link is already used. Request a new one.");
-  if (link.expires_at <= clock.now()) throw new LinkRefused(410, "This link has expired. Request a new one.");
+export function requireUsableLink({ clock }: Pick<App, "clock">, link: LinkRow): void {
+  if (link.used_at !== null) throw new LinkError(410, "This link is already used. Request a new one.");
+  if (link.expires_at <= clock.now()) throw new LinkError(410, "This link has expired. Request a new one.");
 }
 
 /** Each link has its own cookie, so that two sign-ins in one browser do not conflict. */
@@ -105,11 +115,13 @@ export function cookieName({ nonce_hash }: Pick<LinkRow, "nonce_hash">): string 
 
 export function isOpener(link: LinkRow, cookies: ReadonlyMap<string, string>): boolean {
   const given = cookies.get(cookieName(link));
-  return given !== undefined && link.cookie_hash !== null && timingSafeEqual(hashOf(given), link.cookie_hash);
+  return (
+    given !== undefined && link.cookie_hash !== null && timingSafeEqual(hashSecret(given), link.cookie_hash)
+  );
 }
 
-async function authorization(
-  plan: Awaited<ReturnType<typeof discover>>,
+async function createAuthorizationRequest(
+  plan: Awaited<ReturnType<typeof discoverProvider>>,
   client: Client,
   { state, redirectUrl }: { state: string; redirectUrl: string },
 ): Promise<{ authorizationUrl: URL; codeVerifier: string }> {

@@ -1,7 +1,7 @@
 /** Makes the sign-in link that a run shows to its end user. */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
-import { hashOf, newLink } from "./links.ts";
+import { hashSecret, makeLink } from "./links.ts";
 import type { SignInLink } from "../schema.ts";
 import { findLink, ToolsetDeleted } from "../store.ts";
 import type { SignInToolset } from "./sign-in-subject.ts";
@@ -15,11 +15,10 @@ const linksMax = 10_000;
 const leftMinMs = 5 * 60 * 1000;
 
 /**
- * Passes a link to `tell`, and reuses a recent one. `tell` runs `store` in the transaction that checks that the run
- * still exists, so that no erased end user is stored again. Returns false, without a link, if the toolset was deleted
+ * Passes a link to `tell`, and reuses a recent one. `tell` runs `store` in a transaction that checks that the run still exists. So an erased end user is not stored again. Returns false, without a link, if the toolset was deleted
  * meanwhile.
  */
-export async function askToSignIn(
+export async function offerSignIn(
   app: Needs,
   toolset: Pick<SignInToolset, "id">,
   who: string,
@@ -35,7 +34,7 @@ export async function askToSignIn(
     await tell({ ...earlier.link, expires_in }, async () => {});
     return true;
   }
-  const { link, store } = newLink(app, toolset, who, null);
+  const { link, store } = makeLink(app, toolset, who, null);
   try {
     await tell(link, store);
   } catch (error) {
@@ -54,6 +53,6 @@ export async function isUnopened(
   { authorize_url }: Pick<SignInLink, "authorize_url">,
 ): Promise<boolean> {
   const nonce = authorize_url.slice(authorize_url.lastIndexOf("/") + 1);
-  const link = await findLink(app.db, { nonce_hash: hashOf(nonce) });
+  const link = await findLink(app.db, { nonce_hash: hashSecret(nonce) });
   return link !== undefined && link.opened_at === null;
 }

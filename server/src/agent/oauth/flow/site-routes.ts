@@ -5,11 +5,11 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { App } from "#app.ts";
 import type { RawSite } from "#http/streams/raw-routes.ts";
-import { type CameBack, comeBack } from "./callback.ts";
+import { type CallbackResult, handleCallback } from "./callback.ts";
 import { callbackPath, clientDocument, documentPath, publicBase, sitePrefix } from "../provider/clients.ts";
 import { SignInFault } from "../provider/sign-in-fault.ts";
-import { LinkRefused, open } from "./open-link.ts";
-import { answerPage, pageHeaders } from "./page.ts";
+import { LinkError, openLink } from "./open-link.ts";
+import { sendPage, pageHeaders } from "./page.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
@@ -21,8 +21,8 @@ export function connectSite(app: Needs): RawSite {
         await answer(app, request, response);
       } catch (error) {
         const title = "The sign-in failed";
-        if (error instanceof LinkRefused) answerPage(response, error.status, { title, text: error.message });
-        else if (error instanceof SignInFault) answerPage(response, 502, { title, text: error.message });
+        if (error instanceof LinkError) sendPage(response, error.status, { title, text: error.message });
+        else if (error instanceof SignInFault) sendPage(response, 502, { title, text: error.message });
         else throw error;
       }
     },
@@ -39,12 +39,12 @@ async function answer(app: Needs, request: IncomingMessage, response: ServerResp
   }
   const cookies = cookiesOf(app, request);
   if (url.pathname === callbackPath) {
-    return sendBack(app, response, await comeBack(app, url.searchParams, cookies));
+    return sendBack(app, response, await handleCallback(app, url.searchParams, cookies));
   }
   const nonce = url.pathname.slice(sitePrefix.length);
   if (!/^[A-Za-z0-9_-]{32}$/.test(nonce))
-    throw new LinkRefused(404, "This link does not exist. Request a new one.");
-  const { location, cookie } = await open(app, nonce, cookies);
+    throw new LinkError(404, "This link does not exist. Request a new one.");
+  const { location, cookie } = await openLink(app, nonce, cookies);
   response.writeHead(303, {
     ...pageHeaders,
     location,
@@ -56,7 +56,7 @@ async function answer(app: Needs, request: IncomingMessage, response: ServerResp
 function sendBack(
   app: Needs,
   response: ServerResponse,
-  { toolset, fault, returnUrl, cookieName }: CameBack,
+  { toolset, fault, returnUrl, cookieName }: CallbackResult,
 ): void {
   const headers = { "set-cookie": setCookie(app, cookieName, "", 0) };
   if (returnUrl !== null) {
@@ -69,7 +69,7 @@ function sendBack(
   const page = fault
     ? { title: "You are not connected", text: `${fault.message} Request a new link to try again.` }
     : { title: "You are connected", text: `${toolset} can now act for you. You may close this page.` };
-  answerPage(response, fault ? 400 : 200, page, headers);
+  sendPage(response, fault ? 400 : 200, page, headers);
 }
 
 const isSecure = ({ config }: Needs): boolean => publicBase(config).startsWith("https:");

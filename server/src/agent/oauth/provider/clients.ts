@@ -1,6 +1,7 @@
 /**
- * Selects the OAuth client for a provider, in this order: the client that the toolset names, the URL of our client
- * metadata document if the provider supports it, or a client registered dynamically, once per toolset.
+ * Selects the OAuth client for a provider. The client that the toolset names comes first. Otherwise the client id is
+ * the URL of our client metadata document, if the provider supports such documents. Otherwise a client is registered
+ * dynamically, once per toolset.
  */
 import { registerClient, RegistrationRejectedError } from "@modelcontextprotocol/client";
 import type { App } from "#app.ts";
@@ -45,7 +46,7 @@ export function clientDocument(config: Pick<Config, "publicUrl" | "port">) {
 }
 
 /** Throws a `SignInFault`. */
-export async function clientFor(app: Needs, toolset: SignInToolset, provider: Provider): Promise<Client> {
+export async function selectClient(app: Needs, toolset: SignInToolset, provider: Provider): Promise<Client> {
   if (toolset.oauth_client_id !== null) {
     const secret = openClientSecret(app, toolset);
     const client_id = toolset.oauth_client_id;
@@ -65,7 +66,7 @@ export async function clientFor(app: Needs, toolset: SignInToolset, provider: Pr
         "oauth_client_id.",
     );
   }
-  return (await registered(app, toolset, provider)) ?? register(app, toolset, provider);
+  return (await findRegisteredClient(app, toolset, provider)) ?? register(app, toolset, provider);
 }
 
 /**
@@ -95,7 +96,7 @@ async function requireItsProvider(
   );
 }
 
-async function registered(
+async function findRegisteredClient(
   app: Needs,
   toolset: SignInToolset,
   { issuer }: Provider,

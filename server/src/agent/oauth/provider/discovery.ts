@@ -18,7 +18,7 @@ import { isSafe, type Provider, toProvider } from "./metadata.ts";
 import type { SignInToolset } from "../flow/sign-in-subject.ts";
 
 /** Parameters of an authorization request. */
-export interface Plan {
+export interface AuthorizationPlan {
   provider: Provider;
   /** Resource indicator of the tool server (RFC 8707). Null if its metadata names none. */
   resource: string | null;
@@ -33,9 +33,12 @@ const ResourceMetadata = z.object({
 type ResourceMetadata = z.output<typeof ResourceMetadata>;
 
 /** Throws a `SignInFault`. */
-export async function discover(app: Pick<App, "config">, toolset: SignInToolset): Promise<Plan> {
+export async function discoverProvider(
+  app: Pick<App, "config">,
+  toolset: SignInToolset,
+): Promise<AuthorizationPlan> {
   const fetch = providerFetch(app, toolset.workspace_id);
-  const challenge = extractWWWAuthenticateParams(await knock(fetch, toolset));
+  const challenge = extractWWWAuthenticateParams(await requestChallenge(fetch, toolset));
   const metadata = await resourceMetadata(fetch, toolset.url, challenge.resourceMetadataUrl);
   if (
     metadata &&
@@ -53,7 +56,7 @@ export async function discover(app: Pick<App, "config">, toolset: SignInToolset)
 }
 
 /** Sends a request without a token. Only the `WWW-Authenticate` header of the response matters. */
-async function knock(fetch: Fetch, { kind, url }: SignInToolset): Promise<Response> {
+async function requestChallenge(fetch: Fetch, { kind, url }: SignInToolset): Promise<Response> {
   if (kind !== "mcp") return fetch(url, { headers: { accept: "application/json" } });
   return fetch(url, {
     method: "POST",
@@ -73,7 +76,7 @@ async function resourceMetadata(
   for (const address of told ? [told.href] : new Set([known + path, known])) {
     const response = await fetch(address, { headers: { accept: "application/json" } });
     if (!response.ok) continue;
-    return await parsed(response, ResourceMetadata, address);
+    return await parseMetadata(response, ResourceMetadata, address);
   }
   if (told)
     throw new SignInFault(`The tool server names a metadata address that returns no metadata: ${told.href}.`);
@@ -114,7 +117,7 @@ function withOffline(scope: string, { scopes_supported }: Provider): string {
   return !isAskedFor && scopes_supported?.includes("offline_access") ? `${scope} offline_access` : scope;
 }
 
-async function parsed<T extends z.ZodType>(
+async function parseMetadata<T extends z.ZodType>(
   response: Response,
   schema: T,
   address: string,

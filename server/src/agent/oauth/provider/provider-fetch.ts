@@ -29,14 +29,14 @@ export function providerFetch({ config }: Pick<App, "config">, owner: string): F
       });
       if (response.status >= 300 && response.status < 400)
         throw new SignInFault(`${url.origin} returned a redirect, which is not followed.`);
-      return await bounded(url, response);
+      return await limitBody(url, response);
     } catch (error) {
       throw explain(url, error);
     }
   };
 }
 
-async function bounded(url: URL, response: Response): Promise<Response> {
+async function limitBody(url: URL, response: Response): Promise<Response> {
   const { status, headers, body } = response;
   if (body === null) return new Response(null, { status, headers });
   const pieces: Uint8Array[] = [];

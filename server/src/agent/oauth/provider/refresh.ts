@@ -9,14 +9,20 @@ import type { App } from "#app.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import { SingleFlight } from "#lib/concurrency/single-flight.ts";
 import { SignInFault } from "./sign-in-fault.ts";
-import { revokeLater } from "../forget.ts";
-import { openTokens, sealTokens } from "../sealed.ts";
-import { type ConnectionRow, endRefresh, findConnection, forgetRegistered, takeRefresh } from "../store.ts";
+import { queueRevocations } from "../revocation.ts";
+import { openTokens, sealTokens } from "../token-encryption.ts";
+import {
+  type ConnectionRow,
+  releaseRefreshLease,
+  findConnection,
+  deleteRegisteredClient,
+  acquireRefreshLease,
+} from "../store.ts";
 import { refreshTokens } from "./tokens.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-export class Refreshed {
+export class FreshToken {
   /** Id of the connection. Another sign-in creates another id. */
   readonly connection: string;
   readonly token: string;
@@ -27,7 +33,7 @@ export class Refreshed {
   }
 }
 
-export type Outcome = Refreshed | "needs_reauth" | SignInFault;
+export type RefreshOutcome = FreshToken | "needs_reauth" | SignInFault;
 
 /** A token counts as stale this long before its expiry, because a call takes time and clocks differ. */
 const earlyMs = 60_000;
@@ -35,35 +41,35 @@ const earlyMs = 60_000;
 const lockMs = 20_000;
 const lookMs = 100;
 
-const flights = new WeakMap<App["db"], SingleFlight<Outcome>>();
+const flights = new WeakMap<App["db"], SingleFlight<RefreshOutcome>>();
 
-export async function refresh(app: Needs, row: ConnectionRow): Promise<Outcome> {
+export async function refreshIfStale(app: Needs, row: ConnectionRow): Promise<RefreshOutcome> {
   if (!isStale(app, row)) return tokenOf(app, row);
-  const flight = flights.get(app.db) ?? new SingleFlight<Outcome>();
+  const flight = flights.get(app.db) ?? new SingleFlight<RefreshOutcome>();
   flights.set(app.db, flight);
   return flight.run(row.id, () => untilFresh(app, row));
 }
 
-async function untilFresh(app: Needs, { toolset_id, end_user_id }: ConnectionRow): Promise<Outcome> {
+async function untilFresh(app: Needs, { toolset_id, end_user_id }: ConnectionRow): Promise<RefreshOutcome> {
   const deadline = performance.now() + lockMs + 2 * lookMs;
   for (;;) {
     const row = await findConnection(app.db, toolset_id, end_user_id);
     if (!row || row.status === "needs_reauth") return "needs_reauth";
     if (!isStale(app, row)) return tokenOf(app, row);
     const now = app.clock.now();
-    const taken = await takeRefresh(app.db, row.id, {
+    const taken = await acquireRefreshLease(app.db, row.id, {
       now,
       staleAt: new Date(now.getTime() + earlyMs),
       until: new Date(now.getTime() + lockMs),
     });
-    if (taken) return carryOut(app, taken);
+    if (taken) return runRefresh(app, taken);
     if (performance.now() > deadline) return new SignInFault("the refresh of the token takes too long");
     await sleep(lookMs);
   }
 }
 
 /** The caller holds the lease. */
-async function carryOut(app: Needs, row: ConnectionRow): Promise<Outcome> {
+async function runRefresh(app: Needs, row: ConnectionRow): Promise<RefreshOutcome> {
   const held = openTokens(app, row.id, row.sealed);
   const { client, refresh_token } = held;
   if (refresh_token === null) return unrefreshable(app, row);
@@ -80,38 +86,42 @@ async function carryOut(app: Needs, row: ConnectionRow): Promise<Outcome> {
     const { lifeSeconds } = tokens;
     const expires_at = lifeSeconds === null ? null : new Date(app.clock.now().getTime() + lifeSeconds * 1000);
     const scope = tokens.scope ?? row.scope;
-    const isKept = await endRefresh(app.db, row, { sealed, expires_at, scope });
+    const isKept = await releaseRefreshLease(app.db, row, { sealed, expires_at, scope });
     // The connection was deleted meanwhile, so the new tokens are revoked as well.
-    if (!isKept) await revokeLater(app.db, [{ ...row, sealed }]);
-    return isKept ? new Refreshed(row.id, tokens.access_token) : "needs_reauth";
+    if (!isKept) await queueRevocations(app.db, [{ ...row, sealed }]);
+    return isKept ? new FreshToken(row.id, tokens.access_token) : "needs_reauth";
   } catch (error) {
     if (!(error instanceof SignInFault)) throw error;
-    return failed(app, row, error);
+    return handleRefreshFault(app, row, error);
   }
 }
 
-async function failed(app: Needs, row: ConnectionRow, fault: SignInFault): Promise<Outcome> {
+async function handleRefreshFault(
+  app: Needs,
+  row: ConnectionRow,
+  fault: SignInFault,
+): Promise<RefreshOutcome> {
   const { client } = openTokens(app, row.id, row.sealed);
-  if (fault.code === "invalid_client") await forgetRegistered(app.db, row.toolset_id, client.client_id);
+  if (fault.code === "invalid_client") await deleteRegisteredClient(app.db, row.toolset_id, client.client_id);
   if (fault.code === "invalid_grant" || fault.code === "invalid_client") {
-    await endRefresh(app.db, row, { status: "needs_reauth" });
+    await releaseRefreshLease(app.db, row, { status: "needs_reauth" });
     return "needs_reauth";
   }
-  await endRefresh(app.db, row, {});
+  await releaseRefreshLease(app.db, row, {});
   return isOver(app, row) ? fault : tokenOf(app, row);
 }
 
-async function unrefreshable(app: Needs, row: ConnectionRow): Promise<Outcome> {
+async function unrefreshable(app: Needs, row: ConnectionRow): Promise<RefreshOutcome> {
   if (!isOver(app, row)) {
-    await endRefresh(app.db, row, {});
+    await releaseRefreshLease(app.db, row, {});
     return tokenOf(app, row);
   }
-  await endRefresh(app.db, row, { status: "needs_reauth" });
+  await releaseRefreshLease(app.db, row, { status: "needs_reauth" });
   return "needs_reauth";
 }
 
-function tokenOf(app: Needs, row: ConnectionRow): Refreshed {
-  return new Refreshed(row.id, openTokens(app, row.id, row.sealed).access_token);
+function tokenOf(app: Needs, row: ConnectionRow): FreshToken {
+  return new FreshToken(row.id, openTokens(app, row.id, row.sealed).access_token);
 }
 
 function isStale({ clock }: Needs, { expires_at }: ConnectionRow): boolean {

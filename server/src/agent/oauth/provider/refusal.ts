@@ -9,7 +9,7 @@ export interface Refusal {
 }
 
 /** Undefined if the response is no refusal of the credentials. */
-export function refusalOf(response: Response): Refusal | undefined {
+export function parseRefusal(response: Response): Refusal | undefined {
   if (response.status === 401) return { scope: null };
   if (response.status !== 403) return undefined;
   const { error, scope = "" } = extractWWWAuthenticateParams(response);

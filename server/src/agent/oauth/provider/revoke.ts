@@ -1,11 +1,11 @@
 /** Revokes tokens at the provider. Best effort: this server has deleted them already. */
 import type { App } from "#app.ts";
 import type { JobContext } from "#jobs/jobs.ts";
-import type { Revocation } from "../forget.ts";
-import { openTokens } from "../sealed.ts";
+import type { Revocation } from "../revocation.ts";
+import { openTokens } from "../token-encryption.ts";
 import { revoke } from "./tokens.ts";
 
-export async function carryOutRevocation(
+export async function runRevocation(
   app: Pick<App, "config" | "secrets" | "log">,
   { connection, sealed, provider }: Revocation,
   { attempt, maxAttempts }: Pick<JobContext, "attempt" | "maxAttempts">,

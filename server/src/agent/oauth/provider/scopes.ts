@@ -5,7 +5,7 @@ const word = /^[\x21\x23-\x5b\x5d-\x7e]+$/;
 const maxCharacters = 4096;
 
 /** Joins scopes without duplicates, the first ones first, up to the maximum length. Null if there are none. */
-export function union(...scopes: readonly (string | null | undefined)[]): string | null {
+export function joinScopes(...scopes: readonly (string | null | undefined)[]): string | null {
   const words = new Set(scopes.flatMap((scope) => (scope ?? "").split(" ")).filter((one) => word.test(one)));
   let all = "";
   for (const one of words) {

@@ -32,12 +32,12 @@ const tokenForm = /^[\x21-\x7e]{1,16384}$/;
 const tenYearsSeconds = 10 * 365 * 86_400;
 
 /** Throws a `SignInFault`. */
-export async function exchange(
+export async function exchangeCode(
   app: Pick<App, "config">,
   at: { provider: Provider; client: Client; resource: string | null },
   answer: { code: string; iss: string | null; verifier: string; redirectUri: string },
 ): Promise<Tokens> {
-  return understood(at.provider, () =>
+  return requestTokens(at.provider, () =>
     exchangeAuthorization(at.provider.issuer, {
       ...common(app, at),
       authorizationCode: answer.code,
@@ -54,7 +54,7 @@ export async function refreshTokens(
   at: { provider: Provider; client: Client; resource: string | null },
   refreshToken: string,
 ): Promise<Tokens> {
-  return understood(at.provider, () =>
+  return requestTokens(at.provider, () =>
     refreshAuthorization(at.provider.issuer, { ...common(app, at), refreshToken }),
   );
 }
@@ -108,9 +108,9 @@ function authenticate(client: Client, headers: Headers, body: URLSearchParams): 
     body.set("client_secret", client_secret);
 }
 
-async function understood({ issuer }: Provider, ask: () => Promise<OAuthTokens>): Promise<Tokens> {
+async function requestTokens({ issuer }: Provider, ask: () => Promise<OAuthTokens>): Promise<Tokens> {
   try {
-    return checked(await ask(), issuer);
+    return checkTokens(await ask(), issuer);
   } catch (error) {
     if (error instanceof SignInFault) throw error;
     if (error instanceof IssuerMismatchError)
@@ -125,7 +125,7 @@ async function understood({ issuer }: Provider, ask: () => Promise<OAuthTokens>)
   }
 }
 
-function checked(tokens: OAuthTokens, issuer: string): Tokens {
+function checkTokens(tokens: OAuthTokens, issuer: string): Tokens {
   const { access_token, refresh_token, token_type, scope, expires_in } = tokens;
   const isUsable =
     /^bearer$/i.test(token_type) &&

@@ -2,11 +2,11 @@
 import { randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
-import { AgentRuns } from "#agent/runs/engine/run-executor.ts";
+import { RunExecutor } from "#agent/runs/engine/run-executor.ts";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { readFrames } from "#agent/testing/events.ts";
 import { freePort } from "#agent/testing/free-port.ts";
-import { killedAt } from "#agent/testing/killed-server.ts";
+import { runUntilKilled } from "#agent/testing/killed-server.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
 import { startSignInServer, TestBrowser } from "#agent/testing/sign-in-server.ts";
 
@@ -37,14 +37,14 @@ await owner.post("/v1/agents", { name: "patient", config });
 let people = 0;
 
 const run = async (id: string): Promise<Json> => (await owner.get(`/v1/agents/runs/${id}`)).json;
-const killed = (point: string) => killedAt(host.connection, key, point);
+const runUntilKill = (point: string) => runUntilKilled(host.connection, key, point);
 
 /** Runs a server until the run waits or ends, and then stops it gracefully. */
 async function work(runId: string, until = "settled"): Promise<void> {
-  const runs = new AgentRuns(host.app, { hostId: "crashing", pauseMs: 5 });
+  const runs = new RunExecutor(host.app, { hostId: "crashing", pauseMs: 5 });
   try {
     await runs.start();
-    if (until === "settled") await runs.settled(runId, 20_000);
+    if (until === "settled") await runs.waitForOutcome(runId, 20_000);
     else await expect.poll(async () => (await run(runId)).status, { timeout: 20_000 }).toBe(until);
   } finally {
     await runs.stop();
@@ -88,7 +88,7 @@ test.each(["agent.sign_in.requested", "agent.call.answered", "agent.approval.rai
   "makes the call after the sign-in when a server is killed at %s",
   async (point) => {
     const runId = await invoke();
-    expect(await killed(point)).toBe("SIGKILL");
+    expect(await runUntilKill(point)).toBe("SIGKILL");
     await work(runId);
     expect(await run(runId)).toMatchObject({ status: "pending_approval", waiting_for_sign_in: {} });
     await signIn(runId);
@@ -114,7 +114,7 @@ test.each([
   const runId = await invoke();
   await work(runId);
   await signIn(runId);
-  if (point !== "nothing") expect(await killed(point)).toBe("SIGKILL");
+  if (point !== "nothing") expect(await runUntilKill(point)).toBe("SIGKILL");
   await work(runId, "completed");
   expect((await run(runId)).tools_called).toMatchObject([{ status }]);
   expect(shop.calls).toHaveLength(calls);
@@ -125,7 +125,7 @@ test.each([
 
 test("reaches the deadline of a wait whose server was killed", async () => {
   const runId = await invoke();
-  expect(await killed("agent.approval.raised")).toBe("SIGKILL");
+  expect(await runUntilKill("agent.approval.raised")).toBe("SIGKILL");
   await host.app.db
     .updateTable("agent_sign_in_waits")
     .set({ expires_at: new Date(Date.now() - 1) })

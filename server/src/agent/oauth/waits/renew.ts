@@ -4,9 +4,9 @@
  */
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
-import { overrule } from "#agent/runs/journal/journal.ts";
-import { lockRun } from "#agent/runs/engine/waiting-run.ts";
-import { askToSignIn, isUnopened } from "../flow/sign-in-link.ts";
+import { changeFromOutside } from "#agent/runs/journal/journal.ts";
+import { lockRun } from "#agent/runs/store.ts";
+import { offerSignIn, isUnopened } from "../flow/sign-in-link.ts";
 import type { SignInWait } from "./waits.ts";
 
 /** A link with less time left is replaced. */
@@ -32,12 +32,17 @@ export async function renewLinks(
     const link = links.find((one) => one.toolset_id === id);
     if (link && (await isUsable(app, link))) continue;
     // Without a link if the toolset was deleted meanwhile. The next read cancels the wait.
-    await askToSignIn(app, { id }, who, (fresh, store) =>
+    await offerSignIn(app, { id }, who, (fresh, store) =>
       transaction(app.db, async (tx) => {
         const run = await lockRun(tx, runId);
         if (run?.status !== "pending_approval") return;
         const data = { toolset_id: id, end_user_id: who, ...fresh };
-        await overrule(tx, runId, [{ type: "connection.auth_required", at: app.clock.now(), data }], {});
+        await changeFromOutside(
+          tx,
+          runId,
+          [{ type: "connection.auth_required", at: app.clock.now(), data }],
+          {},
+        );
         await store(tx);
       }),
     );

@@ -3,9 +3,10 @@ import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
-import { goOn, lockRun } from "#agent/runs/engine/waiting-run.ts";
-import { findOverRuns, overOf } from "./store.ts";
-import { close } from "./waits.ts";
+import { continueRun } from "#agent/runs/engine/waiting-run.ts";
+import { lockRun } from "#agent/runs/store.ts";
+import { findOverRuns, findOverWaitsOf } from "./store.ts";
+import { closeWaits } from "./waits.ts";
 
 const runsAtOnce = 100;
 
@@ -24,12 +25,12 @@ export async function resolveWaits({ db, log }: Pick<App, "db" | "log">, now: Da
 
 /** Returns false if no wait of the run is over. */
 export async function resolveWaitsOf(db: Db, runId: string, now: Date): Promise<boolean> {
-  if ((await overOf(db, runId, now)).length === 0) return false;
+  if ((await findOverWaitsOf(db, runId, now)).length === 0) return false;
   const isResolved = await transaction(db, async (tx) => {
     if (!(await lockRun(tx, runId))) return false;
-    const over = await overOf(tx, runId, now);
+    const over = await findOverWaitsOf(tx, runId, now);
     if (over.length === 0) return false;
-    await goOn(tx, runId, await close(tx, over, now));
+    await continueRun(tx, runId, await closeWaits(tx, over, now));
     return true;
   });
   if (isResolved) await passKillPoint("agent.sign_in.resolved");

@@ -29,7 +29,7 @@ export function waitsOf(db: Db, runId: string): Promise<WaitRow[]> {
 }
 
 /** Open waits of these runs, the earliest deadline first. */
-export function openOf(db: Db, runIds: readonly string[]): Promise<WaitRow[]> {
+export function findOpenWaits(db: Db, runIds: readonly string[]): Promise<WaitRow[]> {
   return db
     .selectFrom("agent_sign_in_waits")
     .selectAll()
@@ -70,7 +70,7 @@ export async function findOverRuns(db: Db, now: Date, limit: number): Promise<st
 
 export type OverWait = Pick<WaitRow, "call_id" | "toolset_id" | "end_user_id"> & { outcome: WaitOutcome };
 
-export function overOf(tx: Db, runId: string, now: Date): Promise<OverWait[]> {
+export function findOverWaitsOf(tx: Db, runId: string, now: Date): Promise<OverWait[]> {
   return over(tx, now)
     .select([
       "w.call_id",
@@ -93,7 +93,8 @@ export async function endWaits(tx: Db, callIds: readonly string[], status: WaitO
     .execute();
 }
 
-export async function deleteCancelled(tx: Db, runId: string): Promise<void> {
+/** Deletes a run's cancelled waits. The resumed run makes their calls again. */
+export async function deleteCancelledWaits(tx: Db, runId: string): Promise<void> {
   await tx
     .deleteFrom("agent_sign_in_waits")
     .where("run_id", "=", runId)

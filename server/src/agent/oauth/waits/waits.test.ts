@@ -68,7 +68,7 @@ const events = async (id: string) =>
   (await readFrames(`${host.baseUrl}/v1/agents/runs/${id}/stream`, { token: owner.token })).frames.map(
     ({ data }) => data,
   );
-const told = () =>
+const toolResults = () =>
   model.asked
     .at(-1)
     .messages.filter(({ role }: Json) => role === "tool")
@@ -78,7 +78,7 @@ async function signIn(link: string, account = "ada-at-the-shop"): Promise<void> 
   expect((await new TestBrowser().signIn(link, account)).text).toContain("You are connected");
 }
 
-async function completed(id: string): Promise<Json> {
+async function waitForCompletion(id: string): Promise<Json> {
   await expect.poll(async () => (await run(id)).status, { timeout: 20_000 }).toBe("completed");
   return run(id);
 }
@@ -123,12 +123,12 @@ test("parks a run until its end user signs in, and makes the call again", async 
   });
   expect(model.asked).toHaveLength(1);
   await signIn(sign_in[0].authorize_url);
-  expect(await completed(json.run_id)).toMatchObject({
+  expect(await waitForCompletion(json.run_id)).toMatchObject({
     output: "Well.",
     waiting_for_sign_in: null,
     tools_called: [{ status: "completed" }],
   });
-  expect(told()).toEqual(['{"account":"ada-at-the-shop"}']);
+  expect(toolResults()).toEqual(['{"account":"ada-at-the-shop"}']);
   expect(shop.calls.map(({ account }) => account)).toEqual(["ada-at-the-shop"]);
   const log = await events(json.run_id);
   expect(log.map(({ seq }) => seq)).toEqual(log.map((_, index) => index + 1));
@@ -170,10 +170,10 @@ test("notifies the model at the deadline, and does not wait again for the same t
   await lapse(json.run_id);
   // A read resolves the wait, even before a sweep.
   expect((await run(json.run_id)).status).not.toBe("pending_approval");
-  expect(await completed(json.run_id)).toMatchObject({
+  expect(await waitForCompletion(json.run_id)).toMatchObject({
     tools_called: [{ status: "expired" }, { status: "failed" }],
   });
-  expect(told()).toEqual([
+  expect(toolResults()).toEqual([
     expect.stringContaining("Nobody signed in for this tool in time"),
     expect.stringContaining("has to sign in"),
   ]);
@@ -199,12 +199,12 @@ test.each(["cancel", "end"])("ends the wait with its run: %s", async (how) => {
   script(name, []);
   model.script([{ text: ["Well."] }]);
   expect((await owner.post(`/v1/agents/runs/${json.run_id}/resume`)).status).toBe(200);
-  await host.runs.settled(json.run_id, 20_000);
+  await host.runs.waitForOutcome(json.run_id, 20_000);
   const again = await run(json.run_id);
   expect(again).toMatchObject({ status: "pending_approval", waiting_for_sign_in: {} });
   await signIn(again.sign_in[0].authorize_url);
-  await completed(json.run_id);
-  expect(told()).toEqual(['{"account":"ada-at-the-shop"}']);
+  await waitForCompletion(json.run_id);
+  expect(toolResults()).toEqual(['{"account":"ada-at-the-shop"}']);
 });
 
 test("continues only for the person who has to sign in", async () => {
@@ -212,12 +212,12 @@ test("continues only for the person who has to sign in", async () => {
   const bob = await invoke(name, "bob");
   const ada = await invoke(name, "ada");
   await signIn(ada.sign_in[0].authorize_url);
-  await completed(ada.run_id);
+  await waitForCompletion(ada.run_id);
   expect((await run(bob.run_id)).status).toBe("pending_approval");
   model.script([{ text: ["Well."] }]);
   await signIn(bob.sign_in[0].authorize_url, "bob-at-the-shop");
-  await completed(bob.run_id);
-  expect(told()).toEqual(['{"account":"bob-at-the-shop"}']);
+  await waitForCompletion(bob.run_id);
+  expect(toolResults()).toEqual(['{"account":"bob-at-the-shop"}']);
 });
 
 test.each(["approve", "sign in"])(
@@ -244,7 +244,7 @@ test.each(["approve", "sign in"])(
     expect((await run(json.run_id)).status).toBe("pending_approval");
     expect(shop.calls).toEqual([]);
     await acts[1]!();
-    await completed(json.run_id);
+    await waitForCompletion(json.run_id);
     expect(shop.calls).toHaveLength(3);
   },
 );
@@ -265,8 +265,8 @@ test("waits again with the same deadline when a server wants more than was grant
     waiting_for_sign_in: json.waiting_for_sign_in,
   });
   await signIn(again.sign_in.at(-1).authorize_url);
-  await completed(json.run_id);
-  expect(told()).toEqual(['{"account":"ada-at-the-shop"}']);
+  await waitForCompletion(json.run_id);
+  expect(toolResults()).toEqual(['{"account":"ada-at-the-shop"}']);
 });
 
 test("notices a sign-in that happens before the run is parked", async () => {
@@ -287,9 +287,9 @@ test("notices a sign-in that happens before the run is parked", async () => {
   script(name, ["me"]);
   const body = { input: "Go.", end_user_id: "ada", wait_s: 0 };
   const { json } = await owner.post(`/v1/agents/${name}/invoke`, body);
-  await completed(json.run_id);
+  await waitForCompletion(json.run_id);
   expect(links).toHaveLength(1);
-  expect(told()).toEqual(['{"account":"ada-at-the-shop"}']);
+  expect(toolResults()).toEqual(['{"account":"ada-at-the-shop"}']);
 });
 
 test("replaces a link that no longer works when the run is read", async () => {
@@ -305,7 +305,7 @@ test("replaces a link that no longer works when the run is read", async () => {
   expect(second).not.toBe(first);
   expect((await run(json.run_id)).sign_in[0].authorize_url).toBe(second);
   await signIn(second);
-  await completed(json.run_id);
+  await waitForCompletion(json.run_id);
   const links = (await events(json.run_id)).filter(({ type }) => type === "connection.auth_required");
   expect(links).toMatchObject([
     { toolset_id: toolset, end_user_id: "ada", authorize_url: first },
@@ -329,8 +329,8 @@ test("continues without a toolset that is deleted during the wait", async () => 
   const version = { config: base, promote: ["prod"] };
   expect((await owner.post(`/v1/agents/${name}/versions`, version)).status).toBe(201);
   expect((await owner.call("DELETE", `/v1/agent-toolsets/${toolset}`)).status).toBe(204);
-  await completed(json.run_id);
-  expect(told()).toEqual([expect.stringContaining("not there any more")]);
+  await waitForCompletion(json.run_id);
+  expect(toolResults()).toEqual([expect.stringContaining("does not exist any more")]);
 });
 
 test.each([60, 0])(
@@ -347,8 +347,8 @@ test.each([60, 0])(
     script(name, ["me"]);
     const body = { input: "Go.", end_user_id: "ada", wait_s: 0 };
     const { json } = await owner.post(`/v1/agents/${name}/invoke`, body);
-    await completed(json.run_id);
-    expect(told()).toEqual([expect.stringContaining("it was deleted during the call")]);
+    await waitForCompletion(json.run_id);
+    expect(toolResults()).toEqual([expect.stringContaining("it was deleted during the call")]);
     expect((await events(json.run_id)).map(({ type }) => type)).not.toContain("connection.auth_required");
   },
 );

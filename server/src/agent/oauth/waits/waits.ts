@@ -1,17 +1,16 @@
 /**
- * Waits of runs for a sign-in. If the version's `connections.wait_minutes` allows it, a call that needs a sign-in parks
- * its run. After the sign-in, the run makes the call again. A wait ends when the person has a new connection, at its
- * deadline, or with its run. `resolve.ts` compares the stored waits with the stored connections, so no sign-in is lost
- * with a killed server.
+ * Waits of runs for a sign-in. If the version's `connections.wait_minutes` allows it, a call that needs a sign-in
+ * parks its run. After the sign-in, the run makes the call again. A wait ends when the person has a new connection, at
+ * its deadline, or with its run. The waits are rows, and `resolve.ts` compares them with the stored connections. So no
+ * sign-in is lost with a killed server.
  */
 import type { Db } from "#schema.ts";
 import type { MoveDeadlines } from "#machines/suspension/suspension.ts";
 import type { SignInNeeded } from "#agent/tools/tool.ts";
 import {
-  deleteCancelled,
   endWaits,
   moveDeadlines,
-  openOf,
+  findOpenWaits,
   type OverWait,
   putWaits,
   type WaitOutcome,
@@ -54,17 +53,17 @@ export async function waitsByCall(db: Db, runId: string): Promise<Map<string, Si
 /** Open waits of each run, the earliest deadline first. */
 export async function openWaits(db: Db, runIds: readonly string[]): Promise<Map<string, SignInWait[]>> {
   if (runIds.length === 0) return new Map();
-  return Map.groupBy(await openOf(db, runIds), ({ run_id }) => run_id);
+  return Map.groupBy(await findOpenWaits(db, runIds), ({ run_id }) => run_id);
 }
 
 export async function hasOpenWait(tx: Db, runId: string): Promise<boolean> {
-  return (await openOf(tx, [runId])).length > 0;
+  return (await findOpenWaits(tx, [runId])).length > 0;
 }
 
 /** Cancels the open waits of a run that is ended. The caller holds the run's row. */
 export async function cancelWaits(tx: Db, runId: string, at: Date) {
-  const open = await openOf(tx, [runId]);
-  return close(
+  const open = await findOpenWaits(tx, [runId]);
+  return closeWaits(
     tx,
     open.map((wait) => ({ ...wait, outcome: "cancelled" as const })),
     at,
@@ -72,7 +71,7 @@ export async function cancelWaits(tx: Db, runId: string, at: Date) {
 }
 
 /** Ends waits and returns one event for each person and toolset. The caller holds the row of their run. */
-export async function close(tx: Db, waits: readonly OverWait[], at: Date) {
+export async function closeWaits(tx: Db, waits: readonly OverWait[], at: Date) {
   const outcomes: readonly WaitOutcome[] = ["connected", "expired", "cancelled"];
   const events = new Map<string, { type: string; at: Date; data: Record<string, unknown> }>();
   for (const outcome of outcomes) {
@@ -91,11 +90,6 @@ export async function close(tx: Db, waits: readonly OverWait[], at: Date) {
       });
   }
   return [...events.values()];
-}
-
-/** Deletes a run's cancelled waits. The resumed run makes their calls again. */
-export function forgetCancelledWaits(tx: Db, runId: string): Promise<void> {
-  return deleteCancelled(tx, runId);
 }
 
 /** The time of a suspension does not count. */

@@ -1,6 +1,6 @@
 /** Streams a run's stored events from any position to the end of the run. */
 import type { App } from "#app.ts";
-import type { AgentRuns } from "../engine/run-executor.ts";
+import type { RunExecutor } from "../engine/run-executor.ts";
 import { type RunEvent, toEvent } from "../schema.ts";
 import { isOver } from "../states.ts";
 import { eventsAfter, findState, type RunView } from "../store.ts";
@@ -11,7 +11,7 @@ const atOnce = { rowsMax: 500, bytesMax: 1024 ** 2 };
 /** The caller has checked access to the run. The stream ends after the last event of a finished run. */
 export async function* follow(
   app: Pick<App, "db" | "clock">,
-  runs: AgentRuns,
+  runs: RunExecutor,
   run: Pick<RunView, "id" | "session_id" | "expired" | "output_expires_at">,
   after: number,
   signal: AbortSignal,

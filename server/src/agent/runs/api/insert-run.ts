@@ -1,21 +1,21 @@
 /**
- * Inserts a run. One statement checks the limits and inserts session, messages, run and first event. If this process
+ * Inserts a run. A single statement checks the limits and inserts session, messages, run and first event. If this process
  * has a free slot, the statement assigns the run to it.
  */
 import { type Insertable, type RawBuilder, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import {
-  countsHeld,
-  messagesAdded,
+  lockedCounts,
+  insertMessages,
   type NewSession,
-  sessionAdded,
-  sessionUsed,
-} from "#agent/sessions/opened.ts";
-import type { Words } from "#agent/sessions/words.ts";
+  insertSession,
+  useSession,
+} from "#agent/sessions/store.ts";
+import type { NewMessages } from "#agent/sessions/new-messages.ts";
 import type { RunRow } from "../store.ts";
 import type { AgentRunsTable } from "../tables.ts";
 
-export interface Beginning {
+export interface NewRun {
   run: Pick<
     RunRow,
     | "id"
@@ -29,44 +29,47 @@ export interface Beginning {
     | "created_at"
   >;
   session: { new: NewSession } | { id: string };
-  words: Words;
+  words: NewMessages;
   /** Limits of the workspace, the new session and run included. */
-  most: { sessions: number; inFlight: number };
+  limits: { sessions: number; inFlight: number };
   /**
-   * Process that executes the run, if the workspace has fewer than `ofOneMax` runs there. Otherwise the run waits for
+   * Process that executes the run, if the workspace has fewer than `maxPerWorkspace` runs there. Otherwise the run waits for
    * any process.
    */
-  taker: { processId: string; ofOneMax: number };
+  executor: { processId: string; maxPerWorkspace: number };
 }
 
 /** `full`: a limit is reached. */
-export type Begun =
+export type InsertedRun =
   | { status: "full"; liveSessions: number }
   | { status: "queued" }
   | { status: "running"; row: RunRow };
 
-export async function begin(db: Db, { run, session, words, most, taker }: Beginning): Promise<Begun> {
+export async function insertRun(
+  db: Db,
+  { run, session, words, limits, executor }: NewRun,
+): Promise<InsertedRun> {
   const isNew = "new" in session;
-  const isLet = sql`counts.in_flight < ${most.inFlight}`;
-  const entered = isNew
-    ? sessionAdded(session.new, words, sql`${isLet} and counts.live_sessions < ${most.sessions}`)
-    : sessionUsed({ id: session.id, version: run.version, at: run.created_at }, words, isLet);
+  const isAllowed = sql`counts.in_flight < ${limits.inFlight}`;
+  const sessionPart = isNew
+    ? insertSession(session.new, words, sql`${isAllowed} and counts.live_sessions < ${limits.sessions}`)
+    : useSession({ id: session.id, version: run.version, at: run.created_at }, words, isAllowed);
   const row = {
     ...run,
     session_id: isNew ? session.new.id : session.id,
     session_created: isNew,
     last_event_id: 1,
-    process_id: taker.processId,
+    process_id: executor.processId,
   } satisfies Partial<Insertable<AgentRunsTable>>;
   const names = Object.keys(row).map((name) => sql.ref(name));
   const { rows } = await sql<{ live_sessions: number; status: RunRow["status"] | null }>`
-    with ${countsHeld(run.workspace_id, taker.processId)}, ${entered},
+    with ${lockedCounts(run.workspace_id, executor.processId)}, ${sessionPart},
     run as (
       insert into agent_runs (${sql.join(names)}, status, attempts, started_at)
-      select ${sql.join(Object.values(row))}, ${ifTaken(taker, sql`'running'`, sql`'queued'`)},
-        ${ifTaken(taker, sql`1`, sql`0`)}, ${ifTaken(taker, sql`${run.created_at}::timestamptz`, sql`null`)}
+      select ${sql.join(Object.values(row))}, ${ifAcquired(executor, sql`'running'`, sql`'queued'`)},
+        ${ifAcquired(executor, sql`1`, sql`0`)}, ${ifAcquired(executor, sql`${run.created_at}::timestamptz`, sql`null`)}
       from session, counts returning id, status),
-    ${messagesAdded(words)},
+    ${insertMessages(words)},
     events as (
       insert into agent_events (run_id, seq, type, at, data)
       select id, 1, 'run.queued', ${run.created_at}, '{}' from run)
@@ -74,15 +77,18 @@ export async function begin(db: Db, { run, session, words, most, taker }: Beginn
   const { live_sessions: liveSessions, status } = rows[0]!;
   if (status === null) return { status: "full", liveSessions };
   return status === "running"
-    ? { status, row: { ...taken, ...row, started_at: run.created_at } }
+    ? { status, row: { ...firstAttempt, ...row, started_at: run.created_at } }
     : { status: "queued" };
 }
 
-const ifTaken = ({ ofOneMax }: Beginning["taker"], yes: RawBuilder<unknown>, no: RawBuilder<unknown>) =>
-  sql`case when counts.here < ${ofOneMax} then ${yes} else ${no} end`;
+const ifAcquired = (
+  { maxPerWorkspace }: NewRun["executor"],
+  yes: RawBuilder<unknown>,
+  no: RawBuilder<unknown>,
+) => sql`case when counts.here < ${maxPerWorkspace} then ${yes} else ${no} end`;
 
 /** Values of the column defaults, and of the first attempt. */
-const taken = {
+const firstAttempt = {
   status: "running",
   error_code: null,
   error_message: null,

@@ -11,7 +11,7 @@ import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
 import { getVersion, workspaceOf } from "#agent/agents/agents.ts";
-import { type AskedAgent, askedAgent } from "#agent/agents/versions/resolve-agent.ts";
+import { type AskedAgent, resolveAgent } from "#agent/agents/versions/resolve-agent.ts";
 import { type AgentConfig, defaultIdleMinutes } from "#agent/agents/config.ts";
 import { firstAlias } from "#agent/agents/limits.ts";
 import { parseVersion } from "#agent/agents/names.ts";
@@ -20,12 +20,18 @@ import { agentNotFound, invalidField, versionNotFound } from "#agent/errors.ts";
 import { Conversation } from "#agent/sessions/conversation.ts";
 import { sessionCapReached } from "#agent/sessions/errors.ts";
 import { evictIdle } from "#agent/sessions/expire.ts";
-import type { NewSession } from "#agent/sessions/opened.ts";
-import { holdCounts, pin, type SessionRow, take, takeTriggered } from "#agent/sessions/sessions.ts";
-import { full, isRoomFor, toWords } from "#agent/sessions/words.ts";
+import { lockForInvoke } from "#agent/sessions/sessions.ts";
+import {
+  lockCounts,
+  pinSession,
+  type SessionRow,
+  lockTriggered,
+  type NewSession,
+} from "#agent/sessions/store.ts";
+import { sessionFullError, fitsInSession, toNewMessages } from "#agent/sessions/new-messages.ts";
 import { requireMachinePlan } from "#agent/vm/checks.ts";
 import { isParking, requireNotParking } from "#agent/vm/view.ts";
-import { type Beginning, begin, type Begun } from "./insert-run.ts";
+import { type NewRun, insertRun, type InsertedRun } from "./insert-run.ts";
 import {
   agentArchived,
   agentPaused,
@@ -36,13 +42,13 @@ import {
   tooManyRuns,
 } from "./run-errors.ts";
 import { historyMessage, userMessage } from "./input.ts";
-import type { AgentRuns } from "../engine/run-executor.ts";
-import type { Carried } from "../engine/run-context.ts";
+import type { RunExecutor } from "../engine/run-executor.ts";
+import type { AcquiredRun } from "../engine/run-context.ts";
 import type { Invoke } from "../schema.ts";
 import { findActive, type RunRow } from "../store.ts";
 import { insertTurn } from "../engine/turns.ts";
 
-export type BegunRun = Pick<RunRow, "id" | "session_id">;
+export type NewRunIds = Pick<RunRow, "id" | "session_id">;
 
 export interface Trigger {
   type: RunRow["trigger_type"];
@@ -52,7 +58,7 @@ export interface Trigger {
   /** Maximum of the trigger's runs that wait in one session. */
   waitingMax?: number | undefined;
   /** Runs in the transaction of the run; an error rolls both back. */
-  within?: ((tx: Db, run: BegunRun) => Promise<void>) | undefined;
+  within?: ((tx: Db, run: NewRunIds) => Promise<void>) | undefined;
   /** Trace of the run, as `parseTraceparent` returns it. */
   traceparent?: string | undefined;
 }
@@ -62,27 +68,32 @@ type Needs = Pick<App, "db" | "clock">;
 /** Returns the run's id after the commit. */
 export async function invoke(
   app: Needs,
-  runs: AgentRuns,
+  runs: RunExecutor,
   actor: Actor,
   reference: string,
   input: Invoke,
   trigger: Trigger = { type: "api", id: null },
 ): Promise<string> {
-  const agent = await askedAgent(app.db, actor, reference, input.qualifier ?? firstAlias);
+  const agent = await resolveAgent(app.db, actor, reference, input.qualifier ?? firstAlias);
   const workspace = requireNotSuspended(workspaceOf(actor, agent));
   if (agent.archived_at) throw agentArchived();
   if (agent.paused) throw agentPaused(false);
   if (agent.is_all_paused) throw agentPaused(true);
   const id = newId("run_");
-  const asking = { id, agent, workspace, input, trigger, taker: runs.taker, now: app.clock.now() };
-  const begin = trigger.session !== undefined ? inTriggered : input.session_id === undefined ? inNew : inOld;
-  const begun = await runs.committing(id, () => begin(app.db, asking).catch(refuseDeleted));
-  if (begun.isWaiting) runs.expectTurn();
-  else runs.begin(begun.id, begun.carried);
-  return begun.id;
+  const request = { id, agent, workspace, input, trigger, executor: runs.executor, now: app.clock.now() };
+  const begin =
+    trigger.session !== undefined
+      ? startInTriggerSession
+      : input.session_id === undefined
+        ? startInNewSession
+        : startInExistingSession;
+  const inserted = await runs.guardCommit(id, () => begin(app.db, request).catch(refuseDeleted));
+  if (inserted.isWaiting) runs.noteWaitingTurn();
+  else runs.submit(inserted.id, inserted.acquired);
+  return inserted.id;
 }
 
-/** True if a foreign key failed because the agent or its version was deleted after it was read. */
+/** Converts a foreign key error to a 404: the agent or its version was deleted after it was read. */
 function refuseDeleted(error: unknown): never {
   const { code, constraint } = error as { code?: string; constraint?: string };
   if (code !== "23503") throw error;
@@ -92,36 +103,36 @@ function refuseDeleted(error: unknown): never {
   throw error;
 }
 
-interface Asking {
+interface InvokeRequest {
   /** Id of the new run. */
   id: string;
   agent: AskedAgent;
   workspace: ReachableWorkspace;
   input: Invoke;
   trigger: Trigger;
-  taker: Beginning["taker"];
+  executor: NewRun["executor"];
   now: Date;
 }
 
-interface Entered {
+interface StartedRun {
   id: string;
   /** Row and config of the run, if this process executes it. */
-  carried: Carried | undefined;
+  acquired: AcquiredRun | undefined;
   /** True if the run waits for its turn in the session. */
   isWaiting?: boolean;
 }
 
 /** Starts the run in a new session. */
-async function inNew(db: Db, asking: Asking): Promise<Entered> {
-  const { id, agent, workspace, input, trigger, now } = asking;
+async function startInNewSession(db: Db, request: InvokeRequest): Promise<StartedRun> {
+  const { id, agent, workspace, input, trigger, now } = request;
   const { version, config } = requireVersion(agent);
   requireFit(workspace, config, agent.has_credential);
   const endUserId = input.end_user_id ?? null;
-  const words = toWords(id, [
+  const words = toNewMessages(id, [
     ...(input.messages ?? []).map((one) => ({ kind: "seed" as const, message: historyMessage(one) })),
     { kind: "input", message: userMessage(input.input) },
   ]);
-  if (!isRoomFor(words, 0)) throw full();
+  if (!fitsInSession(words, 0)) throw sessionFullError();
   const session: NewSession = {
     id: newId("ses_"),
     agent_id: agent.id,
@@ -133,47 +144,47 @@ async function inNew(db: Db, asking: Asking): Promise<Entered> {
     ...triggerKeyOf(trigger),
     created_at: now,
   };
-  const beginning = { ...beginningOf(asking, { id, version, endUserId }), session: { new: session }, words };
-  const { sessions } = beginning.most;
-  let begun = await within(db, trigger, beginning);
-  if (begun.status === "full" && begun.liveSessions >= sessions) {
-    begun = await transaction(db, async (tx) => {
-      await holdCounts(tx, workspace.id);
+  const newRun = { ...toNewRun(request, { id, version, endUserId }), session: { new: session }, words };
+  const { sessions } = newRun.limits;
+  let inserted = await insertWithTrigger(db, trigger, newRun);
+  if (inserted.status === "full" && inserted.liveSessions >= sessions) {
+    inserted = await transaction(db, async (tx) => {
+      await lockCounts(tx, workspace.id);
       if (!(await evictIdle(tx, workspace.id, sessions, now))) throw sessionCapReached(sessions);
-      const again = await within(tx, trigger, beginning);
-      if (again.status === "full") throw tooManyRuns(beginning.most.inFlight);
+      const again = await insertWithTrigger(tx, trigger, newRun);
+      if (again.status === "full") throw tooManyRuns(newRun.limits.inFlight);
       return again;
     });
   }
-  return enteredBy(begun, beginning, config, new Conversation(0, words));
+  return toStartedRun(inserted, newRun, config, new Conversation(0, words));
 }
 
 /** Starts the run in an existing session. */
-function inOld(db: Db, asking: Asking): Promise<Entered> {
-  const { agent, workspace, input } = asking;
+function startInExistingSession(db: Db, request: InvokeRequest): Promise<StartedRun> {
+  const { agent, workspace, input } = request;
   if (input.ephemeral !== undefined)
     throw invalidField(["ephemeral"], "is only for a new session; leave out ephemeral or session_id");
   return transaction(db, async (tx) => {
-    await holdCounts(tx, workspace.id);
-    const session = await take(tx, agent.id, {
+    await lockCounts(tx, workspace.id);
+    const session = await lockForInvoke(tx, agent.id, {
       id: input.session_id!,
       endUserId: input.end_user_id,
       hasHistory: input.messages !== undefined,
     });
     if (!input.upgrade) requirePinnedTo(session.version, input.qualifier);
-    return inLocked(tx, asking, session);
+    return startInLockedSession(tx, request, session);
   });
 }
 
 /** Starts the run in the session of the trigger's key, or in a new one. */
-function inTriggered(db: Db, asking: Asking): Promise<Entered> {
-  const { agent, workspace, input, trigger } = asking;
+function startInTriggerSession(db: Db, request: InvokeRequest): Promise<StartedRun> {
+  const { agent, workspace, input, trigger } = request;
   return transaction(db, async (tx) => {
-    await holdCounts(tx, workspace.id);
+    await lockCounts(tx, workspace.id);
     const { trigger_id: triggerId, trigger_key: key } = triggerKeyOf(trigger);
     const endUserId = input.end_user_id ?? null;
-    const session = await takeTriggered(tx, agent.id, { triggerId: triggerId!, key: key!, endUserId });
-    return session ? inLocked(tx, asking, session) : inNew(tx, asking);
+    const session = await lockTriggered(tx, agent.id, { triggerId: triggerId!, key: key!, endUserId });
+    return session ? startInLockedSession(tx, request, session) : startInNewSession(tx, request);
   });
 }
 
@@ -181,29 +192,33 @@ function inTriggered(db: Db, asking: Asking): Promise<Entered> {
  * Starts a run in a session whose row is locked. In a busy session, a trigger's run waits for its turn and a caller's
  * run is rejected.
  */
-async function inLocked(tx: Db, asking: Asking, session: SessionRow): Promise<Entered> {
-  const { id, agent, workspace, input, trigger, now } = asking;
+async function startInLockedSession(
+  tx: Db,
+  request: InvokeRequest,
+  session: SessionRow,
+): Promise<StartedRun> {
+  const { id, agent, workspace, input, trigger, now } = request;
   const { version, config } = input.upgrade
     ? requireVersion(agent)
     : await getVersion(tx, agent, String(session.version));
   requireFit(workspace, config as AgentConfig, await hasCredential(tx, workspace.id, config as AgentConfig));
-  const begins = beginningOf(asking, { id, version, endUserId: session.end_user_id });
+  const base = toNewRun(request, { id, version, endUserId: session.end_user_id });
   const message = userMessage(input.input);
-  const words = toWords(id, [{ kind: "input", message }]);
+  const words = toNewMessages(id, [{ kind: "input", message }]);
   if (trigger.session !== undefined && (await isBusy(tx, session.id))) {
-    if (!isRoomFor(words, session.bytes)) throw full();
-    await pin(tx, session.id, { version, at: now });
+    if (!fitsInSession(words, session.bytes)) throw sessionFullError();
+    await pinSession(tx, session.id, { version, at: now });
     const { waitingMax } = trigger;
-    const inFlightMax = begins.most.inFlight;
-    await insertTurn(tx, { run: begins.run, sessionId: session.id, message, inFlightMax, waitingMax });
+    const inFlightMax = base.limits.inFlight;
+    await insertTurn(tx, { run: base.run, sessionId: session.id, message, inFlightMax, waitingMax });
     await trigger.within?.(tx, { id, session_id: session.id });
-    return { id, carried: undefined, isWaiting: true };
+    return { id, acquired: undefined, isWaiting: true };
   }
   await requireIdle(tx, session.id);
   await requireNotParking(tx, session.id);
-  if (!isRoomFor(words, session.bytes)) throw full();
-  const beginning = { ...begins, session: { id: session.id }, words };
-  return enteredBy(await within(tx, trigger, beginning), beginning, config as AgentConfig);
+  if (!fitsInSession(words, session.bytes)) throw sessionFullError();
+  const newRun = { ...base, session: { id: session.id }, words };
+  return toStartedRun(await insertWithTrigger(tx, trigger, newRun), newRun, config as AgentConfig);
 }
 
 /** Returns true during the parking of the session's machine too. */
@@ -227,10 +242,10 @@ function requirePinnedTo(pinned: number | null, qualifier: string | undefined): 
   throw sessionPinned({ pinned, wanted: wanted.version });
 }
 
-function beginningOf(
-  { agent, workspace, trigger, taker, now }: Asking,
+function toNewRun(
+  { agent, workspace, trigger, executor, now }: InvokeRequest,
   { id, version, endUserId }: { id: string; version: number; endUserId: string | null },
-): Omit<Beginning, "session" | "words"> {
+): Omit<NewRun, "session" | "words"> {
   const { liveSessions, runsInFlight } = planLimits[workspace.plan];
   return {
     run: {
@@ -244,32 +259,32 @@ function beginningOf(
       traceparent: trigger.traceparent ?? null,
       created_at: now,
     },
-    most: { sessions: liveSessions, inFlight: runsInFlight },
-    taker,
+    limits: { sessions: liveSessions, inFlight: runsInFlight },
+    executor: executor,
   };
 }
 
 /** Runs the trigger's own statements in the same transaction. Without them, one statement suffices. */
-function within(db: Db, trigger: Trigger, beginning: Beginning): Promise<Begun> {
-  if (!trigger.within) return begin(db, beginning);
+function insertWithTrigger(db: Db, trigger: Trigger, newRun: NewRun): Promise<InsertedRun> {
+  if (!trigger.within) return insertRun(db, newRun);
   return transaction(db, async (tx) => {
-    const begun = await begin(tx, beginning);
-    const session_id = "new" in beginning.session ? beginning.session.new.id : beginning.session.id;
-    if (begun.status !== "full") await trigger.within?.(tx, { id: beginning.run.id, session_id });
-    return begun;
+    const inserted = await insertRun(tx, newRun);
+    const session_id = "new" in newRun.session ? newRun.session.new.id : newRun.session.id;
+    if (inserted.status !== "full") await trigger.within?.(tx, { id: newRun.run.id, session_id });
+    return inserted;
   });
 }
 
 /** Throws `too_many_runs` if a limit is reached. */
-function enteredBy(
-  begun: Begun,
-  { run, most }: Beginning,
+function toStartedRun(
+  inserted: InsertedRun,
+  { run, limits: most }: NewRun,
   config: AgentConfig,
   conversation?: Conversation,
-): Entered {
-  if (begun.status === "full") throw tooManyRuns(most.inFlight);
-  const carried = begun.status === "running" ? { row: begun.row, config, conversation } : undefined;
-  return { id: run.id, carried };
+): StartedRun {
+  if (inserted.status === "full") throw tooManyRuns(most.inFlight);
+  const acquired = inserted.status === "running" ? { row: inserted.row, config, conversation } : undefined;
+  return { id: run.id, acquired };
 }
 
 function requireVersion({ version, config }: AskedAgent): { version: number; config: AgentConfig } {

@@ -5,13 +5,13 @@ import type { App } from "#app.ts";
 import { getAgent } from "#agent/agents/agents.ts";
 import { pendingByRun } from "#agent/approvals/approvals.ts";
 import { expireIfDue } from "#agent/approvals/expire.ts";
-import { called } from "#agent/calls/calls.ts";
+import { listStartedCalls } from "#agent/calls/calls.ts";
 import { renewLinks } from "#agent/oauth/waits/renew.ts";
 import { resolveWaitsOf } from "#agent/oauth/waits/resolve.ts";
 import { openWaits } from "#agent/oauth/waits/waits.ts";
 import { pageOf, positionOf } from "#agent/cursor.ts";
 import { runNotFound } from "./run-errors.ts";
-import type { AgentRuns } from "../engine/run-executor.ts";
+import type { RunExecutor } from "../engine/run-executor.ts";
 import { type Run, type RunList, type RunQuery, toRun, type Waiting } from "../schema.ts";
 import { findRun, listRuns, type RunView } from "../store.ts";
 
@@ -21,10 +21,10 @@ type Needs = Pick<App, "db" | "clock" | "config">;
 const listedOutputMaxBytes = 64 * 1024;
 const listedArgumentsMaxBytes = 16 * 1024;
 
-export async function get(app: Needs, runs: AgentRuns, actor: Actor, id: string): Promise<Run> {
+export async function get(app: Needs, runs: RunExecutor, actor: Actor, id: string): Promise<Run> {
   const [{ row, waiting }, calls] = await Promise.all([
     getOutcome(app, runs, actor, id),
-    called(app.db, [id]),
+    listStartedCalls(app.db, [id]),
   ]);
   return toRun(row, { calls: calls.get(id) ?? [], waiting, now: app.clock.now() });
 }
@@ -32,27 +32,27 @@ export async function get(app: Needs, runs: AgentRuns, actor: Actor, id: string)
 /** Returns the run with its open approvals and sign-ins. Expired ones are resolved first. */
 export async function getOutcome(
   app: Needs,
-  runs: AgentRuns,
+  runs: RunExecutor,
   actor: Actor,
   id: string,
 ): Promise<{ row: RunView; waiting: Waiting }> {
   const row = await getRun(app, actor, id);
-  if (row.status !== "pending_approval") return { row, waiting: nobody };
+  if (row.status !== "pending_approval") return { row, waiting: noWaits };
   const waiting = await waitingOf(app, id);
   const { approvals, signIns } = waiting;
   const now = app.clock.now();
   const isLate = approvals.some(({ expires_at }) => expires_at <= now);
   const isExpired = isLate && (await expireIfDue(app.db, id, now));
   const isResolved = signIns.length > 0 && (await resolveWaitsOf(app.db, id, now));
-  if (isExpired || isResolved) await runs.lapsed(id);
+  if (isExpired || isResolved) await runs.onWaitExpired(id);
   else if (signIns.length > 0) await renewLinks(app, id, signIns, row.sign_ins ?? []);
   else if (approvals.length > 0 && !isLate) return { row, waiting };
   // This request or another process may have changed the row.
   const after = await getRun(app, actor, id);
-  return { row: after, waiting: after.status === "pending_approval" ? await waitingOf(app, id) : nobody };
+  return { row: after, waiting: after.status === "pending_approval" ? await waitingOf(app, id) : noWaits };
 }
 
-const nobody: Waiting = { approvals: [], signIns: [] };
+const noWaits: Waiting = { approvals: [], signIns: [] };
 
 async function waitingOf({ db }: Pick<App, "db">, id: string): Promise<Waiting> {
   const [approvals, signIns] = await Promise.all([pendingByRun(db, [id]), openWaits(db, [id])]);
@@ -84,7 +84,7 @@ export async function list(
   const ids = rows.map(({ id }) => id);
   const waiting = rows.filter(({ status }) => status === "pending_approval").map(({ id }) => id);
   const [calls, approvals, signIns] = await Promise.all([
-    called(app.db, ids),
+    listStartedCalls(app.db, ids),
     pendingByRun(app.db, waiting, listedArgumentsMaxBytes),
     openWaits(app.db, waiting),
   ]);

@@ -5,7 +5,7 @@ import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { readFrames } from "#agent/testing/events.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
 import { startToolServer } from "#agent/testing/tool-server.ts";
-import { expireOutput } from "../store.ts";
+import { stripTexts } from "../store.ts";
 
 const model = await startModelServer();
 const shop = await startToolServer();
@@ -32,15 +32,15 @@ await owner.post("/v1/agents", {
 const call = { calls: [{ name: "shop__sell", arguments: '{"id":"7"}' }] };
 const refusal = { status: 400, error: "no such model" };
 
-async function settled(id: string): Promise<Json> {
-  await host.runs.settled(id, 20_000);
+async function outcomeOf(id: string): Promise<Json> {
+  await host.runs.waitForOutcome(id, 20_000);
   return (await owner.get(`/v1/agents/runs/${id}`)).json;
 }
 
-async function resumed(id: string): Promise<Json> {
+async function resume(id: string): Promise<Json> {
   const { status, json } = await owner.post(`/v1/agents/runs/${id}/resume`);
   expect(status, JSON.stringify(json)).toBe(200);
-  return settled(id);
+  return outcomeOf(id);
 }
 
 const eventsOf = async (id: string) =>
@@ -56,7 +56,7 @@ test("resumes a failed run after its last tool call without repeating the call",
   // The error has the cause and the cure.
   expect(json.error_message).toMatch(/no such model.*\/resume/s);
   model.script([{ text: ["Sold."] }]);
-  expect(await resumed(json.run_id)).toMatchObject({
+  expect(await resume(json.run_id)).toMatchObject({
     status: "completed",
     output: "Sold.",
     error_code: null,
@@ -89,7 +89,7 @@ test("streams one message without the earlier failure to a UI client of a resume
   model.script([refusal]);
   const { json } = await owner.post("/v1/agents/plain/invoke", { input: "Hi" });
   model.script([{ text: ["Hello."] }]);
-  await resumed(json.run_id);
+  await resume(json.run_id);
   const url = `${host.baseUrl}/v1/agents/runs/${json.run_id}/stream?format=ui`;
   const chunks = (await readFrames(url, { token: owner.token })).frames.map(({ data }) => data);
   const types = chunks.map(({ type }) => type);
@@ -103,7 +103,7 @@ test("grants the limits of the version again", async () => {
   model.script([call, { text: ["Sold."] }]);
   const { json } = await owner.post("/v1/agents/short/invoke", { input: "Sell it." });
   expect(json).toMatchObject({ status: "failed", error_code: "limit_steps" });
-  expect(await resumed(json.run_id)).toMatchObject({ status: "completed", output: "Sold." });
+  expect(await resume(json.run_id)).toMatchObject({ status: "completed", output: "Sold." });
 });
 
 test("requests approval again for a call that a cancellation left undecided", async () => {
@@ -112,14 +112,14 @@ test("requests approval again for a call that a cancellation left undecided", as
   const { json } = await owner.post("/v1/agents/asking/invoke", { input: "Sell it." });
   expect(json.status).toBe("pending_approval");
   await owner.post(`/v1/agents/runs/${json.run_id}/cancel`);
-  const run = await resumed(json.run_id);
+  const run = await resume(json.run_id);
   expect(run).toMatchObject({ status: "pending_approval", approval: { tool: "shop__sell" } });
   expect(run.approval.request_id).not.toBe(json.approval.request_id);
   expect(shop.asked).toEqual([]);
   await owner.post(`/v1/agents/runs/${json.run_id}/approvals/${run.approval.request_id}`, {
     decision: "approve",
   });
-  expect(await settled(json.run_id)).toMatchObject({ status: "completed" });
+  expect(await outcomeOf(json.run_id)).toMatchObject({ status: "completed" });
   expect(shop.asked).toHaveLength(1);
 });
 
@@ -131,7 +131,7 @@ test("reports an unknown outcome to the model for a call that a cancellation int
   await expect.poll(() => shop.asked.length, { timeout: 20_000 }).toBe(1);
   await owner.post(`/v1/agents/runs/${json.run_id}/cancel`);
   shop.answer = undefined;
-  expect(await resumed(json.run_id)).toMatchObject({
+  expect(await resume(json.run_id)).toMatchObject({
     status: "completed",
     tools_called: [{ status: "unknown" }],
   });
@@ -141,19 +141,19 @@ test("reports an unknown outcome to the model for a call that a cancellation int
 test("rejects a resume of a run that is not resumable, with the reason", async () => {
   model.script([{ text: ["Hi."] }]);
   const done = (await owner.post("/v1/agents/plain/invoke", { input: "Hi" })).json;
-  const refused = async (id: string) => (await owner.post(`/v1/agents/runs/${id}/resume`)).json;
-  expect(await refused(done.run_id)).toMatchObject({ code: "run_not_resumable" });
+  const tryResume = async (id: string) => (await owner.post(`/v1/agents/runs/${id}/resume`)).json;
+  expect(await tryResume(done.run_id)).toMatchObject({ code: "run_not_resumable" });
 
   model.script([refusal]);
   const failed = (await owner.post("/v1/agents/plain/invoke", { input: "Hi" })).json;
   expect((await stranger.post(`/v1/agents/runs/${failed.run_id}/resume`)).json.code).toBe("run_not_found");
   const { session_id } = failed;
   await owner.post("/v1/agents/plain/invoke", { input: "Hi", session_id });
-  expect((await refused(failed.run_id)).detail).toContain("a later run");
+  expect((await tryResume(failed.run_id)).detail).toContain("a later run");
 
   const ended = (await owner.post("/v1/agents/plain/invoke", { input: "Hi" })).json;
   await owner.call("DELETE", `/v1/agents/plain/sessions/${ended.session_id}`);
-  expect(await refused(ended.run_id)).toMatchObject({ code: "session_ended" });
+  expect(await tryResume(ended.run_id)).toMatchObject({ code: "session_ended" });
 
   const old = (await owner.post("/v1/agents/plain/invoke", { input: "Hi" })).json;
   const past = new Date(Date.now() - 1);
@@ -162,10 +162,10 @@ test("rejects a resume of a run that is not resumable, with the reason", async (
     .set({ output_expires_at: past })
     .where("id", "=", old.run_id)
     .execute();
-  expect((await refused(old.run_id)).detail).toContain("an hour");
+  expect((await tryResume(old.run_id)).detail).toContain("an hour");
 
   await owner.call("PATCH", "/v1/agents/plain", { paused: true });
-  expect(await refused(ended.run_id)).toMatchObject({ code: "agent_paused" });
+  expect(await tryResume(ended.run_id)).toMatchObject({ code: "agent_paused" });
   await owner.call("PATCH", "/v1/agents/plain", { paused: false });
 });
 
@@ -176,7 +176,7 @@ test("resumes a run once for two concurrent requests", async () => {
   const path = `/v1/agents/runs/${json.run_id}/resume`;
   const answers = await Promise.all([owner.post(path), owner.post(path)]);
   expect(answers.map(({ status }) => status).filter((status) => status === 200)).not.toHaveLength(0);
-  expect(await settled(json.run_id)).toMatchObject({ status: "completed", resumes: 1 });
+  expect(await outcomeOf(json.run_id)).toMatchObject({ status: "completed", resumes: 1 });
 });
 
 test("resumes a run that lost many processes, and restarts its backoff", async () => {
@@ -186,7 +186,7 @@ test("resumes a run that lost many processes, and restarts its backoff", async (
     host.app.db,
   );
   model.script([...[1, 2, 3].map(() => ({ status: 429 })), { text: ["Hello."] }]);
-  expect(await resumed(json.run_id)).toMatchObject({ status: "completed", attempts: 41 });
+  expect(await resume(json.run_id)).toMatchObject({ status: "completed", attempts: 41 });
 });
 
 test("keeps the text of a run that was resumed after an expiry sweep selected it", async () => {
@@ -194,8 +194,8 @@ test("keeps the text of a run that was resumed after an expiry sweep selected it
   const { json } = await owner.post("/v1/agents/selling/invoke", { input: "Sell it." });
   const now = new Date();
   model.script([{ text: ["Sold."] }]);
-  await resumed(json.run_id);
-  await expireOutput(host.app.db, json.run_id, { now });
+  await resume(json.run_id);
+  await stripTexts(host.app.db, json.run_id, { now });
   expect((await owner.get(`/v1/agents/runs/${json.run_id}`)).json.output).toBe("Sold.");
   const { frames } = await readFrames(`${host.baseUrl}/v1/agents/runs/${json.run_id}/stream`, {
     token: owner.token,
@@ -214,7 +214,7 @@ test("shows a call as running while its run makes it", async () => {
   expect(during.tools_called).toMatchObject([{ status: "running", duration_ms: null }]);
   made.resolve();
   shop.answer = undefined;
-  expect(await settled(json.run_id)).toMatchObject({ tools_called: [{ status: "completed" }] });
+  expect(await outcomeOf(json.run_id)).toMatchObject({ tools_called: [{ status: "completed" }] });
 });
 
 test("returns 404 for a run whose session is deleted during its resume", async () => {

@@ -1,5 +1,5 @@
 /**
- * Resumes a failed run from its last complete step, as the same run. One statement queues the run again, and the first
+ * Resumes a failed run from its last complete step, as the same run. A single statement queues the run again, and the first
  * process that polls executes it. The journal stays, so a finished call does not run again. An interrupted call runs
  * again only if its tool is repeatable.
  */
@@ -10,17 +10,18 @@ import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import { workspaceOf } from "#agent/agents/agents.ts";
-import { askedAgent } from "#agent/agents/versions/resolve-agent.ts";
-import { forgetCancelled } from "#agent/approvals/approvals.ts";
-import { forgetCancelledWaits } from "#agent/oauth/waits/waits.ts";
+import { resolveAgent } from "#agent/agents/versions/resolve-agent.ts";
+import { deleteCancelledApprovals } from "#agent/approvals/store.ts";
+import { deleteCancelledWaits } from "#agent/oauth/waits/store.ts";
 import { uncountFailure } from "#agent/schedules/failures.ts";
-import { awaitsAnswer, holdCounts, take } from "#agent/sessions/sessions.ts";
+import { awaitsAnswer, lockForInvoke } from "#agent/sessions/sessions.ts";
+import { lockCounts } from "#agent/sessions/store.ts";
 import { requireNotParking } from "#agent/vm/view.ts";
 import { agentArchived, agentPaused, runNotFound, runNotResumable, tooManyRuns } from "./run-errors.ts";
-import { whole } from "../journal/erase.ts";
+import { transactionWithRetry } from "../journal/transaction-with-retry.ts";
 import { reopen } from "../journal/journal.ts";
 import { get, getRun } from "./read.ts";
-import type { AgentRuns } from "../engine/run-executor.ts";
+import type { RunExecutor } from "../engine/run-executor.ts";
 import type { Run } from "../schema.ts";
 import { isOver, type RunErrorCode } from "../states.ts";
 import { countInFlight, findNewestOfSession, lockWholeRun, type RunRow } from "../store.ts";
@@ -29,7 +30,7 @@ import { countInFlight, findNewestOfSession, lockWholeRun, type RunRow } from ".
 const resumesMax = 20;
 
 /** Error codes after which no resume is possible, with the reason. */
-const forGood: Partial<Record<RunErrorCode, string>> = {
+const permanentFailures: Partial<Record<RunErrorCode, string>> = {
   output_invalid: "its answers do not fit the schema. Invoke again in the session.",
   session_ended: "its session has ended. Start a new one: invoke without `session_id`.",
   vm_lost: "its machine is lost. Invoke again in the session; the next run gets a new machine.",
@@ -37,22 +38,24 @@ const forGood: Partial<Record<RunErrorCode, string>> = {
 
 export async function resume(
   app: Pick<App, "db" | "clock" | "config">,
-  runs: AgentRuns,
+  runs: RunExecutor,
   actor: Actor,
   id: string,
 ): Promise<Run> {
   const seen = await getRun(app, actor, id);
   const workspace = requireNotSuspended(workspaceOf(actor, seen));
   if (isOver(seen.status)) {
-    const agent = await askedAgent(app.db, actor, seen.agent_id, "latest");
+    const agent = await resolveAgent(app.db, actor, seen.agent_id, "latest");
     if (agent.archived_at) throw agentArchived();
     if (agent.paused || agent.is_all_paused) throw agentPaused(agent.is_all_paused);
     const allowed = planLimits[workspace.plan].runsInFlight;
-    const isResumed = await whole(app.db, (tx) => reopenRun(tx, seen, allowed, app.clock.now()));
+    const isResumed = await transactionWithRetry(app.db, (tx) =>
+      reopenRun(tx, seen, allowed, app.clock.now()),
+    );
     await passKillPoint("agent.run.resumed");
     if (isResumed) {
-      runs.begin(id);
-      runs.changed(id);
+      runs.submit(id);
+      runs.notifyChanged(id);
     }
   }
   return get(app, runs, actor, id);
@@ -65,14 +68,14 @@ async function reopenRun(
   allowed: number,
   at: Date,
 ): Promise<boolean> {
-  await holdCounts(tx, workspaceId);
+  await lockCounts(tx, workspaceId);
   const run = await lockWholeRun(tx, id);
   if (!run) throw runNotFound();
   if (!isOver(run.status)) return false;
   await requireResumable(tx, run, at);
   if ((await countInFlight(tx, workspaceId)) >= allowed) throw tooManyRuns(allowed);
-  await forgetCancelled(tx, id);
-  await forgetCancelledWaits(tx, id);
+  await deleteCancelledApprovals(tx, id);
+  await deleteCancelledWaits(tx, id);
   if (run.trigger_type === "schedule") await uncountFailure(tx, id);
   await reopen(tx, id, { type: "run.resumed", at, data: { step: run.steps + 1, resumes: run.resumes + 1 } });
   await passKillPoint("agent.run.resumes");
@@ -82,8 +85,10 @@ async function reopenRun(
 async function requireResumable(tx: Db, run: RunRow, at: Date): Promise<void> {
   if (run.status === "completed") throw runNotResumable("it is completed. Invoke again in the session.");
   if (run.waits_turn)
-    throw runNotResumable("it ended while it waited for its turn in the session. Invoke again in the session.");
-  const why = run.error_code && forGood[run.error_code];
+    throw runNotResumable(
+      "it ended while it waited for its turn in the session. Invoke again in the session.",
+    );
+  const why = run.error_code && permanentFailures[run.error_code];
   if (why) throw runNotResumable(why);
   if (run.resumes >= resumesMax)
     throw runNotResumable(`it was resumed ${resumesMax} times. Invoke again in the session.`);
@@ -91,7 +96,7 @@ async function requireResumable(tx: Db, run: RunRow, at: Date): Promise<void> {
     throw runNotResumable(
       "its tool results were deleted an hour after it failed. Invoke again in the session.",
     );
-  const session = await take(tx, run.agent_id, {
+  const session = await lockForInvoke(tx, run.agent_id, {
     id: run.session_id,
     endUserId: undefined,
     hasHistory: false,

@@ -2,7 +2,9 @@ import { defineError } from "#lib/errors.ts";
 
 export const runNotFound = defineError("run_not_found", 404, () => "No such run.");
 export const agentPaused = defineError("agent_paused", 403, (every: boolean) =>
-  every ? "All agents of the account are paused. Resume them first." : "The agent is paused. Resume it first.",
+  every
+    ? "All agents of the account are paused. Resume them first."
+    : "The agent is paused. Resume it first.",
 );
 export const agentArchived = defineError(
   "agent_archived",
@@ -17,7 +19,8 @@ export const runNotResumable = defineError(
 export const credentialMissing = defineError(
   "credential_missing",
   424,
-  () => "The version's model credential was deleted. Create a credential, and publish a version that names it.",
+  () =>
+    "The version's model credential was deleted. Create a credential, and publish a version that names it.",
 );
 export const sessionBusy = defineError("session_busy", 409, (runId: string) => ({
   detail: "The session has an active run. Retry after it ends.",
@@ -43,7 +46,11 @@ export const sessionQueueFull = defineError("session_queue_full", 429, (allowed:
   detail: `${allowed} runs already wait for this session. Retry after some of them have ended.`,
   meta: { limit: "waiting_runs", allowed, retry_after: 30 },
 }));
-export const stepNotFound = defineError("step_not_found", 404, () => "The run has no complete step with this number.");
+export const stepNotFound = defineError(
+  "step_not_found",
+  404,
+  () => "The run has no complete step with this number.",
+);
 export const promptExpired = defineError(
   "prompt_expired",
   410,

@@ -4,7 +4,7 @@ import { testClock } from "../../../../test/harness.ts";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
 import { startToolServer } from "#agent/testing/tool-server.ts";
-import { forgetOutputs } from "../journal/strip-texts.ts";
+import { stripExpiredTexts } from "../journal/strip-texts.ts";
 
 const clock = testClock(new Date());
 const model = await startModelServer();
@@ -121,7 +121,7 @@ test("deletes prompts with the session, and an hour after the run", async () => 
     status: 410,
     json: { code: "prompt_expired" },
   });
-  await forgetOutputs(host.app, clock.now());
+  await stripExpiredTexts(host.app, clock.now());
   const left = await host.app.db
     .selectFrom("agent_steps")
     .select("prompt")

@@ -6,9 +6,9 @@ import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { getVersion } from "#agent/agents/agents.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
-import { type Message, withoutThoughts } from "#agent/models/messages.ts";
+import { type Message, withoutReasoning } from "#agent/models/messages.ts";
 import { dropOldPictures } from "#agent/models/pictures/drop-old.ts";
-import { messagesOf } from "#agent/sessions/sessions.ts";
+import { messagesBetween } from "#agent/sessions/store.ts";
 import { promptExpired, stepNotFound } from "./run-errors.ts";
 import { promptOf, type Summary } from "../engine/prompt.ts";
 import { getRun } from "./read.ts";
@@ -28,7 +28,7 @@ export async function getStepPrompt(
   const { prompt, model, tools } = found;
   if (!prompt || isExpired(run, app.clock.now())) throw promptExpired();
   const { before, last, summary: through, remembered, at_most: atMost } = prompt;
-  const { said, summary } = await messagesOf(app.db, run.session_id, { before, last, through });
+  const { said, summary } = await messagesBetween(app.db, run.session_id, { before, last, through });
   // The session has ended, and its messages are deleted.
   if (said.length < last - before || (through !== null && !summary)) throw promptExpired();
   dropOldPictures(said);
@@ -36,7 +36,7 @@ export async function getStepPrompt(
   const { config } = await getVersion(app.db, agent, String(run.version));
   const told = said.map(({ kind, run_id, message }) => ({
     kind,
-    message: run_id === id ? message : withoutThoughts(message as Message),
+    message: run_id === id ? message : withoutReasoning(message as Message),
   }));
   const { messages } = promptOf(config as AgentConfig, told, {
     before,
@@ -45,7 +45,7 @@ export async function getStepPrompt(
     atMost: atMost ?? undefined,
   });
   const system = messages.filter(({ role }) => role === "system").map(({ content }) => content as string);
-  const rest = messages.filter(({ role }) => role !== "system").map(withoutThoughts);
+  const rest = messages.filter(({ role }) => role !== "system").map(withoutReasoning);
   return {
     run_id: id,
     step,

@@ -41,12 +41,12 @@ test("numbers events from 1 without gaps, as documented, up to the run's end", a
     "step.completed",
     "run.completed",
   ]);
-  const said = (type: string) =>
+  const textOf = (type: string) =>
     frames
       .filter(({ event }) => event === type)
       .map(({ data }) => data.delta)
       .join("");
-  expect([said("reasoning.delta"), said("message.delta")]).toEqual(["Let me think.", "Good day."]);
+  expect([textOf("reasoning.delta"), textOf("message.delta")]).toEqual(["Let me think.", "Good day."]);
   const of = (type: string) => frames.find(({ event }) => event === type)?.data;
   expect(of("run.started")).toMatchObject({ version: 1, attempt: 1 });
   expect(of("step.completed")).toMatchObject({

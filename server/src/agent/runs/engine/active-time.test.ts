@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { agentHost, modelConfig } from "#agent/testing/agent-app.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
 import { startToolServer } from "#agent/testing/tool-server.ts";
-import { AgentRuns } from "./run-executor.ts";
+import { RunExecutor } from "./run-executor.ts";
 
 const model = await startModelServer();
 const tools = await startToolServer();
@@ -58,7 +58,7 @@ test("counts the work of a process that stops", async () => {
   model.script([{ until: never.promise }]);
   await host.runs.stop();
   const { json } = await owner.post("/v1/agents/timed/invoke", { input: "Hi", wait_s: 0 });
-  const runs = new AgentRuns(host.app);
+  const runs = new RunExecutor(host.app);
   await runs.start();
   await expect.poll(() => model.asked.length).toBe(1);
   await sleep(slowMs);

@@ -6,9 +6,9 @@ import { onKillPoint } from "#lib/kill-points.ts";
 import { SecretBox } from "#lib/secret-box.ts";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { readFrames } from "#agent/testing/events.ts";
-import { killedAt } from "#agent/testing/killed-server.ts";
+import { runUntilKilled } from "#agent/testing/killed-server.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
-import { AgentRuns } from "./run-executor.ts";
+import { RunExecutor } from "./run-executor.ts";
 
 const key = randomBytes(32);
 const model = await startModelServer();
@@ -45,44 +45,41 @@ test.each([
   "agent.step.answered",
   "agent.step.commits",
   "agent.step.committed",
-])(
-  "continues a run after a kill at %s without repeating a step",
-  async (point) => {
-    model.script(answerTwice);
-    const { json } = await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 });
-    // Equals the state after the process that acquired the run committed it.
-    await host.app.db
-      .updateTable("agent_runs")
-      .set({ process_id: null })
-      .where("id", "=", json.run_id)
-      .execute();
-    expect(await killedAt(host.connection, key, point)).toBe("SIGKILL");
-    const next = new AgentRuns(host.app, { hostId: "crashing", pauseMs: 5 });
-    try {
-      await next.start();
-      await next.settled(json.run_id, 20_000);
-    } finally {
-      await next.stop();
-    }
-    expect((await owner.get(`/v1/agents/runs/${json.run_id}`)).json).toMatchObject({
-      status: "completed",
-      output: '{"city":"Bremen"}',
-      attempts: 2,
-      steps: 2,
-      tokens: { total: 30 },
-    });
-    expect(await count("agent_steps", json.run_id)).toBe(2);
-    // Input, answer, repair request, answer.
-    expect(await count("agent_messages", json.run_id)).toBe(4);
-    const events = await eventsOf(json.run_id);
-    expect(events.map(({ seq }) => seq)).toEqual(events.map((_, index) => index + 1));
-    expect(events.filter(({ type }) => type === "step.completed").map(({ step }) => step)).toEqual([1, 2]);
-    expect(events.filter(({ type }) => type === "run.completed")).toHaveLength(1);
-    // An incomplete step is reset by an event.
-    const open = events.filter(({ type }) => type === "step.started").length - 2;
-    expect(events.filter(({ type }) => type === "step.reset")).toHaveLength(open);
-  },
-);
+])("continues a run after a kill at %s without repeating a step", async (point) => {
+  model.script(answerTwice);
+  const { json } = await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 });
+  // Equals the state after the process that acquired the run committed it.
+  await host.app.db
+    .updateTable("agent_runs")
+    .set({ process_id: null })
+    .where("id", "=", json.run_id)
+    .execute();
+  expect(await runUntilKilled(host.connection, key, point)).toBe("SIGKILL");
+  const next = new RunExecutor(host.app, { hostId: "crashing", pauseMs: 5 });
+  try {
+    await next.start();
+    await next.waitForOutcome(json.run_id, 20_000);
+  } finally {
+    await next.stop();
+  }
+  expect((await owner.get(`/v1/agents/runs/${json.run_id}`)).json).toMatchObject({
+    status: "completed",
+    output: '{"city":"Bremen"}',
+    attempts: 2,
+    steps: 2,
+    tokens: { total: 30 },
+  });
+  expect(await count("agent_steps", json.run_id)).toBe(2);
+  // Input, answer, repair request, answer.
+  expect(await count("agent_messages", json.run_id)).toBe(4);
+  const events = await eventsOf(json.run_id);
+  expect(events.map(({ seq }) => seq)).toEqual(events.map((_, index) => index + 1));
+  expect(events.filter(({ type }) => type === "step.completed").map(({ step }) => step)).toEqual([1, 2]);
+  expect(events.filter(({ type }) => type === "run.completed")).toHaveLength(1);
+  // An incomplete step is reset by an event.
+  const open = events.filter(({ type }) => type === "step.started").length - 2;
+  expect(events.filter(({ type }) => type === "step.reset")).toHaveLength(open);
+});
 
 test("rejects writes of a process that lost its run to another", async () => {
   model.script(answerTwice);
@@ -96,13 +93,13 @@ test("rejects writes of a process that lost its run to another", async () => {
     await mayGoOn.promise;
   });
   const { json } = await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 });
-  const slow = new AgentRuns(host.app, { pauseMs: 5 });
-  const next = new AgentRuns(host.app, { pauseMs: 5 });
+  const slow = new RunExecutor(host.app, { pauseMs: 5 });
+  const next = new RunExecutor(host.app, { pauseMs: 5 });
   try {
     await slow.start();
     await reached.promise;
     await next.start();
-    await next.settled(json.run_id, 20_000);
+    await next.waitForOutcome(json.run_id, 20_000);
     const before = await eventsOf(json.run_id);
     mayGoOn.resolve();
     await slow.stop();
@@ -120,10 +117,10 @@ test("executes new runs while an expired run is locked and cannot be erased", as
   model.script([{ text: ['{"city":"Ulm"}'] }]);
   const ask = async () =>
     (await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 })).json.run_id as string;
-  const first = new AgentRuns(host.app, { pauseMs: 5 });
+  const first = new RunExecutor(host.app, { pauseMs: 5 });
   const said = await ask();
   await first.start();
-  await first.settled(said, 20_000);
+  await first.waitForOutcome(said, 20_000);
   await first.stop();
   const past = new Date(Date.now() - 1);
   await host.app.db
@@ -131,7 +128,7 @@ test("executes new runs while an expired run is locked and cannot be erased", as
     .set({ output_expires_at: past })
     .where("id", "=", said)
     .execute();
-  const next = new AgentRuns(host.app, { pauseMs: 5, forgetEveryMs: 0 });
+  const next = new RunExecutor(host.app, { pauseMs: 5, eraseEveryMs: 0 });
   try {
     await host.app.db.transaction().execute(async (tx) => {
       await tx.selectFrom("agent_runs").select("id").where("id", "=", said).forUpdate().execute();
@@ -142,7 +139,7 @@ test("executes new runs while an expired run is locked and cannot be erased", as
         .poll(async () => (await held.execute(host.app.db)).rows.length, { timeout: 10_000 })
         .toBe(1);
       const id = await ask();
-      await next.settled(id, 20_000);
+      await next.waitForOutcome(id, 20_000);
       expect((await owner.get(`/v1/agents/runs/${id}`)).json.status).toBe("completed");
     });
     const isExpired = host.app.db.selectFrom("agent_runs").select("expired").where("id", "=", said);
@@ -158,7 +155,7 @@ test("releases its runs to the next process when a server stops", async () => {
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }, { text: ['{"city":"Ulm"}'] }]);
   const { json } = await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 });
-  const first = new AgentRuns(host.app, { pauseMs: 5 });
+  const first = new RunExecutor(host.app, { pauseMs: 5 });
   await first.start();
   await expect.poll(() => model.asked.length).toBe(1);
   await first.stop();
@@ -168,10 +165,10 @@ test("releases its runs to the next process when a server stops", async () => {
     .where("id", "=", json.run_id)
     .executeTakeFirstOrThrow();
   expect(row).toEqual({ status: "running", process_id: null });
-  const next = new AgentRuns(host.app, { pauseMs: 5 });
+  const next = new RunExecutor(host.app, { pauseMs: 5 });
   try {
     await next.start();
-    await next.settled(json.run_id, 20_000);
+    await next.waitForOutcome(json.run_id, 20_000);
   } finally {
     await next.stop();
     never.resolve();
@@ -187,7 +184,7 @@ test("counts no attempt for a graceful stop", async () => {
   model.script([{ until: never.promise }]);
   const { json } = await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 });
   for (let stops = 1; stops <= 12; stops += 1) {
-    const runs = new AgentRuns(host.app, { pauseMs: 5 });
+    const runs = new RunExecutor(host.app, { pauseMs: 5 });
     await runs.start();
     await expect.poll(() => model.asked.length).toBe(stops);
     await runs.stop();

@@ -1,5 +1,5 @@
 /**
- * Executes a run from the end of its journal. A step is one model call. One statement stores the step, its messages,
+ * Executes a run from the end of its journal. A step is one model call. A single statement stores the step, its messages,
  * tokens and events, and for the last step the end of the run. So after a crash a run has complete steps only, and the
  * next process continues with the next step.
  */
@@ -8,56 +8,56 @@ import { passKillPoint } from "#lib/kill-points.ts";
 import { PausableTimer } from "#lib/concurrency/pausable-timer.ts";
 import { getVersion } from "#agent/agents/agents.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
-import { faultsOf } from "#agent/json-schema.ts";
+import { findFaults } from "#agent/json-schema.ts";
 import { recall } from "#agent/memory/recall.ts";
 import { withoutFence } from "#agent/models/fence.ts";
-import { type Message, withoutThoughts } from "#agent/models/messages.ts";
-import { requested } from "#agent/calls/calls.ts";
+import { type Message, withoutReasoning } from "#agent/models/messages.ts";
+import { toRequestedCall } from "#agent/calls/calls.ts";
 import { Conversation } from "#agent/sessions/conversation.ts";
-import { toWords } from "#agent/sessions/words.ts";
+import { toNewMessages } from "#agent/sessions/new-messages.ts";
 import { storableJson } from "#agent/storable.ts";
 import type { Tool } from "#agent/tools/tool.ts";
 import { toolsOf } from "#agent/tools/tools-of.ts";
 import { WorkerAccess } from "#agent/workers/access.ts";
 import type { OwnApi } from "#agent/workers/workers.ts";
-import { type Answered, askAgainShorter, toFunction } from "./model-step.ts";
-import { completed } from "../journal/end-run.ts";
+import { type StepAnswer, requestAnswerOrShorten, toFunction } from "./model-step.ts";
+import { buildCompletion } from "../journal/end-run.ts";
 import { RunFailure } from "./run-failure.ts";
 import { promptOf } from "./prompt.ts";
 import { tokensOf } from "../schema.ts";
 import type { NewEvent } from "../journal/journal.ts";
-import type { Carried } from "./run-context.ts";
+import type { AcquiredRun } from "./run-context.ts";
 import { type RunErrorCode, toFinishReason } from "../states.ts";
 import { hasOpenStep, type RunRow } from "../store.ts";
-import { settleCalls, userOf } from "./execute-tool-calls.ts";
+import { executeToolCalls, userOf } from "./execute-tool-calls.ts";
 import { planSummary, summarize } from "./summarize.ts";
 import type { StepPrompt } from "../tables.ts";
 import { Questions } from "./questions.ts";
-import { type GivenWork, type Going, Interrupted, type Work } from "./run-context.ts";
+import { type RunSetup, type RunProgress, RunInterrupted, type RunContext } from "./run-context.ts";
 
-const grownMaxMiB = 8;
+const ownMessagesMaxMiB = 8;
 
 /** Returns when the run is completed or waits for a person. Throws a `RunFailure`, or the reason of the abort. */
-export async function carryOut(app: App, carried: Carried, given: GivenWork): Promise<void> {
+export async function executeRun(app: App, acquired: AcquiredRun, given: RunSetup): Promise<void> {
   const { writer, stop } = given;
-  const { row: taken } = carried;
-  const config = carried.config ?? (await configOf(app, taken));
+  const { row: taken } = acquired;
+  const config = acquired.config ?? (await configOf(app, taken));
   const { max_seconds: maxSeconds } = limitsOf(config, taken);
   const leftMs = maxSeconds * 1000 - taken.active_ms;
   const outOfTime = new RunFailure("limit_time", `The run took more than ${maxSeconds} s.`);
   const clock = new PausableTimer(leftMs, () => stop.abort(outOfTime));
   const access = accessOf(app, { run: taken, config, leftMs, api: given.api });
   const questions = new Questions(app, { run: taken, writer, clock, followed: given.followed });
-  const work = { ...given, access, questions, clock };
+  const context = { ...given, access, questions, clock };
   try {
     if (taken.attempts > 1 && (await hasOpenStep(app.db, taken.id)))
       writer.add("step.reset", { step: taken.steps + 1 });
     writer.add("run.started", { version: taken.version, attempt: taken.attempts });
-    const conversation = carried.conversation ?? (await Conversation.read(app.db, taken.session_id));
-    const going: Going = { run: taken, conversation, calls: undefined };
+    const conversation = acquired.conversation ?? (await Conversation.read(app.db, taken.session_id));
+    const progress: RunProgress = { run: taken, conversation, calls: undefined };
     do {
-      if (work.isHeld()) throw new Interrupted("The workspace is suspended.");
-    } while (await takeStep(app, config, going, work));
+      if (context.isSuspended()) throw new RunInterrupted("The workspace is suspended.");
+    } while (await runStep(app, config, progress, context));
   } catch (error) {
     // Aborts calls that run in parallel with the failed one.
     stop.abort(error);
@@ -94,20 +94,20 @@ function personMs({ toolsets }: AgentConfig): number {
 }
 
 /** Returns true if the run continues. */
-async function takeStep(
+async function runStep(
   app: App,
   config: AgentConfig,
-  going: Going,
-  work: Work & { clock: PausableTimer },
+  progress: RunProgress,
+  context: RunContext & { clock: PausableTimer },
 ): Promise<boolean> {
-  const { writer, stop, fetch, pauseMs, clock } = work;
-  const { conversation } = going;
-  requireWithinLimits(config, going.run, conversation);
-  if ((await settleCalls(app, config, going, work)) === "waiting") return false;
-  const { run } = going;
+  const { writer, stop, fetch, pauseMs, clock } = context;
+  const { conversation } = progress;
+  requireWithinLimits(config, progress.run, conversation);
+  if ((await executeToolCalls(app, config, progress, context)) === "waiting") return false;
+  const { run } = progress;
   const startedAt = app.clock.now();
   const { said, before, summary } = conversation;
-  requireNotGrown(run, said);
+  requireOwnMessagesFit(run, said);
   const step = run.steps + 1;
   const calling = {
     config,
@@ -119,53 +119,54 @@ async function takeStep(
     pauseMs,
     waits: run.model_waits,
     deadline: performance.now() + clock.leftMs,
-    trace: work.trace,
+    trace: context.trace,
   };
   const plan = planSummary(config, conversation);
-  const summarized =
-    plan && (going.notSummarized ?? (await summarize(app, calling, { runId: run.id, plan, conversation })));
-  if (summarized && !("words" in summarized)) going.notSummarized = { why: summarized.why };
-  if (summarized?.advanced) {
-    going.run = { ...run, ...summarized.advanced, model_waits: 0 };
-    if ("words" in summarized) conversation.add(summarized.words);
+  const summaryResult =
+    plan &&
+    (progress.summaryFailure ?? (await summarize(app, calling, { runId: run.id, plan, conversation })));
+  if (summaryResult && !("words" in summaryResult)) progress.summaryFailure = { why: summaryResult.why };
+  if (summaryResult?.advanced) {
+    progress.run = { ...run, ...summaryResult.advanced, model_waits: 0 };
+    if ("words" in summaryResult) conversation.add(summaryResult.words);
     return true;
   }
   // Facts stay as at the run's first step, because a change would invalidate the provider's cache of the conversation.
-  going.remembered ??= { text: await recall(app.db, userOf(run, config, work)) };
-  const remembered = going.remembered.text;
+  progress.remembered ??= { text: await recall(app.db, userOf(run, config, context)) };
+  const remembered = progress.remembered.text;
   // Reasoning of earlier runs is not sent again.
   const told = said.map((one) =>
-    one.run_id === run.id ? one : { ...one, message: withoutThoughts(one.message as Message) },
+    one.run_id === run.id ? one : { ...one, message: withoutReasoning(one.message as Message) },
   );
   const promptWith = (atMost?: number) => promptOf(config, told, { before, summary, remembered, atMost });
-  const { messages, leftOut, tokens } = promptWith(work.tellAtMost);
-  const { tools, unavailable } = await toolsOf(app, userOf(run, config, work));
+  const { messages, leftOut, tokens } = promptWith(context.maxConversationTokens);
+  const { tools, unavailable } = await toolsOf(app, userOf(run, config, context));
   const needed = unavailable.find(({ isRequired }) => isRequired);
   if (needed)
     throw new RunFailure("tool_unavailable", `The toolset ${needed.id} can't be used: ${needed.why}.`);
   if (leftOut > 0) {
     // Reads the facts again: the omitted messages may contain newly saved ones, and the cache is invalid in any case.
-    delete going.remembered;
+    delete progress.remembered;
     writer.add("context.compacted", {
       left_out: leftOut,
       // Reason why older messages are omitted without a summary.
-      ...(going.notSummarized ? { summary_error: going.notSummarized.why } : {}),
+      ...(progress.summaryFailure ? { summary_error: progress.summaryFailure.why } : {}),
     });
   }
   await passKillPoint("agent.step.begins");
   const usable = [...tools.values()].filter(({ policy }) => policy !== "deny");
-  const asking = { ...calling, messages, tools: usable };
-  let atMost = work.tellAtMost ?? null;
-  const answered = await askAgainShorter(app, asking, () => {
-    work.tellAtMost = Math.ceil(tokens / 2);
-    const shorter = promptWith(work.tellAtMost);
+  const request = { ...calling, messages, tools: usable };
+  let atMost = context.maxConversationTokens ?? null;
+  const stepAnswer = await requestAnswerOrShorten(app, request, () => {
+    context.maxConversationTokens = Math.ceil(tokens / 2);
+    const shorter = promptWith(context.maxConversationTokens);
     if (shorter.tokens >= tokens) return undefined;
-    atMost = work.tellAtMost;
+    atMost = context.maxConversationTokens;
     return shorter;
   });
   await passKillPoint("agent.step.answered");
   stop.signal.throwIfAborted();
-  const { answer } = answered;
+  const { answer } = stepAnswer;
   const finishedAt = app.clock.now();
   const used = {
     input_tokens: answer.tokens.input,
@@ -181,10 +182,10 @@ async function takeStep(
   });
   const isRepaired = said.some(({ run_id, kind }) => run_id === run.id && kind === "repair");
   const isAsking = answer.calls.length > 0;
-  const faults = isAsking ? [] : await faultsOfAnswer(config, run, answer.text);
+  const faults = isAsking ? [] : await findAnswerFaults(config, run, answer.text);
   const end =
     faults.length === 0 && !isAsking
-      ? completed(outputOf(config, answer.text), total, toFinishReason(answer.finishReason), finishedAt)
+      ? buildCompletion(outputOf(config, answer.text), total, toFinishReason(answer.finishReason), finishedAt)
       : undefined;
   const calls = answer.calls.map(({ id, tool, values }) => ({
     id,
@@ -199,19 +200,21 @@ async function takeStep(
     summary: summary?.through ?? null,
     remembered: remembered ?? null,
     at_most: atMost,
-    ...(going.toolsSent === toolsSent ? {} : { tools: usable.map(toFunction) }),
+    ...(progress.toolsSent === toolsSent ? {} : { tools: usable.map(toFunction) }),
   };
-  const words = toWords(run.id, [
+  const words = toNewMessages(run.id, [
     { kind: "answer", message: answer.message },
-    ...(faults.length > 0 && !isRepaired ? [{ kind: "repair" as const, message: repairOf(faults) }] : []),
+    ...(faults.length > 0 && !isRepaired
+      ? [{ kind: "repair" as const, message: repairRequest(faults) }]
+      : []),
   ]);
   await passKillPoint("agent.step.commits");
   const advanced = await writer.commit(
-    [...stepEvents(step, answered, tools, finishedAt), ...(end ? [end.event] : [])],
+    [...stepEvents(step, stepAnswer, tools, finishedAt), ...(end ? [end.event] : [])],
     { ...end?.change },
     {
       step: {
-        model: answered.model,
+        model: stepAnswer.model,
         finish_reason: answer.finishReason,
         ...used,
         prompt: storableJson(prompt),
@@ -222,9 +225,9 @@ async function takeStep(
       words,
     },
   );
-  going.run = { ...run, ...advanced, model_waits: 0 };
-  going.toolsSent = toolsSent;
-  going.calls = calls.map((call, position) => requested(run.id, step, position, call));
+  progress.run = { ...run, ...advanced, model_waits: 0 };
+  progress.toolsSent = toolsSent;
+  progress.calls = calls.map((call, position) => toRequestedCall(run.id, step, position, call));
   conversation.add(words);
   await passKillPoint("agent.step.committed");
   if (faults.length > 0 && isRepaired)
@@ -245,7 +248,8 @@ function limitsOf({ limits }: AgentConfig, { resumes }: RunRow) {
 function requireWithinLimits(config: AgentConfig, run: RunRow, { said }: Conversation): void {
   const limits = limitsOf(config, run);
   const fail = (code: RunErrorCode, message: string) => new RunFailure(code, message, lastTextOf(run, said));
-  if (run.steps >= limits.max_steps) throw fail("limit_steps", `The run reached its limit of ${limits.max_steps} steps.`);
+  if (run.steps >= limits.max_steps)
+    throw fail("limit_steps", `The run reached its limit of ${limits.max_steps} steps.`);
   const used = run.input_tokens + run.output_tokens;
   if (used >= limits.max_tokens)
     throw fail(
@@ -266,18 +270,21 @@ function lastTextOf(run: RunRow, said: Conversation["said"]): string | undefined
 }
 
 /** Each step sends all messages of its run, so their size is limited. */
-function requireNotGrown(
+function requireOwnMessagesFit(
   run: RunRow,
   said: readonly { run_id: string | null; kind: string; bytes: number }[],
 ): void {
   const own = said.filter(({ run_id, kind }) => run_id === run.id && kind !== "input" && kind !== "summary");
-  if (own.reduce((sum, { bytes }) => sum + bytes, 0) > grownMaxMiB * 1024 ** 2)
-    throw new RunFailure("limit_tokens", `The run's answers and results take more than ${grownMaxMiB} MiB.`);
+  if (own.reduce((sum, { bytes }) => sum + bytes, 0) > ownMessagesMaxMiB * 1024 ** 2)
+    throw new RunFailure(
+      "limit_tokens",
+      `The run's answers and results take more than ${ownMessagesMaxMiB} MiB.`,
+    );
 }
 
 function stepEvents(
   step: number,
-  { answer, model, messageId }: Answered,
+  { answer, model, messageId }: StepAnswer,
   tools: ReadonlyMap<string, Tool>,
   at: Date,
 ): NewEvent[] {
@@ -307,16 +314,16 @@ function outputOf({ output }: AgentConfig, text: string): string {
   return output.type === "text" ? text : withoutFence(text);
 }
 
-async function faultsOfAnswer({ output }: AgentConfig, run: RunRow, text: string): Promise<string[]> {
+async function findAnswerFaults({ output }: AgentConfig, run: RunRow, text: string): Promise<string[]> {
   if (output.type === "text") return [];
   try {
-    return await faultsOf(run.workspace_id, output.schema, JSON.parse(withoutFence(text)));
+    return await findFaults(run.workspace_id, output.schema, JSON.parse(withoutFence(text)));
   } catch {
     return ["it is not JSON"];
   }
 }
 
-function repairOf(faults: readonly string[]): Message {
+function repairRequest(faults: readonly string[]): Message {
   const text = `Your answer does not fit the JSON schema it must follow:\n${faults.join("\n")}\nAnswer once more, with the corrected JSON alone.`;
   return { role: "user", content: [{ type: "text", text }] };
 }

@@ -1,10 +1,9 @@
 /**
- * The calls that the last step asked for, each to its outcome, and the outcomes told to the conversation in one
- * transaction. A call is in the journal before it begins and after it ended. One that an earlier process began and did
- * not end is asked again where that changes no more. If it runs a command in the session's machine, that command is
- * waited for, or is started now if it never started. For any other call, the model is told that the outcome is not
- * known. Calls that need approval or a sign-in come after the others, together. The run is parked, and returns here when
- * people have acted on all of them.
+ * Executes the tool calls of the last step, and adds all results to the conversation in one transaction. The journal
+ * records each call before its start and after its end. After a crash, a repeatable call runs again. A call that runs a
+ * command in the session's machine waits for that command, or starts it. For any other interrupted call the model gets
+ * an unknown outcome. Calls that need an approval or a sign-in come last, together: the run is parked, and continues
+ * here after people have acted on all of them.
  */
 import type { App } from "#app.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
@@ -13,72 +12,71 @@ import { Semaphore } from "#lib/concurrency/semaphore.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
 import { type ApprovalRecord, approvalsByCall } from "#agent/approvals/approvals.ts";
 import {
-  began,
+  markStarted,
   type Call,
   type CallChange,
-  callsOf,
   commandOf,
-  commandStarts,
-  ended,
+  markCommand,
+  markEnded,
   newCommandId,
   type Outcome,
-  takeBack,
 } from "#agent/calls/calls.ts";
+import { callsOfStep, resetCall } from "#agent/calls/store.ts";
 import { type SignInWait, waitsByCall } from "#agent/oauth/waits/waits.ts";
-import { faultsOf } from "#agent/json-schema.ts";
+import { findFaults } from "#agent/json-schema.ts";
 import { toolMessage } from "#agent/models/messages.ts";
 import { storableText } from "#agent/storable.ts";
-import { toWords, type Words } from "#agent/sessions/words.ts";
+import { toNewMessages, type NewMessages } from "#agent/sessions/new-messages.ts";
 import { PictureBudget, stepPictures, type ToolContent } from "#agent/tools/pictures.ts";
 import type { SignInNeeded, Tool, ToolUser } from "#agent/tools/tool.ts";
 import { toolsOf } from "#agent/tools/tools-of.ts";
-import { untraced } from "#agent/tracing/tracing.ts";
+import { forwardTrace } from "#agent/tracing/tracing.ts";
 import type { NewEvent } from "../journal/journal.ts";
-import { type Blocked, park, waitMinutesOf } from "./park-run.ts";
+import { type BlockedCall, parkRun, waitMinutesOf } from "./park-run.ts";
 import type { RunRow } from "../store.ts";
-import type { Going, Work } from "./run-context.ts";
+import type { RunProgress, RunContext } from "./run-context.ts";
 import type { RunWriter } from "../journal/event-writer.ts";
 
-/** Of one step. */
+/** Limit for concurrent calls of one step. */
 const callsAtOnce = 8;
 const previewCharacters = 500;
-/** Note about changed arguments, sent to the model with the result. */
+/** Limit for the note about changed arguments, which the model gets with the result. */
 const changeMaxCharacters = 4_000;
-const unsigned =
+const missingSignIn =
   "Nobody signed in for this tool in time, so the call was not made. Ask the person to sign in, and call again when they have.";
-/** Tells a model to shorten its call, because it would repeat a call that the output limit cuts off. */
-const unfitArguments =
+/** The model should shorten its call, because a repeat would exceed the output limit again. */
+const invalidArguments =
   "The arguments are not a JSON object. If a limit of output tokens cut them off, call again with shorter ones.";
 
-/** `waiting`: nothing of the run is this process's any more. */
-export async function settleCalls(
+/** `waiting`: the run is parked, and this process no longer holds it. */
+export async function executeToolCalls(
   app: App,
   config: AgentConfig,
-  going: Going,
-  work: Work,
-): Promise<"settled" | "waiting"> {
-  const { run, conversation } = going;
-  if (!conversation.hasUntoldCalls) return "settled";
+  progress: RunProgress,
+  context: RunContext,
+): Promise<"done" | "waiting"> {
+  const { run, conversation } = progress;
+  if (!conversation.hasOpenCalls) return "done";
   const usable = async () => {
-    const { tools, unavailable } = await toolsOf(app, userOf(run, config, work));
+    const { tools, unavailable } = await toolsOf(app, userOf(run, config, context));
     return { tools, why: new Map(unavailable.map((toolset) => [toolset.id, toolset.why])) };
   };
   const atFirst = await usable();
   const approvals = run.resumed === 0 ? undefined : await approvalsByCall(app.db, run.id);
   const waits = run.resumed === 0 ? undefined : await waitsByCall(app.db, run.id);
-  const calls = going.calls ?? (await callsOf(app.db, run.id, run.steps));
+  const calls = progress.calls ?? (await callsOfStep(app.db, run.id, run.steps));
   const turns = new Semaphore(callsAtOnce);
   const pictures = new PictureBudget(stepPictures);
   for (const { content } of calls) pictures.fit(content ?? []);
-  const told: (Told | undefined)[] = calls.map(() => undefined);
-  const blocked: (Blocked | undefined)[] = calls.map(() => undefined);
-  const wordsOf = (results: readonly (Told | undefined)[]) =>
-    toWords(run.id, [{ kind: "tools", message: toolMessage(results as Told[]) }]);
-  let words: Words | undefined;
+  const results: (CallResult | undefined)[] = calls.map(() => undefined);
+  const blocked: (BlockedCall | undefined)[] = calls.map(() => undefined);
+  const toToolMessages = (all: readonly (CallResult | undefined)[]) =>
+    toNewMessages(run.id, [{ kind: "tools", message: toolMessage(all as CallResult[]) }]);
+  let words: NewMessages | undefined;
   await Promise.all(
     calls.map((call, place) =>
       turns.run(async () => {
-        // Those before it may have taken hours, and its toolset may be another's by now.
+        // Earlier calls may have taken hours, and the toolset may have changed since.
         const { tools, why } = place < callsAtOnce ? atFirst : await usable();
         const tool = tools.get(call.tool);
         const missing = call.toolset_id === null ? undefined : why.get(call.toolset_id);
@@ -93,46 +91,53 @@ export async function settleCalls(
           waitsForSignIn: waitsFor(config, tool, waits),
           pictures,
         };
-        const settled = await settle(app, config, asked, work);
-        if ("blocked" in settled) {
-          blocked[place] = settled.blocked;
+        const outcome = await executeToolCall(app, config, asked, context);
+        if ("blocked" in outcome) {
+          blocked[place] = outcome.blocked;
           return;
         }
-        if (settled.entry) {
-          const isLast = told.every((one, other) => one !== undefined || other === place);
-          if (isLast) words = wordsOf(told.with(place, settled.told));
-          await record(work.writer, settled.entry, words);
+        if (outcome.entry) {
+          const isLast = results.every((one, other) => one !== undefined || other === place);
+          if (isLast) words = toToolMessages(results.with(place, outcome.result));
+          await commitEnd(context.writer, outcome.entry, words);
           await passKillPoint("agent.call.ended");
         }
-        told[place] = settled.told;
+        results[place] = outcome.result;
       }),
     ),
   );
-  work.stop.signal.throwIfAborted();
+  context.stop.signal.throwIfAborted();
   const left = blocked.filter((one) => one !== undefined);
   if (left.length > 0) {
-    await park(app, config, { run, blocked: left, work });
+    await parkRun(app, config, { run, blocked: left, context });
     return "waiting";
   }
   if (!words) {
-    words = wordsOf(told);
-    await work.writer.commit([], {}, { words });
+    words = toToolMessages(results);
+    await context.writer.commit([], {}, { words });
   }
   conversation.add(words);
   await passKillPoint("agent.calls.told");
-  return "settled";
+  return "done";
 }
 
-type Told = Parameters<typeof toolMessage>[0][number];
+type CallResult = Parameters<typeof toolMessage>[0][number];
 
-/** That a call ended, for the log and the journal. */
-interface Entry {
+/** End of a call, for the run's events and the journal. */
+interface CallEnd {
   event: NewEvent;
   call: CallChange;
 }
 
-/** With the words that tell of all calls, where it is the last. A session that is full of them keeps no outcome from the journal. */
-async function record(writer: RunWriter, { event, call }: Entry, words: Words | undefined): Promise<void> {
+/**
+ * The last call's end also stores the results of all calls. If they exceed the session's limit, the journal still gets
+ * the outcome.
+ */
+async function commitEnd(
+  writer: RunWriter,
+  { event, call }: CallEnd,
+  words: NewMessages | undefined,
+): Promise<void> {
   try {
     await writer.commit([event], {}, { call, words });
   } catch (error) {
@@ -153,20 +158,20 @@ function waitsFor(
 }
 
 /** The call with the arguments that a person approved. */
-function asApproved(call: Call, decision: Asked["decision"]): Call {
+function asApproved(call: Call, decision: DecidedCall["decision"]): Call {
   const changed = decision?.status === "approved" ? decision.approved_arguments : null;
   return changed ? { ...call, arguments: changed } : call;
 }
 
-/** A call, with what it is decided by. */
-interface Asked {
-  /** Whose run it is. */
+/** A call with its tool, its decision and its wait. */
+interface DecidedCall {
+  /** Workspace of the run. */
   owner: string;
   call: Call;
   tool: Tool | undefined;
-  /** Why its toolset can't be used. */
+  /** Reason why the toolset is unavailable. */
   missing: string | undefined;
-  /** Undefined where nobody was asked. */
+  /** Undefined if the call needed no approval. */
   decision: Pick<ApprovalRecord, "status" | "decided_by" | "approved_arguments"> | undefined;
   /** The call's own wait for a sign-in, if it had one. */
   wait: SignInWait | undefined;
@@ -176,35 +181,39 @@ interface Asked {
   pictures: PictureBudget;
 }
 
-/** `blocked` if a person has to act first. A call whose outcome is in the journal has no entry. */
-async function settle(
+/** Returns `blocked` if a person has to act first. A call whose outcome is in the journal has no entry. */
+async function executeToolCall(
   app: App,
   config: AgentConfig,
-  asked: Asked,
-  work: Work,
-): Promise<{ told: Told; entry?: Entry } | { blocked: Blocked }> {
+  asked: DecidedCall,
+  context: RunContext,
+): Promise<{ result: CallResult; entry?: CallEnd } | { blocked: BlockedCall }> {
   const { call, tool, decision } = asked;
-  const told = ({ status, result, content }: Outcome) => ({
+  const toResult = ({ status, result, content }: Outcome) => ({
     id: call.id,
     tool: call.tool,
     isOk: status === "completed",
     text: result,
     content,
   });
-  // Where its turn came after the end of the run it is not made, and the journal must not say that it was.
-  work.stop.signal.throwIfAborted();
+  // A call whose turn comes after the end of the run is not made, and the journal must not record it.
+  context.stop.signal.throwIfAborted();
   if (call.status !== "requested" && call.status !== "running")
     return {
-      told: told({ status: call.status, result: call.result ?? "", content: call.content ?? undefined }),
+      result: toResult({
+        status: call.status,
+        result: call.result ?? "",
+        content: call.content ?? undefined,
+      }),
     };
-  const refusal = await refusalOf(asked);
+  const refusal = await findRefusal(asked);
   if (!refusal && tool?.policy === "ask" && call.status === "requested" && decision?.status !== "approved")
     return { blocked: { call, parameters: tool.parameters } };
-  const answered = refusal ?? (await carryOutCall(app, config, { ...asked, tool: tool! }, work));
+  const answered = refusal ?? (await runTool(app, config, { ...asked, tool: tool! }, context));
   if ("needed" in answered) return { blocked: { call, needed: answered.needed } };
   const { status, result } = answered;
   const text = storableText(result);
-  // The model learns that the result belongs to other arguments than its own.
+  // Informs the model that the result belongs to changed arguments.
   const change = refusal ? "" : changeOf(decision);
   const content = answered.content && asked.pictures.fit(withText(change, answered.content));
   const outcome = { status, result: change + text, content };
@@ -221,35 +230,35 @@ async function settle(
       error: isOk ? null : outcome.status,
     },
   };
-  return { told: told(outcome), entry: { event, call: ended(call.id, outcome, at) } };
+  return { result: toResult(outcome), entry: { event, call: markEnded(call.id, outcome, at) } };
 }
 
-/** Why a call is not made; undefined where it is. */
-async function refusalOf(asked: Asked): Promise<Outcome | undefined> {
+/** Reason why a call is not made. Undefined if it is made. */
+async function findRefusal(asked: DecidedCall): Promise<Outcome | undefined> {
   const { owner, call, tool, missing, decision, wait } = asked;
   if (call.status === "running" && !tool?.isRepeatable && !canContinue(call, tool))
     return { status: "unknown", result: "The call was cut off; whether it took effect is not known." };
   if (decision?.status === "denied") return { status: "denied", result: denial(decision.decided_by?.reason) };
   if (decision?.status === "expired")
     return { status: "expired", result: "Nobody decided on this call in time; it was not made." };
-  if (wait?.status === "expired") return { status: "expired", result: unsigned };
+  if (wait?.status === "expired") return { status: "expired", result: missingSignIn };
   if (missing !== undefined) return { status: "failed", result: `The tool can't be used: ${missing}.` };
   if (!tool) return { status: "failed", result: "There is no such tool." };
   if (tool.policy === "deny") return { status: "denied", result: "This tool may not be used." };
-  if (call.arguments === null) return { status: "failed", result: unfitArguments };
-  const faults = await faultsOf(owner, tool.parameters, call.arguments);
+  if (call.arguments === null) return { status: "failed", result: invalidArguments };
+  const faults = await findFaults(owner, tool.parameters, call.arguments);
   return faults.length > 0
     ? { status: "failed", result: `The arguments do not fit: ${faults.join("; ")}` }
     : undefined;
 }
 
-/** A call that an older server began has no id, and its command may have run. */
+/** Calls that started before migration 0101 have no command id, and their command may have run. */
 function canContinue({ command_id }: Call, tool: Tool | undefined): boolean {
   return tool?.runsCommand === true && command_id !== null;
 }
 
 /** Note for the model before the result of a call whose arguments a person changed. */
-function changeOf(decision: Asked["decision"]): string {
+function changeOf(decision: DecidedCall["decision"]): string {
   if (!decision?.approved_arguments) return "";
   const text = JSON.stringify(decision.approved_arguments);
   const shown = text.length > changeMaxCharacters ? `${text.slice(0, changeMaxCharacters)} [cut off]` : text;
@@ -264,16 +273,16 @@ function denial(reason: string | undefined): string {
   return reason === undefined ? "A person denied this call." : `A person denied this call: ${reason}`;
 }
 
-async function carryOutCall(
+async function runTool(
   app: App,
   config: AgentConfig,
-  { call, tool, waitsForSignIn }: Asked & { tool: Tool },
-  { writer, stop, fetch, trace, traceparent, questions: ofRun }: Work,
+  { call, tool, waitsForSignIn }: DecidedCall & { tool: Tool },
+  { writer, stop, fetch, trace, traceparent, questions: ofRun }: RunContext,
 ): Promise<Outcome | { needed: SignInNeeded }> {
   stop.signal.throwIfAborted();
   const earlier = commandOf(call);
-  if (!earlier) await begin(app, call, tool, writer);
-  const traced = trace?.tool(call, fetch) ?? untraced({ traceparent }, fetch);
+  if (!earlier) await startCall(app, call, tool, writer);
+  const traced = trace?.tool(call, fetch) ?? forwardTrace({ traceparent }, fetch);
   const questions = ofRun.ofCall(call, stop.signal);
   const asked = tool.call({
     id: call.id,
@@ -283,17 +292,17 @@ async function carryOutCall(
     commandId: call.command_id,
     command: earlier,
     noteCommand: async (command) => {
-      await writer.commit([], {}, { call: commandStarts(call.id, command) });
+      await writer.commit([], {}, { call: markCommand(call.id, command) });
     },
     signal: stop.signal,
     fetch: traced.fetch,
     headers: traced.headers,
-    sayWith: async (type, data, change) => {
+    emitWith: async (type, data, change) => {
       const isBlocked = waitsForSignIn && type === "connection.auth_required";
       await writer.commitWith([{ type, at: app.clock.now(), data }], {}, async (tx) => {
         await change(tx);
-        // The call had no effect, so a server that takes over the run may make it.
-        if (isBlocked) await takeBack(tx, call.id);
+        // The call had no effect, so the next process may make it.
+        if (isBlocked) await resetCall(tx, call.id);
       });
       if (isBlocked) await passKillPoint("agent.sign_in.requested");
     },
@@ -312,18 +321,18 @@ async function carryOutCall(
   return { status: isOk ? "completed" : "failed", result: text, content };
 }
 
-/** A call that begins again after a crash keeps the id of its command: the machine starts an id only once. */
-async function begin(app: App, call: Call, tool: Tool, writer: RunWriter): Promise<void> {
+/** A call that starts again after a crash keeps its command id, because the machine starts each id only once. */
+async function startCall(app: App, call: Call, tool: Tool, writer: RunWriter): Promise<void> {
   const at = app.clock.now();
   const started = { type: "tool.started", at, data: { call_id: call.id, tool: call.tool } };
   const commandId = tool.runsCommand ? (call.command_id ?? newCommandId()) : null;
-  await writer.commit([started], {}, { call: began(call.id, at, commandId) });
+  await writer.commit([started], {}, { call: markStarted(call.id, at, commandId) });
   call.started_at = at;
   call.command_id = commandId;
   await passKillPoint("agent.call.began");
 }
 
-export function userOf(run: RunRow, config: AgentConfig, { access }: Pick<Work, "access">): ToolUser {
+export function userOf(run: RunRow, config: AgentConfig, { access }: Pick<RunContext, "access">): ToolUser {
   return {
     workspaceId: run.workspace_id,
     agentId: run.agent_id,

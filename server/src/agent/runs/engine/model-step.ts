@@ -29,7 +29,7 @@ const waitMaxMs = 60_000;
 /** A transient server error ends within a minute or so: four waits are 4 to 32 s. */
 const faultWaitsMax = 4;
 
-export interface Asking {
+export interface ModelRequest {
   config: AgentConfig;
   workspaceId: string;
   step: number;
@@ -49,7 +49,7 @@ export interface Asking {
   isSummary?: boolean;
 }
 
-export interface Answered {
+export interface StepAnswer {
   answer: Answer;
   model: string;
   /** Id of the message in the events. Null if the answer has no text. */
@@ -57,18 +57,18 @@ export interface Answered {
 }
 
 /** Calls the model, and once more with a shorter conversation if every model rejects it as too long. */
-export async function askAgainShorter(
+export async function requestAnswerOrShorten(
   app: Pick<App, "db" | "secrets" | "clock">,
-  asking: Asking,
+  request: ModelRequest,
   shorter: () => Prompt | undefined,
-): Promise<Answered> {
+): Promise<StepAnswer> {
   try {
-    return await ask(app, asking);
+    return await requestAnswer(app, request);
   } catch (error) {
     const prompt = error instanceof PromptTooLong ? shorter() : undefined;
     if (!prompt) throw error;
-    asking.writer.add("context.compacted", { left_out: prompt.leftOut });
-    return ask(app, { ...asking, messages: prompt.messages });
+    request.writer.add("context.compacted", { left_out: prompt.leftOut });
+    return requestAnswer(app, { ...request, messages: prompt.messages });
   }
 }
 
@@ -76,25 +76,32 @@ export async function askAgainShorter(
  * Tries the model and its fallbacks. If all fail and one is overloaded, waits and retries until the run's deadline. If
  * one has a transient error, retries a few times. Throws a `ModelBusy` for a long wait, else a `RunFailure`.
  */
-export async function ask(app: Pick<App, "db" | "secrets" | "clock">, asking: Asking): Promise<Answered> {
-  for (let round = asking.waits; ; round += 1) {
-    const outcome = await askRound(app, asking);
+export async function requestAnswer(
+  app: Pick<App, "db" | "secrets" | "clock">,
+  request: ModelRequest,
+): Promise<StepAnswer> {
+  for (let round = request.waits; ; round += 1) {
+    const outcome = await tryCandidates(app, request);
     if ("answer" in outcome) return outcome;
     const { last, tooLong, overloaded, fault } = outcome;
-    if (!last) throw new RunFailure("credential_missing", "The model's credential was deleted. Create a credential, and publish a version that names it.");
+    if (!last)
+      throw new RunFailure(
+        "credential_missing",
+        "The model's credential was deleted. Create a credential, and publish a version that names it.",
+      );
     if (tooLong) throw new PromptTooLong(tooLong.message);
     const busy = overloaded ?? (round < faultWaitsMax ? fault : undefined);
     if (!busy) throw new RunFailure("model_error", last.message);
     // At least the backoff: a server that sends Retry-After: 0 each time would fill the run's events.
-    const backoffMs = Math.min(waitMaxMs, asking.pauseMs * 2 ** Math.min(triesOfEach + round, 20));
+    const backoffMs = Math.min(waitMaxMs, request.pauseMs * 2 ** Math.min(triesOfEach + round, 20));
     const pauseMs = Math.max(busy.retryAfterMs ?? 0, backoffMs);
     const waitMs = pauseMs * (1 + Math.random() / 4);
-    if (performance.now() + waitMs >= asking.deadline)
+    if (performance.now() + waitMs >= request.deadline)
       throw new RunFailure(overloaded ? "model_rate_limited" : "model_error", busy.message);
     const until = new Date(app.clock.now().getTime() + waitMs);
-    if (waitMs >= parkedFromMs) throw new ModelBusy(asking.step, until, Math.ceil(waitMs));
-    asking.writer.add("model.waiting", { step: asking.step, retry_at: until.toISOString() });
-    await pause(waitMs, asking.signal);
+    if (waitMs >= parkedFromMs) throw new ModelBusy(request.step, until, Math.ceil(waitMs));
+    request.writer.add("model.waiting", { step: request.step, retry_at: until.toISOString() });
+    await pause(waitMs, request.signal);
   }
 }
 
@@ -108,15 +115,15 @@ interface Failures {
 }
 
 /** Runs a round: tries each candidate a few times, with short pauses. */
-export async function askRound(
+export async function tryCandidates(
   app: Pick<App, "db" | "secrets">,
-  asking: Asking,
-): Promise<Answered | Failures> {
-  const { model } = asking.config;
+  request: ModelRequest,
+): Promise<StepAnswer | Failures> {
+  const { model } = request.config;
   const candidates = [model, ...(model.fallbacks ?? [])];
   const known = await findCredentials(
     app.db,
-    asking.workspaceId,
+    request.workspaceId,
     candidates.flatMap(({ credential_id }) => credential_id ?? []),
   );
   const failures: Failures = {
@@ -132,16 +139,16 @@ export async function askRound(
     let last: ModelFailure | undefined;
     for (let attempt = 1; attempt <= triesOfEach; attempt += 1) {
       try {
-        return await askOnce(asking, address, images);
+        return await tryModel(request, address, images);
       } catch (error) {
         if (!(error instanceof ModelFailure)) throw error;
         last = error;
       }
-      const pauseMs = Math.max(last.retryAfterMs ?? 0, asking.pauseMs * 2 ** (attempt - 1));
+      const pauseMs = Math.max(last.retryAfterMs ?? 0, request.pauseMs * 2 ** (attempt - 1));
       const isFinal = last.kind === "refused" || last.kind === "too_long" || attempt === triesOfEach;
       if (isFinal || pauseMs > pauseMaxMs) break;
       // Adds jitter, so that runs which failed together do not retry together.
-      await pause(pauseMs * (1 + Math.random() / 4), asking.signal);
+      await pause(pauseMs * (1 + Math.random() / 4), request.signal);
     }
     failures.last = last;
     if (last?.kind === "too_long") failures.tooLong = last;
@@ -174,11 +181,11 @@ async function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
   await sleep(milliseconds, undefined, { signal }).catch(() => signal.throwIfAborted());
 }
 
-async function askOnce(
-  { config, step, messages, tools, writer, signal, fetch, trace, isSummary = false }: Asking,
+async function tryModel(
+  { config, step, messages, tools, writer, signal, fetch, trace, isSummary = false }: ModelRequest,
   address: ModelAddress,
   takesPictures: boolean | undefined,
-): Promise<Answered> {
+): Promise<StepAnswer> {
   const { provider, id: model } = address;
   const { temperature, max_output_tokens, reasoning, silence_seconds } = config.model;
   let messageId: string | null = null;
@@ -224,7 +231,7 @@ async function askOnce(
     ended?.({ answer });
     return { answer, model, messageId };
   } catch (error) {
-    ended?.({ error: whyOf(error) });
+    ended?.({ error: reasonOf(error) });
     if (error instanceof ModelFailure && !isSummary) {
       const { silentSeconds } = error;
       writer.add("step.reset", {
@@ -237,7 +244,7 @@ async function askOnce(
 }
 
 /** Short reason for the trace, with few distinct values. */
-function whyOf(error: unknown): string {
+function reasonOf(error: unknown): string {
   if (error instanceof ModelFailure) return error.kind;
   return error instanceof RunFailure ? error.code : "cancelled";
 }

@@ -1,17 +1,17 @@
-/** Parks a run that waits for people. One transaction stores its approvals and waits, and releases the run. */
+/** Parks a run that waits for people. A single transaction stores its approvals and waits, and releases the run. */
 import type { App } from "#app.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
-import { question, raise } from "#agent/approvals/approvals.ts";
+import { question, requestApprovals } from "#agent/approvals/approvals.ts";
 import type { Call } from "#agent/calls/calls.ts";
 import { insertWaits } from "#agent/oauth/waits/waits.ts";
 import type { SignInNeeded } from "#agent/tools/tool.ts";
 import type { NewEvent } from "../journal/journal.ts";
 import type { RunRow } from "../store.ts";
-import type { Work } from "./run-context.ts";
+import type { RunContext } from "./run-context.ts";
 
 /** A call of the last step that needs an action of a person. */
-export type Blocked =
+export type BlockedCall =
   | { call: Call; parameters: Record<string, unknown> }
   /** The call had no effect. It is repeated after the sign-in. */
   | { call: Call; needed: SignInNeeded };
@@ -20,10 +20,10 @@ export function waitMinutesOf({ connections }: AgentConfig): number {
   return connections?.wait_minutes ?? 0;
 }
 
-export async function park(
+export async function parkRun(
   app: App,
   config: AgentConfig,
-  { run, blocked, work }: { run: RunRow; blocked: readonly Blocked[]; work: Work },
+  { run, blocked, context }: { run: RunRow; blocked: readonly BlockedCall[]; context: RunContext },
 ): Promise<void> {
   const at = app.clock.now();
   const after = (seconds: number) => new Date(at.getTime() + seconds * 1000);
@@ -77,8 +77,8 @@ export async function park(
     },
   };
   const change = { status: "pending_approval", process_id: null } as const;
-  await work.writer.commitWith([...requested, waiting], change, async (tx) => {
-    await raise(tx, questions);
+  await context.writer.commitWith([...requested, waiting], change, async (tx) => {
+    await requestApprovals(tx, questions);
     await insertWaits(tx, waits);
   });
   await passKillPoint("agent.approval.raised");

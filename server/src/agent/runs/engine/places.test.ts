@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig, type Person } from "#agent/testing/agent-app.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
-import { AgentRuns } from "./run-executor.ts";
+import { RunExecutor } from "./run-executor.ts";
 
 const model = await startModelServer();
 const host = await agentHost({ isIdle: true });
@@ -29,18 +29,18 @@ test("limits the concurrent runs of a busy workspace, so that other workspaces d
   }));
   const many = await runsOf(busy, 7);
   const [one] = await runsOf(other, 1);
-  const runs = new AgentRuns(host.app, { pauseMs: 5, ofOneMax: 2 });
+  const runs = new RunExecutor(host.app, { pauseMs: 5, maxPerWorkspace: 2 });
   await runs.start();
   try {
-    await runs.settled(one!, 20_000);
+    await runs.waitForOutcome(one!, 20_000);
     expect(await statuses(other)).toEqual(["completed"]);
     await expect.poll(() => statuses(busy)).toEqual([...Array(5).fill("queued"), "running", "running"]);
     // A submitted run gets no slot either.
-    runs.begin(many.at(-1)!);
-    await runs.look();
+    runs.submit(many.at(-1)!);
+    await runs.pollForOrphans();
     expect(model.asked.filter(({ messages }) => messages.at(-1).content === busy.userId)).toHaveLength(2);
     may.resolve();
-    for (const id of many) await runs.settled(id, 20_000);
+    for (const id of many) await runs.waitForOutcome(id, 20_000);
     expect(await statuses(busy)).toEqual(Array(7).fill("completed"));
   } finally {
     may.resolve();
@@ -61,17 +61,17 @@ test("stops a suspended workspace's run before its next step, and continues it a
   const config = await modelConfig(person, model.url);
   await person.post("/v1/agents", { name: "held", config });
   const { json } = await person.post("/v1/agents/held/invoke", { input: "go", wait_s: 0 });
-  const runs = new AgentRuns(host.app, { pauseMs: 5, heldWorkspaces: () => held });
+  const runs = new RunExecutor(host.app, { pauseMs: 5, heldWorkspaces: () => held });
   await runs.start();
   try {
-    const released = () =>
+    const releasedRun = () =>
       host.app.db.selectFrom("agent_runs").select(["resumed", "process_id"]).where("id", "=", json.run_id);
-    await expect.poll(() => released().executeTakeFirst()).toEqual({ resumed: 1, process_id: null });
-    expect(await runs.look()).toBe(0);
+    await expect.poll(() => releasedRun().executeTakeFirst()).toEqual({ resumed: 1, process_id: null });
+    expect(await runs.pollForOrphans()).toBe(0);
     expect(asked).toBe(1);
     held.length = 0;
-    await runs.look();
-    await runs.settled(json.run_id, 20_000);
+    await runs.pollForOrphans();
+    await runs.waitForOutcome(json.run_id, 20_000);
     expect(await statuses(person)).toEqual(["completed"]);
     expect(asked).toBe(2);
   } finally {

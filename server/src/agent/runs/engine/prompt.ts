@@ -4,8 +4,8 @@
  * last messages, starting with a user's question.
  */
 import type { AgentConfig } from "#agent/agents/config.ts";
-import { askedIn, estimateTokens, type Message, revive, toolMessage } from "#agent/models/messages.ts";
-import { type Said, shrink, sizeOf } from "./shrink.ts";
+import { toolCallsIn, estimateTokens, type Message, revive, toolMessage } from "#agent/models/messages.ts";
+import { type PromptMessage, shrink, sizeOf } from "./shrink.ts";
 
 export interface Prompt {
   messages: Message[];
@@ -21,7 +21,7 @@ export interface Summary {
   through: number;
 }
 
-export interface Telling {
+export interface PromptOptions {
   /** Number of earlier messages, which are never sent. */
   before: number;
   summary?: Summary | undefined;
@@ -30,17 +30,17 @@ export interface Telling {
   atMost: number | undefined;
 }
 
-type Stored = { kind: string; message: unknown };
+type StoredMessage = { kind: string; message: unknown };
 
 /** A message of the conversation with its sequence number. */
-export interface Entry extends Said {
+export interface Entry extends PromptMessage {
   seq: number;
 }
 
 /** Messages that the summary does not cover. */
 export function entriesOf(
-  conversation: readonly Stored[],
-  { before, summary }: Pick<Telling, "before" | "summary">,
+  conversation: readonly StoredMessage[],
+  { before, summary }: Pick<PromptOptions, "before" | "summary">,
 ): Entry[] {
   return conversation.flatMap(({ kind, message }, index) => {
     const seq = before + index + 1;
@@ -52,8 +52,8 @@ export function entriesOf(
 
 export function promptOf(
   config: AgentConfig,
-  conversation: readonly Stored[],
-  { before, summary, remembered, atMost }: Telling,
+  conversation: readonly StoredMessage[],
+  { before, summary, remembered, atMost }: PromptOptions,
 ): Prompt {
   // Facts change more often than the config. In a separate message, they leave the provider's cache of the first one
   // valid.
@@ -62,7 +62,7 @@ export function promptOf(
   );
   const all = entriesOf(conversation, { before, summary });
   const uncovered = Math.max(0, before - (summary?.through ?? 0));
-  const from = firstTold(config, all, uncovered > 0);
+  const from = firstSent(config, all, uncovered > 0);
   const whole = withResults(all.slice(from));
   const told = atMost === undefined || sizeOf(whole) <= atMost ? whole : shrink(whole, atMost);
   return {
@@ -84,9 +84,9 @@ function systemOf({ system, context }: AgentConfig): string | undefined {
 }
 
 /** An interrupted run left calls without results, which providers reject. Adds a result for each. */
-function withResults(conversation: readonly Said[]): Said[] {
+function withResults(conversation: readonly PromptMessage[]): PromptMessage[] {
   return conversation.flatMap((said, index) => {
-    const asked = askedIn(said.message);
+    const asked = toolCallsIn(said.message);
     if (asked.length === 0 || conversation[index + 1]?.message.role === "tool") return [said];
     const text = "The run ended before an outcome was known.";
     const message = toolMessage(asked.map((call) => ({ ...call, isOk: false, text })));
@@ -94,7 +94,7 @@ function withResults(conversation: readonly Said[]): Said[] {
   });
 }
 
-function firstTold({ context }: AgentConfig, conversation: readonly Said[], isCut: boolean): number {
+function firstSent({ context }: AgentConfig, conversation: readonly PromptMessage[], isCut: boolean): number {
   if (!isCut && sizeOf(conversation) <= context.compact_at_tokens) return 0;
   return firstKept(context, conversation);
 }
@@ -103,7 +103,7 @@ function firstTold({ context }: AgentConfig, conversation: readonly Said[], isCu
  * Index of the first message that compaction keeps: a question. With summaries, the kept messages take at most half of
  * `compact_at_tokens` if possible, so that not every turn needs a new summary.
  */
-export function firstKept(context: AgentConfig["context"], conversation: readonly Said[]): number {
+export function firstKept(context: AgentConfig["context"], conversation: readonly PromptMessage[]): number {
   const from = Math.max(0, conversation.length - context.keep_last_messages);
   const atMost = context.compaction === "summarize" ? context.compact_at_tokens / 2 : Infinity;
   let tokens = 0;

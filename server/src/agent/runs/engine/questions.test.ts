@@ -1,20 +1,22 @@
-/** Open questions of tools' servers across processes: killed, stopped, and answered through another one. */
+/**
+ * Open questions of tools' servers across processes: after a kill or a stop, and with answers through another process.
+ */
 import { randomBytes, randomUUID } from "node:crypto";
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
-import { killedAt } from "#agent/testing/killed-server.ts";
+import { runUntilKilled } from "#agent/testing/killed-server.ts";
 import { startMcpServer } from "#agent/testing/mcp-server.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
 import { rowsWith } from "#agent/testing/whole-database.ts";
 import { recoverQuestions } from "./questions.ts";
-import { AgentRuns } from "./run-executor.ts";
+import { RunExecutor } from "./run-executor.ts";
 
 const key = randomBytes(32);
 const model = await startModelServer();
 const server = await startMcpServer();
-// It takes requests and executes no run, so that each answer comes through another process than the question.
+// This host takes requests and executes no run, so that each answer comes through another process than the question.
 const host = await agentHost({ secrets: new SecretBox(key), isIdle: true });
 const owner = await host.person();
 let answers: Json[] = [];
@@ -54,14 +56,17 @@ async function invoke(tool: string): Promise<string> {
   const calls = [{ name: `desk__${tool}`, arguments: "{}" }];
   model.script(({ messages }: Json) => (messages.at(-1).role === "tool" ? { text: ["Done."] } : { calls }));
   const { json } = await owner.post("/v1/agents/asking/invoke", { input: "Go.", wait_s: 0 });
-  // As if the process that took it had committed it.
+  // Equals the state after the process that acquired the run committed it.
   await sql`update agent_runs set process_id = null where id = ${json.run_id}`.execute(host.app.db);
   return json.run_id as string;
 }
 
-/** Executes runs while `during` goes on, and then stops in peace. */
-async function working(during: () => Promise<void>, options: { ofOneMax?: number } = {}): Promise<void> {
-  const runs = new AgentRuns(host.app, { hostId: "crashing", pauseMs: 5, ...options });
+/** Executes runs during `during`, and then stops gracefully. */
+async function working(
+  during: () => Promise<void>,
+  options: { maxPerWorkspace?: number } = {},
+): Promise<void> {
+  const runs = new RunExecutor(host.app, { hostId: "crashing", pauseMs: 5, ...options });
   try {
     await runs.start();
     await during();
@@ -105,9 +110,9 @@ test("continues a call whose question is answered through another process", asyn
   expect(await outcomes(runId)).toEqual(["approved"]);
 });
 
-test("asks again after a kill if the call may be repeated", async () => {
+test("repeats a question after a kill if the call is repeatable", async () => {
   const runId = await invoke("look");
-  expect(await killedAt(host.connection, key, "agent.question.raised")).toBe("SIGKILL");
+  expect(await runUntilKilled(host.connection, key, "agent.question.raised")).toBe("SIGKILL");
   const lost = await question(runId);
   await working(async () => {
     await expect
@@ -122,10 +127,10 @@ test("asks again after a kill if the call may be repeated", async () => {
 });
 
 test.each(["is not answered", "is answered after the kill"])(
-  "tells the model that the outcome is unknown if the server is killed and the question %s",
+  "reports an unknown outcome to the model if the server is killed and the question %s",
   async (how) => {
     const runId = await invoke("book");
-    expect(await killedAt(host.connection, key, "agent.question.raised")).toBe("SIGKILL");
+    expect(await runUntilKilled(host.connection, key, "agent.question.raised")).toBe("SIGKILL");
     const asked = await question(runId);
     if (how !== "is not answered") expect((await answer(runId, asked)).status).toBe("running");
     await working(() => becomes(runId, "completed"));
@@ -137,7 +142,7 @@ test.each(["is not answered", "is answered after the kill"])(
   },
 );
 
-test("withdraws an open question when its server stops, and another server goes on", async () => {
+test("withdraws an open question when its server stops, and repeats it in another server", async () => {
   const runId = await invoke("look");
   await working(async () => void (await question(runId)));
   const { rows } = await sql<Json>`select status, process_id from agent_runs where id = ${runId}`.execute(
@@ -152,7 +157,7 @@ test("withdraws an open question when its server stops, and another server goes 
   expect(await run(runId)).toMatchObject({ tools_called: [{ status: "completed" }] });
 });
 
-test("keeps the place of a run while its question is open", async () => {
+test("keeps the slot of a run while its question is open", async () => {
   const runId = await invoke("book");
   await working(
     async () => {
@@ -161,7 +166,7 @@ test("keeps the place of a run while its question is open", async () => {
         from agent_counts(${owner.workspaceId}, ${host.app.jobs.processId})`.execute(host.app.db);
       expect(rows).toEqual([{ here: 1, in_flight: 0 }]);
       const next = await invoke("book");
-      // More than one look for runs that wait.
+      // Longer than two polls for waiting runs.
       await new Promise((resolve) => setTimeout(resolve, 2_500));
       expect((await run(next)).status).toBe("queued");
       await answer(runId, asked);
@@ -169,24 +174,24 @@ test("keeps the place of a run while its question is open", async () => {
       await answer(next, await question(next));
       await becomes(next, "completed");
     },
-    { ofOneMax: 1 },
+    { maxPerWorkspace: 1 },
   );
 });
 
-test("leaves a question alone while its process is alive", async () => {
+test("keeps a question whose process is alive", async () => {
   const runId = await invoke("book");
   await working(async () => {
     const asked = await question(runId);
-    const other = { processId: randomUUID(), hostId: "other", carriedOut: [] };
+    const other = { processId: randomUUID(), hostId: "other", executing: [] };
     expect(await recoverQuestions(host.app, other)).toEqual([]);
     await answer(runId, asked);
     await becomes(runId, "completed");
   });
 });
 
-test("keeps no answer of a run that is cancelled before its call goes on", async () => {
+test("erases the answer of a run that is cancelled before its call continues", async () => {
   const runId = await invoke("book");
-  expect(await killedAt(host.connection, key, "agent.question.raised")).toBe("SIGKILL");
+  expect(await runUntilKilled(host.connection, key, "agent.question.raised")).toBe("SIGKILL");
   await answer(runId, await question(runId));
   expect((await rowsWith(host.app.db, ["Bremen"])).size).toBe(1);
   await owner.post(`/v1/agents/runs/${runId}/cancel`);
@@ -194,7 +199,7 @@ test("keeps no answer of a run that is cancelled before its call goes on", async
   expect(answers).toEqual([]);
 });
 
-test("resumes a run that was cancelled with an open question, and repeats only a harmless call", async () => {
+test("resumes a run that was cancelled with an open question, and repeats only a repeatable call", async () => {
   for (const [tool, status] of [
     ["look", "completed"],
     ["book", "unknown"],

@@ -1,8 +1,8 @@
 /**
- * Questions that servers of tools ask people in the middle of a call. The protocol has no way to park such a call, so the
- * run keeps its process and holds the call open. Otherwise it waits like a run with an approval: its status is
- * `pending_approval`, its time does not count, and any process may take the answer. A question ends with its answer, at
- * its deadline, or with its call. If the process dies, the call is lost, and `recoverQuestions` hands the run on.
+ * Questions of tools' servers to people during a call. The protocol cannot park such a call, so the run keeps its
+ * process and the call stays open. In other respects the run waits as for an approval: its status is
+ * `pending_approval`, its time is paused, and any process may accept the answer. A question ends with its answer, at
+ * its deadline, or with its call. If the process dies, the call is lost, and `recoverQuestions` releases the run.
  */
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
@@ -14,7 +14,7 @@ import {
   cancelPending,
   cancelQuestion,
   question,
-  raise,
+  requestApprovals,
   takeAnswer,
 } from "#agent/approvals/approvals.ts";
 import { expireIfDue } from "#agent/approvals/expire.ts";
@@ -22,18 +22,18 @@ import type { Call } from "#agent/calls/calls.ts";
 import type { ToolQuestion, ToolReply } from "#agent/tools/tool.ts";
 import type { NewEvent } from "../journal/journal.ts";
 import type { RunStatus } from "../states.ts";
-import { findLostQuestions, type RunRow } from "../store.ts";
-import { goOn, lockRun } from "./waiting-run.ts";
+import { findLostQuestions, type RunRow, lockRun } from "../store.ts";
+import { continueRun } from "./waiting-run.ts";
 import { LostRun, type RunWriter } from "../journal/event-writer.ts";
 
-/** Interval of reading an open question, in case no notification comes. */
+/** Interval of reading an open question, in case a notification is lost. */
 const readEveryMs = 5_000;
 
-type Asking = Pick<Call, "id" | "tool" | "arguments">;
+type AskingCall = Pick<Call, "id" | "tool" | "arguments">;
 
-type Raised = ReturnType<typeof question>;
+type OpenQuestion = ReturnType<typeof question>;
 
-export interface Followed {
+export interface RunNotifier {
   watch(): Watch<RunStatus>;
   changed(): void;
 }
@@ -42,8 +42,8 @@ export class Questions {
   readonly #app: Pick<App, "db" | "clock">;
   readonly #run: Pick<RunRow, "id" | "workspace_id">;
   readonly #writer: RunWriter;
-  readonly #followed: Followed;
-  /** Clock of the run, which stands still while a question is open. */
+  readonly #followed: RunNotifier;
+  /** Clock of the run, which is paused while a question is open. */
   readonly #clock: { pause(): void; resume(): void };
   readonly #open = new Set<string>();
   readonly #asking = new Set<Promise<unknown>>();
@@ -55,7 +55,7 @@ export class Questions {
       run: Pick<RunRow, "id" | "workspace_id">;
       writer: RunWriter;
       clock: { pause(): void; resume(): void };
-      followed: Followed;
+      followed: RunNotifier;
     },
   ) {
     this.#app = app;
@@ -65,15 +65,15 @@ export class Questions {
     this.#followed = given.followed;
   }
 
-  /** Questions of one call. `end` withdraws those that are open, and resolves when they are. */
-  ofCall(call: Asking, stop: AbortSignal) {
+  /** Questions of one call. `end` withdraws the open ones and resolves after that. */
+  ofCall(call: AskingCall, stop: AbortSignal) {
     const ended = new AbortController();
     let isQuiet = false;
     const asking = new Set<Promise<unknown>>();
     return {
       ask: (asked: ToolQuestion): Promise<ToolReply> => {
         const signal = AbortSignal.any([ended.signal, stop, asked.signal]);
-        // The person who answers the first question sees the next ones.
+        // Only the first question of a call sends a notification: a person who answers it sees the next ones.
         const raised = this.#ask(call, asked, { signal, isQuiet });
         isQuiet = true;
         const reply = raised.finally(() => {
@@ -91,18 +91,18 @@ export class Questions {
     };
   }
 
-  /** Call after the run's signal was aborted, or its last call ended: resolves when no question is open. */
+  /** Resolves when no question is open. Call after the run's signal was aborted, or its last call ended. */
   async close(): Promise<void> {
     await Promise.allSettled(this.#asking);
   }
 
   async #ask(
-    call: Asking,
+    call: AskingCall,
     asked: ToolQuestion,
     how: { signal: AbortSignal; isQuiet: boolean },
   ): Promise<ToolReply> {
     const watch = this.#followed.watch();
-    let raised: Raised | undefined;
+    let raised: OpenQuestion | undefined;
     try {
       raised = await this.#inOrder(() => this.#raise(call, asked, how));
       await passKillPoint("agent.question.raised");
@@ -115,10 +115,10 @@ export class Questions {
   }
 
   async #raise(
-    call: Asking,
+    call: AskingCall,
     asked: ToolQuestion,
     { signal, isQuiet }: { signal: AbortSignal; isQuiet: boolean },
-  ): Promise<Raised> {
+  ): Promise<OpenQuestion> {
     signal.throwIfAborted();
     const at = this.#app.clock.now();
     const { message, schema, seconds } = asked;
@@ -136,7 +136,7 @@ export class Questions {
     await this.#writer.commitWith(
       eventsOf(raised, [...this.#open, id]),
       { status: "pending_approval" },
-      (tx) => raise(tx, [raised], { isQuiet }),
+      (tx) => requestApprovals(tx, [raised], { isQuiet }),
     );
     if (this.#open.size === 0) {
       this.#writer.pauseClock();
@@ -146,12 +146,16 @@ export class Questions {
     return raised;
   }
 
-  async #answer({ id, expiresAt }: Raised, watch: Watch<RunStatus>, signal: AbortSignal): Promise<ToolReply> {
+  async #answer(
+    { id, expiresAt }: OpenQuestion,
+    watch: Watch<RunStatus>,
+    signal: AbortSignal,
+  ): Promise<ToolReply> {
     for (;;) {
       const news = watch.next(AbortSignal.any([signal, AbortSignal.timeout(readEveryMs)]));
       signal.throwIfAborted();
       const answer = await takeAnswer(this.#app.db, id);
-      // Without its content, an answer is no longer for this process: another one has the run.
+      // An answer without content was taken by another process, which has acquired the run.
       if (answer?.status === "approved" && answer.content)
         return { action: "accept", content: answer.content };
       if (answer) return { action: answer.status === "denied" ? "decline" : "cancel" };
@@ -163,15 +167,15 @@ export class Questions {
     }
   }
 
-  /** Cancels a question without an answer, and lets the run's time go on after the last one. */
+  /** Cancels a question without an answer, and resumes the run's time after the last one. */
   async #withdraw(id: string): Promise<void> {
     try {
       await transaction(this.#app.db, async (tx) => {
         if (!(await lockRun(tx, this.#run.id))) return;
         const events = await cancelQuestion(tx, id, this.#app.clock.now());
-        // An answer that came too late is not kept.
+        // Removes an answer that came too late.
         await takeAnswer(tx, id);
-        if (events.length > 0) await goOn(tx, this.#run.id, events);
+        if (events.length > 0) await continueRun(tx, this.#run.id, events);
       });
     } finally {
       this.#open.delete(id);
@@ -183,7 +187,7 @@ export class Questions {
     }
   }
 
-  /** One change at a time, so that each knows which questions are open. */
+  /** Runs changes one after another, so that each knows the open questions. */
   #inOrder<T>(change: () => Promise<T>): Promise<T> {
     const next = this.#changes.then(change, change);
     this.#changes = next.catch(() => {});
@@ -191,7 +195,10 @@ export class Questions {
   }
 }
 
-function eventsOf({ id, call, at, expiresAt, elicitation }: Raised, open: readonly string[]): NewEvent[] {
+function eventsOf(
+  { id, call, at, expiresAt, elicitation }: OpenQuestion,
+  open: readonly string[],
+): NewEvent[] {
   const requested = {
     request_id: id,
     kind: "elicitation",
@@ -207,7 +214,7 @@ function eventsOf({ id, call, at, expiresAt, elicitation }: Raised, open: readon
   ];
 }
 
-/** Cancels questions whose process is gone, and leaves their runs to be taken over. Returns these runs. */
+/** Cancels questions whose process is dead, and releases their runs. Returns these runs. */
 export async function recoverQuestions(
   { db, clock, log }: Pick<App, "db" | "clock" | "log">,
   who: Parameters<typeof findLostQuestions>[1],
@@ -217,7 +224,7 @@ export async function recoverQuestions(
     try {
       if (await transaction(db, (tx) => recover(tx, who, id, clock.now()))) runs.push(id);
     } catch (error) {
-      log.error({ error, run: id }, "open questions of a run whose process is gone could not be cancelled");
+      log.error({ error, run: id }, "cancelling open questions of a dead process failed");
     }
   }
   return runs;
@@ -230,8 +237,8 @@ async function recover(
   at: Date,
 ): Promise<boolean> {
   await lockRun(tx, id);
-  // Another process may have been faster, and have taken the run.
+  // Another process may have acquired the run meanwhile.
   if ((await findLostQuestions(tx, who, id)).length === 0) return false;
-  await goOn(tx, id, await cancelPending(tx, id, at));
+  await continueRun(tx, id, await cancelPending(tx, id, at));
   return true;
 }

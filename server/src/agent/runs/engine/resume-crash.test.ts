@@ -4,10 +4,10 @@ import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { readFrames } from "#agent/testing/events.ts";
-import { killedAt } from "#agent/testing/killed-server.ts";
+import { runUntilKilled } from "#agent/testing/killed-server.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
 import { startToolServer } from "#agent/testing/tool-server.ts";
-import { AgentRuns } from "./run-executor.ts";
+import { RunExecutor } from "./run-executor.ts";
 
 const key = randomBytes(32);
 const model = await startModelServer();
@@ -29,10 +29,10 @@ await owner.post("/v1/agents", { name: "selling", config });
 const run = async (id: string): Promise<Json> => (await owner.get(`/v1/agents/runs/${id}`)).json;
 
 async function work(runId: string): Promise<void> {
-  const runs = new AgentRuns(host.app, { hostId: "crashing", pauseMs: 5 });
+  const runs = new RunExecutor(host.app, { hostId: "crashing", pauseMs: 5 });
   try {
     await runs.start();
-    await runs.settled(runId, 20_000);
+    await runs.waitForOutcome(runId, 20_000);
   } finally {
     await runs.stop();
   }
@@ -55,7 +55,7 @@ test.each(["agent.run.taken", "agent.step.begins", "agent.step.answered", "agent
     model.script([{ text: ["Sold."] }]);
     const { status, json: queued } = await owner.post(`/v1/agents/runs/${json.run_id}/resume`);
     expect([status, queued.status]).toEqual([200, "queued"]);
-    expect(await killedAt(host.connection, key, point)).toBe("SIGKILL");
+    expect(await runUntilKilled(host.connection, key, point)).toBe("SIGKILL");
     await work(json.run_id);
     expect(await run(json.run_id)).toMatchObject({
       status: "completed",

@@ -3,11 +3,11 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { clearActorCache } from "#accounts/find-actor.ts";
-import { called } from "#agent/calls/calls.ts";
+import { listStartedCalls } from "#agent/calls/calls.ts";
 import { agentHost, type Json, modelConfig, type Person } from "#agent/testing/agent-app.ts";
 import { readFrames } from "#agent/testing/events.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
-import { forgetOutputs } from "../journal/strip-texts.ts";
+import { stripExpiredTexts } from "../journal/strip-texts.ts";
 
 const model = await startModelServer();
 const host = await agentHost();
@@ -363,7 +363,7 @@ test("keeps the text of a run that a limit ended, until the run is resumed", asy
     output_truncated: true,
   });
   await owner.post(`/v1/agents/runs/${json.run_id}/resume`);
-  await host.runs.settled(json.run_id, 20_000);
+  await host.runs.waitForOutcome(json.run_id, 20_000);
   expect((await owner.get(`/v1/agents/runs/${json.run_id}`)).json).toMatchObject({
     status: "completed",
     output: "All of it.",
@@ -391,7 +391,7 @@ test("rejects input in a full session, and fails a run whose answer does not fit
   model.script([{ text: ["ok"] }]);
   const name = await agent();
   const { session_id } = (await invoke(name)).json;
-  const said = async () =>
+  const sizes = async () =>
     (
       await sql<{
         bytes: number;
@@ -401,7 +401,7 @@ test("rejects input in a full session, and fails a run whose answer does not fit
         host.app.db,
       )
     ).rows[0]!;
-  const { bytes, kept } = await said();
+  const { bytes, kept } = await sizes();
   expect(bytes).toBe(kept);
   const leave = (left: number) =>
     sql`update agent_sessions set bytes = ${32 * 1024 ** 2 - left} where id = ${session_id}`.execute(
@@ -561,7 +561,7 @@ test("erases texts from run and events after an hour, and keeps sequence numbers
   model.script([{ text: ["a secret plan"], reasoning: ["hmm"] }]);
   const { json } = await invoke(await agent());
   const later = new Date(Date.now() + 3_601_000);
-  await forgetOutputs(host.app, later);
+  await stripExpiredTexts(host.app, later);
   expect((await owner.get(`/v1/agents/runs/${json.run_id}`)).json.output).toBeNull();
   const events = await eventsOf(json.run_id);
   expect(JSON.stringify(events)).not.toMatch(/secret plan|hmm/);
@@ -593,7 +593,7 @@ test("omits long outputs from a list of runs", async () => {
   expect(listed).toMatchObject({ output: null, status: "completed", output_expires_at: expect.any(String) });
   expect(listed.tools_called).toMatchObject([{ call_id: "call_long", tool: "look" }]);
   expect((await owner.get(`/v1/agents/runs/${json.run_id}`)).json).toEqual({ ...listed, output: long });
-  const [call] = (await called(host.app.db, [json.run_id])).get(json.run_id)!;
+  const [call] = (await listStartedCalls(host.app.db, [json.run_id])).get(json.run_id)!;
   expect(Object.keys(call!)).not.toContain("result");
   expect(Object.keys(call!)).not.toContain("arguments");
 });
@@ -614,7 +614,7 @@ test("erases the texts of other runs when one run's events cannot be parsed", as
   await sql`update agent_events set data = '{"delta": "\\u0000 secret"}'
     where run_id = ${broken} and type = 'message.delta'`.execute(host.app.db);
   const other = (await invoke(name)).json.run_id;
-  await forgetOutputs(host.app, new Date(Date.now() + 3_601_000));
+  await stripExpiredTexts(host.app, new Date(Date.now() + 3_601_000));
   for (const id of [broken, other]) {
     expect((await owner.get(`/v1/agents/runs/${id}`)).json.output).toBeNull();
     const events = await eventsOf(id);

@@ -19,69 +19,69 @@ import { endTokensOf } from "#accounts/tokens/run-tokens.ts";
 import { endEphemeral } from "#agent/sessions/expire.ts";
 import type { OwnApi } from "#agent/workers/workers.ts";
 import { openTracing, type Tracing } from "#agent/tracing/tracing.ts";
-import type { Beginning } from "../api/insert-run.ts";
-import { carryOut } from "./execute-run.ts";
-import { failed } from "../journal/end-run.ts";
+import type { NewRun } from "../api/insert-run.ts";
+import { executeRun } from "./execute-run.ts";
+import { buildFailure } from "../journal/end-run.ts";
 import { failureOf, ModelBusy, RunFailure } from "./run-failure.ts";
-import { forgetOutputs } from "../journal/strip-texts.ts";
+import { stripExpiredTexts } from "../journal/strip-texts.ts";
 import type { NewEvent, RunChange } from "../journal/journal.ts";
-import { findOrphans, findState, releaseRun, type RunRow, statesOf, takeRun } from "../store.ts";
+import { findOrphans, findState, releaseRun, type RunRow, statesOf, acquireRun } from "../store.ts";
 import { isOver, type RunStatus } from "../states.ts";
-import { traceEnded } from "./trace-run.ts";
-import { Interrupted } from "./run-context.ts";
+import { exportRootSpan } from "./trace-run.ts";
+import { RunInterrupted } from "./run-context.ts";
 import { startTurns } from "./turns.ts";
 import { recoverQuestions } from "./questions.ts";
 import { LostRun, RunWriter } from "../journal/event-writer.ts";
-import type { Carried } from "./run-context.ts";
+import type { AcquiredRun } from "./run-context.ts";
 
 /**
  * Limit for runs in this process. A run takes a connection to a model and some kilobytes; further runs wait in their
  * rows.
  */
-const atOnceMax = 1_000;
+const maxConcurrent = 1_000;
 /** Limit for runs of one workspace in this process, so that a busy workspace or slow tools do not block others. */
-const ofOneMax = 50;
-const lookEveryMs = 1_000;
+const maxPerWorkspace = 50;
+const pollEveryMs = 1_000;
 /** Interval of polling watched runs for changes by other processes. */
-const followMs = 500;
+const watchEveryMs = 500;
 /** A run that lost more processes probably causes their crashes. */
 const attemptsMax = 10;
 
-export class AgentRuns {
+export class RunExecutor {
   readonly #app: App;
   readonly #hostId: string | null;
   readonly #pauseMs: number;
-  readonly #ofOneMax: number;
+  readonly #maxPerWorkspace: number;
   readonly #heldWorkspaces: () => readonly string[];
   readonly #gatherMs: number | undefined;
-  readonly #carriedOut = new Map<
+  readonly #executing = new Map<
     string,
     {
       stop: AbortController;
       done: Promise<void>;
-      isAgain: boolean;
+      isResubmitted: boolean;
       /** Undefined if the run was ended from outside; its row has the status. */
       status: RunStatus | undefined;
     }
   >();
-  readonly #committing = new Set<string>();
+  readonly #guarded = new Set<string>();
   readonly #watcher: Watcher<RunStatus>;
   readonly #stopping = new AbortController();
   #fetch: Fetch | undefined;
   #api: OwnApi | undefined;
   #tracing: Tracing | undefined;
-  #looking: Promise<void> | undefined;
-  #forgetting: Promise<void> | undefined;
-  readonly #forgetEveryMs: number;
+  #polling: Promise<void> | undefined;
+  #erasing: Promise<void> | undefined;
+  readonly #eraseEveryMs: number;
   /** True if runs wait for a free slot in this process. */
-  #areLeft = false;
-  #filling: Promise<void> | undefined;
+  #hasBacklog = false;
+  #refilling: Promise<void> | undefined;
   /** True if some runs may wait for their turn in a session. */
-  #areTurnsLeft = true;
+  #hasWaitingTurns = true;
 
   /**
-   * `hostId`: host whose earlier processes are dead. `pauseMs`: pause before the first retry of a model. `ofOneMax`:
-   * limit for concurrent runs of one workspace. `forgetEveryMs`: interval of erasing expired texts. `gatherMs`: delay
+   * `hostId`: host whose earlier processes are dead. `pauseMs`: pause before the first retry of a model. `maxPerWorkspace`:
+   * limit for concurrent runs of one workspace. `eraseEveryMs`: interval of erasing expired texts. `gatherMs`: delay
    * before spans are exported. `heldWorkspaces`: suspended workspaces, whose runs take no step.
    */
   constructor(
@@ -89,19 +89,19 @@ export class AgentRuns {
     options: {
       hostId?: string | null;
       pauseMs?: number;
-      ofOneMax?: number;
-      forgetEveryMs?: number;
+      maxPerWorkspace?: number;
+      eraseEveryMs?: number;
       gatherMs?: number;
       heldWorkspaces?: () => readonly string[];
     } = {},
   ) {
     this.#app = app;
-    this.#forgetEveryMs = options.forgetEveryMs ?? 60_000;
+    this.#eraseEveryMs = options.eraseEveryMs ?? 60_000;
     this.#hostId = options.hostId ?? null;
-    this.#watcher = new Watcher(followMs, (ids) => statesOf(app.db, ids));
+    this.#watcher = new Watcher(watchEveryMs, (ids) => statesOf(app.db, ids));
     this.#pauseMs = options.pauseMs ?? 500;
     this.#gatherMs = options.gatherMs;
-    this.#ofOneMax = options.ofOneMax ?? ofOneMax;
+    this.#maxPerWorkspace = options.maxPerWorkspace ?? maxPerWorkspace;
     this.#heldWorkspaces = options.heldWorkspaces ?? (() => []);
   }
 
@@ -115,104 +115,104 @@ export class AgentRuns {
     this.#tracing = openTracing(this.#app, this.#gatherMs);
     this.#fetch = modelFetch(parseOpenedHosts(this.#app.config.allowPrivateHosts));
     await this.#recover();
-    await this.look();
-    this.#looking = this.#keepLooking();
+    await this.pollForOrphans();
+    this.#polling = this.#keepPolling();
   }
 
   /** Stops executing. Active runs continue in another process from their last complete step. */
   async stop(): Promise<void> {
     this.#stopping.abort();
-    const all = [...this.#carriedOut.values()];
-    for (const { stop } of all) stop.abort(new Interrupted());
-    await Promise.all([...all.map(({ done }) => done), this.#looking]);
-    await this.#filling;
-    await this.#forgetting;
+    const all = [...this.#executing.values()];
+    for (const { stop } of all) stop.abort(new RunInterrupted());
+    await Promise.all([...all.map(({ done }) => done), this.#polling]);
+    await this.#refilling;
+    await this.#erasing;
     await this.#tracing?.close();
     await mcpConnections(this.#app).closeAll();
   }
 
-  /** Process that acquires a new run. `ofOneMax` is 0 without a free slot here, so that the run waits. */
-  get taker(): Beginning["taker"] {
+  /** Process that acquires a new run. `maxPerWorkspace` is 0 without a free slot here, so that the run waits. */
+  get executor(): NewRun["executor"] {
     const { processId } = this;
-    const hasPlace = this.#isAtWork && this.#carriedOut.size < atOnceMax;
-    return { processId, ofOneMax: hasPlace ? this.#ofOneMax : 0 };
+    const hasPlace = this.#isRunning && this.#executing.size < maxConcurrent;
+    return { processId, maxPerWorkspace: hasPlace ? this.#maxPerWorkspace : 0 };
   }
 
-  get #isAtWork(): boolean {
+  get #isRunning(): boolean {
     return this.#fetch !== undefined && !this.#stopping.signal.aborted;
   }
 
   /** Excludes the run from polls until `commit` ends, so that a poll does not acquire it without its context. */
-  async committing<T>(id: string, commit: () => Promise<T>): Promise<T> {
-    this.#committing.add(id);
+  async guardCommit<T>(id: string, commit: () => Promise<T>): Promise<T> {
+    this.#guarded.add(id);
     try {
       return await commit();
     } finally {
-      this.#committing.delete(id);
+      this.#guarded.delete(id);
     }
   }
 
   /**
-   * Executes a committed run. Before the start and after the stop, the run is left for a poll. `carried` is set if the
+   * Executes a committed run. Before the start and after the stop, the run is left for a poll. `acquired` is set if the
    * insert assigned the run to this process.
    */
-  begin(id: string, carried?: Carried): void {
-    if (!this.#fetch || !this.#isAtWork) return;
-    const held = this.#carriedOut.get(id);
+  submit(id: string, acquired?: AcquiredRun): void {
+    if (!this.#fetch || !this.#isRunning) return;
+    const held = this.#executing.get(id);
     if (held) {
       // The run was parked, and decided on before this process released it.
-      held.isAgain = true;
+      held.isResubmitted = true;
       return;
     }
-    if (this.#carriedOut.size >= atOnceMax) {
-      this.#areLeft = true;
+    if (this.#executing.size >= maxConcurrent) {
+      this.#hasBacklog = true;
       return;
     }
     const stop = new AbortController();
-    const done = this.#run(id, carried, stop, this.#fetch)
+    const done = this.#run(id, acquired, stop, this.#fetch)
       .catch((error: unknown) =>
         this.#app.log.error({ error, run: id }, "run interrupted; the next poll retries it"),
       )
       .finally(() => {
-        const { isAgain } = this.#carriedOut.get(id)!;
-        this.#carriedOut.delete(id);
-        this.changed(id);
-        if (isAgain) this.begin(id);
+        const { isResubmitted: isAgain } = this.#executing.get(id)!;
+        this.#executing.delete(id);
+        this.notifyChanged(id);
+        if (isAgain) this.submit(id);
       });
-    this.#carriedOut.set(id, { stop, done, isAgain: false, status: "running" });
+    this.#executing.set(id, { stop, done, isResubmitted: false, status: "running" });
   }
 
   /** Call after the commit of a run that waits for its turn. */
-  expectTurn(): void {
-    this.#areTurnsLeft = true;
+  noteWaitingTurn(): void {
+    this.#hasWaitingTurns = true;
   }
 
   async #startTurns(): Promise<void> {
     const { started, ended, areLeft } = await startTurns(this.#app, this.#heldWorkspaces());
-    this.#areTurnsLeft = areLeft;
-    for (const id of started) this.begin(id);
-    for (const id of ended) this.drop(id);
+    this.#hasWaitingTurns = areLeft;
+    for (const id of started) this.submit(id);
+    for (const id of ended) this.abort(id);
   }
 
   /** Notifies watchers of a commit. `status` is the run's status after it, if known. */
-  changed(id: string, status?: RunStatus): void {
-    const held = this.#carriedOut.get(id);
+  notifyChanged(id: string, status?: RunStatus): void {
+    const held = this.#executing.get(id);
     if (held) held.status = status;
     this.#watcher.notify(id, status);
   }
 
   /** Continues a run whose approval or sign-in expired, or traces its end. */
-  async lapsed(id: string): Promise<void> {
-    await this.#traced(id);
-    this.begin(id);
-    this.changed(id);
+  async onWaitExpired(id: string): Promise<void> {
+    await this.#exportTrace(id);
+    this.submit(id);
+    this.notifyChanged(id);
   }
 
   /** Aborts the execution of a run that was ended from outside. */
-  drop(id: string): void {
-    this.#carriedOut.get(id)?.stop.abort(new LostRun());
-    void this.#traced(id);
-    this.changed(id);
+  abort(id: string): void {
+    this.#executing.get(id)?.stop.abort(new LostRun());
+    void this.#exportTrace(id);
+    this.notifyChanged(id);
   }
 
   /** Watches a run until the reader ends the watch. A notification carries the run's status if it is known. */
@@ -221,12 +221,12 @@ export class AgentRuns {
   }
 
   /** Resolves when the run has ended, waits for a person, or the timeout expires. */
-  async settled(id: string, withinMs: number): Promise<void> {
+  async waitForOutcome(id: string, withinMs: number): Promise<void> {
     if (withinMs <= 0) return;
     const signal = AbortSignal.any([AbortSignal.timeout(Math.ceil(withinMs)), this.#stopping.signal]);
     const watch = this.watch(id);
     try {
-      let told = this.#carriedOut.get(id)?.status;
+      let told = this.#executing.get(id)?.status;
       while (!signal.aborted) {
         const news = watch.next(signal);
         const status = told ?? (await findState(this.#app.db, id))?.status;
@@ -239,86 +239,96 @@ export class AgentRuns {
   }
 
   /** Acquires orphans and queued runs, and returns their number. */
-  async look(): Promise<number> {
-    const free = atOnceMax - this.#carriedOut.size;
+  async pollForOrphans(): Promise<number> {
+    const free = maxConcurrent - this.#executing.size;
     if (free <= 0) return 0;
     const ids = await findOrphans(this.#app.db, {
       processId: this.processId,
       hostId: this.#hostId,
-      carriedOut: [...this.#carriedOut.keys(), ...this.#committing],
+      executing: [...this.#executing.keys(), ...this.#guarded],
       held: this.#heldWorkspaces(),
       limit: free,
-      ofOneMax: this.#ofOneMax,
+      maxPerWorkspace: this.#maxPerWorkspace,
     });
-    for (const id of ids) if (!this.#committing.has(id)) this.begin(id);
+    for (const id of ids) if (!this.#guarded.has(id)) this.submit(id);
     return ids.length;
   }
 
-  async #fill(): Promise<void> {
-    this.#areLeft = false;
+  async #refill(): Promise<void> {
+    this.#hasBacklog = false;
     try {
-      if ((await this.look()) > 0) this.#areLeft = true;
+      if ((await this.pollForOrphans()) > 0) this.#hasBacklog = true;
     } catch (error) {
       this.#app.log.warn({ error }, "poll for waiting runs failed");
     } finally {
-      this.#filling = undefined;
+      this.#refilling = undefined;
     }
   }
 
-  async #keepLooking(): Promise<void> {
+  async #keepPolling(): Promise<void> {
     const { signal } = this.#stopping;
-    let forgottenMs = 0;
+    let erasedMs = 0;
     while (!signal.aborted) {
-      await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
+      await sleep(pollEveryMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
       try {
         await this.#expire();
         await this.#recover();
         await endEphemeral(this.#app, this.#app.clock.now());
         await this.#startTurns();
-        await this.look();
-        if (performance.now() - forgottenMs < this.#forgetEveryMs) continue;
-        forgottenMs = performance.now();
+        await this.pollForOrphans();
+        if (performance.now() - erasedMs < this.#eraseEveryMs) continue;
+        erasedMs = performance.now();
         // Runs in parallel, because erasing an hour's texts takes a while, and approvals and orphans must not wait for
         // it.
-        this.#forgetting ??= this.#forget();
+        this.#erasing ??= this.#eraseExpired();
       } catch (error) {
         this.#app.log.warn({ error }, "poll for waiting runs failed");
       }
     }
   }
 
-  async #forget(): Promise<void> {
+  async #eraseExpired(): Promise<void> {
     try {
-      await forgetOutputs(this.#app, this.#app.clock.now(), this.#stopping.signal);
+      await stripExpiredTexts(this.#app, this.#app.clock.now(), this.#stopping.signal);
     } catch (error) {
       this.#app.log.warn({ error }, "erasing expired texts of runs failed");
     } finally {
-      this.#forgetting = undefined;
+      this.#erasing = undefined;
     }
   }
 
   /** Continues or ends runs with expired approvals or finished waits for a sign-in. */
   async #expire(): Promise<void> {
     const now = this.#app.clock.now();
-    for (const id of await expireDue(this.#app, now)) await this.lapsed(id);
-    for (const id of await resolveWaits(this.#app, now)) await this.lapsed(id);
+    for (const id of await expireDue(this.#app, now)) await this.onWaitExpired(id);
+    for (const id of await resolveWaits(this.#app, now)) await this.onWaitExpired(id);
   }
 
   /** Releases runs whose open call died with its process, so that the next poll acquires them. */
   async #recover(): Promise<void> {
-    const carriedOut = [...this.#carriedOut.keys(), ...this.#committing];
-    const who = { processId: this.processId, hostId: this.#hostId, carriedOut };
-    for (const id of await recoverQuestions(this.#app, who)) this.changed(id);
+    const executing = [...this.#executing.keys(), ...this.#guarded];
+    const who = { processId: this.processId, hostId: this.#hostId, executing };
+    for (const id of await recoverQuestions(this.#app, who)) this.notifyChanged(id);
   }
 
-  async #run(id: string, carried: Carried | undefined, stop: AbortController, fetch: Fetch): Promise<void> {
+  async #run(
+    id: string,
+    acquired: AcquiredRun | undefined,
+    stop: AbortController,
+    fetch: Fetch,
+  ): Promise<void> {
     const { db, clock } = this.#app;
     const held = this.#heldWorkspaces();
-    const who = { processId: this.processId, hostId: this.#hostId, ofOneMax: this.#ofOneMax, held };
-    const taken = carried?.row ?? (await takeRun(db, id, who, clock.now()));
+    const who = {
+      processId: this.processId,
+      hostId: this.#hostId,
+      maxPerWorkspace: this.#maxPerWorkspace,
+      held,
+    };
+    const taken = acquired?.row ?? (await acquireRun(db, id, who, clock.now()));
     if (!taken) {
-      this.#areLeft = true;
+      this.#hasBacklog = true;
       return;
     }
     const trace = this.#tracing?.of(taken);
@@ -329,7 +339,7 @@ export class AgentRuns {
       stored: ({ status }) => {
         // Commits of parallel calls may be acknowledged in another order.
         isEnded ||= isOver(status);
-        this.changed(id, status);
+        this.notifyChanged(id, status);
       },
       broken: (error) => stop.abort(error),
     });
@@ -342,36 +352,36 @@ export class AgentRuns {
         // The call that an answer was for died with its process.
         await deleteContents(db, id);
       }
-      await carryOut(this.#app, carried ?? { row: taken }, {
+      await executeRun(this.#app, acquired ?? { row: taken }, {
         writer,
         stop,
         fetch: ownedFetch(fetch, taken.workspace_id),
-        isHeld: () => this.#heldWorkspaces().includes(taken.workspace_id),
+        isSuspended: () => this.#heldWorkspaces().includes(taken.workspace_id),
         pauseMs: this.#pauseMs,
         api: this.#api,
         trace,
         traceparent: taken.traceparent,
-        followed: { watch: () => this.watch(id), changed: () => this.changed(id) },
+        followed: { watch: () => this.watch(id), changed: () => this.notifyChanged(id) },
       });
     } catch (error) {
       await this.#afterFailure(error, taken, writer);
     } finally {
       await writer.close();
-      if (isEnded) await this.#traced(id);
-      if (isEnded && this.#areTurnsLeft && !this.#stopping.signal.aborted) await this.#startTurns();
-      if (this.#areLeft && !this.#stopping.signal.aborted) this.#filling ??= this.#fill();
+      if (isEnded) await this.#exportTrace(id);
+      if (isEnded && this.#hasWaitingTurns && !this.#stopping.signal.aborted) await this.#startTurns();
+      if (this.#hasBacklog && !this.#stopping.signal.aborted) this.#refilling ??= this.#refill();
     }
   }
 
   /** Exports the trace of an ended run, whichever process ended it. */
-  async #traced(id: string): Promise<void> {
-    if (this.#tracing) await traceEnded(this.#app, this.#tracing, id);
+  async #exportTrace(id: string): Promise<void> {
+    if (this.#tracing) await exportRootSpan(this.#app, this.#tracing, id);
   }
 
   async #afterFailure(error: unknown, run: RunRow, writer: RunWriter): Promise<void> {
     const { db, clock, log } = this.#app;
     if (error instanceof LostRun) return;
-    if (error instanceof Interrupted) {
+    if (error instanceof RunInterrupted) {
       const activeMs = await writer.close();
       return releaseRun(db, { id: run.id, attempt: run.attempts }, activeMs);
     }
@@ -380,7 +390,7 @@ export class AgentRuns {
     if (isTransient(error)) throw error;
     const failure = failureOf(error);
     if (failure.code === "internal") log.error({ error, run: run.id }, "run failed with an internal error");
-    const { event, change } = failed(failure, clock.now());
+    const { event, change } = buildFailure(failure, clock.now());
     await this.#commitLast(writer, event, change);
   }
 

@@ -66,14 +66,14 @@ const cures: Readonly<Record<RunErrorCode, string>> = {
   internal: "Resume the run with POST /v1/agents/runs/{run_id}/resume; the server's log has the cause.",
 };
 
-interface Uncured {
+interface CurableFailure {
   code: RunErrorCode;
   message: string;
   cure?: string | undefined;
 }
 
 /** Returns an error's message with its cure. */
-export function withCure({ code, message, cure = cures[code] }: Uncured): string {
+export function withCure({ code, message, cure = cures[code] }: CurableFailure): string {
   const sentence = /[.!?]$/.test(message.trimEnd()) ? message.trimEnd() : `${message.trimEnd()}.`;
   return `${sentence} ${cure}`.trim();
 }

@@ -1,24 +1,24 @@
 import { expect, test } from "vitest";
 import type { Message } from "#agent/models/messages.ts";
-import { type Said, shrink, sizeOf } from "./shrink.ts";
+import { type PromptMessage, shrink, sizeOf } from "./shrink.ts";
 
 const long = "x".repeat(4000);
-const question = (text: string): Said => ({
+const question = (text: string): PromptMessage => ({
   message: { role: "user", content: [{ type: "text", text }] },
   isQuestion: true,
 });
-const answer = (text: string): Said => ({
+const answer = (text: string): PromptMessage => ({
   message: { role: "assistant", content: [{ type: "text", text }] },
   isQuestion: false,
 });
-const call = (id: string): Said => ({
+const call = (id: string): PromptMessage => ({
   message: {
     role: "assistant",
     content: [{ type: "tool-call", toolCallId: id, toolName: "look", input: {} }],
   },
   isQuestion: false,
 });
-const result = (id: string, value: string): Said => ({
+const result = (id: string, value: string): PromptMessage => ({
   message: {
     role: "tool",
     content: [{ type: "tool-result", toolCallId: id, toolName: "look", output: { type: "text", value } }],

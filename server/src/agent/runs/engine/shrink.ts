@@ -2,10 +2,10 @@
  * Shortens a conversation for a model that rejected it as too long. The last question stays, with the newest messages
  * before and after it that fit. A call and its result stay together. The middle of a single long result is removed.
  */
-import { askedIn, contentOf, estimateTokens, type Message } from "#agent/models/messages.ts";
+import { toolCallsIn, contentOf, estimateTokens, type Message } from "#agent/models/messages.ts";
 import { withoutPictures } from "#agent/tools/pictures.ts";
 
-export interface Said {
+export interface PromptMessage {
   message: Message;
   /** True for a user's message, false for a request to repair an answer. */
   isQuestion: boolean;
@@ -14,12 +14,12 @@ export interface Said {
 /** Characters that a cut result keeps. The first value whose conversation fits is used. */
 const resultCharacters = [16_000, 4_000, 1_000];
 
-export function sizeOf(said: readonly Said[]): number {
+export function sizeOf(said: readonly PromptMessage[]): number {
   return said.reduce((sum, { message }) => sum + estimateTokens(message), 0);
 }
 
 /** Shortens the conversation to at most `atMost` tokens, if possible. */
-export function shrink(said: readonly Said[], atMost: number): Said[] {
+export function shrink(said: readonly PromptMessage[], atMost: number): PromptMessage[] {
   const kept = leaveOut(said, atMost);
   if (sizeOf(kept) <= atMost) return kept;
   let cut = kept;
@@ -30,7 +30,7 @@ export function shrink(said: readonly Said[], atMost: number): Said[] {
   return cut;
 }
 
-function leaveOut(said: readonly Said[], atMost: number): Said[] {
+function leaveOut(said: readonly PromptMessage[], atMost: number): PromptMessage[] {
   const asked = said.findLastIndex(({ isQuestion }) => isQuestion);
   const question = said.slice(Math.max(0, asked), asked + 1);
   let left = atMost - sizeOf(question);
@@ -54,11 +54,11 @@ function leaveOut(said: readonly Said[], atMost: number): Said[] {
 }
 
 /** Groups a message that has tool calls with its results. Any other message is its own group. */
-function unitsOf(said: readonly Said[]): Said[][] {
-  const units: Said[][] = [];
+function unitsOf(said: readonly PromptMessage[]): PromptMessage[][] {
+  const units: PromptMessage[][] = [];
   for (const one of said) {
     const last = units.at(-1);
-    if (one.message.role === "tool" && askedIn(last?.[0]?.message).length > 0) last!.push(one);
+    if (one.message.role === "tool" && toolCallsIn(last?.[0]?.message).length > 0) last!.push(one);
     else units.push([one]);
   }
   return units;

@@ -4,9 +4,9 @@ import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { readFrames } from "#agent/testing/events.ts";
-import { killedAt } from "#agent/testing/killed-server.ts";
+import { runUntilKilled } from "#agent/testing/killed-server.ts";
 import { startModelServer, type Turn } from "#agent/testing/model-server.ts";
-import { AgentRuns } from "./run-executor.ts";
+import { RunExecutor } from "./run-executor.ts";
 
 const key = randomBytes(32);
 const model = await startModelServer();
@@ -216,11 +216,11 @@ test.each(["agent.summary.answered", "agent.summary.committed", "agent.step.begi
     }));
     const { json } = await person.post("/v1/agents/crashing/invoke", { input: "Go.", messages, wait_s: 0 });
     await idle.app.db.updateTable("agent_runs").set({ process_id: null }).execute();
-    expect(await killedAt(idle.connection, key, point)).toBe("SIGKILL");
-    const next = new AgentRuns(idle.app, { hostId: "crashing", pauseMs: 5 });
+    expect(await runUntilKilled(idle.connection, key, point)).toBe("SIGKILL");
+    const next = new RunExecutor(idle.app, { hostId: "crashing", pauseMs: 5 });
     try {
       await next.start();
-      await next.settled(json.run_id, 20_000);
+      await next.waitForOutcome(json.run_id, 20_000);
     } finally {
       await next.stop();
     }

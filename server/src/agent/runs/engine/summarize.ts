@@ -1,6 +1,6 @@
 /**
- * Compaction by summary. Beyond `compact_at_tokens`, the model first writes a summary of the older messages. That call
- * is a step of the run. One statement stores the summary with its tokens, so a process that acquires the run later does
+ * Compaction by summary. Beyond `compact_at_tokens`, the model first writes a summary of the older messages. The summary
+ * is a step of the run. A single statement stores the summary with its tokens, so a process that acquires the run later does
  * not write it again. Messages are never deleted, so a failed summary only shortens this prompt.
  */
 import type { App } from "#app.ts";
@@ -8,10 +8,10 @@ import { passKillPoint } from "#lib/kill-points.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
 import { contentOf, estimateTokens, type Message } from "#agent/models/messages.ts";
 import type { Conversation } from "#agent/sessions/conversation.ts";
-import { toWords, type Words } from "#agent/sessions/words.ts";
+import { toNewMessages, type NewMessages } from "#agent/sessions/new-messages.ts";
 import { withoutPictures } from "#agent/tools/pictures.ts";
-import { type Answered, type Asking, askRound } from "./model-step.ts";
-import type { Advanced } from "../journal/journal.ts";
+import { type StepAnswer, type ModelRequest, tryCandidates } from "./model-step.ts";
+import type { AdvancedRun } from "../journal/journal.ts";
 import { entriesOf, firstKept, type Entry } from "./prompt.ts";
 import { toFinishReason } from "../states.ts";
 
@@ -37,29 +37,29 @@ export function planSummary(config: AgentConfig, conversation: Conversation): Pl
 }
 
 /** Reason why there is no summary. `advanced` is set if the failed call consumed tokens. */
-export interface NotSummarized {
+export interface SummaryFailure {
   why: string;
-  advanced?: Advanced | undefined;
+  advanced?: AdvancedRun | undefined;
 }
-export type Summarized = { words: Words; advanced: Advanced } | NotSummarized;
+export type SummaryResult = { words: NewMessages; advanced: AdvancedRun } | SummaryFailure;
 
 /** Writes the summary, and stores it with its step in one statement. Throws an error that stops the run. */
 export async function summarize(
   app: Pick<App, "db" | "secrets" | "clock">,
-  asking: Omit<Asking, "messages" | "tools">,
+  request: Omit<ModelRequest, "messages" | "tools">,
   { runId, plan, conversation }: { runId: string; plan: Plan; conversation: Conversation },
-): Promise<Summarized> {
-  const { config, step, writer, signal } = asking;
+): Promise<SummaryResult> {
+  const { config, step, writer, signal } = request;
   const startedAt = app.clock.now();
   const messages = requestOf(config, plan, conversation.summary?.message);
-  const outcome = await askRound(app, { ...asking, messages, tools: [], isSummary: true });
+  const outcome = await tryCandidates(app, { ...request, messages, tools: [], isSummary: true });
   signal.throwIfAborted();
   if (!("answer" in outcome)) return { why: outcome.last?.message ?? "The model's credential was deleted." };
   await passKillPoint("agent.summary.answered");
   const text = outcome.answer.text.trim();
   const finishedAt = app.clock.now();
   const message = summaryMessage(text.slice(0, charactersMax(config)), plan.through);
-  const words = text === "" ? undefined : toWords(runId, [{ kind: "summary", message }]);
+  const words = text === "" ? undefined : toNewMessages(runId, [{ kind: "summary", message }]);
   const uncovered = Math.max(0, conversation.before - (conversation.summary?.through ?? 0));
   const leftOut = words && uncovered + plan.older.length;
   const events = summaryEvents(outcome, { step, leftOut }).map((event) => ({ ...event, at: finishedAt }));
@@ -87,7 +87,7 @@ export async function summarize(
 }
 
 function summaryEvents(
-  { answer, model }: Answered,
+  { answer, model }: StepAnswer,
   { step, leftOut }: { step: number; leftOut: number | undefined },
 ) {
   const { input, output, cachedInput, reasoning } = answer.tokens;
@@ -125,7 +125,7 @@ function requestOf(config: AgentConfig, { older }: Plan, before: Message | undef
   ];
 }
 
-/** One line of JSON, so that no text can imitate another message. */
+/** A line of JSON, so that no text can imitate another message. */
 function lineOf(message: Message): string {
   if (message.role === "system") return JSON.stringify({ role: "system", text: message.content });
   const parts = message.content.flatMap((part): unknown[] => {

@@ -5,7 +5,7 @@ import type { AgentConfig } from "#agent/agents/config.ts";
 import type { Tracing } from "#agent/tracing/tracing.ts";
 import { findEnded } from "../store.ts";
 
-export async function traceEnded(
+export async function exportRootSpan(
   { db, log }: Pick<App, "db" | "log">,
   tracing: Tracing,
   id: string,
@@ -14,7 +14,7 @@ export async function traceEnded(
     const run = await findEnded(db, id);
     if (!run) return;
     const { config } = await getVersion(db, { id: run.agent_id, latest_version: 0 }, String(run.version));
-    tracing.ended(run, config as AgentConfig);
+    tracing.addRootSpan(run, config as AgentConfig);
   } catch (error) {
     log.debug({ error, run: id }, "tracing the end of a run failed");
   }

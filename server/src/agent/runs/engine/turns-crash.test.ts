@@ -4,9 +4,9 @@ import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
-import { killedAt } from "#agent/testing/killed-server.ts";
+import { runUntilKilled } from "#agent/testing/killed-server.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
-import { AgentRuns } from "./run-executor.ts";
+import { RunExecutor } from "./run-executor.ts";
 import { moveTurnDeadlines, startTurns } from "./turns.ts";
 
 const key = randomBytes(32);
@@ -37,11 +37,11 @@ test.each(["agent.turn.commits", "agent.turn.committed"])(
     const first = await deliver("one");
     const second = await deliver("two");
     await host.app.db.updateTable("agent_runs").set({ process_id: null }).execute();
-    expect(await killedAt(host.connection, key, point)).toBe("SIGKILL");
-    const next = new AgentRuns(host.app, { hostId: "crashing", pauseMs: 5 });
+    expect(await runUntilKilled(host.connection, key, point)).toBe("SIGKILL");
+    const next = new RunExecutor(host.app, { hostId: "crashing", pauseMs: 5 });
     try {
       await next.start();
-      for (const { run_id } of [first, second]) await next.settled(run_id, 20_000);
+      for (const { run_id } of [first, second]) await next.waitForOutcome(run_id, 20_000);
     } finally {
       await next.stop();
     }

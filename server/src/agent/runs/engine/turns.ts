@@ -11,11 +11,12 @@ import { DomainError } from "#lib/errors.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import type { MoveDeadlines } from "#machines/suspension/suspension.ts";
 import type { Message } from "#agent/models/messages.ts";
-import { holdCounts, take } from "#agent/sessions/sessions.ts";
-import { isRoomFor, toWords, wordsAdded } from "#agent/sessions/words.ts";
+import { lockForInvoke } from "#agent/sessions/sessions.ts";
+import { lockCounts } from "#agent/sessions/store.ts";
+import { fitsInSession, toNewMessages, appendMessages } from "#agent/sessions/new-messages.ts";
 import { sessionParking } from "#agent/vm/errors.ts";
 import { requireNotParking } from "#agent/vm/view.ts";
-import type { Beginning } from "../api/insert-run.ts";
+import type { NewRun } from "../api/insert-run.ts";
 import { endFromOutside } from "../journal/end-run.ts";
 import { sessionQueueFull } from "../api/run-errors.ts";
 import { countInFlight, findActive, lockWholeRun } from "../store.ts";
@@ -41,7 +42,7 @@ const startedAtOnce = 200;
 const ofOneAtOnce = 20;
 
 export interface Turn {
-  run: Beginning["run"];
+  run: NewRun["run"];
   sessionId: string;
   message: Message;
   inFlightMax: number;
@@ -67,7 +68,7 @@ export async function insertTurn(tx: Db, turn: Turn): Promise<void> {
     status: "queued" as const,
     waits_turn: true,
   };
-  const [words] = toWords(run.id, [{ kind: "input", message }]);
+  const [words] = toNewMessages(run.id, [{ kind: "input", message }]);
   await tx.insertInto("agent_runs").values(row).execute();
   await sql`
     with event as (
@@ -145,7 +146,7 @@ export const moveTurnDeadlines: MoveDeadlines = async (tx, { workspaceId, ms }) 
 
 async function startTurn(tx: Db, turn: DueTurn, now: Date): Promise<"started" | "ended" | undefined> {
   const { run_id: id, agent_id: agentId, session_id: sessionId } = turn;
-  await holdCounts(tx, turn.workspace_id);
+  await lockCounts(tx, turn.workspace_id);
   // Locks the run first, as the transaction of a step does.
   const run = await lockWholeRun(tx, id);
   if (!run?.waits_turn || run.status !== "queued") return undefined;
@@ -153,13 +154,17 @@ async function startTurn(tx: Db, turn: DueTurn, now: Date): Promise<"started" | 
     await endFromOutside(tx, id, waitedTooLong, now);
     return "ended";
   }
-  const session = await take(tx, agentId, { id: sessionId, endUserId: undefined, hasHistory: false });
+  const session = await lockForInvoke(tx, agentId, {
+    id: sessionId,
+    endUserId: undefined,
+    hasHistory: false,
+  });
   const active = await findActive(tx, [sessionId]);
   if (active.some((other) => !other.waits_turn)) return undefined;
   await requireNotParking(tx, sessionId);
   if ((await countInFlight(tx, turn.workspace_id)) >= turn.in_flight_max) return undefined;
-  const words = toWords(id, [{ kind: "input", message: turn.message }]);
-  if (!isRoomFor(words, session.bytes)) {
+  const words = toNewMessages(id, [{ kind: "input", message: turn.message }]);
+  if (!fitsInSession(words, session.bytes)) {
     await endFromOutside(tx, id, noRoom, now);
     return "ended";
   }
@@ -167,7 +172,7 @@ async function startTurn(tx: Db, turn: DueTurn, now: Date): Promise<"started" | 
     with run as (
       update agent_runs set waits_turn = false where id = ${id} returning id, session_id),
     turn as (delete from agent_turns using run where agent_turns.run_id = run.id),
-    ${wordsAdded(words)}
+    ${appendMessages(words)}
     select from run`.execute(tx);
   await passKillPoint("agent.turn.commits");
   return "started";

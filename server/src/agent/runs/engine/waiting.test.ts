@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { readFrames } from "#agent/testing/events.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
-import { AgentRuns } from "./run-executor.ts";
+import { RunExecutor } from "./run-executor.ts";
 
 const model = await startModelServer();
 const host = await agentHost({ isIdle: true });
@@ -21,7 +21,7 @@ async function begin(): Promise<string> {
 
 /** Executes the run in a server that stops after the run is parked. */
 async function park(id: string): Promise<void> {
-  const first = new AgentRuns(host.app, { pauseMs: 5 });
+  const first = new RunExecutor(host.app, { pauseMs: 5 });
   try {
     await first.start();
     await expect
@@ -43,10 +43,10 @@ test("parks a run while its model is overloaded, and completes it in the next se
     .executeTakeFirstOrThrow();
   expect(row).toMatchObject({ status: "queued", process_id: null, resumed: 1, attempts: 1 });
   expect(model.asked).toHaveLength(1);
-  const next = new AgentRuns(host.app, { pauseMs: 5 });
+  const next = new RunExecutor(host.app, { pauseMs: 5 });
   try {
     await next.start();
-    await next.settled(id, 20_000);
+    await next.waitForOutcome(id, 20_000);
   } finally {
     await next.stop();
   }
@@ -84,10 +84,10 @@ test("cancels a parked run", async () => {
 test("fails a run when its time limit ends before its model may be called again", async () => {
   model.script([{ status: 429, headers: { "retry-after": "3600" } }]);
   const id = await begin();
-  const runs = new AgentRuns(host.app, { pauseMs: 5 });
+  const runs = new RunExecutor(host.app, { pauseMs: 5 });
   try {
     await runs.start();
-    await runs.settled(id, 20_000);
+    await runs.waitForOutcome(id, 20_000);
   } finally {
     await runs.stop();
   }
@@ -110,7 +110,7 @@ test("restarts its backoff after a step", async () => {
   const id = await begin();
   // Simulates many waits of the first step.
   await host.app.db.updateTable("agent_runs").set({ model_waits: 12 }).where("id", "=", id).execute();
-  const runs = new AgentRuns(host.app, { pauseMs: 5 });
+  const runs = new RunExecutor(host.app, { pauseMs: 5 });
   try {
     await runs.start();
     await expect.poll(async () => (await run(id)).finished_at, { timeout: 20_000 }).not.toBeNull();

@@ -5,4 +5,3 @@ export interface Claim {
   id: string;
   attempt: number;
 }
-

@@ -4,8 +4,8 @@ import { cancelPending, deleteContents } from "#agent/approvals/approvals.ts";
 import { cancelWaits } from "#agent/oauth/waits/waits.ts";
 import { withCure } from "../engine/run-failure.ts";
 import { type FinishReason, isOver, type RunErrorCode } from "../states.ts";
-import { type Advanced, type NewEvent, overrule, type RunChange } from "./journal.ts";
-import { dropTurn, findRunLocked } from "../store.ts";
+import { type AdvancedRun, type NewEvent, changeFromOutside, type RunChange } from "./journal.ts";
+import { deleteTurn, lockRun } from "../store.ts";
 
 /** Retention of outputs and texts: one hour, as documented. */
 export const outputKeptMs = 3_600_000;
@@ -25,7 +25,7 @@ interface End {
   change: RunChange;
 }
 
-export function completed(
+export function buildCompletion(
   output: string,
   tokens: { input: number; output: number; total: number },
   finishReason: FinishReason,
@@ -38,11 +38,11 @@ export function completed(
       at,
       data: { output, tokens, finish_reason: finishReason, output_truncated: isTruncated },
     },
-    change: { status: "completed", output, finish_reason: finishReason, ...ended(at) },
+    change: { status: "completed", output, finish_reason: finishReason, ...endColumns(at) },
   };
 }
 
-export function failed(failure: Failure, at: Date): End {
+export function buildFailure(failure: Failure, at: Date): End {
   const { code } = failure;
   const message = withCure(failure);
   return {
@@ -53,12 +53,12 @@ export function failed(failure: Failure, at: Date): End {
       error_message: message,
       ...(failure.output === undefined ? {} : { output: failure.output }),
       finish_reason: "error",
-      ...ended(at),
+      ...endColumns(at),
     },
   };
 }
 
-const ended = (at: Date) => ({
+const endColumns = (at: Date) => ({
   finished_at: at,
   output_expires_at: new Date(at.getTime() + outputKeptMs),
   process_id: null,
@@ -74,18 +74,21 @@ export async function endFromOutside(
   failure: Failure,
   at: Date,
   before: readonly NewEvent[] = [],
-): Promise<Advanced | undefined> {
+): Promise<AdvancedRun | undefined> {
   // Locks the run's row first, as a decision does.
-  const run = await findRunLocked(tx, id);
+  const run = await lockRun(tx, id);
   if (!run || isOver(run.status)) return undefined;
-  if (run.waits_turn) await dropTurn(tx, id);
+  if (run.waits_turn) await deleteTurn(tx, id);
   const cancelled = run.status === "pending_approval" ? await cancelAll(tx, id, at) : [];
   // The process that an answer waits for may be gone.
   await deleteContents(tx, id);
-  const { event, change } = failed(failure, at);
+  const { event, change } = buildFailure(failure, at);
   // The whole wait for a model was counted at its start.
   const leftMs = run.status === "queued" && run.retry_at ? run.retry_at.getTime() - at.getTime() : 0;
-  return overrule(tx, id, [...before, ...cancelled, event], { ...change, activeMs: Math.min(0, -leftMs) });
+  return changeFromOutside(tx, id, [...before, ...cancelled, event], {
+    ...change,
+    activeMs: Math.min(0, -leftMs),
+  });
 }
 
 /** Cancels approvals and waits of the run, and returns their events. */

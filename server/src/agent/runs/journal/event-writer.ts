@@ -7,7 +7,7 @@ import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import type { Db } from "#schema.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
-import { advance, type Advanced, type Beside, type NewEvent, type RunChange } from "./journal.ts";
+import { advance, type AdvancedRun, type ChangeParts, type NewEvent, type RunChange } from "./journal.ts";
 import type { Claim } from "./claim.ts";
 
 /** Another process executes this run, or the run has ended. */
@@ -21,7 +21,7 @@ export class RunWriter {
   readonly #app: Pick<App, "db" | "clock">;
   readonly #claim: Claim;
   /** Called after each commit. */
-  readonly #stored: (row: Advanced) => void;
+  readonly #stored: (row: AdvancedRun) => void;
   /** Called once, with the error of a failed commit. */
   readonly #broken: (error: unknown) => void;
   #waiting: NewEvent[] = [];
@@ -37,7 +37,7 @@ export class RunWriter {
   constructor(
     app: Pick<App, "db" | "clock">,
     claim: Claim,
-    hooks: { stored: (row: Advanced) => void; broken: (error: unknown) => void },
+    hooks: { stored: (row: AdvancedRun) => void; broken: (error: unknown) => void },
   ) {
     this.#app = app;
     this.#claim = claim;
@@ -65,7 +65,7 @@ export class RunWriter {
   }
 
   /** Commits the waiting events, then `events`, with a change of the run and its parts. Throws `LostRun`. */
-  commit(events: readonly NewEvent[], change: RunChange, beside: Beside = {}): Promise<Advanced> {
+  commit(events: readonly NewEvent[], change: RunChange, beside: ChangeParts = {}): Promise<AdvancedRun> {
     return this.#commit(events, change, (all, whole) =>
       advance(this.#app.db, this.#claim, all, whole, beside),
     );
@@ -76,7 +76,7 @@ export class RunWriter {
     events: readonly NewEvent[],
     change: RunChange,
     more: (tx: Db) => Promise<void>,
-  ): Promise<Advanced> {
+  ): Promise<AdvancedRun> {
     return this.#commit(events, change, (all, whole) =>
       transaction(this.#app.db, async (tx) => {
         const row = await advance(tx, this.#claim, all, whole);
@@ -89,8 +89,8 @@ export class RunWriter {
   async #commit(
     events: readonly NewEvent[],
     change: RunChange,
-    store: (events: readonly NewEvent[], change: RunChange) => Promise<Advanced | undefined>,
-  ): Promise<Advanced> {
+    store: (events: readonly NewEvent[], change: RunChange) => Promise<AdvancedRun | undefined>,
+  ): Promise<AdvancedRun> {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     await this.#storing;

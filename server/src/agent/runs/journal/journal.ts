@@ -7,7 +7,7 @@ import { type RawBuilder, type Selectable, sql } from "kysely";
 import { endTokensSql } from "#accounts/tokens/run-tokens.ts";
 import type { Db } from "#schema.ts";
 import { type CallChange, callChanged, callsAsked, type NewCall } from "#agent/calls/calls.ts";
-import { full, hasRoom, type Words, wordsAdded } from "#agent/sessions/words.ts";
+import { sessionFullError, hasRoom, type NewMessages, appendMessages } from "#agent/sessions/new-messages.ts";
 import { storableJson } from "#agent/storable.ts";
 import type { RunRow } from "../store.ts";
 import type { AgentStepsTable } from "../tables.ts";
@@ -53,18 +53,18 @@ export type NewStep = Omit<
 };
 
 /** Further parts of a change, stored in the same statement. */
-export interface Beside {
+export interface ChangeParts {
   /** Completed step; its tokens are added to the run's. */
   step?: NewStep;
   /** Calls that the step requested. */
   calls?: readonly NewCall[];
   call?: CallChange;
   /** Messages to append to the session. */
-  words?: Words | undefined;
+  words?: NewMessages | undefined;
 }
 
 /** Columns of a run that change during its execution. */
-export type Advanced = Pick<
+export type AdvancedRun = Pick<
   RunRow,
   | "status"
   | "steps"
@@ -84,32 +84,32 @@ export async function advance(
   claim: Claim,
   events: readonly NewEvent[],
   change: RunChange = {},
-  beside: Beside = {},
-): Promise<Advanced | undefined> {
+  parts: ChangeParts = {},
+): Promise<AdvancedRun | undefined> {
   const isOurs = sql`id = ${claim.id} and attempts = ${claim.attempt} and process_id is not null
     and status in ('running', 'pending_approval')`;
-  const { words } = beside;
-  const isLet = words ? sql`${isOurs} and ${hasRoom(sql.ref("agent_runs.session_id"), words)}` : isOurs;
-  const row = await changeRun(db, isLet, events, change, beside);
+  const { words } = parts;
+  const isAllowed = words ? sql`${isOurs} and ${hasRoom(sql.ref("agent_runs.session_id"), words)}` : isOurs;
+  const row = await changeRun(db, isAllowed, events, change, parts);
   if (row || !words) return row;
   const { rows } = await sql`select from agent_runs where ${isOurs}`.execute(db);
-  if (rows.length > 0) throw full();
+  if (rows.length > 0) throw sessionFullError();
   return undefined;
 }
 
 /** Changes a run without a claim. Undefined if the run has ended. */
-export function overrule(
+export function changeFromOutside(
   tx: Db,
   id: string,
   events: readonly NewEvent[],
   change: RunChange,
-): Promise<Advanced | undefined> {
+): Promise<AdvancedRun | undefined> {
   const isActive = sql`id = ${id} and status in ('queued', 'running', 'pending_approval')`;
   return changeRun(tx, isActive, events, change, {});
 }
 
 /** Queues a failed run again. The caller holds the lock on its row. */
-export function reopen(tx: Db, id: string, event: NewEvent): Promise<Advanced | undefined> {
+export function reopen(tx: Db, id: string, event: NewEvent): Promise<AdvancedRun | undefined> {
   return changeRun(
     tx,
     sql`id = ${id} and status = 'failed'`,
@@ -134,21 +134,21 @@ async function changeRun(
   which: RawBuilder<unknown>,
   events: readonly NewEvent[],
   change: RunChange,
-  { step, calls: asked, call, words }: Beside,
-): Promise<Advanced | undefined> {
+  { step, calls: asked, call, words }: ChangeParts,
+): Promise<AdvancedRun | undefined> {
   // A run's platform tokens end with the run, and while it waits for a person without a process.
   const { status, process_id: process } = change;
   const isHeld = status === "running" || (status === "pending_approval" && process !== null);
   const isLeft = status !== undefined && !isHeld;
   const parts = [
-    ...(events.length > 0 ? [eventsAdded(events)] : []),
-    ...(step ? [stepTaken(step)] : []),
+    ...(events.length > 0 ? [insertEvents(events)] : []),
+    ...(step ? [insertStep(step)] : []),
     ...(asked && asked.length > 0 ? [callsAsked(asked)] : []),
     ...(call ? [callChanged(call)] : []),
-    ...(words ? [wordsAdded(words)] : []),
+    ...(words ? [appendMessages(words)] : []),
     ...(isLeft ? [endTokensSql()] : []),
   ];
-  const { rows } = await sql<Advanced>`with run as (
+  const { rows } = await sql<AdvancedRun>`with run as (
       update agent_runs set ${sql.join(changes(events.length, change, step))} where ${which}
       returning id, session_id, agent_id, end_user_id, status, steps, input_tokens, output_tokens,
         cached_input_tokens, reasoning_tokens, last_event_id
@@ -193,7 +193,7 @@ function changes(
   ];
 }
 
-function eventsAdded(events: readonly NewEvent[]): RawBuilder<unknown> {
+function insertEvents(events: readonly NewEvent[]): RawBuilder<unknown> {
   return sql`events as (
     insert into agent_events (run_id, seq, type, at, data)
     select run.id, run.last_event_id - ${events.length}::int + e.place, e.type, e.at, e.data::json
@@ -201,7 +201,7 @@ function eventsAdded(events: readonly NewEvent[]): RawBuilder<unknown> {
       ${events.map(({ data }) => storableJson(data))}::text[]) with ordinality as e (type, at, data, place))`;
 }
 
-function stepTaken(step: NewStep): RawBuilder<unknown> {
+function insertStep(step: NewStep): RawBuilder<unknown> {
   const names = Object.keys(step).map((name) => sql.ref(name));
   return sql`step as (
     insert into agent_steps (run_id, step, agent_id, end_user_id, ${sql.join(names)})

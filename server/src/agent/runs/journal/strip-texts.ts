@@ -5,12 +5,12 @@
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
 import { isTransient } from "#db/transient-errors.ts";
-import { expireOutput, findExpiring } from "../store.ts";
+import { stripTexts, findExpiring } from "../store.ts";
 
 const atOnce = 100;
 
 /** Stops between two runs after `signal` is aborted. */
-export async function forgetOutputs(
+export async function stripExpiredTexts(
   { db, log }: Pick<App, "db" | "log">,
   now: Date,
   signal?: AbortSignal,
@@ -21,10 +21,10 @@ export async function forgetOutputs(
     for (const run of ids) {
       if (signal?.aborted) return;
       try {
-        await transaction(db, (tx) => expireOutput(tx, run, { now })).catch(async (error: unknown) => {
+        await transaction(db, (tx) => stripTexts(tx, run, { now })).catch(async (error: unknown) => {
           if (isTransient(error)) throw error;
           log.warn({ error, run }, "stripping a run's events failed; erasing them whole");
-          await transaction(db, (tx) => expireOutput(tx, run, { now, isBroken: true }));
+          await transaction(db, (tx) => stripTexts(tx, run, { now, isBroken: true }));
         });
       } catch (error) {
         left += 1;

@@ -1,7 +1,7 @@
 /**
  * Events and fields with texts. They are erased an hour after the run's end; events and their sequence numbers stay.
  */
-export const speaking: readonly string[] = [
+export const textEvents: readonly string[] = [
   "message.delta",
   "message.completed",
   "reasoning.delta",
@@ -13,7 +13,7 @@ export const speaking: readonly string[] = [
   "run.completed",
 ];
 
-export const words: readonly string[] = [
+export const textFields: readonly string[] = [
   "delta",
   "text",
   "output",

@@ -2,36 +2,39 @@
  * Executes one call with its credentials. After a refusal, retries once with a refreshed token, or requires a sign-in.
  */
 import type { App } from "#app.ts";
-import { askAnew } from "#agent/oauth/access.ts";
+import { requireNewSignIn } from "#agent/oauth/access.ts";
 import type { Refusal } from "#agent/oauth/provider/refusal.ts";
-import type { ToolAnswer, ToolCall } from "#agent/tools/tool.ts";
-import { toldToSignIn } from "./sign-in.ts";
+import type { ToolResult, ToolCall } from "#agent/tools/tool.ts";
+import { requestSignIn } from "./sign-in.ts";
 import type { ToolsetRow } from "../store.ts";
-import { type Entry, type WayIn, wayIn } from "./call-credentials.ts";
+import { type CallCredentials, type CredentialsResult, resolveCredentials } from "./call-credentials.ts";
 
 export interface Attempt {
-  answer: ToolAnswer;
+  answer: ToolResult;
   /** Set if the server refused the credentials. The call then had no effect. */
   refusal?: Refusal | undefined;
 }
 
-export async function letIn(
+export async function callAuthorized(
   app: App,
   row: ToolsetRow,
   { endUserId, call }: { endUserId: string | null; call: ToolCall },
-  attempt: (way: Entry) => Promise<Attempt>,
-): Promise<ToolAnswer> {
-  const told = (way: Exclude<WayIn, Entry>) => toldToSignIn(app, row, endUserId, way, call);
-  const way = await wayIn(app, row, endUserId);
-  if (way.kind !== "open") return told(way);
+  attempt: (way: CallCredentials) => Promise<Attempt>,
+): Promise<ToolResult> {
+  const requireSignIn = (way: Exclude<CredentialsResult, CallCredentials>) =>
+    requestSignIn(app, row, endUserId, way, call);
+  const way = await resolveCredentials(app, row, endUserId);
+  if (way.kind !== "open") return requireSignIn(way);
   const first = await attempt(way);
   if (!first.refusal) return first.answer;
-  const next = await way.refused(first.refusal);
+  const next = await way.handleRefusal(first.refusal);
   if (!next) return first.answer;
-  if (next.kind !== "open") return told(next);
+  if (next.kind !== "open") return requireSignIn(next);
   const second = await attempt(next);
   if (!second.refusal) return second.answer;
   // The server refused a fresh token, so the person may need another account.
-  const last = second.refusal.scope === null ? undefined : await next.refused(second.refusal);
-  return told(last && last.kind !== "open" ? last : askAnew(row, endUserId, next.connection));
+  const last = second.refusal.scope === null ? undefined : await next.handleRefusal(second.refusal);
+  return requireSignIn(
+    last && last.kind !== "open" ? last : requireNewSignIn(row, endUserId, next.connection),
+  );
 }

@@ -1,7 +1,12 @@
 /** Selects the credentials of a call to a toolset's server: the stored secret, or the OAuth connection of a person. */
 import { createHash } from "node:crypto";
 import type { App } from "#app.ts";
-import { accessFor, moreWanted, type NoAccess, tokenRefused } from "#agent/oauth/access.ts";
+import {
+  resolveAccess,
+  recordRequiredScopes,
+  type NoAccess,
+  expireRefusedToken,
+} from "#agent/oauth/access.ts";
 import type { Refusal } from "#agent/oauth/provider/refusal.ts";
 import type { McpPeer } from "#agent/mcp/connections.ts";
 import type { Elicitation } from "#agent/mcp/elicitation.ts";
@@ -10,7 +15,7 @@ import { hide } from "#agent/tools/result.ts";
 import { authOf, openSecret } from "./secrets.ts";
 import type { ToolsetRow } from "../store.ts";
 
-export interface Entry {
+export interface CallCredentials {
   kind: "open";
   address: McpAddress;
   /** Id of the OAuth connection. Null if the stored secret authorizes the calls. */
@@ -18,12 +23,16 @@ export interface Entry {
   /** Blanks the credentials in a text. */
   hide: (text: string) => string;
   /** Handles a refusal by the server. Returns the credentials for a retry, or undefined if there are none. */
-  refused: (refusal: Refusal) => Promise<WayIn | undefined>;
+  handleRefusal: (refusal: Refusal) => Promise<CredentialsResult | undefined>;
 }
 
-export type WayIn = Entry | NoAccess;
+export type CredentialsResult = CallCredentials | NoAccess;
 
-export async function wayIn(app: App, row: ToolsetRow, endUserId: string | null): Promise<WayIn> {
+export async function resolveCredentials(
+  app: App,
+  row: ToolsetRow,
+  endUserId: string | null,
+): Promise<CredentialsResult> {
   const { url } = row;
   if (row.auth_type !== "oauth") {
     const secret = openSecret(app, row);
@@ -33,14 +42,14 @@ export async function wayIn(app: App, row: ToolsetRow, endUserId: string | null)
       address,
       connection: null,
       hide: (text) => hide(text, secret),
-      refused: async () => undefined,
+      handleRefusal: async () => undefined,
     };
   }
-  const access = await accessFor(app, row, endUserId);
+  const access = await resolveAccess(app, row, endUserId);
   if (access.kind !== "token") return access;
   const used = new Set([access.token]);
   const token = async () => {
-    const now = await accessFor(app, row, endUserId);
+    const now = await resolveAccess(app, row, endUserId);
     // Calls of one connection never continue with the account of another.
     if (now.kind !== "token" || now.connection !== access.connection) return undefined;
     used.add(now.token);
@@ -51,12 +60,12 @@ export async function wayIn(app: App, row: ToolsetRow, endUserId: string | null)
     address: { url, headers: {}, token },
     connection: access.connection,
     hide: (text) => [...used].reduce(hide, text),
-    refused: async ({ scope }) => {
+    handleRefusal: async ({ scope }) => {
       const last = [...used].at(-1) ?? "";
-      if (scope === null) await tokenRefused(app, row, endUserId, last);
+      if (scope === null) await expireRefusedToken(app, row, endUserId, last);
       const asked =
-        scope === null ? undefined : await moreWanted(app, row, endUserId, { token: last, scope });
-      return asked ?? wayIn(app, row, endUserId);
+        scope === null ? undefined : await recordRequiredScopes(app, row, endUserId, { token: last, scope });
+      return asked ?? resolveCredentials(app, row, endUserId);
     },
   };
 }
@@ -65,7 +74,7 @@ export async function wayIn(app: App, row: ToolsetRow, endUserId: string | null)
 export function peerOf(
   row: ToolsetRow,
   endUserId: string | null,
-  { address, connection }: Entry,
+  { address, connection }: CallCredentials,
   onToolsChanged: () => void,
   elicitation?: Elicitation,
 ): McpPeer {

@@ -24,7 +24,7 @@ const tool = (name: string, headers?: Record<string, string>) => ({
   parameters: { type: "object", properties: {} },
   ...(headers ? { headers } : {}),
 });
-const hinted = (headers: Record<string, string>) => [expect.objectContaining({ headers })];
+const toolWith = (headers: Record<string, string>) => [expect.objectContaining({ headers })];
 
 async function toolset(headers: Record<string, string>, key?: string): Promise<Json> {
   const body = {
@@ -76,7 +76,7 @@ async function isStoredInClear(): Promise<boolean> {
 
 test("sends the value with each call, and never stores or returns it in plain text", async () => {
   const set = await toolset({ "X-Key": value }, "once");
-  expect(set.http_tools).toEqual(hinted({ "X-Key": "…6789" }));
+  expect(set.http_tools).toEqual(toolWith({ "X-Key": "…6789" }));
   expect(await callTool(set)).toMatchObject({ headers: { "x-key": value }, result: "got [secret]" });
   const { json } = await owner.get("/v1/agent-toolsets");
   expect(JSON.stringify(json)).not.toContain(value);
@@ -85,7 +85,7 @@ test("sends the value with each call, and never stores or returns it in plain te
 
 test("keeps the stored value when an update sends its hint or a mask", async () => {
   const set = await toolset({ "X-Key": value, "X-Short": "short" });
-  expect(set.http_tools).toEqual(hinted({ "X-Key": "…6789", "X-Short": "…" }));
+  expect(set.http_tools).toEqual(toolWith({ "X-Key": "…6789", "X-Short": "…" }));
   await patch(set.id, { http_tools: set.http_tools });
   await patch(set.id, { http_tools: [tool("find", { "x-key": "********", "X-Short": "…" })] });
   expect((await callTool(set)).headers).toMatchObject({ "x-key": value, "x-short": "short" });
@@ -114,7 +114,7 @@ test("drops the values on a move to another origin unless the request sends new 
   ] as const) {
     const set = await toolset({ "X-Key": value });
     const kept = await patch(set.id, { url: `${tools.url}/deeper` });
-    expect(kept.http_tools).toEqual(hinted({ "X-Key": "…6789" }));
+    expect(kept.http_tools).toEqual(toolWith({ "X-Key": "…6789" }));
     const moved = await patch(set.id, { url: elsewhere, ...change });
     expect(moved.http_tools[0].headers).toEqual(headers);
     // A move back to the first origin does not restore its values.

@@ -46,14 +46,14 @@ async function agent(uses: object[], change: object = {}): Promise<string> {
 }
 
 /** Returns the result of one call that the model got. */
-async function told(name: string, tool: string, values: object = {}): Promise<string> {
+async function callTool(name: string, tool: string, values: object = {}): Promise<string> {
   model.script([{ calls: [{ name: tool, arguments: JSON.stringify(values) }] }, { text: ["Done."] }]);
   const { json } = await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi" });
   expect(json).toMatchObject({ status: "completed", output: "Done." });
   return model.asked[1].messages.at(-1).content;
 }
 
-const shown = async (id: string) =>
+const findToolset = async (id: string) =>
   (await owner.get("/v1/agent-toolsets")).json.items.find((one: Json) => one.id === id);
 const refresh = async (id: string) => (await owner.post(`/v1/agent-toolsets/${id}/refresh`)).json;
 
@@ -72,8 +72,10 @@ test.each(["2025-11-25", "2026-07-28"] as const)(
     expect(set).toMatchObject({ status: "ready", auth_type: "header", tools: [{ name: "find" }] });
     server.asked = [];
     const name = await agent([{ toolset_id: set.id }]);
-    expect(await told(name, `${set.name}__find`, { id: "a" })).toBe('{"id":"a"}\n\nand more\n\n{"kept":1}');
-    await told(name, `${set.name}__find`);
+    expect(await callTool(name, `${set.name}__find`, { id: "a" })).toBe(
+      '{"id":"a"}\n\nand more\n\n{"kept":1}',
+    );
+    await callTool(name, `${set.name}__find`);
     const opens =
       generation === "2025-11-25"
         ? ["server/discover", "initialize", "notifications/initialized"]
@@ -91,16 +93,16 @@ test("creates the toolset of an unreachable server, reads it when the server sta
   expect(set).toMatchObject({ status: "unreachable", tools: [], last_refreshed_at: null });
   expect(set.last_error).toContain("ECONNREFUSED");
   const name = await agent([{ toolset_id: set.id, tools: { find: { policy: "allow" } } }]);
-  expect(await told(name, `${set.name}__find`)).toContain("no such tool");
+  expect(await callTool(name, `${set.name}__find`)).toContain("no such tool");
   await away.start();
   expect(await refresh(set.id)).toMatchObject({
     status: "ready",
     last_error: null,
     tools: [{ name: "find" }],
   });
-  expect(await told(name, `${set.name}__find`)).toBe("Done.");
+  expect(await callTool(name, `${set.name}__find`)).toBe("Done.");
   await away.stop();
-  expect(await told(name, `${set.name}__find`)).toContain("can't be reached");
+  expect(await callTool(name, `${set.name}__find`)).toContain("can't be reached");
   expect(await refresh(set.id)).toMatchObject({ status: "unreachable", tools: [{ name: "find" }] });
   const needing = await agent([{ toolset_id: set.id, required: true }]);
   const { json } = await owner.post(`/v1/agents/${needing}/invoke`, { input: "Hi" });
@@ -116,7 +118,7 @@ test("retries once when a restarted server does not know the session", async () 
     response.setHeader("mcp-session-id", session);
     return false;
   };
-  expect(await told(name, `${set.name}__find`)).toBe("Done.");
+  expect(await callTool(name, `${set.name}__find`)).toBe("Done.");
   session = "second";
   const named = server.before;
   server.before = (asked, response) => {
@@ -127,7 +129,7 @@ test("retries once when a restarted server does not know the session", async () 
     return named(asked, response);
   };
   server.asked = [];
-  expect(await told(name, `${set.name}__find`)).toBe("Done.");
+  expect(await callTool(name, `${set.name}__find`)).toBe("Done.");
   expect(server.methods().filter((method) => method === "tools/call")).toHaveLength(2);
 });
 
@@ -156,7 +158,7 @@ test("makes unusual tool names callable, and leaves out unusable tools", async (
   server.call = ({ name }) => ({ content: [{ type: "text", text: name }] });
   const read = set.tools.find((tool: Json) => tool.original_name === "files/read").name;
   const name = await agent([{ toolset_id: set.id, allow: ["files/read"] }]);
-  expect(await told(name, `${set.name}__${read}`)).toBe("files/read");
+  expect(await callTool(name, `${set.name}__${read}`)).toBe("files/read");
   expect(model.asked[0].tools).toHaveLength(1);
 });
 
@@ -166,7 +168,7 @@ test("renames, describes and denies tools by their original names with overrides
     tool_overrides: { find: { name: "look", description: "Looks." }, drop: { policy: "deny" } },
   });
   const name = await agent([{ toolset_id: set.id }]);
-  expect(await told(name, `${set.name}__drop`)).toContain("may not be used");
+  expect(await callTool(name, `${set.name}__drop`)).toContain("may not be used");
   expect(model.asked[0].tools.map((one: Json) => one.function)).toMatchObject([
     { name: `${set.name}__look`, description: "Looks." },
   ]);
@@ -181,23 +183,23 @@ test("bounds results, describes content that is not text, and removes the secret
   const name = await agent([{ toolset_id: set.id }], { limits: { tool_timeout_seconds: 1 } });
   const tool = `${set.name}__find`;
   server.call = () => ({ content: [{ type: "text", text: "x".repeat(300_000) }] });
-  const long = await told(name, tool);
+  const long = await callTool(name, tool);
   expect(long.length).toBeLessThan(66_000);
   expect(long).toContain("cut off");
   server.call = () => ({ content: [{ type: "text", text: `you sent ${secret}` }], isError: true });
-  expect(await told(name, tool)).toBe("you sent [secret]");
+  expect(await callTool(name, tool)).toBe("you sent [secret]");
   server.call = () => ({ error: { code: -32000, message: `no: ${secret}` } });
-  expect(await told(name, tool)).toBe("The server refused: no: [secret]");
+  expect(await callTool(name, tool)).toBe("The server refused: no: [secret]");
   server.call = () => ({ content: [{ type: "resource", resource: { uri: "a://b", blob: "AAAA" } }] });
-  expect(await told(name, tool)).toBe("[resource a://b of type unknown, 3 bytes, left out]");
+  expect(await callTool(name, tool)).toBe("[resource a://b of type unknown, 3 bytes, left out]");
   server.call = () => ({ content: [] });
-  expect(await told(name, tool)).toBe("[the tool answered nothing]");
+  expect(await callTool(name, tool)).toBe("[the tool returned nothing]");
   server.call = () => undefined;
-  expect(await told(name, tool)).toContain("within 1 s");
+  expect(await callTool(name, tool)).toContain("within 1 s");
   server.call = () => ({
     content: [{ type: "image", data: "A".repeat(9 * 1024 ** 2), mimeType: "image/png" }],
   });
-  expect(await told(name, tool)).toContain("too long");
+  expect(await callTool(name, tool)).toContain("too long");
   for (const table of ["agent_toolsets", "agent_tool_calls", "agent_events", "agent_messages", "activity"]) {
     const { rows } = await sql`select t::text as row from ${sql.table(table)} as t`.execute(host.app.db);
     expect(JSON.stringify(rows)).not.toContain(secret);
@@ -224,12 +226,12 @@ test("notices before a step that a required server is down, and that it is up ag
   away.tools = [find];
   const set = await toolset({ url: away.url });
   const name = await agent([{ toolset_id: set.id, required: true }]);
-  expect(await told(name, `${set.name}__find`)).toBe("Done.");
+  expect(await callTool(name, `${set.name}__find`)).toBe("Done.");
   await away.stop();
   const { json } = await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi" });
   expect(json).toMatchObject({ status: "failed", error_code: "tool_unavailable" });
   await away.start();
-  expect(await told(name, `${set.name}__find`)).toBe("Done.");
+  expect(await callTool(name, `${set.name}__find`)).toBe("Done.");
 });
 
 test.each([
@@ -279,8 +281,8 @@ test("reads the list again when the server no longer knows a tool", async () => 
   const name = await agent([{ toolset_id: set.id }]);
   server.tools = [{ ...find, name: "found" }];
   server.call = () => ({ error: { code: -32602, message: "Unknown tool: find" } });
-  expect(await told(name, `${set.name}__find`)).toContain("Unknown tool");
-  await expect.poll(async () => (await shown(set.id)).tools[0].name).toBe("found");
+  expect(await callTool(name, `${set.name}__find`)).toContain("Unknown tool");
+  await expect.poll(async () => (await findToolset(set.id)).tools[0].name).toBe("found");
 });
 
 test.each([

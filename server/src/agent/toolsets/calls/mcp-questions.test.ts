@@ -86,7 +86,7 @@ async function invoke(name: string, ...tools: string[]): Promise<Json> {
 const run = async (id: string): Promise<Json> => (await owner.get(`/v1/agents/runs/${id}`)).json;
 const decide = (runId: string, requestId: string, body: object, who: Person = owner) =>
   who.post(`/v1/agents/runs/${runId}/approvals/${requestId}`, body);
-const told = (): string => model.asked.at(-1).messages.at(-1).content;
+const lastResult = (): string => model.asked.at(-1).messages.at(-1).content;
 
 async function events(runId: string): Promise<Json[]> {
   const url = `${host.baseUrl}/v1/agents/runs/${runId}/stream`;
@@ -137,7 +137,7 @@ test("returns the question of a call, and sends the server a person's answer wit
   expect(answers).toMatchObject([
     { action: "accept", content: { city: "Bremen", nights: 1, extras: ["sea"] } },
   ]);
-  expect(told()).toBe("Booked.");
+  expect(lastResult()).toBe("Booked.");
   // A repetition returns the same decision. The response itself is not stored.
   expect((await decide(json.run_id, id, { decision: "approve" })).status).toBe(200);
   expect((await decide(json.run_id, id, { decision: "deny" })).json.code).toBe("approval_decided");
@@ -191,17 +191,19 @@ test("refuses fields that do not belong to the kind of an approval", async () =>
   const set = await toolset();
   const name = await agent({ toolset_id: set.id, policy: "ask" });
   const { run_id: runId, approval: call } = await invoke(name, `${set.name}__book`);
-  const refused = async (id: string, body: object) => (await decide(runId, id, body)).json.detail as string;
+  const refusalOf = async (id: string, body: object) => (await decide(runId, id, body)).json.detail as string;
   expect(call).toMatchObject({ kind: "call", question: null });
-  expect(await refused(call.request_id, { decision: "cancel" })).toContain("decision: ");
-  expect(await refused(call.request_id, { decision: "approve", content: {} })).toContain("content: ");
+  expect(await refusalOf(call.request_id, { decision: "cancel" })).toContain("decision: ");
+  expect(await refusalOf(call.request_id, { decision: "approve", content: {} })).toContain("content: ");
   // An approved call may ask a question too.
   await decide(runId, call.request_id, { decision: "approve", wait_s: 20 });
   const { approval: question } = await run(runId);
   expect(question).toMatchObject({ kind: "elicitation" });
-  expect(await refused(question.request_id, { decision: "approve", arguments: {} })).toContain("arguments: ");
-  expect(await refused(question.request_id, { decision: "deny", reason: "No." })).toContain("reason: ");
-  expect(await refused(question.request_id, { decision: "deny", content: {} })).toContain("content: ");
+  expect(await refusalOf(question.request_id, { decision: "approve", arguments: {} })).toContain(
+    "arguments: ",
+  );
+  expect(await refusalOf(question.request_id, { decision: "deny", reason: "No." })).toContain("reason: ");
+  expect(await refusalOf(question.request_id, { decision: "deny", content: {} })).toContain("content: ");
   await decide(runId, question.request_id, { decision: "deny", wait_s: 20 });
   expect(await run(runId)).toMatchObject({ status: "completed" });
 });
@@ -233,7 +235,7 @@ test.each([
   const content = { name: "Ada" };
   const { json: done } = await decide(json.run_id, id, { decision: "approve", content, wait_s: 20 });
   expect(done.status).toBe("completed");
-  expect(told()).toContain("Name: Ada");
+  expect(lastResult()).toContain("Name: Ada");
 });
 
 test("creates a separate question for each of several calls over one connection", async () => {
@@ -448,7 +450,7 @@ test("declines a question with a secret that JSON writes in another way", async 
   expect(answers).toMatchObject([{ action: "decline" }, { action: "decline" }]);
 });
 
-test("takes fields with the names of an object's own methods as any other field", async () => {
+test("accepts fields with the names of inherited object methods", async () => {
   const properties = { constructor: { type: "string" }, toString: { type: "string" } };
   script({
     message: "?",
@@ -509,7 +511,7 @@ test("refuses content that is large, deep, or no object", async () => {
   await decide(json.run_id, id, { decision: "deny", wait_s: 20 });
 });
 
-test("leaves nothing of the question of an end user who is erased, and ends the call", async () => {
+test("deletes the question of an erased end user, and ends the call", async () => {
   script({ message: "Which canaryquestion?", requestedSchema });
   const set = await toolset();
   const name = await agent({ toolset_id: set.id });

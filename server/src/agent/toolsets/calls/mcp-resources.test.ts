@@ -38,7 +38,7 @@ async function agent(use: object, change: object = {}): Promise<string> {
   return name;
 }
 
-async function told(name: string, tool: string, values: object = {}): Promise<Json> {
+async function callTool(name: string, tool: string, values: object = {}): Promise<Json> {
   model.script([{ calls: [{ name: tool, arguments: JSON.stringify(values) }] }, { text: ["Done."] }]);
   const { json } = await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi" });
   expect(json).toMatchObject({ status: "completed", output: "Done." });
@@ -58,16 +58,16 @@ test.each(["2025-11-25", "2026-07-28"] as const)(
     expect(set.tools.map(({ name }: Json) => name)).toEqual(["find", "read_resource"]);
     const name = await agent({ toolset_id: set.id });
     const tool = `${set.name}__read_resource`;
-    const list: string = await told(name, tool);
+    const list: string = await callTool(name, tool);
     expect(list.split("\n").map((line) => JSON.parse(line).uri)).toEqual(["doc://1", "doc://2", "doc://3"]);
-    expect(await told(name, tool, { uri: "doc://1" })).toBe("[resource doc://1]\nPage one. [secret]");
-    expect(await told(name, tool, { uri: "doc://2" })).toBe(
+    expect(await callTool(name, tool, { uri: "doc://1" })).toBe("[resource doc://1]\nPage one. [secret]");
+    expect(await callTool(name, tool, { uri: "doc://2" })).toBe(
       "[resource doc://2 of type application/zip, 3 bytes, left out]",
     );
-    expect((await told(name, tool, { uri: "doc://3" })).length).toBeLessThan(66_000);
-    expect(await told(name, tool, { uri: "doc://4" })).toContain("refused: ");
+    expect((await callTool(name, tool, { uri: "doc://3" })).length).toBeLessThan(66_000);
+    expect(await callTool(name, tool, { uri: "doc://4" })).toContain("refused: ");
     const without = await agent({ toolset_id: set.id, allow: ["find"] });
-    expect(await told(without, tool)).toContain("no such tool");
+    expect(await callTool(without, tool)).toContain("no such tool");
   },
 );
 
@@ -76,7 +76,7 @@ test("keeps a server's own tool named read_resource", async () => {
   server.tools = [{ name: "read_resource", description: "Own.", inputSchema: { type: "object" } }];
   const set = await toolset();
   expect(set.tools).toMatchObject([{ name: "read_resource", description: "Own." }]);
-  expect(await told(await agent({ toolset_id: set.id }), `${set.name}__read_resource`)).toBe("Done.");
+  expect(await callTool(await agent({ toolset_id: set.id }), `${set.name}__read_resource`)).toBe("Done.");
 });
 
 test.each([
@@ -109,10 +109,12 @@ test.each([
       };
     };
     const set = await toolset();
-    expect(await told(await agent({ toolset_id: set.id, elicitation }), `${set.name}__find`)).toBe("Thanks.");
+    expect(await callTool(await agent({ toolset_id: set.id, elicitation }), `${set.name}__find`)).toBe(
+      "Thanks.",
+    );
     expect(answers).toMatchObject([content ? { action, content } : { action }]);
     // Without the setting, elicitation is not offered.
-    expect(await told(await agent({ toolset_id: set.id }), `${set.name}__find`)).not.toBe("Thanks.");
+    expect(await callTool(await agent({ toolset_id: set.id }), `${set.name}__find`)).not.toBe("Thanks.");
     expect(answers).toHaveLength(1);
   },
 );
@@ -135,7 +137,7 @@ test("declines a question whose required field has no default", async () => {
   };
   const set = await toolset();
   const name = await agent({ toolset_id: set.id, elicitation: "defaults" });
-  expect(await told(name, `${set.name}__find`)).toBe("Thanks.");
+  expect(await callTool(name, `${set.name}__find`)).toBe("Thanks.");
   expect(answer).toMatchObject({ action: "decline" });
 });
 
@@ -148,7 +150,7 @@ test("marks a toolset ready as soon as a call reaches its server", async () => {
   await server.start();
   // The list stays unread: only the call proves that the server is up.
   server.before = ({ body }) => body?.method === "tools/list";
-  expect(await told(name, `${set.name}__find`)).toBe("Done.");
+  expect(await callTool(name, `${set.name}__find`)).toBe("Done.");
   const { json } = await owner.get("/v1/agent-toolsets");
   expect(json.items.find(({ id }: Json) => id === set.id)).toMatchObject({
     status: "ready",

@@ -95,14 +95,14 @@ test("requires a sign-in for a tool, and then calls it for the end user, also af
   expect(tokens.size).toBeGreaterThan(before);
 
   // A new account opens a new connection, because a server may keep data of one account in a session.
-  const opened = () => server.methods().filter((method) => method === "initialize").length;
-  const kept = opened();
+  const countConnections = () => server.methods().filter((method) => method === "initialize").length;
+  const kept = countConnections();
   await runOf("caller", ["theirs__whoami"]);
-  expect(opened()).toBe(kept);
+  expect(countConnections()).toBe(kept);
   const { json: link } = await owner.post(`/v1/agent-toolsets/${set.id}/oauth/start`, { end_user_id: "ada" });
   await new TestBrowser().signIn(link.authorize_url, "ada-elsewhere");
   await runOf("caller", ["theirs__whoami"]);
-  expect(opened()).toBe(kept + 1);
+  expect(countConnections()).toBe(kept + 1);
 
   for (const table of ["agent_toolsets", "agent_tool_calls", "agent_events", "agent_messages", "activity"]) {
     const { rows } = await sql`select t::text as row from ${sql.table(table)} as t`.execute(host.app.db);

@@ -33,7 +33,7 @@ async function toolset(url: string): Promise<Json> {
 }
 
 /** Returns the results of these calls, which the model makes in one step. */
-async function told(set: Json, calls: readonly [tool: string, values: object][]): Promise<Json[]> {
+async function callTools(set: Json, calls: readonly [tool: string, values: object][]): Promise<Json[]> {
   const name = `agent-${(made += 1)}`;
   const body = { name, config: { ...config, toolsets: [{ toolset_id: set.id, elicitation: "decline" }] } };
   expect((await owner.post("/v1/agents", body)).status).toBe(201);
@@ -62,7 +62,7 @@ test.each(["streamableHttp", "sse"] as const)(
         description: expect.stringMatching(/echo/i),
       }),
     );
-    const [echo, sum, image, wrong] = await told(set, [
+    const [echo, sum, image, wrong] = await callTools(set, [
       ["echo", { message: "Good day" }],
       ["get-sum", { a: 17, b: 25 }],
       ["get-tiny-image", {}],
@@ -72,7 +72,7 @@ test.each(["streamableHttp", "sse"] as const)(
     expect(sum).toContain("42");
     expect(image).toMatch(/\[image of type image\/png, \d+ bytes, left out\]/);
     expect(wrong).toContain("do not fit");
-    const [links, manual, asked] = await told(set, [
+    const [links, manual, asked] = await callTools(set, [
       ["get-resource-links", { count: 2 }],
       ["read_resource", { uri: "demo://resource/dynamic/text/2" }],
       ["trigger-elicitation-request", {}],
@@ -87,7 +87,7 @@ test.each(["streamableHttp", "sse"] as const)(
 test("reads and writes files with the filesystem server, inside its directory only", async () => {
   writeFileSync(join(directory, "a.txt"), "Guten Tag");
   const set = await toolset(files);
-  const [read, written, outside] = await told(set, [
+  const [read, written, outside] = await callTools(set, [
     ["read_text_file", { path: join(directory, "a.txt") }],
     ["write_file", { path: join(directory, "b.txt"), content: "Moin" }],
     ["read_text_file", { path: "/etc/passwd" }],
@@ -99,9 +99,9 @@ test("reads and writes files with the filesystem server, inside its directory on
 
 test("finds in one run what an earlier run stored with the memory server", async () => {
   const set = await toolset(memory);
-  await told(set, [
+  await callTools(set, [
     ["create_entities", { entities: [{ name: "Ada", entityType: "person", observations: ["likes tea"] }] }],
   ]);
-  const [found] = await told(set, [["search_nodes", { query: "Ada" }]]);
+  const [found] = await callTools(set, [["search_nodes", { query: "Ada" }]]);
   expect(found).toContain("likes tea");
 });

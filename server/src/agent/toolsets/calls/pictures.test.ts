@@ -2,8 +2,8 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, expect, test } from "vitest";
 import { onKillPoint } from "#lib/kill-points.ts";
-import { forgetOutputs } from "#agent/runs/journal/strip-texts.ts";
-import { AgentRuns } from "#agent/runs/engine/run-executor.ts";
+import { stripExpiredTexts } from "#agent/runs/journal/strip-texts.ts";
+import { RunExecutor } from "#agent/runs/engine/run-executor.ts";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { startMcpServer } from "#agent/testing/mcp-server.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
@@ -57,7 +57,7 @@ async function run(name: string, tools: string[], options: object = {}): Promise
 }
 
 const lastMessages = (): Json[] => model.asked.at(-1).messages;
-const stored = (runId: string) =>
+const findCalls = (runId: string) =>
   host.app.db
     .selectFrom("agent_tool_calls")
     .select(["result", "content"])
@@ -76,7 +76,7 @@ test("sends a picture of an MCP tool to the model, and deletes it with the run's
     { type: "file", mediaType: "image/png", data: { type: "data", data: image.data } },
     { type: "text", text: "End." },
   ];
-  expect(await stored(run_id)).toEqual([
+  expect(await findCalls(run_id)).toEqual([
     { result: "Here:\n\n[image of type image/png, 108 bytes]\n\nEnd.", content },
   ]);
   const { json: said } = await owner.get(`/v1/agents/${name}/sessions/${session_id}/messages`);
@@ -85,8 +85,8 @@ test("sends a picture of an MCP tool to the model, and deletes it with the run's
   model.script([{ text: ["Yes."] }]);
   await owner.post(`/v1/agents/${name}/invoke`, { input: "Still there?", session_id });
   expect(JSON.stringify(lastMessages())).toContain(image.data);
-  await forgetOutputs(host.app, new Date(Date.now() + 2 * 3_600_000));
-  expect(await stored(run_id)).toEqual([{ result: null, content: null }]);
+  await stripExpiredTexts(host.app, new Date(Date.now() + 2 * 3_600_000));
+  expect(await findCalls(run_id)).toEqual([{ result: null, content: null }]);
 });
 
 test("sends a note in place of the picture to a model without known vision", async () => {
@@ -148,9 +148,9 @@ test("sends a picture of a call that ended in a killed process", async () => {
   const { run_id } = await run(await agent(true), ["shop__first", "shop__second"], { wait_s: 0 });
   await ended.promise;
   while (held === 0) await sleep(10);
-  const next = new AgentRuns(host.app, { pauseMs: 5 });
+  const next = new RunExecutor(host.app, { pauseMs: 5 });
   await next.start();
-  await next.settled(run_id, 20_000);
+  await next.waitForOutcome(run_id, 20_000);
   mayGoOn.resolve();
   onKillPoint(undefined);
   await next.stop();

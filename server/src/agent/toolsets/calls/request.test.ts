@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { requestOf } from "./request.ts";
+import { buildRequest } from "./request.ts";
 import type { HttpTool } from "../tools/tool-schema.ts";
 
 const toolset = { url: "https://api.example/v2", headers: { authorization: "Bearer s" } };
@@ -12,7 +12,7 @@ const tool = (change: Partial<HttpTool>): HttpTool => ({
   ...change,
 });
 const ask = (change: Partial<HttpTool>, values: Record<string, unknown>) => {
-  const { method, url, body, headers } = requestOf(tool(change), toolset, values);
+  const { method, url, body, headers } = buildRequest(tool(change), toolset, values);
   return [method, url.href, headers["content-type"], body];
 };
 
@@ -40,7 +40,7 @@ test("puts arguments into the path, and the rest into the query or the body", ()
 test.each(["", ".", "..", undefined])(
   "refuses an argument that would change the request's target: %j",
   (id) => {
-    expect(() => ask({}, { id })).toThrow("can't stand in an address");
+    expect(() => ask({}, { id })).toThrow("must not be empty, . or ..");
   },
 );
 
@@ -56,6 +56,8 @@ test.each(["../../admin", "//evil.example/", "@evil.example", "?x=1#y", "\\..\\"
 );
 
 test("prefers the toolset's own headers to a tool's", () => {
-  const { headers } = requestOf(tool({ headers: { Authorization: "mine", "X-A": "1" } }), toolset, { id: 1 });
+  const { headers } = buildRequest(tool({ headers: { Authorization: "mine", "X-A": "1" } }), toolset, {
+    id: 1,
+  });
   expect(headers).toMatchObject({ authorization: "Bearer s", "x-a": "1" });
 });

@@ -13,7 +13,7 @@ export class UnfitArguments extends Error {
   override readonly name = "UnfitArguments";
 }
 
-export function requestOf(
+export function buildRequest(
   tool: HttpTool,
   toolset: { url: string; headers: Record<string, string> },
   values: Readonly<Record<string, unknown>>,
@@ -31,7 +31,7 @@ export function requestOf(
   const kind = tool.body ?? (tool.method === "GET" || tool.method === "DELETE" ? "none" : "json");
   const headers = {
     accept: "application/json, text/*;q=0.9, */*;q=0.1",
-    ...lowered(tool.headers ?? {}),
+    ...lowerNames(tool.headers ?? {}),
     ...toolset.headers,
   };
   if (kind === "none" || tool.method === "GET") {
@@ -54,6 +54,6 @@ function toText(value: unknown): string {
   return value === undefined ? "" : JSON.stringify(value);
 }
 
-function lowered(headers: Readonly<Record<string, string>>): Record<string, string> {
+function lowerNames(headers: Readonly<Record<string, string>>): Record<string, string> {
   return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]));
 }

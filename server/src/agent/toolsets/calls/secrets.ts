@@ -4,7 +4,7 @@ import { hintOf } from "#lib/secret-hint.ts";
 import type { ToolsetRow } from "../store.ts";
 
 type Needs = Pick<App, "secrets">;
-type Kept = "auth_secret" | "oauth_client_secret";
+type SecretField = "auth_secret" | "oauth_client_secret";
 
 export function openSecret(app: Needs, row: ToolsetRow): string | undefined {
   return open(app, row.id, "auth_secret", row.auth_secret_sealed);
@@ -36,10 +36,10 @@ export function clientSecretColumns(app: Needs, id: string, secret: string) {
   return { oauth_client_secret_sealed: sealed };
 }
 
-function open({ secrets }: Needs, id: string, kept: Kept, sealed: Buffer | null): string | undefined {
+function open({ secrets }: Needs, id: string, kept: SecretField, sealed: Buffer | null): string | undefined {
   return sealed ? secrets.open(sealed, place(id, kept)).toString("utf8") : undefined;
 }
 
-function place(id: string, kept: Kept): string {
+function place(id: string, kept: SecretField): string {
   return `agent_toolsets:${id}:${kept}`;
 }

@@ -1,24 +1,24 @@
 /** Results of calls that lack a sign-in. */
 import type { App } from "#app.ts";
-import { askToSignIn } from "#agent/oauth/flow/sign-in-link.ts";
-import type { ToolAnswer, ToolCall } from "#agent/tools/tool.ts";
+import { offerSignIn } from "#agent/oauth/flow/sign-in-link.ts";
+import type { ToolResult, ToolCall } from "#agent/tools/tool.ts";
 import type { ToolsetRow } from "../store.ts";
-import type { Entry, WayIn } from "./call-credentials.ts";
+import type { CallCredentials, CredentialsResult } from "./call-credentials.ts";
 
 /**
  * Returns the reason why no call was made. The run's events contain the link for the person. The model does not get the
  * link.
  */
-export async function toldToSignIn(
+export async function requestSignIn(
   app: App,
   { id, name }: ToolsetRow,
   endUserId: string | null,
-  way: Exclude<WayIn, Entry>,
+  way: Exclude<CredentialsResult, CallCredentials>,
   call: ToolCall,
-): Promise<ToolAnswer> {
+): Promise<ToolResult> {
   if (way.kind === "unavailable") return { isOk: false, text: `${name} can't be used now: ${way.why}.` };
-  const isAsked = await askToSignIn(app, { id }, way.who, (link, store) =>
-    call.sayWith("connection.auth_required", { toolset_id: id, end_user_id: endUserId, ...link }, store),
+  const isAsked = await offerSignIn(app, { id }, way.who, (link, store) =>
+    call.emitWith("connection.auth_required", { toolset_id: id, end_user_id: endUserId, ...link }, store),
   );
   if (!isAsked) return { isOk: false, text: `${name} can't be used: it was deleted during the call.` };
   const when = way.isAgain ? "again, because the granted scopes do not suffice" : "first";

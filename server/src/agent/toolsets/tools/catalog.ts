@@ -14,7 +14,7 @@ export const catalog: Connector[] = connectors.map(
 );
 
 /** Takes URL and authentication from the connector; the other fields stay. */
-export function fromCatalog(input: ToolsetCreate): ToolsetCreate & { url: string } {
+export function applyConnector(input: ToolsetCreate): ToolsetCreate & { url: string } {
   const { catalog_slug: slug, url } = input;
   if (slug === undefined || slug === null) {
     if (url === undefined) throw invalidField(["url"], "is required without a catalog_slug");

@@ -1,6 +1,6 @@
 /** MCP servers that vendors run for their customers, with sign-in, by slug. */
 
-interface Listed {
+interface CatalogEntry {
   slug: string;
   name: string;
   description: string;
@@ -12,7 +12,7 @@ interface Listed {
   docs_url: string;
 }
 
-export const connectors: readonly Listed[] = [
+export const connectors: readonly CatalogEntry[] = [
   {
     slug: "asana",
     name: "Asana",

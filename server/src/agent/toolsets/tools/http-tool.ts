@@ -1,15 +1,15 @@
 /** Executes a call of an HTTP tool. */
 import type { App } from "#app.ts";
-import { refusalOf } from "#agent/oauth/provider/refusal.ts";
+import { parseRefusal } from "#agent/oauth/provider/refusal.ts";
 import { pictureMaxBytes, resultOf, toPicture } from "#agent/tools/pictures.ts";
 import { cutOff, hide, joinEnds, resultMaxBytes } from "#agent/tools/result.ts";
-import type { ToolAnswer, ToolCall } from "#agent/tools/tool.ts";
+import type { ToolResult, ToolCall } from "#agent/tools/tool.ts";
 import { openHeaders } from "../calls/headers.ts";
-import { type Attempt, letIn } from "../calls/authorized-call.ts";
-import { requestOf, UnfitArguments } from "../calls/request.ts";
+import { type Attempt, callAuthorized } from "../calls/authorized-call.ts";
+import { buildRequest, UnfitArguments } from "../calls/request.ts";
 import type { HttpTool } from "./tool-schema.ts";
 import type { ToolsetRow } from "../store.ts";
-import type { Entry } from "../calls/call-credentials.ts";
+import type { CallCredentials } from "../calls/call-credentials.ts";
 
 export async function callHttp(
   app: App,
@@ -17,26 +17,30 @@ export async function callHttp(
   http: HttpTool,
   endUserId: string | null,
   call: ToolCall,
-): Promise<ToolAnswer> {
+): Promise<ToolResult> {
   const own = openHeaders(app, toolset).get(http.name) ?? {};
-  return letIn(app, toolset, { endUserId, call }, (way) => ask({ toolset, http, own }, way, call));
+  return callAuthorized(app, toolset, { endUserId, call }, (way) => ask({ toolset, http, own }, way, call));
 }
 
-interface Asked {
+interface HttpToolCall {
   toolset: ToolsetRow;
   http: HttpTool;
   /** Headers of this tool. */
   own: Readonly<Record<string, string>>;
 }
 
-async function ask({ toolset, http, own }: Asked, way: Entry, call: ToolCall): Promise<Attempt> {
+async function ask(
+  { toolset, http, own }: HttpToolCall,
+  way: CallCredentials,
+  call: ToolCall,
+): Promise<Attempt> {
   const hideAll = (text: string) => secretsIn(own).reduce(hide, way.hide(text));
-  const failed = (text: string): Attempt => ({ answer: { isOk: false, text } });
+  const failure = (text: string): Attempt => ({ answer: { isOk: false, text } });
   const timeout = AbortSignal.timeout(call.timeoutMs);
   try {
     const headers = { ...(await lettingIn(way)), "idempotency-key": call.id };
     const tool = { ...http, headers: own };
-    const request = requestOf(tool, { url: toolset.url, headers }, call.values);
+    const request = buildRequest(tool, { url: toolset.url, headers }, call.values);
     const response = await call.fetch(request.url, {
       method: request.method,
       headers: request.headers,
@@ -47,17 +51,17 @@ async function ask({ toolset, http, own }: Asked, way: Entry, call: ToolCall): P
     const { text } = await read(response, hideAll);
     const to = response.status < 400 ? response.headers.get("location") : null;
     const redirect = to === null ? "" : `redirects to ${hideAll(to)}, which is not followed. `;
-    return { ...failed(`HTTP ${response.status}: ${redirect}${text}`), refusal: refusalOf(response) };
+    return { ...failure(`HTTP ${response.status}: ${redirect}${text}`), refusal: parseRefusal(response) };
   } catch (error) {
     call.signal.throwIfAborted();
-    if (timeout.aborted) return failed(`The tool did not respond within ${call.timeoutMs / 1000} s.`);
+    if (timeout.aborted) return failure(`The tool did not respond within ${call.timeoutMs / 1000} s.`);
     const { message } = error as Error;
     const why = error instanceof UnfitArguments ? message : `The tool can't be reached: ${message}`;
-    return failed(hideAll(why).slice(0, 300));
+    return failure(hideAll(why).slice(0, 300));
   }
 }
 
-async function lettingIn({ address: { headers, token } }: Entry): Promise<Record<string, string>> {
+async function lettingIn({ address: { headers, token } }: CallCredentials): Promise<Record<string, string>> {
   const bearer = await token?.();
   return bearer === undefined ? { ...headers } : { ...headers, authorization: `Bearer ${bearer}` };
 }
@@ -79,7 +83,7 @@ const secretMaxBytes = 16 * 1024;
 const readMaxBytes = 16 * 1024 ** 2;
 const endMaxBytes = resultMaxBytes + secretMaxBytes;
 
-async function read(response: Response, hide: (text: string) => string): Promise<Omit<ToolAnswer, "isOk">> {
+async function read(response: Response, hide: (text: string) => string): Promise<Omit<ToolResult, "isOk">> {
   const isPicture = /^image\/(png|jpeg|gif|webp)\b/i.test(response.headers.get("content-type") ?? "");
   const body = await readBody(response, isPicture ? pictureMaxBytes : endMaxBytes);
   if (!isPicture) return { text: textOf(body, hide) };
@@ -126,10 +130,10 @@ async function readBody(response: Response, headMaxBytes: number): Promise<Body>
 }
 
 function textOf({ head, tail, bytes, isWhole }: Body, hide: (text: string) => string): string {
-  const shown = (part: Buffer) => hide(new TextDecoder().decode(part).replaceAll("\0", "\uFFFD"));
-  if (isWhole && bytes <= head.length) return cutOff(shown(head));
+  const decode = (part: Buffer) => hide(new TextDecoder().decode(part).replaceAll("\0", "\uFFFD"));
+  if (isWhole && bytes <= head.length) return cutOff(decode(head));
   // A cut may leave a part of a secret, which the replacement of whole secrets misses.
-  const first = Buffer.from(shown(head)).subarray(0, -secretMaxBytes);
-  const last = isWhole ? Buffer.from(shown(tail)).subarray(secretMaxBytes) : Buffer.alloc(0);
+  const first = Buffer.from(decode(head)).subarray(0, -secretMaxBytes);
+  const last = isWhole ? Buffer.from(decode(tail)).subarray(secretMaxBytes) : Buffer.alloc(0);
   return joinEnds(first, last, isWhole ? bytes - resultMaxBytes : undefined);
 }

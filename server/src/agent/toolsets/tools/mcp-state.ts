@@ -3,17 +3,17 @@
  * most.
  */
 import type { App } from "#app.ts";
-import { askAnew } from "#agent/oauth/access.ts";
+import { requireNewSignIn } from "#agent/oauth/access.ts";
 import { mcpConnections } from "#agent/mcp/connections.ts";
 import type { Elicitation } from "#agent/mcp/elicitation.ts";
-import { whyNot } from "#agent/mcp/why.ts";
-import { within } from "#agent/mcp/within.ts";
+import { explainFailure } from "#agent/mcp/explain-failure.ts";
+import { withDeadline } from "#agent/mcp/with-deadline.ts";
 import type { Tool } from "#agent/tools/tool.ts";
 import { knownTools } from "./tool-lists.ts";
-import { readSoon, readTools } from "./read-tools.ts";
-import { toldToSignIn } from "../calls/sign-in.ts";
+import { readInBackground, readTools } from "./read-tools.ts";
+import { requestSignIn } from "../calls/sign-in.ts";
 import type { ToolsetRow } from "../store.ts";
-import { peerOf, wayIn } from "../calls/call-credentials.ts";
+import { peerOf, resolveCredentials } from "../calls/call-credentials.ts";
 
 /** Tools older than this are read again at the next use. */
 const staleAfterMs = 60 * 60 * 1000;
@@ -23,20 +23,20 @@ const firstReadMs = 5_000;
 const pingMs = 2_000;
 
 /** Returns the row with its tools. Reads the tools first if they are unknown, and in the background if they are old. */
-export async function upToDate(app: App, row: ToolsetRow, endUserId: string | null): Promise<ToolsetRow> {
+export async function readIfStale(app: App, row: ToolsetRow, endUserId: string | null): Promise<ToolsetRow> {
   const readAt = row.last_refreshed_at;
   if (readAt === null) {
-    const begun = readSoon(app, row, endUserId);
-    const read = begun && (await within(firstReadMs, begun).catch(() => undefined));
+    const begun = readInBackground(app, row, endUserId);
+    const read = begun && (await withDeadline(firstReadMs, begun).catch(() => undefined));
     return (read as ToolsetRow | undefined) ?? row;
   }
   if (row.status !== "ready" || app.clock.now().getTime() - readAt.getTime() > staleAfterMs)
-    void readSoon(app, row, endUserId);
+    void readInBackground(app, row, endUserId);
   return row;
 }
 
 /** Returns undefined if the server seems usable. Pings a required server over its kept connection. */
-export async function whyUnavailable(
+export async function findUnavailability(
   app: App,
   row: ToolsetRow,
   {
@@ -49,16 +49,16 @@ export async function whyUnavailable(
     return row.last_refreshed_at === null && row.auth_type !== "oauth"
       ? (row.last_error ?? undefined)
       : undefined;
-  const way = await wayIn(app, row, endUserId);
+  const way = await resolveCredentials(app, row, endUserId);
   // A call asks the end user to sign in.
   if (way.kind === "auth_required") return undefined;
   if (way.kind === "unavailable") return way.why;
-  const peer = peerOf(row, endUserId, way, () => void readSoon(app, row, endUserId), elicitation);
+  const peer = peerOf(row, endUserId, way, () => void readInBackground(app, row, endUserId), elicitation);
   try {
     await mcpConnections(app).use(peer, (connection) => connection.ping(pingMs), { isHarmless: true });
     return undefined;
   } catch (error) {
-    const { kind, text } = whyNot(error, way.hide);
+    const { kind, text } = explainFailure(error, way.hide);
     // A call refreshes the token, or asks the end user to sign in.
     return kind === "auth_required" && row.auth_type === "oauth" ? undefined : text;
   }
@@ -68,14 +68,14 @@ export async function whyUnavailable(
 export function signInTool(app: App, row: ToolsetRow, endUserId: string | null): Tool {
   return {
     name: `${row.name}__sign_in`,
-    description: `Connects to ${row.name}. Its tools are known after a sign-in: call this tool first.`,
+    description: `Connects to ${row.name}. The other tools are known after a sign-in: call this tool first.`,
     parameters: { type: "object", properties: {} },
     toolsetId: row.id,
     policy: "allow",
     isRepeatable: true,
     call: async (call) => {
-      const way = await wayIn(app, row, endUserId);
-      if (way.kind !== "open") return toldToSignIn(app, row, endUserId, way, call);
+      const way = await resolveCredentials(app, row, endUserId);
+      if (way.kind !== "open") return requestSignIn(app, row, endUserId, way, call);
       const read = await readTools(app, row, endUserId);
       const names = read ? knownTools(read).map(({ name }) => `${row.name}__${name}`) : [];
       if (names.length > 0)
@@ -84,7 +84,7 @@ export function signInTool(app: App, row: ToolsetRow, endUserId: string | null):
           text: `Connected. From your next step on you have these tools: ${names.join(", ")}`,
         };
       if (read?.status === "auth_required")
-        return toldToSignIn(app, row, endUserId, askAnew(row, endUserId, way.connection), call);
+        return requestSignIn(app, row, endUserId, requireNewSignIn(row, endUserId, way.connection), call);
       return {
         isOk: false,
         text: `The tools could not be read: ${read?.last_error ?? "the toolset has no tools"}.`,

@@ -1,23 +1,23 @@
 /** Executes a call of an MCP tool. */
 import type { App } from "#app.ts";
 import { PausableTimer } from "#lib/concurrency/pausable-timer.ts";
-import { answerOf, resourceAnswer } from "#agent/mcp/answer.ts";
+import { toToolResult, toResourceResult } from "#agent/mcp/tool-result.ts";
 import type { McpConnection } from "#agent/mcp/connection.ts";
 import type { Asker } from "#agent/mcp/asking-calls.ts";
 import { mcpConnections } from "#agent/mcp/connections.ts";
 import type { Elicitation } from "#agent/mcp/elicitation.ts";
 import { questionOf } from "#agent/mcp/question.ts";
-import { whyNot } from "#agent/mcp/why.ts";
-import { unlessAborted } from "#agent/mcp/within.ts";
+import { explainFailure } from "#agent/mcp/explain-failure.ts";
+import { abortable } from "#lib/concurrency/abortable.ts";
 import { cutOff } from "#agent/tools/result.ts";
-import type { ToolAnswer, ToolCall } from "#agent/tools/tool.ts";
+import type { ToolResult, ToolCall } from "#agent/tools/tool.ts";
 import type { KnownTool } from "./tool-lists.ts";
-import { type Attempt, letIn } from "../calls/authorized-call.ts";
-import { readSoon } from "./read-tools.ts";
+import { type Attempt, callAuthorized } from "../calls/authorized-call.ts";
+import { readInBackground } from "./read-tools.ts";
 import { markReachable, type ToolsetRow } from "../store.ts";
-import { type Entry, peerOf } from "../calls/call-credentials.ts";
+import { type CallCredentials, peerOf } from "../calls/call-credentials.ts";
 
-type Needed = Pick<KnownTool, "original" | "inputSchema" | "readsResources">;
+type CalledTool = Pick<KnownTool, "original" | "inputSchema" | "readsResources">;
 
 interface Caller {
   endUserId: string | null;
@@ -34,15 +34,26 @@ const questionsMax = 10;
 /** Longest time of a Node timer. */
 const timerMaxMs = 2 ** 31 - 1;
 
-export async function callMcp(app: App, row: ToolsetRow, tool: Needed, caller: Caller): Promise<ToolAnswer> {
-  return letIn(app, row, caller, (way) => ask(app, row, tool, { ...caller, way }));
+export async function callMcp(
+  app: App,
+  row: ToolsetRow,
+  tool: CalledTool,
+  caller: Caller,
+): Promise<ToolResult> {
+  return callAuthorized(app, row, caller, (way) => ask(app, row, tool, { ...caller, way }));
 }
 
 async function ask(
   app: App,
   row: ToolsetRow,
-  tool: Needed,
-  { endUserId, way, call, elicitation, questionSeconds = questionSecondsDefault }: Caller & { way: Entry },
+  tool: CalledTool,
+  {
+    endUserId,
+    way,
+    call,
+    elicitation,
+    questionSeconds = questionSecondsDefault,
+  }: Caller & { way: CallCredentials },
 ): Promise<Attempt> {
   const late = new AbortController();
   const timer = new PausableTimer(call.timeoutMs, () => late.abort());
@@ -55,13 +66,13 @@ async function ask(
           longestMs: questionsMax * questionSeconds * 1000,
         }
       : undefined;
-  const readAgain = () => void readSoon(app, row, endUserId);
+  const readAgain = () => void readInBackground(app, row, endUserId);
   try {
-    const answer = await unlessAborted(
-      signal,
+    const answer = await abortable(
       mcpConnections(app).use(peerOf(row, endUserId, way, readAgain, elicitation), (connection) =>
         answerBy(connection, tool, { call, signal, hide: way.hide, asking }),
       ),
+      signal,
     );
     if (row.status !== "ready") await markReachable(app.db, row);
     if (!answer.isOk && isUnknownTool(answer.text)) readAgain();
@@ -70,7 +81,7 @@ async function ask(
     call.signal.throwIfAborted();
     if (timeout.aborted)
       return { answer: { isOk: false, text: `The tool did not respond within ${call.timeoutMs / 1000} s.` } };
-    const { kind, text, refusal } = whyNot(error, way.hide);
+    const { kind, text, refusal } = explainFailure(error, way.hide);
     if (kind === "refused" && isUnknownTool(text)) readAgain();
     const words = kind === "refused" ? "The server refused" : "The tool can't be reached";
     return { answer: { isOk: false, text: `${words}: ${text}` }, refusal };
@@ -106,7 +117,7 @@ const listedMax = 200;
 
 async function answerBy(
   connection: McpConnection,
-  { original, inputSchema, readsResources }: Needed,
+  { original, inputSchema, readsResources }: CalledTool,
   {
     call,
     signal,
@@ -118,7 +129,7 @@ async function answerBy(
     hide: (text: string) => string;
     asking: { ask: Asker; longestMs: number } | undefined;
   },
-): Promise<ToolAnswer> {
+): Promise<ToolResult> {
   const { timeoutMs, headers, values } = call;
   if (!readsResources) {
     // The library's timeout includes the time of questions, so only the signal ends a call that may ask one.
@@ -128,10 +139,10 @@ async function answerBy(
       headers,
       ask: asking?.ask,
     };
-    return answerOf(await connection.call({ name: original, inputSchema }, values, options), hide);
+    return toToolResult(await connection.call({ name: original, inputSchema }, values, options), hide);
   }
   if (typeof values["uri"] === "string")
-    return resourceAnswer(await connection.readResource(values["uri"], { timeoutMs, signal }), hide);
+    return toResourceResult(await connection.readResource(values["uri"], { timeoutMs, signal }), hide);
   const resources = await connection.resources({ timeoutMs, signal });
   const lines = resources
     .slice(0, listedMax)

@@ -7,13 +7,13 @@ import type { App } from "#app.ts";
 import { SingleFlight } from "#lib/concurrency/single-flight.ts";
 import type { Refusal } from "#agent/oauth/provider/refusal.ts";
 import { mcpConnections } from "#agent/mcp/connections.ts";
-import { keptOf, type Listed, withResourceTool } from "#agent/mcp/listed.ts";
+import { boundTools, type ToolList, withResourceTool } from "#agent/mcp/tool-list.ts";
 import { ownedFetch } from "#agent/models/fetch.ts";
 import { openMcp } from "#agent/mcp/open.ts";
-import { whyNot } from "#agent/mcp/why.ts";
+import { explainFailure } from "#agent/mcp/explain-failure.ts";
 import { storableJson, storableText } from "#agent/storable.ts";
 import { changeToolset, lockToolset, type ToolsetChange, type ToolsetRow } from "../store.ts";
-import { type WayIn, wayIn } from "../calls/call-credentials.ts";
+import { type CredentialsResult, resolveCredentials } from "../calls/call-credentials.ts";
 
 const opensWithinMs = 10_000;
 const listsWithinMs = 10_000;
@@ -30,13 +30,13 @@ export function readTools(
   row: ToolsetRow,
   endUserId: string | null = null,
 ): Promise<ToolsetRow | undefined> {
-  return reading.run(JSON.stringify([row.id, endUserId, askedAs(row)]), async () =>
+  return reading.run(JSON.stringify([row.id, endUserId, sourceKeyOf(row)]), async () =>
     keep(app, row, await outcomeOf(app, row, endUserId)),
   );
 }
 
 /** Identifies the server and the credentials of a row. A result of another key is not stored. */
-function askedAs({ url, auth_type, auth_header_name, auth_secret_sealed }: ToolsetRow): string {
+function sourceKeyOf({ url, auth_type, auth_header_name, auth_secret_sealed }: ToolsetRow): string {
   const asked = JSON.stringify([url, auth_type, auth_header_name, auth_secret_sealed?.toString("base64")]);
   return createHash("sha256").update(asked).digest("base64");
 }
@@ -48,7 +48,11 @@ const againAfterMs = 30_000;
  * Reads the tools in the background, and not again for a while, even after a failure. Returns undefined if no read was
  * started.
  */
-export function readSoon(app: App, row: ToolsetRow, endUserId: string | null): Promise<unknown> | undefined {
+export function readInBackground(
+  app: App,
+  row: ToolsetRow,
+  endUserId: string | null,
+): Promise<unknown> | undefined {
   const known = again.get(app.db) ?? new Map<string, number>();
   again.set(app.db, known);
   const now = performance.now();
@@ -61,16 +65,16 @@ export function readSoon(app: App, row: ToolsetRow, endUserId: string | null): P
 }
 
 async function outcomeOf(app: App, row: ToolsetRow, endUserId: string | null): Promise<ToolsetChange> {
-  const way = await wayIn(app, row, endUserId);
+  const way = await resolveCredentials(app, row, endUserId);
   const { change, refusal } = await readBy(app, row, way);
-  const next = refusal && way.kind === "open" ? await way.refused(refusal) : undefined;
+  const next = refusal && way.kind === "open" ? await way.handleRefusal(refusal) : undefined;
   return next ? (await readBy(app, row, next)).change : change;
 }
 
 async function readBy(
   app: App,
   row: ToolsetRow,
-  way: WayIn,
+  way: CredentialsResult,
 ): Promise<{ change: ToolsetChange; refusal?: Refusal | undefined }> {
   if (way.kind !== "open") {
     const why = way.kind === "unavailable" ? way.why : "the user has to sign in first";
@@ -88,13 +92,13 @@ async function readBy(
     try {
       const listed = await connection.tools(listsWithinMs);
       const shown = listed.map((tool) => hiddenIn(tool, way.hide));
-      const kept = await keptOf(row.workspace_id, shown);
+      const kept = await boundTools(row.workspace_id, shown);
       return { change: ready(app, connection.hasResources ? withResourceTool(kept) : kept) };
     } finally {
       await connection.close();
     }
   } catch (error) {
-    const { kind, text, refusal } = whyNot(error, way.hide);
+    const { kind, text, refusal } = explainFailure(error, way.hide);
     const status = kind === "auth_required" ? "auth_required" : "unreachable";
     return { change: { status, last_error: storableText(text) }, refusal };
   }
@@ -111,7 +115,7 @@ function hiddenIn<T>(value: T, hide: (text: string) => string): T {
   return within(value) as T;
 }
 
-function ready(app: App, { tools, leftOut }: Listed): ToolsetChange {
+function ready(app: App, { tools, leftOut }: ToolList): ToolsetChange {
   const shown = leftOut.slice(0, shownLeftOut).map(({ name, why }) => `${name} (${why})`);
   const more = leftOut.length > shown.length ? ` and ${leftOut.length - shown.length} more` : "";
   return {
@@ -125,7 +129,7 @@ function ready(app: App, { tools, leftOut }: Listed): ToolsetChange {
 async function keep(app: App, asked: ToolsetRow, change: ToolsetChange): Promise<ToolsetRow | undefined> {
   return app.db.transaction().execute(async (tx) => {
     const row = await lockToolset(tx, asked.id, [asked.workspace_id]);
-    if (!row || askedAs(row) !== askedAs(asked)) return row;
+    if (!row || sourceKeyOf(row) !== sourceKeyOf(asked)) return row;
     // With a sign-in per end user, one missing sign-in does not make the toolset unusable.
     if (change.status === "auth_required" && row.last_refreshed_at && row.oauth_per_end_user) return row;
     return changeToolset(tx, row.id, change);

@@ -5,7 +5,7 @@ import type { Tool, ToolCall, ToolPolicy, Tools, ToolUser } from "#agent/tools/t
 import { callHttp } from "./http-tool.ts";
 import { type KnownTool, knownTools } from "./tool-lists.ts";
 import { callMcp } from "./mcp-tool.ts";
-import { signInTool, upToDate, whyUnavailable } from "./mcp-state.ts";
+import { signInTool, readIfStale, findUnavailability } from "./mcp-state.ts";
 import { type ToolsetRow, toolsetsByIds } from "../store.ts";
 
 type Use = AgentConfig["toolsets"][number];
@@ -18,7 +18,7 @@ export async function toolsetTools(app: App, user: ToolUser): Promise<Tools> {
   const found = await Promise.all(
     config.toolsets.map(async (use): Promise<Tools> => {
       const row = known.get(use.toolset_id);
-      if (!row) return { tools: [], unavailable: [gone(use, "it does not exist any more")] };
+      if (!row) return { tools: [], unavailable: [unavailable(use, "it does not exist any more")] };
       return row.kind === "http"
         ? { tools: toolsOf(app, row, use, user), unavailable: [] }
         : ofServer(app, row, use, user);
@@ -32,15 +32,15 @@ export async function toolsetTools(app: App, user: ToolUser): Promise<Tools> {
 
 /** Uses the tools of the last read. Only a required server is checked for reachability. */
 async function ofServer(app: App, stored: ToolsetRow, use: Use, user: ToolUser): Promise<Tools> {
-  const row = await upToDate(app, stored, user.endUserId);
-  const why = await whyUnavailable(app, row, {
+  const row = await readIfStale(app, stored, user.endUserId);
+  const why = await findUnavailability(app, row, {
     endUserId: user.endUserId,
     isRequired: use.required,
     elicitation: use.elicitation,
   });
   const tools = toolsOf(app, row, use, user);
   if (tools.length === 0 && row.auth_type === "oauth") tools.push(signInTool(app, row, user.endUserId));
-  return { tools, unavailable: why === undefined ? [] : [gone(use, why)] };
+  return { tools, unavailable: why === undefined ? [] : [unavailable(use, why)] };
 }
 
 function toolsOf(app: App, row: ToolsetRow, use: Use, { config, endUserId }: ToolUser): Tool[] {
@@ -69,6 +69,6 @@ function policyOf(use: Use, { original, policy }: KnownTool, { approvals }: Agen
   return use.tools?.[original]?.policy ?? use.policy ?? policy ?? approvals.default;
 }
 
-function gone({ toolset_id, required }: Use, why: string): Tools["unavailable"][number] {
+function unavailable({ toolset_id, required }: Use, why: string): Tools["unavailable"][number] {
   return { id: toolset_id, isRequired: required, why };
 }

@@ -1,20 +1,24 @@
-/** `run_code`: a cell in the machine's code interpreter, whose variables stay from call to call. It ends with its run. */
+/**
+ * `run_code`: runs a cell in the machine's code interpreter, whose variables persist between calls. The cell is
+ * interrupted when its run ends.
+ */
 import { type CodeEvent, startStreamed } from "#sandbox/code/code.ts";
 import { interpreterUnavailable } from "#sandbox/code/errors.ts";
 import { Code, type CodeError, type CodeItem, type CodeSummary } from "#sandbox/code/schema.ts";
 import { DomainError } from "#lib/errors.ts";
 import { base64Bytes, type PicturePart, resultOf, stepPictures, toPicture } from "#agent/tools/pictures.ts";
-import type { ToolAnswer } from "#agent/tools/tool.ts";
+import type { ToolResult } from "#agent/tools/tool.ts";
 import type { Work } from "./machine-call.ts";
-import { Ends } from "./head-and-tail.ts";
+import { HeadAndTail } from "./head-and-tail.ts";
 import { textOf } from "./exec.ts";
 
-/** Of each stream, and of the results: with what is said around them a result stays below 64 KiB. */
+/** Maximum of each stream and of the results, so that a whole tool result stays below 64 KiB. */
 const streamMaxBytes = 16 * 1024;
 const resultsMaxBytes = 28 * 1024;
 
 const noInterpreter =
-  "The machine's template has no code interpreter: use exec. Whoever configures the agent can choose the template code-interpreter.";
+  "The machine's template has no code interpreter: use exec. The agent's owner can choose the " +
+  "template code-interpreter.";
 
 export const runCode: Work = async (app, { actor, sandboxId }, call) => {
   const input = Code.safeParse({
@@ -23,13 +27,13 @@ export const runCode: Work = async (app, { actor, sandboxId }, call) => {
     timeout_seconds: Math.min(call.leftSeconds, 3600),
     stream: true,
   });
-  if (!input.success) return { isOk: false, text: input.error.issues[0]?.message ?? "That is no code." };
+  if (!input.success) return { isOk: false, text: input.error.issues[0]?.message ?? "The code is invalid." };
   try {
     const { events, stop } = await startStreamed(app, actor, sandboxId, input.data, call.signal);
     call.signal.addEventListener("abort", stop, { once: true });
     if (call.signal.aborted) stop();
     try {
-      return await heard(events, input.data.timeout_seconds);
+      return await collectResult(events, input.data.timeout_seconds);
     } finally {
       call.signal.removeEventListener("abort", stop);
     }
@@ -40,10 +44,10 @@ export const runCode: Work = async (app, { actor, sandboxId }, call) => {
   }
 };
 
-async function heard(events: AsyncIterable<CodeEvent>, seconds: number): Promise<ToolAnswer> {
-  const said = { stdout: new Ends(streamMaxBytes), stderr: new Ends(streamMaxBytes) };
-  const results = new Ends(resultsMaxBytes);
-  const told = (text: string) => results.add(Buffer.from(`${text}\n`));
+async function collectResult(events: AsyncIterable<CodeEvent>, seconds: number): Promise<ToolResult> {
+  const said = { stdout: new HeadAndTail(streamMaxBytes), stderr: new HeadAndTail(streamMaxBytes) };
+  const results = new HeadAndTail(resultsMaxBytes);
+  const addResult = (text: string) => results.add(Buffer.from(`${text}\n`));
   let first = "done";
   let isOk = true;
   const pictures: PicturePart[] = [];
@@ -55,16 +59,16 @@ async function heard(events: AsyncIterable<CodeEvent>, seconds: number): Promise
       const item = data as CodeItem;
       const picture = pictures.length < stepPictures.count ? pictureOf(item) : undefined;
       if (picture) pictures.push(picture);
-      told(picture ? (item.text ?? "a picture") : toText(item));
+      addResult(picture ? (item.text ?? "a picture") : toText(item));
     } else if (event === "error") {
       const { name, value, traceback } = data as CodeError;
       first = `raised ${name}`;
-      told(traceback.length > 0 ? traceback.join("\n") : `${name}: ${value}`);
+      addResult(traceback.length > 0 ? traceback.join("\n") : `${name}: ${value}`);
     } else {
       const { interrupted, restarted } = data as CodeSummary;
       isOk = !interrupted;
       if (interrupted) first = `The code was interrupted after ${seconds} s.`;
-      if (restarted) first += "; the interpreter was started anew, and variables from before are gone";
+      if (restarted) first += "; the interpreter restarted, so earlier variables are lost";
     }
   }
   const shown = results.isEmpty ? first : `${first}\nresult:\n${results.text().trimEnd()}`;
@@ -76,7 +80,7 @@ function pictureOf({ png, jpeg }: CodeItem): PicturePart | undefined {
   return data === null ? undefined : toPicture(Buffer.from(data, "base64"));
 }
 
-/** As much of it as a text can say. */
+/** Text form of a result. */
 function toText({ text, html, png, json }: CodeItem): string {
   if (text !== null && png === null) return text;
   if (png !== null) return `${text ?? ""}[a picture, ${base64Bytes(png)} bytes]`;

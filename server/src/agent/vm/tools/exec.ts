@@ -1,7 +1,7 @@
 /**
- * `exec`: a command in the session's machine, with its exit code and the ends of its output. The machine runs it in the
- * background, so that it outlives this server: the call notes the command before it starts, and the next process waits
- * for the same one. A command is killed when its run is over, when its time is up, and when its call gives it up.
+ * `exec`: runs a command in the session's machine, and returns its exit code and the head and tail of its output. The
+ * command runs in the background and outlives this server: the call records it before its start, and the next process
+ * waits for the same command. A command is killed when its run ends, at its time limit, and when its call is aborted.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
@@ -18,21 +18,22 @@ import { reportOutOfMemory } from "#sandbox/sandboxes/machine-events/out-of-memo
 import { processPlace } from "#sandbox/sandboxes/lifecycle/process-defaults.ts";
 import { inside } from "#sandbox/sandboxes/sandboxes.ts";
 import type { CallCommand } from "#agent/calls/calls.ts";
-import type { ToolAnswer } from "#agent/tools/tool.ts";
+import type { ToolResult } from "#agent/tools/tool.ts";
 import type { MachineCall, Work } from "./machine-call.ts";
-import { Ends } from "./head-and-tail.ts";
+import { HeadAndTail } from "./head-and-tail.ts";
 import { killCommand, killIfRunEnded } from "../kill-commands.ts";
-import type { Place } from "../machine.ts";
+import type { MachineAccess } from "../machine.ts";
 
-/** Of each stream: with what is said around them a result stays below 64 KiB. */
+/** Maximum of each stream, so that a whole tool result stays below 64 KiB. */
 const streamMaxBytes = 30 * 1024;
-/** Between two attempts to follow a command whose machine was snapshotted or paused. */
+/** Delay between two attempts to follow a command whose machine was snapshotted or paused. */
 const againAfterMs = 100;
 
 export const exec: Work = async (app, place, call) => {
   if (call.command) return finish(app, place, call, call.command);
   const input = Exec.safeParse({ command: call.values["command"], timeout_seconds: secondsOf(call) });
-  if (!input.success) return { isOk: false, text: input.error.issues[0]?.message ?? "That is no command." };
+  if (!input.success)
+    return { isOk: false, text: input.error.issues[0]?.message ?? "The command is invalid." };
   if (call.commandId === null) throw new Error("a call that starts a command has an id for it");
   const { command: shell = "", timeout_seconds: seconds } = input.data;
   const command = { id: call.commandId, sandboxId: place.sandboxId, seconds };
@@ -41,37 +42,37 @@ export const exec: Work = async (app, place, call) => {
   return finish(app, place, call, command, shell);
 };
 
-/** Its own wish within what is left of the call. */
+/** The requested time limit, at most the call's remaining time. */
 function secondsOf({ values, leftSeconds }: MachineCall): number {
   const wish = values["timeout_seconds"];
   return Math.min(typeof wish === "number" ? wish : leftSeconds, leftSeconds, 3600);
 }
 
-/** Starts the command if there is a `shell` line, and waits for its end. */
+/** Starts the command if there is a `shell` line, and waits for its exit. */
 async function finish(
   app: App,
-  place: Place,
+  place: MachineAccess,
   call: MachineCall,
   command: CallCommand,
   shell?: string,
-): Promise<ToolAnswer> {
+): Promise<ToolResult> {
   try {
     if (shell !== undefined)
       await start(app, place, command, shell).catch((error: unknown) => {
-        // The machine may have got the start before the pause, so it is asked for the command.
+        // The machine may have received the start before the pause, so this looks the command up.
         if (!isCutOff(error)) throw error;
       });
     call.signal.throwIfAborted();
     return await waitForEnd(app, place, call, command);
   } catch (error) {
-    // After a stop of this server, or for a process that took the run over, the command goes on.
+    // The command continues after a stop of this server, and for another process that acquired the run.
     if (call.isLeft()) void killIfRunEnded(app, place.actor, call.id, command);
     else void killCommand(app, place.actor, command);
     throw error;
   }
 }
 
-async function start(app: App, { actor }: Place, command: CallCommand, shell: string): Promise<void> {
+async function start(app: App, { actor }: MachineAccess, command: CallCommand, shell: string): Promise<void> {
   await inside(app, actor, command.sandboxId, async (guest, row) => {
     const spec = { id: command.id, shell, timeoutMs: command.seconds * 1000, ...processPlace(row) };
     await guest.startCommand(spec).catch(blameDirectory);
@@ -79,15 +80,15 @@ async function start(app: App, { actor }: Place, command: CallCommand, shell: st
   await passKillPoint("agent.command.started");
 }
 
-/** Also after a pause: the command went on from where it was. */
+/** Continues after a pause of the machine, because the command continues too. */
 async function waitForEnd(
   app: App,
-  place: Place,
+  place: MachineAccess,
   call: MachineCall,
   command: CallCommand,
-): Promise<ToolAnswer> {
+): Promise<ToolResult> {
   const output = new Output();
-  for (let at: Place | undefined = place; at;) {
+  for (let at: MachineAccess | undefined = place; at;) {
     try {
       const record = await follow(app, at, call, command, output);
       if (!record) return unknown;
@@ -103,23 +104,25 @@ async function waitForEnd(
   return unknown;
 }
 
-const unknown: ToolAnswer = {
+const unknown: ToolResult = {
   isOk: false,
   isUnknown: true,
-  text: "The command was cut off, and its machine does not have it; whether it took effect is not known.",
+  text:
+    "The command was interrupted, and its machine no longer has it. It is not known whether the " +
+    "command took effect.",
 };
 
-/** Reads the output from where it was left. Undefined if the machine does not know the command. */
+/** Reads the output from the current offset. Undefined if the machine does not know the command. */
 function follow(
   app: App,
-  { actor }: Place,
+  { actor }: MachineAccess,
   { signal }: MachineCall,
   command: CallCommand,
   output: Output,
 ): Promise<CommandRecord | undefined> {
   return inside(app, actor, command.sandboxId, async (guest) => {
     if (!(await ask(() => guest.getCommand(command.id)))) return undefined;
-    // A command that reads its input finds its end. An earlier process may not have come to this.
+    // Closes the command's input. An earlier process may have stopped before this step.
     await guest.writeCommandStdin(command.id, Buffer.alloc(0), true).catch(() => {});
     const chunks = guest.followCommand(command.id, output.offset, signal);
     for (;;) {
@@ -137,12 +140,12 @@ function isCutOff(error: unknown): error is DomainError {
   );
 }
 
-/** The ends of both streams, and how far they were read. */
+/** Head and tail of both streams, and the read offset. */
 class Output {
-  readonly stdout = new Ends(streamMaxBytes);
-  readonly stderr = new Ends(streamMaxBytes);
+  readonly stdout = new HeadAndTail(streamMaxBytes);
+  readonly stderr = new HeadAndTail(streamMaxBytes);
   offset = 0;
-  /** The machine keeps the last 16 MiB: what it dropped before it was read. */
+  /** The machine keeps the last 16 MiB. Counts the bytes that it dropped before they were read. */
   droppedBytes = 0;
 
   add({ stream, offset, data }: { stream: "stdout" | "stderr"; offset: number; data: Buffer }): void {
@@ -152,21 +155,24 @@ class Output {
   }
 }
 
-function answerOf(exit: ProcessExit, output: Output, seconds: number): ToolAnswer {
+function answerOf(exit: ProcessExit, output: Output, seconds: number): ToolResult {
   const dropped = output.droppedBytes > 0 ? `\n[${output.droppedBytes} bytes of output were not kept]` : "";
   const text = (first: string) => textOf(`${first}${dropped}`, output);
-  // The model can use less memory in its next call.
+  // The model can retry with less memory.
   const why = killedBy(exit) === "out_of_memory" ? " (the machine ran out of memory)" : "";
-  if (exit.timedOut) return { isOk: false, text: text(`The command was ended after ${seconds} s.`) };
+  if (exit.timedOut) return { isOk: false, text: text(`The command was killed after ${seconds} s.`) };
   const signal = signalName(exit.signal);
   return {
     isOk: true,
-    text: text(signal === null ? `exit code: ${exit.code ?? 0}${why}` : `ended by ${signal}${why}`),
+    text: text(signal === null ? `exit code: ${exit.code ?? 0}${why}` : `killed by ${signal}${why}`),
   };
 }
 
-/** What is empty is not shown. */
-export function textOf(first: string, { stdout, stderr }: { stdout: Ends; stderr: Ends }): string {
+/** Omits empty streams. */
+export function textOf(
+  first: string,
+  { stdout, stderr }: { stdout: HeadAndTail; stderr: HeadAndTail },
+): string {
   return [
     first,
     ...(stdout.isEmpty ? [] : [`stdout:\n${stdout.text()}`]),

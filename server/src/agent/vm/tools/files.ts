@@ -1,11 +1,11 @@
-/** `read_file` and `write_file`: text in and out of the session's machine. */
+/** `read_file` and `write_file`: text files of the session's machine. */
 import { Buffer } from "node:buffer";
 import { explain } from "#sandbox/sandboxes/sandboxes.ts";
 import { absolute, writeFile } from "#sandbox/files/files.ts";
 import { defaultMode } from "#sandbox/files/limits.ts";
 import { Path } from "#sandbox/files/schema.ts";
 import { openDownload } from "#sandbox/files/transfer.ts";
-import type { ToolAnswer } from "#agent/tools/tool.ts";
+import type { ToolResult } from "#agent/tools/tool.ts";
 import type { Work } from "./machine-call.ts";
 
 const readMaxBytes = 64 * 1024;
@@ -24,10 +24,10 @@ export const readFile: Work = async (app, { actor, sandboxId }, { values }) => {
   }
 };
 
-function toText(bytes: Buffer, sizeBytes: number): ToolAnswer {
+function toText(bytes: Buffer, sizeBytes: number): ToolResult {
   const isCut = sizeBytes > bytes.length;
   try {
-    // What is cut may be cut within a character. What is read is written again: nothing of it is left out.
+    // A limit may cut through a character. Keeps a byte order mark, because the model may write the text back.
     const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
     const text = decoder.decode(bytes, { stream: isCut });
     if (!text.includes("\0"))
@@ -36,9 +36,9 @@ function toText(bytes: Buffer, sizeBytes: number): ToolAnswer {
         text: isCut ? `${text}\n[cut off after ${bytes.length} of ${sizeBytes} bytes]` : text,
       };
   } catch {
-    // No UTF-8: said below.
+    // Invalid UTF-8 is reported below.
   }
-  return { isOk: false, text: `The file is no text: ${sizeBytes} bytes. A command can look into it.` };
+  return { isOk: false, text: `The file is not text: ${sizeBytes} bytes. Use a command to inspect it.` };
 }
 
 export const writeTextFile: Work = async (app, { actor, sandboxId }, { values }) => {
@@ -49,6 +49,6 @@ export const writeTextFile: Work = async (app, { actor, sandboxId }, { values })
   return { isOk: true, text: `Wrote ${written.bytes_written} bytes to ${written.path}.` };
 };
 
-function unfit({ issues }: { issues: readonly { message: string }[] }): ToolAnswer {
-  return { isOk: false, text: `path ${issues[0]?.message ?? "does not fit"}` };
+function unfit({ issues }: { issues: readonly { message: string }[] }): ToolResult {
+  return { isOk: false, text: `path ${issues[0]?.message ?? "is not valid"}` };
 }

@@ -1,5 +1,5 @@
-/** The beginning and the end of a text that may be long: what a program says first and last says most. */
-export class Ends {
+/** Keeps the head and the tail of a long text, because they matter most. */
+export class HeadAndTail {
   readonly #eachBytes: number;
   #head = Buffer.alloc(0);
   #tail = Buffer.alloc(0);
@@ -24,7 +24,7 @@ export class Ends {
     return this.#size === 0;
   }
 
-  /** As UTF-8, with what was left out of the middle said; bytes that are none become U+FFFD. */
+  /** UTF-8 text with a note on the omitted middle. Invalid bytes become U+FFFD. */
   text(): string {
     const left = this.#size - this.#head.length - this.#tail.length;
     if (left === 0) return Buffer.concat([this.#head, this.#tail]).toString("utf8");

@@ -1,10 +1,13 @@
-/** Which templates bring what `run_code` needs. */
+/** Templates with the interpreter that `run_code` needs. */
 import type { App } from "#app.ts";
 import type { Vm } from "../config.ts";
 
 const codeTemplate = "code-interpreter";
 
-/** Of a built-in one that is known by its name. Of a custom one only its machine says; where it has none, the call does. */
+/**
+ * True for a built-in template with an interpreter. A custom template is assumed to have one; without it the call
+ * returns an error.
+ */
 export function hasInterpreter(
   { machines }: Pick<App, "machines">,
   { template }: Pick<Vm, "template">,

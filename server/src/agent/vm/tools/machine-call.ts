@@ -1,47 +1,50 @@
 /**
- * One call in a session's machine: bounded in time, given up when its run is over, and told when the machine is lost. A
- * call whose command an earlier process started goes on with that command.
+ * Executes one call in a session's machine, with a deadline. The call is aborted when its run ends, and reports a lost
+ * machine. A call whose command an earlier process started continues with that command.
  */
+import { abortable } from "#lib/concurrency/abortable.ts";
 import { accessLogOf } from "#accounts/activity/access-log.ts";
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
-import type { Tool, ToolAnswer, ToolCall, ToolUser } from "#agent/tools/tool.ts";
-import { holdExistingRuns } from "#agent/runs/journal/erase.ts";
+import type { Tool, ToolResult, ToolCall, ToolUser } from "#agent/tools/tool.ts";
+import { lockExisting } from "#agent/runs/store.ts";
 import { RunFailure } from "#agent/runs/engine/run-failure.ts";
-import { findAgain, findLost, isGone, type Place, ready } from "../machine.ts";
+import { findStartedMachine, findLost, isDeleted, type MachineAccess, ensureMachine } from "../machine.ts";
 
 export interface MachineCall extends Pick<
   ToolCall,
   "id" | "values" | "commandId" | "command" | "noteCommand"
 > {
-  /** What is left of the call's time, most of it for the machine to keep. */
+  /** Remaining time of the call. The machine enforces it, if it can. */
   leftSeconds: number;
-  /** Aborted when the run is over, or when a machine that keeps no time has had more of it than it should. */
+  /** Aborted when the run is over, or when the deadline and its margin have passed. */
   signal: AbortSignal;
-  /** True if the run is over or goes on elsewhere. */
+  /** True if the run is over or belongs to another process. */
   isLeft(): boolean;
-  /** The same machine, running again after a pause; undefined if the session has it no longer. */
-  findAgain(): Promise<Place | undefined>;
+  /** Returns the same machine, resumed after a pause. Undefined if the session has another machine by now. */
+  findAgain(): Promise<MachineAccess | undefined>;
 }
 
-export type Work = (app: App, place: Place, call: MachineCall) => Promise<ToolAnswer>;
+export type Work = (app: App, place: MachineAccess, call: MachineCall) => Promise<ToolResult>;
 
-/** Over a call's own time: what ending its work and the last of its output may take. */
+/** Margin after the call's deadline, to stop its work and read the last output. */
 const slackMs = 10_000;
 
-/** Action and detail of a call's audit entry. The detail has no file content and no command. */
+/** Action and detail of a call's audit entry. The detail contains no file content and no command. */
 export interface CallAudit {
   action: string;
   detail(values: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>>;
 }
 
-const machineGone: ToolAnswer = {
+const machineGone: ToolResult = {
   isOk: false,
   isUnknown: true,
-  text: "The call was cut off, and the machine that it ran in is gone; whether it took effect is not known.",
+  text:
+    "The call was interrupted, and its machine no longer exists. It is not known whether the call " +
+    "took effect.",
 };
 
-export function inMachine(app: App, user: ToolUser, work: Work, audit: CallAudit): Tool["call"] {
+export function runInMachine(app: App, user: ToolUser, work: Work, audit: CallAudit): Tool["call"] {
   return async (call) => {
     const { command } = call;
     const leftMs = leftOf(app, call);
@@ -49,21 +52,21 @@ export function inMachine(app: App, user: ToolUser, work: Work, audit: CallAudit
     const inTime = AbortSignal.timeout(leftMs);
     const inMuchTime = AbortSignal.timeout(leftMs + slackMs);
     const signal = AbortSignal.any([call.signal, inMuchTime]);
-    let place: Place | undefined;
+    let place: MachineAccess | undefined;
     try {
       if (command) {
-        // A command that ended while no server ran has its output, also past its time.
-        place = await unlessAborted(findAgain(app, user, command.sandboxId), signal);
+        // Reads the output of a command that ended while no server ran, also after the deadline.
+        place = await abortable(findStartedMachine(app, user, command.sandboxId), signal);
         if (!place) return machineGone;
       } else {
-        place = await unlessAborted(ready(app, user), AbortSignal.any([call.signal, inTime]));
+        place = await abortable(ensureMachine(app, user), AbortSignal.any([call.signal, inTime]));
         accessLogOf(app).note({
           actor: place.actor,
           action: audit.action,
           target: { kind: "sandbox", id: place.sandboxId, label: null },
           workspace: user.workspaceId,
           detail: { ...audit.detail(call.values), run_id: user.runId, call_id: call.id },
-          subject: { id: user.runId, holdExisting: holdExistingRuns },
+          subject: { id: user.runId, holdExisting: lockExisting },
         });
       }
       const { sandboxId } = place;
@@ -72,9 +75,9 @@ export function inMachine(app: App, user: ToolUser, work: Work, audit: CallAudit
         leftSeconds: Math.max(1, Math.floor((until - performance.now()) / 1000)),
         signal,
         isLeft: () => call.signal.aborted,
-        findAgain: () => findAgain(app, user, sandboxId),
+        findAgain: () => findStartedMachine(app, user, sandboxId),
       };
-      return await unlessAborted(work(app, place, given), signal);
+      return await abortable(work(app, place, given), signal);
     } catch (error) {
       const isLate = (command ? inMuchTime : inTime).aborted;
       return await explain(app, user, { call, place, error, isLate });
@@ -82,33 +85,33 @@ export function inMachine(app: App, user: ToolUser, work: Work, audit: CallAudit
   };
 }
 
-/** What is left of the call's time. An earlier process may have spent a part of it. */
+/** Remaining time of the call. An earlier process may have used a part. */
 function leftOf(app: App, { command, timeoutMs, startedAt }: ToolCall): number {
   if (!command) return timeoutMs;
   const passedMs = Math.max(0, app.clock.now().getTime() - startedAt.getTime());
   return Math.max(0, timeoutMs - passedMs);
 }
 
-interface Failed {
+interface FailedCall {
   call: ToolCall;
-  /** Undefined where the machine was not there yet. */
-  place: Place | undefined;
+  /** Undefined if the machine was not ready. */
+  place: MachineAccess | undefined;
   error: unknown;
   isLate: boolean;
 }
 
-/** What the model is told; throws what ends the run. */
-async function explain(app: App, user: ToolUser, failed: Failed): Promise<ToolAnswer> {
+/** Returns the result for the model. Throws errors that end the run. */
+async function explain(app: App, user: ToolUser, failed: FailedCall): Promise<ToolResult> {
   const { call, place, error, isLate } = failed;
   call.signal.throwIfAborted();
   if (error instanceof RunFailure) throw error;
-  if (place && isGone(error)) {
+  if (place && isDeleted(error)) {
     const lost = await findLost(app, user, place);
     if (lost) throw lost;
   }
   if (error instanceof DomainError) {
     if (place) return { isOk: false, text: error.detail };
-    const text = `There is no machine for this: ${error.detail}`;
+    const text = `No machine is available: ${error.detail}`;
     return { isOk: false, text, ...(call.command ? { isUnknown: true } : {}) };
   }
   if (!isLate) throw error;
@@ -116,18 +119,4 @@ async function explain(app: App, user: ToolUser, failed: Failed): Promise<ToolAn
   if (place) return { isOk: false, text: `The call took longer than ${seconds} s.` };
   const text = `The machine was not ready within ${seconds} s.`;
   return { isOk: false, text, ...(call.command ? { isUnknown: true } : {}) };
-}
-
-/** The work goes on where it cannot be stopped; nobody hears of it. */
-async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
-  const { promise, reject } = Promise.withResolvers<never>();
-  const giveUp = () => reject(signal.reason as Error);
-  signal.addEventListener("abort", giveUp, { once: true });
-  if (signal.aborted) giveUp();
-  work.catch(() => {});
-  try {
-    return await Promise.race([work, promise]);
-  } finally {
-    signal.removeEventListener("abort", giveUp);
-  }
 }

@@ -1,7 +1,7 @@
-/** The tools of a session's machine. A name of theirs has no `__`, so that no toolset's tool ever has it. */
+/** Tools of a session's machine. Their names have no `__`, so that they never collide with tools of a toolset. */
 import type { App } from "#app.ts";
 import type { Tool, Tools, ToolUser } from "#agent/tools/tool.ts";
-import { type CallAudit, inMachine, type Work } from "./machine-call.ts";
+import { type CallAudit, runInMachine, type Work } from "./machine-call.ts";
 import { runCode } from "./code.ts";
 import { exec } from "./exec.ts";
 import { readFile, writeTextFile } from "./files.ts";
@@ -16,7 +16,7 @@ interface Kind {
   isRepeatable: boolean;
   runsCommand?: boolean;
   work: Work;
-  /** The same actions as requests to a sandbox. */
+  /** Same audit actions as for requests to a sandbox. */
   audit: CallAudit;
 }
 
@@ -27,7 +27,8 @@ const pathIn: CallAudit["detail"] = ({ path }) => ({ path });
 const kinds: Record<Name, Kind> = {
   exec: {
     description:
-      "Runs a shell command in this conversation's own Linux machine, in /workspace. Files stay from call to call. Answers the exit code and what it printed.",
+      "Runs a shell command in this conversation's own Linux machine, in /workspace. Files persist " +
+      "between calls. Returns the exit code and the output.",
     properties: {
       command: { type: "string", minLength: 1, description: "For /bin/bash -c." },
       timeout_seconds: { type: "integer", minimum: 1, maximum: 3600 },
@@ -39,7 +40,7 @@ const kinds: Record<Name, Kind> = {
     audit: { action: "command.executed", detail: () => ({}) },
   },
   read_file: {
-    description: "Reads a text file of the machine; of a long one the first 64 KiB.",
+    description: "Reads a text file of the machine, at most its first 64 KiB.",
     properties: { path },
     required: ["path"],
     isRepeatable: true,
@@ -48,7 +49,7 @@ const kinds: Record<Name, Kind> = {
   },
   write_file: {
     description:
-      "Writes a text file below /workspace or /tmp of the machine, whole; what was there is replaced.",
+      "Writes a whole text file below /workspace or /tmp of the machine, and replaces an existing " + "file.",
     properties: { path, content: { type: "string" } },
     required: ["path", "content"],
     isRepeatable: false,
@@ -57,10 +58,11 @@ const kinds: Record<Name, Kind> = {
   },
   run_code: {
     description:
-      "Runs code in the machine's interpreter, whose variables stay from call to call. Answers what it printed, and the value of the last line.",
+      "Runs code in the machine's interpreter, whose variables persist between calls. Returns the " +
+      "output and the value of the last line.",
     properties: {
       code: { type: "string" },
-      language: { enum: ["python", "javascript", "typescript"], description: "Python where absent." },
+      language: { enum: ["python", "javascript", "typescript"], description: "Default: Python." },
     },
     required: ["code"],
     isRepeatable: false,
@@ -83,7 +85,7 @@ export async function machineTools(app: App, user: ToolUser): Promise<Tools> {
       policy: vm.policy ?? approvals.default,
       isRepeatable,
       runsCommand,
-      call: inMachine(app, user, work, audit),
+      call: runInMachine(app, user, work, audit),
     };
   });
   return { tools, unavailable: [] };

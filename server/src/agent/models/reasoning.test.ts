@@ -43,7 +43,7 @@ const delta = (index: number, part: object) => ({ type: "content_block_delta", i
 const stop = (index: number) => ({ type: "content_block_stop", index });
 
 /** A streamed answer of Anthropic. */
-function streamed(blocks: readonly Json[], reason: string): { raw: string } {
+function toStream(blocks: readonly Json[], reason: string): { raw: string } {
   const usage = { input_tokens: 10, output_tokens: 5 };
   const message = { id: "m", type: "message", role: "assistant", model: "claude", content: [], usage };
   const events: Json[] = [
@@ -59,7 +59,7 @@ function streamed(blocks: readonly Json[], reason: string): { raw: string } {
   return { raw: events.map((event) => `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`).join("") };
 }
 
-const thinking = streamed(
+const thinking = toStream(
   [
     start(0, { type: "thinking", thinking: "", signature: "" }),
     delta(0, { type: "thinking_delta", thinking: "Hm, " }),
@@ -74,7 +74,7 @@ const thinking = streamed(
   ],
   "tool_use",
 );
-const done = streamed(
+const done = toStream(
   [start(0, { type: "text", text: "" }), delta(0, { type: "text_delta", text: "Seen." }), stop(0)],
   "end_turn",
 );

@@ -1,6 +1,6 @@
 /** Queries of other folders about runs: the active run of a session, and the newest run of an agent. */
 import type { Db } from "#schema.ts";
-import { findActive, findActiveOfAgent, lastRuns, type RunRow } from "../store.ts";
+import { findActive, lastRuns, type RunRow } from "../store.ts";
 
 export async function activeRuns(db: Db, sessionIds: readonly string[]): Promise<Map<string, string>> {
   const rows = await findActive(db, sessionIds);
@@ -18,9 +18,4 @@ export type NewestRun = Pick<RunRow, "id" | "agent_id" | "status" | "created_at"
 export async function newestRuns(db: Db, agentIds: readonly string[]): Promise<Map<string, NewestRun>> {
   const rows = await lastRuns(db, agentIds);
   return new Map(rows.map((row) => [row.agent_id, row]));
-}
-
-/** Ids of an agent's active runs, at most `limit`. */
-export function activeOfAgent(db: Db, agentId: string, limit: number): Promise<string[]> {
-  return findActiveOfAgent(db, agentId, limit);
 }

@@ -18,13 +18,13 @@ export interface Revocation {
 const revokeAttempts = 8;
 
 /** Deletes one end user's connections to these toolsets. Returns their number. */
-export async function forgetConnections(
+export async function revokeConnections(
   tx: Db,
   toolsetIds: readonly string[],
   endUserId: string,
 ): Promise<number> {
   const gone = await deleteConnections(tx, toolsetIds, endUserId);
-  await revokeLater(tx, gone);
+  await queueRevocations(tx, gone);
   return gone.length;
 }
 
@@ -32,8 +32,8 @@ export async function forgetConnections(
  * Deletes all connections of a toolset and its registered client, because the toolset is deleted or moves to another
  * server.
  */
-export async function forgetSignIns(tx: Db, toolsetId: string): Promise<void> {
-  await revokeLater(tx, await deleteConnections(tx, [toolsetId], null));
+export async function revokeAllConnections(tx: Db, toolsetId: string): Promise<void> {
+  await queueRevocations(tx, await deleteConnections(tx, [toolsetId], null));
   await deleteClient(tx, toolsetId);
 }
 
@@ -41,11 +41,11 @@ export async function forgetSignIns(tx: Db, toolsetId: string): Promise<void> {
  * Deletes the pinned client after an update of the client's settings. The next sign-in pins it to the provider of that
  * time.
  */
-export async function forgetProvider(tx: Db, toolsetId: string): Promise<void> {
+export async function unpinClient(tx: Db, toolsetId: string): Promise<void> {
   await deleteClient(tx, toolsetId);
 }
 
-export async function revokeLater(
+export async function queueRevocations(
   tx: Db,
   connections: readonly Pick<ConnectionRow, "id" | "sealed" | "provider">[],
 ): Promise<void> {

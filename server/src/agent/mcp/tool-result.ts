@@ -1,28 +1,31 @@
 /** Converts results of MCP tools and resources for a model: texts and pictures, and a note in place of anything else. */
 import { isDeepStrictEqual } from "node:util";
 import { base64Bytes, resultOf, type ToolContent, toPicture } from "../tools/pictures.ts";
-import type { ToolAnswer } from "../tools/tool.ts";
+import type { ToolResult } from "../tools/tool.ts";
 import type { CallToolResult, ReadResourceResult } from "./connection.ts";
 
 type Block = CallToolResult["content"][number];
 type Part = ToolContent[number];
 type Hide = (text: string) => string;
 
-export function answerOf({ content, structuredContent, isError }: CallToolResult, hide: Hide): ToolAnswer {
+export function toToolResult(
+  { content, structuredContent, isError }: CallToolResult,
+  hide: Hide,
+): ToolResult {
   const parts = content.map(partOf);
   // Most servers send the result twice, as data and as the same JSON in a text.
   const isSent = content.some((block) => block.type === "text" && isSame(block.text, structuredContent));
   if (structuredContent !== undefined && !isSent) parts.push(text(JSON.stringify(structuredContent)));
-  return { isOk: isError !== true, ...filled(parts, hide) };
+  return { isOk: isError !== true, ...joinParts(parts, hide) };
 }
 
-export function resourceAnswer({ contents }: ReadResourceResult, hide: Hide): ToolAnswer {
-  return { isOk: true, ...filled(contents.map(resourcePart), hide) };
+export function toResourceResult({ contents }: ReadResourceResult, hide: Hide): ToolResult {
+  return { isOk: true, ...joinParts(contents.map(resourcePart), hide) };
 }
 
-function filled(parts: readonly Part[], hide: Hide): Omit<ToolAnswer, "isOk"> {
+function joinParts(parts: readonly Part[], hide: Hide): Omit<ToolResult, "isOk"> {
   const result = resultOf(parts, hide);
-  return result.text === "" ? { text: "[the tool answered nothing]" } : result;
+  return result.text === "" ? { text: "[the tool returned nothing]" } : result;
 }
 
 const text = (value: string): Part => ({ type: "text", text: value });

@@ -1,6 +1,6 @@
-/** What a server lists, as it is kept: bounded, and only tools whose arguments can be checked. */
+/** Bounds a server's list of tools for storage, and keeps only tools with a usable schema. */
 import { storableText } from "../storable.ts";
-import { whyNotSchema } from "../json-schema.ts";
+import { findSchemaFault } from "../json-schema.ts";
 import type { CachedTool } from "./cached-tool.ts";
 import type { ListedTool } from "./connection.ts";
 
@@ -8,12 +8,15 @@ const toolsMax = 200;
 const allMaxBytes = 1024 ** 2;
 const nameMaxCharacters = 200;
 const descriptionMaxCharacters = 4_000;
-/** Schemas are checked one after the other for a workspace; a hostile list must not hold its others up for long. */
+/**
+ * Schemas of a workspace are checked in sequence, so a hostile list must not delay the workspace's other lists for
+ * long.
+ */
 const checksMaxMs = 3_000;
 
-export interface Listed {
+export interface ToolList {
   tools: CachedTool[];
-  /** By their names, with the reason. */
+  /** Names of the tools that are left out, each with the reason. */
   leftOut: { name: string; why: string }[];
 }
 
@@ -31,14 +34,14 @@ const resourceTool: CachedTool = {
   readsResources: true,
 };
 
-export function withResourceTool({ tools, leftOut }: Listed): Listed {
+export function withResourceTool({ tools, leftOut }: ToolList): ToolList {
   const isTaken = tools.some(({ name }) => name === resourceTool.name);
   return { tools: isTaken ? tools : [...tools, resourceTool], leftOut };
 }
 
-export async function keptOf(owner: string, listed: readonly ListedTool[]): Promise<Listed> {
+export async function boundTools(owner: string, listed: readonly ListedTool[]): Promise<ToolList> {
   const tools: CachedTool[] = [];
-  const leftOut: Listed["leftOut"] = [];
+  const leftOut: ToolList["leftOut"] = [];
   const names = new Set<string>();
   const endMs = performance.now() + checksMaxMs;
   let bytes = 0;
@@ -54,7 +57,7 @@ export async function keptOf(owner: string, listed: readonly ListedTool[]): Prom
             ? `a toolset has at most ${toolsMax} tools of ${allMaxBytes} bytes in all`
             : performance.now() > endMs
               ? "there was no time to check its schema"
-              : await whyNotSchema(owner, tool.inputSchema).then((text) => text && `its schema ${text}`);
+              : await findSchemaFault(owner, tool.inputSchema).then((text) => text && `its schema ${text}`);
     names.add(one.name);
     if (why === undefined) tools.push(tool);
     else leftOut.push({ name: one.name.slice(0, nameMaxCharacters), why });

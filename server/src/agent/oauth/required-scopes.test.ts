@@ -4,9 +4,9 @@ import { agentHost, type Json } from "../testing/agent-app.ts";
 import { freePort } from "../testing/free-port.ts";
 import { startSignInServer, TestBrowser } from "../testing/sign-in-server.ts";
 import { findById } from "../toolsets/find.ts";
-import { accessFor, moreWanted, tokenRefused } from "./access.ts";
-import { findConnection, forgetWanted } from "./store.ts";
-import { union } from "./provider/scopes.ts";
+import { resolveAccess, recordRequiredScopes, expireRefusedToken } from "./access.ts";
+import { findConnection, clearRequiredScopes } from "./store.ts";
+import { joinScopes } from "./provider/scopes.ts";
 
 const host = await agentHost({ config: { port: String(await freePort()) } });
 const { app } = host;
@@ -42,7 +42,7 @@ const signIn = async (id: string) => (await new TestBrowser().signIn(await link(
 const row = async (id: string) => (await findById(app.db, id))!;
 
 /** Creates a toolset and signs its owner in. Returns its id. */
-async function connected(): Promise<string> {
+async function connectToolset(): Promise<string> {
   const { json } = await owner.post("/v1/agent-toolsets", {
     name: `shop${(made += 1)}`,
     kind: "http",
@@ -58,16 +58,16 @@ async function connected(): Promise<string> {
 /** Imitates a call whose token the server refuses with 403. */
 async function want(id: string, scope: string): Promise<Json> {
   const toolset = await row(id);
-  const access: Json = await accessFor(app, toolset, null);
-  return moreWanted(app, toolset, null, { token: access.token, scope });
+  const access: Json = await resolveAccess(app, toolset, null);
+  return recordRequiredScopes(app, toolset, null, { token: access.token, scope });
 }
 
 test("requests the required and the granted scopes at the next sign-in, and only the usual scopes after that", async () => {
-  const id = await connected();
+  const id = await connectToolset();
   expect(await want(id, "tools:write")).toMatchObject({ kind: "unavailable" });
   // Two concurrent calls require different scopes.
   await want(id, "tools:more");
-  expect((await accessFor(app, await row(id), null)).kind).toBe("token");
+  expect((await resolveAccess(app, await row(id), null)).kind).toBe("token");
   const browser = new TestBrowser();
   const address = await link(id);
   await browser.follow(address);
@@ -79,7 +79,7 @@ test("requests the required and the granted scopes at the next sign-in, and only
 });
 
 test("requests a scope once if the provider refuses it on its own page", async () => {
-  const id = await connected();
+  const id = await connectToolset();
   await want(id, "tools:write");
   isRefusing = true;
   expect((await new TestBrowser().follow(await link(id))).text).toContain("invalid_scope");
@@ -88,7 +88,7 @@ test("requests a scope once if the provider refuses it on its own page", async (
 });
 
 test("keeps a scope that becomes required during a sign-in, and drops the scopes of the abandoned link", async () => {
-  const id = await connected();
+  const id = await connectToolset();
   await want(id, "tools:write");
   await new TestBrowser().follow(await link(id));
   await want(id, "tools:more");
@@ -97,7 +97,7 @@ test("keeps a scope that becomes required during a sign-in, and drops the scopes
 });
 
 test("truncates the granted scopes before the required ones, and drops invalid scopes", async () => {
-  const id = await connected();
+  const id = await connectToolset();
   const had = Array.from({ length: 700 }, (_, n) => `had:${n}`)
     .join(" ")
     .slice(0, 4096);
@@ -109,33 +109,33 @@ test("truncates the granted scopes before the required ones, and drops invalid s
 });
 
 test("keeps a scope that becomes required while a link is being opened", async () => {
-  const id = await connected();
+  const id = await connectToolset();
   await want(id, "tools:write");
   const opened = (await findConnection(app.db, id, "-"))!;
   await want(id, "tools:more");
-  await forgetWanted(app.db, opened);
+  await clearRequiredScopes(app.db, opened);
   expect((await findConnection(app.db, id, "-"))?.wanted).toBe("tools:more tools:write");
 });
 
 test("ignores the required scopes of a refused token that was refreshed meanwhile", async () => {
-  const id = await connected();
+  const id = await connectToolset();
   const toolset = await row(id);
-  const { token }: Json = await accessFor(app, toolset, null);
-  await tokenRefused(app, toolset, null, token);
-  await accessFor(app, toolset, null);
-  expect(await moreWanted(app, toolset, null, { token, scope: "tools:write" })).toBeUndefined();
+  const { token }: Json = await resolveAccess(app, toolset, null);
+  await expireRefusedToken(app, toolset, null, token);
+  await resolveAccess(app, toolset, null);
+  expect(await recordRequiredScopes(app, toolset, null, { token, scope: "tools:write" })).toBeUndefined();
   await new TestBrowser().follow(await link(id));
   expect(asked).toEqual([usual]);
 });
 
 test("requests the default scopes if a server names no required scope", async () => {
-  const id = await connected();
+  const id = await connectToolset();
   expect(await want(id, "")).toMatchObject({ kind: "unavailable" });
   expect(await signIn(id)).toContain("You are connected");
   expect(asked).toEqual([usual]);
 });
 
 test("joins scopes without duplicates, in their order", () => {
-  expect(union("b a", null, undefined, "", "a  c b")).toBe("b a c");
-  expect(union(null, "", " ")).toBeNull();
+  expect(joinScopes("b a", null, undefined, "", "a  c b")).toBe("b a c");
+  expect(joinScopes(null, "", " ")).toBeNull();
 });

@@ -7,7 +7,7 @@ import type { ModelAddress } from "./providers.ts";
 
 export type Metadata = Record<string, string>;
 
-export interface Thought {
+export interface ReasoningPart {
   type: "reasoning";
   text: string;
   providerOptions: SharedV4ProviderOptions;
@@ -30,10 +30,10 @@ export function metadataOf(
   );
 }
 
-export function thoughtOf(
+export function toReasoningPart(
   { text, metadata }: { text: string; metadata: Metadata },
   { provider, credentialId }: ModelAddress,
-): Thought {
+): ReasoningPart {
   return { type: "reasoning", text, providerOptions: { [provider]: metadata, kontor: { credentialId } } };
 }
 
@@ -47,7 +47,7 @@ export function phaseOf(
 }
 
 /** Removes reasoning that this model does not accept. */
-export function thoughtsFor(
+export function keepAcceptedReasoning(
   { provider, credentialId }: ModelAddress,
   message: LanguageModelV4Message,
 ): LanguageModelV4Message {

@@ -1,4 +1,4 @@
-/** A session's machine that goes: by somebody's hand, by a crash, with its session; and what a plan does not allow. */
+/** Loss of a session's machine by deletion, crash or the session's end, and limits of the plan. */
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
@@ -16,16 +16,16 @@ import {
   owner,
   sandboxes,
   script,
-  told,
+  toolResults,
   wait,
 } from "../testing/machine-host.ts";
-import { destroyMachine } from "./terminate-machines.ts";
+import { terminateMachine } from "./terminate-machines.ts";
 import { parkIdle } from "./park-machines.ts";
 
 const exec = (command: string) => call("exec", { command });
 const kill = (id: string) => endSandbox(host.app, { id, reason: "requested" });
 
-test("a machine that was deleted fails one run with vm_lost, and the next gets a new one", async () => {
+test("fails one run with vm_lost after the machine is deleted, and creates a new machine for the next run", async () => {
   const name = await agent();
   script([exec("echo kept > file")]);
   const { session_id } = await invoke(name);
@@ -41,13 +41,13 @@ test("a machine that was deleted fails one run with vm_lost, and the next gets a
   expect(await sandboxes(session_id)).toHaveLength(1);
   script([exec("ls")]);
   expect(await invoke(name, { session_id })).toMatchObject({ status: "completed" });
-  expect(told().at(-1)).toBe("exit code: 0");
+  expect(toolResults().at(-1)).toBe("exit code: 0");
   const machine = await machineOf(name, session_id);
   expect(machine.status).toBe("running");
   expect(machine.sandbox_id).not.toBe(sandbox_id);
 });
 
-test("a machine that ends under a call fails its run with vm_lost", async () => {
+test("fails a run with vm_lost if the machine terminates during a call", async () => {
   const name = await agent();
   script([exec("true")], [exec("sleep 60")]);
   const { session_id, run_id } = await invoke(name, { wait_s: 0 });
@@ -57,8 +57,8 @@ test("a machine that ends under a call fails its run with vm_lost", async () => 
   await expect.poll(async () => (await running()).error_code, { timeout: 20_000 }).toBe("vm_lost");
 });
 
-/** A session whose machine holds a file and is on disk. */
-async function parked(): Promise<{ name: string; session_id: string }> {
+/** Creates a session whose machine contains a file and is parked. */
+async function createParkedSession(): Promise<{ name: string; session_id: string }> {
   const name = await agent({ park_after_seconds: 0 });
   script([exec("echo kept > file")]);
   const { session_id } = await invoke(name);
@@ -72,44 +72,44 @@ const failing = (verb: "create" | "restore", error: RuntimeError) => {
   for (let tries = 0; tries < 20; tries += 1) box.driver.fail(verb, error);
 };
 
-test("a machine whose snapshot is damaged is given up, and its run says so", async () => {
-  const { name, session_id } = await parked();
-  failing("restore", new RuntimeError("not_restorable", "a byte is not what it was"));
+test("abandons a machine with a damaged snapshot, and fails the run with the cause", async () => {
+  const { name, session_id } = await createParkedSession();
+  failing("restore", new RuntimeError("not_restorable", "a byte has changed"));
   script([exec("true")]);
   expect(await invoke(name, { session_id })).toMatchObject({ status: "failed", error_code: "vm_lost" });
   box.driver.heal();
   expect((await sandboxes(session_id)).map(({ status }) => status)).toEqual(["terminated"]);
 });
 
-test("one that a host can't start at the moment keeps what is in it: the model is told, and a later call tries again", async () => {
-  const { name, session_id } = await parked();
+test("keeps a machine that the host cannot start now, notifies the model, and retries at a later call", async () => {
+  const { name, session_id } = await createParkedSession();
   failing("restore", new RuntimeError("failed", "no such luck"));
   script([exec("cat file")]);
   expect(await invoke(name, { session_id })).toMatchObject({ status: "completed" });
-  expect(told().at(-1)).toMatch(/^There is no machine for this: .*snapshot, which is kept/);
+  expect(toolResults().at(-1)).toMatch(/^No machine is available: .*The snapshot is kept/);
   expect((await machineOf(name, session_id)).status).toBe("parked");
   box.driver.heal();
   script([exec("cat file")]);
   expect(await invoke(name, { session_id })).toMatchObject({ status: "completed" });
-  expect(told().at(-1)).toBe("exit code: 0\nstdout:\nkept\n");
+  expect(toolResults().at(-1)).toBe("exit code: 0\nstdout:\nkept\n");
 });
 
-test("what keeps a machine from being made is told to the model, and the next call tries again", async () => {
+test("notifies the model of a failed creation, and retries at the next call", async () => {
   const name = await agent();
   failing("create", new RuntimeError("failed", "no"));
   model.script((body: Json) => {
     const answers = body.messages.filter(({ role }: Json) => role === "tool").length;
-    // By its second call the host is well again.
+    // The host works again before the second call.
     if (answers === 1) box.driver.heal();
     return answers === 2
       ? { text: ["Done."] }
       : { calls: [{ name: "exec", arguments: '{"command":"true"}' }] };
   });
   expect(await invoke(name)).toMatchObject({ status: "completed" });
-  expect(told()).toEqual([expect.stringMatching(/^There is no machine for this: /), "exit code: 0"]);
+  expect(toolResults()).toEqual([expect.stringMatching(/^No machine is available: /), "exit code: 0"]);
 });
 
-test("a session that ends takes its machine along, in use or parked", async () => {
+test("deletes the machine when its session ends, in use or parked", async () => {
   const name = await agent({ park_after_seconds: 0 });
   for (const isParked of [false, true]) {
     script([exec("true")]);
@@ -118,7 +118,7 @@ test("a session that ends takes its machine along, in use or parked", async () =
     if (isParked) await parkIdle(host.app);
     expect((await owner.call("DELETE", `/v1/agents/${name}/sessions/${session_id}`)).status).toBe(204);
     expect(await machineOf(name, session_id)).toEqual({ sandbox_id: null, status: "none" });
-    await destroyMachine(host.app, session_id);
+    await terminateMachine(host.app, session_id);
     expect((await sandboxes(session_id)).map(({ status }) => status)).toEqual(["terminated"]);
   }
   expect((await sql`select from agent_machines where state = 'ending'`.execute(host.app.db)).rows).toEqual(
@@ -126,7 +126,7 @@ test("a session that ends takes its machine along, in use or parked", async () =
   );
 });
 
-test("a session that ends while its machine is made gets none", async () => {
+test("creates no machine for a session that ends meanwhile", async () => {
   const name = await agent();
   script([exec("true")]);
   let session = "";
@@ -143,13 +143,13 @@ test("a session that ends while its machine is made gets none", async () => {
 });
 
 test.each(["agent.vm.parking", "pause.taken", "pause.committed", "agent.vm.paused"])(
-  "a server that dies at %s while it parks is followed by one that ends it",
+  "parks a machine in the next server after a server dies at %s",
   async (point) => {
     const name = await agent({ park_after_seconds: 0 });
     script([exec("echo kept > file")]);
     const { session_id } = await invoke(name);
     await wait(session_id, 1);
-    // Whatever is not done by then is never done by this one.
+    // The dead server never continues behind this point.
     const stuck = Promise.withResolvers<void>();
     const there = Promise.withResolvers<void>();
     onKillPoint(async (reached) => {
@@ -165,28 +165,28 @@ test.each(["agent.vm.parking", "pause.taken", "pause.committed", "agent.vm.pause
     expect((await machineOf(name, session_id)).status).toBe("parked");
     script([exec("cat file")]);
     await invoke(name, { session_id });
-    expect(told().at(-1)).toBe("exit code: 0\nstdout:\nkept\n");
+    expect(toolResults().at(-1)).toBe("exit code: 0\nstdout:\nkept\n");
   },
 );
 
-test("what a machine is to be made of is judged when the version is published", async () => {
+test("validates the machine's config at publication", async () => {
   const config = await modelConfig(owner, model.url);
-  const judged = async (vm: object) =>
+  const createAgent = async (vm: object) =>
     (await owner.post("/v1/agents", { name: "judged", config: { ...config, vm } })).json;
-  expect(await judged({ template: "nothing" })).toMatchObject({
+  expect(await createAgent({ template: "nothing" })).toMatchObject({
     code: "invalid_request",
     pointer: "/config/vm/template",
     detail: expect.stringContaining("known are"),
   });
-  expect(await judged({ volume: "vol_none" })).toMatchObject({ pointer: "/config/vm/volume" });
-  expect(await judged({ volume: "Not a name" })).toMatchObject({ pointer: "/config/vm/volume" });
-  expect(await judged({ tools: ["run_code"] })).toMatchObject({
+  expect(await createAgent({ volume: "vol_none" })).toMatchObject({ pointer: "/config/vm/volume" });
+  expect(await createAgent({ volume: "Not a name" })).toMatchObject({ pointer: "/config/vm/volume" });
+  expect(await createAgent({ tools: ["run_code"] })).toMatchObject({
     pointer: "/config/vm/tools",
     detail: expect.stringContaining("code-interpreter"),
   });
 });
 
-test("what the plan does not allow is refused when the version is run", async () => {
+test("refuses a run whose machine exceeds the plan", async () => {
   const poor = await host.person();
   await sql`update workspaces set sandbox_tier = 'free' where id = ${poor.workspaceId}`.execute(host.app.db);
   const config = await modelConfig(poor, model.url);

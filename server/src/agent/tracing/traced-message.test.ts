@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
 import { toolMessage } from "../models/messages.ts";
-import { toSaid } from "./said.ts";
+import { toTracedMessage } from "./traced-message.ts";
 
 test("describes pictures of tools without their bytes", () => {
   const data = Buffer.alloc(300).toString("base64");
   const picture = { type: "file" as const, mediaType: "image/png", data: { type: "data" as const, data } };
   const content = [{ type: "text" as const, text: "Seen:" }, picture];
-  const said = toSaid(toolMessage([{ id: "call_1", tool: "look", isOk: true, text: "", content }]));
+  const said = toTracedMessage(toolMessage([{ id: "call_1", tool: "look", isOk: true, text: "", content }]));
   expect(said).toEqual({
     role: "tool",
     parts: [

@@ -1,6 +1,9 @@
-/** A request as a template sees it. What tells who sent it, and any secret, is not among it. */
+/**
+ * Converts a request to the delivery that templates read. Secrets and headers that authenticate the sender are left
+ * out.
+ */
 import type { IncomingHttpHeaders } from "node:http";
-import type { Delivered } from "./template.ts";
+import type { TemplateInput } from "./template.ts";
 
 export interface Delivery {
   headers: IncomingHttpHeaders;
@@ -8,15 +11,15 @@ export interface Delivery {
   body: Buffer;
 }
 
-/** Headers that let somebody in, or prove something, wherever they come from. */
+/** Matches names of headers that authenticate or sign a request. */
 const telltale = /authorization|cookie|secret|token|signature|password|api-?key/;
 
-export function deliveredOf(
+export function toTemplateInput(
   { headers, query, body }: Delivery,
   webhook: { id: string; name: string },
   secret: string,
   receivedAt: Date,
-): Delivered {
+): TemplateInput {
   return {
     body: parseBody(headers["content-type"] ?? "", body.toString("utf8")),
     headers: Object.fromEntries(
@@ -31,7 +34,7 @@ export function deliveredOf(
   };
 }
 
-/** The sender's own id of what it delivers: the same one comes again where it heard no answer. */
+/** The sender's id of the delivery. A sender repeats the id when it retries. */
 export function deliveryIdOf(headers: IncomingHttpHeaders): string | undefined {
   for (const name of ["webhook-id", "x-github-delivery", "x-service-delivery"]) {
     const value = headers[name];
@@ -40,12 +43,12 @@ export function deliveryIdOf(headers: IncomingHttpHeaders): string | undefined {
   return undefined;
 }
 
-/** JSON wherever it is JSON, whatever its sender calls it; the fields of a form; else the text. */
+/** Parses JSON under any content type, then the fields of a form. Any other body stays text. */
 function parseBody(contentType: string, text: string): unknown {
   if (/^application\/x-www-form-urlencoded\b/i.test(contentType)) return fieldsOf(new URLSearchParams(text));
   try {
     const value: unknown = JSON.parse(text, keepDigits as (key: string, value: unknown) => unknown);
-    // What is too deep to be written again is a text.
+    // A value that is too deep to serialize stays text.
     JSON.stringify(value);
     return typeof value === "string" || typeof value === "object" ? value : text;
   } catch {
@@ -57,7 +60,7 @@ function fieldsOf(form: URLSearchParams): Record<string, string> {
   return Object.fromEntries(form);
 }
 
-/** Ids of twenty digits are no numbers of ours: what a number can't hold is told as it came. */
+/** Keeps the digits of integers that a JavaScript number cannot represent, such as ids of twenty digits. */
 function keepDigits(_: string, value: unknown, { source }: { source?: string }): unknown {
   if (typeof value !== "number" || source === undefined || String(value) === source) return value;
   return (JSON as unknown as { rawJSON: (text: string) => unknown }).rawJSON(source);

@@ -1,16 +1,16 @@
-/** What is said in a session, as the statements that store it take it. */
+/** Messages of a session in the form that statements store. */
 import { type RawBuilder, sql } from "kysely";
 import { storableJson } from "../storable.ts";
 import { sessionFull } from "./errors.ts";
-import { hasRoomFor, messagesAdded, type MessageKind, type NewMessage, sessionGrown } from "./store.ts";
+import { hasRoomFor, insertMessages, type MessageKind, type NewMessage, growSession } from "./store.ts";
 
-export type Words = readonly NewMessage[];
+export type NewMessages = readonly NewMessage[];
 
 export const sessionMaxMiB = 32;
 const sessionMaxBytes = sessionMaxMiB * 1024 ** 2;
 
-/** The message is what a reader finds: what can't be stored of it is replaced. */
-export function toWords(
+/** Replaces characters that cannot be stored. `message` equals the stored text. */
+export function toNewMessages(
   runId: string,
   said: readonly { kind: MessageKind; message: unknown }[],
 ): NewMessage[] {
@@ -21,18 +21,18 @@ export function toWords(
   });
 }
 
-export const full = () => sessionFull(sessionMaxMiB);
+export const sessionFullError = () => sessionFull(sessionMaxMiB);
 
-/** Whether a session that holds `bytes` may hold these as well. */
-export function isRoomFor(words: Words, bytes: number): boolean {
+/** True if the messages fit into a session that has `bytes`. */
+export function fitsInSession(words: NewMessages, bytes: number): boolean {
   return words.reduce((sum, one) => sum + one.bytes, bytes) <= sessionMaxBytes;
 }
 
-export function hasRoom(sessionId: RawBuilder<unknown>, words: Words): RawBuilder<unknown> {
+export function hasRoom(sessionId: RawBuilder<unknown>, words: NewMessages): RawBuilder<unknown> {
   return hasRoomFor(sessionId, words, sessionMaxBytes);
 }
 
 /** Parts of a statement whose `run` is the row of a run in the session. */
-export function wordsAdded(words: Words): RawBuilder<unknown> {
-  return sql`${sessionGrown(words)}, ${messagesAdded(words)}`;
+export function appendMessages(words: NewMessages): RawBuilder<unknown> {
+  return sql`${growSession(words)}, ${insertMessages(words)}`;
 }

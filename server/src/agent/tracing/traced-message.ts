@@ -1,13 +1,13 @@
-/** A conversation's message in the form that the conventions for generative AI give it. */
+/** Converts messages to the format of OpenTelemetry's conventions for generative AI. */
 import { contentOf, type Message } from "../models/messages.ts";
 import { withoutPictures } from "../tools/pictures.ts";
 
-export interface Said {
+export interface TracedMessage {
   role: string;
   parts: Record<string, unknown>[];
 }
 
-export function toSaid({ role, content }: Message): Said {
+export function toTracedMessage({ role, content }: Message): TracedMessage {
   if (typeof content === "string") return { role, parts: [{ type: "text", content }] };
   return { role, parts: content.map(toPart) };
 }
@@ -20,7 +20,7 @@ function outputOf(part: Extract<Part, { type: "tool-result" }>): unknown {
   return content ? { type: "text", value: withoutPictures(content) } : part.output;
 }
 
-/** Files are named by their kind alone. */
+/** Files are reduced to their media type. */
 function toPart(part: Part): Record<string, unknown> {
   switch (part.type) {
     case "text":
