@@ -12,7 +12,7 @@ import { silentLog, testClock, testConfig, testDatabase } from "../../test/harne
 import {
   buildAppImage,
   BuildFailed,
-  dropProjectImages,
+  deleteProjectImages,
   findAppImage,
   findEqualAppImage,
   pruneAppImages,
@@ -90,20 +90,20 @@ test("finds an image by its build key in its own project until the image is prun
   expect(await find(project.projectId, buildKey)).toBeUndefined();
 });
 
-test("a build answers how its image is run, and the image is found by its tag", async () => {
+test("returns how the built image is run, and finds the image by its tag", async () => {
   const project = await makeProject();
-  const said: string[] = [];
-  const built = await buildAppImage(app, request(project), { log: (text) => void said.push(text), signal });
+  const lines: string[] = [];
+  const built = await buildAppImage(app, request(project), { log: (text) => void lines.push(text), signal });
 
   expect(built).toMatchObject({ tag: "b1", run: { argv: ["node", "server.js"], port: 3000, cwd: "/app" } });
-  expect(said.join("")).toContain("FROM node:22-slim");
+  expect(lines.join("")).toContain("FROM node:22-slim");
   expect(await findAppImage(app, project.projectId, "b1")).toEqual(built);
   expect((await driver.images()).map(({ id }) => id)).toContain(built.imageId);
   const next = await buildAppImage(app, request(project), { log: () => {}, signal });
   expect(next.tag).toBe("b2");
 });
 
-test("a build that fails says why and leaves no image", async () => {
+test("reports the cause of a failed build, and keeps no image", async () => {
   const project = await makeProject();
   const failing = request(project, `${recipe}RUN false\n`);
   const failed = await buildAppImage(app, failing, { log: () => {}, signal }).catch(
@@ -118,7 +118,7 @@ test("a build that fails says why and leaves no image", async () => {
   expect(await findAppImage(app, project.projectId, "b1")).toBeUndefined();
 });
 
-test("an image stays while it is wanted, and goes with the sweep after that", async () => {
+test("keeps an image while a row names it, and removes it with the next sweep after that", async () => {
   const project = await makeProject();
   const one = await buildAppImage(app, request(project), { log: () => {}, signal });
   const two = await buildAppImage(app, request(project), { log: () => {}, signal });
@@ -129,11 +129,11 @@ test("an image stays while it is wanted, and goes with the sweep after that", as
   expect(await builder.images()).not.toContain(one.imageId);
   expect(await findAppImage(app, project.projectId, one.tag)).toBeUndefined();
 
-  await dropProjectImages(app, project.projectId);
+  await deleteProjectImages(app, project.projectId);
   expect(await builder.images()).not.toContain(two.imageId);
 });
 
-test("bytes that no row speaks of go: the server ended before it could write one", async () => {
+test("removes images without a row, which a crash before the insert left", async () => {
   await machines.host.buildImage(
     {
       id: "app_orphan",
@@ -154,7 +154,7 @@ test("bytes that no row speaks of go: the server ended before it could write one
   expect((await driver.images()).map(({ id }) => id)).not.toContain("app_orphan");
 });
 
-test("a sweep leaves an image alone that is being built", async () => {
+test("does not remove an image during its build", async () => {
   const project = await makeProject();
   const during = Promise.withResolvers<void>();
   const reached = Promise.withResolvers<void>();
@@ -171,20 +171,20 @@ test("a sweep leaves an image alone that is being built", async () => {
   expect(await findAppImage(app, project.projectId, tag)).toBeDefined();
 });
 
-test("one who gives up while others are first leaves the queue", async () => {
+test("leaves the queue when a waiting build is aborted", async () => {
   const project = await makeProject();
   const during = Promise.withResolvers<void>();
   builder.during = () => during.promise;
   const first = buildAppImage(app, request(project), { log: () => {}, signal });
   const giveUp = new AbortController();
-  const said: string[] = [];
+  const lines: string[] = [];
   const second = buildAppImage(app, request(project), {
-    log: (text) => void said.push(text),
+    log: (text) => void lines.push(text),
     signal: giveUp.signal,
   });
-  await expect.poll(() => said.join("")).toContain("Waiting");
-  giveUp.abort(new Error("nobody wants it"));
-  await expect(second).rejects.toThrow("nobody wants it");
+  await expect.poll(() => lines.join("")).toContain("Waiting");
+  giveUp.abort(new Error("the build is cancelled"));
+  await expect(second).rejects.toThrow("the build is cancelled");
   during.resolve();
   await first;
 });
@@ -198,7 +198,7 @@ test("builds a payer's single image before another payer's twenty waiting images
     return new Promise((resolve) => ends.push(resolve));
   };
   let waiting = 0;
-  // A different queue from that of the earlier tests.
+  // A separate queue from that of the earlier tests.
   const one = { ...app, config: { ...config, buildConcurrency: 1 } };
   const build = (project: typeof busy, name: string) => {
     const context = join(dataDir, name);
@@ -220,19 +220,19 @@ test("builds a payer's single image before another payer's twenty waiting images
   expect(begun.slice(0, 2).map((path) => basename(path))).toEqual(["busy-0", "other"]);
 });
 
-test("output past 4 MiB is dropped and said to be", async () => {
+test("drops output past 4 MiB and logs that it did", async () => {
   const project = await makeProject();
-  const said: string[] = [];
+  const lines: string[] = [];
   builder.during = async (_, { log }) => {
     for (let turn = 0; turn < 6; turn += 1) log("y".repeat(1024 ** 2));
   };
-  await buildAppImage(app, request(project), { log: (text) => void said.push(text), signal });
-  expect(said.join("").length).toBeLessThan(4 * 1024 ** 2 + 100);
-  expect(said.at(-1)).toBe("(more output is not kept)\n");
+  await buildAppImage(app, request(project), { log: (text) => void lines.push(text), signal });
+  expect(lines.join("").length).toBeLessThan(4 * 1024 ** 2 + 100);
+  expect(lines.at(-1)).toBe("(more output is not kept)\n");
 });
 
 describe("an image's configuration", () => {
-  test("says what is run, by whom, where and on which port", () => {
+  test("sets the command, user, directory and port", () => {
     expect(
       runOf({
         Entrypoint: ["/entry"],
@@ -253,7 +253,7 @@ describe("an image's configuration", () => {
     });
   });
 
-  test("of strange form says nothing", () => {
+  test("ignores malformed values", () => {
     expect(
       runOf({ ExposedPorts: { "99999/tcp": {} }, Labels: { "kontor.health-check-path": "http://x" } }),
     ).toEqual({ argv: [], port: null, health_check_path: null, user: null, cwd: "/", env: {} });

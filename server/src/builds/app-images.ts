@@ -1,8 +1,10 @@
 /**
- * Images of apps: made of a checkout and a Dockerfile by the host, kept under a tag of their project, and run by its
- * deployments. This file owns their rows; the bytes are the host's. Functions have theirs built here too, and keep them
- * in rows of their own. It promises that what it answered is on disk and
- * has a row, that a build which failed left nothing, and that an image without a row goes with the next sweep.
+ * Images of apps. The host builds them from a checkout and a Dockerfile, keeps them under a tag of their project, and
+ * deployments run them. This file owns the rows; the host owns the bytes. Images of functions are built here too, with
+ * rows of their own.
+ *
+ * A returned image is on disk and has a row. A failed build leaves nothing. The next sweep removes an image without a
+ * row.
  */
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import type { ImageConfig } from "@kontor/runtime/oci/store.ts";
@@ -16,7 +18,7 @@ import { FairSemaphore } from "#lib/concurrency/fair-semaphore.ts";
 import { newId } from "#lib/ids.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import type { BuiltAppImage } from "#machines/host/host.ts";
-import { dropUnusedAppImages } from "#machines/built-images.ts";
+import { removeUnusedAppImages } from "#machines/built-images.ts";
 import { BuildProgress, type OnProgress } from "./build-progress.ts";
 import { Output } from "./output.ts";
 import {
@@ -36,13 +38,13 @@ export interface ImageRequest {
   /** Id of the image. Default: a new one. */
   id?: string;
   workspaceId: string;
-  /** Directory of the checkout on this host. It must not change meanwhile. */
+  /** Directory of the checkout on this host. It must not change during the build. */
   context: string;
-  /** The directory of it that is handed to the builder: the analysis' `context`; `.` and `/` are all of it. */
+  /** Subdirectory that is passed to the builder: the analysis' `context`; `.` and `/` mean all of it. */
   rootDirectory: string;
   /** Text of the Dockerfile. */
   recipe: string;
-  /** Variables that the commands of the build see; in no layer, no history and no log. */
+  /** Variables that the build's commands see. They are in no layer, history or log. */
   secrets: Readonly<Record<string, string>>;
   plan: "starter" | "pro" | "team";
 }
@@ -55,13 +57,13 @@ export interface AppBuildRequest extends ImageRequest {
 }
 
 interface BuildHooks {
-  /** Whole lines, scrubbed of secrets, 4 MiB of them. */
+  /** Receives whole lines, scrubbed of secrets, up to 4 MiB. */
   log: (text: string) => void | Promise<void>;
   progress?: OnProgress;
   signal: AbortSignal;
 }
 
-/** What the host has made, and nobody's row knows yet. */
+/** An image that the host has built and that has no row yet. */
 export interface MadeImage extends BuiltAppImage {
   id: string;
 }
@@ -73,18 +75,18 @@ export interface BuiltImage {
   digest: string;
   sizeBytes: number;
   run: {
-    /** Entrypoint and command; empty where the image names neither. */
+    /** Entrypoint and command; empty if the image names neither. */
     argv: string[];
     port: number | null;
     healthCheckPath: string | null;
-    /** A name or a number, with or without `:group`; null: root. */
+    /** A name or a number, with or without `:group`; null means root. */
     user: string | null;
     cwd: string;
     env: Record<string, string>;
   };
 }
 
-/** Its owner may read why; `last` is what the builder printed at its end. */
+/** A failed build. The message is for the owner; `last` is the end of the builder's output. */
 export class BuildFailed extends Error {
   override readonly name = "BuildFailed";
   readonly last: string;
@@ -95,18 +97,18 @@ export class BuildFailed extends Error {
   }
 }
 
-/** The task that takes images that are kept no longer; whoever keeps them carries it out. */
+/** Task that sweeps images; each owner of images runs it. */
 export const sweepTask = "app_images.sweep";
-/** Whoever builds again and again has one sweep for all of it. */
+/** Repeated builds share one sweep. */
 const sweepAfterMs = 30_000;
 
-/** A step of a starter's build has less memory than one of a team's; nobody's more than the host gives builds. */
+/** Memory of a build step by plan; the host's own limit also applies. */
 const memoryMb: Readonly<Record<AppBuildRequest["plan"], number>> = { starter: 1024, pro: 2048, team: 4096 };
 
 const waiting = "Waiting for other builds to end.";
 
 const queues = new WeakMap<Config, FairSemaphore>();
-/** Of this process: their images have no row yet. */
+/** Images that this process builds, which have no row yet. */
 const underWay = new Set<string>();
 
 /** Fails with `BuildFailed`, or with the signal's reason. */
@@ -140,8 +142,9 @@ function keepAppImage(
 }
 
 /**
- * Builds in turn with all others. `keep` writes down whose the image is, so that the sweep leaves it (`wantedAppImages`);
- * what it throws, this throws, and the image is nobody's. Fails as `buildAppImage` does.
+ * Builds in turn with all other builds. `keep` stores the image's owner, so that the sweep keeps the image
+ * (`wantedAppImages`). An error of `keep` is thrown on, and the image is left to the sweep. Fails as `buildAppImage`
+ * does.
  */
 export async function buildImage<T>(
   app: Needs,
@@ -149,7 +152,7 @@ export async function buildImage<T>(
   hooks: BuildHooks,
   keep: Keep<T>,
 ): Promise<T> {
-  return inTurn(app, request.workspaceId, hooks, (work) => build(app, request, work, keep));
+  return runInQueue(app, request.workspaceId, hooks, (work) => build(app, request, work, keep));
 }
 
 type Keep<T> = (tx: Transaction, image: MadeImage) => Promise<T>;
@@ -160,7 +163,7 @@ interface TurnWork {
   signal: AbortSignal;
 }
 
-async function inTurn<T>(
+async function runInQueue<T>(
   app: Needs,
   workspaceId: string,
   { log, progress: report, signal }: BuildHooks,
@@ -200,7 +203,7 @@ export async function importAppImage(
   hooks: BuildHooks,
 ): Promise<BuiltImage> {
   const { workspaceId, directory, config, plan, digest } = request;
-  const row = await inTurn(app, workspaceId, hooks, ({ output, signal }) =>
+  const row = await runInQueue(app, workspaceId, hooks, ({ output, signal }) =>
     make(
       app,
       { output, signal },
@@ -215,7 +218,7 @@ export async function importAppImage(
   return toBuiltImage(row);
 }
 
-/** Undefined once it is pruned, or where there was none. */
+/** Undefined if the image is pruned or never existed. */
 export async function findAppImage(
   app: Pick<App, "db">,
   projectId: string,
@@ -253,13 +256,13 @@ export function tagOf({ number }: Pick<AppImageRow, "number">): string {
   return `b${number}`;
 }
 
-/** In a transaction: they are nobody's from its commit on. The next sweep takes their bytes once nothing runs on them. */
+/** Marks images as pruned, in a transaction. The next sweep removes their bytes once no machine runs on them. */
 export function pruneAppImages(tx: Db, ids: readonly string[], now: Date): Promise<void> {
   return markPruned(tx, ids, now);
 }
 
-/** All of a project's. Of one that has none too. */
-export async function dropProjectImages(app: Needs, projectId: string): Promise<void> {
+/** Removes all images of a project; does nothing if there are none. */
+export async function deleteProjectImages(app: Needs, projectId: string): Promise<void> {
   const rows = await imagesOfProject(app.db, projectId);
   await markPruned(
     app.db,
@@ -269,16 +272,16 @@ export async function dropProjectImages(app: Needs, projectId: string): Promise<
   await sweepAppImages(app);
 }
 
-/** Removes images that no row wants and nothing stands on, and caches past what they may take. */
+/** Removes images that no row names and no machine or image uses, and prunes caches above their limit. */
 export async function sweepAppImages(app: Needs): Promise<void> {
   await removeUnwantedImages(app);
   await app.machines.host.pruneBuildCaches();
 }
 
-/** Removes images that no row wants and nothing stands on. */
+/** Removes images that no row names and no machine or image uses. */
 export function removeUnwantedImages(app: Pick<Needs, "db" | "machines" | "log">): Promise<void> {
-  const wanted = () => wantedAppImages(app.db, app.machines.host.id);
-  return dropUnusedAppImages(app, wanted, (id) => underWay.has(id));
+  const listWanted = () => wantedAppImages(app.db, app.machines.host.id);
+  return removeUnusedAppImages(app, listWanted, (id) => underWay.has(id));
 }
 
 function build<T>(
@@ -355,11 +358,11 @@ const ownFault = new Set(["image_failed", "too_large", "no_capacity"]);
 function explain(error: unknown, last: string): unknown {
   if (!(error instanceof RuntimeError)) return error;
   if (ownFault.has(error.kind)) return new BuildFailed(error.message, last);
-  if (error.kind === "timeout") return new BuildFailed("The build took longer than it may.", last);
+  if (error.kind === "timeout") return new BuildFailed("The build exceeded its time limit.", last);
   return error;
 }
 
-/** An image's configuration is its maker's: what is not of the usual form is taken as not said. */
+/** Reads how an image is run from its configuration, which its author controls: malformed values count as absent. */
 export function runOf(config: ImageConfig): AppImageRow["run"] {
   const ports = Object.keys(config.ExposedPorts ?? {}).flatMap((name) => {
     const port = /^(\d{1,5})(?:\/tcp)?$/.exec(name)?.[1];

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { BuildProgress } from "./build-progress.ts";
 
-function started() {
+function newProgress() {
   const lines: string[] = [];
   const reports: { percent: number; message: string }[] = [];
   const progress = new BuildProgress(
@@ -11,8 +11,8 @@ function started() {
   return { lines, reports, progress };
 }
 
-test("logs a base once for each change of its step and for each tenth, and reports all of its progress", () => {
-  const { lines, reports, progress } = started();
+test("logs a base image once per step and per tenth, and reports all of its progress", () => {
+  const { lines, reports, progress } = newProgress();
   const name = "python:3.13-slim";
   progress.base(name, { fraction: 0, step: "Debian trixie" });
   for (let n = 1; n <= 25; n += 1) progress.base(name, { fraction: n / 100, step: "installing packages" });
@@ -26,8 +26,8 @@ test("logs a base once for each change of its step and for each tenth, and repor
   expect(reports.at(-1)).toEqual({ percent: 13, message: `Making ${name}: installing packages` });
 });
 
-test("reports the builder's steps over all stages, behind the share of a base that was made", () => {
-  const { lines, reports, progress } = started();
+test("reports the builder's steps over all stages, after the share of a base image", () => {
+  const { lines, reports, progress } = newProgress();
   progress.read("STEP 1/4: FROM node:22-slim\nchatter\nSTEP 3/4: RUN npm ci\n");
   progress.read("no step\n");
   progress.read("[2/2] STEP 1/2: COPY . .\n");

@@ -1,14 +1,14 @@
 /**
- * Progress of an app's build: the base images that are made on this host first, then the builder's own steps. Progress
- * on a base is also logged when it changes, because a first base takes minutes.
+ * Progress of an app's build: first the base images that this host builds, then the builder's own steps. Progress of a
+ * base image is also logged when it changes, because the first build of a base takes minutes.
  */
 
 /** Progress within a build, from 0 to 1. */
 export type OnProgress = (made: { fraction: number; message: string }) => void;
 
-/** Share of the bases in a build that makes one. */
+/** Share of the base images in a build that makes one. */
 const baseShare = 0.5;
-/** A line is logged for each change of the step, and for this much more of it. */
+/** A line is logged for each change of the step, and for each further ten percent. */
 const linePercent = 10;
 
 export class BuildProgress {

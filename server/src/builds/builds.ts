@@ -1,15 +1,16 @@
 /**
- * Builds: an image made of another one and shell steps, or of a Dockerfile. The steps are anybody's, so they run where anybody's code runs:
- * in a machine of the build's own, on the base image, under the same isolation, limits and ways out as a sandbox; and
- * what they leave is read out of it as data. A Dockerfile goes to the enclosed builder of apps (app-images.ts), and the
- * image boots once before it counts. This folder owns the queue, the run, its log, and how long an image is
- * wanted. It promises that a build which was queued ends, as an image or with a reason, whatever becomes of the server
- * meanwhile; that a failed one leaves nothing but its reason; and that dropping one ends it wherever it is.
+ * Builds: an image from a base image and shell steps, or from a Dockerfile. Steps are untrusted code, so they run in
+ * the build's own machine, with the isolation, limits and network of a sandbox. Their result is read out as data. A
+ * Dockerfile goes to the enclosed builder of apps (app-images.ts), and the image must boot once.
+ *
+ * This folder owns the queue, the run, its log, and the retention of images. A queued build always ends, as an image or
+ * with a reason, even if the server crashes. A failed build leaves only its reason. Dropping a build stops it at any
+ * stage.
  */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { addJob } from "#jobs/jobs.ts";
-import { dropUnusedImages } from "#machines/built-images.ts";
+import { removeUnusedImages } from "#machines/built-images.ts";
 import { type Watch, Watchers } from "#lib/watcher.ts";
 import type { HostImage } from "#machines/host/host.ts";
 import { release } from "#machines/placement/placement.ts";
@@ -28,17 +29,17 @@ import { removeUnwantedImages } from "./app-images.ts";
 import type { ProcessDefaults } from "./tables.ts";
 
 export interface BuildRequest {
-  /** Of the build and of the image it makes: `[a-z0-9][a-z0-9_.-]*`. */
+  /** Id of the build and of its image: `[a-z0-9][a-z0-9_.-]*`. */
   id: string;
   /** Paying accounts take turns in the build queue. */
   workspaceId: string;
   ownerKind: BuildRow["owner_kind"];
-  /** Name of an image that this host can make, or id of a built image. */
+  /** Name of an image that this host can build, or id of a built image. */
   base: string;
-  /** Each is run by `/bin/sh -c` as root. */
+  /** Each step runs in `/bin/sh -c` as root. */
   steps: readonly string[];
   network: BuildRow["network"];
-  /** Text of a Dockerfile to build instead of the steps; `base` is then a name for people. */
+  /** Text of a Dockerfile to build instead of the steps; `base` is then shown to people only. */
   dockerfile?: string | undefined;
 }
 
@@ -46,22 +47,22 @@ export type BuildEnd =
   | {
       status: "succeeded";
       image: HostImage;
-      /** Undefined for a build of steps, whose image has those of its base. */
+      /** Undefined for a build of steps, whose image has the defaults of its base. */
       defaults?: ProcessDefaults | undefined;
     }
   | { status: "failed"; error: string };
 
-/** Who hears how a build ended, in the transaction that says so. */
+/** Callback for the end of a build, in the transaction that records it. */
 export interface BuildOwner {
   ended(tx: Db, id: string, end: BuildEnd): Promise<void>;
 }
 
 export type BuildOwners = Record<BuildRow["owner_kind"], BuildOwner>;
 
-/** The task that takes builds from the queue. */
+/** Task that runs queued builds. */
 export const runTask = "builds.run";
 
-/** In the transaction that makes what the image is for. */
+/** Queues a build in the transaction that creates its owner's row. */
 export async function queueBuild(tx: Db, app: Pick<App, "machines">, request: BuildRequest): Promise<void> {
   await insertBuild(tx, {
     id: request.id,
@@ -77,8 +78,8 @@ export async function queueBuild(tx: Db, app: Pick<App, "machines">, request: Bu
 }
 
 /**
- * The image is wanted no more, and a build that is under way ends. What is called after the commit removes both; should
- * nobody come to that, the next sweep does.
+ * Stops the build and gives up its image. The returned function removes both after the commit; if it never runs, the
+ * next sweep does.
  */
 export async function dropBuild(
   tx: Parameters<typeof release>[0],
@@ -89,30 +90,32 @@ export async function dropBuild(
   await deleteBuild(tx, id);
   return () => {
     if (machine) app.machines.destroyLater(machine);
-    sweepImages(app).catch((error: unknown) => app.log.warn({ err: error }, "images could not be swept yet"));
+    sweepImages(app).catch((error: unknown) =>
+      app.log.warn({ err: error }, "sweeping images failed; a later sweep retries"),
+    );
   };
 }
 
-/** Removes the images that no build's row wants and nothing stands on. */
+/** Removes images that no build's row names and no machine or image uses. */
 export async function sweepImages(app: Pick<App, "db" | "machines" | "log">): Promise<void> {
-  await dropUnusedImages(app, () => wantedImages(app.db, app.machines.host.id));
+  await removeUnusedImages(app, () => wantedImages(app.db, app.machines.host.id));
   await removeUnwantedImages(app);
 }
 
 export interface BuildLog {
   pieces: Pick<BuildLogRow, "seq" | "step" | "at" | "text">[];
-  /** Output that was not kept. */
+  /** True if output was dropped. */
   truncated: boolean;
   isOver: boolean;
 }
 
-/** What it said after the piece of that number; undefined where there is no such build. */
+/** Returns the pieces of the log after this number; undefined if the build does not exist. */
 export async function readLog(
   db: Db,
   id: string,
   { after, limit }: { after: number; limit: number },
 ): Promise<BuildLog | undefined> {
-  // First: what is read after a build's end is all there is.
+  // The build is read first: if it has ended, the log read after it is complete.
   const build = await findBuild(db, id);
   if (!build) return undefined;
   return {
@@ -130,7 +133,7 @@ export function watchLog(db: Db, id: string): Watch<never> {
   return watchers.watch(db, id);
 }
 
-/** How far it is, for one who waits. */
+/** Progress of a build, for waiting callers. */
 export async function progressOf(db: Db, id: string): Promise<{ fraction: number; step: string }> {
   const build = await findBuild(db, id);
   if (build?.status === "running" && build.progress !== null) return build.progress;
@@ -139,7 +142,7 @@ export async function progressOf(db: Db, id: string): Promise<{ fraction: number
   return { fraction: (step - 1) / (steps.length + 1), step: `step ${step} of ${steps.length}` };
 }
 
-/** By machine, for the egress proxy; undefined where the machine is no restricted build's. */
+/** Allowlist of a machine, for the egress proxy; undefined unless it belongs to a restricted build. */
 export async function allowlistOf(
   db: Db,
   machine: string,

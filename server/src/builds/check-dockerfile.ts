@@ -1,8 +1,8 @@
-/** Check of a Dockerfile that is built without a context, before its build is queued. Pure. */
+/** Checks a Dockerfile that is built without a context, before its build is queued. Pure. */
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import { readDockerfile } from "@kontor/runtime/oci/dockerfile/dockerfile.ts";
 
-/** Text for the owner of a refused Dockerfile, or the image that its last stage stands on. */
+/** Returns the error for the owner, or the base image of the last stage. */
 export function checkDockerfile(source: string): { refused: string } | { base: string } {
   try {
     const lines = readDockerfile(source).text.trim().split("\n");

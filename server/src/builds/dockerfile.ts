@@ -1,6 +1,6 @@
 /**
- * Queued builds of a Dockerfile. The enclosed builder of apps makes the image, with the same fences, limits and caches;
- * there is no context, so nothing can be copied from one. The log and the progress go to the build's row.
+ * Queued builds of a Dockerfile. The enclosed builder of apps makes the image, with the same limits, isolation and
+ * caches. There is no build context, so nothing can be copied from one. Log and progress go to the build's row.
  */
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -8,20 +8,22 @@ import { RuntimeError } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
 import type { Guest } from "#machines/host/guest.ts";
 import { BuildFailed as ImageBuildFailed, buildImage, type MadeImage, runOf } from "./app-images.ts";
-import { BuildFailed, Dropped, sentence } from "./failures.ts";
+import { BuildFailed, BuildDropped, sentence } from "./failures.ts";
 import type { BuildLog } from "./log.ts";
 import { type BuildRow, findBuild, saveProgress } from "./store.ts";
 import type { ProcessDefaults } from "./tables.ts";
 
 type Needs = Pick<App, "db" | "machines" | "config" | "clock" | "log">;
 
-/** A dropped build ends within this time. */
+/** Interval of the check that stops a dropped build. */
 const dropCheckMs = 500;
-/** Characters of a step that the progress repeats. */
+/** Number of a step's characters in the progress. */
 const stepChars = 200;
-/** Characters of output that the reason of a failure repeats. */
+/** Number of the output's characters in the reason of a failure. */
 const lastChars = 2000;
 const inspectMs = 30_000;
+/** Longest time of the guest for its own work in the checks of an image, beside that of the image's programs. */
+const answerMs = 30_000;
 
 /** Fails with `BuildFailed`, with `Dropped`, or with the signal's reason. */
 export async function buildDockerfile(
@@ -34,7 +36,7 @@ export async function buildDockerfile(
   const timer = setInterval(
     () =>
       findBuild(app.db, build.id).then(
-        (row) => row ?? dropped.abort(new Dropped()),
+        (row) => row ?? dropped.abort(new BuildDropped()),
         () => {},
       ),
     dropCheckMs,
@@ -53,27 +55,27 @@ export async function buildDockerfile(
         rootDirectory: ".",
         recipe: dockerfile,
         secrets: {},
-        // The limit of template builds, `buildMemoryMb`, is the smaller one.
+        // `buildMemoryMb`, the limit of template builds, is smaller than this plan's.
         plan: "team",
       },
       {
         log: (text) => writeLog(log, text),
         progress: ({ fraction, message }) => {
-          // In order. Progress is for clients that wait; a lost update is followed by another.
+          // Saved in order. A lost update is followed by another.
           saved = saved
             .then(() => saveProgress(app.db, build.id, { fraction, step: message.slice(0, stepChars) }))
             .catch(() => {});
         },
         signal: AbortSignal.any([signal, dropped.signal]),
       },
-      // The build's row keeps the image from the sweep.
+      // The build's row keeps the image from being swept.
       async (_tx, image: MadeImage) => image,
     );
     return { sizeBytes, defaults: defaultsOf(runOf(config)) };
   } catch (error) {
     if (!(error instanceof ImageBuildFailed)) throw error;
     const last = error.last.slice(-lastChars);
-    throw new BuildFailed(last === "" ? sentence(error) : `${sentence(error)} It printed last:\n${last}`);
+    throw new BuildFailed(last === "" ? sentence(error) : `${sentence(error)} Last output:\n${last}`);
   } finally {
     clearInterval(timer);
     await saved;
@@ -99,8 +101,32 @@ async function writeLog(log: BuildLog, text: string): Promise<void> {
   await log.write(Buffer.from(text));
 }
 
-/** Checks that the image's user exists, and logs a warning for an image without a shell. */
-export async function inspectImage(guest: Guest, { user }: ProcessDefaults, log: BuildLog): Promise<void> {
+/**
+ * Checks that the image's user exists, and logs a warning for an image without a shell. The image's programs run as root
+ * beside PID 1, so the guest may be hostile and never answer. Neither the queue nor a shutdown waits for it.
+ */
+export async function inspectImage(
+  guest: Guest,
+  defaults: ProcessDefaults,
+  log: BuildLog,
+  signal: AbortSignal,
+  limitMs = inspectMs + answerMs,
+): Promise<void> {
+  const over = Promise.withResolvers<never>();
+  const reason = "The machine of the image does not answer. Check /bin/sh of the image.";
+  const timer = setTimeout(() => over.reject(new BuildFailed(reason)), limitMs);
+  const stop = () => over.reject(signal.reason as Error);
+  signal.addEventListener("abort", stop, { once: true });
+  if (signal.aborted) stop();
+  try {
+    await Promise.race([inspect(guest, defaults, log), over.promise]);
+  } finally {
+    clearTimeout(timer);
+    signal.removeEventListener("abort", stop);
+  }
+}
+
+async function inspect(guest: Guest, { user }: ProcessDefaults, log: BuildLog): Promise<void> {
   const hasShell = await exits(guest, {});
   if (!hasShell) {
     await log.write(

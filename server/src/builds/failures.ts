@@ -1,10 +1,10 @@
 /** Ends of a queued build other than an image. */
 
-/** A reason to end a build that its owner may read. */
+/** A failed build with an error text for its owner. */
 export class BuildFailed extends Error {}
 
-/** The build's row is gone, and with it everything it was for. */
-export class Dropped extends Error {}
+/** The build's row was deleted, so nothing needs the build any more. */
+export class BuildDropped extends Error {}
 
 /** The error's message as a sentence for the build's owner. */
 export function sentence(error: unknown): string {

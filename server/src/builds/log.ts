@@ -1,13 +1,13 @@
-/** What a build says, on its way to the table: whole pieces, a few a second, so much and no more. */
+/** Writes a build's log to its table: whole pieces, a few per second, up to a limit. */
 import type { App } from "#app.ts";
 import { appendLog } from "./store.ts";
 
-/** Of one build; what it says beyond is read and dropped. */
+/** Limit of one build's log; further output is dropped. */
 export const logMaxBytes = 4 * 1024 ** 2;
-/** A reader sees output this late at most; a piece each time is what a chatty build costs the database. */
+/** Maximum delay of output for readers. A chatty build writes one piece per interval. */
 const flushAfterMs = 250;
 const pieceBytes = 64 * 1024;
-/** Kept for the reason of a failure, also of what the log has no room for. */
+/** Characters kept for the reason of a failure, even of output beyond the log's limit. */
 const lastChars = 2000;
 
 export class BuildLog {
@@ -27,7 +27,7 @@ export class BuildLog {
     this.#build = build;
   }
 
-  /** What the present step said last. */
+  /** Last output of the current step. */
   get last(): string {
     return this.#last.trim();
   }
@@ -41,7 +41,7 @@ export class BuildLog {
     await this.flush();
   }
 
-  /** Whoever writes waits here while much is on its way. */
+  /** Applies backpressure while much output is waiting for the database. */
   async write(data: Buffer): Promise<void> {
     const text = this.#decoder.decode(data, { stream: true }).replaceAll("\0", "�");
     this.#last = (this.#last + text).slice(-lastChars);
@@ -71,7 +71,7 @@ export class BuildLog {
     this.#isDue = true;
     setTimeout(() => {
       this.#isDue = false;
-      // That the database is away is told by the build's own calls.
+      // The build's own calls report a database outage.
       this.flush().catch(() => {});
     }, flushAfterMs).unref();
   }

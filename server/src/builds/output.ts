@@ -1,7 +1,7 @@
 const logMaxBytes = 4 * 1024 ** 2;
 const lastChars = 4000;
 
-/** What a build says, on its way to whoever keeps it: in order, so much and no more. */
+/** Passes a build's output to its log in order, up to a limit. */
 export class Output {
   readonly #log: (text: string) => void | Promise<void>;
   #last = "";
@@ -23,14 +23,14 @@ export class Output {
     this.#hand(this.#bytes > logMaxBytes ? "(more output is not kept)\n" : text);
   }
 
-  /** Fails where what keeps it does. */
+  /** Fails if writing the log failed. */
   flushed(): Promise<void> {
     return this.#written;
   }
 
   #hand(text: string): void {
     this.#written = this.#written.then(() => this.#log(text));
-    // Told by `flushed`.
+    // `flushed` reports the failure.
     this.#written.catch(() => {});
   }
 }

@@ -1,4 +1,4 @@
-/** A registry on loopback, and the fake builder: from a reference to the row of an image. */
+/** Pulls with a registry on loopback and the fake builder, from a reference to the row of an image. */
 import { randomUUID } from "node:crypto";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -96,7 +96,7 @@ test("keeps a pulled image under its registry's digest, with its command, port a
   expect(existsSync(into)).toBe(false);
   expect(await findAppImage(app, request.projectId, "b1")).toEqual(pulled);
   expect(await findEqualAppImage(app, request.projectId, found.key)).toEqual(pulled);
-  // Another project has no share in it.
+  // An image of another project is not used.
   const other = await open();
   expect(await findEqualAppImage(app, other.request.projectId, found.key)).toBe(undefined);
 });
@@ -121,7 +121,23 @@ test("fails with the reference and the cause, and leaves no directory", async ()
   expect(existsSync(into)).toBe(false);
 });
 
-test("refuses addresses of this host unless the operator opened them", async () => {
+test.each<[string, Record<string, unknown>]>([
+  ["a NUL in its command", { Cmd: ["/app\0"] }],
+  ["half a character in its environment", { Env: ["A=\ud800"] }],
+  ["an environment of numbers", { Env: [1] }],
+  ["a user that is an object", { User: { name: "root" } }],
+  ["a NUL in its directory", { WorkingDir: "/\0" }],
+  ["an environment of 3 MB", { Env: [`A=${"x".repeat(3_000_000)}`] }],
+])("refuses an image with %s, with a reason for the owner", async (_, config) => {
+  const { registry, request } = await open();
+  registry.push("team/app:1", makeImage([[{ path: "a", bytes: "a" }]], { config }));
+  const found = await findRegistryImage(app, request, hooks());
+  const pulling = pullAppImage(app, { ...request, found, into }, hooks());
+  await expect(pulling).rejects.toBeInstanceOf(BuildFailed);
+  expect(await findAppImage(app, request.projectId, "b1")).toBe(undefined);
+});
+
+test("refuses addresses of this host unless the operator allowed them", async () => {
   const { registry, request } = await open();
   registry.push("team/app:1", image);
   const closed = { ...app, config: { ...config, allowPrivateHosts: testConfig({}).allowPrivateHosts } };

@@ -1,6 +1,6 @@
 /**
- * Images that are pulled from a registry in place of a build. An image is resolved first, so an equal one that the
- * project has is used again without a download. A pulled image has a row, a tag and a scan like a built one.
+ * Images that are pulled from a registry instead of built. The reference is resolved first, and an equal image of the
+ * project is used again without a download. A pulled image has a row, a tag and a scan like a built one.
  */
 import { createHmac } from "node:crypto";
 import { rm } from "node:fs/promises";
@@ -21,7 +21,7 @@ export interface PullRequest extends Pick<
   "workspaceId" | "projectId" | "deploymentId" | "plan"
 > {
   reference: ImageReference;
-  /** Used for its own registry only. */
+  /** Sent only to its own registry. */
   credential: RegistryCredential | null;
 }
 
@@ -31,7 +31,7 @@ export interface PullHooks {
   signal: AbortSignal;
 }
 
-/** An image of a registry, and the key of the equal image that the project may have. */
+/** A registry's image, and the key that equal images of the project have. */
 export interface FoundImage extends ResolvedImage {
   key: Buffer;
 }
@@ -39,7 +39,7 @@ export interface FoundImage extends ResolvedImage {
 /** Share of the download in a pull; the builder unpacks the layers in the rest. */
 const downloadShare = 0.7;
 
-/** Asks the registry which image the reference names. Fails with `BuildFailed`, or with the signal's reason. */
+/** Resolves the reference at the registry. Fails with `BuildFailed`, or with the signal's reason. */
 export async function findRegistryImage(
   app: Needs,
   request: PullRequest,
@@ -54,7 +54,7 @@ export async function findRegistryImage(
   return { ...found, key };
 }
 
-/** Downloads the image into the directory, which is removed afterwards, and keeps it. Fails as `findRegistryImage`. */
+/** Downloads the image into the directory, keeps it, and removes the directory. Fails as `findRegistryImage` does. */
 export async function pullAppImage(
   app: Needs,
   request: PullRequest & { found: FoundImage; into: string },

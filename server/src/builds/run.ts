@@ -1,8 +1,7 @@
 /**
- * Carrying builds out, as many at once as the host is configured for. A build is a row until it ends; its machine, its
- * log and the image in the making belong to this process and are found and undone by the next one. So a server that is
- * stopped puts what it had under way back into the queue, one that is killed leaves it to its successor, and a build
- * that sees three servers die is the likelier cause of that and is not begun again.
+ * Runs builds, up to the configured number at once. A build is a row until it ends. The machine, log and unfinished image belong to this process; the next process finds and removes them. A graceful shutdown puts running builds back
+ * into the queue, and a killed server leaves them to the next one. A build that sees three servers die is likely the
+ * cause, and is not retried.
  */
 import type { GuestProcess, MachineExit, ProcessExit } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
@@ -10,26 +9,26 @@ import { addJob, type Tasks } from "#jobs/jobs.ts";
 import { DomainError } from "#lib/errors.ts";
 import { RecentOwners } from "#lib/concurrency/fair-queue.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
-import { bringUp } from "#machines/placement/start-reserved.ts";
+import { startReserved } from "#machines/placement/start-reserved.ts";
 import { networkEnv } from "#machines/placement/environment.ts";
 import type { Guest } from "#machines/host/guest.ts";
 import type { HostImage } from "#machines/host/host.ts";
 import type { MachineOwner } from "#machines/machine-owner.ts";
 import { place, release, releaseAll } from "#machines/placement/placement.ts";
 import { orderFor } from "#machines/placement/order.ts";
-import { withRoom } from "#machines/placement/reclaim.ts";
+import { withReclaim } from "#machines/placement/reclaim.ts";
 import { type BuildEnd, type BuildOwners, runTask, sweepImages } from "./builds.ts";
-import { BuildFailed, Dropped, sentence } from "./failures.ts";
+import { BuildFailed, BuildDropped, sentence } from "./failures.ts";
 import { BuildLog } from "./log.ts";
 import { buildDockerfile, inspectImage } from "./dockerfile.ts";
 import {
   type BuildRow,
   endBuild,
   findBuild,
-  holdBuild,
+  lockBuild,
   interruptedBuilds,
-  noteStep,
-  putBack,
+  saveStep,
+  requeueUncounted,
   requeue,
   takeNext,
 } from "./store.ts";
@@ -37,25 +36,25 @@ import {
 type Needs = Pick<App, "db" | "machines" | "secrets" | "config" | "clock" | "log">;
 
 const attemptsMax = 3;
-/** A host without room is asked again so often, and for so long. */
+/** Retry interval and limit while the host has no capacity. */
 const noRoomRetryMs = 5_000;
 const noRoomForMs = 60 * 60_000;
-/** Reading a machine's files out takes seconds; tens of gigabytes on a slow disk take minutes. */
+/** Capturing a machine's files takes seconds; tens of gigabytes on a slow disk take minutes. */
 const captureMaxMs = 10 * 60_000;
 /** Minimum share of the build's time for the capture, even if the steps used all of it. */
 const captureShare = 1 / 2;
-/** Time in which the guest ends a step that is out of time, and as a share of the build's time. After it, the host does. */
+/** Time in which the guest ends an overdue step, also limited to a share of the build's time. Then the host ends it. */
 const graceMaxMs = 10_000;
 const graceShare = 1 / 6;
 const sweepEveryMs = 15_000;
-/** The end of a machine is heard of within this of the call that broke on it. */
+/** The exit of a machine is reported within this time of the failed call. */
 const exitWithinMs = 6_000;
 const endedKinds = new Set(["machine_died", "not_running", "not_found"]);
-/** As much of a command as a reason repeats. */
+/** Number of a command's characters in the reason of a failure. */
 const commandChars = 200;
 
 /** The server stops. */
-class Interrupted extends Error {}
+class Interruption extends Error {}
 
 interface Running {
   exit: PromiseWithResolvers<MachineExit | null>;
@@ -73,10 +72,10 @@ export class Builds {
     this.#owners = owners;
   }
 
-  /** What the machine layer tells of the machines that builds have. */
+  /** Callbacks of the machine layer for machines of builds. */
   readonly machineOwner: MachineOwner = {
-    // Nobody goes on with what an earlier server's steps had begun.
-    begins: async () => {
+    // Machines of an earlier server's builds are removed, because their steps cannot continue.
+    onServerStart: async () => {
       await releaseAll(this.#app, "build");
       await this.#recover();
       await addJob(this.#app.db, runTask, {});
@@ -98,16 +97,18 @@ export class Builds {
       };
       const next = await takeNext(db, queue, clock.now());
       if (!next) return;
-      const mayGoOn = await this.#carryOut(next.build, signal).finally(() => this.#recent.recordEnd(next.payerId));
+      const mayGoOn = await this.#runBuild(next.build, signal).finally(() =>
+        this.#recent.recordEnd(next.payerId),
+      );
       if (!mayGoOn) return;
     }
   }
 
-  /** Images that nobody wants any more go, now and from time to time: the last machine on one may end at any time. */
+  /** Removes unused images now and periodically, because the last machine on an image may end at any time. */
   start(): void {
     const sweep = () =>
       sweepImages(this.#app).catch((error: unknown) =>
-        this.#app.log.warn({ err: error }, "images could not be swept yet"),
+        this.#app.log.warn({ err: error }, "sweeping images failed; a later sweep retries"),
       );
     void sweep();
     this.#sweeping = setInterval(sweep, sweepEveryMs).unref();
@@ -117,7 +118,7 @@ export class Builds {
     clearInterval(this.#sweeping);
   }
 
-  /** Builds whose process is gone are begun again, or ended where that happened too often. */
+  /** Queues interrupted builds again, or fails those interrupted too often. */
   async #recover(): Promise<void> {
     for (const { id, owner_kind, dockerfile, attempts } of await interruptedBuilds(
       this.#app.db,
@@ -126,14 +127,14 @@ export class Builds {
       if (this.#running.has(id)) continue;
       if (attempts < attemptsMax) await requeue(this.#app.db, id);
       else {
-        const error = `The server ended ${attempts} times while this was built; it is not tried again.`;
+        const error = `The server ended ${attempts} times during this build; it is not retried.`;
         await this.#end({ id, owner_kind, dockerfile }, { status: "failed", error });
       }
     }
   }
 
-  /** False where there is no point in taking the next one now. */
-  async #carryOut(build: BuildRow, signal: AbortSignal): Promise<boolean> {
+  /** Returns false if the next build should not start now. */
+  async #runBuild(build: BuildRow, signal: AbortSignal): Promise<boolean> {
     const running: Running = { exit: Promise.withResolvers() };
     this.#running.set(build.id, running);
     try {
@@ -145,34 +146,34 @@ export class Builds {
       await this.#end(build, { status: "succeeded", ...made });
       return true;
     } catch (error) {
-      return await this.#failed(build, error);
+      return await this.#handleFailure(build, error);
     } finally {
       this.#running.delete(build.id);
     }
   }
 
-  async #failed(build: BuildRow, error: unknown): Promise<boolean> {
+  async #handleFailure(build: BuildRow, error: unknown): Promise<boolean> {
     const { db, clock, log } = this.#app;
-    await this.#letGo(build.id);
-    if (error instanceof Interrupted) {
-      await putBack(db, build.id);
+    await this.#releaseMachine(build.id);
+    if (error instanceof Interruption) {
+      await requeueUncounted(db, build.id);
       return false;
     }
     if (error instanceof DomainError && error.code === "no_capacity") {
       const now = clock.now().getTime();
       if (now - build.created_at.getTime() < noRoomForMs) {
-        await putBack(db, build.id);
+        await requeueUncounted(db, build.id);
         const runAt = new Date(now + noRoomRetryMs);
         await addJob(db, runTask, {}, { key: `${runTask}:later`, runAt });
         return false;
       }
     }
-    if (error instanceof Dropped) return true;
+    if (error instanceof BuildDropped) return true;
     const isOurs = !(error instanceof BuildFailed) && !(error instanceof DomainError);
-    if (isOurs) log.error({ build: build.id, err: error }, "a build failed for a reason of this server's");
+    if (isOurs) log.error({ build: build.id, err: error }, "a build failed because of this server");
     await this.#end(build, {
       status: "failed",
-      error: isOurs ? "The build could not be carried out on this host." : (error as Error).message,
+      error: isOurs ? "The build failed because of an error of the server." : (error as Error).message,
     });
     return true;
   }
@@ -192,7 +193,7 @@ export class Builds {
     if (build.dockerfile === null) await machines.host.removeImage(build.id);
   }
 
-  async #letGo(id: string): Promise<void> {
+  async #releaseMachine(id: string): Promise<void> {
     const { db, machines } = this.#app;
     const machine = await db.transaction().execute((tx) => release(tx, { ownerKind: "build", ownerId: id }));
     if (machine) machines.destroyLater(machine);
@@ -201,9 +202,9 @@ export class Builds {
   async #build(build: BuildRow, running: Running, signal: AbortSignal): Promise<HostImage> {
     const { db, machines, config } = this.#app;
     const base = await machines.images.ensure(build.base).catch((error: unknown) => {
-      throw new BuildFailed(`The base ${build.base} could not be made: ${(error as Error).message}`);
+      throw new BuildFailed(`The base ${build.base} could not be built: ${(error as Error).message}`);
     });
-    // An earlier attempt may have come as far as this.
+    // An earlier attempt may have left an image.
     await machines.host.removeImage(build.id);
     const { order, guest } = await this.#boot(build, base);
     await passKillPoint("build.started");
@@ -214,7 +215,7 @@ export class Builds {
     try {
       for (const [index, command] of build.steps.entries()) {
         const step = { number: index + 1, of: build.steps.length, command };
-        if (!(await noteStep(db, build.id, step.number))) throw new Dropped();
+        if (!(await saveStep(db, build.id, step.number))) throw new BuildDropped();
         await this.#step(guest, step, { log, deadline, lastMoment, signal, machine: order.machine });
       }
       await log.flush();
@@ -230,10 +231,10 @@ export class Builds {
     }
   }
 
-  /** The enclosed builder makes the image; then a machine boots from it, so that a ready template is known to boot. */
+  /** The enclosed builder makes the image, then a machine boots from it, so that a ready template is known to boot. */
   async #buildDockerfile(build: BuildRow, dockerfile: string, running: Running, signal: AbortSignal) {
     const { machines } = this.#app;
-    // An earlier attempt may have come as far as this.
+    // An earlier attempt may have left an image.
     await machines.host.removeAppImage(build.id);
     const log = new BuildLog(this.#app, build.id);
     try {
@@ -243,12 +244,12 @@ export class Builds {
       const image = { id: build.id, sizeBytes, contents: {}, substituted: false, substitute: null };
       const { guest } = await this.#boot(build, image);
       await passKillPoint("build.started");
-      await inspectImage(guest, defaults, log);
+      await inspectImage(guest, defaults, log, signal);
       await log.flush();
       return { image, defaults };
     } catch (error) {
       await log.flush();
-      if (signal.aborted) throw new Interrupted();
+      if (signal.aborted) throw new Interruption();
       throw await this.#explain(build.id, error, running);
     }
   }
@@ -257,13 +258,13 @@ export class Builds {
     const { db, machines, config } = this.#app;
     const env = {
       HOME: "/root",
-      // Nobody is there to answer: apt's questions would be waited for until the deadline.
+      // Without it, apt would wait for input until the deadline.
       DEBIAN_FRONTEND: "noninteractive",
       ...networkEnv(build.network),
     };
-    const reservation = await withRoom(this.#app, () =>
+    const reservation = await withReclaim(this.#app, () =>
       db.transaction().execute(async (tx) => {
-        if (!(await holdBuild(tx, build.id))) throw new Dropped();
+        if (!(await lockBuild(tx, build.id))) throw new BuildDropped();
         return place(this.#app, tx, {
           ownerKind: "build",
           ownerId: build.id,
@@ -284,11 +285,11 @@ export class Builds {
         });
       }),
     );
-    await bringUp(this.#app, reservation);
+    await startReserved(this.#app, reservation);
     return { order: orderFor(reservation.row), guest: machines.connect(reservation.row.id) };
   }
 
-  /** Fails with a `BuildFailed` that says which step it was and what it said last. */
+  /** Fails with a `BuildFailed` that names the step and contains its last output. */
   async #step(
     guest: Guest,
     step: { number: number; of: number; command: string },
@@ -304,15 +305,15 @@ export class Builds {
     const name = `Step ${step.number} of ${step.of}`;
     await log.begin(step.number, `${name}: ${step.command}\n`);
     const fail = (how: string, more = "") =>
-      new BuildFailed(`${name} ${how}: ${shorten(step.command)}.${more}${saidLast(log)}`);
+      new BuildFailed(`${name} ${how}: ${shorten(step.command)}.${more}${lastOutput(log)}`);
     const minutes = this.#app.config.buildTimeoutMinutes;
     const overtime = `was still running when the build's ${minutes} minutes were over`;
-    // Steps run as root beside PID 1, so the guest may be busy or hostile: neither the end of the time nor the server's
-    // stop waits for it.
+    // Steps run as root beside PID 1, so the guest may be busy or hostile. Neither the deadline nor a shutdown waits
+    // for it.
     const over = Promise.withResolvers<never>();
     over.promise.catch(() => {});
     const timer = setTimeout(() => over.reject(fail(overtime)), lastMoment - performance.now());
-    const stop = () => over.reject(new Interrupted());
+    const stop = () => over.reject(new Interruption());
     signal.addEventListener("abort", stop, { once: true });
     if (signal.aborted) stop();
     const spawned = guest.spawn({
@@ -332,7 +333,7 @@ export class Builds {
           : `was ended by signal ${exit.signal}`;
       throw fail(how, (await this.#isDiskFull(context.machine)) ? " The build's disk is full." : "");
     } catch (error) {
-      throw signal.aborted ? new Interrupted() : error;
+      throw signal.aborted ? new Interruption() : error;
     } finally {
       clearTimeout(timer);
       signal.removeEventListener("abort", stop);
@@ -352,16 +353,16 @@ export class Builds {
     return stats !== undefined && stats.diskBytes > this.#app.config.machineDiskGb * 1024 ** 3 * 0.99;
   }
 
-  /** What broke as its owner may read it: the machine's own end where that is what it was. */
+  /** Explains a failure for the owner: the machine's own exit, if that was the cause. */
   async #explain(id: string, error: unknown, { exit }: Running): Promise<unknown> {
     const kind = (error as { kind?: string } | null)?.kind;
     if (kind === undefined) return error;
     if (kind === "image_failed" || kind === "timeout") return new BuildFailed(sentence(error));
     if (!endedKinds.has(kind)) {
-      return new BuildFailed(`The steps left a machine that does not work any more: ${sentence(error)}`);
+      return new BuildFailed(`The steps damaged the machine: ${sentence(error)}`);
     }
-    // Dropped: its machine went with it, and nobody asks why.
-    if (!(await findBuild(this.#app.db, id))) return new Dropped();
+    // The build was dropped together with its machine, so no reason is needed.
+    if (!(await findBuild(this.#app.db, id))) return new BuildDropped();
     const ended = await Promise.race([exit.promise, after(exitWithinMs)]);
     if (ended?.reason === "out_of_memory") {
       return this.#outOfMemory();
@@ -385,8 +386,8 @@ function shorten(command: string): string {
   return line.length > commandChars || line !== command.trim() ? `${line.slice(0, commandChars)}…` : line;
 }
 
-function saidLast(log: BuildLog): string {
-  return log.last === "" ? "" : ` It said last:\n${log.last}`;
+function lastOutput(log: BuildLog): string {
+  return log.last === "" ? "" : ` Last output:\n${log.last}`;
 }
 
 function after(ms: number): Promise<undefined> {

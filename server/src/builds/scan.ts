@@ -1,4 +1,7 @@
-/** Looking an app's image through for known faults; the last look stays in its row. It never says whether it may run. */
+/**
+ * Scans an app's image for known vulnerabilities. The last scan is stored in the image's row. A scan never decides
+ * whether the image may run.
+ */
 import type { Finding, Severity } from "@kontor/runtime/oci/scan.ts";
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
@@ -10,9 +13,9 @@ export interface ImageScan {
   tag: string;
   scannedAt: Date;
   scanner: string;
-  /** How old the oldest of what was asked is; null where nothing answered. */
+  /** Date of the oldest advisory data; null if no source responded. */
   sourceDate: Date | null;
-  /** `partial`: a source that has to do with the image did not answer. `unavailable`: none did, or none has. */
+  /** `partial`: a relevant source did not respond. `unavailable`: no source responded, or none is relevant. */
   status: "complete" | "partial" | "unavailable";
   summary: Record<Severity, number>;
   findings: Finding[];
@@ -25,20 +28,20 @@ type Needs = Pick<App, "db" | "machines" | "clock">;
 export type StoredScan = Omit<ImageScan, "scannedAt" | "sourceDate"> & { scannedAt: string };
 
 /**
- * Called in the transaction that stores a scan, with earlier scans of the project's images, the newest first. The scan
- * that it replaces is one of them.
+ * Runs in the transaction that stores a scan. `earlier` are the scans of the project's images, newest first, including
+ * the scan that is replaced.
  */
 export type OnScanned = (tx: Db, scan: ImageScan, earlier: readonly StoredScan[]) => Promise<void>;
 
-/** More scans than images that are kept. */
+/** Above the number of images that are kept. */
 const earlierMax = 50;
 
-/** Image by project and tag. */
+/** Running scans, by project and tag. */
 const underWay = new Map<string, Promise<ImageScan | undefined>>();
 
 /**
- * Undefined if the image does not exist. Takes seconds, and does not fail for a source that is unavailable. A second
- * caller gets the result of the scan under way.
+ * Undefined if the image does not exist. Takes seconds, and succeeds even if a source is unavailable. A concurrent call
+ * for the same image shares the running scan.
  */
 export function scanImage(
   app: Needs,
@@ -101,7 +104,7 @@ async function scanOnce(
   return scan;
 }
 
-/** For a log: what was found, and who could not be asked. */
+/** A line for a log: the findings, and the unavailable sources. */
 export function describeScan({
   status,
   findings,
@@ -109,10 +112,10 @@ export function describeScan({
 }: Pick<ImageScan, "status" | "findings" | "sources">): string {
   const silent = sources
     .filter((source) => source.status === "unavailable")
-    .map(({ source, detail }) => `${source} did not answer${detail ? ` (${detail})` : ""}`);
+    .map(({ source, detail }) => `${source} did not respond${detail ? ` (${detail})` : ""}`);
   const found =
     status === "unavailable"
-      ? "No source could say anything of it"
-      : `${findings.length} known ${findings.length === 1 ? "fault" : "faults"}`;
+      ? "No source has a result"
+      : `${findings.length} known ${findings.length === 1 ? "vulnerability" : "vulnerabilities"}`;
   return `${[found, ...silent].join("; ")}.`;
 }

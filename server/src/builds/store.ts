@@ -75,15 +75,15 @@ export function takeNext(
         .executeTakeFirst();
       // The build was dropped after it was chosen.
       if (!build) continue;
-      // This attempt writes the log again.
+      // The new attempt rewrites the log.
       await tx.deleteFrom("build_logs").where("build_id", "=", build.id).execute();
       return { build, payerId: next.payerId };
     }
   });
 }
 
-/** Back to those that wait, as if it had not been begun. */
-export async function putBack(db: Db, id: string): Promise<void> {
+/** Puts a running build back into the queue, without counting the attempt. */
+export async function requeueUncounted(db: Db, id: string): Promise<void> {
   await db
     .updateTable("builds")
     .set((eb) => ({ status: "queued", attempts: eb("attempts", "-", 1) }))
@@ -92,7 +92,7 @@ export async function putBack(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** What a server that ended had under way. */
+/** Builds that a crashed server left running. */
 export function interruptedBuilds(db: Db, hostId: string): Promise<BuildRow[]> {
   return db
     .selectFrom("builds")
@@ -111,8 +111,8 @@ export async function requeue(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** False where it was dropped meanwhile. */
-export async function noteStep(db: Db, id: string, step: number): Promise<boolean> {
+/** False if the build was dropped meanwhile. */
+export async function saveStep(db: Db, id: string, step: number): Promise<boolean> {
   const { numUpdatedRows } = await db
     .updateTable("builds")
     .set({ step })
@@ -132,8 +132,11 @@ export async function saveProgress(db: Db, id: string, progress: BuildStep): Pro
     .execute();
 }
 
-/** False where it was dropped; else whoever drops it waits for this transaction, and finds what it made. */
-export async function holdBuild(tx: Db, id: string): Promise<boolean> {
+/**
+ * Locks the build's row until the transaction ends, so that a concurrent drop waits and finds its image. False if it
+ * was dropped.
+ */
+export async function lockBuild(tx: Db, id: string): Promise<boolean> {
   const row = await tx
     .selectFrom("builds")
     .select("id")
@@ -143,7 +146,7 @@ export async function holdBuild(tx: Db, id: string): Promise<boolean> {
   return row !== undefined;
 }
 
-/** False where it was dropped meanwhile, or ended in another way. */
+/** False if the build was dropped meanwhile, or has already ended. */
 export async function endBuild(
   tx: Db,
   id: string,
@@ -162,7 +165,7 @@ export async function deleteBuild(tx: Db, id: string): Promise<void> {
   await tx.deleteFrom("builds").where("id", "=", id).execute();
 }
 
-/** Images that are requested or being made, and base images of running builds. */
+/** Images that are requested or being built, and base images of running builds. */
 export async function wantedImages(db: Db, hostId: string): Promise<Set<string>> {
   const rows = await db
     .selectFrom("builds")
@@ -180,7 +183,7 @@ export async function wantedImages(db: Db, hostId: string): Promise<Set<string>>
   return new Set(rows.map(({ id }) => id));
 }
 
-/** Nothing is written of a build that is not running (any more). */
+/** Appends to the log of a running build; does nothing for any other. */
 export async function appendLog(
   db: Db,
   id: string,
@@ -223,7 +226,7 @@ export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: str
   return rows.map(({ id, status, attempts, log_bytes }) => [id, `${status} ${attempts} ${log_bytes}`]);
 }
 
-/** Whether the machine is a restricted build's. */
+/** True if the machine belongs to a restricted build. */
 export async function isRestrictedBuild(db: Db, machine: string): Promise<boolean> {
   const row = await db
     .selectFrom("machines")
@@ -239,7 +242,7 @@ export async function isRestrictedBuild(db: Db, machine: string): Promise<boolea
 
 export type AppImageRow = Selectable<AppImagesTable>;
 
-/** With other images of the project held off until this transaction ends. */
+/** Returns the next image number, and blocks other images of the project until the transaction ends. */
 export async function nextNumber(tx: Db, projectId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${projectId}, 13))`.execute(tx);
   const { number } = await tx
@@ -301,7 +304,10 @@ export async function markPruned(tx: Db, ids: readonly string[], now: Date): Pro
     .execute();
 }
 
-/** Of a host: images of projects, of function versions, of templates, and bases of unfinished template builds. */
+/**
+ * Images of a host that a row names: of projects, of function versions, of templates, and bases of unfinished template
+ * builds.
+ */
 export async function wantedAppImages(db: Db, hostId: string): Promise<Set<string>> {
   const rows = await db
     .selectFrom("app_images")
@@ -346,8 +352,8 @@ export async function saveScan(tx: Transaction, id: string, scan: string): Promi
 }
 
 /**
- * Scans of the project's other images, the newest first. Locks until the transaction ends, so that of two scans that end
- * at the same time one sees the other.
+ * Scans of the project's other images, newest first. Locks until the transaction ends, so that the later of two
+ * concurrent scans sees the other.
  */
 export async function listOtherScans(
   tx: Transaction,

@@ -1,6 +1,8 @@
 import type { ColumnType, Generated } from "kysely";
 
-/** Columns as they are stored; see migrations/0009_templates.sql, 0062_builds_of_workspaces.sql and 0097_templates_of_images.sql. */
+/**
+ * Columns as stored; see migrations/0009_templates.sql, 0062_builds_of_workspaces.sql and 0097_templates_of_images.sql.
+ */
 export interface BuildsTable {
   id: string;
   workspace_id: string | null;
@@ -22,7 +24,7 @@ export interface BuildsTable {
   ended_at: Date | null;
 }
 
-/** Defaults of processes in a machine of an image: its WORKDIR and USER. */
+/** Defaults of processes in an image's machine: its WORKDIR and USER. */
 export interface ProcessDefaults {
   /** Null for the machine's own default. */
   cwd: string | null;
@@ -46,7 +48,7 @@ export interface BuildLogsTable {
   text: string;
 }
 
-/** Columns as they are stored; see migrations/0013_app_images.sql for what they mean. */
+/** Columns as stored; migrations/0013_app_images.sql describes them. */
 export interface AppImagesTable {
   id: string;
   project_id: string;
@@ -62,12 +64,12 @@ export interface AppImagesTable {
   pruned_at: Date | null;
 }
 
-/** How an image is run, as its own configuration says. */
+/** How an image is run, from its own configuration. */
 export interface AppImageRun {
   argv: string[];
   port: number | null;
   health_check_path: string | null;
-  /** A name or a number, with or without a group; null: root. */
+  /** A name or a number, with or without a group; null means root. */
   user: string | null;
   cwd: string;
   env: Record<string, string>;

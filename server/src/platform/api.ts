@@ -31,7 +31,7 @@ import { groupRoutes } from "./groups/routes.ts";
 import { metricRoutes } from "./metrics/routes.ts";
 import { countProjects } from "./projects/projects.ts";
 import { projectRoutes } from "./projects/routes.ts";
-import type { Beside } from "./workspace/beside.ts";
+import type { WorkspaceSections } from "./workspace/workspace-sections.ts";
 import { workspaceRoutes } from "./workspace/routes.ts";
 
 /** These records count as holdings, because deleting a team would delete them while apps still run. */
@@ -40,7 +40,7 @@ export const platformHoldings: readonly Holding[] = [
   { noun: "functions", count: countFunctions },
 ];
 
-export interface PlatformNeeds extends Beside {
+export interface PlatformNeeds extends WorkspaceSections {
   /** Records besides projects that keep a team from being deleted. */
   holdings: readonly Holding[];
   apps: Apps;

@@ -1,34 +1,21 @@
 /** Lists the background tasks of the platform, keyed by the name of their queue. */
 import type { App } from "#app.ts";
-import { dropProjectImages, sweepTask } from "#builds/app-images.ts";
+import { deleteProjectImages, sweepTask } from "#builds/app-images.ts";
 import type { JobContext, Tasks } from "#jobs/jobs.ts";
 import type { Addons } from "./addons/addons.ts";
-import {
-  type AddonParts,
-  carryOutDeletion as removeAddon,
-  removeAddonTask,
-  removeProjectAddons,
-} from "./addons/delete.ts";
+import { type AddonParts, removeAddon, removeAddonTask, removeProjectAddons } from "./addons/delete.ts";
 import type { Backups } from "./backups/backups.ts";
 import { recheck, recheckTask } from "./domains/recheck.ts";
 import type { Apps } from "./apps/apps.ts";
 import { removeProject as removeApps, stopEnvironment } from "./apps/release/remove.ts";
-import { describedScan } from "./deployments/pipeline/steps-on-host.ts";
+import { scanAndDescribe } from "./deployments/pipeline/steps-on-host.ts";
 import { LateScans, lateScanTask } from "./deployments/pipeline/scan-step.ts";
-import {
-  carryOutDeletion as removeEnvironment,
-  type EnvironmentParts,
-  removeEnvironmentTask,
-} from "./environments/delete.ts";
-import { carryOutDeletion as removeFunction, removeFunctionTask } from "./functions/delete.ts";
+import { type EnvironmentParts, removeEnvironment, removeEnvironmentTask } from "./environments/delete.ts";
+import { removeFunction, removeFunctionTask } from "./functions/delete.ts";
 import type { FunctionParts } from "./functions/parts.ts";
 import { removeRepository } from "./git/hosting/repositories.ts";
 import { sweepImages } from "./images/retention.ts";
-import {
-  carryOutDeletion as removeProject,
-  type ProjectParts,
-  removeProjectTask,
-} from "./projects/delete.ts";
+import { type ProjectParts, removeProject, removeProjectTask } from "./projects/delete.ts";
 
 /** Services that run machines for projects. Deletion stops them. */
 export interface Runners {
@@ -39,7 +26,7 @@ export interface Runners {
 }
 
 export function platformTasks(app: App, runners: Runners): Tasks {
-  const lateScans = new LateScans(app, describedScan);
+  const lateScans = new LateScans(app, scanAndDescribe);
   return {
     ...runners.backups.tasks,
     [removeAddonTask]: ({ addon }: { addon: string }) =>
@@ -64,12 +51,12 @@ function partsOf(app: App, runners: Runners): EnvironmentParts & ProjectParts {
     stopEnvironment: (environmentId) => stopEnvironment(apps, environmentId),
     removeApps: (projectId) => removeApps(apps, projectId),
     removeAddons: (projectId) => removeProjectAddons(addons, projectId, addonParts(runners)),
-    dropImages: (projectId) => dropProjectImages(app, projectId),
+    dropImages: (projectId) => deleteProjectImages(app, projectId),
     removeRepository: (projectId) => removeRepository(app, projectId),
   };
 }
 
 /** Functions that delete the parts of an add-on outside its machine. */
 function addonParts({ backups }: Runners): AddonParts {
-  return { dropBackups: (addonId) => backups.dropBackups(addonId) };
+  return { deleteBackups: (addonId) => backups.deleteBackups(addonId) };
 }

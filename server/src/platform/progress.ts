@@ -85,7 +85,7 @@ export class ProgressWriter<Step extends string> {
     return this.set(step, from + (to - from) * Math.min(1, Math.max(0, fraction)), message);
   }
 
-  /** Resolves when no write is under way. */
+  /** Resolves when no write is in flight. */
   async settled(): Promise<void> {
     await this.#writing;
   }

@@ -49,7 +49,7 @@ export class StepLog<Step extends string> {
   }
 
   /** Adds complete lines. The final newline may be missing. */
-  async say(step: Step, lines: string): Promise<void> {
+  async append(step: Step, lines: string): Promise<void> {
     if (lines === "") return;
     // PostgreSQL stores neither NUL nor a lone surrogate.
     const text = (lines.endsWith("\n") ? lines : `${lines}\n`).replaceAll("\0", "�").toWellFormed();

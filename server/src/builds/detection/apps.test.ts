@@ -1,4 +1,4 @@
-/** The repositories that the end-to-end tests deploy: what each expects is what is recognised in it. */
+/** Detects the repositories that the end-to-end tests deploy, and compares with each one's expectation. */
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -18,7 +18,7 @@ const expectations = readdirSync(apps).map((name): [string, Expectation] => [
   JSON.parse(readFileSync(join(apps, name, "expect.json"), "utf8")),
 ]);
 
-test.each(expectations)("%s is recognised, and there is a way to build it", async (name, expected) => {
+test.each(expectations)("detects %s and builds a recipe for it", async (name, expected) => {
   const at = expected.root_directory;
   const analysis = await analyze(directoryTree(join(apps, name)), at ? { rootDirectory: at } : {});
   expect(analysis && recipeOf(analysis)).toMatch(/^FROM /m);

@@ -7,13 +7,13 @@ import { memoryTree } from "./testing/memory-tree.ts";
 
 type Files = Record<string, string>;
 
-async function look(files: Files, options?: AnalyzeOptions): Promise<Analysis> {
+async function analyzeFiles(files: Files, options?: AnalyzeOptions): Promise<Analysis> {
   const analysis = await analyze(memoryTree(files), options);
   if (analysis === undefined) throw new Error("the repository is empty");
   return analysis;
 }
 
-/** A package.json. */
+/** Makes a package.json. */
 const node = (manifest: object): Files => ({ "package.json": JSON.stringify(manifest) });
 const npm: Files = { "package-lock.json": "{}" };
 
@@ -22,15 +22,15 @@ interface Case {
   files: Files;
   options?: AnalyzeOptions;
   is: Partial<Analysis>;
-  /** Sentences that must be among the evidence, and among the warnings. */
+  /** Sentences that must be in the evidence, and in the warnings. */
   because?: string[];
   warns?: string[];
 }
 
 const cases: Record<string, Case[]> = {
-  "who is asked first": [
+  precedence: [
     {
-      title: "the repository's own Dockerfile, as it is",
+      title: "uses the repository's own Dockerfile unchanged",
       files: {
         ...node({ dependencies: { next: "15.1.0" } }),
         Dockerfile:
@@ -40,13 +40,13 @@ const cases: Record<string, Case[]> = {
       because: ["Dockerfile exposes port 9000", "Dockerfile checks /healthz"],
     },
     {
-      title: "a Dockerfile that exposes nothing is asked on 8080",
+      title: "uses port 8080 for a Dockerfile that exposes none",
       files: { Dockerfile: "FROM scratch" },
       is: { port: 8080, healthCheckPath: "/" },
-      warns: ["Dockerfile exposes no port: 8080 is asked, and set as PORT"],
+      warns: ["Dockerfile exposes no port: 8080 is used, and set as PORT"],
     },
     {
-      title: "then a Procfile's line for web",
+      title: "then uses a Procfile's line for web",
       files: {
         ...node({ dependencies: { express: "5.0.0" }, scripts: { start: "node a.js" } }),
         ...npm,
@@ -60,25 +60,25 @@ const cases: Record<string, Case[]> = {
       ],
     },
     {
-      title: "a Procfile makes a server of a site",
+      title: "a Procfile turns a site into a server",
       files: { ...node({ devDependencies: { vite: "6.0.0" } }), ...npm, Procfile: "web: node serve.js" },
       is: { framework: "vite", runtime: "node", startCommand: "node serve.js", outputDirectory: null },
     },
     {
-      title: "what its owner says it is",
+      title: "uses the framework that the owner sets",
       files: { ...node({ dependencies: { express: "5.0.0" }, devDependencies: { vite: "6.0.0" } }), ...npm },
       options: { framework: "vite" },
       is: { framework: "vite", outputDirectory: "dist" },
     },
     {
-      title: "unless there is nothing of it",
+      title: "ignores the owner's framework if its files are missing",
       files: { "index.html": "" },
       options: { framework: "django" },
       is: { framework: "static" },
-      warns: ["nothing of django is here: what was recognised is taken"],
+      warns: ["the repository has no files of django: the detected framework is used"],
     },
   ],
-  "frameworks as they are configured": [
+  "configured frameworks": [
     {
       title: "Next.js",
       files: { ...node({ dependencies: { next: "15.1.0" } }), ...npm },
@@ -86,7 +86,7 @@ const cases: Record<string, Case[]> = {
       because: ["package.json depends on next 15.1.0", "package-lock.json belongs to npm"],
     },
     {
-      title: "Next.js that exports files",
+      title: "Next.js with a static export",
       files: {
         ...node({ dependencies: { next: "15.1.0" }, scripts: { start: "next start" } }),
         ...npm,
@@ -96,7 +96,7 @@ const cases: Record<string, Case[]> = {
       because: ["next.config.mjs sets output to export: the site is files"],
     },
     {
-      title: "a setting that is commented out is none",
+      title: "ignores a setting in a comment",
       files: {
         ...node({ dependencies: { next: "15.1.0" } }),
         ...npm,
@@ -105,7 +105,7 @@ const cases: Record<string, Case[]> = {
       is: { runtime: "node", startCommand: "next start" },
     },
     {
-      title: "Nuxt that generates files",
+      title: "Nuxt with generated files",
       files: { ...node({ dependencies: { nuxt: "3.14.0" }, scripts: { build: "nuxt generate" } }), ...npm },
       is: { runtime: "static", outputDirectory: ".output/public" },
     },
@@ -133,7 +133,7 @@ const cases: Record<string, Case[]> = {
       },
       is: { runtime: "node" },
       warns: [
-        "svelte.config.js: the adapter builds for another host: use @sveltejs/adapter-node, or the app has nothing to start",
+        "svelte.config.js: the adapter builds for another host: use @sveltejs/adapter-node, or the app has no server to start",
       ],
     },
     {
@@ -155,7 +155,7 @@ const cases: Record<string, Case[]> = {
       is: { runtime: "static", outputDirectory: "build/client" },
     },
     {
-      title: "Vite into a directory of its own",
+      title: "Vite with its own output directory",
       files: {
         ...node({ devDependencies: { vite: "6.0.0" } }),
         ...npm,
@@ -165,7 +165,7 @@ const cases: Record<string, Case[]> = {
       because: ["vite.config.ts writes to public_html"],
     },
     {
-      title: "Vite out of the app's directory",
+      title: "Vite with an output directory outside of the app",
       files: {
         ...node({ devDependencies: { vite: "6.0.0" } }),
         ...npm,
@@ -175,7 +175,7 @@ const cases: Record<string, Case[]> = {
       warns: ["vite.config.ts writes to ../../etc, which is outside of the app: set output_directory"],
     },
     {
-      title: "Angular by angular.json",
+      title: "Angular with angular.json",
       files: {
         ...node({
           devDependencies: { "@angular/cli": "19.0.0" },
@@ -191,7 +191,7 @@ const cases: Record<string, Case[]> = {
       is: { runtime: "static", outputDirectory: "dist/shop/browser", buildCommand: "npm run build" },
     },
     {
-      title: "NestJS by its script for production",
+      title: "NestJS with its production script",
       files: {
         ...node({
           dependencies: { "@nestjs/core": "11.0.0" },
@@ -204,7 +204,7 @@ const cases: Record<string, Case[]> = {
       because: ["package.json's script start:prod runs node dist/main"],
     },
     {
-      title: "a server beside a builder of files serves them itself",
+      title: "a server beside a site builder serves the site",
       files: {
         ...node({
           dependencies: { express: "5.0.0" },
@@ -216,7 +216,7 @@ const cases: Record<string, Case[]> = {
       is: { framework: "express", runtime: "node", buildCommand: "npm run build" },
     },
     {
-      title: "a builder of files with a server library and no start is a site",
+      title: "a site builder with a server library and no start is a site",
       files: {
         ...node({
           dependencies: { express: "5.0.0", "react-scripts": "5.0.0" },
@@ -227,13 +227,13 @@ const cases: Record<string, Case[]> = {
       is: { framework: "create-react-app", outputDirectory: "build" },
     },
     {
-      title: "a program of no framework, on the port that it names",
+      title: "a program without a framework, on the port in its source",
       files: { ...node({ main: "./lib/run.js" }), ...npm, "lib/run.js": "http.createServer().listen(4567)" },
       is: { framework: "node", startCommand: "node lib/run.js", port: 4567 },
       because: ["lib/run.js listens on port 4567"],
     },
     {
-      title: "files as they are",
+      title: "plain static files",
       files: { "docs/index.html": "", "readme.md": "" },
       is: { framework: "static", runtime: "static", outputDirectory: "docs", installCommand: null },
     },
@@ -246,12 +246,12 @@ const cases: Record<string, Case[]> = {
       warns: ["there is no lockfile of npm: two builds of one commit may install different versions"],
     },
     {
-      title: "npm without what only development needs",
+      title: "npm without development dependencies",
       files: { ...node({ dependencies: { express: "5.0.0" }, scripts: { start: "node a.js" } }), ...npm },
       is: { installCommand: "npm ci --omit=dev" },
     },
     {
-      title: "a script that runs at install gets what it needs",
+      title: "installs everything if a script runs during the install",
       files: {
         ...node({ dependencies: { express: "5.0.0" }, scripts: { start: "node a.js", prepare: "husky" } }),
         ...npm,
@@ -259,7 +259,7 @@ const cases: Record<string, Case[]> = {
       is: { installCommand: "npm ci" },
     },
     {
-      title: "pnpm as package.json names it, whatever lies beside",
+      title: "pnpm from package.json's packageManager, whatever lockfile is there",
       files: {
         ...node({ dependencies: { next: "15.1.0" }, packageManager: "pnpm@9.1.0+sha512.abc" }),
         "pnpm-lock.yaml": "lockfileVersion: '9.0'",
@@ -275,7 +275,7 @@ const cases: Record<string, Case[]> = {
       is: { packageManager: "yarn", installCommand: "yarn install --frozen-lockfile" },
     },
     {
-      title: "berry by its lockfile",
+      title: "yarn berry from its lockfile",
       files: { ...node({ dependencies: { next: "15.1.0" } }), "yarn.lock": "__metadata:\n  version: 8" },
       is: { packageManager: "yarn", installCommand: "yarn install --immutable" },
     },
@@ -295,20 +295,20 @@ const cases: Record<string, Case[]> = {
         [{ engines: { node: "not a range" } }, { ".node-version": "" }, "22"],
       ] as const
     ).map(([manifest, more, runtimeVersion]): Case => ({
-      title: `Node ${runtimeVersion} by ${JSON.stringify({ ...manifest, ...more })}`,
+      title: `Node ${runtimeVersion} from ${JSON.stringify({ ...manifest, ...more })}`,
       files: { ...node({ dependencies: { next: "15.1.0" }, ...manifest }), ...npm, ...more },
       is: { runtimeVersion },
     })),
     {
-      title: "a Node that there is none of",
+      title: "an unavailable Node.js version",
       files: { ...node({ dependencies: { next: "12.0.0" }, engines: { node: "14" } }), ...npm },
       is: { runtimeVersion: "22" },
-      warns: ["package.json (engines) asks for Node.js 14, which there is none of: 22 is used"],
+      warns: ["package.json (engines) requests Node.js 14, which is unavailable: 22 is used"],
     },
   ],
   monorepos: [
     {
-      title: "a member is installed with its workspace and built after what it depends on",
+      title: "installs a member with its workspace, and builds it after its dependencies",
       files: {
         ...node({ private: true }),
         "pnpm-workspace.yaml": "packages: [apps/*]",
@@ -327,7 +327,7 @@ const cases: Record<string, Case[]> = {
       because: ["apps/web belongs to the workspace in the root: it is installed whole"],
     },
     {
-      title: "a directory with a lockfile of its own is all there is",
+      title: "uses a directory with its own lockfile as the context",
       files: {
         ...npm,
         "site/package.json": JSON.stringify({ devDependencies: { vite: "6.0.0" } }),
@@ -337,7 +337,7 @@ const cases: Record<string, Case[]> = {
       is: { framework: "vite", context: "site", packageManager: "yarn" },
     },
     {
-      title: "the root names the apps below it",
+      title: "lists the apps below the root",
       files: {
         ...node({ workspaces: ["apps/*"] }),
         "apps/web/package.json": JSON.stringify({ dependencies: { next: "15.1.0" } }),
@@ -347,16 +347,16 @@ const cases: Record<string, Case[]> = {
       warns: ["root_directory can be apps/web (Next.js), apps/api (FastAPI)"],
     },
     {
-      title: "a root directory that is not there",
+      title: "a missing root directory",
       files: { "readme.md": "" },
       options: { rootDirectory: "none" },
       is: { framework: null },
-      warns: ["there is no directory none in the repository"],
+      warns: ["the repository has no directory none"],
     },
   ],
   Python: [
     {
-      title: "Django by requirements.txt",
+      title: "Django from requirements.txt",
       files: {
         "requirements.txt": "Django==5.1.3\ngunicorn==23.0.0\n",
         "manage.py": 'os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")',
@@ -373,7 +373,7 @@ const cases: Record<string, Case[]> = {
       because: ["requirements.txt names Django==5.1.3", "shop/wsgi.py holds the app"],
     },
     {
-      title: "FastAPI by uv, with a server of its own",
+      title: "FastAPI with uv and its own server",
       files: {
         "pyproject.toml":
           '[project]\nrequires-python = ">=3.13"\ndependencies = ["fastapi[standard]>=0.115"]',
@@ -389,7 +389,7 @@ const cases: Record<string, Case[]> = {
       },
     },
     {
-      title: "Flask by Poetry, made by a function, without a server",
+      title: "Flask with Poetry, an app factory and no server",
       files: {
         "pyproject.toml": '[tool.poetry.dependencies]\npython = "~3.11"\nFlask = "^3.0"',
         "poetry.lock": "",
@@ -418,21 +418,21 @@ const cases: Record<string, Case[]> = {
       },
     },
     {
-      title: "a program of no framework",
+      title: "a program without a framework",
       files: { "requirements.txt": "aiohttp==3.11.0", "main.py": "web.run_app(app, port=9100)" },
       is: { framework: "python", startCommand: "python main.py", port: 9100 },
     },
     {
-      title: "a web framework outranks the builder of files beside it",
+      title: "a web framework outranks a site builder",
       files: { "requirements.txt": "Django==5.1.3", ...node({ devDependencies: { vite: "6.0.0" } }) },
       is: { framework: "django" },
-      warns: ["Vite was recognised too: Django is built"],
+      warns: ["Vite was detected too: Django is built"],
     },
     {
-      title: "two of them",
+      title: "two web frameworks",
       files: { "requirements.txt": "flask==3.0.0\nfastapi==0.115.0", "main.py": "app = FastAPI()" },
       is: { framework: "fastapi" },
-      warns: ["Flask is a dependency too: FastAPI is taken"],
+      warns: ["Flask is a dependency too: FastAPI is used"],
     },
   ],
   Go: [
@@ -445,30 +445,30 @@ const cases: Record<string, Case[]> = {
       is: { framework: "go", runtimeVersion: "1.23", port: 9000, startCommand: "./bin/app" },
     },
     {
-      title: "the likeliest of several",
+      title: "the likeliest of several programs",
       files: { "go.mod": "module example", "cmd/migrate/main.go": "", "cmd/server/main.go": "" },
       is: { buildCommand: "go build -trimpath -ldflags=-s -o bin/app ./cmd/server" },
       because: ["cmd/server is the program"],
       warns: ["cmd holds migrate, server: server is built"],
     },
   ],
-  "what cannot be built": [
+  "repositories that cannot be built": [
     {
-      title: "another language is named",
+      title: "names an unsupported language",
       files: { Gemfile: "" },
       is: { framework: null },
       warns: [
         "Gemfile: Ruby needs a Dockerfile in the repository",
-        "nothing was recognised: add a Dockerfile, or set root_directory",
+        "no framework was detected: add a Dockerfile, or set root_directory",
       ],
     },
     {
-      title: "a file that does not parse is a warning",
+      title: "warns about a file that does not parse",
       files: { "package.json": "{", "pyproject.toml": "[[", "index.html": "" },
       is: { framework: "python", plan: null },
       warns: [
-        "package.json is no JSON that can be read: it counts as empty",
-        "pyproject.toml is no TOML that can be read: it counts as empty",
+        "package.json is not valid JSON: it counts as empty",
+        "pyproject.toml is not valid TOML: it counts as empty",
       ],
     },
   ],
@@ -476,7 +476,7 @@ const cases: Record<string, Case[]> = {
 
 describe.each(Object.entries(cases))("%s", (_, list) => {
   test.each(list)("$title", async ({ files, options, is, because = [], warns = [] }) => {
-    const analysis = await look(files, options);
+    const analysis = await analyzeFiles(files, options);
     expect(analysis).toMatchObject(is);
     expect(analysis.evidence).toEqual(expect.arrayContaining(because));
     expect(analysis.warnings).toEqual(expect.arrayContaining(warns));
@@ -485,22 +485,22 @@ describe.each(Object.entries(cases))("%s", (_, list) => {
   });
 });
 
-test("a repository without a file is empty", async () => {
+test("returns undefined for an empty repository", async () => {
   expect(await analyze(memoryTree({}))).toBeUndefined();
   expect(await analyze(memoryTree({ ".git/HEAD": "" }))).toBeUndefined();
 });
 
-test("a root directory that climbs out, or means something to a builder, is refused", async () => {
+test("refuses a root directory that leaves the repository or has special characters", async () => {
   for (const rootDirectory of ["../up", "a/../../b", "a b", "$HOME", "a\nRUN b", "a*"])
-    await expect(look({ a: "" }, { rootDirectory }), rootDirectory).rejects.toThrow(RangeError);
+    await expect(analyzeFiles({ a: "" }, { rootDirectory }), rootDirectory).rejects.toThrow(RangeError);
 });
 
-test("text out of a repository breaks no line of the evidence", async () => {
-  const { evidence } = await look(node({ dependencies: { next: `1\n2\u202E${"3".repeat(1000)}` } }));
+test("text from a repository adds no line to the evidence", async () => {
+  const { evidence } = await analyzeFiles(node({ dependencies: { next: `1\n2\u202E${"3".repeat(1000)}` } }));
   expect(evidence[0]).toMatch(/^package\.json depends on next 1 2 3+…$/);
 });
 
-/** Any file that is looked at, with any text, or with what some of them would be believed to hold. */
+/** Arbitrary text, or text that detection would parse, in any file that it reads. */
 const anyText = fc.oneof(
   fc.string(),
   fc.json(),
@@ -556,7 +556,7 @@ const repository = fc
   )
   .map(([files, given]): Files => (given ? { ...files, "package.json": JSON.stringify(given) } : files));
 
-test("no repository makes it throw, nor writes an instruction of its own", async () => {
+test("never throws, and writes no instruction from a repository's text", async () => {
   await fc.assert(
     fc.asyncProperty(repository, async (files) => {
       const analysis = await analyze(memoryTree(files));
@@ -570,18 +570,18 @@ test("no repository makes it throw, nor writes an instruction of its own", async
   );
 });
 
-test("half a megabyte of nothing in every file is read through at once", async () => {
+test("reads half a megabyte of blank text in every file without delay", async () => {
   for (const filler of [" ", "\n", "/*", "[", "a \n"]) {
     const text = filler.repeat(Math.ceil((512 * 1024) / filler.length));
     const names =
       "pyproject.toml Pipfile requirements.txt manage.py main.py Procfile .nvmrc go.mod next.config.js";
     const files = Object.fromEntries(names.split(" ").map((name) => [name, text]));
-    await look({
+    await analyzeFiles({
       ...files,
       ...node({ dependencies: { next: text, [text]: "1" }, scripts: { build: text } }),
     });
-    await look({ "requirements.txt": `flask\n${text}`, "main.py": text });
-    await look({ "package.json": text, "go.mod": text, "main.go": text });
-    await look({ Dockerfile: text });
+    await analyzeFiles({ "requirements.txt": `flask\n${text}`, "main.py": text });
+    await analyzeFiles({ "package.json": text, "go.mod": text, "main.go": text });
+    await analyzeFiles({ Dockerfile: text });
   }
 });

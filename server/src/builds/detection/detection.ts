@@ -1,9 +1,8 @@
 /**
- * What a repository is, and how it becomes an image. This folder reads a checked-out tree that its author may have
- * made to harm: it runs nothing of it, follows no link out of it, and a file that does not parse is a warning. Its
- * own Dockerfile comes first, then its Procfile's line for `web`, then what `frameworks.ts` recognises. Every decision
- * leaves a sentence of evidence, and what may not turn out as expected leaves a warning; `recipe.ts` writes the
- * Dockerfile.
+ * Detects how a repository becomes an image. This folder reads a checkout whose author may be hostile. It runs nothing
+ * from it, follows no link out of it, and only warns about a file that does not parse. Precedence: the repository's own
+ * Dockerfile, then its Procfile's line for `web`, then the frameworks of `frameworks.ts`. Every decision adds a
+ * sentence of evidence, and every doubt a warning. `recipe.ts` writes the Dockerfile.
  */
 import { posix } from "node:path";
 import { maxCommandLength } from "./dockerfile.ts";
@@ -15,7 +14,7 @@ import {
   jekyllFile,
   warnOfConfigurationNotFollowed,
 } from "./foreign.ts";
-import { type Found, ranks, type Runtime, type Settled, type Wanted } from "./found.ts";
+import { type Candidate, ranks, type Runtime, type BuildSpec, type DetectionSettings } from "./candidate.ts";
 import { findGo } from "./go.ts";
 import { Inspection, plainPath, strings } from "./inspection.ts";
 import type { Overrides } from "./plan.ts";
@@ -23,48 +22,50 @@ import { findNode } from "./node.ts";
 import { findPython } from "./python.ts";
 import type { Tree } from "./tree.ts";
 
-/** Null where nothing was recognised, or where it does not apply. Commands are lines of `sh`. */
-export interface Analysis extends Omit<Settled, "runtime" | "port" | "plan"> {
+/** Fields are null if nothing was detected, or if they do not apply. Commands are lines of `sh`. */
+export interface Analysis extends Omit<BuildSpec, "runtime" | "port" | "plan"> {
   framework: string | null;
-  /** As people write it. */
+  /** Display name, such as `Next.js`. */
   name: string | null;
   runtime: Runtime | null;
   port: number | null;
   healthCheckPath: string;
-  /** Why each thing is as it is, as sentences. */
+  /** Reason of each decision, as sentences. */
   evidence: string[];
-  /** What may not turn out as expected, as sentences. */
+  /** Possible surprises for the owner, as sentences. */
   warnings: string[];
-  /** The directory of the repository that the recipe is built in; `.` is the whole of it. */
+  /** Directory of the repository that is the build context; `.` is the whole repository. */
   context: string;
   /** The repository's own Dockerfile. */
   dockerfile: string | null;
-  plan: Settled["plan"] | null;
+  plan: BuildSpec["plan"] | null;
 }
 
 export interface AnalyzeOptions {
-  /** Where in the repository the app lies; a leading `/` is its root. */
+  /** Directory of the app in the repository; a leading `/` means the repository's root. */
   rootDirectory?: string;
-  /** Taken instead of what would be recognised, where the files it needs are there. */
+  /** Used instead of the detected framework, if the files it needs exist. */
   framework?: string;
   /** The owner's settings. They direct the detection; a setting without effect is a warning. */
   overrides?: Overrides;
 }
 
-/** More are no monorepo's apps but somebody's archive. */
+/** More members than this are an archive rather than a monorepo's apps. */
 const maxMembers = 12;
 
-/** Undefined for an empty repository. Throws RangeError for a root directory that no Dockerfile can hold. */
+/**
+ * Undefined for an empty repository. Throws RangeError for a root directory with characters that a Dockerfile cannot
+ * contain.
+ */
 export async function analyze(tree: Tree, options: AnalyzeOptions = {}): Promise<Analysis | undefined> {
   const directory = plainPath(options.rootDirectory ?? ".");
   if (directory === undefined)
     throw new RangeError(
-      "a root directory lies in the repository, and is made of letters, digits and . _ - @ +",
+      "root_directory must be inside the repository, and consist of letters, digits and . _ - @ + /",
     );
   const view = new Inspection(tree);
   if ((await view.list(".")).every((entry) => entry.name === ".git")) return undefined;
-  if ((await view.list(directory)).length === 0)
-    view.warn(`there is no directory ${directory} in the repository`);
+  if ((await view.list(directory)).length === 0) view.warn(`the repository has no directory ${directory}`);
 
   const { overrides = {} } = options;
   const own = await view.first(["Dockerfile", "Containerfile"].map((name) => posix.join(directory, name)));
@@ -78,22 +79,25 @@ export async function analyze(tree: Tree, options: AnalyzeOptions = {}): Promise
     return ofDockerfile(view, directory, own);
   }
 
-  const wanted: Wanted = { framework: options.framework, ...overrides };
-  const candidates = await candidatesIn(view, directory, wanted);
+  const settings: DetectionSettings = { framework: options.framework, ...overrides };
+  const candidates = await candidatesIn(view, directory, settings);
   const named = candidates.find((each) => each.framework === options.framework);
   if (options.framework !== undefined && named === undefined)
-    view.warn(`nothing of ${options.framework} is here: what was recognised is taken`);
+    view.warn(`the repository has no files of ${options.framework}: the detected framework is used`);
   const web = await procfile(view, directory);
-  const saysHow = [web, overrides.startCommand, overrides.outputDirectory].some((each) => each !== undefined);
-  const taken = named ?? candidates[0] ?? (saysHow ? await programIn(view, directory, wanted) : undefined);
+  const hasCommand = [web, overrides.startCommand, overrides.outputDirectory].some(
+    (each) => each !== undefined,
+  );
+  const taken =
+    named ?? candidates[0] ?? (hasCommand ? await programIn(view, directory, settings) : undefined);
   const foreign = await foreignFiles(view, directory);
   if (taken?.rank === "files" && (await view.has(posix.join(directory, jekyllFile.file))))
     foreign.push(jekyllFile);
   await warnOfConfigurationNotFollowed(view, directory);
-  if (taken === undefined) return unrecognised(view, directory, foreign);
+  if (taken === undefined) return explainFailure(view, directory, foreign);
   if (named === undefined && isPartOf(taken, foreign, overrides.startCommand ?? web))
-    return unrecognised(view, directory, foreign, taken);
-  if (taken.missing !== undefined && !saysHow) {
+    return explainFailure(view, directory, foreign, taken);
+  if (taken.missing !== undefined && !hasCommand) {
     view.warn(taken.missing);
     return { ...unbuildable(view, directory), framework: taken.framework, name: taken.name };
   }
@@ -101,15 +105,15 @@ export async function analyze(tree: Tree, options: AnalyzeOptions = {}): Promise
     view.warn(`${file}: ${name} is not built here: only ${taken.name} is deployed`);
   for (const other of candidates)
     if (other !== taken && other.rank !== "files")
-      view.warn(`${other.name} was recognised too: ${taken.name} is built`);
+      view.warn(`${other.name} was detected too: ${taken.name} is built`);
   if (taken.rank === "node-program") await namePossibleRoots(view, directory);
-  const settled = asConfigured(view, await taken.settle(web), overrides);
+  const settled = asConfigured(view, await taken.resolveBuild(web), overrides);
   if (settled.plan.build === undefined)
     warnOfNoEffect(
       view,
       overrides,
       ["installCommand", "buildCommand"],
-      `${taken.name}, which is served as it is`,
+      `${taken.name}, which is served unchanged`,
     );
   if (overrides.startCommand !== undefined)
     warnOfNoEffect(view, overrides, ["outputDirectory"], "start_command, which serves the files itself");
@@ -128,9 +132,9 @@ export async function analyze(tree: Tree, options: AnalyzeOptions = {}): Promise
 /** With an output directory, any framework is deployed as a site, unless a start command serves it. */
 function asConfigured(
   view: Inspection,
-  settled: Settled,
+  settled: BuildSpec,
   { outputDirectory, startCommand }: Overrides,
-): Settled {
+): BuildSpec {
   if (outputDirectory === undefined || startCommand !== undefined) return settled;
   view.because(`output_directory is set: ${outputDirectory} is served as a site`);
   return { ...settled, runtime: "static", startCommand: null, outputDirectory };
@@ -153,19 +157,27 @@ function warnOfNoEffect(
     if (overrides[key] !== undefined) view.warn(`${settingNames[key]} has no effect beside ${because}`);
 }
 
-async function candidatesIn(view: Inspection, directory: string, wanted: Wanted = {}): Promise<Found[]> {
-  const looks = [findNode, findPython, findGo, findFiles];
-  const found = await Promise.all(looks.map((look) => look(view, directory, wanted)));
+async function candidatesIn(
+  view: Inspection,
+  directory: string,
+  settings: DetectionSettings = {},
+): Promise<Candidate[]> {
+  const detectors = [findNode, findPython, findGo, findFiles];
+  const found = await Promise.all(detectors.map((detect) => detect(view, directory, settings)));
   return found
     .filter((each) => each !== undefined)
     .toSorted((a, b) => ranks.indexOf(a.rank) - ranks.indexOf(b.rank));
 }
 
-/** A language's manifest is enough when a Procfile or the owner sets the start command. */
-async function programIn(view: Inspection, directory: string, wanted: Wanted): Promise<Found | undefined> {
+/** Builds a language's program if its manifest exists and a Procfile or the owner sets the start command. */
+async function programIn(
+  view: Inspection,
+  directory: string,
+  settings: DetectionSettings,
+): Promise<Candidate | undefined> {
   return (
-    (await findNode(view, directory, { ...wanted, framework: "node" })) ??
-    (await findPython(view, directory, { ...wanted, framework: "python" }))
+    (await findNode(view, directory, { ...settings, framework: "node" })) ??
+    (await findPython(view, directory, { ...settings, framework: "python" }))
   );
 }
 
@@ -182,11 +194,11 @@ const nothing = {
 
 async function ofDockerfile(view: Inspection, directory: string, file: string): Promise<Analysis> {
   const dockerfile = (await view.text(file)) ?? "";
-  view.because(`${file} is the repository's own recipe: nothing else is looked at`);
+  view.because(`${file} is the repository's own recipe: no detection runs`);
   const port = Number([...dockerfile.matchAll(/^[ \t]*EXPOSE[ \t]+(\d{1,5})/gim)].at(-1)?.[1] ?? Number.NaN);
   const isPort = port > 0 && port < 65_536;
   if (isPort) view.because(`${file} exposes port ${port}`);
-  else view.warn(`${file} exposes no port: 8080 is asked, and set as PORT`);
+  else view.warn(`${file} exposes no port: 8080 is used, and set as PORT`);
   const health =
     /^[ \t]*HEALTHCHECK\b[^]{0,300}?https?:\/\/(?:localhost|127\.0\.0\.1)(?::\d+)?(\/[\w./-]*)/im.exec(
       dockerfile,
@@ -206,18 +218,18 @@ async function ofDockerfile(view: Inspection, directory: string, file: string): 
   };
 }
 
-/** `part`: a recognised framework that is only a part of a program in another language. */
-async function unrecognised(
+/** `part` is a detected framework that is only a part of a program in another language. */
+async function explainFailure(
   view: Inspection,
   directory: string,
   foreign: readonly ForeignFile[],
-  part?: Found,
+  part?: Candidate,
 ): Promise<Analysis> {
   for (const { file, name } of foreign) view.warn(`${file}: ${name} needs a Dockerfile in the repository`);
   if (part === undefined) {
     await warnOfHalfAProgram(view, directory);
     await namePossibleRoots(view, directory);
-    view.warn("nothing was recognised: add a Dockerfile, or set root_directory");
+    view.warn("no framework was detected: add a Dockerfile, or set root_directory");
   } else
     view.warn(
       `deploying only ${part.name} would leave out the rest: add a Dockerfile, or set framework to ${part.framework}`,
@@ -239,14 +251,14 @@ function unbuildable(view: Inspection, directory: string): Analysis {
   };
 }
 
-/** Names the missing setting when a language was found and its program was not. */
+/** Names the missing setting if the language was detected, but not the program. */
 async function warnOfHalfAProgram(view: Inspection, directory: string): Promise<void> {
   const at = (name: string): string => posix.join(directory, name);
   if (await view.has(at("package.json"))) {
     const scripts = strings((await view.json(at("package.json")))["scripts"]);
     const start = scripts.get("start");
     if (start !== undefined)
-      view.warn(`package.json's script start runs a development server (${start}): it is not started`);
+      view.warn(`package.json's script start runs a development server (${start}): it is not used`);
     view.warn(
       scripts.has("build")
         ? "package.json has a script build: set output_directory to the directory that it writes, or start_command"
@@ -255,10 +267,12 @@ async function warnOfHalfAProgram(view: Inspection, directory: string): Promise<
   }
   const isGo = (await view.list(directory)).some(({ name }) => name.endsWith(".go"));
   if (isGo && !(await view.has(at("go.mod"))))
-    view.warn("Go is built where its go.mod lies: set root_directory to the module, and build_command");
+    view.warn(
+      "Go is built in the directory of its go.mod: set root_directory to the module, and build_command",
+    );
 }
 
-/** Names the apps of a monorepo, to whom nobody has said which one is meant. */
+/** Lists the apps of a monorepo if no root directory is set. */
 async function namePossibleRoots(view: Inspection, directory: string): Promise<void> {
   const below = async (parent: string): Promise<string[]> =>
     (await view.list(parent))
@@ -277,7 +291,7 @@ async function namePossibleRoots(view: Inspection, directory: string): Promise<v
   if (named.length > 0) view.warn(`root_directory can be ${named.join(", ")}`);
 }
 
-/** The line that a Procfile has for `web`. */
+/** Returns the Procfile's line for `web`. */
 async function procfile(view: Inspection, directory: string): Promise<string | undefined> {
   const lines = ((await view.text(posix.join(directory, "Procfile"))) ?? "").split(/\r?\n/);
   const processes = lines.flatMap((line) => {

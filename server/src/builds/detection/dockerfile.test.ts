@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { cmd, run } from "./dockerfile.ts";
 import { instructionsOf } from "./testing/dockerfile-lines.ts";
 
-/** What somebody would write to get out of an instruction, in any mixture with ordinary words. */
+/** Characters that could break out of an instruction, mixed with ordinary words. */
 const hostile = fc
   .array(
     fc.oneof(
@@ -23,7 +23,7 @@ const hostile = fc
   )
   .map((parts) => parts.join(""));
 
-test("whatever a line of a repository holds, it is one instruction and its own text", () => {
+test("writes any line of a repository as one instruction with its own text", () => {
   fc.assert(
     fc.property(hostile, (line) => {
       const [instruction, ...others] = instructionsOf(`${run(line, ["/root/.npm"])}\n`);
@@ -38,7 +38,7 @@ test("whatever a line of a repository holds, it is one instruction and its own t
   );
 });
 
-test("whatever a start holds, the image has one command, which is that line", () => {
+test("writes any start command as the image's only command", () => {
   fc.assert(
     fc.property(hostile, (given) => {
       const line = given.trim();
@@ -52,11 +52,11 @@ test("whatever a start holds, the image has one command, which is that line", ()
   );
 });
 
-test("an ordinary line stays readable", () => {
+test("keeps an ordinary line readable", () => {
   expect(run("npm ci && npm run build")).toBe("RUN npm ci && npm run build");
 });
 
-test("one program is started by itself, so that it receives the signals", () => {
+test("starts a single program directly, so that it receives the signals", () => {
   expect(cmd("node server.js")).toBe('CMD ["node", "server.js"]');
   expect(cmd("uvicorn --port $PORT main:app")).toBe(
     'CMD ["/bin/sh", "-c", "exec uvicorn --port $PORT main:app"]',
@@ -65,6 +65,6 @@ test("one program is started by itself, so that it receives the signals", () => 
   expect(cmd("a && b")).toBe('CMD ["/bin/sh", "-c", "a && b"]');
 });
 
-test("a command longer than a builder's line is refused", () => {
+test("refuses a command longer than a builder's line", () => {
   expect(() => run("x".repeat(10_000))).toThrow(RangeError);
 });

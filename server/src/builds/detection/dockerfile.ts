@@ -1,35 +1,38 @@
 /**
- * Instructions of a Dockerfile, as text. Lines of `sh` come from repositories and are written so that no builder can
- * read them as anything but one argument: in JSON form wherever they hold a character that could mean something to
- * the builder's own parser (quotes, `\`, `#`, `<<`, line breaks), as they are where they cannot, to stay readable.
+ * Writes instructions of a Dockerfile. Lines of `sh` come from repositories, so each must reach the builder as one
+ * argument. A line with characters that the builder's parser could interpret (quotes, `\`, `#`, `<<`, line breaks) is
+ * written in JSON form. Any other line is written unchanged, to stay readable.
  */
 
-/** Letters, digits and what separates words and commands; nothing that quotes, escapes, continues or opens a here-document. */
+/**
+ * Letters, digits and separators of words and commands; no character that quotes, escapes, continues or opens a
+ * here-document.
+ */
 const plainLine = /^[A-Za-z0-9./@_][A-Za-z0-9 ./@_:=,+&|;-]*$/;
 
-/** One program with arguments, which needs no shell; a `=` in the first word would be a variable. */
+/** A program with arguments, which needs no shell; a `=` in the first word would be a variable. */
 const plainWords = /^[A-Za-z0-9./@_-]+(?: +[A-Za-z0-9./@_:=,+-]+)*$/;
 
-/** The same with variables among the arguments, and no more of a shell than that. */
+/** The same with variables in the arguments, but no other shell syntax. */
 const oneProgram = /^[A-Za-z0-9./@_-]+(?: +[A-Za-z0-9./@_:=,+$-]+)*$/;
 
-/** In characters. More is no command, and what a builder takes as a line is bounded. */
+/** In characters. Builders bound the length of a line, and no sensible command is longer. */
 export const maxCommandLength = 8192;
 
 export function run(command: string, caches: readonly string[] = []): string {
   const mounts = caches.map((target) => `--mount=type=cache,target=${target} \\\n    `);
-  const line = bounded(command);
+  const line = requireLength(command);
   return `RUN ${mounts.join("")}${plainLine.test(line) ? line : shell(line)}`;
 }
 
-/** The program itself is what receives signals, wherever the line is one program. */
+/** The program itself receives the signals if the line runs a single program. */
 export function cmd(command: string): string {
-  const line = bounded(command).trim();
+  const line = requireLength(command).trim();
   if (plainWords.test(line)) return `CMD ${argv(line.split(/ +/))}`;
   return `CMD ${shell(oneProgram.test(line) ? `exec ${line}` : line)}`;
 }
 
-/** Values are ours: nothing of a repository, nor of a caller, stands in them. */
+/** Values are constants of ours; none comes from a repository or a caller. */
 export function env(values: Readonly<Record<string, string | number>>): string[] {
   const pairs = Object.entries(values).map(([name, value]) => `${name}=${value}`);
   return pairs.length === 0 ? [] : [`ENV ${pairs.join(" \\\n    ")}`];
@@ -43,8 +46,8 @@ function argv(words: readonly string[]): string {
   return `[${words.map((word) => JSON.stringify(word)).join(", ")}]`;
 }
 
-function bounded(command: string): string {
+function requireLength(command: string): string {
   if (command.length > maxCommandLength)
-    throw new RangeError(`a command has at most ${maxCommandLength} characters`);
+    throw new RangeError(`a command must have at most ${maxCommandLength} characters`);
   return command;
 }

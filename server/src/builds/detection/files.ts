@@ -1,11 +1,11 @@
-/** Files that are served as they are. */
+/** Static files that are served unchanged. */
 import { posix } from "node:path";
-import type { Found } from "./found.ts";
+import type { Candidate } from "./candidate.ts";
 import type { Inspection } from "./inspection.ts";
 
 const places = [".", "public", "dist", "build", "site", "www", "docs", "_site"];
 
-export async function findFiles(view: Inspection, directory: string): Promise<Found | undefined> {
+export async function findFiles(view: Inspection, directory: string): Promise<Candidate | undefined> {
   const index = await view.first(places.map((place) => posix.join(directory, place, "index.html")));
   if (index === undefined) return undefined;
   const output = posix.relative(directory, posix.dirname(index)) || ".";
@@ -13,9 +13,9 @@ export async function findFiles(view: Inspection, directory: string): Promise<Fo
     framework: "static",
     name: "Static site",
     rank: "files",
-    settle: async () => {
+    resolveBuild: async () => {
       view.because(
-        `${posix.relative(directory, index)} is there, and nothing that builds: files are served as they are`,
+        `${posix.relative(directory, index)} exists, and no build tool: files are served unchanged`,
       );
       return {
         runtime: "static",

@@ -1,6 +1,6 @@
 /** Languages and site generators that need a Dockerfile in the repository, with the files that reveal them. */
 import { posix } from "node:path";
-import type { Found } from "./found.ts";
+import type { Candidate } from "./candidate.ts";
 import type { Inspection } from "./inspection.ts";
 
 interface Foreign {
@@ -29,12 +29,12 @@ const foreign: readonly Foreign[] = [
   { name: "Hugo", files: ["hugo.toml", "hugo.yaml", "hugo.json"] },
 ];
 
-/** Start commands of programs that none of our images has. */
+/** Start commands of programs that our images do not contain. */
 const foreignPrograms =
   /^(?:\w+=\S+\s+)*(?:bundle|ruby|rails|rackup|puma|php|apache2|heroku-php-\w+|vendor\/bin\/[\w-]+|java|sbt|cargo|mix|elixir|deno|dotnet|swift|hugo|jekyll)\b/;
 
-/** Ranks that beside another language are most often a part of its program, such as pages or tools. */
-const parts: readonly Found["rank"][] = ["site", "node-program", "python-program", "files"];
+/** Ranks that are usually a part of a program in another language, such as pages or tools. */
+const parts: readonly Candidate["rank"][] = ["site", "node-program", "python-program", "files"];
 
 export interface ForeignFile {
   file: string;
@@ -66,16 +66,22 @@ async function isOldHugo(view: Inspection, directory: string, names: readonly st
   return /^\s*(?:baseURL|theme)\s*=/im.test((await view.text(posix.join(directory, "config.toml"))) ?? "");
 }
 
-/** Jekyll's configuration. Other tools use the name too, so it counts only beside pages that no tool builds. */
+/**
+ * Jekyll's configuration. Other tools use the file name too, so it counts only beside pages that no other tool builds.
+ */
 export const jekyllFile: ForeignFile = { file: "_config.yml", name: "Jekyll" };
 
-/** Whether the candidate is a part of a program in another language, so that deploying it alone is wrong. */
-export function isPartOf(found: Pick<Found, "rank">, seen: readonly ForeignFile[], start?: string): boolean {
+/** True if the candidate is a part of a program in another language, so that deploying it alone is wrong. */
+export function isPartOf(
+  found: Pick<Candidate, "rank">,
+  seen: readonly ForeignFile[],
+  start?: string,
+): boolean {
   if (start !== undefined && foreignPrograms.test(start)) return true;
   return seen.length > 0 && parts.includes(found.rank);
 }
 
-/** Configuration of other hosts and tools that Kontor ignores; owners may expect that it has an effect. */
+/** Configuration of other hosts and tools, which Kontor ignores. */
 const notFollowed: readonly { files: readonly string[]; cure: string }[] = [
   {
     files: ["docker-compose.yml", "docker-compose.yaml", "compose.yml", "compose.yaml"],

@@ -1,6 +1,6 @@
 /**
- * Held against a list that others keep: for every framework both know, the least repository that the other recognises
- * is recognised here as the same, and is built by the same command into the same directory.
+ * Compares our table with @vercel/frameworks. For every shared framework, the smallest repository that theirs detects
+ * must be detected here as the same, with the same build command and output directory.
  */
 import { type Framework as Theirs, frameworks as list } from "@vercel/frameworks";
 import { expect, test } from "vitest";
@@ -10,7 +10,7 @@ import { memoryTree } from "./testing/memory-tree.ts";
 
 type Detector = NonNullable<NonNullable<Theirs["detectors"]>["every"]>[number];
 
-/** Our name → theirs. */
+/** Our id → their slug. */
 const both: Record<string, string> = {
   nextjs: "nextjs",
   nuxt: "nuxtjs",
@@ -43,20 +43,20 @@ const both: Record<string, string> = {
   go: "go",
 };
 
-// the list is typed by its own literals, which no two of have the same fields
+// The list's literal types share no fields.
 const known = new Map(
   (list as unknown as Theirs[]).map((framework) => [framework.slug as string, framework]),
 );
 
-test("every framework of ours is held against theirs", () => {
+test("compares every framework of ours with theirs", () => {
   const ours = [...frameworks, ...pythonFrameworks].map((framework) => framework.id);
   expect(Object.keys(both)).toEqual(expect.arrayContaining(ours));
 });
 
-test.each(Object.entries(both))("%s is recognised as they recognise %s", async (id, slug) => {
+test.each(Object.entries(both))("detects %s as they detect %s", async (id, slug) => {
   const framework = known.get(slug);
   const files = leastRepository(framework);
-  expect(recognises(framework, files), "the repository is one that they recognise").toBe(true);
+  expect(recognises(framework, files), "their list detects the repository").toBe(true);
 
   const analysis = await analyze(memoryTree(files));
 
@@ -68,14 +68,14 @@ test.each(Object.entries(both))("%s is recognised as they recognise %s", async (
   expect(analysis.buildCommand).toBe(buildCommand?.value?.replace("npx @11ty/", ""));
 });
 
-/** What one of theirs outranks, another of ours has to be outranked by as well. */
+/** If theirs outranks another, ours must outrank it too. */
 const outranked = Object.entries(both).flatMap(([id, slug]) =>
   (known.get(slug)?.supersedes ?? []).flatMap((lower) =>
     Object.values(both).includes(lower) ? [[id, slug, lower] as const] : [],
   ),
 );
 
-test.each(outranked)("%s (%s) is taken before %s", async (id, slug, lower) => {
+test.each(outranked)("%s (%s) outranks %s", async (id, slug, lower) => {
   const [a, b] = [leastRepository(known.get(slug)), leastRepository(known.get(lower))];
   const merged = { ...b, ...a, "package.json": mergedManifest(a, b) };
 
@@ -88,7 +88,7 @@ function leastRepository(framework: Theirs | undefined): Record<string, string> 
   const dependencies: Record<string, string> = {};
   for (const detector of [...every, ...some.slice(0, 1)]) {
     if (detector.matchPackage) dependencies[detector.matchPackage] = "1.0.0";
-    // the one that asks for a dependency by the text of package.json
+    // A detector that matches a dependency in the text of package.json.
     else if (detector.path === "package.json") dependencies["@sveltejs/kit"] = "2.0.0";
     else files[detector.path ?? ""] = textFor(detector, framework);
   }
@@ -96,7 +96,7 @@ function leastRepository(framework: Theirs | undefined): Record<string, string> 
   return isOther ? files : { ...files, "package.json": JSON.stringify({ dependencies }) };
 }
 
-/** A text that a detector's pattern matches. */
+/** A text that matches a detector's pattern. */
 function textFor({ matchContent }: Detector, framework: Theirs | undefined): string {
   if (matchContent === undefined) return "module example\n\npackage main\n";
   const { name = "", slug } = framework ?? {};

@@ -1,43 +1,43 @@
 /**
- * What is recognised, as data: by which evidence, how it is built, what of it runs. A new framework is a new row.
- * Within a rank the first row that holds wins. Facts are those of each framework's own documents on deploying it.
+ * Detected frameworks as data: their evidence, their build, and the files that run. A new framework is a new row.
+ * Within a rank the first matching row wins. Facts come from each framework's own documents on deployment.
  */
 
 /**
  * - `app`: a framework that decides how the whole repository is built and run
  * - `server`: a library of a program that listens by itself
- * - `site`: a builder of files; where a server library is started beside it, the server serves them
+ * - `site`: a builder of files; a server that is started beside it serves them
  */
 type Rank = "app" | "server" | "site";
 
 /** Either a program that listens (`start`) or a directory that is served (`output`). */
 export interface Shape {
   start?: string;
-  /** What `start` needs of the built tree, where that is known; else all of it is shipped. */
+  /** Files of the built tree that `start` needs, if known; else the whole tree is shipped. */
   ships?: readonly (readonly [from: string, to: string])[];
-  /** `start` is the only right one, whatever package.json says. */
+  /** Package.json cannot replace `start`. */
   onlyStart?: boolean;
   output?: string;
   /** Finds another output directory in the configuration. */
   outputIn?: RegExp;
-  /** A file that answers every unknown path of the site; absent: 404. */
+  /** File served for every unknown path of the site; absent: 404. */
   fallback?: string;
-  /** Finds it in the configuration. */
+  /** Finds the fallback file in the configuration. */
   fallbackIn?: RegExp;
-  /** Below this path every name holds a hash of what is in the file. */
+  /** Below this path every file name contains a hash of the content. */
   hashed?: string;
   env?: Readonly<Record<string, string>>;
   buildEnv?: Readonly<Record<string, string>>;
-  /** Below the app's directory. */
+  /** Paths below the app's directory. */
   buildCaches?: readonly string[];
-  /** A warning to go with it. */
+  /** Warning that goes with this shape. */
   warn?: string;
 }
 
 export interface Variant extends Shape {
-  /** Any of these holds. */
+  /** Any of these conditions holds. */
   when: { config?: RegExp; build?: RegExp; version?: RegExp; file?: string };
-  /** How it is told: "next.config.js sets …" */
+  /** Text of the evidence, after the name of the configuration file or framework. */
   because: string;
 }
 
@@ -45,26 +45,26 @@ export interface Framework extends Shape {
   id: string;
   name: string;
   rank: Rank;
-  /** Any of these packages … */
+  /** Any of these packages is a dependency … */
   packages: readonly string[];
-  /** … or a configuration file that holds this. */
+  /** … or a configuration file matches this. */
   configSays?: RegExp;
   /** Names of configuration files without their extension (js, mjs, cjs, ts, mts, cts, json). */
   config?: readonly string[];
-  /** Run where package.json has no script `build`. */
+  /** Build command if package.json has no script `build`. */
   build?: string;
   port: number;
-  /** The first whose evidence holds replaces what it names. */
+  /** The first variant whose condition holds overrides the fields that it has. */
   variants?: readonly Variant[];
 }
 
 const whole = (...paths: string[]): [string, string][] => paths.map((path) => [path, path]);
 
-/** What a bundled server still needs beside its bundle. */
+/** A bundled server also needs package.json and node_modules. */
 const withModules = (bundle: string): [string, string][] => whole(bundle, "package.json", "node_modules");
 
 const otherHost = (adapter: string): string =>
-  `the adapter builds for another host: use ${adapter}, or the app has nothing to start`;
+  `the adapter builds for another host: use ${adapter}, or the app has no server to start`;
 
 export const frameworks: readonly Framework[] = [
   {
@@ -141,8 +141,8 @@ export const frameworks: readonly Framework[] = [
       { when: { config: /@sveltejs\/adapter-node/ }, because: "uses adapter-node" },
       {
         when: { config: /@sveltejs\/adapter-auto/ },
-        because: "uses adapter-auto, which is told to take adapter-node",
-        // the one place of its list that means adapter-node; it installs the adapter by itself
+        because: "uses adapter-auto, which selects adapter-node here",
+        // The only entry of adapter-auto's list that selects adapter-node; it installs the adapter by itself.
         buildEnv: { GCP_BUILDPACKS: "1" },
       },
       {
@@ -365,7 +365,7 @@ export const frameworks: readonly Framework[] = [
   { id: "express", name: "Express", rank: "server", packages: ["express"], port: 3000 },
 ];
 
-/** A web framework of Python: how its app object is found, and what serves it. */
+/** A web framework of Python: the pattern of its app object, and its server. */
 export interface PythonFramework {
   id: string;
   name: string;
@@ -374,9 +374,9 @@ export interface PythonFramework {
   appIn?: RegExp;
   /** `{app}` is the app's import path. */
   start: string;
-  /** What `start` needs; the recipe adds it where it is not among the dependencies. */
+  /** Package that `start` needs; the recipe adds it if it is not a dependency. */
   server: string;
-  /** Other packages that bring the server along, by the extras they were asked for. */
+  /** Other packages that include the server, with their extras. */
   serverIn?: RegExp;
 }
 
@@ -407,7 +407,7 @@ export const pythonFrameworks: readonly PythonFramework[] = [
   },
 ];
 
-/** Packages that need more of Debian than a slim image has: to be built, and to run. */
+/** Packages that need more of Debian than a slim image has, to build or to run. */
 export const systemNeeds: readonly { package: string; build: readonly string[]; run: readonly string[] }[] = [
   { package: "@prisma/client", build: ["openssl"], run: ["openssl"] },
   { package: "psycopg2", build: ["gcc", "libc6-dev", "libpq-dev", "python3-dev"], run: ["libpq5"] },

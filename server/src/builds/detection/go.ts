@@ -1,27 +1,36 @@
-/** A Go module: which of its packages is the program, built into one static binary. */
+/** Detects a Go module and its program, which is built into one static binary. */
 import { posix } from "node:path";
-import type { Found, Settled } from "./found.ts";
-import { type Inspection, uncommented } from "./inspection.ts";
+import type { Candidate, BuildSpec } from "./candidate.ts";
+import { type Inspection, stripComments } from "./inspection.ts";
 import { portIn } from "./node.ts";
 
-/** Fetches the toolchain that go.mod names where that is a later one. */
+/** The toolchain downloads a later version if go.mod names one. */
 const image = "golang:1.24-bookworm";
 
-/** What programs read beside their binary. */
+/** Directories that programs commonly read beside their binary. */
 const dataDirectories = ["assets", "config", "migrations", "public", "static", "templates", "views", "web"];
 
-export async function findGo(view: Inspection, directory: string): Promise<Found | undefined> {
+export async function findGo(view: Inspection, directory: string): Promise<Candidate | undefined> {
   if (!(await view.has(posix.join(directory, "go.mod")))) return undefined;
-  return { framework: "go", name: "Go", rank: "go", settle: (start) => settle(view, directory, start) };
+  return {
+    framework: "go",
+    name: "Go",
+    rank: "go",
+    resolveBuild: (start) => resolveBuild(view, directory, start),
+  };
 }
 
-async function settle(view: Inspection, directory: string, given: string | undefined): Promise<Settled> {
+async function resolveBuild(
+  view: Inspection,
+  directory: string,
+  given: string | undefined,
+): Promise<BuildSpec> {
   const at = (name: string): string => posix.join(directory, name);
   const version = /^go (\d+\.\d+)/m.exec((await view.text(at("go.mod"))) ?? "")?.[1];
   view.because(`go.mod is a module${version ? ` of Go ${version}` : ""}`);
   const program = await programOf(view, directory);
   const source = (await view.text(at(posix.join(program, "main.go")))) ?? "";
-  const named = Number(/["'`]:(\d{2,5})["'`]/.exec(uncommented(source))?.[1] ?? portIn(source));
+  const named = Number(/["'`]:(\d{2,5})["'`]/.exec(stripComments(source))?.[1] ?? portIn(source));
   const port = named > 0 && named < 65_536 ? named : 8080;
   if (port === named) view.because(`${posix.join(program, "main.go")} listens on port ${port}`);
 
@@ -63,7 +72,7 @@ async function settle(view: Inspection, directory: string, given: string | undef
         packages: [],
         env: {},
         ships: [
-          // a slim image knows no authority: without these no call by TLS succeeds
+          // A slim image has no CA certificates; without them, every TLS call fails.
           ["/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/certs/ca-certificates.crt"],
           ["bin/app", "bin/app"],
           ...data.map((name): [string, string] => [name, name]),
@@ -74,7 +83,7 @@ async function settle(view: Inspection, directory: string, given: string | undef
   };
 }
 
-/** The directory with `package main`: the root, else the likeliest below `cmd`. */
+/** The directory with `package main`: the root, else the likeliest one below `cmd`. */
 async function programOf(view: Inspection, directory: string): Promise<string> {
   const sources = (await view.list(directory)).filter((entry) => /^\w+\.go$/.test(entry.name));
   for (const { name } of sources.slice(0, 20))

@@ -1,12 +1,12 @@
 /**
- * One look at a repository: its files, read once each and bounded, and what was concluded from them. A file that does
- * not parse is a warning and counts as empty, so that no rule has to think of it.
+ * Inspection of a repository: its files, each read once and bounded, and the conclusions. A file that does not parse
+ * causes a warning and counts as empty, so no rule has to handle it.
  */
 import { posix } from "node:path";
 import { parse as parseToml } from "smol-toml";
 import type { Entry, Tree } from "./tree.ts";
 
-/** A package.json of hundreds of kilobytes exists; a larger one was made by a program and says nothing about the app. */
+/** A real package.json may have hundreds of kilobytes; a larger one is generated and reveals nothing about the app. */
 const maxBytes = 512 * 1024;
 const maxLines = 40;
 const maxLineLength = 240;
@@ -14,7 +14,7 @@ const maxLineLength = 240;
 export type Fields = Readonly<Record<string, unknown>>;
 
 export class Inspection {
-  /** Sentences a person understands: why each thing was decided, and what may not turn out as they expect. */
+  /** Sentences for people: the reasons of the decisions, and possible surprises. */
   readonly evidence: string[] = [];
   readonly warnings: string[] = [];
   readonly #tree: Tree;
@@ -50,7 +50,7 @@ export class Inspection {
     return (await this.list(dir || ".")).some((entry) => entry.name === base && entry.kind === kind);
   }
 
-  /** The first of the files that is there. */
+  /** Returns the first of the files that exists. */
   async first(files: readonly string[]): Promise<string | undefined> {
     for (const file of files) if (await this.has(file)) return file;
     return undefined;
@@ -70,18 +70,18 @@ export class Inspection {
     try {
       return fields(parse(text));
     } catch {
-      this.warn(`${file} is no ${format} that can be read: it counts as empty`);
+      this.warn(`${file} is not valid ${format}: it counts as empty`);
       return {};
     }
   }
 }
 
-/** The value where it is an object, else one without fields. */
+/** Returns the value if it is an object, else an empty one. */
 export function fields(value: unknown): Fields {
   return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Fields) : {};
 }
 
-/** The fields of an object that are strings: dependencies, scripts. A map, because names come from the repository. */
+/** String fields of an object, such as dependencies or scripts. A map, because names come from the repository. */
 export function strings(value: unknown): Map<string, string> {
   return new Map(
     Object.entries(fields(value)).filter((entry): entry is [string, string] => typeof entry[1] === "string"),
@@ -92,8 +92,8 @@ export function text(value: unknown): string | undefined {
   return typeof value === "string" ? value : undefined;
 }
 
-/** A program's text without what is commented out, roughly: enough not to be misled by a disabled setting. */
-export function uncommented(program: string): string {
+/** Roughly removes comments from a program's text, so that a disabled setting does not count. */
+export function stripComments(program: string): string {
   let kept = "";
   for (let from = 0; from < program.length;) {
     const opens = program.indexOf("/*", from);
@@ -108,8 +108,8 @@ export function uncommented(program: string): string {
 }
 
 /**
- * A relative path that can stand in any place of a Dockerfile as it is; `.` for the root itself, undefined for what
- * climbs out or holds a character that means something to a builder or a shell.
+ * Returns a relative path that a Dockerfile can contain unquoted, with `.` for the root. Undefined for a path that
+ * leaves the root or has special characters of a builder or a shell.
  */
 export function plainPath(given: string): string | undefined {
   const clean = posix.normalize(given.replace(/^\/+/, "") || ".").replace(/\/$/, "");
@@ -117,7 +117,7 @@ export function plainPath(given: string): string | undefined {
   return clean === "." || /^[\w.@+][\w.@+/-]*$/.test(clean) ? clean : undefined;
 }
 
-/** Text out of a repository never breaks a line, nor floods an answer. */
+/** Text from a repository adds no line to the output, and its length is bounded. */
 function note(lines: string[], line: string): void {
   const clean = line.replaceAll(/\p{C}+/gu, " ");
   const short = clean.length > maxLineLength ? `${clean.slice(0, maxLineLength)}…` : clean;

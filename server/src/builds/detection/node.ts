@@ -1,29 +1,37 @@
 /**
- * A package.json: which framework, which package manager, which Node, and how it is built and started. The start is
- * the script's own line rather than `npm start`, so that the app and not npm receives the signals.
+ * Detects a Node.js app from its package.json: framework, package manager, Node version, build and start. The start is
+ * the script's own line rather than `npm start`, so that the app receives the signals instead of npm.
  */
 import { posix } from "node:path";
 import semver from "semver";
 import { maxCommandLength } from "./dockerfile.ts";
-import type { Found, Settled, Wanted } from "./found.ts";
+import type { Candidate, BuildSpec, DetectionSettings } from "./candidate.ts";
 import { type Framework, frameworks, type Shape, systemNeeds } from "./frameworks.ts";
-import { type Fields, fields, type Inspection, plainPath, strings, text, uncommented } from "./inspection.ts";
+import {
+  type Fields,
+  fields,
+  type Inspection,
+  plainPath,
+  strings,
+  text,
+  stripComments,
+} from "./inspection.ts";
 import { fromRegistry, versionFiles } from "./version-files.ts";
 import { findManager, lockfiles, type ManagerFound } from "./package-managers.ts";
 import type { BuildStage, ServerStage, SiteStage } from "./plan.ts";
 
-/** The Node versions there are images for; what a range allows is taken from here. */
+/** Node versions that have an image; a range selects one of them. */
 const majors = [20, 22, 24];
 const defaultMajor = 22;
 /** Newer versions come from a registry. The bound keeps a typing error such as 220 from becoming an image name. */
 const newestMajor = 40;
-/** No longer maintained. */
+/** Versions that are no longer maintained. */
 const oldMajors = [20];
 const codeNames: Readonly<Record<string, string>> = { iron: "20", jod: "22", krypton: "24", "*": "24" };
 
 const extensions = ["js", "mjs", "cjs", "ts", "mts", "cts"];
 
-/** A script for the developer's machine: it watches, reloads and serves sources. */
+/** A script for development: it watches, reloads or serves sources. */
 const forDevelopment = new RegExp(
   `(?<![\\w./-])(?:${[
     "dev|develop|preview|nodemon|vite|parcel|hexo|concurrently|live-server|lite-server|browser-sync",
@@ -40,16 +48,16 @@ const runsOwnProgram =
 /** A line that only runs another script. */
 const runsScript = /^(?:npm|yarn|pnpm|bun)(?: run(?:-script)?)? ([\w:.-]+)$/;
 
-/** Scripts of the repository that run while it is installed, and may read anything. */
+/** Scripts of the repository that run during the install, and may read any file. */
 const installScripts = ["preinstall", "install", "postinstall", "prepare"];
 
-/** What is started and names no framework. */
+/** A program without a known framework. */
 const program: Framework = { id: "node", name: "Node.js", rank: "server", packages: [], port: 3000 };
 
-/** Site of a builder that is not in the table: the owner sets the output directory. */
+/** Site of a builder that is not in the table: the owner must set the output directory. */
 const builtSite: Framework = { id: "static", name: "Static site", rank: "site", packages: [], port: 8080 };
 
-/** Where the dependencies are installed, and where below it the app lies. */
+/** Directory of the install, and the app's directory below it. */
 interface Place {
   root: string;
   directory: string;
@@ -58,7 +66,7 @@ interface Place {
 interface NodeApp {
   view: Inspection;
   directory: string;
-  wanted: Wanted;
+  wanted: DetectionSettings;
   manifest: Fields;
   scripts: Map<string, string>;
   production: Map<string, string>;
@@ -68,8 +76,8 @@ interface NodeApp {
 export async function findNode(
   view: Inspection,
   directory: string,
-  wanted: Wanted = {},
-): Promise<Found | undefined> {
+  wanted: DetectionSettings = {},
+): Promise<Candidate | undefined> {
   if (!(await view.has(posix.join(directory, "package.json")))) return undefined;
   const manifest = await view.json(posix.join(directory, "package.json"));
   const app: NodeApp = {
@@ -83,36 +91,43 @@ export async function findNode(
   };
   const { framework: id, outputDirectory } = wanted;
   const named = [...frameworks, program].find((framework) => framework.id === id);
-  if (named) return found(app, named, named === program ? "node-program" : named.rank);
+  if (named) return toCandidate(app, named, named === program ? "node-program" : named.rank);
   const isBuilt = app.scripts.has("build") || wanted.buildCommand !== undefined;
-  if (id === builtSite.id && outputDirectory !== undefined && isBuilt) return found(app, builtSite, "site");
+  if (id === builtSite.id && outputDirectory !== undefined && isBuilt)
+    return toCandidate(app, builtSite, "site");
 
   const start = startScript(app);
   const ownStart = start !== undefined && isOwnProgram(app, start.line);
   const [whole, server, site] = await Promise.all(
     (["app", "server", "site"] as const).map((rank) => firstOf(app, rank)),
   );
-  if (whole) return found(app, whole, "app");
-  if (server && (ownStart || !site) && outputDirectory === undefined) return found(app, server, "server");
-  if (site && (!ownStart || outputDirectory !== undefined)) return found(app, site, "site", server);
-  if (outputDirectory !== undefined && isBuilt) return found(app, builtSite, "site", server);
-  if (server) return found(app, server, "server");
+  if (whole) return toCandidate(app, whole, "app");
+  if (server && (ownStart || !site) && outputDirectory === undefined)
+    return toCandidate(app, server, "server");
+  if (site && (!ownStart || outputDirectory !== undefined)) return toCandidate(app, site, "site", server);
+  if (outputDirectory !== undefined && isBuilt) return toCandidate(app, builtSite, "site", server);
+  if (server) return toCandidate(app, server, "server");
   if (start === undefined && (await entryOf(app)) === undefined) return undefined;
-  return found(app, program, "node-program");
+  return toCandidate(app, program, "node-program");
 }
 
 /** `server`: a server library of the repository that is not part of the deployed site. */
-function found(app: NodeApp, framework: Framework, rank: Found["rank"], server?: Framework): Found {
+function toCandidate(
+  app: NodeApp,
+  framework: Framework,
+  rank: Candidate["rank"],
+  server?: Framework,
+): Candidate {
   return {
     framework: framework.id,
     name: framework.name,
     rank,
-    settle: (start) => {
+    resolveBuild: (start) => {
       if (server && start === undefined)
         app.view.warn(
           `${server.name} is a dependency, and no script start runs a server: only the site of ${framework.name} is deployed; if there is a server, set start_command`,
         );
-      return settle(app, framework, start);
+      return resolveBuild(app, framework, start);
     },
   };
 }
@@ -126,14 +141,18 @@ async function firstOf(app: NodeApp, rank: Framework["rank"]): Promise<Framework
   return undefined;
 }
 
-async function settle(app: NodeApp, framework: Framework, given: string | undefined): Promise<Settled> {
+async function resolveBuild(
+  app: NodeApp,
+  framework: Framework,
+  given: string | undefined,
+): Promise<BuildSpec> {
   const { view, directory } = app;
   const dependency = dependencyOf(app, framework.packages);
   const config = await configOf(app, framework);
   if (dependency) view.because(`package.json depends on ${dependency.name} ${dependency.version}`);
   else if (framework.packages.length > 0) view.because(`${config.file} names ${framework.name}`);
   else if (framework === builtSite) view.because("package.json builds a site by its script build");
-  else view.because("package.json names no framework that is known: it is run as a Node.js program");
+  else view.because("package.json names no known framework: it is run as a Node.js program");
 
   const place = await placeOf(view, directory);
   const isWorkspace = place.directory !== ".";
@@ -142,7 +161,7 @@ async function settle(app: NodeApp, framework: Framework, given: string | undefi
   const { manager } = found;
   const { major, isSubstitute } = await majorOf(app);
   const own = await angular(app, framework, await shapeOf(app, framework, isWorkspace));
-  // a line of the repository's own serves whatever was built, in its own way
+  // A start line of the repository serves the build in its own way.
   const { output: _output, ships: _ships, ...rest } = own;
   const shape: Shape = given === undefined ? own : { ...rest, start: given };
 
@@ -166,9 +185,9 @@ async function settle(app: NodeApp, framework: Framework, given: string | undefi
     (at) => `${at}/node_modules/.bin`,
   );
   const path = { PATH: `${bins.join(":")}:$PATH` };
-  // node_modules as directories, which every start understands
+  // Every start command supports node_modules as directories.
   const linker = found.package?.startsWith("@yarnpkg/") ? { YARN_NODE_LINKER: "node-modules" } : {};
-  // Docker's own image holds a yarn already, which npm would not write over
+  // Docker's image already has a yarn, which npm would not overwrite.
   const force = manager.name === "yarn" ? "--force " : "";
   const setUp = `npm install --global ${force}${found.package}`;
   const stage: BuildStage = {
@@ -219,7 +238,7 @@ async function settle(app: NodeApp, framework: Framework, given: string | undefi
   };
 }
 
-/** Without these, package managers refuse a Node.js version outside `engines`. */
+/** Without these, package managers refuse a Node.js version outside of `engines`. */
 const anyEngine = { npm_config_engine_strict: "false", YARN_IGNORE_ENGINES: "1" };
 
 function dependencyOf(app: NodeApp, names: readonly string[]): { name: string; version: string } | undefined {
@@ -229,7 +248,7 @@ function dependencyOf(app: NodeApp, names: readonly string[]): { name: string; v
     : { name, version: app.production.get(name) ?? app.development.get(name) ?? "" };
 }
 
-/** The framework's configuration files as one text, and the first one's name. */
+/** Text of all configuration files of the framework, and the name of the first. */
 async function configOf(app: NodeApp, framework: Framework): Promise<{ file: string; text: string }> {
   const names = (framework.config ?? []).flatMap((name) =>
     extensions.map((extension) => `${name}.${extension}`),
@@ -238,10 +257,13 @@ async function configOf(app: NodeApp, framework: Framework): Promise<{ file: str
   const files: string[] = [];
   for (const name of names) if (await app.view.has(posix.join(app.directory, name))) files.push(name);
   const texts = await Promise.all(files.map((name) => app.view.text(posix.join(app.directory, name))));
-  return { file: files[0] ?? "package.json", text: texts.map((each) => uncommented(each ?? "")).join("\n") };
+  return {
+    file: files[0] ?? "package.json",
+    text: texts.map((each) => stripComments(each ?? "")).join("\n"),
+  };
 }
 
-/** The framework's shape as this repository has configured it. */
+/** The framework's shape with this repository's configuration. */
 async function shapeOf(app: NodeApp, framework: Framework, isWorkspace: boolean): Promise<Shape> {
   const { view, directory } = app;
   const config = await configOf(app, framework);
@@ -255,13 +277,13 @@ async function shapeOf(app: NodeApp, framework: Framework, isWorkspace: boolean)
       when.version?.test(version) ||
       (when.file !== undefined && (await view.has(posix.join(directory, when.file))));
     if (!holds) continue;
-    // where the dependencies lie elsewhere, so does what it would ship
+    // In a workspace the dependencies are elsewhere, so this variant's files would be too.
     if (isWorkspace && variant.onlyStart) break;
     view.because(`${when.config?.test(config.text) ? config.file : framework.name} ${variant.because}`);
     if (variant.warn) view.warn(`${config.file}: ${variant.warn}`);
     const { start, output, ...rest } = framework;
     const base = variant.output ? rest : variant.start ? { ...rest, start } : { ...rest, start, output };
-    shape = defined({ ...base, ...variant });
+    shape = omitUndefined({ ...base, ...variant });
     break;
   }
   if (shape.output !== undefined && shape.outputIn) {
@@ -280,11 +302,11 @@ async function shapeOf(app: NodeApp, framework: Framework, isWorkspace: boolean)
   return isWorkspace && needsModules ? { ...shape, ships: [] } : shape;
 }
 
-function defined(shape: { [key in keyof Shape]: Shape[key] | undefined }): Shape {
+function omitUndefined(shape: { [key in keyof Shape]: Shape[key] | undefined }): Shape {
   return Object.fromEntries(Object.entries(shape).filter(([, value]) => value !== undefined)) as Shape;
 }
 
-/** Angular's output lies where angular.json says, in a place that differs by builder. */
+/** Angular's output directory comes from angular.json, and its layout differs by builder. */
 async function angular(app: NodeApp, framework: Framework, shape: Shape): Promise<Shape> {
   if (framework.id !== "angular") return shape;
   const file = await app.view.json(posix.join(app.directory, "angular.json"));
@@ -295,7 +317,7 @@ async function angular(app: NodeApp, framework: Framework, shape: Shape): Promis
   const outputPath = fields(options)["outputPath"];
   const base = plainPath(text(outputPath) ?? text(fields(outputPath)["base"]) ?? `dist/${name}`);
   if (base === undefined) {
-    app.view.warn("angular.json names no output path that can be used: set output_directory");
+    app.view.warn("angular.json has no usable output path: set output_directory");
     return shape;
   }
   app.view.because(`angular.json writes to ${base}`);
@@ -304,11 +326,11 @@ async function angular(app: NodeApp, framework: Framework, shape: Shape): Promis
     const { output: _, ...rest } = shape;
     return { ...rest, start: `node ${base}/server/server.mjs`, ships: [["dist", "dist"]] };
   }
-  // the builders named `application` and `browser-esbuild` are the two of esbuild; only the first nests its output
+  // The builders `application` and `browser-esbuild` both use esbuild; only the first nests its output.
   return { ...shape, output: text(builder)?.endsWith(":application") ? `${base}/browser` : base };
 }
 
-/** The app is a member of a workspace where the nearest lockfile lies above it. */
+/** The app is a member of a workspace if the nearest lockfile is above it. */
 async function placeOf(view: Inspection, directory: string): Promise<Place> {
   for (let root = directory; ; root = posix.dirname(root)) {
     const lockfile = await view.first(lockfiles.map((file) => posix.join(root, file)));
@@ -329,32 +351,34 @@ async function placeOf(view: Inspection, directory: string): Promise<Place> {
 
 async function majorOf(app: NodeApp): Promise<{ major: number; isSubstitute: boolean }> {
   const { view, directory } = app;
-  const asked: [where: string, range: string | undefined][] = [
+  const requests: [where: string, range: string | undefined][] = [
     ...(await versionFiles(view, directory, [".nvmrc", ".node-version"], ["nodejs", "node"])),
     ["package.json (volta)", text(fields(app.manifest["volta"])["node"])],
     ["package.json (engines)", text(fields(app.manifest["engines"])["node"])],
   ];
-  const [where, said] = asked.find(([, range]) => range) ?? [];
-  if (where === undefined || said === undefined) {
-    view.because(`nothing names a version of Node.js: ${defaultMajor} is used`);
+  const [where, requested] = requests.find(([, range]) => range) ?? [];
+  if (where === undefined || requested === undefined) {
+    view.because(`no file names a version of Node.js: ${defaultMajor} is used`);
     return { major: defaultMajor, isSubstitute: false };
   }
-  const range = said.slice(0, 100).replace(/^lts(?:\/(.*))?$/, (_, name = "*") => codeNames[name] ?? "*");
-  // `node` and `latest` are no ranges, and ask for the newest
+  const range = requested
+    .slice(0, 100)
+    .replace(/^lts(?:\/(.*))?$/, (_, name = "*") => codeNames[name] ?? "*");
+  // `node` and `latest` are not ranges; they mean the newest version.
   const valid = /^(?:node|latest|stable)$/.test(range) ? "*" : semver.validRange(range);
   const fit = majors.filter((major) => valid && semver.intersects(valid, `${major}.x`));
   const taken = fit.includes(defaultMajor) ? defaultMajor : fit.at(-1);
   const least = valid ? (semver.minVersion(valid)?.major ?? 0) : 0;
   if (taken === undefined && least > majors.at(-1)! && least <= newestMajor) {
-    view.because(`${where} asks for Node.js ${said}: ${least} is used`);
+    view.because(`${where} requests Node.js ${requested}: ${least} is used`);
     view.warn(fromRegistry("Node.js", `node:${least}-slim`, majors));
     return { major: least, isSubstitute: false };
   }
   if (taken === undefined)
-    view.warn(`${where} asks for Node.js ${said}, which there is none of: ${defaultMajor} is used`);
-  else view.because(`${where} asks for Node.js ${said}: ${taken} is used`);
+    view.warn(`${where} requests Node.js ${requested}, which is unavailable: ${defaultMajor} is used`);
+  else view.because(`${where} requests Node.js ${requested}: ${taken} is used`);
   if (taken !== undefined && oldMajors.includes(taken))
-    view.warn(`Node.js ${taken} gets no security fixes any more`);
+    view.warn(`Node.js ${taken} no longer gets security fixes`);
   return { major: taken ?? defaultMajor, isSubstitute: taken === undefined };
 }
 
@@ -373,45 +397,45 @@ async function buildLine(
   view.because(`package.json's script build runs ${script}`);
   if (place.directory === ".") return `${found.manager.name} run build`;
   if (await view.has(posix.join(place.root, "turbo.json"))) {
-    view.because("turbo.json: turbo builds the packages the app depends on first");
+    view.because("turbo.json: turbo builds the app's dependencies in the workspace first");
     return "turbo run build";
   }
-  // `...` means: and what it depends on, in that order
-  // A path filter is relative to pnpm's working directory; pnpm succeeds silently if it matches nothing.
+  // `...` adds the app's dependencies, in build order. A path filter is relative to pnpm's working directory; pnpm
+  // succeeds silently if it matches nothing.
   if (found.manager.name === "pnpm") {
     const root = posix.relative(place.directory, ".");
     const strict = /^pnpm@[1-7]\b/.test(found.package ?? "") ? "" : " --fail-if-no-match";
     return `cd ${root} && pnpm --filter "./${place.directory}..."${strict} run build`;
   }
-  view.warn("packages of the workspace that have to be built before the app are not: do so in build_command");
+  view.warn("packages of the workspace that the app needs are not built: build them in build_command");
   return `${found.manager.name} run build`;
 }
 
-/** The script that starts the app in production; a script that only runs another one is followed to it. */
+/** The script that starts the app in production. A script that only runs another script is resolved to it. */
 function startScript(app: NodeApp): { name: string; line: string } | undefined {
   return ["start:prod", "start:production", "start"]
     .filter((name) => !forDevelopment.test(app.scripts.get(name) ?? ""))
-    .map((name) => followed(app, name))
+    .map((name) => resolveScript(app, name))
     .find((script) => script !== undefined && !forDevelopment.test(script.line));
 }
 
-function followed(app: NodeApp, name: string, depth = 0): { name: string; line: string } | undefined {
+function resolveScript(app: NodeApp, name: string, depth = 0): { name: string; line: string } | undefined {
   const line = app.scripts.get(name)?.trim();
   if (!line) return undefined;
   const next = runsScript.exec(line)?.[1];
   if (next === undefined || depth > 3 || app.scripts.has(`pre${name}`)) return { name, line };
-  return followed(app, next, depth + 1) ?? { name, line };
+  return resolveScript(app, next, depth + 1) ?? { name, line };
 }
 
-/** Whether the last command of the line runs a program of the repository, by itself or by another script. */
+/** True if the last command of the line runs a program of the repository, directly or by another script. */
 function isOwnProgram(app: NodeApp, line: string): boolean {
   const last = line.split("&&").at(-1)?.trim() ?? "";
   const script = runsScript.exec(last)?.[1];
-  const target = script === undefined ? undefined : followed(app, script)?.line;
+  const target = script === undefined ? undefined : resolveScript(app, script)?.line;
   return runsOwnProgram.test(target ?? last);
 }
 
-/** Whether the project is written for Bun, which unlike Node runs TypeScript and `export default` servers. */
+/** True if the project is written for Bun, which unlike Node runs TypeScript and `export default` servers. */
 function isForBun(app: NodeApp, manager: string): boolean {
   const scripts = [...app.scripts.values()];
   return (
@@ -429,7 +453,7 @@ async function startOf(app: NodeApp, framework: Framework, shape: Shape, manager
     const { name, line } = script;
     view.because(`package.json's script ${name} runs ${line}`);
     if (!app.scripts.has(`pre${name}`) && !line.includes("npm_")) return line;
-    view.because(`the script ${name} is run by npm, for what belongs to it`);
+    view.because(`npm runs the script ${name}, because it has related scripts`);
     return `npm run ${name}`;
   }
   if (shape.start !== undefined) {
@@ -437,8 +461,7 @@ async function startOf(app: NodeApp, framework: Framework, shape: Shape, manager
     return shape.start;
   }
   const entry = await entryOf(app);
-  if (entry === undefined)
-    view.warn("nothing says how the app is started: set start_command, or a script start");
+  if (entry === undefined) view.warn("no start was detected: set start_command, or a script start");
   else view.because(`package.json has no script start: ${entry} is run`);
   if (isForBun(app, manager)) {
     view.because("the project is written for Bun: Bun runs it");
@@ -462,13 +485,13 @@ const entries = ["", "src/"].flatMap((directory) =>
   ),
 );
 
-/** The development dependency whose program a start runs, if it does. */
+/** The development dependency whose program the start runs; undefined if there is none. */
 function developmentTool(app: NodeApp, start: string): string | undefined {
   const words = start.split(/[\s=/]+/).map((word) => bins[word] ?? word);
   return words.find((word) => app.development.has(word) && !app.production.has(word));
 }
 
-/** Programs that are called otherwise than their package. */
+/** Programs whose name differs from their package. */
 const bins: Readonly<Record<string, string | undefined>> = {
   ng: "@angular/cli",
   nest: "@nestjs/cli",
@@ -494,13 +517,13 @@ async function manifestsOf(app: NodeApp): Promise<string[] | null> {
   const present: string[] = [];
   for (const name of [...files, "pnpm-workspace.yaml"])
     if (await view.has(posix.join(directory, name))) present.push(name);
-  // read by an install: a yarn that is checked in, patches to dependencies, the schema its client is made from
+  // An install also reads these: a yarn in the repository, patches of dependencies, and Prisma's schema.
   for (const name of [".yarn", "patches", "prisma"])
     if (await view.has(posix.join(directory, name), "directory")) present.push(`${name}/`);
   return present;
 }
 
-/** Without the directories of the repository that this one has not got. */
+/** Drops directories that the repository does not have. */
 async function present(
   app: NodeApp,
   ships: NonNullable<Shape["ships"]>,
@@ -509,7 +532,7 @@ async function present(
   return ships.filter(([from]) => from !== "public" || hasPublic);
 }
 
-/** The port a start or a program names; the environment's PORT is set to it as well. */
+/** The port in a start command or a program; PORT is set to it as well. */
 async function portOf(app: NodeApp, start: string | null): Promise<number | undefined> {
   if (start === null) return undefined;
   const inStart = /(?:(?:^|\s)-p[ =]?|--port[ =]|\bPORT=)(\d{2,5})\b/.exec(start)?.[1];
@@ -531,10 +554,10 @@ async function portOf(app: NodeApp, start: string | null): Promise<number | unde
 }
 
 export function portIn(source: string): number | undefined {
-  const said =
+  const match =
     /\blisten\(\s*(?:\{\s*port\s*:\s*)?(\d{2,5})\b/.exec(source) ??
     /\bPORT\b["'\])]*\s*(?:\|\||\?\?|,)\s*["']?(\d{2,5})\b/.exec(source) ??
     /\bport\s*[:=]\s*(\d{2,5})\b/i.exec(source);
-  const port = Number(said?.[1]);
+  const port = Number(match?.[1]);
   return port > 0 && port < 65_536 ? port : undefined;
 }

@@ -1,20 +1,23 @@
-/** The package managers of Node, as data: how each is known, got, and told to install exactly what was locked. */
+/**
+ * Package managers of Node as data: their evidence, their installation, and the command that installs exactly the
+ * locked versions.
+ */
 import { posix } from "node:path";
 import { type Fields, type Inspection, text } from "./inspection.ts";
 
 export interface PackageManager {
-  /** As it is called by people and in `packageManager`. */
+  /** Name in `packageManager` and in texts. */
   name: "npm" | "pnpm" | "yarn" | "bun";
   lockfiles: readonly string[];
   install: { locked: string; unlocked: string };
-  /** The same without what only development needs. */
+  /** Install without development dependencies. */
   production: string | null;
-  /** Takes the development dependencies away again, running nobody's scripts. */
+  /** Removes the development dependencies, without running scripts. */
   prune: string | null;
   cache: string;
-  /** What npm installs to get it; null where the image has it. */
+  /** Package that npm installs to get it; null if the image has it. */
   package: string | null;
-  /** The version where the repository names none. */
+  /** Default version. */
   version: string;
 }
 
@@ -34,7 +37,7 @@ const pnpm: PackageManager = {
   lockfiles: ["pnpm-lock.yaml"],
   install: { locked: "pnpm install --frozen-lockfile", unlocked: "pnpm install --no-frozen-lockfile" },
   production: "pnpm install --frozen-lockfile --prod",
-  // without a terminal it asks before it removes anything, unless it believes to be in CI
+  // Without a terminal, pnpm prompts before it removes files, unless CI is set.
   prune: "CI=true pnpm prune --prod --ignore-scripts",
   cache: "/root/.local/share/pnpm/store",
   package: "pnpm",
@@ -56,7 +59,7 @@ const yarnBerry: PackageManager = {
   ...yarnClassic,
   install: { locked: "yarn install --immutable", unlocked: "yarn install --no-immutable" },
   production: null,
-  // before version 4 a plugin is needed for it
+  // Before version 4 this needs a plugin.
   prune: null,
   cache: "/root/.yarn/berry/cache",
   package: "@yarnpkg/cli-dist",
@@ -70,23 +73,23 @@ const bun: PackageManager = {
   lockfiles: ["bun.lock", "bun.lockb"],
   install: { locked: "bun install --frozen-lockfile", unlocked: "bun install" },
   production: "bun install --frozen-lockfile --production",
-  // it leaves in place what is no longer asked for
+  // Bun leaves unused packages in place.
   prune: "rm -rf node_modules && bun install --frozen-lockfile --production --ignore-scripts",
   cache: "/root/.bun/install/cache",
   package: "bun",
   version: "1",
 };
 
-/** In the order they are believed: a package-lock.json beside another lockfile is most often a left-over. */
+/** In order of precedence: a package-lock.json beside another lockfile is usually a left-over. */
 const byLockfile = [pnpm, yarnClassic, bun, npm];
 
 export const lockfiles = byLockfile.flatMap((manager) => manager.lockfiles);
 
 export interface ManagerFound {
   manager: PackageManager;
-  /** Whether its lockfile is there. */
+  /** True if its lockfile exists. */
   locked: boolean;
-  /** What npm installs to have it, with its version: `pnpm@9.1.0`; null where the image has it. */
+  /** Package and version for npm to install, such as `pnpm@9.1.0`; null if the image has it. */
   package: string | null;
 }
 
@@ -127,7 +130,7 @@ export async function findManager(
   return { manager, locked: isLocked, package: manager.package && `${manager.package}@${wanted}` };
 }
 
-/** A pnpm refuses, or rewrites, a lockfile of a later or much earlier one. */
+/** Returns the pnpm that wrote the lockfile: pnpm refuses or rewrites lockfiles of later and much earlier versions. */
 function pnpmThatWrote(lock: string): string {
   const major = /^lockfileVersion:\s*['"]?(\d+)/m.exec(lock)?.[1];
   return major === "5" ? "7" : major === "6" ? "8" : pnpm.version;

@@ -1,14 +1,17 @@
-/** What is to be built and run, as data: made by the look at a language's files, written down by `recipe.ts`. */
+/** A build and run plan as data: made by a language's detection, written as a Dockerfile by `recipe.ts`. */
 
-/** A command is a line of `sh`; it comes from the repository or from its owner, and is quoted where it is written. */
+/** A command is a line of `sh` from the repository or its owner; it is quoted when it is written. */
 export interface Plan {
-  /** The directory of the repository that is handed to the builder; `.` is the whole of it. */
+  /** Directory of the repository that is the build context; `.` is the whole repository. */
   context: string;
-  /** Where in the context the app lies. */
+  /** Directory of the app in the context. */
   directory: string;
-  /** What a package manager is called by, and our own line that gets it where the image has none; run where a command names it. */
+  /**
+   * Name of the package manager's program, and our line that installs it. The line runs only if a command uses the
+   * program.
+   */
   manager: { name: string; setUp: string } | null;
-  /** Absent where the files are served as they are. */
+  /** Absent for files that are served unchanged. */
   build?: BuildStage;
   run: ServerStage | SiteStage;
 }
@@ -16,23 +19,26 @@ export interface Plan {
 export interface BuildStage {
   image: string;
   packages: readonly string[];
-  /** Set before anything runs. Values are ours, and may name other variables. */
+  /** Set before any command runs. Values are ours, and may refer to other variables. */
   env: Readonly<Record<string, string>>;
-  /** Set once the dependencies are there. */
+  /** Set after the install. */
   buildEnv: Readonly<Record<string, string>>;
-  /** Our own lines of `sh`, in order, before anything of the repository is there. */
+  /** Our own lines of `sh`, run in order before the repository is copied. */
   setUp: readonly string[];
-  /** What the install needs to see (directories end with `/`), so that it is kept while only sources change; null: everything. */
+  /**
+   * Files that the install reads (directories end with `/`), so that its layer is cached while only sources change;
+   * null means all files.
+   */
   manifests: readonly string[] | null;
-  /** Where the package manager keeps what it downloads. */
+  /** Download caches of the package manager. */
   caches: readonly string[];
-  /** Where the build keeps what the next one can use again. */
+  /** Caches that the next build uses again. */
   buildCaches: readonly string[];
   install: string | null;
-  /** Our own line, after the install: what the start needs and the repository does not name. */
+  /** Our own line after the install: adds packages that the start needs and the repository does not name. */
   add: string | null;
   build: string | null;
-  /** Our own line that removes what only the build needed. */
+  /** Our own line that removes build-only packages. */
   prune: string | null;
 }
 
@@ -41,18 +47,18 @@ export interface ServerStage {
   image: string;
   packages: readonly string[];
   env: Readonly<Record<string, string>>;
-  /** From the build's file system (absolute, or below the app's directory) to below the app's directory. */
+  /** Copies from the build (absolute, or relative to the app's directory) to a path below the app's directory. */
   ships: readonly (readonly [from: string, to: string])[];
   start: string | null;
 }
 
 export interface SiteStage {
   kind: "site";
-  /** Below the app's directory. */
+  /** Path below the app's directory. */
   directory: string;
-  /** Answers every unknown path, as an app that routes in the browser needs it; null: 404. */
+  /** Served for every unknown path, for apps that route in the browser; null: 404. */
   fallback: string | null;
-  /** Below this path every name holds a hash of what is in the file. */
+  /** Below this path every file name contains a hash of the content. */
   hashed: string | null;
 }
 
@@ -61,7 +67,7 @@ export interface Overrides {
   installCommand?: string;
   buildCommand?: string;
   startCommand?: string;
-  /** Below the app's directory. */
+  /** Path below the app's directory. */
   outputDirectory?: string;
   port?: number;
   healthCheckPath?: string;

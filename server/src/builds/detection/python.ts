@@ -1,9 +1,9 @@
 /**
- * A Python project: which manager's files, which web framework, where its app object is, and which Python. Whatever
- * installs, it installs into one virtual environment, which is all of the build that is shipped besides the sources.
+ * Detects a Python project: package manager, web framework, app object and Python version. Every manager installs into
+ * one virtual environment. The image contains only that environment and the sources.
  */
 import { posix } from "node:path";
-import type { Found, Settled, Wanted } from "./found.ts";
+import type { Candidate, BuildSpec, DetectionSettings } from "./candidate.ts";
 import { type PythonFramework, pythonFrameworks, systemNeeds } from "./frameworks.ts";
 import { type Fields, fields, type Inspection, strings, text } from "./inspection.ts";
 import { portIn } from "./node.ts";
@@ -20,7 +20,7 @@ const substituted = new Map([[12, 13]]);
 const manifests = ["uv.lock", "poetry.lock", "Pipfile", "requirements.txt", "pyproject.toml", "setup.py"];
 
 const venv = "/opt/venv";
-/** Where uv, Poetry and Pipenv are kept, apart from what they install. */
+/** Directory of uv, Poetry and Pipenv, apart from the packages they install. */
 const tools = "/opt/tools";
 
 interface PythonApp {
@@ -28,14 +28,14 @@ interface PythonApp {
   directory: string;
   pyproject: Fields;
   pipfile: Fields;
-  /** By normalised name: the requirement as it is written, and the file it is in. */
+  /** Keyed by normalised name: the requirement as written, and its file. */
   dependencies: Map<string, { requirement: string; file: string }>;
 }
 
 interface Manager {
   name: "uv" | "poetry" | "pipenv" | "pip";
   install: string | null;
-  /** null: everything. */
+  /** Files that the install reads; null means all files. */
   manifests: readonly string[] | null;
   caches: readonly string[];
   why: string;
@@ -49,8 +49,8 @@ export async function isPython(view: Inspection, directory: string): Promise<boo
 export async function findPython(
   view: Inspection,
   directory: string,
-  { framework: wanted }: Wanted = {},
-): Promise<Found | undefined> {
+  { framework: wanted }: DetectionSettings = {},
+): Promise<Candidate | undefined> {
   if (!(await isPython(view, directory))) return undefined;
   const app = await read(view, directory);
   const hasManage = await view.has(posix.join(directory, "manage.py"));
@@ -63,7 +63,7 @@ export async function findPython(
       framework: framework.id,
       name: framework.name,
       rank: "python-web",
-      settle: (start) => settle(app, framework, start),
+      resolveBuild: (start) => resolveBuild(app, framework, start),
     };
   const hasPages = await view.has(posix.join(directory, "mkdocs.yml"));
   const missing = hasPages
@@ -74,28 +74,26 @@ export async function findPython(
     framework: "python",
     name: "Python",
     rank: "python-program",
-    settle: (start) => settle(app, undefined, start),
+    resolveBuild: (start) => resolveBuild(app, undefined, start),
   };
 }
 
-async function settle(
+async function resolveBuild(
   app: PythonApp,
   framework: PythonFramework | undefined,
   given: string | undefined,
-): Promise<Settled> {
+): Promise<BuildSpec> {
   const { view } = app;
   const seen = framework && app.dependencies.get(framework.package);
   if (seen) view.because(`${seen.file} names ${seen.requirement}`);
   else
     view.because(
-      framework
-        ? "there is a manage.py, Django's"
-        : "there is a Python project without a web framework that is known",
+      framework ? "manage.py exists, so this is Django" : "the Python project has no known web framework",
     );
   const others = pythonFrameworks.filter((each) => each !== framework && app.dependencies.has(each.package));
   if (framework && others.length > 0)
     view.warn(
-      `${others.map((each) => each.name).join(" and ")} is a dependency too: ${framework.name} is taken`,
+      `${others.map((each) => each.name).join(" and ")} is a dependency too: ${framework.name} is used`,
     );
 
   const minor = await minorOf(app);
@@ -183,7 +181,7 @@ async function read(view: Inspection, directory: string): Promise<PythonApp> {
       const line = long.slice(0, 500);
       const name = /^\s*([A-Za-z0-9][\w.-]*)/.exec(line)?.[1];
       if (name === undefined) continue;
-      // PEP 503: one name for Flask, flask and FLASK
+      // PEP 503: one name for Flask, flask and FLASK.
       const normal = name.toLowerCase().replaceAll(/[-_.]+/g, "-");
       const requirement = line.replace(/\s*[;#].*$/, "").trim();
       if (!dependencies.has(normal)) dependencies.set(normal, { requirement, file });
@@ -191,7 +189,7 @@ async function read(view: Inspection, directory: string): Promise<PythonApp> {
   return { view, directory, pyproject, pipfile, dependencies };
 }
 
-/** Poetry's own form: a name, and a version or a table with extras. */
+/** Poetry's own form: a name, with a version or a table with extras. */
 function poetryNames(pyproject: Fields): string[] {
   const poetry = fields(fields(fields(pyproject["tool"])["poetry"])["dependencies"]);
   return Object.entries(poetry).map(([name, value]) => {
@@ -243,7 +241,7 @@ async function managerOf(app: PythonApp): Promise<Manager> {
   }
   if (await has("requirements.txt")) {
     const lines = (await view.text(posix.join(directory, "requirements.txt"))) ?? "";
-    // other files, or the project itself
+    // References to other files, or to the project itself.
     const refers = /^[ \t]*(?:-[rce]|--requirement|--constraint|--editable|\.|file:)/m.test(lines);
     if (!/==/.test(lines) && app.dependencies.size > 0)
       view.warn("requirements.txt pins no versions: two builds of one commit may install different ones");
@@ -258,7 +256,7 @@ async function managerOf(app: PythonApp): Promise<Manager> {
   if (fields(pyproject["project"])["dependencies"] !== undefined && !isPackage)
     return {
       name: "uv",
-      // A lock names the index it was made from, and what an index is asked with may stand in its address.
+      // A lock contains the index's address, which may contain credentials.
       install: "uv sync --no-dev --no-install-project && rm -f uv.lock",
       manifests: ["pyproject.toml"],
       caches: [pip, "/root/.cache/uv"],
@@ -288,15 +286,15 @@ async function startOf(
         add: null,
       };
     }
-    if (file) view.because(`${file} is run`);
-    else view.warn("nothing says how the app is started: set start_command, or write a Procfile");
+    if (file) view.because(`${file} is the program`);
+    else view.warn("no start was detected: set start_command, or write a Procfile");
     return { start: `python ${file ?? "main.py"}`, add: null };
   }
   const found = framework.appIn ? await appOf(app, framework.appIn) : await wsgiOf(app);
   if (found) view.because(`${found.file} holds the app`);
-  else view.warn(`no file of the usual names holds an app of ${framework.name}: set start_command`);
+  else view.warn(`no file with a usual name contains an app of ${framework.name}: set start_command`);
   const target = found?.target ?? (framework.appIn ? "main:app" : "config.wsgi");
-  // an app made by a function is called by gunicorn, and named to uvicorn
+  // Gunicorn calls an app factory by name; uvicorn needs an option.
   const isFactory = target.endsWith("()");
   const start = framework.start
     .replace("uvicorn ", isFactory ? "uvicorn --factory " : "uvicorn ")
@@ -312,7 +310,7 @@ async function startOf(
   return { start, add: framework.server };
 }
 
-/** The app's variable, or the function that makes it, in the first module that has one. */
+/** The app's variable or factory function, in the first module that has one. */
 async function appOf(app: PythonApp, pattern: RegExp): Promise<{ file: string; target: string } | undefined> {
   for (const file of await modules(app)) {
     const source = (await app.view.text(posix.join(app.directory, file))) ?? "";
@@ -325,7 +323,7 @@ async function appOf(app: PythonApp, pattern: RegExp): Promise<{ file: string; t
   return undefined;
 }
 
-/** Django's own entry for servers, beside the settings that manage.py names. */
+/** Django's WSGI module, beside the settings that manage.py names. */
 async function wsgiOf(app: PythonApp): Promise<{ file: string; target: string } | undefined> {
   const settings = await settingsOf(app);
   const near = settings?.split(".")[0];
@@ -343,7 +341,7 @@ async function settingsOf(app: PythonApp): Promise<string | undefined> {
 
 async function collectStatic(app: PythonApp): Promise<string | null> {
   const { view, directory, dependencies } = app;
-  view.warn("migrations are not run by themselves: run manage.py migrate, or put it before the start");
+  view.warn("migrations do not run automatically: run manage.py migrate, or put it before the start");
   const settings = (await settingsOf(app))?.replaceAll(".", "/");
   if (settings === undefined) return null;
   const files = [
@@ -357,7 +355,7 @@ async function collectStatic(app: PythonApp): Promise<string | null> {
     if (source === undefined || !/^[ \t]*STATIC_ROOT[ \t]*=/m.test(source)) continue;
     view.because(`${file} sets STATIC_ROOT: static files are collected`);
     if (!dependencies.has("whitenoise"))
-      view.warn("nothing serves the static files that are collected: add whitenoise");
+      view.warn("no package serves the collected static files: add whitenoise");
     return "python manage.py collectstatic --noinput";
   }
   return null;
@@ -372,7 +370,7 @@ async function programOf(app: PythonApp): Promise<string | undefined> {
   return (await modules(app)).find((module) => !module.endsWith("__init__.py"));
 }
 
-/** Files that may hold the app, the likeliest first. */
+/** Files that may contain the app, likeliest first. */
 async function modules(app: PythonApp): Promise<string[]> {
   const names = [
     "main.py",
@@ -394,7 +392,7 @@ async function modules(app: PythonApp): Promise<string[]> {
   return present;
 }
 
-/** The directories that can be imported. */
+/** Directories that can be imported. */
 async function packagesOf(app: PythonApp): Promise<string[]> {
   const entries = await app.view.list(app.directory);
   const names = entries.filter((entry) => entry.kind === "directory" && /^[a-z]\w*$/i.test(entry.name));
@@ -413,7 +411,7 @@ async function minorOf(app: PythonApp): Promise<number> {
   const { view, directory, pyproject, pipfile } = app;
   const poetry = fields(fields(fields(pyproject["tool"])["poetry"])["dependencies"]);
   const files = await versionFiles(view, directory, [".python-version", "runtime.txt"], ["python"]);
-  const asked: [where: string, range: string | undefined][] = [
+  const requests: [where: string, range: string | undefined][] = [
     ...files.map(([file, version]): [string, string | undefined] => [
       file,
       version?.replace(/^(?:python|cpython)-/, ""),
@@ -421,32 +419,32 @@ async function minorOf(app: PythonApp): Promise<number> {
     ["pyproject.toml", text(fields(pyproject["project"])["requires-python"]) ?? text(poetry["python"])],
     ["Pipfile", strings(pipfile["requires"]).get("python_version")],
   ];
-  const [where, range] = asked.find(([, said]) => said) ?? [];
+  const [where, range] = requests.find(([, said]) => said) ?? [];
   if (where === undefined || range === undefined) {
-    view.because(`nothing names a version of Python: 3.${defaultMinor} is used`);
+    view.because(`no file names a version of Python: 3.${defaultMinor} is used`);
     return defaultMinor;
   }
   const fit = minors.filter((minor) => allows(range, minor));
   const taken = fit.includes(defaultMinor) ? defaultMinor : fit.at(-1);
   for (let minor = minors.at(-1)! + 1; taken === undefined && minor <= newestMinor; minor += 1) {
     if (!allows(range, minor)) continue;
-    view.because(`${where} asks for Python ${range}: 3.${minor} is used`);
+    view.because(`${where} requests Python ${range}: 3.${minor} is used`);
     const ours = minors.map((each) => `3.${each}`);
     view.warn(fromRegistry("Python", `python:3.${minor}-slim`, ours));
     return minor;
   }
   if (taken === undefined)
-    view.warn(`${where} asks for Python ${range}, which there is none of: 3.${defaultMinor} is used`);
-  else view.because(`${where} asks for Python ${range}: 3.${taken} is used`);
+    view.warn(`${where} requests Python ${range}, which is unavailable: 3.${defaultMinor} is used`);
+  else view.because(`${where} requests Python ${range}: 3.${taken} is used`);
   const instead = substituted.get(taken ?? defaultMinor);
   if (instead !== undefined)
     view.warn(
-      `Python 3.${taken} comes from a registry; where this host reaches none, its image has Python 3.${instead}`,
+      `Python 3.${taken} comes from a registry; if this host reaches no registry, its image has Python 3.${instead}`,
     );
   return taken ?? defaultMinor;
 }
 
-/** Whether some Python 3.`minor` is in a range of PEP 440, or in one of Poetry's (`^`, `~`). */
+/** True if some Python 3.`minor` is in a range of PEP 440, or in one of Poetry's (`^`, `~`). */
 function allows(range: string, minor: number): boolean {
   return range
     .slice(0, 100)

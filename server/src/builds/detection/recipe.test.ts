@@ -10,7 +10,7 @@ import { memoryTree } from "./testing/memory-tree.ts";
 
 const lock = "lockfileVersion: '9.0'";
 
-/** One repository for each way an image is made. */
+/** A repository for each way to make an image. */
 const repositories: Record<string, { files: Record<string, string>; options?: AnalyzeOptions }> = {
   "next-standalone": {
     files: {
@@ -86,12 +86,12 @@ async function recipe(name: string, overrides?: Overrides): Promise<string | nul
   return recipeOf((await analyze(memoryTree(files), options)) as Analysis, overrides);
 }
 
-test.each(Object.keys(repositories))("the recipe of %s", async (name) => {
+test.each(Object.keys(repositories))("writes the recipe of %s", async (name) => {
   const file = path.join(import.meta.dirname, "testing/recipes", `${name}.Dockerfile`);
   await expect(await recipe(name)).toMatchFileSnapshot(file);
 });
 
-test("what the owner sets replaces what was found", async () => {
+test("the owner's settings replace the detected values", async () => {
   const text = await recipe("express", {
     installCommand: "npm ci --ignore-scripts",
     buildCommand: 'echo "a b"',
@@ -121,11 +121,11 @@ test.each([
   const [program = "", ...args] = JSON.parse(line) as string[];
   const { status, stdout } = spawnSync(program, args, { cwd: at, encoding: "utf8", timeout: 10_000 });
   expect(status).toBe(isThere ? 0 : 1);
-  const why = `kontor: The build wrote no directory ${directory}. Set output_directory to one that is there. index.html is in: ./public/build/index.html ; there is: public/ \n`;
+  const why = `kontor: The build wrote no directory ${directory}. Set output_directory to one that exists. index.html is in: ./public/build/index.html ; existing: public/ \n`;
   expect(stdout).toBe(isThere ? "" : why);
 });
 
-test("a site with another directory, and one with a start, which is a site no more", async () => {
+test("sets another output directory, and turns a site with a start command into a server", async () => {
   const site = await recipe("vite", { outputDirectory: "www", port: 8081 });
   expect(site).toContain("COPY --from=build /app/www /srv/\n");
   expect(site).toContain("listen 8081;");
@@ -134,7 +134,7 @@ test("a site with another directory, and one with a start, which is a site no mo
   expect(server).toContain("COPY --from=build --chown=1000:1000 /app /app\n");
 });
 
-test("a package manager is got where a command is one of its", async () => {
+test("installs a package manager only if a command uses it", async () => {
   expect(await recipe("fastapi")).toContain("pip install uv\n");
   const without = await recipe("fastapi", { installCommand: "pip install fastapi uvicorn" });
   expect(without).not.toContain("pip install uv\n");
@@ -142,7 +142,7 @@ test("a package manager is got where a command is one of its", async () => {
   expect(started?.match(/npm install --global bun@1\n/g)).toHaveLength(2);
 });
 
-test("an own start gets everything that was built, and the development dependencies", async () => {
+test("ships the whole build with development dependencies for the owner's start command", async () => {
   const text = await recipe("sveltekit", { startCommand: "vite preview" });
   expect(text).not.toContain("prune");
   expect(text).toContain("COPY --from=build --chown=1000:1000 /app /app\n");
@@ -151,7 +151,7 @@ test("an own start gets everything that was built, and the development dependenc
   );
 });
 
-test("what no Dockerfile can hold is refused", async () => {
+test("refuses values that a Dockerfile cannot contain", async () => {
   const refused: Overrides[] = [
     { port: 0 },
     { port: 1.5 },
@@ -166,7 +166,7 @@ test("what no Dockerfile can hold is refused", async () => {
     await expect(recipe("vite", overrides), JSON.stringify(overrides)).rejects.toThrow(RangeError);
 });
 
-test("the repository's own Dockerfile is the recipe, and nothing recognised has none", async () => {
+test("returns the repository's own Dockerfile, and null if nothing was detected", async () => {
   const own = (await analyze(memoryTree({ Dockerfile: "FROM scratch\n" }))) as Analysis;
   expect(recipeOf(own, { startCommand: "x" })).toBe("FROM scratch\n");
   const none = (await analyze(memoryTree({ "readme.md": "" }))) as Analysis;

@@ -1,9 +1,9 @@
 /**
- * A plan as a Dockerfile: what is installed is kept until a manifest changes, downloads are kept between builds, only
- * what runs is shipped, and nothing in it runs as root.
+ * Writes a plan as a Dockerfile. The install layer is cached until a manifest changes, and downloads are cached between
+ * builds. The image contains only the files that run, and nothing in it runs as root.
  *
- * Two things are the builder's: cache mounts are shared by path, so it gives each workspace a store of its own; and
- * the context holds no `.git`.
+ * The builder adds two guarantees: each workspace has its own store of cache mounts, which are shared by path, and the
+ * context contains no `.git`.
  */
 import { posix } from "node:path";
 import { cmd, env, run } from "./dockerfile.ts";
@@ -11,10 +11,10 @@ import type { Analysis } from "./detection.ts";
 import { plainPath } from "./inspection.ts";
 import type { BuildStage, Overrides, Plan, ServerStage, SiteStage } from "./plan.ts";
 
-/** Where every app lies in its image. */
+/** Directory of every app in its image. */
 const home = "/app";
 
-/** No name: a slim image of our own has no user but root, and Docker's have different ones. */
+/** Numeric, because our slim images have only root, and Docker's images name their users differently. */
 const user = "1000:1000";
 
 const siteConfigFile = "/etc/nginx/site.conf";
@@ -28,19 +28,22 @@ export function isSite(argv: readonly string[]): boolean {
 }
 
 /**
- * The Dockerfile; the repository's own as it is, where it has one; null where nothing was recognised.
- * Throws RangeError for a path, a port or a command that no Dockerfile can hold.
+ * Returns the Dockerfile: the repository's own unchanged if it has one, null if nothing was detected. Throws RangeError
+ * for a path, port or command that a Dockerfile cannot contain.
  */
 export function recipeOf(analysis: Analysis, overrides: Overrides = {}): string | null {
   if (analysis.dockerfile !== null) return analysis.dockerfile;
   if (analysis.plan === null) return null;
   const plan = withOverrides(analysis.plan, overrides);
   const port = overrides.port ?? analysis.port ?? 8080;
-  if (!Number.isInteger(port) || port < 1 || port > 65_535) throw new RangeError(`${port} is no port`);
+  if (!Number.isInteger(port) || port < 1 || port > 65_535)
+    throw new RangeError(`${port} is not a port: use 1 to 65535`);
   const health = overrides.healthCheckPath ?? analysis.healthCheckPath;
-  // neither quotes, nor `\`, nor `$`, which a builder would put a variable's value for
+  // No quotes, `\` or `$`, which a builder would replace with a variable's value.
   if (!/^\/[\w.~!&()*+,;=:@%/?-]*$/.test(health) || health.length > 1000)
-    throw new RangeError("a health check's path begins with / and holds what a URL's path may, unquoted");
+    throw new RangeError(
+      "health_check_path must begin with / and contain only characters of a URL's path, without quotes",
+    );
 
   const by = analysis.packageManager === null ? "" : `, installed by ${analysis.packageManager}`;
   const at = posix.join(home, plan.directory);
@@ -50,7 +53,7 @@ export function recipeOf(analysis: Analysis, overrides: Overrides = {}): string 
     ...(plan.run.kind === "server"
       ? serverStage(plan, plan.run, at, port)
       : siteStage(plan, plan.run, at, port)),
-    // kept in the image, so that a rollback knows them without the project
+    // Stored in the image, so that a rollback works without the project's settings.
     `EXPOSE ${port}`,
     `LABEL kontor.health-check-path="${health}"`,
     ...(plan.run.kind === "site" ? [`CMD ["nginx", "-e", "stderr", "-c", "${siteConfigFile}"]`] : []),
@@ -66,10 +69,10 @@ function withOverrides(plan: Plan, overrides: Overrides): Plan {
     build = {
       ...build,
       install: installCommand ?? build.install,
-      // what it reads is not known
+      // The owner's install command may read any file.
       manifests: installCommand === undefined ? build.manifests : null,
       build: buildCommand ?? build.build,
-      // nor what a start needs
+      // An own install or start may need any package.
       prune: installCommand === undefined && startCommand === undefined ? build.prune : null,
     };
   if (startCommand !== undefined) {
@@ -88,7 +91,7 @@ function withOverrides(plan: Plan, overrides: Overrides): Plan {
     const directory = plainPath(outputDirectory);
     if (directory === undefined)
       throw new RangeError(
-        "an output directory lies in the app, and is made of letters, digits and . _ - @ +",
+        "output_directory must be inside the app, and consist of letters, digits and . _ - @ + /",
       );
     ran =
       ran.kind === "site" ? { ...ran, directory } : { kind: "site", directory, fallback: null, hashed: null };
@@ -133,19 +136,21 @@ function buildStage(plan: Plan, stage: BuildStage, at: string): string[] {
         ]),
     ...(plan.run.kind === "site" ? [run(siteCheck(plan.run.directory))] : []),
     ...(stage.prune === null ? [] : [run(stage.prune, stage.caches)]),
-    // with nothing left to keep a package manager removes the directory as well
+    // A package manager removes the directory if it keeps no package.
     ...(shipsModules ? [run("mkdir -p node_modules")] : []),
     "",
   ];
 }
 
-/** Fails for a missing output directory and lists the existing ones. The builder reports the line after `kontor:`. */
+/**
+ * Fails if the output directory is missing, and lists the existing ones. The builder reports the line after `kontor:`.
+ */
 function siteCheck(directory: string): string {
   const quoted = `'${directory.replaceAll("'", `'\\''`)}'`;
   const found =
     "find . -maxdepth 4 -name index.html -not -path '*/node_modules/*' | head -n 5 | tr '\\n' ' '";
   const there = "ls -p | grep -v '^node_modules/$' | head -n 40 | tr '\\n' ' '";
-  return `test -d ${quoted} || { echo "kontor: The build wrote no directory "${quoted}". Set output_directory to one that is there. index.html is in: $(${found}); there is: $(${there})"; exit 1; }`;
+  return `test -d ${quoted} || { echo "kontor: The build wrote no directory "${quoted}". Set output_directory to one that exists. index.html is in: $(${found}); existing: $(${there})"; exit 1; }`;
 }
 
 function serverStage(plan: Plan, stage: ServerStage, at: string, port: number): string[] {
@@ -158,7 +163,7 @@ function serverStage(plan: Plan, stage: ServerStage, at: string, port: number): 
     `WORKDIR ${at}`,
     ...ships.map(([from, to]) => {
       const target = posix.resolve(at, to);
-      // the app may write where it lies; what it runs on, it may not
+      // The app may write to its own directory, but not to its runtime.
       const owner = target === home || target.startsWith(`${home}/`) ? ` --chown=${user}` : "";
       return plan.build
         ? `COPY --from=build${owner} ${posix.resolve(at, from)} ${target}`
@@ -168,7 +173,7 @@ function serverStage(plan: Plan, stage: ServerStage, at: string, port: number): 
   ];
 }
 
-/** Gets the package manager where one of the commands is one of its. */
+/** Installs the package manager if one of the commands uses it. */
 function managerFor({ manager }: Plan, commands: readonly (string | null)[]): string[] {
   if (manager === null) return [];
   const named = new RegExp(`(?<![\\w./-])${manager.name}(?![\\w./-])`);
@@ -187,10 +192,12 @@ function siteStage(plan: Plan, stage: SiteStage, at: string, port: number): stri
   ];
 }
 
-/** Names that no app gives to a page. */
+/** File names that are assets, never pages of an app. */
 const filesOfApps = "css|js|mjs|map|wasm|png|jpe?g|gif|svg|webp|avif|ico|woff2?|ttf";
 
-/** nginx(8) without root, without a log of requests (the ingress keeps one), and behind a proxy that speaks TLS. */
+/**
+ * nginx(8) without root and behind a proxy that terminates TLS; without an access log, because the ingress keeps one.
+ */
 function siteConfig(stage: SiteStage, port: number): string[] {
   const temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
   const types = ["css", "javascript", "plain", "xml"].map((type) => `text/${type}`);
@@ -220,7 +227,7 @@ function siteConfig(stage: SiteStage, port: number): string[] {
     "    absolute_redirect off;",
     "    error_page 403 404 /404.html;",
     "    location = /404.html { }",
-    // asked again each time and mostly answered 304, so that a deployment is seen at once
+    // Revalidated on each request, mostly with a 304, so that a deployment is visible at once.
     "    add_header Cache-Control no-cache;",
     "    location ~ /[.](?!well-known/) { return 404; }",
     ...(stage.hashed === null
@@ -234,7 +241,7 @@ function siteConfig(stage: SiteStage, port: number): string[] {
     ...(stage.fallback === null
       ? ["    location / { try_files $uri $uri.html $uri/ =404; }"]
       : [
-          // a script of an earlier deployment is missing, not the app's page under another name
+          // A missing script of an earlier deployment returns 404, not the fallback page.
           `    location ~* [.](?:${filesOfApps})$ { try_files $uri =404; }`,
           `    location / { try_files $uri $uri.html $uri/index.html /${stage.fallback}; }`,
         ]),
@@ -246,7 +253,7 @@ function siteConfig(stage: SiteStage, port: number): string[] {
 function debian(packages: readonly string[]): string[] {
   if (packages.length === 0) return [];
   const names = [...new Set(packages)].toSorted().join(" ");
-  // outside of the image, whose base may not be one that cleans up after apt
+  // Mounted from outside of the image, whose base may not clean up after apt.
   const kept = ["/var/cache/apt", "/var/lib/apt/lists"].map(
     (target) => `--mount=type=cache,target=${target},sharing=locked`,
   );

@@ -1,6 +1,6 @@
 /**
- * Trees with the traits of real repositories whose detection was once wrong: each is recognised correctly, or refused
- * with a warning that names the setting.
+ * Trees like real repositories whose detection was once wrong. Each is detected correctly, or refused with a warning
+ * that names the setting.
  */
 import { describe, expect, test } from "vitest";
 import { analyze, type Analysis, type AnalyzeOptions } from "./detection.ts";
@@ -15,7 +15,7 @@ const node = (manifest: object): Files => ({
 });
 const vite = node({ devDependencies: { vite: "6.0.0" }, scripts: { build: "vite build", dev: "vite" } });
 
-async function look(
+async function analyzeFiles(
   files: Files,
   options: AnalyzeOptions = {},
 ): Promise<Analysis & { recipe: string | null }> {
@@ -65,7 +65,7 @@ describe("another language", () => {
   );
 
   test.each(cases)("$title", async ({ files, name, framework }) => {
-    const found = await look(files);
+    const found = await analyzeFiles(files);
     expect(found).toMatchObject({ framework: null, recipe: null });
     const warnings = found.warnings.join("\n");
     expect(warnings).toContain(`: ${name} needs a Dockerfile in the repository`);
@@ -76,7 +76,7 @@ describe("another language", () => {
   test.each(cases.filter(({ framework }) => framework !== undefined && framework !== "node"))(
     "$title, and deploys that part when the owner names it",
     async ({ files, name, framework }) => {
-      const found = await look(files, { framework: framework! });
+      const found = await analyzeFiles(files, { framework: framework! });
       expect(found.framework).toBe(framework);
       expect(found.recipe).toMatch(/^FROM /m);
       expect(found.warnings.join("\n")).toContain(`${name} is not built here: only`);
@@ -84,19 +84,19 @@ describe("another language", () => {
   );
 
   test("warns about a language beside a framework of the whole repository", async () => {
-    const found = await look({ ...node({ dependencies: { next: "15.1.0" } }), "Cargo.toml": "" });
+    const found = await analyzeFiles({ ...node({ dependencies: { next: "15.1.0" } }), "Cargo.toml": "" });
     expect(found.framework).toBe("nextjs");
     expect(found.warnings).toContain("Cargo.toml: Rust is not built here: only Next.js is deployed");
   });
 
   test("refuses a Procfile that starts another language's program", async () => {
     const rails = { Gemfile: "", Procfile: "web: bundle exec puma -C config/puma.rb" };
-    const found = await look({ ...rails, ...node({ dependencies: { express: "5.0.0" } }) });
+    const found = await analyzeFiles({ ...rails, ...node({ dependencies: { express: "5.0.0" } }) });
     expect(found).toMatchObject({ framework: null, recipe: null });
   });
 
   test("refuses pages that Jekyll builds", async () => {
-    const found = await look({ "_config.yml": "theme: minima", "index.html": "---\n---\n" });
+    const found = await analyzeFiles({ "_config.yml": "theme: minima", "index.html": "---\n---\n" });
     expect(found.framework).toBeNull();
     expect(found.warnings.join("\n")).toContain("_config.yml: Jekyll needs a Dockerfile");
   });
@@ -128,14 +128,14 @@ describe("development servers", () => {
   ];
 
   test.each(starts)("refuses to start %s, and names output_directory", async (start) => {
-    const found = await look(node({ scripts: { start, build: "builder", dev: "builder --serve" } }));
+    const found = await analyzeFiles(node({ scripts: { start, build: "builder", dev: "builder --serve" } }));
     expect(found).toMatchObject({ framework: null, recipe: null });
     expect(found.warnings.join("\n")).toContain("runs a development server");
     expect(found.warnings.join("\n")).toContain("set output_directory");
   });
 
   test.each(starts)("serves the output directory that the owner names beside %s", async (start) => {
-    const found = await look(node({ scripts: { start, build: "builder" } }), {
+    const found = await analyzeFiles(node({ scripts: { start, build: "builder" } }), {
       overrides: { outputDirectory: "www" },
     });
     expect(found).toMatchObject({
@@ -151,7 +151,7 @@ describe("development servers", () => {
 
 describe("the owner's settings", () => {
   test("builds a site with framework static, a build command and an output directory", async () => {
-    const found = await look(node({ devDependencies: { webpack: "5.0.0" } }), {
+    const found = await analyzeFiles(node({ devDependencies: { webpack: "5.0.0" } }), {
       framework: "static",
       overrides: { buildCommand: "webpack --mode production", outputDirectory: "dist" },
     });
@@ -162,12 +162,12 @@ describe("the owner's settings", () => {
 
   test("installs development dependencies for a build command that the owner adds", async () => {
     const express = node({ dependencies: { express: "5.0.0" }, scripts: { start: "node a.js" } });
-    const found = await look(express, { overrides: { buildCommand: "tsc" } });
+    const found = await analyzeFiles(express, { overrides: { buildCommand: "tsc" } });
     expect(found.installCommand).toBe("npm ci");
   });
 
   test("serves the output directory of a Python builder", async () => {
-    const found = await look(
+    const found = await analyzeFiles(
       { "requirements.txt": "mkdocs==1.6.1", "mkdocs.yml": "site_name: a" },
       { overrides: { buildCommand: "mkdocs build", outputDirectory: "site" } },
     );
@@ -177,7 +177,7 @@ describe("the owner's settings", () => {
   });
 
   test("names build_command and output_directory for MkDocs without settings", async () => {
-    const found = await look({ "requirements.txt": "mkdocs==1.6.1", "mkdocs.yml": "site_name: a" });
+    const found = await analyzeFiles({ "requirements.txt": "mkdocs==1.6.1", "mkdocs.yml": "site_name: a" });
     expect(found.recipe).toBeNull();
     expect(found.warnings).toContain(
       "mkdocs.yml: set build_command to mkdocs build and output_directory to site",
@@ -189,7 +189,7 @@ describe("the owner's settings", () => {
       dependencies: { express: "5.0.0" },
       scripts: { build: "vite build", start: "node server.js" },
     });
-    const found = await look(files, { overrides: { outputDirectory: "dist" } });
+    const found = await analyzeFiles(files, { overrides: { outputDirectory: "dist" } });
     expect(found).toMatchObject({ runtime: "static", outputDirectory: "dist" });
   });
 
@@ -204,7 +204,7 @@ describe("the owner's settings", () => {
     ],
     [{ Dockerfile: "FROM scratch" }, { outputDirectory: "a" }, "output_directory has no effect beside"],
   ])("warns about a setting without effect (%j, %j)", async (files, overrides, warning) => {
-    const { warnings } = await look(files as Files, { overrides });
+    const { warnings } = await analyzeFiles(files as Files, { overrides });
     expect(warnings.join("\n")).toContain(warning);
   });
 });
@@ -217,7 +217,7 @@ describe("servers beside a site", () => {
     ["npm run build && node server/server.js", {}],
     ["npm run build && npm run serve", { serve: "node server/server.js" }],
   ])("starts the server that %s runs", async (start, more) => {
-    const found = await look(
+    const found = await analyzeFiles(
       node({
         dependencies: { express: "5.0.0" },
         devDependencies: { vite: "6.0.0" },
@@ -229,7 +229,7 @@ describe("servers beside a site", () => {
   });
 
   test("warns about a server library when no script starts a server", async () => {
-    const found = await look(
+    const found = await analyzeFiles(
       node({
         dependencies: { express: "5.0.0" },
         devDependencies: { vite: "6.0.0" },
@@ -251,7 +251,7 @@ describe("Bun", () => {
       { "package.json": JSON.stringify({ ...hono, scripts: { dev: "bun run --hot src/index.ts" } }) },
     ],
   ])("runs a project that shows Bun by %s", async (_, files) => {
-    const found = await look({ ...files, "src/index.ts": "export default app" });
+    const found = await analyzeFiles({ ...files, "src/index.ts": "export default app" });
     expect(found).toMatchObject({ packageManager: "bun", startCommand: "bun run src/index.ts" });
     expect(found.recipe).toContain("npm install --global bun@1");
   });
@@ -269,7 +269,7 @@ describe("versions", () => {
     [".tool-versions for Node.js", { ...next, ".tool-versions": "nodejs 24.1.0 # new" }, "24"],
     ["mise.toml with a table", { ...next, "mise.toml": '[tools]\nnode = { version = "20" }' }, "20"],
   ])("reads %s as its own tool reads it", async (_, files, version) => {
-    expect((await look(files)).runtimeVersion).toBe(version);
+    expect((await analyzeFiles(files)).runtimeVersion).toBe(version);
   });
 
   test.each([
@@ -288,21 +288,21 @@ describe("versions", () => {
   ] as [Files, string, string][])(
     "takes a newer runtime from a registry: %j",
     async (files, version, from) => {
-      const analysis = await look(files);
+      const analysis = await analyzeFiles(files);
       expect(analysis.runtimeVersion).toBe(version);
       expect(analysis.recipe).toContain(`${from}\n`);
       const isNewer = !/:(?:22|3\.13)-/.test(from);
-      const warning = `${from.slice(5)} comes from its registry, and the build fails where this host reaches none`;
+      const warning = `${from.slice(5)} comes from its registry, and the build fails if this host reaches no registry`;
       expect(analysis.warnings.some((line) => line.startsWith(warning))).toBe(isNewer);
-      expect(analysis.warnings.some((line) => line.includes("there is none of"))).toBe(!isNewer);
+      expect(analysis.warnings.some((line) => line.includes("is unavailable"))).toBe(!isNewer);
     },
   );
 
   test("uses a Python of this host, and warns about one that only a registry has", async () => {
-    const asked = await look({ ...flask, ".python-version": "3.12" });
-    expect(asked.runtimeVersion).toBe("3.12");
-    expect(asked.warnings).toContainEqual(expect.stringContaining("Python 3.12 comes from a registry"));
-    const free = await look({ ...flask, "pyproject.toml": '[project]\nrequires-python = ">=3.11"' });
+    const pinned = await analyzeFiles({ ...flask, ".python-version": "3.12" });
+    expect(pinned.runtimeVersion).toBe("3.12");
+    expect(pinned.warnings).toContainEqual(expect.stringContaining("Python 3.12 comes from a registry"));
+    const free = await analyzeFiles({ ...flask, "pyproject.toml": '[project]\nrequires-python = ">=3.11"' });
     expect(free.runtimeVersion).toBe("3.13");
     expect(free.warnings.join()).not.toContain("registry");
   });
@@ -313,10 +313,10 @@ describe("versions", () => {
     ["pnpm", { "pnpm-lock.yaml": "lockfileVersion: '9.0'" }],
   ])("lets %s install with a substitute when the Node.js version is unavailable", async (_, lock) => {
     const manifest = { dependencies: { next: "15.1.0" }, engines: { node: "16.x" } };
-    const { recipe } = await look({ "package.json": JSON.stringify(manifest), ...lock });
+    const { recipe } = await analyzeFiles({ "package.json": JSON.stringify(manifest), ...lock });
     expect(recipe).toContain("YARN_IGNORE_ENGINES=");
     expect(recipe).toContain("npm_config_engine_strict=");
-    expect((await look(next)).recipe).not.toContain("ENGINE");
+    expect((await analyzeFiles(next)).recipe).not.toContain("ENGINE");
   });
 });
 
@@ -327,23 +327,30 @@ test.each([
   ["netlify.toml", "set its commands in the project's settings"],
   ["nixpacks.toml", "set its commands in the project's settings"],
 ])("warns that %s is not followed", async (file, cure) => {
-  const { warnings } = await look({ ...vite, [file]: "" });
+  const { warnings } = await analyzeFiles({ ...vite, [file]: "" });
   expect(warnings).toContainEqual(expect.stringContaining(`${file} is not followed: ${cure}`));
 });
 
 test("starts a Streamlit app with Streamlit on PORT", async () => {
-  const found = await look({ "requirements.txt": "streamlit==1.40.0", "Home.py": "import streamlit as st" });
+  const found = await analyzeFiles({
+    "requirements.txt": "streamlit==1.40.0",
+    "Home.py": "import streamlit as st",
+  });
   expect(found.startCommand).toContain("streamlit run Home.py --server.port $PORT");
 });
 
 test("warns about unpinned versions when there are any", async () => {
   const warning = expect.stringContaining("pins no versions");
-  expect((await look({ "requirements.txt": "", "main.py": "" })).warnings).not.toContainEqual(warning);
-  expect((await look({ "requirements.txt": "flask", "main.py": "" })).warnings).toContainEqual(warning);
+  expect((await analyzeFiles({ "requirements.txt": "", "main.py": "" })).warnings).not.toContainEqual(
+    warning,
+  );
+  expect((await analyzeFiles({ "requirements.txt": "flask", "main.py": "" })).warnings).toContainEqual(
+    warning,
+  );
 });
 
 test("names root_directory for Go sources outside a module", async () => {
-  const { recipe, warnings } = await look({ "main.go": "package main" });
+  const { recipe, warnings } = await analyzeFiles({ "main.go": "package main" });
   expect(recipe).toBeNull();
   expect(warnings.join("\n")).toContain("set root_directory to the module");
 });

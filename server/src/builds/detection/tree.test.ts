@@ -23,25 +23,25 @@ symlinkSync("app/main.py", at("repo/leads-in"));
 execFileSync("/usr/bin/mkfifo", [at("repo/fifo")]);
 const tree = directoryTree(at("repo"));
 
-test("a file is read up to the bound, without its byte order mark", async () => {
+test("reads a file up to the limit, without its byte order mark", async () => {
   expect(await tree.read("package.json", 100)).toBe("{}");
   expect(await tree.read("app/main.py", 4)).toBe("éé");
 });
 
-test("what is not an ordinary file inside the tree is not there", async () => {
+test("hides everything except ordinary files inside the tree", async () => {
   const paths = ["none", "app", "none/deeper", "package.json/deeper", "fifo", "x".repeat(5000), "nul\0"];
   for (const file of [...paths, "leads-out", "leads-to-etc/passwd", "leads-beside/secret", "circle"])
     expect(await tree.read(file, 100), file).toBeUndefined();
 });
 
-test("no path climbs out", async () => {
+test("refuses paths that leave the tree", async () => {
   for (const file of ["../secret", "app/../../secret", at("secret")])
     expect(await tree.read(file, 100), file).toBeUndefined();
   for (const directory of ["..", "/", "leads-to-etc", "leads-beside", "none"])
     expect(await tree.list(directory), directory).toEqual([]);
 });
 
-test("a link that stays inside is what it leads to", async () => {
+test("resolves a link that stays inside the tree", async () => {
   expect(await tree.read("leads-in", 2)).toBe("é");
   expect(await tree.list(".")).toEqual([
     { name: "app", kind: "directory" },

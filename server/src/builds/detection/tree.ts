@@ -1,7 +1,6 @@
 /**
- * A read-only view of a checked-out repository, whose author may be hostile: nothing outside of it is read whatever
- * its links say, nothing that is not an ordinary file is opened (a FIFO would wait forever), and every answer is
- * bounded. Paths are relative, with `/` between names.
+ * A read-only view of a checkout whose author may be hostile. No link leads out of it, only ordinary files are opened
+ * (a FIFO would block forever), and every result is bounded. Paths are relative, with `/` between names.
  */
 import { constants, type Stats } from "node:fs";
 import { open, opendir, realpath, stat } from "node:fs/promises";
@@ -9,24 +8,24 @@ import path from "node:path";
 
 export interface Entry {
   name: string;
-  /** What a link inside the tree leads to; `other` for what leads out of it, and for devices, sockets and FIFOs. */
+  /** Kind of a link's target inside the tree; `other` for a target outside, and for devices, sockets and FIFOs. */
   kind: "file" | "directory" | "other";
 }
 
 export interface Tree {
-  /** The first `maxBytes` of a file as text; undefined where there is no such file. */
+  /** The first `maxBytes` of a file as text; undefined if the file does not exist. */
   read(file: string, maxBytes: number): Promise<string | undefined>;
-  /** What a directory holds, by name, cut at a few thousand entries; nothing where there is none. `.` is the root. */
+  /** Entries of a directory by name, at most a few thousand; empty if it does not exist. `.` is the root. */
   list(directory: string): Promise<Entry[]>;
 }
 
-/** More than any directory that says what a project is; a listing beyond is an attack or a data set. */
+/** Above the size of any directory with project files; a larger one is an attack or a data set. */
 const maxEntries = 4096;
 
-/** What the system says of a path that is not there, cannot be, or leads in circles. */
+/** Errors for a path that does not exist, is invalid, or is a loop of links. */
 const absent = new Set(["ENOENT", "ENOTDIR", "ELOOP", "ENAMETOOLONG", "EACCES", "EISDIR", "ENXIO"]);
 
-/** Links are resolved once and then opened: the checkout is at rest, nobody else writes to it. */
+/** Links are resolved once, then opened: no process writes to the checkout meanwhile. */
 export function directoryTree(root: string): Tree {
   const home = realpath(root);
 
@@ -54,7 +53,7 @@ export function directoryTree(root: string): Tree {
       let length = 0;
       for (let got = 1; got > 0 && length < maxBytes; length += got)
         got = (await handle!.read(bytes, length, maxBytes - length, length)).bytesRead;
-      // a byte order mark is no part of the text: TextDecoder drops it
+      // TextDecoder drops the byte order mark.
       return new TextDecoder().decode(bytes.subarray(0, length));
     },
 

@@ -1,4 +1,4 @@
-/** Version files of runtimes, parsed like their own tools parse them. */
+/** Parses version files of runtimes as their own tools do. */
 import { posix } from "node:path";
 import { fields, type Inspection, text } from "./inspection.ts";
 
@@ -35,7 +35,7 @@ export async function versionFiles(
 /** Warning for a version that is newer than this host's images. */
 export function fromRegistry(runtime: string, image: string, made: readonly (number | string)[]): string {
   return (
-    `${image} comes from its registry, and the build fails where this host reaches none. ` +
-    `Images that this host makes have ${runtime} ${made.join(", ")}: ask for one of these, or add a Dockerfile`
+    `${image} comes from its registry, and the build fails if this host reaches no registry. ` +
+    `Images that this host makes have ${runtime} ${made.join(", ")}: request one of these, or add a Dockerfile`
   );
 }

@@ -1,8 +1,8 @@
 /**
- * A client of container registries (OCI distribution-spec 1.1), for one repository and one pull. The caller chose the
- * registry, so every request, redirect and token service is checked by address before the connection. Credentials go
- * to the registry that they are for, and to the token service that it names, never with a redirect. Requests are
- * https; plain http is tried only for a host that the operator opened (`allow_private_hosts`).
+ * Client of a container registry (OCI distribution-spec 1.1), for one repository and one pull. Users choose the
+ * registry, so the address of every request, redirect and token service is checked before the connection. Credentials
+ * go to their own registry and to the token service that it names, never along a redirect. Requests use https; plain
+ * http is tried only for a host that the operator allowed (`allow_private_hosts`).
  */
 import { once } from "node:events";
 import http, { type IncomingMessage } from "node:http";
@@ -24,7 +24,7 @@ export interface RegistryCredential {
 
 export interface ClientOptions {
   opened: OpenedHosts;
-  /** Workspace that look-ups of names count for. */
+  /** Workspace to which DNS look-ups are counted. */
   owner: string;
   credential: RegistryCredential | null;
   signal: AbortSignal;
@@ -36,7 +36,7 @@ const tokenMaxBytes = 256 * 1024;
 const errorMaxBytes = 64 * 1024;
 const maxRedirects = 5;
 const redirects: ReadonlySet<number> = new Set([301, 302, 303, 307, 308]);
-/** Errors of a TLS handshake with a server that speaks plain http. */
+/** TLS handshake errors of a server that expects plain http. */
 const notTls: ReadonlySet<string> = new Set(["EPROTO", "ECONNRESET", "ERR_SSL_WRONG_VERSION_NUMBER"]);
 
 export class RegistryClient implements Disposable {
@@ -58,7 +58,7 @@ export class RegistryClient implements Disposable {
     for (const agent of Object.values(this.#agents)) agent.destroy();
   }
 
-  /** Manifest of a tag or digest, with the type that the registry gives it. */
+  /** Manifest of a tag or digest, with the media type of the response. */
   async manifest(version: string): Promise<{ bytes: Buffer; type: string }> {
     const response = await this.#get(`manifests/${version}`, { accept: accepted });
     const bytes = await readAll(response, manifestMaxBytes, "its manifest");
@@ -74,12 +74,17 @@ export class RegistryClient implements Disposable {
   async #get(path: string, headers: Record<string, string>): Promise<IncomingMessage> {
     const origin = (this.#origin ??= await this.#findOrigin());
     const url = new URL(`${origin}/v2/${this.#reference.repository}/${path}`);
-    let response = await this.#follow(url, headers, this.#authorization);
-    if (response.statusCode === 401) {
+    let { response, isOwn } = await this.#follow(url, headers, this.#authorization);
+    // The challenge of another host, to which a redirect leads, could name a thief as the token service.
+    if (response.statusCode === 401 && isOwn) {
       const challenge = response.headers["www-authenticate"] ?? "";
       response.destroy();
       this.#authorization = await this.#authorize(challenge);
-      response = await this.#follow(url, headers, this.#authorization);
+      ({ response, isOwn } = await this.#follow(url, headers, this.#authorization));
+    }
+    if (response.statusCode === 401 && !isOwn) {
+      response.destroy();
+      throw new RegistryError(`${url.host} redirects to a host that refuses the download.`);
     }
     if (response.statusCode === 200) return response;
     throw await this.#refusal(response);
@@ -108,7 +113,7 @@ export class RegistryClient implements Disposable {
     from: URL,
     headers: Record<string, string>,
     authorization: string | undefined,
-  ): Promise<IncomingMessage> {
+  ): Promise<{ response: IncomingMessage; isOwn: boolean }> {
     let url = from;
     for (let hops = 0; hops <= maxRedirects; hops += 1) {
       const isOwn = url.origin === from.origin;
@@ -116,12 +121,12 @@ export class RegistryClient implements Disposable {
         ...headers,
         ...(isOwn && authorization !== undefined ? { authorization } : {}),
       });
-      if (!redirects.has(response.statusCode ?? 0)) return response;
+      if (!redirects.has(response.statusCode ?? 0)) return { response, isOwn };
       response.destroy();
       const next = URL.parse(response.headers.location ?? "", url.href);
       if (!next || !/^https?:$/.test(next.protocol))
-        throw new RegistryError(`${url.host} redirects to no address.`);
-      // Storage behind a registry of the operator's network may be plain http as well; elsewhere it is https.
+        throw new RegistryError(`${url.host} redirects to an invalid address.`);
+      // Storage behind a registry that the operator allowed may use plain http; other storage must use https.
       if (next.protocol === "http:" && !(await this.#isOpened(bare(next))))
         throw new RegistryError(`${url.host} redirects to an address without https.`);
       next.username = "";
@@ -131,7 +136,7 @@ export class RegistryClient implements Disposable {
     throw new RegistryError(`${from.host} redirects more than ${maxRedirects} times.`);
   }
 
-  /** Sends a request to an address that is checked. The caller reads or destroys the body. */
+  /** Sends a request to a checked address. The caller reads or destroys the body. */
   async #request(url: URL, headers: Record<string, string>): Promise<IncomingMessage> {
     const { opened, owner, signal } = this.#options;
     signal.throwIfAborted();
@@ -145,13 +150,23 @@ export class RegistryClient implements Disposable {
       headers: { ...headers, "user-agent": "kontor" },
       signal,
     });
+    // Without a listener, a response that switches protocols ends neither the request nor its signal's wait.
+    const switched = new AbortController();
+    request.once("upgrade", (_response, socket) => {
+      socket.destroy();
+      switched.abort();
+    });
     try {
-      const [response] = (await once(request, "response")) as [IncomingMessage];
-      // The reader of the body gets its errors; without a reader they must not end the process.
+      const [response] = (await once(request, "response", {
+        signal: AbortSignal.any([signal, switched.signal]),
+      })) as [IncomingMessage];
+      // The body's reader gets its errors; without a reader they must not end the process.
       response.on("error", () => {});
       return response;
     } catch (error) {
       signal.throwIfAborted();
+      if (switched.signal.aborted)
+        throw new RegistryError(`${url.host} switches to another protocol than HTTP.`, { cause: error });
       const { code } = error as NodeJS.ErrnoException;
       throw new RegistryError(`${url.host} cannot be reached${code === undefined ? "" : ` (${code})`}.`, {
         cause: error,
@@ -161,7 +176,7 @@ export class RegistryClient implements Disposable {
     }
   }
 
-  /** The header that answers a challenge (RFC 9110, 11.6.1; distribution's token authentication). */
+  /** Header for a challenge (RFC 9110, section 11.6.1; distribution's token authentication). */
   async #authorize(challenge: string): Promise<string | undefined> {
     const { registry } = this.#reference;
     const { credential } = this.#options;
@@ -178,13 +193,13 @@ export class RegistryClient implements Disposable {
     );
     const realm = URL.parse(parameters.get("realm") ?? "");
     if (!realm || !/^https?:$/.test(realm.protocol) || realm.username !== "")
-      throw new RegistryError(`${registry} names no address that gives tokens.`);
+      throw new RegistryError(`${registry} sends no valid address of a token service.`);
     if (realm.protocol === "http:" && !(await this.#isOpened(bare(realm))))
-      throw new RegistryError(`${registry} gives tokens at an address without https.`);
+      throw new RegistryError(`${registry} has a token service without https.`);
     const service = parameters.get("service");
     if (service !== undefined) realm.searchParams.set("service", service);
     realm.searchParams.set("scope", `repository:${this.#reference.repository}:pull`);
-    const response = await this.#follow(realm, {}, basic ?? undefined);
+    const { response } = await this.#follow(realm, {}, basic ?? undefined);
     if (response.statusCode === 401 || response.statusCode === 403) {
       response.destroy();
       throw this.#unauthorized();
@@ -193,7 +208,7 @@ export class RegistryClient implements Disposable {
     const body = await readAll(response, tokenMaxBytes, "its token");
     const answer = Token.safeParse(parse(body));
     const token = answer.data?.token ?? answer.data?.access_token;
-    if (token === undefined) throw new RegistryError(`${registry} gives no token.`);
+    if (token === undefined) throw new RegistryError(`${registry} returned no token.`);
     return `Bearer ${token}`;
   }
 
@@ -245,7 +260,7 @@ function parse(body: Buffer): unknown {
   }
 }
 
-/** Text of another server as a line without control characters. */
+/** Turns a remote server's text into one line without control characters. */
 function plain(text: string): string {
   return text
     .toWellFormed()
@@ -259,7 +274,7 @@ function bare(url: URL): string {
   return url.hostname.replace(/^\[|\]$/g, "");
 }
 
-/** The connection goes to an address that was checked. */
+/** Connects to a checked address only. */
 function lookupIn(addresses: readonly string[]): LookupFunction {
   const all = addresses.map((address) => ({ address, family: isIP(address) }));
   return (_host, options, callback) => {
@@ -271,13 +286,15 @@ function lookupIn(addresses: readonly string[]): LookupFunction {
 async function readAll(response: IncomingMessage, maxBytes: number, noun: string): Promise<Buffer> {
   const pieces: Buffer[] = [];
   let bytes = 0;
-  for await (const piece of response as AsyncIterable<Buffer>) {
-    bytes += piece.length;
-    if (bytes > maxBytes) {
-      response.destroy();
-      throw new RegistryError(`${noun} is larger than ${maxBytes} bytes.`);
+  try {
+    for await (const piece of response as AsyncIterable<Buffer>) {
+      bytes += piece.length;
+      if (bytes > maxBytes) break;
+      pieces.push(piece);
     }
-    pieces.push(piece);
+  } catch (error) {
+    throw new RegistryError(`the download of ${noun} broke off.`, { cause: error });
   }
+  if (bytes > maxBytes) throw new RegistryError(`${noun} is larger than ${maxBytes} bytes.`);
   return Buffer.concat(pieces);
 }

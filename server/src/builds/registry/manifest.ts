@@ -1,12 +1,9 @@
-/**
- * Manifests of images (OCI image-spec 1.1, and Docker's manifest schema 2): checked before anything they name is
- * downloaded. Pure.
- */
+/** Image manifests (OCI image-spec 1.1, and Docker's manifest schema 2), checked before any download. Pure. */
 import { z } from "zod";
 import { digestPattern } from "./reference.ts";
 import { RegistryError } from "./registry-error.ts";
 
-/** Layers of one image: Docker's limit, and that of overlay mounts in older kernels. */
+/** Maximum of layers: Docker's limit, and that of overlay mounts in older kernels. */
 const maxLayers = 127;
 const maxIndexEntries = 500;
 
@@ -22,7 +19,7 @@ const configTypes: ReadonlySet<string> = new Set([
   "application/vnd.oci.image.config.v1+json",
   "application/vnd.docker.container.image.v1+json",
 ]);
-/** Layers that lie elsewhere, encrypted layers and other artifacts have other types. */
+/** Matches tar layers; foreign layers, encrypted layers and other artifacts have other types. */
 const layerType =
   /^application\/vnd\.(?:oci\.image\.layer\.v1\.tar(?:\+gzip|\+zstd)?|docker\.image\.rootfs\.diff\.tar(?:\.gzip)?)$/;
 
@@ -44,30 +41,44 @@ const typed = z.object({ mediaType: z.string().max(255).optional() });
 const Index = z.object({ manifests: z.array(indexEntry).max(maxIndexEntries) });
 const Manifest = z.object({ schemaVersion: z.literal(2), config: descriptor, layers: z.array(descriptor) });
 
+const readFields = [
+  "schemaVersion",
+  "mediaType",
+  "config",
+  "layers",
+  "digest",
+  "size",
+  "urls",
+  "annotations",
+];
+const spelling: ReadonlyMap<string, string> = new Map(readFields.map((name) => [fold(name), name]));
+/** Fields of an index and of Docker's schema 1, in a manifest that is neither. */
+const foreignFields: ReadonlySet<string> = new Set(["manifests", "fslayers"]);
+
 export interface ImageManifest {
   config: Descriptor;
   layers: Descriptor[];
 }
 
-/** Node's names of processors, and Go's. */
+/** Node's names of processor architectures, and Go's. */
 const architectures: Readonly<Partial<Record<NodeJS.Architecture, string>>> = {
   x64: "amd64",
   arm64: "arm64",
 };
 export const ownArchitecture: string = architectures[process.arch] ?? process.arch;
 
-/** Media type of a manifest: the one that it names, else the one of its response. */
+/** Media type of a manifest, or of its response if the manifest has none. */
 export function typeOf(bytes: Buffer, contentType: string): "image" | "index" {
   const named = typed.safeParse(parseJson(bytes)).data?.mediaType;
   const type = named ?? contentType.split(";")[0]?.trim() ?? "";
   if (imageTypes.has(type)) return "image";
   if (indexTypes.has(type)) return "index";
   throw new RegistryError(
-    `its manifest has the type ${JSON.stringify(type.slice(0, 100))}, which is no image. Images of OCI and of Docker's schema 2 can be deployed.`,
+    `its manifest has the type ${JSON.stringify(type.slice(0, 100))}, which is not an image. Push an image of OCI or of Docker's schema 2.`,
   );
 }
 
-/** Digest and size of the image for this host's processors. */
+/** Digest and size of the image for this host's architecture. */
 export function chooseImage(bytes: Buffer): Descriptor {
   const index = Index.safeParse(parseJson(bytes));
   if (!index.success) throw malformedManifest();
@@ -79,37 +90,43 @@ export function chooseImage(bytes: Buffer): Descriptor {
   const others = [
     ...new Set(
       manifests.flatMap(({ platform }) =>
-        platform?.os && platform.os !== "unknown" ? [`${platform.os}/${platform.architecture ?? "?"}`] : [],
+        platform?.os && platform.os !== "unknown"
+          ? [`${plain(platform.os)}/${plain(platform.architecture ?? "?")}`]
+          : [],
       ),
     ),
   ];
   throw new RegistryError(
-    `it has no image for linux/${ownArchitecture}, which this host needs. Build it with --platform=linux/${ownArchitecture}.${others.length > 0 ? ` It has ${others.slice(0, 10).join(", ")}.` : ""}`,
+    `it has no image for linux/${ownArchitecture}, the architecture of this host. Build it with --platform=linux/${ownArchitecture}.${others.length > 0 ? ` It has ${others.slice(0, 10).join(", ")}.` : ""}`,
   );
 }
 
 export function readManifest(bytes: Buffer, maxBytes: number): ImageManifest {
-  const manifest = Manifest.safeParse(parseJson(bytes));
-  if (!manifest.success) throw malformedManifest();
+  const json = parseJson(bytes);
+  const manifest = Manifest.safeParse(json);
+  if (!manifest.success || isAmbiguous(json)) throw malformedManifest();
   const { config, layers } = manifest.data;
   if (!configTypes.has(config.mediaType))
-    throw new RegistryError("it is an artifact of another kind, no image that can be run.");
+    throw new RegistryError("it is an artifact of another kind, not a runnable image.");
+  if (layers.some(({ digest }) => digest === config.digest)) throw malformedManifest();
   if (layers.length > maxLayers)
-    throw new RegistryError(`it has ${layers.length} layers, and at most ${maxLayers} are possible.`);
+    throw new RegistryError(
+      `it has ${layers.length} layers; at most ${maxLayers} are allowed. Merge some of them.`,
+    );
   const foreign = layers.find(({ mediaType }) => !layerType.test(mediaType));
   if (foreign)
     throw new RegistryError(
-      `a layer has the type ${JSON.stringify(foreign.mediaType.slice(0, 100))}. Tar archives, plain or compressed by gzip or zstd, can be deployed.`,
+      `a layer has the type ${JSON.stringify(foreign.mediaType.slice(0, 100))}. Push layers as tar archives, plain or compressed by gzip or zstd.`,
     );
   const bytesInAll = layers.reduce((sum, { size }) => sum + size, 0);
   if (bytesInAll > maxBytes)
     throw new RegistryError(
-      `its layers are ${toMiB(bytesInAll)} MiB, more than the ${toMiB(maxBytes)} MiB that an image may have.`,
+      `its layers have ${toMiB(bytesInAll)} MiB; an image may have ${toMiB(maxBytes)} MiB.`,
     );
   return { config, layers };
 }
 
-/** An image for other processors ends with `exec format error`, which does not tell its cause. */
+/** An image for another architecture would fail with `exec format error`, which hides the cause. */
 export function requireOwnPlatform(config: Buffer): void {
   const platform = z
     .object({ os: z.string().max(64).optional(), architecture: z.string().max(64).optional() })
@@ -118,8 +135,30 @@ export function requireOwnPlatform(config: Buffer): void {
   const { os = "linux", architecture = ownArchitecture } = platform.data;
   if (os !== "linux" || architecture !== ownArchitecture)
     throw new RegistryError(
-      `it is an image for ${os}/${architecture}, and this host needs linux/${ownArchitecture}. Build it with --platform=linux/${ownArchitecture}.`,
+      `it is an image for ${plain(os)}/${plain(architecture)}, and this host needs linux/${ownArchitecture}. Build it with --platform=linux/${ownArchitecture}.`,
     );
+}
+
+/**
+ * True if the builder could read another image from the same bytes: Go's encoding/json ignores the case of names, and
+ * takes the last of two. An image that is an index as well has two meanings (CVE-2021-41190).
+ */
+function isAmbiguous(json: unknown): boolean {
+  if (Object.keys(json as object).some((name) => foreignFields.has(fold(name)))) return true;
+  const { config, layers } = json as { config: object; layers: object[] };
+  return [json as object, config, ...layers]
+    .flatMap((each) => Object.keys(each))
+    .some((name) => (spelling.get(fold(name)) ?? name) !== name);
+}
+
+/** Upper case first, because U+017F is lower case already and folds to s. */
+function fold(name: string): string {
+  return name.toUpperCase().toLowerCase();
+}
+
+/** Text of a registry for a message, as one line. */
+function plain(text: string): string {
+  return text.replaceAll(/[^\x20-\x7e]+/g, "?");
 }
 
 function parseJson(bytes: Buffer): unknown {

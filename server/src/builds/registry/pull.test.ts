@@ -1,4 +1,4 @@
-/** Pulls by the real protocol, from registries on loopback: honest ones, private ones and hostile ones. */
+/** Pulls over the real protocol, from honest, private and hostile registries on loopback. */
 import { mkdtemp, readdir, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -31,7 +31,7 @@ interface PullOptions {
   signal?: AbortSignal;
 }
 
-/** Resolves and downloads into a directory of its own, and returns its files. */
+/** Resolves and downloads into its own directory, and returns the files. */
 async function pull(text: string, options: PullOptions = {}) {
   const into = await mkdtemp(join(tmpdir(), "kontor-pull-"));
   onTestFinished(() => rm(into, { recursive: true, force: true }));
@@ -63,7 +63,7 @@ test.each([false, true])(
   },
 );
 
-test("takes the image of this host's processors from an index, and the index's digest as the reference's", async () => {
+test("selects the image for this host's architecture from an index, and keeps the index's digest", async () => {
   const registry = await openRegistry();
   const other = makeImage([[{ path: "other", bytes: "x" }]], { architecture: "riscv64" });
   registry.push("team/app:other", other);
@@ -79,7 +79,7 @@ test("takes the image of this host's processors from an index, and the index's d
   await expect(pull(`${registry.host}/team/app:other`)).rejects.toThrow("is an image for linux/riscv64");
 });
 
-test.each(["basic", "bearer"] as const)("authenticates with %s, at its own registry only", async (kind) => {
+test.each(["basic", "bearer"] as const)("authenticates with %s at its own registry only", async (kind) => {
   const registry = await openRegistry({ auth: { kind, ...account } });
   registry.push("team/app:1", image);
   const credential = { registry: registry.host, ...account };
@@ -99,7 +99,7 @@ test.each(["basic", "bearer"] as const)("authenticates with %s, at its own regis
   expect(JSON.stringify(elsewhere.seen)).not.toContain(encoded);
 });
 
-test("gets a new token when the first one expires during a pull", async () => {
+test("requests a new token when the first one expires during a pull", async () => {
   const registry = await openRegistry({ auth: { kind: "bearer", ...account } });
   registry.push("team/app:1", image);
   let blobs = 0;
@@ -122,7 +122,7 @@ test("follows a redirect to the registry's storage without the credential", asyn
   expect(stored.every(({ authorization }) => authorization === undefined)).toBe(true);
 });
 
-test("refuses loopback, private and metadata addresses unless the operator opened them", async () => {
+test("refuses loopback, private and metadata addresses unless the operator allowed them", async () => {
   const registry = await openRegistry();
   registry.push("team/app:1", image);
   const closed = { opened: [] };
@@ -134,7 +134,7 @@ test("refuses loopback, private and metadata addresses unless the operator opene
     await expect(pull(`${host}/team/app:1`)).rejects.toThrow("a private or internal address");
 });
 
-test("refuses a redirect and a token service at an address that is not opened", async () => {
+test("refuses a redirect and a token service at an address that is not allowed", async () => {
   const registry = await openRegistry({ host: "127.0.0.1" });
   registry.push("team/app:1", image);
   for (const location of ["http://169.254.169.254/latest", "https://10.0.0.1/blob", "file:///etc/passwd"]) {
@@ -143,7 +143,7 @@ test("refuses a redirect and a token service at an address that is not opened", 
       return true;
     };
     await expect(pull(`${registry.host}/team/app:1`)).rejects.toThrow(
-      /private or internal address|without https|redirects to no address/,
+      /private or internal address|without https|redirects to an invalid address/,
     );
   }
   registry.onBlob = (_, response) => {
@@ -151,10 +151,10 @@ test("refuses a redirect and a token service at an address that is not opened", 
     response.writeHead(401, { "www-authenticate": challenge }).end();
     return true;
   };
-  await expect(pull(`${registry.host}/team/app:1`)).rejects.toThrow("an address without https");
+  await expect(pull(`${registry.host}/team/app:1`)).rejects.toThrow("has a token service without https");
 });
 
-test("ends a redirect that leads in a circle", async () => {
+test("aborts a circle of redirects", async () => {
   const registry = await openRegistry();
   registry.push("team/app:1", image);
   registry.onBlob = (digest, response) => {
@@ -164,7 +164,7 @@ test("ends a redirect that leads in a circle", async () => {
   await expect(pull(`${registry.host}/team/app:1`)).rejects.toThrow("redirects more than 5 times");
 });
 
-test("refuses other bytes than the manifest names: more, fewer, and different ones", async () => {
+test("refuses a blob with more, fewer or different bytes than the manifest names", async () => {
   const registry = await openRegistry();
   registry.push("team/app:1", image);
   const layer = image.blobs[1]!;
@@ -180,7 +180,7 @@ test("refuses other bytes than the manifest names: more, fewer, and different on
   }
 });
 
-test("refuses a manifest with another digest than the one that is requested", async () => {
+test("refuses a manifest whose digest differs from the requested one", async () => {
   const registry = await openRegistry();
   registry.push("team/app:1", image);
   const wanted = `sha256:${"b".repeat(64)}`;
@@ -201,14 +201,14 @@ function withManifest(change: (manifest: Record<string, unknown>) => void): Test
 test.each<[string, RegExp, TestImage]>([
   [
     "128 layers",
-    /128 layers, and at most 127/,
+    /128 layers; at most 127/,
     withManifest((of) => {
       of["layers"] = Array.from({ length: 128 }, () => (of["layers"] as unknown[])[0]);
     }),
   ],
   [
     "layers beyond the limit",
-    /layers are 20.0 MiB, more than the 10.0 MiB/,
+    /layers have 20.0 MiB; an image may have 10.0 MiB/,
     withManifest((of) => Object.assign((of["layers"] as object[])[0]!, { size: 20 * 1024 ** 2 })),
   ],
   [
@@ -217,7 +217,7 @@ test.each<[string, RegExp, TestImage]>([
     withManifest((of) => Object.assign(of["config"] as object, { size: 5 * 1024 ** 2 })),
   ],
   [
-    "a layer that lies elsewhere",
+    "a foreign layer",
     /a layer has the type/,
     withManifest((of) =>
       Object.assign((of["layers"] as object[])[0]!, {
@@ -242,7 +242,7 @@ test.each<[string, RegExp, TestImage]>([
   ],
   [
     "schema 1",
-    /is no image/,
+    /is not an image/,
     withManifest((of) => (of["mediaType"] = "application/vnd.docker.distribution.manifest.v1+json")),
   ],
   [
@@ -262,7 +262,7 @@ test.each<[string, RegExp, TestImage]>([
   expect(registry.downloads).toEqual([]);
 });
 
-test("ends a download that stalls, and one that is ended by its caller", async () => {
+test("aborts a stalled download, and a download whose caller aborts", async () => {
   const registry = await openRegistry();
   registry.push("team/app:1", image);
   registry.onBlob = (digest, response) => {
@@ -282,7 +282,7 @@ test("ends a download that stalls, and one that is ended by its caller", async (
   await expect(pull(`${registry.host}/team/app:1`, { signal: caller.signal })).rejects.toThrow("cancelled");
 });
 
-test("names the cause of a refusal: no such tag, a limit of pulls, and a registry out of order", async () => {
+test("names the cause of a refusal: a missing tag, a pull limit, and a server error", async () => {
   const registry = await openRegistry();
   registry.push("team/app:1", image);
   await expect(pull(`${registry.host}/team/app:2`)).rejects.toThrow("has no such image or tag");

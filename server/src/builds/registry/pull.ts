@@ -1,7 +1,7 @@
 /**
  * Pulls an image from a registry into a directory, in the layout of the `dir:` transport (containers-transports(5)).
- * The registry is hostile: sizes are known and bounded before a download, each blob has exactly the size and digest
- * that its manifest names, and a download that stalls ends. Layers are not unpacked here; the enclosed builder does it.
+ * The registry is hostile: sizes are known and bounded before a download, each blob must match the size and digest of
+ * its manifest, and a stalled download ends. The enclosed builder unpacks the layers.
  */
 import { createHash } from "node:crypto";
 import { createWriteStream } from "node:fs";
@@ -23,9 +23,9 @@ import { digestPattern, type ImageReference } from "./reference.ts";
 import { RegistryError } from "./registry-error.ts";
 
 export interface PullLimits {
-  /** Limit for all layers together, as they are transferred. */
+  /** Limit for all layers together, in transferred bytes. */
   maxBytes: number;
-  /** Longest time of the whole pull. */
+  /** Deadline of the whole pull. */
   wholeMs: number;
   /** Longest time without a byte. Default: one minute. */
   quietMs?: number;
@@ -34,9 +34,9 @@ export interface PullLimits {
 /** An image as its registry describes it, before the download. */
 export interface ResolvedImage {
   reference: ImageReference;
-  /** Digest that the reference leads to: of an index, if the image has one for several platforms. */
+  /** Digest that the reference resolves to; the digest of an index if the image has several platforms. */
   digest: string;
-  /** Digest of the manifest for this host's processors. */
+  /** Digest of the manifest for this host's architecture. */
   manifestDigest: string;
   bytes: Buffer;
   manifest: ImageManifest;
@@ -49,9 +49,9 @@ export interface PullProgress {
 
 const quietMs = 60_000;
 const configMaxBytes = 4 * 1024 ** 2;
-/** Registries limit connections; more of them do not fill a usual line better. */
+/** Registries limit connections, and more of them rarely speed up a download. */
 const downloadsAtOnce = 3;
-/** Free bytes of the disk that a download never takes. */
+/** Free disk bytes that a download must leave. */
 const diskLeftBytes = 1024 ** 3;
 
 /** Fails with `RegistryError`, or with the signal's reason. */
@@ -65,7 +65,7 @@ export async function resolveImage(
     const named = await client.manifest(reference.version);
     const digest = digestOf(named.bytes);
     if (digestPattern.test(reference.version) && digest !== reference.version)
-      throw new RegistryError(`${reference.registry} responds with another image than ${reference.version}.`);
+      throw new RegistryError(`${reference.registry} sent another image than ${reference.version}.`);
     if (typeOf(named.bytes, named.type) === "image")
       return {
         reference,
@@ -78,15 +78,15 @@ export async function resolveImage(
     if (chosen.size > manifestMaxBytes) throw new RegistryError("its manifest is too large.");
     const { bytes } = await client.manifest(chosen.digest);
     if (digestOf(bytes) !== chosen.digest)
-      throw new RegistryError(`${reference.registry} responds with another image than ${chosen.digest}.`);
+      throw new RegistryError(`${reference.registry} sent another image than ${chosen.digest}.`);
     if (typeOf(bytes, chosen.mediaType) !== "image")
-      throw new RegistryError("its index leads to another index.");
+      throw new RegistryError("its index points to another index.");
     const manifest = readManifest(bytes, limits.maxBytes);
     return { reference, digest, manifestDigest: chosen.digest, bytes, manifest };
   });
 }
 
-/** Downloads into an empty directory, which is made if it is absent. Fails as `resolveImage` does. */
+/** Downloads into an empty directory, which is created if it is missing. Fails as `resolveImage` does. */
 export async function downloadImage(
   { reference, bytes, manifest }: ResolvedImage,
   into: string,
@@ -97,7 +97,7 @@ export async function downloadImage(
   await mkdir(into, { recursive: true, mode: 0o700 });
   const { config, layers } = manifest;
   if (config.size > configMaxBytes) throw new RegistryError("its configuration is too large.");
-  // An image may name a layer twice.
+  // A manifest may list a layer twice.
   const blobs = [...new Map(layers.map((layer) => [layer.digest, layer])).values()];
   const of = blobs.reduce((sum, { size }) => sum + size, 0);
   await requireRoom(into, of);
@@ -118,7 +118,7 @@ export async function downloadImage(
     };
     const workers = Array.from({ length: downloadsAtOnce }, () =>
       work().catch((error: unknown) => {
-        // The first failure ends the others.
+        // The first failure stops the other downloads.
         stop.abort(error);
         throw error;
       }),
@@ -137,7 +137,7 @@ interface Transfer {
   signal: AbortSignal;
 }
 
-/** The configuration: small, and checked before the layers are downloaded. */
+/** Downloads the configuration, which is small and is checked before the layers. */
 async function download(
   client: RegistryClient,
   config: Descriptor,
@@ -162,7 +162,7 @@ async function save(
   await pipeline(checked(response, blob, transfer), file, { signal: transfer.signal });
 }
 
-/** Passes on the bytes of a blob, and fails at the first that is too many, and at an end with another digest. */
+/** Passes on the bytes of a blob. Fails at the first excess byte, or at the end if the digest differs. */
 async function* checked(
   response: AsyncIterable<Buffer>,
   { digest, size }: Descriptor,
@@ -191,11 +191,11 @@ async function requireRoom(directory: string, bytes: number): Promise<void> {
   const { bavail, bsize } = await statfs(directory);
   if (bavail * bsize - bytes < diskLeftBytes)
     throw new RegistryError(
-      `its layers are ${toMiB(bytes)} MiB, and the server's disk has no room for them. Ask the operator for room, or deploy a smaller image.`,
+      `its layers are ${toMiB(bytes)} MiB, and the server's disk is too full for them. Ask the operator for disk space, or deploy a smaller image.`,
     );
 }
 
-/** `signal` of the options also ends at the deadline. */
+/** Passes options whose signal also aborts at the deadline. */
 async function withDeadline<T>(
   options: ClientOptions,
   limits: PullLimits,
@@ -209,7 +209,7 @@ async function withDeadline<T>(
     options.signal.throwIfAborted();
     if (deadline.signal.reason instanceof DeadlineOver)
       throw new RegistryError(
-        `its registry was too slow: the pull had no progress, or was not over after ${deadline.seconds} s.`,
+        `its registry was too slow: the pull stalled, or took longer than ${deadline.seconds} s.`,
         { cause: error },
       );
     throw error;

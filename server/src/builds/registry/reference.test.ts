@@ -13,7 +13,7 @@ test.each([
   ["10.0.0.5:5000/a/b/c:x", "10.0.0.5:5000/a/b/c:x", "x"],
   [`ghcr.io/team/app@${digest}`, `ghcr.io/team/app@${digest}`, digest],
   [`ghcr.io/team/app:1@${digest}`, `ghcr.io/team/app:1@${digest}`, digest],
-])("reads %s as docker pull does", (text, whole, version) => {
+])("parses %s as docker pull does", (text, whole, version) => {
   expect(parseReference(text)).toMatchObject({ text: whole, version });
   expect(parseReference(whole)).toEqual(parseReference(text));
 });
@@ -42,7 +42,7 @@ test.each([
   expect(parseReference(text)).toBe(undefined);
 });
 
-test("finds the API of Docker Hub at another host, and names a repository at a digest", () => {
+test("uses the API host of Docker Hub, and formats a repository with a digest", () => {
   const nginx = parseReference("nginx")!;
   expect(apiHostOf(nginx)).toBe("registry-1.docker.io");
   expect(atDigest(nginx, digest).text).toBe(`docker.io/library/nginx@${digest}`);

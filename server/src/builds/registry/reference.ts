@@ -1,6 +1,6 @@
 /**
- * References to images, as `docker pull` takes them (github.com/distribution/reference, reference.go). A reference is
- * split here and put together again from checked parts, so no part of it is a path, an option or another transport.
+ * Image references as `docker pull` accepts them (github.com/distribution/reference, reference.go). A reference is
+ * parsed and rebuilt from validated parts, so no part of it becomes a path, an option or another transport.
  */
 
 export interface ImageReference {
@@ -8,7 +8,7 @@ export interface ImageReference {
   registry: string;
   /** `team/app` */
   repository: string;
-  /** Tag, or digest as `sha256:…`. A digest takes precedence over a tag beside it. */
+  /** Tag, or digest as `sha256:…`. A digest takes precedence over a tag. */
   version: string;
   /** The whole reference, with its registry. */
   text: string;
@@ -26,7 +26,7 @@ const repositoryPattern =
 const tagPattern = /^\w[\w.-]{0,127}$/;
 export const digestPattern = /^sha256:[0-9a-f]{64}$/;
 
-/** Undefined for a text that is no reference. */
+/** Undefined if the text is not a valid reference. */
 export function parseReference(text: string): ImageReference | undefined {
   if (text.length > referenceMaxLength) return undefined;
   const [named = "", digest, ...more] = text.split("@");
@@ -53,11 +53,14 @@ export function parseReference(text: string): ImageReference | undefined {
   };
 }
 
-/** Host of a registry with its port, such as `ghcr.io`. Undefined for a text that is none. */
+/** Host of a registry with its port, such as `ghcr.io`. Undefined if the text is not a valid host. */
 export function parseRegistry(text: string): string | undefined {
   const registry = text.toLowerCase();
   const port = registryPattern.exec(registry);
-  if (!port || registry.length > 255 || Number(port[1] ?? 1) > 65_535 || port[1] === "0") return undefined;
+  if (!port || registry.length > 255 || Number(port[1] ?? 1) > 65_535 || Number(port[1] ?? 1) === 0)
+    return undefined;
+  // Hosts such as `256.1.1.1` have the form of one, and no URL can have them.
+  if (!URL.canParse(`https://${registry}/`)) return undefined;
   return hubAliases.has(registry) ? hub : registry;
 }
 

@@ -9,7 +9,7 @@ import { variablesOf } from "../environments/variables.ts";
 import { deleteProject } from "../projects/delete.ts";
 import { updateProject } from "../projects/update.ts";
 import { personOn } from "../testing/platform-app.ts";
-import { carryOutDeletion, deleteAddon, removeProjectAddons } from "./delete.ts";
+import { removeAddon, deleteAddon, removeProjectAddons } from "./delete.ts";
 import { requireAddon } from "./find.ts";
 import { restartAddon } from "./restart.ts";
 import { toAddon, toAddonWithUrls } from "./schema.ts";
@@ -20,14 +20,14 @@ import { volumeOf } from "./instances/volume.ts";
 const { db } = await testDatabase();
 const host = await addonsHost(db);
 const refusal = (code: string, status: number) => expect.objectContaining({ code, status });
-/** A validation error of this field of the body. */
+/** Expects a validation error of this field of the body. */
 const badField = (...path: string[]) =>
   expect.objectContaining({ problems: [expect.objectContaining({ place: "body", path })] });
-const parts = { dropBackups: async () => {} };
+const parts = { deleteBackups: async () => {} };
 
 beforeEach(() => {
-  host.played.room = { isFull: false, freeBytes: 1e9 };
-  host.played.failsNextStart = undefined;
+  host.simulation.room = { isFull: false, freeBytes: 1e9 };
+  host.simulation.failsNextStart = undefined;
 });
 
 async function onTeam() {
@@ -51,7 +51,7 @@ async function machineOf(id: string): Promise<string | undefined> {
   return row?.id;
 }
 
-test("it is answered as provisioning, and comes up: a native machine without a way out, its files on a volume", async () => {
+test("creates an add-on as provisioning, then runs it in a native machine without outbound network, on a volume", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres", name: "orders", purpose: "orders" });
   expect(toAddon(made)).toMatchObject({
@@ -71,11 +71,11 @@ test("it is answered as provisioning, and comes up: a native machine without a w
   expect(spec).toMatchObject({ isolation: "native", network: "off", env: {} });
   expect(spec?.volume?.directory).toContain("us-1");
   expect(await rowOf(made.id)).toMatchObject({ is_made: true, error: null });
-  expect(host.played.admitted).toContain("kontor");
+  expect(host.simulation.admitted).toContain("kontor");
   expect(host.addons.guest(made.id)).toBeDefined();
 });
 
-test("its URL opens to who asks for it, and its password is in no row as it is", async () => {
+test("opens with the URL of the API, and stores no password in plain text", async () => {
   const { actor, project } = await onTeam();
   const { id } = await make(host, actor, project.id, { kind: "redis" });
   const view = await requireAddon(host.app, actor, project.id, id);
@@ -95,7 +95,7 @@ test("its URL opens to who asks for it, and its password is in no row as it is",
   expect(rows.map(({ text }) => text).join()).not.toContain(url.password);
 });
 
-test("plans say how many, and how large; names are one's own in a project", async () => {
+test("limits number and size by plan, and requires unique names in a project", async () => {
   const starter = await personOn(db, "starter");
   const theirs = await projectOf(host, starter);
   await expect(make(host, starter, theirs.id, { kind: "redis" })).rejects.toThrow(refusal("plan_limit", 403));
@@ -115,7 +115,7 @@ test("plans say how many, and how large; names are one's own in a project", asyn
   expect(await make(host, pro, project.id, { kind: "redis" })).toMatchObject({ name: "redis" });
 });
 
-test("what does not fit is refused by name, and nobody else's is there", async () => {
+test("names the invalid field, and hides other users' add-ons as missing", async () => {
   const { actor, project } = await onTeam();
   await expect(make(host, actor, project.id, { kind: "postgres", version: "9" })).rejects.toThrow(
     badField("version"),
@@ -138,7 +138,7 @@ test("what does not fit is refused by name, and nobody else's is there", async (
   );
 });
 
-test("a process that ends is begun again in its machine; a machine that is lost is replaced, with the same files", async () => {
+test("restarts a crashed process in its machine, and replaces a lost machine with the same volume", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
@@ -156,7 +156,7 @@ test("a process that ends is begun again in its machine; a machine that is lost 
   expect(await rowOf(made.id)).toMatchObject({ restart_count: 2 });
 }, 40_000);
 
-test("files that should be there and are not are an error, and nothing is made in their place", async () => {
+test("reports missing files as an error, and creates none in their place", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
@@ -169,25 +169,25 @@ test("files that should be there and are not are an error, and nothing is made i
     async () =>
       expect(await rowOf(made.id)).toMatchObject({
         status: "failed",
-        error: expect.stringContaining("volume's data is not at its place"),
+        error: expect.stringContaining("volume's data is missing on the host"),
       }),
     10_000,
   );
   await rename(`${spec!.volume!.directory}-aside`, spec!.volume!.directory);
-  host.addons.running(made.id)!.hurry();
+  host.addons.running(made.id)!.skipBackoff();
   await up(made.id);
 }, 40_000);
 
-test("one that does not come up says why, is tried again, and that is told", async () => {
+test("reports the reason of a failed start, retries it, and notifies the owner", async () => {
   const { actor, project } = await onTeam();
-  host.played.failsNextStart = "no such thing";
+  host.simulation.failsNextStart = "no such file";
   const made = await make(host, actor, project.id, { kind: "redis" });
-  await vi.waitFor(async () => expect((await rowOf(made.id))?.error).toBe("no such thing"), 10_000);
+  await vi.waitFor(async () => expect((await rowOf(made.id))?.error).toBe("no such file"), 10_000);
   await up(made.id);
   expect(await rowOf(made.id)).toMatchObject({ error: null });
 });
 
-test("it is stopped for as long as work on its files takes, and runs again after it", async () => {
+test("stops the process while its files are changed, and starts it afterwards", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "redis" });
   await up(made.id);
@@ -207,7 +207,7 @@ test("it is stopped for as long as work on its files takes, and runs again after
   );
 });
 
-test("one that cannot be ended serves on", async () => {
+test("keeps an add-on live whose process cannot be stopped", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "redis" });
   await up(made.id);
@@ -216,10 +216,10 @@ test("one that cannot be ended serves on", async () => {
   const guest = running.guest()!;
   const deaf = Object.assign(Object.create(guest) as typeof guest, {
     getCommand: (id: string) => guest.getCommand(id),
-    signalCommand: () => Promise.reject(new Error("nothing is heard")),
+    signalCommand: () => Promise.reject(new Error("the guest is silent")),
   });
   const asking = vi.spyOn(running, "guest").mockReturnValue(deaf);
-  await expect(host.addons.whileStopped(made.id, async () => {})).rejects.toThrow("nothing is heard");
+  await expect(host.addons.whileStopped(made.id, async () => {})).rejects.toThrow("the guest is silent");
   asking.mockRestore();
   expect(await rowOf(made.id)).toMatchObject({ status: "running", restart_count: 0 });
   expect(host.addons.guest(made.id)).toBeDefined();
@@ -228,16 +228,16 @@ test("one that cannot be ended serves on", async () => {
   await up(made.id);
 }, 30_000);
 
-test("an instance for a moment is empty, is nobody's, and leaves nothing", async () => {
+test("creates a throwaway instance that is empty, has no owner record and leaves nothing behind", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
-  expect(host.played.wasThrowaway).toBe(false);
+  expect(host.simulation.wasThrowaway).toBe(false);
   const before = (await host.driver.list()).length;
   {
-    await using held = await host.addons.throwaway(made, new AbortController().signal);
-    await held.guest.ping();
-    expect(host.played.wasThrowaway).toBe(true);
+    await using throwaway = await host.addons.throwaway(made, new AbortController().signal);
+    await throwaway.guest.ping();
+    expect(host.simulation.wasThrowaway).toBe(true);
     expect(await host.driver.list()).toHaveLength(before + 1);
   }
   expect(await host.driver.list()).toHaveLength(before);
@@ -250,24 +250,24 @@ test("an instance for a moment is empty, is nobody's, and leaves nothing", async
   }, 10_000);
 }, 30_000);
 
-test("a full disk is said and told, and so is its end", async () => {
+test("reports a full disk, notifies the owner, and reports its end", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
-  host.played.room = { isFull: true, freeBytes: 0 };
+  host.simulation.room = { isFull: true, freeBytes: 0 };
   await vi.waitFor(async () => expect((await rowOf(made.id))?.error).toMatch(/disk is full/), 15_000);
-  expect(host.played.heeded.at(-1)).toMatchObject({ isFull: true });
-  const news = await db
+  expect(host.simulation.heeded.at(-1)).toMatchObject({ isFull: true });
+  const notifications = await db
     .selectFrom("notifications")
     .select("title")
     .where("workspace_id", "=", made.workspace_id)
     .execute();
-  expect(news.map(({ title }) => title)).toEqual([`postgres of ${project.name} has a full disk`]);
-  host.played.room = { isFull: false, freeBytes: 1e9 };
+  expect(notifications.map(({ title }) => title)).toEqual([`postgres of ${project.name} has a full disk`]);
+  host.simulation.room = { isFull: false, freeBytes: 1e9 };
   await vi.waitFor(async () => expect((await rowOf(made.id))?.error).toBeNull(), 15_000);
 }, 40_000);
 
-test("a server that comes after another brings up what ran", async () => {
+test("the next server starts the add-ons that ran", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
@@ -287,7 +287,7 @@ test("does not start a machine or count a failure while the workspace is suspend
   await suspend(true);
   host.driver.end((await machineOf(made.id))!, "failed");
   await vi.waitFor(async () => expect(await machineOf(made.id)).toBeUndefined(), 10_000);
-  // The next server finds no machine either, and waits too.
+  // The next server finds no machine either, and also waits.
   await host.restart();
   await new Promise((resolve) => setTimeout(resolve, 1_000));
   expect(await machineOf(made.id)).toBeUndefined();
@@ -297,7 +297,7 @@ test("does not start a machine or count a failure while the workspace is suspend
   expect(await rowOf(made.id)).toMatchObject({ status: "running", restart_count: 0 });
 }, 40_000);
 
-test("a deleted one is gone for everyone at once, and of its machine and files nothing is left", async () => {
+test("hides a deleted add-on at once, and removes its machine and files", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
@@ -305,34 +305,34 @@ test("a deleted one is gone for everyone at once, and of its machine and files n
   await expect(deleteAddon(host.addons, actor, project.id, made.id)).rejects.toThrow(
     refusal("addon_not_found", 404),
   );
-  const said = await db
+  const activity = await db
     .selectFrom("activity")
     .select("detail")
     .where("action", "=", "addon.deleted")
     .where("target_id", "=", made.id)
     .executeTakeFirstOrThrow();
-  expect(said.detail).toMatchObject({ kind: "postgres", destroyed: { database: "kontor" } });
-  await carryOutDeletion(host.addons, made.id, parts);
+  expect(activity.detail).toMatchObject({ kind: "postgres", destroyed: { database: "kontor" } });
+  await removeAddon(host.addons, made.id, parts);
   expect(await rowOf(made.id)).toBeUndefined();
   expect(await machineOf(made.id)).toBeUndefined();
   expect((await host.app.machines.host.listVolumes()).map(({ id }) => id)).not.toContain(volumeOf(made));
-  await carryOutDeletion(host.addons, made.id, parts);
+  await removeAddon(host.addons, made.id, parts);
 });
 
-test("a removal that fails on the way is finished when it is tried again", async () => {
+test("completes a failed removal at the next attempt", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
   await deleteAddon(host.addons, actor, project.id, made.id);
-  const failing = { dropBackups: () => Promise.reject(new Error("the store is away")) };
-  await expect(carryOutDeletion(host.addons, made.id, failing)).rejects.toThrow("the store is away");
+  const failing = { deleteBackups: () => Promise.reject(new Error("the store is down")) };
+  await expect(removeAddon(host.addons, made.id, failing)).rejects.toThrow("the store is down");
   expect(await rowOf(made.id)).toBeDefined();
   await host.restart();
-  await carryOutDeletion(host.addons, made.id, parts);
+  await removeAddon(host.addons, made.id, parts);
   expect(await rowOf(made.id)).toBeUndefined();
 });
 
-test("its workspace's machines reach it by a name and an address that are its own", async () => {
+test("is reachable in its workspace by its own name and address", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres", name: "orders" });
   await up(made.id);
@@ -353,7 +353,7 @@ test("its workspace's machines reach it by a name and an address that are its ow
   ).rejects.toThrow(refusal("project_has_addons", 409));
 });
 
-test("processes get the addresses of their environment's add-ons, below what their owner says", async () => {
+test("gives processes the URLs of their environment's add-ons; the owner's variables take precedence", async () => {
   const { actor, project } = await onTeam();
   const environment = project.production_environment_id;
   const main = await make(host, actor, project.id, { kind: "postgres" });
@@ -376,7 +376,7 @@ test("processes get the addresses of their environment's add-ons, below what the
   );
 });
 
-test("a public one has a port of its own for as long as it is public", async () => {
+test("holds a public port only while it is public", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "redis", public: true });
   await up(made.id);
@@ -397,13 +397,13 @@ test("a public one has a port of its own for as long as it is public", async () 
   expect(await visit()).toBe(true);
   await deleteAddon(host.addons, actor, project.id, made.id);
   expect(await visit()).toBe(false);
-  // Nobody waits for the job.
+  // The machine is removed without waiting for the job.
   await vi.waitFor(async () => expect(await machineOf(made.id)).toBeUndefined(), 10_000);
-  await carryOutDeletion(host.addons, made.id, parts);
+  await removeAddon(host.addons, made.id, parts);
   expect(await visit()).toBe(false);
 });
 
-test("where all ports are taken that is said", async () => {
+test("returns an error when all public ports are taken", async () => {
   const { actor, project } = await onTeam();
   for (let n = 0; n < 3; n += 1) await make(host, actor, project.id, { kind: "redis", public: true });
   await expect(make(host, actor, project.id, { kind: "redis", public: true })).rejects.toThrow(
@@ -411,7 +411,7 @@ test("where all ports are taken that is said", async () => {
   );
 });
 
-test("a restart on request answers when it runs again; one that waits for its time is hurried", async () => {
+test("responds to a restart once the add-on runs, and ends a backoff", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "redis" });
   await up(made.id);
@@ -420,7 +420,7 @@ test("a restart on request answers when it runs again; one that waits for its ti
   expect(host.addons.running(made.id)!.command).not.toBe(before);
 });
 
-test("a project takes its add-ons with it", async () => {
+test("deleting a project deletes its add-ons", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "redis" });
   await deleteProject(host.app, actor, project.id);

@@ -1,9 +1,10 @@
 /**
- * Add-ons: databases of a project, each a PostgreSQL or a Redis in a machine of its own. This folder owns which there
- * are, their credentials, their files and where they are reached. It promises that what an add-on acknowledged is kept
- * through the end of its process, of its machine and of this server; that files which should be there are never
- * replaced by empty ones; that a password is answered to who asks for the address and is in no log, event or setting;
- * and that a deleted add-on takes its files and backups with it. Rows say what should run, and the machines what does.
+ * Add-ons: databases of a project, each a PostgreSQL or Redis in its own machine. This folder owns their rows,
+ * credentials, files and addresses.
+ *
+ * Acknowledged data survives a crash of the process, the machine or this server. Missing files are an error, and are
+ * never replaced by empty ones. A password is returned only with the connection URL, and is in no log, event or
+ * setting. Deleting an add-on deletes its files and backups. Rows hold the desired state, machines the observed state.
  */
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { NotificationKind } from "#accounts/notifications/news.ts";
@@ -12,7 +13,7 @@ import type { OnImageProgress } from "#machines/images.ts";
 import { findMachineOf } from "#machines/placement/machine-of-owner.ts";
 import type { MachineOwner } from "#machines/machine-owner.ts";
 import { release, releaseOrphans } from "#machines/placement/placement.ts";
-import { Doors } from "./access/public-port-proxy.ts";
+import { PublicPortProxy } from "./access/public-port-proxy.ts";
 import type { AddonsContext, Needs } from "./context.ts";
 import type { Engine } from "./engines/engine.ts";
 import { engines, type Engines } from "./engines/engines.ts";
@@ -24,25 +25,25 @@ import { startThrowaway, type Throwaway, throwawayPrefix } from "./instances/tri
 export class Addons implements AddonsContext {
   readonly app: Needs;
   readonly engines: Engines;
-  readonly doors: Doors;
-  /** How often one that is up is asked whether it still is, and what its disk has left. */
+  readonly publicPorts: PublicPortProxy;
+  /** Interval of health checks and of readings of the disk. */
   readonly lookEveryMs: number;
   readonly #running = new Map<string, RunningAddon>();
   readonly #ending = new Map<string, Promise<void>>();
   #isStarted = false;
 
-  /** Engines and pauses are a test's own, or those there are. */
+  /** Tests pass their own engines and intervals. */
   constructor(app: Needs, kinds: Engines = engines, { lookEveryMs = 5_000 } = {}) {
     this.app = app;
     this.lookEveryMs = lookEveryMs;
     this.engines = kinds;
-    this.doors = new Doors(app);
+    this.publicPorts = new PublicPortProxy(app);
   }
 
-  /** What the machine layer tells of the machines that add-ons have. */
+  /** Callbacks of the machine layer for machines of add-ons. */
   readonly machineOwner: MachineOwner = {
-    // Instances that lived for a moment are among those that go.
-    begins: async () => {
+    // Throwaway instances of an earlier server are removed here too.
+    onServerStart: async () => {
       const rows = await listAll(this.app.db);
       const ids = rows.map(({ id }) => id);
       await releaseOrphans(this.app, "addon", ids);
@@ -58,33 +59,33 @@ export class Addons implements AddonsContext {
     },
   };
 
-  /** After the machines: goes on with what runs, and brings up what does not. */
+  /** Runs after the machines started: adopts running add-ons, and starts the others. */
   async start(): Promise<void> {
     this.#isStarted = true;
     await clearAllProgress(this.app.db);
-    for (const row of await listAll(this.app.db)) if (row.deleted_at === null) this.begin(row);
+    for (const row of await listAll(this.app.db)) if (row.deleted_at === null) this.supervise(row);
   }
 
-  /** Lets go of everything; add-ons run on. */
+  /** Stops supervision; the add-ons keep running. */
   async close(): Promise<void> {
     this.#isStarted = false;
-    this.doors.close();
+    this.publicPorts.close();
     await Promise.all(Array.from(this.#running.values(), (running) => running.close()));
     this.#running.clear();
     await Promise.allSettled(this.#ending.values());
   }
 
-  /** Brings up one whose row is there, and holds it up from now on. */
-  begin(row: AddonView): void {
+  /** Starts and supervises an add-on whose row exists. */
+  supervise(row: AddonView): void {
     if (!this.#isStarted || this.#running.has(row.id)) return;
     const running = new RunningAddon(this, row);
     this.#running.set(row.id, running);
     running.supervise();
-    this.changed(row);
+    this.applyChange(row);
   }
 
-  /** Its row has changed, as far as others say. */
-  changed(row: AddonView): void {
+  /** Applies a changed row to the public port. */
+  applyChange(row: AddonView): void {
     const running = this.#running.get(row.id);
     if (!running) return;
     const { engine } = running;
@@ -94,10 +95,10 @@ export class Addons implements AddonsContext {
       if (!guest) throw addonNotRunning(running.row.status);
       return guest.connect(engine.port);
     };
-    this.doors.set(row.id, port === null ? undefined : { kind: row.kind, port, connect });
+    this.publicPorts.set(row.id, port === null ? undefined : { kind: row.kind, port, connect });
   }
 
-  /** Its machine is gone when this returns, and nobody brings it up again. Safe to repeat. */
+  /** Removes the add-on's machine, and stops supervision. Safe to repeat. */
   end(id: string): Promise<void> {
     const ending = this.#ending.get(id) ?? this.#end(id).finally(() => this.#ending.delete(id));
     this.#ending.set(id, ending);
@@ -105,7 +106,7 @@ export class Addons implements AddonsContext {
   }
 
   async #end(id: string): Promise<void> {
-    this.doors.set(id, undefined);
+    this.publicPorts.set(id, undefined);
     await this.#running.get(id)?.close();
     this.#running.delete(id);
     const owner = { ownerKind: "addon" as const, ownerId: id };
@@ -117,23 +118,23 @@ export class Addons implements AddonsContext {
     return this.#running.get(id);
   }
 
-  /** Undefined where it does not run. */
+  /** Undefined while the add-on is not running. */
   guest(addonId: string): Guest | undefined {
     const running = this.#running.get(addonId);
     return running?.isUp ? running.guest() : undefined;
   }
 
   /**
-   * A second, empty instance of the same kind, version and size, for as long as it is held; not reachable by anyone. It
-   * answers queries, and its user and database are there. Its files go with it.
+   * Starts a second, empty instance of the same kind, version and size, with its user and database. It is reachable by
+   * no network, and is removed with its files when it is disposed.
    */
   throwaway(addon: AddonRow, signal: AbortSignal): Promise<Throwaway> {
     return startThrowaway(this, addon, signal);
   }
 
   /**
-   * Stops the database process, lets `work` change files in its machine, starts it again: it answers when this returns,
-   * or is on its way where that takes longer than a minute. Throws `addon_not_running`.
+   * Stops the database process, runs `work` on the machine's files, and starts the process again. Returns once it
+   * responds, or after a minute. Throws `addon_not_running`.
    */
   async whileStopped<T>(addonId: string, work: (guest: Guest) => Promise<T>): Promise<T> {
     const running = this.#running.get(addonId);
@@ -145,7 +146,7 @@ export class Addons implements AddonsContext {
     }
   }
 
-  /** The same for one that does not come up; see `RunningAddon.whileDown`. */
+  /** The same for an add-on that fails to start; see `RunningAddon.whileDown`. */
   async whileDown(addonId: string, work: (guest: Guest) => Promise<void>): Promise<boolean> {
     const running = this.#running.get(addonId);
     if (!running) throw addonNotRunning("not running here");
@@ -156,15 +157,15 @@ export class Addons implements AddonsContext {
     }
   }
 
-  /** Ended in order and begun again; what is down is begun at once. Answers as `whileStopped` does. */
+  /** Stops the process gracefully and starts it again; starts a stopped one at once. Returns as `whileStopped` does. */
   async restart(addonId: string): Promise<void> {
     const running = this.#running.get(addonId);
     if (running?.isUp) return this.whileStopped(addonId, async () => {});
-    running?.hurry();
+    running?.skipBackoff();
     await running?.whenUp(60_000);
   }
 
-  /** Id of the kind's image, which is made if it is absent. Concurrent callers share one build. */
+  /** Returns the id of the kind's image, which is built if it is missing. Concurrent callers share one build. */
   async image(engine: Engine, signal: AbortSignal, progress?: OnImageProgress): Promise<string> {
     signal.throwIfAborted();
     const aborted = Promise.withResolvers<never>();
@@ -179,12 +180,12 @@ export class Addons implements AddonsContext {
     }
   }
 
-  /** Whether one has a machine, whatever that does. */
+  /** True if the add-on has a machine, in any state. */
   async hasMachine(id: string): Promise<boolean> {
     return (await findMachineOf(this.app.db, { ownerKind: "addon", ownerId: id })) !== undefined;
   }
 
-  async tell(row: AddonView, kind: NotificationKind, what: string, body: string): Promise<void> {
+  async notifyOwner(row: AddonView, kind: NotificationKind, what: string, body: string): Promise<void> {
     await notify(this.app.db, {
       workspaceId: row.workspace_id,
       kind,

@@ -1,4 +1,4 @@
-/** What instances of add-ons use of the room. */
+/** Dependencies of an add-on's instances. */
 import type { NotificationKind } from "#accounts/notifications/news.ts";
 import type { App } from "#app.ts";
 import type { OnImageProgress } from "#machines/images.ts";
@@ -16,5 +16,5 @@ export interface AddonsContext {
   /** Id of the engine's image, which is built first if it is missing. */
   image(engine: Engine, signal: AbortSignal, progress?: OnImageProgress): Promise<string>;
   /** Notifies the workspace of an add-on. */
-  tell(row: AddonView, kind: NotificationKind, what: string, body: string): Promise<void>;
+  notifyOwner(row: AddonView, kind: NotificationKind, what: string, body: string): Promise<void>;
 }

@@ -1,6 +1,6 @@
 /**
- * An add-on comes to be with one transaction, and is answered at once; its machine, its files and its process follow.
- * Rows are what `Addons` goes by: one that a server died over is brought up by the next.
+ * Creates an add-on: one transaction inserts the row, and the response follows at once. Machine, volume and process are
+ * created afterwards. `Addons` works from the rows, so the next server completes a creation that a crash interrupted.
  */
 import { randomUUID } from "node:crypto";
 import type { Actor } from "#accounts/actor.ts";
@@ -22,12 +22,12 @@ import { type AddonSize, largestSize, requireSize } from "./sizes.ts";
 import { type AddonView, insertRow, listOf, lockAndCount, takeIndex } from "./store.ts";
 import type { AddonProgress } from "./tables.ts";
 
-const beginning: AddonProgress = { step: "image", percent: 0, message: "Waiting to start." };
+const firstProgress: AddonProgress = { step: "image", percent: 0, message: "Waiting to start." };
 
-export interface Circumstances {
-  /** Is there with it, or neither is. */
+export interface CreateOptions {
+  /** Runs in the transaction that creates the add-on. */
   alongside?: (tx: Transaction, made: AddonView) => Promise<void>;
-  /** Its environment is that of another add-on, which may have outlived it. */
+  /** The environment is copied from another add-on, and may be deleted by now. */
   isEnvironmentKnown?: boolean;
 }
 
@@ -36,12 +36,12 @@ export async function createAddon(
   actor: Actor,
   projectId: string,
   input: AddonCreate,
-  { alongside, isEnvironmentKnown = false }: Circumstances = {},
+  { alongside, isEnvironmentKnown = false }: CreateOptions = {},
 ): Promise<AddonView> {
   const { app } = addons;
   const engine = engines[input.kind];
   if (input.version !== undefined && input.version !== engine.version) {
-    throw invalidField("version", `${input.kind} comes as ${engine.version}; leave the version out`);
+    throw invalidField("version", `must be ${engine.version} for ${input.kind}; or omit the field`);
   }
   const id = randomUUID();
   const made = await app.db.transaction().execute(async (tx) => {
@@ -64,7 +64,7 @@ export async function createAddon(
       size,
       status: "provisioning",
       error: null,
-      progress: JSON.stringify(beginning),
+      progress: JSON.stringify(firstProgress),
       private_index: await takeIndex(tx),
       username: engine.username,
       database: engine.database,
@@ -89,7 +89,7 @@ export async function createAddon(
     return view;
   });
   await passKillPoint("addon.created");
-  addons.begin(made);
+  addons.supervise(made);
   return made;
 }
 

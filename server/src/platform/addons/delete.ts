@@ -1,13 +1,13 @@
 /**
- * An add-on goes: for everyone with the transaction that says so, and its process and machine right after; whatever is
- * left of these, its files and its backups by a job that may be begun again at any point, and its row last. Nothing of it can be had back.
+ * Deletes an add-on irreversibly. A transaction hides it from all callers, and its process and machine end right after.
+ * A repeatable job removes the rest, its files and its backups; the row goes last.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { transaction } from "#db/db.ts";
 import { addJob } from "#jobs/jobs.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
-import { dropVolume } from "#machines/volumes.ts";
+import { deleteVolumeFiles } from "#machines/volumes.ts";
 import type { Addons } from "./addons.ts";
 import { requireAddon, target } from "./find.ts";
 import { changeRow, deleteRow, findAny, listAllOf } from "./store.ts";
@@ -16,12 +16,12 @@ import { volumeOf } from "./instances/volume.ts";
 /** Payload: `{ addon }`. */
 export const removeAddonTask = "platform.addons.remove";
 
-/** What an add-on has beside its machine: is done when it is gone, and does nothing once more. */
+/** Deletes other data of an add-on after its machine. Must be safe to repeat. */
 export interface AddonParts {
-  dropBackups(addonId: string): Promise<void>;
+  deleteBackups(addonId: string): Promise<void>;
 }
 
-/** Also in a suspended workspace: what goes costs nobody anything. */
+/** Allowed while suspended: deleting frees resources. */
 export async function deleteAddon(
   addons: Addons,
   actor: Actor,
@@ -42,27 +42,27 @@ export async function deleteAddon(
       destroyed: { database: row.database, bytes },
     });
   });
-  // Nobody who is connected has it for as long as the job waits for its turn.
+  // Ends connections at once, instead of when the job's turn comes.
   addons.end(found.id).catch((error: unknown) => {
-    app.log.warn({ addon: found.id, err: error }, "a deleted add-on's machine is left to the job");
+    app.log.warn({ addon: found.id, err: error }, "removing a deleted add-on's machine is left to the job");
   });
 }
 
-/** The job. Its machine first: it costs, and somebody may still be connected. */
-export async function carryOutDeletion(addons: Addons, id: string, parts: AddonParts): Promise<void> {
+/** The removal job. Removes the machine first, because it uses memory and clients may be connected. */
+export async function removeAddon(addons: Addons, id: string, parts: AddonParts): Promise<void> {
   const { app } = addons;
   const row = await findAny(app.db, id);
   if (!row || row.deleted_at === null) return;
   await addons.end(id);
   await passKillPoint("addon.machine-removed");
-  await dropVolume(app, volumeOf(row));
+  await deleteVolumeFiles(app, volumeOf(row));
   await passKillPoint("addon.volume-dropped");
-  await parts.dropBackups(id);
+  await parts.deleteBackups(id);
   await app.machines.logs.remove(id);
   await deleteRow(app.db, id);
 }
 
-/** All of a project's, deleted ones that are not gone yet included. */
+/** Removes all add-ons of a project, including deleted ones that are not removed yet. */
 export async function removeProjectAddons(
   addons: Addons,
   projectId: string,
@@ -71,6 +71,6 @@ export async function removeProjectAddons(
   const { app } = addons;
   for (const { id, deleted_at } of await listAllOf(app.db, projectId)) {
     if (deleted_at === null) await changeRow(app.db, id, { deleted_at: app.clock.now() });
-    await carryOutDeletion(addons, id, parts);
+    await removeAddon(addons, id, parts);
   }
 }

@@ -5,11 +5,11 @@ export const addonNotFound = defineError("addon_not_found", 404, () => "No such 
 export const addonExists = defineError(
   "addon_exists",
   409,
-  (name: string) => `name: the project has an add-on "${name}" already.`,
+  (name: string) => `name: the project already has an add-on "${name}".`,
 );
 
 export const addonNotRunning = defineError("addon_not_running", 409, (status: string) => ({
-  detail: `The add-on is ${status}; this can be done once it runs.`,
+  detail: `The add-on is ${status}; wait until it is running.`,
   meta: { status },
 }));
 
@@ -17,10 +17,10 @@ export const noPublicPort = defineError(
   "no_public_port",
   409,
   (count: number) =>
-    `public: all ${count} ports for public add-ons are taken; the operator can give more (addons_ports).`,
+    `public: all ${count} ports for public add-ons are taken; the operator can add more (addons_ports).`,
 );
 
-/** What the engine could not do; the message is for the add-on's owner. */
+/** Failure of a database engine; the message is for the add-on's owner. */
 export class EngineFailure extends Error {
   override readonly name = "EngineFailure";
 }

@@ -1,4 +1,4 @@
-/** Add-ons as others know them: by their project, for whoever reaches that. */
+/** Finds add-ons by their project, for callers with access to it. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
@@ -8,7 +8,7 @@ import { type AddonView, countRows, findAny, findOf, findWorkspaces, listOf } fr
 
 export type { AddonRow, AddonView } from "./store.ts";
 
-/** One of a project that the actor reaches. Throws `project_not_found` and `addon_not_found`. */
+/** Finds an add-on of a project that the actor reaches. Throws `project_not_found` and `addon_not_found`. */
 export async function requireAddon(
   { db }: Pick<App, "db">,
   actor: Actor,
@@ -24,7 +24,7 @@ export async function requireAddon(
 /** Add-ons with their workspace, deleted ones included. */
 export const workspacesOfAddons = findWorkspaces;
 
-/** Those of a project that the actor reaches, the newest first. */
+/** Lists the add-ons of a project that the actor reaches, newest first. */
 export async function listAddons(
   { db }: Pick<App, "db">,
   actor: Actor,
@@ -34,18 +34,18 @@ export async function listAddons(
   return listOf(db, id);
 }
 
-/** Whoever asks: for what is done in the server's own name. Undefined for one that is deleted. */
+/** Finds an add-on without an access check, for the server's own work. Undefined if it is deleted. */
 export async function findAddon(db: Db, id: string): Promise<AddonView | undefined> {
   const row = await findAny(db, id);
   return row?.deleted_at === null ? row : undefined;
 }
 
-/** Whether a project has any. */
+/** True if the project has an add-on. */
 export async function hasAddons(db: Db, projectId: string): Promise<boolean> {
   return (await listOf(db, projectId)).length > 0;
 }
 
-/** Add-ons a workspace has. */
+/** Number of add-ons in the workspace. */
 export function countAddons(db: Db, workspaceId: string): Promise<number> {
   return countRows(db, workspaceId);
 }

@@ -10,8 +10,8 @@ const { db } = await testDatabase();
 const host = await addonsHost(db);
 
 afterEach(() => {
-  host.played.during = {};
-  host.played.failsNextStart = undefined;
+  host.simulation.during = {};
+  host.simulation.failsNextStart = undefined;
 });
 
 async function onTeam() {
@@ -21,14 +21,14 @@ async function onTeam() {
   return { actor, project, get };
 }
 
-test("shows each step of a first start with a percent that rises, and nothing once it runs", async () => {
+test("shows each step of a first start with a rising percent, and nothing once the add-on runs", async () => {
   const { actor, project, get } = await onTeam();
   let seen: (Awaited<ReturnType<typeof get>>["progress"] | undefined)[] = [];
   const see = async () => {
     const [row] = await listAddons(host.app, actor, project.id);
     seen = [...seen, toAddon(row!).progress];
   };
-  host.played.during = { prepare: see, answer: see };
+  host.simulation.during = { prepare: see, answer: see };
   const made = await make(host, actor, project.id, { kind: "postgres" });
   expect(toAddon(made).progress).toEqual({ step: "image", percent: 0, message: "Waiting to start." });
   await expect.poll(async () => (await get(made.id)).status, { timeout: 20_000 }).toBe("running");
@@ -40,7 +40,7 @@ test("shows each step of a first start with a percent that rises, and nothing on
 
 test("removes the progress of a start that failed", async () => {
   const { actor, project, get } = await onTeam();
-  host.played.failsNextStart = "no such luck";
+  host.simulation.failsNextStart = "no such luck";
   const made = await make(host, actor, project.id, { kind: "redis" });
   await expect.poll(async () => (await get(made.id)).error, { timeout: 20_000 }).toBe("no such luck");
   const { status, progress } = await get(made.id);

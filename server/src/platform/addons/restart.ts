@@ -1,4 +1,4 @@
-/** A restart on request: the process is ended in order and begun again. One that is down is begun at once. */
+/** Restarts an add-on on request: stops the process gracefully and starts it again. A stopped one starts at once. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { requireNotSuspended } from "#accounts/workspaces.ts";
@@ -6,7 +6,7 @@ import { getProject, workspaceOf } from "../projects/projects.ts";
 import type { Addons } from "./addons.ts";
 import { type AddonView, requireAddon, target } from "./find.ts";
 
-/** As it is when it answers again, or after a minute. */
+/** Returns the add-on once it responds, or after a minute. */
 export async function restartAddon(
   addons: Addons,
   actor: Actor,

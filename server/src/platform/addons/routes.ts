@@ -3,7 +3,7 @@ import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { environmentNotFound } from "../environments/errors.ts";
 import { projectNotFound } from "../projects/errors.ts";
-import { onAddon } from "../audited.ts";
+import { onAddon } from "../audit-targets.ts";
 import type { Addons } from "./addons.ts";
 import { createAddon } from "./create.ts";
 import { deleteAddon } from "./delete.ts";

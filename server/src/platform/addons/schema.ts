@@ -1,4 +1,4 @@
-/** The wire of add-ons. */
+/** Wire schemas of add-ons. */
 import { z } from "zod";
 import type { App } from "#app.ts";
 import { engines } from "./engines/engines.ts";
@@ -21,14 +21,15 @@ export const AddonParams = z.object({ project_id: ProjectId, addon_id });
 export const AddonName = z
   .string()
   .regex(/^[a-z](?:[a-z0-9]|-(?!-|$)){0,30}$/, {
-    error: "must be of a-z, 0-9 and single hyphens between them, at most 31, and begin with a letter",
+    error:
+      "must consist of a-z, 0-9 and single hyphens between them, begin with a letter, and have at most 31 characters",
   })
   .describe(
     "Name of the add-on: the first label of its private host `{name}.{project}.internal`. At most 31 characters.",
   )
   .meta({ example: "orders" });
 
-/** What is not named here is kept under `options`. */
+/** Unknown fields are stored under `options`. */
 const Options = z.record(z.string().max(100), z.unknown()).refine(
   (options) => {
     const text = JSON.stringify(options);

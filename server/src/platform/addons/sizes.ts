@@ -1,6 +1,6 @@
 /**
- * How much of a host an add-on has. A database needs more than the app beside it: half as much again of a core, and a
- * disk of its own. The largest size of each plan is what its add-ons get where nobody says otherwise.
+ * Sizes of add-ons. A database gets half as much CPU again as an app of the same size, and its own disk. The default is
+ * the largest size of the plan.
  */
 import type { Plan } from "#accounts/roles.ts";
 import { planLimit } from "#accounts/errors.ts";
@@ -8,11 +8,11 @@ import { planLimit } from "#accounts/errors.ts";
 export const sizeNames = ["small", "medium", "large"] as const;
 export type AddonSize = (typeof sizeNames)[number];
 
-/** What a database is given. */
+/** Resources of a database. */
 export interface Extent {
   vcpus: number;
   memoryBytes: number;
-  /** Of its volume, and of the root disk of an instance without one. */
+  /** Size of the volume, and of the root disk of an instance without a volume. */
   diskBytes: number;
 }
 
@@ -29,14 +29,14 @@ export function extentOf(size: string): Extent {
   return extents[size as AddonSize];
 }
 
-/** Starter has no add-ons. */
+/** Starter includes no add-ons. */
 const largest: Readonly<Record<Plan, AddonSize>> = { starter: "small", pro: "medium", team: "large" };
 
 export function largestSize(plan: Plan): AddonSize {
   return largest[plan];
 }
 
-/** Refuses with `plan_limit` a size above the plan's. */
+/** Throws `plan_limit` for a size above the plan's. */
 export function requireSize(plan: Plan, size: AddonSize): void {
   const allowed = sizeNames.slice(0, sizeNames.indexOf(largest[plan]) + 1);
   if (allowed.includes(size)) return;

@@ -1,11 +1,11 @@
-/** All SQL of the addons table. Who may ask is decided on the project, whose id is an argument of what callers do. */
+/** All SQL of the addons table. Callers check access on the project, and pass its id. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db, Transaction } from "#schema.ts";
 import type { AddonProgress, AddonsTable } from "./tables.ts";
 
 export type AddonRow = Selectable<AddonsTable>;
 
-/** With what its name, its place and its group come from. */
+/** An add-on with its workspace, project name and region. */
 export type AddonView = AddonRow & { workspace_id: string; project_name: string; region: string };
 
 export type AddonChange = Partial<
@@ -32,7 +32,7 @@ export function findOf(db: Db, projectId: string, id: string): Promise<AddonView
     .executeTakeFirst();
 }
 
-/** Whoever asks, and deleted ones as well: for what is done in the server's own name. */
+/** Finds an add-on without an access check, deleted ones included; for the server's own work. */
 export function findAny(db: Db, id: string): Promise<AddonView | undefined> {
   return views(db).where("a.id", "=", id).executeTakeFirst();
 }
@@ -50,7 +50,7 @@ export function findWorkspaces(
     .execute();
 }
 
-/** All of the installation, the deleted ones included. */
+/** All add-ons of the installation, deleted ones included. */
 export function listAll(db: Db): Promise<AddonView[]> {
   return views(db).orderBy("a.created_at").execute();
 }
@@ -59,7 +59,7 @@ export function listAllOf(db: Db, projectId: string): Promise<AddonView[]> {
   return views(db).where("a.project_id", "=", projectId).execute();
 }
 
-/** Of one environment: its own and those of all of its project's, the oldest first. */
+/** Add-ons of one environment, and those for all environments of its project; oldest first. */
 export async function listFor(db: Db, environmentId: string): Promise<AddonView[]> {
   return views(db)
     .innerJoin("environments as e", "e.project_id", "a.project_id")
@@ -71,7 +71,7 @@ export async function listFor(db: Db, environmentId: string): Promise<AddonView[
     .execute();
 }
 
-/** With creations in the same workspace held off until this transaction ends. */
+/** Counts the workspace's add-ons, and blocks creations in it until the transaction ends. */
 export async function lockAndCount(tx: Transaction, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 20))`.execute(tx);
   return countRows(tx, workspaceId);
@@ -89,7 +89,10 @@ export async function countRows(db: Db, workspaceId: string): Promise<number> {
   return Number(count);
 }
 
-/** The lowest place that is free, with others held off until this transaction ends; deleted ones have theirs till they are gone. */
+/**
+ * Returns the lowest free index, and blocks other callers until the transaction ends. A deleted add-on keeps its index
+ * until it is removed.
+ */
 export async function takeIndex(tx: Transaction): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended('addons.private_index', 20))`.execute(tx);
   const { rows } = await sql<{ free: number }>`
@@ -99,7 +102,7 @@ export async function takeIndex(tx: Transaction): Promise<number> {
   return rows[0]!.free;
 }
 
-/** Ports in use, with others held off until this transaction ends. */
+/** Ports in use; blocks other callers until the transaction ends. */
 export async function lockPublicPorts(tx: Transaction): Promise<Set<number>> {
   await sql`select pg_advisory_xact_lock(hashtextextended('addons.public_port', 20))`.execute(tx);
   const rows = await tx
@@ -110,7 +113,7 @@ export async function lockPublicPorts(tx: Transaction): Promise<Set<number>> {
   return new Set(rows.map(({ public_port }) => public_port!));
 }
 
-/** Undefined where the name is taken. */
+/** Undefined if the name is taken. */
 export function insertRow(tx: Transaction, row: Insertable<AddonsTable>): Promise<AddonRow | undefined> {
   return tx
     .insertInto("addons")

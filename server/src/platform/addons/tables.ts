@@ -1,12 +1,12 @@
 import type { ColumnType, Generated } from "kysely";
 import type { Progress } from "../progress.ts";
 
-/** Steps of a start: making the image, the volume and the machine, the process, its first response. */
+/** Steps of a start: building the image, creating volume and machine, starting the process, its first response. */
 export const addonSteps = ["image", "volume", "start", "answer"] as const;
 export type AddonStep = (typeof addonSteps)[number];
 export type AddonProgress = Progress<AddonStep>;
 
-/** Columns as they are stored; see migrations/0020_addons.sql and 0084 for what they mean. */
+/** Columns as stored; migrations/0020_addons.sql and 0084 describe them. */
 export interface AddonsTable {
   id: Generated<string>;
   project_id: string;

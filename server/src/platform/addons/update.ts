@@ -1,4 +1,4 @@
-/** What can be changed of an add-on: whether it is reached from outside. */
+/** Updates an add-on: opens or closes its public port. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { lockWritableProject } from "../projects/projects.ts";
@@ -32,6 +32,6 @@ export async function updateAddon(
     });
     return { ...found, ...row };
   });
-  addons.changed(changed);
+  addons.applyChange(changed);
   return changed;
 }

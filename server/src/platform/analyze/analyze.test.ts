@@ -27,14 +27,14 @@ const express = {
   "server.js": "require('express')().listen(process.env.PORT)",
 };
 
-async function pushed(files: Record<string, string>, input: object = {}) {
+async function makePushedProject(files: Record<string, string>, input: object = {}) {
   const project = await makeProject(app, actor, { ...input });
   await commitFiles(repositoryDirectory(app, project.id), project.branch, files);
   return project;
 }
 
 test("recognises the newest commit, returns its recipe with reasons, and leaves no checkout behind", async () => {
-  const project = await pushed(express);
+  const project = await makePushedProject(express);
   const analysis = await analyzeProject(app, actor, project.id);
   expect(RepoAnalysis.safeParse(analysis).error).toBeUndefined();
   expect(analysis).toMatchObject({
@@ -50,7 +50,7 @@ test("recognises the newest commit, returns its recipe with reasons, and leaves 
 });
 
 test("prefers the project's own settings to detected values", async () => {
-  const project = await pushed(
+  const project = await makePushedProject(
     Object.fromEntries(Object.entries(express).map(([path, text]) => [`apps/web/${path}`, text])),
     { root_directory: "apps/web", port: 4321, start_command: "node server.js --prod" },
   );
@@ -65,7 +65,7 @@ test("prefers the project's own settings to detected values", async () => {
 });
 
 test("uses the repository's own Dockerfile as the recipe", async () => {
-  const project = await pushed({ Dockerfile: "FROM scratch\nEXPOSE 5000\n" });
+  const project = await makePushedProject({ Dockerfile: "FROM scratch\nEXPOSE 5000\n" });
   expect(await analyzeProject(app, actor, project.id)).toMatchObject({
     runtime: "dockerfile",
     port: 5000,
@@ -79,7 +79,7 @@ test("refuses an empty repository, a missing branch, and a project of another wo
   const other = await makeProject(app, actor, { branch: "trunk" });
   await commitFiles(repositoryDirectory(app, other.id), "main", { "index.html": "" });
   await expect(analyzeProject(app, actor, other.id)).rejects.toThrow(refusal("branch_not_found", 409));
-  const project = await pushed({ "index.html": "" });
+  const project = await makePushedProject({ "index.html": "" });
   const stranger = await personOn(db, "pro");
   await expect(analyzeProject(app, stranger, project.id)).rejects.toThrow(refusal("project_not_found", 404));
   expect(await readdir(checkoutsDirectory(app))).toEqual([]);

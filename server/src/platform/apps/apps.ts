@@ -24,7 +24,7 @@ import { drainLater } from "./release/drain.ts";
 import { AppRoutes } from "./release/route-table.ts";
 import type { End } from "./output/exit-reason.ts";
 import { Running } from "./running/app-instance.ts";
-import { letGoOfRested } from "./running/sleep.ts";
+import { stopRestedApps } from "./running/sleep.ts";
 import { deleteInstance, findInstance, findOwner, type InstanceRow, listInstances } from "./store.ts";
 
 const lookEveryMs = 1_000;
@@ -61,7 +61,7 @@ export class Apps implements AppsContext {
 
   /** Callbacks from the machine layer for machines of apps. */
   readonly machineOwner: MachineOwner = {
-    begins: async () => {
+    onServerStart: async () => {
       const rows = await listInstances(this.app.db);
       // A release that was not switched to: its deployment starts a new one.
       for (const { id } of rows.filter(({ state }) => state === "starting"))
@@ -135,13 +135,13 @@ export class Apps implements AppsContext {
   }
 
   /** Writes to the app's own log. */
-  async say({ environmentId, row }: InstanceName, text: string): Promise<void> {
+  async writeLog({ environmentId, row }: InstanceName, text: string): Promise<void> {
     await this.ring(environmentId).append([
       { at: this.app.clock.now().getTime(), stream: "system", text, deployment: row.deployment_id },
     ]);
   }
 
-  async tell({ environmentId }: InstanceName, { isOutOfMemory, said }: End): Promise<void> {
+  async notifyEnd({ environmentId }: InstanceName, { isOutOfMemory, message }: End): Promise<void> {
     const kind = isOutOfMemory ? "out_of_memory" : "app_crashed";
     const owner = await findOwner(this.app.db, environmentId);
     if (!owner) return;
@@ -150,8 +150,8 @@ export class Apps implements AppsContext {
       kind,
       title: `${owner.host_label} ${isOutOfMemory ? "ran out of memory" : "keeps ending"}`,
       body: isOutOfMemory
-        ? `${said} It is restarted with the most memory that its size allows.`
-        : `${said} It is restarted once a minute; see its logs for the cause.`,
+        ? `${message} It is restarted with the most memory that its size allows.`
+        : `${message} It is restarted once a minute; see its logs for the cause.`,
       target: { kind: "environment", id: environmentId, label: owner.host_label },
     });
   }
@@ -184,7 +184,7 @@ export class Apps implements AppsContext {
   async #look(): Promise<void> {
     await Promise.all(
       Array.from(this.running.values(), (running) =>
-        running.look().catch((error: unknown) => {
+        running.adjustMemory().catch((error: unknown) => {
           this.app.log.warn(
             { instance: running.id, err: error },
             "the memory limit of an app could not be adjusted",
@@ -192,6 +192,6 @@ export class Apps implements AppsContext {
         }),
       ),
     );
-    await letGoOfRested(this);
+    await stopRestedApps(this);
   }
 }

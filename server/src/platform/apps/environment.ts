@@ -8,18 +8,18 @@ import type { InstanceRow } from "./store.ts";
 
 export type Variables = Record<string, string>;
 
-interface Sealed {
+interface StartVariables {
   /** Variables of the image, which the others override. */
   image: Variables;
   given: Variables;
-  /** The environment's variables at that time. A deployment may have used others. */
+  /** Variables of the environment at the instance's start. A deployment may have used others. */
   variables: Variables;
 }
 
 type Needs = Pick<App, "secrets">;
 type Sealing = Pick<InstanceRow, "id" | "env_sealed">;
 
-export function sealEnv(app: Needs, id: string, env: Sealed): Buffer {
+export function sealEnv(app: Needs, id: string, env: StartVariables): Buffer {
   return app.secrets.seal(JSON.stringify(env), `apps:env:${id}`);
 }
 
@@ -32,12 +32,12 @@ export function envOf(app: Needs, row: Sealing, port: number): Variables {
 }
 
 /** Encrypts the variables again if the environment's have changed. Undefined if they are equal. */
-export function renewed(app: Needs, row: Sealing, variables: Variables): Buffer | undefined {
+export function resealEnv(app: Needs, row: Sealing, variables: Variables): Buffer | undefined {
   const was = open(app, row);
   if (isDeepStrictEqual(was.variables, variables)) return undefined;
   return sealEnv(app, row.id, { ...was, given: variables, variables });
 }
 
-function open(app: Needs, { id, env_sealed }: Sealing): Sealed {
-  return JSON.parse(app.secrets.open(env_sealed, `apps:env:${id}`).toString()) as Sealed;
+function open(app: Needs, { id, env_sealed }: Sealing): StartVariables {
+  return JSON.parse(app.secrets.open(env_sealed, `apps:env:${id}`).toString()) as StartVariables;
 }

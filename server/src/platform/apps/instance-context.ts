@@ -20,7 +20,7 @@ export interface InstanceContext {
   /** The log of an environment. */
   ring(environmentId: string): LogRing;
   /** Writes a line into the app's own log. */
-  say(instance: InstanceName, text: string): Promise<void>;
+  writeLog(instance: InstanceName, text: string): Promise<void>;
   /** Notifies the workspace that an app keeps ending. */
-  tell(instance: InstanceName, end: End): Promise<void>;
+  notifyEnd(instance: InstanceName, end: End): Promise<void>;
 }

@@ -8,14 +8,14 @@ import { sleep } from "./running/sleep.ts";
 import { wake } from "./running/wake.ts";
 
 /** Selects an app by the ids of a request. */
-export interface Which {
+export interface AppSelector {
   actor: Actor;
   projectId: string;
   /** Production if undefined. */
   environmentId: string | undefined;
 }
 
-export async function readStats(apps: Apps, which: Which): Promise<AppStats> {
+export async function readStats(apps: Apps, which: AppSelector): Promise<AppStats> {
   return statsOf(apps, await idOf(apps, which));
 }
 
@@ -46,7 +46,7 @@ export function statsOf(apps: Apps, environmentId: string): AppStats {
   };
 }
 
-export async function readHealth(apps: Apps, which: Which): Promise<ProcessHealth> {
+export async function readHealth(apps: Apps, which: AppSelector): Promise<ProcessHealth> {
   return healthOf(apps, await idOf(apps, which));
 }
 
@@ -70,7 +70,7 @@ function statusOf(running: Running | undefined, all: readonly Running[]): Proces
   return running.row.crashed ? "crashed" : "starting";
 }
 
-export async function readLogs(apps: Apps, which: Which, count: number): Promise<AppLogs> {
+export async function readLogs(apps: Apps, which: AppSelector, count: number): Promise<AppLogs> {
   const { lines, truncated } = await apps.ring(await idOf(apps, which)).tail(count);
   return { lines: lines.map(toLine), truncated };
 }
@@ -78,7 +78,7 @@ export async function readLogs(apps: Apps, which: Which, count: number): Promise
 /** Yields the last `count` lines, or all lines after a line number, and then new lines. */
 export async function followLogs(
   apps: Apps,
-  which: Which,
+  which: AppSelector,
   { count, after }: { count: number; after: number | null },
 ): Promise<(signal: AbortSignal) => AsyncIterable<{ id: number; data: AppLogLine }>> {
   const ring = apps.ring(await idOf(apps, which));
@@ -88,25 +88,25 @@ export async function followLogs(
   };
 }
 
-export async function putToSleep(apps: Apps, which: Which): Promise<ProcessHealth> {
+export async function putToSleep(apps: Apps, which: AppSelector): Promise<ProcessHealth> {
   const { project, environment } = await find(apps, which);
-  const whose = { actor: which.actor, workspaceId: project.workspace_id, label: environment.host_label };
-  await sleep(apps, environment.id, whose);
+  const context = { actor: which.actor, workspaceId: project.workspace_id, label: environment.host_label };
+  await sleep(apps, environment.id, context);
   return healthOf(apps, environment.id);
 }
 
-export async function wakeUp(apps: Apps, which: Which): Promise<ProcessHealth> {
+export async function wakeUp(apps: Apps, which: AppSelector): Promise<ProcessHealth> {
   const { project, environment } = await find(apps, which);
-  const whose = { actor: which.actor, workspaceId: project.workspace_id, label: environment.host_label };
-  await wake(apps, environment.id, whose);
+  const context = { actor: which.actor, workspaceId: project.workspace_id, label: environment.host_label };
+  await wake(apps, environment.id, context);
   return healthOf(apps, environment.id);
 }
 
-function find(apps: Apps, { actor, projectId, environmentId }: Which) {
+function find(apps: Apps, { actor, projectId, environmentId }: AppSelector) {
   return getEnvironment(apps.app, actor, projectId, environmentId);
 }
 
-async function idOf(apps: Apps, which: Which): Promise<string> {
+async function idOf(apps: Apps, which: AppSelector): Promise<string> {
   return (await find(apps, which)).environment.id;
 }
 

@@ -6,7 +6,15 @@ import { environmentNotFound } from "../environments/errors.ts";
 import { projectNotFound } from "../projects/errors.ts";
 import type { Apps } from "./apps.ts";
 import { nothingDeployed, sleepDuringDeployment, wakeFailed } from "./errors.ts";
-import { followLogs, putToSleep, readHealth, readLogs, readStats, wakeUp, type Which } from "./monitoring.ts";
+import {
+  followLogs,
+  putToSleep,
+  readHealth,
+  readLogs,
+  readStats,
+  wakeUp,
+  type AppSelector,
+} from "./monitoring.ts";
 import { ProcessHealth, AppLogLine, AppLogs, AppParams, AppQuery, AppStats, LogsQuery } from "./schema.ts";
 
 const common = { api: "platform", tag: "Monitoring", params: AppParams } as const;
@@ -89,17 +97,17 @@ export const appRoutes = (apps: Apps): Route[] => [
 ];
 
 function which(input: {
-  actor: Which["actor"];
+  actor: AppSelector["actor"];
   params: { project_id: string };
   query: { environment_id?: string | undefined };
-}): Which {
+}): AppSelector {
   const { actor, params, query } = input;
   return { actor, projectId: params.project_id, environmentId: query.environment_id };
 }
 
 async function stream(
   apps: Apps,
-  app: Which,
+  app: AppSelector,
   count: number,
   request: FastifyRequest,
   reply: FastifyReply,

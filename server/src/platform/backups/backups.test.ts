@@ -19,8 +19,8 @@ import { createAddon } from "../addons/create.ts";
 import { AddonCreate } from "../addons/schema.ts";
 import { makeProject, personOn, projectsApp } from "../testing/platform-app.ts";
 import { Backups } from "./backups.ts";
-import { carryOut } from "./jobs/run-backup.ts";
-import { carryOutRestore } from "./jobs/run-restore.ts";
+import { runBackup } from "./jobs/run-backup.ts";
+import { runRestore } from "./jobs/run-restore.ts";
 import { createBackup } from "./create.ts";
 import { download } from "./download.ts";
 import type { BackupEngine } from "./engines/engine.ts";
@@ -35,9 +35,9 @@ import {
 } from "./manage.ts";
 import { dayMs, nextDaily } from "./plan.ts";
 import { restoreBackup } from "./restore.ts";
-import { beginDue } from "./jobs/schedule.ts";
+import { startDueBackups } from "./jobs/schedule.ts";
 import { downloadSite } from "./site-routes.ts";
-import { removeUnwanted } from "./jobs/prune.ts";
+import { pruneBackups } from "./jobs/prune.ts";
 
 const { db } = await testDatabase();
 const app = { ...(await projectsApp(db)), log: silentLog };
@@ -58,7 +58,7 @@ const inPlace = new Set<string>();
 /** The machines that were backed up, in order. */
 const asksOf: unknown[] = [];
 let duringDump: ((ends: AbortSignal) => Promise<void>) | undefined;
-let cannotBeAsked = false;
+let isUnreachable = false;
 const asked: { id: string; putsBack: boolean }[] = [];
 const cleaned: { id: string; isCompleted: boolean }[] = [];
 const engine: BackupEngine = {
@@ -67,16 +67,17 @@ const engine: BackupEngine = {
     asksOf.push(guest);
     await duringDump?.(ends);
     const bytes = data.get(id) ?? "";
-    return { stored: await sink(pieces(bytes)), held: bytes };
+    return { stored: await sink(pieces(bytes)), description: bytes };
   },
   async load(_guest, { id }, content) {
     if (refuses) throw new BackupFailed("The test restore rejected the bytes.");
     trials.set(id, Buffer.concat(await Array.fromAsync(content)).toString());
   },
-  async compare(_guest, { id }, held) {
-    const found = trials.get(id) ?? "";
-    if (found !== held || differs) throw new BackupFailed("The test restore holds other data.");
-    return found;
+  async compare(_guest, { id }, description) {
+    const newestRestore = trials.get(id) ?? "";
+    if (newestRestore !== description || differs)
+      throw new BackupFailed("The test restore holds other data.");
+    return newestRestore;
   },
   async restore({ addon, id, source }) {
     data.set(addon.id, Buffer.concat(await Array.fromAsync(source())).toString());
@@ -84,7 +85,7 @@ const engine: BackupEngine = {
   },
   async isInPlace({ id, putsBack }) {
     asked.push({ id, putsBack });
-    if (cannotBeAsked) throw new Error("the machine is away");
+    if (isUnreachable) throw new Error("the machine is unreachable");
     return inPlace.has(id);
   },
   async cleanUp({ id, isCompleted }) {
@@ -106,13 +107,13 @@ function newBackups(): Backups {
 }
 const backups = newBackups();
 
-interface Made {
+interface TestAddon {
   actor: Actor;
   projectId: string;
   addonId: string;
 }
 
-async function addonOn(plan: Plan): Promise<Made> {
+async function addonOn(plan: Plan): Promise<TestAddon> {
   const actor = await personOn(db, plan === "starter" ? "pro" : plan);
   const { id: projectId } = await makeProject(app, actor);
   const input = AddonCreate.parse({ kind: "postgres" });
@@ -126,20 +127,21 @@ async function addonOn(plan: Plan): Promise<Made> {
   return { actor, projectId, addonId };
 }
 
-const ask = ({ actor, projectId, addonId }: Made) => createBackup(backups, actor, projectId, addonId);
-async function find({ actor, ...ids }: Made, backupId: string) {
+const requestBackup = ({ actor, projectId, addonId }: TestAddon) =>
+  createBackup(backups, actor, projectId, addonId);
+async function find({ actor, ...ids }: TestAddon, backupId: string) {
   return (await getBackup(backups, actor, { ...ids, backupId })).backup;
 }
-async function made(addon: Made) {
-  const { id } = await ask(addon);
-  await carryOut(backups, id, signal);
+async function makeBackup(addon: TestAddon) {
+  const { id } = await requestBackup(addon);
+  await runBackup(backups, id, signal);
   return find(addon, id);
 }
 const doubtOf = async (id: string) =>
   (await db.selectFrom("restores").select("in_doubt_since").where("id", "=", id).executeTakeFirstOrThrow())
     .in_doubt_since;
-const news = async ({ actor }: Made) => (await listNotifications(app, actor)).map(({ title }) => title);
-const keys = ({ addonId }: Made) => backups.blobs.list(`backups/${addonId}/`);
+const news = async ({ actor }: TestAddon) => (await listNotifications(app, actor)).map(({ title }) => title);
+const keys = ({ addonId }: TestAddon) => backups.blobs.list(`backups/${addonId}/`);
 const code = (work: Promise<unknown>) =>
   work.then(
     () => "done",
@@ -148,11 +150,11 @@ const code = (work: Promise<unknown>) =>
 
 test("completes a backup after a test restore whose content matches", async () => {
   const addon = await addonOn("pro");
-  const { status } = await ask(addon);
+  const { status } = await requestBackup(addon);
   expect(status).toBe("pending");
-  expect(await code(ask(addon))).toBe("backup_running");
+  expect(await code(requestBackup(addon))).toBe("backup_running");
   const [row] = await listBackups(backups, addon.actor, addon.projectId, addon.addonId);
-  await carryOut(backups, row!.id, signal);
+  await runBackup(backups, row!.id, signal);
   expect(await find(addon, row!.id)).toMatchObject({
     status: "completed",
     size_bytes: data.get(addon.addonId)!.length,
@@ -165,7 +167,7 @@ test("completes a backup after a test restore whose content matches", async () =
 test("fails a backup whose test restore differs, deletes its bytes, and notifies the owner", async () => {
   const addon = await addonOn("pro");
   differs = true;
-  const row = await made(addon).finally(() => (differs = false));
+  const row = await makeBackup(addon).finally(() => (differs = false));
   expect(row).toMatchObject({
     status: "failed",
     error: "The test restore holds other data.",
@@ -179,8 +181,12 @@ test("stops storing a backup when the test restore rejects the bytes, with the c
   const addon = await addonOn("pro");
   data.set(addon.addonId, "x".repeat(1e6));
   refuses = true;
-  const row = await made(addon).finally(() => (refuses = false));
-  expect(row).toMatchObject({ status: "failed", error: "The test restore rejected the bytes.", blob_key: null });
+  const row = await makeBackup(addon).finally(() => (refuses = false));
+  expect(row).toMatchObject({
+    status: "failed",
+    error: "The test restore rejected the bytes.",
+    blob_key: null,
+  });
   expect(await keys(addon)).toEqual([]);
   expect(await readdir(join(directory, ".unfinished"))).toEqual([]);
 });
@@ -192,7 +198,7 @@ test("fails a backup whose stored bytes changed in the store", async () => {
     const [key = ""] = await keys(addon);
     await writeFile(join(directory, key), "rows of nobody");
   });
-  expect(await made(addon)).toMatchObject({
+  expect(await makeBackup(addon)).toMatchObject({
     status: "failed",
     error: "The bytes in the store differ from the bytes that were stored.",
   });
@@ -201,7 +207,7 @@ test("fails a backup whose stored bytes changed in the store", async () => {
 
 test("backs up the machine that runs once the test restore has memory", async () => {
   const addon = await addonOn("pro");
-  const { id } = await ask(addon);
+  const { id } = await requestBackup(addon);
   const waited = newBackups();
   const [before, after] = [{}, {}];
   let runs = before;
@@ -213,7 +219,7 @@ test("backs up the machine that runs once the test restore has memory", async ()
       return { guest: {}, [Symbol.asyncDispose]: async () => {} };
     },
   });
-  await carryOut(waited, id, signal);
+  await runBackup(waited, id, signal);
   expect(asksOf.at(-1)).toBe(after);
 });
 
@@ -221,7 +227,7 @@ test.each(["backup.begun", "backup.stored", "backup.verified", "backup.completed
   "completes a backup once after a server died at %s",
   async (point) => {
     const addon = await addonOn("pro");
-    const { id } = await ask(addon);
+    const { id } = await requestBackup(addon);
     const dead = Promise.withResolvers<void>();
     onKillPoint((at) => {
       if (at !== point) return Promise.resolve();
@@ -229,10 +235,10 @@ test.each(["backup.begun", "backup.stored", "backup.verified", "backup.completed
       return new Promise(() => {});
     });
     const first = new AbortController();
-    void carryOut(backups, id, first.signal);
+    void runBackup(backups, id, first.signal);
     await dead.promise;
     onKillPoint(undefined);
-    await carryOut(newBackups(), id, signal);
+    await runBackup(newBackups(), id, signal);
     expect(await find(addon, id)).toMatchObject({
       status: "completed",
       attempts: point === "backup.completed" ? 1 : 2,
@@ -265,7 +271,7 @@ test("makes a payer's single backup before another payer's three waiting backups
     workers.push(run(id));
     if (n === 1) await expect.poll(() => ends.length).toBe(2);
   }
-  const { id } = await ask(other);
+  const { id } = await requestBackup(other);
   workers.push(run(id));
   const running = async () =>
     (await db.selectFrom("backups").select("id").where("status", "=", "running").execute()).map(
@@ -291,7 +297,7 @@ test("makes a payer's single backup before another payer's three waiting backups
 
 test("keeps a backup pending and starts no daily backup while the workspace is suspended", async () => {
   const addon = await addonOn("pro");
-  const { id } = await ask(addon);
+  const { id } = await requestBackup(addon);
   const workspace = addon.actor.workspaces[0]!.id;
   const hold = (since: Date | null) =>
     db.updateTable("workspaces").set({ held_since: since }).where("id", "=", workspace).execute();
@@ -306,20 +312,20 @@ test("keeps a backup pending and starts no daily backup while the workspace is s
     .set({ auto_backup: true, next_backup_at: dueAt })
     .where("id", "=", addon.addonId)
     .execute();
-  await beginDue(backups);
+  await startDueBackups(backups);
   const due = () =>
     db.selectFrom("addons").select("next_backup_at").where("id", "=", addon.addonId).executeTakeFirst();
   expect(await due()).toEqual({ next_backup_at: dueAt });
   await hold(null);
   await run();
   expect(await find(addon, id)).toMatchObject({ status: "completed" });
-  await beginDue(backups);
+  await startDueBackups(backups);
   expect(await due()).not.toEqual({ next_backup_at: dueAt });
 });
 
 test("stops a backup when its workspace is suspended and resumes it afterwards", async () => {
   const addon = await addonOn("pro");
-  const { id } = await ask(addon);
+  const { id } = await requestBackup(addon);
   const workspace = addon.actor.workspaces[0]!.id;
   const hold = (since: Date | null) =>
     db.updateTable("workspaces").set({ held_since: since }).where("id", "=", workspace).execute();
@@ -349,7 +355,7 @@ test("stops a backup when its workspace is suspended and resumes it afterwards",
 
 test("lists a failed backup as long as others, even if a later sweep deletes its bytes", async () => {
   const addon = await addonOn("pro");
-  const { id } = await ask(addon);
+  const { id } = await requestBackup(addon);
   differs = true;
   const dead = Promise.withResolvers<void>();
   onKillPoint((at) => {
@@ -357,11 +363,11 @@ test("lists a failed backup as long as others, even if a later sweep deletes its
     dead.resolve();
     return new Promise(() => {});
   });
-  void carryOut(backups, id, signal);
+  void runBackup(backups, id, signal);
   await dead.promise.finally(() => (differs = false));
   onKillPoint(undefined);
   expect(await keys(addon)).toHaveLength(1);
-  await removeUnwanted(newBackups());
+  await pruneBackups(newBackups());
   expect(await keys(addon)).toEqual([]);
   expect(await find(addon, id)).toMatchObject({
     status: "failed",
@@ -369,15 +375,15 @@ test("lists a failed backup as long as others, even if a later sweep deletes its
     blob_key: null,
   });
   clock.advance(7 * dayMs);
-  await removeUnwanted(backups);
+  await pruneBackups(backups);
   expect(await code(find(addon, id))).toBe("backup_not_found");
 });
 
 test("does not start a backup again after three crashed servers", async () => {
   const addon = await addonOn("pro");
-  const { id } = await ask(addon);
+  const { id } = await requestBackup(addon);
   await db.updateTable("backups").set({ status: "running", attempts: 3 }).where("id", "=", id).execute();
-  await carryOut(newBackups(), id, signal);
+  await runBackup(newBackups(), id, signal);
   expect(await find(addon, id)).toMatchObject({
     status: "failed",
     error: expect.stringContaining("3 times"),
@@ -386,10 +392,10 @@ test("does not start a backup again after three crashed servers", async () => {
 
 test("leaves a backup to the next server at a graceful shutdown, without counting an attempt", async () => {
   const addon = await addonOn("pro");
-  const { id } = await ask(addon);
-  await carryOut(backups, id, AbortSignal.abort());
+  const { id } = await requestBackup(addon);
+  await runBackup(backups, id, AbortSignal.abort());
   expect(await find(addon, id)).toMatchObject({ status: "running", attempts: 0 });
-  await carryOut(newBackups(), id, signal);
+  await runBackup(newBackups(), id, signal);
   expect(await find(addon, id)).toMatchObject({ status: "completed", attempts: 1 });
 });
 
@@ -402,7 +408,7 @@ test.each([
   ],
 ])("%s also ends a backup that waits for its add-on", async (_, happens, expected) => {
   const addon = await addonOn("pro");
-  const { id } = await ask(addon);
+  const { id } = await requestBackup(addon);
   const waiting = Promise.withResolvers<void>();
   const stops = new AbortController();
   const without = newBackups();
@@ -410,7 +416,7 @@ test.each([
     waiting.resolve();
     return undefined;
   };
-  const carried = carryOut(without, id, stops.signal);
+  const carried = runBackup(without, id, stops.signal);
   await waiting.promise;
   await happens(id);
   if (expected) stops.abort();
@@ -424,19 +430,19 @@ test("limits manual backups per day; deleted ones count, failed ones do not", as
   const addon = await addonOn("pro");
   const { actor, projectId, addonId } = addon;
   differs = true;
-  await made(addon).finally(() => (differs = false));
-  const { id } = await made(addon);
+  await makeBackup(addon).finally(() => (differs = false));
+  const { id } = await makeBackup(addon);
   await deleteBackup(backups, actor, { projectId, addonId, backupId: id });
-  await removeUnwanted(backups);
+  await pruneBackups(backups);
   expect(await keys(addon)).toEqual([]);
-  for (let n = 2; n <= 5; n++) await made(addon);
+  for (let n = 2; n <= 5; n++) await makeBackup(addon);
   expect(await backupInfo(backups, actor, projectId, addonId)).toMatchObject({ dailyQuota: 5, usedToday: 5 });
-  await expect(ask(addon)).rejects.toMatchObject({
+  await expect(requestBackup(addon)).rejects.toMatchObject({
     code: "plan_limit",
     meta: { limit: "backups_per_day", allowed: 5, tier_needed: "team" },
   });
   clock.advance(dayMs);
-  expect((await made(addon)).status).toBe("completed");
+  expect((await makeBackup(addon)).status).toBe("completed");
 });
 
 test("makes daily backups for plans that include them, at the add-on's own hour", async () => {
@@ -447,8 +453,8 @@ test("makes daily backups for plans that include them, at the add-on's own hour"
   const on = await toggle();
   expect(on).toMatchObject({ auto_backup: true, next_backup_at: nextDaily(addon.addonId, clock.now()) });
   clock.set(on.next_backup_at!);
-  await beginDue(backups);
-  await beginDue(backups);
+  await startDueBackups(backups);
+  await startDueBackups(backups);
   const rows = await listBackups(backups, addon.actor, addon.projectId, addon.addonId);
   expect(rows).toMatchObject([{ kind: "auto", status: "pending" }]);
   expect(await news(addon)).toEqual([]);
@@ -464,10 +470,10 @@ test("makes a missed backup as soon as possible, and notifies the owner once", a
     db.updateTable("addons").set({ status }).where("id", "=", addon.addonId).execute();
   await state("stopped");
   clock.set(new Date(next_backup_at!.getTime() + 2 * 60 * 60_000));
-  for (let round = 0; round < 2; round++) await beginDue(backups);
+  for (let round = 0; round < 2; round++) await startDueBackups(backups);
   expect(await news(addon)).toEqual([expect.stringMatching(/^The daily backup of postgres .* was missed$/)]);
   await state("running");
-  await beginDue(backups);
+  await startDueBackups(backups);
   const rows = await listBackups(backups, addon.actor, addon.projectId, addon.addonId);
   expect(rows).toMatchObject([{ kind: "auto" }]);
   expect(await news(addon)).toHaveLength(1);
@@ -475,12 +481,12 @@ test("makes a missed backup as soon as possible, and notifies the owner once", a
 
 test("keeps a backup and its bytes for the plan's retention, and no longer", async () => {
   const addon = await addonOn("team");
-  const { id } = await made(addon);
+  const { id } = await makeBackup(addon);
   clock.advance(30 * dayMs - 1);
-  await removeUnwanted(backups);
+  await pruneBackups(backups);
   expect(await keys(addon)).toHaveLength(1);
   clock.advance(1);
-  await removeUnwanted(backups);
+  await pruneBackups(backups);
   expect(await keys(addon)).toEqual([]);
   expect(await code(find(addon, id))).toBe("backup_not_found");
 });
@@ -488,41 +494,41 @@ test("keeps a backup and its bytes for the plan's retention, and no longer", asy
 test("stops a running backup when it is deleted, and deletes its bytes", async () => {
   const addon = await addonOn("pro");
   const { actor, projectId, addonId } = addon;
-  const { id } = await ask(addon);
+  const { id } = await requestBackup(addon);
   onKillPoint(async (at) => {
     if (at === "backup.verified") await deleteBackup(backups, actor, { projectId, addonId, backupId: id });
   });
-  await carryOut(backups, id, signal);
+  await runBackup(backups, id, signal);
   expect(await keys(addon)).toEqual([]);
   expect(await news(addon)).toEqual([]);
-  expect(await code(ask(addon))).toBe("done");
+  expect(await code(requestBackup(addon))).toBe("done");
 });
 
 test("deletes the bytes of a deleted add-on, even during a backup", async () => {
   const addon = await addonOn("pro");
-  await made(addon);
-  const { id } = await ask(addon);
+  await makeBackup(addon);
+  const { id } = await requestBackup(addon);
   await db.updateTable("addons").set({ deleted_at: clock.now() }).where("id", "=", addon.addonId).execute();
-  await carryOut(backups, id, signal);
-  for (let twice = 0; twice < 2; twice++) await backups.dropBackups(addon.addonId);
+  await runBackup(backups, id, signal);
+  for (let twice = 0; twice < 2; twice++) await backups.deleteBackups(addon.addonId);
   expect(await keys(addon)).toEqual([]);
 });
 
 test("makes a safety backup before a restore, and does not touch the add-on if that fails", async () => {
   const addon = await addonOn("pro");
-  const { id: backupId } = await made(addon);
+  const { id: backupId } = await makeBackup(addon);
   const was = data.get(addon.addonId)!;
   data.set(addon.addonId, "newer");
   const { actor, ...ids } = addon;
   const failing = await restoreBackup(backups, actor, { ...ids, backupId }, undefined);
-  expect(await code(ask(addon))).toBe("backup_running");
+  expect(await code(requestBackup(addon))).toBe("backup_running");
   expect(await code(deleteBackup(backups, actor, { ...ids, backupId }))).toBe("backup_in_use");
   differs = true;
-  await carryOutRestore(backups, failing.id, signal).finally(() => (differs = false));
+  await runRestore(backups, failing.id, signal).finally(() => (differs = false));
   expect(data.get(addon.addonId)).toBe("newer");
   expect(await news(addon)).toEqual([expect.stringMatching(/^A restore of postgres .* failed$/)]);
   const second = await restoreBackup(backups, actor, { ...ids, backupId }, undefined);
-  await carryOutRestore(backups, second.id, signal);
+  await runRestore(backups, second.id, signal);
   expect(data.get(addon.addonId)).toBe(was);
   const kept = await find(addon, second.safety_backup_id!);
   expect(kept).toMatchObject({ kind: "safety", status: "completed", contents: "newer" });
@@ -530,7 +536,7 @@ test("makes a safety backup before a restore, and does not touch the add-on if t
 
 test("leaves the safety backup to the restore's job, which makes it once after a restart", async () => {
   const addon = await addonOn("pro");
-  const { id: backupId } = await made(addon);
+  const { id: backupId } = await makeBackup(addon);
   const was = data.get(addon.addonId)!;
   data.set(addon.addonId, "newer");
   const { actor, ...ids } = addon;
@@ -541,7 +547,7 @@ test("leaves the safety backup to the restore's job, which makes it once after a
     dead.resolve();
     return new Promise(() => {});
   });
-  void carryOutRestore(backups, id, signal);
+  void runRestore(backups, id, signal);
   await dead.promise;
   onKillPoint(undefined);
   const second = newBackups();
@@ -550,15 +556,15 @@ test("leaves the safety backup to the restore's job, which makes it once after a
     select key, queue_name from graphile_worker.jobs where key in (${`backup:${safety_backup_id}`}, ${`restore:${id}`})
   `.execute(db);
   expect(jobs.rows).toEqual([{ key: `restore:${id}`, queue_name: null }]);
-  const keeping = second.keep(safety_backup_id!, signal);
-  await Promise.all([keeping, carryOutRestore(second, id, signal)]);
+  const keeping = second.makeSafetyBackup(safety_backup_id!, signal);
+  await Promise.all([keeping, runRestore(second, id, signal)]);
   expect(data.get(addon.addonId)).toBe(was);
   expect(await find(addon, safety_backup_id!)).toMatchObject({ status: "completed", attempts: 2 });
 });
 
 test("does not report a restore in place as failed, and reports none while its state is unknown", async () => {
   const addon = await addonOn("pro");
-  const { id: backupId } = await made(addon);
+  const { id: backupId } = await makeBackup(addon);
   const was = data.get(addon.addonId)!;
   data.set(addon.addonId, "newer");
   const { actor, ...ids } = addon;
@@ -567,13 +573,13 @@ test("does not report a restore in place as failed, and reports none while its s
     if (at === "restore.in-place") throw new Error("the response was lost");
   });
   const status = async () => (await restoresInto(backups, actor, ids.projectId, ids.addonId))[0]!.status;
-  cannotBeAsked = true;
-  await expect(carryOutRestore(backups, id, signal)).rejects.toThrow("the machine is away");
+  isUnreachable = true;
+  await expect(runRestore(backups, id, signal)).rejects.toThrow("the machine is unreachable");
   expect(await status()).toBe("running");
   expect(await doubtOf(id)).not.toBeNull();
-  cannotBeAsked = false;
+  isUnreachable = false;
   await db.updateTable("restores").set({ attempts: 3 }).where("id", "=", id).execute();
-  await carryOutRestore(newBackups(), id, signal);
+  await runRestore(newBackups(), id, signal);
   expect(await status()).toBe("completed");
   expect(await doubtOf(id)).toBeNull();
   expect(data.get(addon.addonId)).toBe(was);
@@ -582,24 +588,24 @@ test("does not report a restore in place as failed, and reports none while its s
 
 test("ends a restore after an hour if its add-on does not start, and keeps a backup of the earlier data", async () => {
   const addon = await addonOn("pro");
-  const { id: backupId } = await made(addon);
+  const { id: backupId } = await makeBackup(addon);
   data.set(addon.addonId, "newer");
   const { actor, ...ids } = addon;
   const { id, safety_backup_id } = await restoreBackup(backups, actor, { ...ids, backupId }, undefined);
   onKillPoint(async (at) => {
     if (at === "restore.in-place") throw new Error("the response was lost");
   });
-  cannotBeAsked = true;
-  const found = async () => (await restoresInto(backups, actor, ids.projectId, ids.addonId))[0]!;
+  isUnreachable = true;
+  const newestRestore = async () => (await restoresInto(backups, actor, ids.projectId, ids.addonId))[0]!;
   for (const minutes of [0, 30, 29]) {
     clock.advance(minutes * 60_000);
-    await expect(carryOutRestore(backups, id, signal)).rejects.toThrow("the machine is away");
-    expect(await found()).toMatchObject({ status: "running" });
+    await expect(runRestore(backups, id, signal)).rejects.toThrow("the machine is unreachable");
+    expect(await newestRestore()).toMatchObject({ status: "running" });
   }
   clock.advance(60_000);
   // The job continues until the clean-up is done.
-  await expect(carryOutRestore(backups, id, signal)).rejects.toThrow("the machine is away");
-  expect(await found()).toMatchObject({
+  await expect(runRestore(backups, id, signal)).rejects.toThrow("the machine is unreachable");
+  expect(await newestRestore()).toMatchObject({
     status: "failed",
     error: expect.stringContaining("did not start again"),
   });
@@ -608,8 +614,8 @@ test("ends a restore after an hour if its add-on does not start, and keeps a bac
   expect(told).toMatchObject({ title: expect.stringMatching(/^A restore of postgres .* failed$/) });
   expect(told!.body).toContain("either the restored data or its earlier data");
   expect(cleaned.filter((one) => one.id === id)).toEqual([]);
-  cannotBeAsked = false;
-  await carryOutRestore(newBackups(), id, signal);
+  isUnreachable = false;
+  await runRestore(newBackups(), id, signal);
   expect(cleaned.filter((one) => one.id === id)).toEqual([{ id, isCompleted: true }]);
   // The old data is put back only while the restore runs.
   expect(asked.filter((one) => one.id === id).map(({ putsBack }) => putsBack)).toEqual([
@@ -618,16 +624,16 @@ test("ends a restore after an hour if its add-on does not start, and keeps a bac
     false,
   ]);
   expect(await doubtOf(id)).not.toBeNull();
-  expect(await code(ask(addon))).toBe("done");
+  expect(await code(requestBackup(addon))).toBe("done");
 });
 
 test("does not block other backups with the safety backup of an ended restore", async () => {
   const addon = await addonOn("pro");
-  const { id: backupId } = await made(addon);
+  const { id: backupId } = await makeBackup(addon);
   const { actor, ...ids } = addon;
   const { id, safety_backup_id } = await restoreBackup(backups, actor, { ...ids, backupId }, undefined);
   await db.updateTable("restores").set({ attempts: 3 }).where("id", "=", id).execute();
-  await carryOutRestore(newBackups(), id, signal);
+  await runRestore(newBackups(), id, signal);
   expect((await restoresInto(backups, actor, ids.projectId, ids.addonId))[0]).toMatchObject({
     status: "failed",
     error: expect.stringContaining("3 times"),
@@ -636,19 +642,19 @@ test("does not block other backups with the safety backup of an ended restore", 
     status: "failed",
     error: expect.stringContaining("ended first"),
   });
-  expect(await made(addon)).toMatchObject({ status: "completed" });
+  expect(await makeBackup(addon)).toMatchObject({ status: "completed" });
 });
 
 test("keeps the bytes of a backup that another run completed before this one failed", async () => {
   const addon = await addonOn("pro");
-  const { id } = await ask(addon);
+  const { id } = await requestBackup(addon);
   let isFirst = true;
   onKillPoint(async (at) => {
     if (at !== "backup.verified" || !isFirst) return;
     isFirst = false;
-    await carryOut(newBackups(), id, signal);
+    await runBackup(newBackups(), id, signal);
   });
-  await carryOut(backups, id, signal);
+  await runBackup(backups, id, signal);
   expect(isFirst).toBe(false);
   expect(await find(addon, id)).toMatchObject({ status: "completed", error: null });
   expect(await keys(addon)).toHaveLength(1);
@@ -656,20 +662,20 @@ test("keeps the bytes of a backup that another run completed before this one fai
 
 test("creates a new add-on and its restore together, within the plan", async () => {
   const addon = await addonOn("pro");
-  const { id: backupId } = await made(addon);
+  const { id: backupId } = await makeBackup(addon);
   const { actor, ...ids } = addon;
   // The backup's environment may be gone.
   const environment_id = "99999999-9999-4999-8999-999999999999";
   await db.updateTable("addons").set({ environment_id }).where("id", "=", addon.addonId).execute();
   const into = await restoreBackup(backups, actor, { ...ids, backupId }, "copy");
-  await carryOutRestore(backups, into.id, signal);
+  await runRestore(backups, into.id, signal);
   expect(data.get(into.addon_id)).toBe(data.get(addon.addonId));
   expect(await code(restoreBackup(backups, actor, { ...ids, backupId }, "third"))).toBe("plan_limit");
 });
 
 test("serves one backup, whole or by range, for an hour, from a signed URL", async () => {
   const addon = await addonOn("pro");
-  const { id: backupId } = await made(addon);
+  const { id: backupId } = await makeBackup(addon);
   const { actor, ...ids } = addon;
   const site = downloadSite(backups);
   const server = createServer((request, response) => {
@@ -687,7 +693,7 @@ test("serves one backup, whole or by range, for an hour, from a signed URL", asy
     expect([part.status, await part.text()]).toEqual([206, text.slice(5)]);
     expect((await fetch(here, { headers: { range: "bytes=9999-" } })).status).toBe(416);
     expect((await fetch(here, { method: "POST" })).status).toBe(405);
-    const { id: other } = await made(addon);
+    const { id: other } = await makeBackup(addon);
     expect((await fetch(here.replace(backupId, other))).status).toBe(403);
     expect((await fetch(here.replace(/svc_exp=\d/, "svc_exp=9"))).status).toBe(403);
     clock.advance(61 * 60_000);
@@ -702,7 +708,7 @@ test("ends a download when its client stops reading", async () => {
   const addon = await addonOn("pro");
   // Larger than the buffers of a connection.
   data.set(addon.addonId, "x".repeat(16 * 1024 ** 2));
-  const { id: backupId } = await made(addon);
+  const { id: backupId } = await makeBackup(addon);
   const { actor, ...ids } = addon;
   const site = downloadSite(backups, { windowMs: 500 });
   const closed = Promise.withResolvers<boolean>();

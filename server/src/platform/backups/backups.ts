@@ -2,8 +2,7 @@
  * Backups of add-ons. This folder decides which backups exist, where their bytes are, when the next one is due, and
  * what is restored.
  *
- * A backup is `completed` only after a test restore into a throwaway instance matched the database. Its bytes are a
- * snapshot of one moment, even under writes. A failed backup leaves no bytes. A failed restore keeps the earlier data.
+ * A backup is `completed` only after a test restore into a throwaway instance matched the database. The bytes are a snapshot of one moment, even under writes. A failed backup leaves no bytes. A failed restore keeps the earlier data.
  * Bytes are streamed: no whole database is ever in this process's memory, or on a disk other than the store's.
  */
 import { payerOf } from "#accounts/payers.ts";
@@ -13,14 +12,14 @@ import { FairJobs } from "#jobs/fair-jobs.ts";
 import { addJob } from "#jobs/jobs.ts";
 import type { Addons } from "../addons/addons.ts";
 import { addonPrefix } from "./blobs.ts";
-import { carryOut } from "./jobs/run-backup.ts";
-import { carryOutRestore } from "./jobs/run-restore.ts";
+import { runBackup } from "./jobs/run-backup.ts";
+import { runRestore } from "./jobs/run-restore.ts";
 import type { BackupEngines, BackupsContext } from "./context.ts";
 import { postgres } from "./engines/postgres.ts";
 import { redis } from "./engines/redis.ts";
 import { tick } from "./jobs/schedule.ts";
-import { findWorkspace, isHeld, listUnderWay } from "./store.ts";
-import { removeUnwanted } from "./jobs/prune.ts";
+import { findWorkspace, isHeld, listUnfinished } from "./store.ts";
+import { pruneBackups } from "./jobs/prune.ts";
 import {
   backupTask,
   type Later,
@@ -53,7 +52,7 @@ export class Backups implements BackupsContext {
   readonly blobs: Blobs;
   readonly engines: BackupEngines;
   /** Jobs that this process runs. A job of an earlier process may overlap. */
-  readonly #underWay = new Map<string, Promise<void>>();
+  readonly #running = new Map<string, Promise<void>>();
   readonly #jobs = new FairJobs({ limit: atOnce, keepsOneFree: true });
 
   /** Tests pass their own `engines`. */
@@ -67,29 +66,29 @@ export class Backups implements BackupsContext {
   readonly tasks: Tasks = {
     [backupTask]: async ({ backup: id, attempt = 0 }: { backup: string; attempt?: number }, { signal }) => {
       const { db } = this.app;
-      const work = (stops: AbortSignal) => this.#once(id, () => carryOut(this, id, stops));
+      const work = (stops: AbortSignal) => this.#runOnce(id, () => runBackup(this, id, stops));
       const queue = (later: Later) => queueBackup(db, id, later);
       const workspaceId = await findWorkspace(db, { backup: id });
-      await this.#inTurn({ id, attempt, workspaceId, work, queue }, signal);
+      await this.#runInTurn({ id, attempt, workspaceId, work, queue }, signal);
     },
     [restoreTask]: async (
       { restore: id, attempt = 0 }: { restore: string; attempt?: number },
       { signal },
     ) => {
       const { db } = this.app;
-      const work = (stops: AbortSignal) => this.#once(id, () => carryOutRestore(this, id, stops));
+      const work = (stops: AbortSignal) => this.#runOnce(id, () => runRestore(this, id, stops));
       const queue = (later: Later) => queueRestore(db, id, later);
       const workspaceId = await findWorkspace(db, { restore: id });
-      await this.#inTurn({ id, attempt, workspaceId, work, queue }, signal);
+      await this.#runInTurn({ id, attempt, workspaceId, work, queue }, signal);
     },
     [tickTask]: () => tick(this),
-    [sweepTask]: () => removeUnwanted(this),
+    [sweepTask]: () => pruneBackups(this),
   };
 
   /** Runs after the add-ons started: resumes the jobs of an earlier server, and starts the timer. */
   async start(): Promise<void> {
     const { db, log } = this.app;
-    const { backups, restores } = await listUnderWay(db);
+    const { backups, restores } = await listUnfinished(db);
     for (const backup of backups) await queueBackup(db, backup);
     for (const restore of restores) await queueRestore(db, restore);
     await addJob(db, tickTask, {}, { key: tickTask });
@@ -101,20 +100,20 @@ export class Backups implements BackupsContext {
   }
 
   /** Deletes all backups of a deleted add-on, bytes included, and prevents new ones. Safe to repeat. */
-  async dropBackups(addonId: string): Promise<void> {
-    const { backups, restores } = await listUnderWay(this.app.db, addonId);
+  async deleteBackups(addonId: string): Promise<void> {
+    const { backups, restores } = await listUnfinished(this.app.db, addonId);
     // Running jobs notice the deletion.
-    for (const id of [...backups, ...restores]) await this.#underWay.get(id);
+    for (const id of [...backups, ...restores]) await this.#running.get(id);
     for (const key of await this.blobs.list(addonPrefix(addonId))) await this.blobs.delete(key);
   }
 
   /** Makes the safety backup within the restore's job. Concurrent calls with the same id share one run. */
-  async keep(id: string, signal: AbortSignal): Promise<void> {
-    await (this.#underWay.get(id) ?? this.#once(id, () => carryOut(this, id, signal)));
+  async makeSafetyBackup(id: string, signal: AbortSignal): Promise<void> {
+    await (this.#running.get(id) ?? this.#runOnce(id, () => runBackup(this, id, signal)));
   }
 
   /** Runs a job when its payer's turn comes. A failure of this server queues it again. */
-  async #inTurn({ id, attempt, workspaceId, work, queue }: Attempt, signal: AbortSignal): Promise<void> {
+  async #runInTurn({ id, attempt, workspaceId, work, queue }: Attempt, signal: AbortSignal): Promise<void> {
     const { db, clock, log } = this.app;
     const inMs = (ms: number) => new Date(clock.now().getTime() + ms);
     const isSuspended = async () => workspaceId !== undefined && (await isHeld(db, workspaceId));
@@ -138,11 +137,11 @@ export class Backups implements BackupsContext {
     await this.#jobs.run(job, signal);
   }
 
-  #once(id: string, work: () => Promise<void>): Promise<void> {
-    const running = this.#underWay.get(id);
+  #runOnce(id: string, work: () => Promise<void>): Promise<void> {
+    const running = this.#running.get(id);
     if (running) return Promise.resolve();
-    const done = work().finally(() => this.#underWay.delete(id));
-    this.#underWay.set(
+    const done = work().finally(() => this.#running.delete(id));
+    this.#running.set(
       id,
       done.catch(() => {}),
     );

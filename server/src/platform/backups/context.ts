@@ -12,5 +12,5 @@ export interface BackupsContext {
   readonly blobs: Blobs;
   readonly engines: BackupEngines;
   /** Makes the safety backup before a restore in place; joins a running one. */
-  keep(id: string, signal: AbortSignal): Promise<void>;
+  makeSafetyBackup(id: string, signal: AbortSignal): Promise<void>;
 }

@@ -12,7 +12,7 @@ import { workspaceOf } from "../projects/projects.ts";
 import type { BackupsContext } from "./context.ts";
 import { backupRunning, restoreRunning } from "./errors.ts";
 import { backupLimits, expiryOf, planForMore, startOfDay } from "./plan.ts";
-import { type BackupRow, countManual, insert, lockAddon, whatRuns } from "./store.ts";
+import { type BackupRow, countManual, insert, lockAddon, findRunning } from "./store.ts";
 import { queueBackup } from "./jobs/tasks.ts";
 
 export async function createBackup(
@@ -49,7 +49,7 @@ export async function lockIdle(
   const { plan } = requireNotSuspended(workspaceOf(actor, found));
   if (!(await lockAddon(tx, found.id))) throw addonNotFound();
   const addon = await requireAddon({ db: tx }, actor, projectId, addonId);
-  const runs = await whatRuns(tx, addon.id);
+  const runs = await findRunning(tx, addon.id);
   if (runs.backup) throw backupRunning();
   if (runs.restore) throw restoreRunning();
   if (addon.status !== "running") throw addonNotRunning(addon.status);

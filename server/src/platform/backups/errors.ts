@@ -32,11 +32,7 @@ export const signatureInvalid = defineError(
   () => "The URL's signature is invalid: request a new URL.",
 );
 
-export const urlExpired = defineError(
-  "url_expired",
-  403,
-  () => "The URL has expired: request a new URL.",
-);
+export const urlExpired = defineError("url_expired", 403, () => "The URL has expired: request a new URL.");
 
 /** Failure of a backup or restore; the message is for the add-on's owner. */
 export class BackupFailed extends Error {

@@ -105,8 +105,8 @@ export async function toggleAutoBackup(
     const isOn = !addon.auto_backup;
     if (isOn && !backupLimits[plan].canAutoBackup) throw planLimit("auto_backup", false, "pro");
     await setSchedule(tx, id, { isOn, nextAt: isOn ? nextDaily(id, app.clock.now()) : null });
-    const deed = isOn ? "addon.auto_backup_on" : "addon.auto_backup_off";
-    await recordActivity(tx, actor, deed, target(addon), addon.workspace_id);
+    const action = isOn ? "addon.auto_backup_on" : "addon.auto_backup_off";
+    await recordActivity(tx, actor, action, target(addon), addon.workspace_id);
     return requireAddon({ db: tx }, actor, projectId, addonId);
   });
 }

@@ -27,20 +27,26 @@ export async function restoreBackup(
 ): Promise<RestoreRow> {
   const { addon, backup } = await getBackup(backups, actor, ids);
   if (backup.status !== "completed") throw backupNotCompleted(backup.status);
-  return name === undefined ? inPlace(backups, actor, ids) : intoNew(backups, actor, { addon, backup, name });
+  return name === undefined
+    ? restoreInPlace(backups, actor, ids)
+    : restoreIntoNew(backups, actor, { addon, backup, name });
 }
 
-async function inPlace({ app }: Pick<BackupsContext, "app">, actor: Actor, ids: Ids): Promise<RestoreRow> {
+async function restoreInPlace(
+  { app }: Pick<BackupsContext, "app">,
+  actor: Actor,
+  ids: Ids,
+): Promise<RestoreRow> {
   return transaction(app.db, async (tx) => {
     const { addon, plan } = await lockIdle(tx, actor, ids.projectId, ids.addonId);
-    const backup = await requireKept(tx, addon.id, ids.backupId);
+    const backup = await requireCompleted(tx, addon.id, ids.backupId);
     const safety = await queue(tx, addon, { kind: "safety", plan, now: app.clock.now() });
-    return begin(tx, actor, { backup, into: addon, safety, now: app.clock.now() });
+    return insertQueuedRestore(tx, actor, { backup, into: addon, safety, now: app.clock.now() });
   });
 }
 
 /** Inserts the new add-on and its restore in one transaction. */
-async function intoNew(
+async function restoreIntoNew(
   { app, addons }: Pick<BackupsContext, "app" | "addons">,
   actor: Actor,
   { addon, backup, name }: { addon: AddonView; backup: BackupRow; name: string },
@@ -49,22 +55,27 @@ async function intoNew(
   const input = AddonCreate.parse({ ...options, kind, size, environment_id, name });
   let restore: RestoreRow | undefined;
   const alongside = async (tx: Db, into: AddonView) => {
-    const kept = await requireKept(tx, addon.id, backup.id);
-    restore = await begin(tx, actor, { backup: kept, into, safety: undefined, now: app.clock.now() });
+    const completed = await requireCompleted(tx, addon.id, backup.id);
+    restore = await insertQueuedRestore(tx, actor, {
+      backup: completed,
+      into,
+      safety: undefined,
+      now: app.clock.now(),
+    });
   };
   await createAddon(addons, actor, addon.project_id, input, { alongside, isEnvironmentKnown: true });
   return restore!;
 }
 
 /** Finds a completed backup and locks it, so that its bytes are kept during the restore. */
-async function requireKept(tx: Db, addonId: string, backupId: string): Promise<BackupRow> {
+async function requireCompleted(tx: Db, addonId: string, backupId: string): Promise<BackupRow> {
   const backup = await findOf(tx, addonId, backupId);
   if (!backup) throw backupNotFound();
   if (backup.status !== "completed") throw backupNotCompleted(backup.status);
   return backup;
 }
 
-async function begin(
+async function insertQueuedRestore(
   tx: Db,
   actor: Actor,
   {

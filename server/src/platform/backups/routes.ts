@@ -17,7 +17,7 @@ import {
   restoresInto,
   toggleAutoBackup,
 } from "./manage.ts";
-import { onAddon } from "../audited.ts";
+import { onAddon } from "../audit-targets.ts";
 import { restoreBackup } from "./restore.ts";
 import {
   Backup,

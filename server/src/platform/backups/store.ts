@@ -6,11 +6,11 @@ import type { Insertable, Selectable, Updateable } from "kysely";
 import type { Plan } from "#accounts/roles.ts";
 import type { Db } from "#schema.ts";
 import type { BackupsTable, RestoresTable } from "./tables.ts";
-import type { Wish } from "./jobs/cancellation.ts";
+import type { JobDecision } from "./jobs/cancellation.ts";
 
 export type BackupRow = Selectable<BackupsTable>;
 export type RestoreRow = Selectable<RestoresTable>;
-type Ended = Pick<Updateable<BackupsTable>, "size_bytes" | "sha256" | "contents" | "expires_at">;
+type BackupResult = Pick<Updateable<BackupsTable>, "size_bytes" | "sha256" | "contents" | "expires_at">;
 
 const underWay = ["pending", "running"] as const;
 
@@ -65,7 +65,7 @@ export async function countManual(db: Db, addonId: string, since: Date): Promise
   return Number(count);
 }
 
-export async function whatRuns(db: Db, addonId: string): Promise<{ backup: boolean; restore: boolean }> {
+export async function findRunning(db: Db, addonId: string): Promise<{ backup: boolean; restore: boolean }> {
   const backup = await db
     .selectFrom("backups")
     .select("id")
@@ -86,7 +86,7 @@ export function insert(db: Db, row: Insertable<BackupsTable>): Promise<BackupRow
 }
 
 /** Starts one more attempt; undefined if the backup has ended or is gone. */
-export function begin(db: Db, id: string, key: string, now: Date): Promise<BackupRow | undefined> {
+export function startAttempt(db: Db, id: string, key: string, now: Date): Promise<BackupRow | undefined> {
   return db
     .updateTable("backups")
     .set((eb) => ({ status: "running", blob_key: key, attempts: eb("attempts", "+", 1), started_at: now }))
@@ -97,7 +97,7 @@ export function begin(db: Db, id: string, key: string, now: Date): Promise<Backu
 }
 
 /** Uncounts an attempt that ended because the server stopped. */
-export async function forgetAttempt(db: Db, id: string): Promise<void> {
+export async function uncountAttempt(db: Db, id: string): Promise<void> {
   await db
     .updateTable("backups")
     .set((eb) => ({ attempts: eb("attempts", "-", 1) }))
@@ -107,10 +107,10 @@ export async function forgetAttempt(db: Db, id: string): Promise<void> {
 }
 
 /** False if another run ended the backup first. */
-export async function complete(db: Db, id: string, ended: Ended, now: Date): Promise<boolean> {
+export async function complete(db: Db, id: string, result: BackupResult, now: Date): Promise<boolean> {
   const row = await db
     .updateTable("backups")
-    .set({ ...ended, status: "completed", verified_at: now, finished_at: now, error: null })
+    .set({ ...result, status: "completed", verified_at: now, finished_at: now, error: null })
     .where("id", "=", id)
     .where("status", "=", "running")
     .where("deleted_at", "is", null)
@@ -135,8 +135,8 @@ export function fail(
     .executeTakeFirst();
 }
 
-/** Returns whether a backup may continue. `gone`: the backup or its add-on was deleted. */
-export async function wishOf(db: Db, id: string): Promise<Wish> {
+/** Returns whether a backup may continue. `cancel`: the backup or its add-on was deleted. */
+export async function decideBackup(db: Db, id: string): Promise<JobDecision> {
   const row = await db
     .selectFrom("backups")
     .innerJoin("addons", "addons.id", "backups.addon_id")
@@ -147,8 +147,8 @@ export async function wishOf(db: Db, id: string): Promise<Wish> {
     .where("backups.deleted_at", "is", null)
     .where("addons.deleted_at", "is", null)
     .executeTakeFirst();
-  if (!row) return "gone";
-  return row.held_since === null ? "go on" : "hold";
+  if (!row) return "cancel";
+  return row.held_since === null ? "continue" : "suspend";
 }
 
 export async function markDeleted(db: Db, id: string, now: Date): Promise<void> {
@@ -160,7 +160,7 @@ export async function markDeleted(db: Db, id: string, now: Date): Promise<void> 
     .execute();
 }
 
-export async function forgetBytes(db: Db, id: string): Promise<void> {
+export async function clearBlobKey(db: Db, id: string): Promise<void> {
   await db.updateTable("backups").set({ blob_key: null }).where("id", "=", id).execute();
 }
 
@@ -205,7 +205,7 @@ export function listToRemove(
 }
 
 /** Deletes rows of deleted backups that count for no quota any more. */
-export async function dropOld(db: Db, deletedBefore: Date): Promise<void> {
+export async function deleteOldRows(db: Db, deletedBefore: Date): Promise<void> {
   await db
     .deleteFrom("backups")
     .where("blob_key", "is", null)
@@ -218,7 +218,7 @@ export async function dropOld(db: Db, deletedBefore: Date): Promise<void> {
  * Pending and running backups of one add-on or of all, including those that a crash interrupted. Safety backups are
  * left out, because the restore's job makes them.
  */
-export async function listUnderWay(
+export async function listUnfinished(
   db: Db,
   addonId?: string,
 ): Promise<{ backups: string[]; restores: string[] }> {
@@ -310,7 +310,7 @@ export async function setSchedule(
     .execute();
 }
 
-export async function noteMissed(db: Db, addonId: string, dueAt: Date): Promise<void> {
+export async function recordMissed(db: Db, addonId: string, dueAt: Date): Promise<void> {
   await db.updateTable("addons").set({ backup_missed_at: dueAt }).where("id", "=", addonId).execute();
 }
 
@@ -346,7 +346,7 @@ export function findRestore(db: Db, id: string): Promise<RestoreRow | undefined>
   return db.selectFrom("restores").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-export function beginRestore(db: Db, id: string): Promise<RestoreRow | undefined> {
+export function startRestoreAttempt(db: Db, id: string): Promise<RestoreRow | undefined> {
   return db
     .updateTable("restores")
     .set((eb) => ({ attempts: eb("attempts", "+", 1) }))
@@ -356,7 +356,7 @@ export function beginRestore(db: Db, id: string): Promise<RestoreRow | undefined
     .executeTakeFirst();
 }
 
-export async function forgetRestoreAttempt(db: Db, id: string): Promise<void> {
+export async function uncountRestoreAttempt(db: Db, id: string): Promise<void> {
   await db
     .updateTable("restores")
     .set((eb) => ({ attempts: eb("attempts", "-", 1) }))
@@ -365,7 +365,7 @@ export async function forgetRestoreAttempt(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** `isInDoubt`: the result is unknown since the time that `noteDoubt` recorded. */
+/** `isInDoubt`: the result is unknown since the time that `recordDoubt` recorded. */
 export function endRestore(
   db: Db,
   id: string,
@@ -382,7 +382,7 @@ export function endRestore(
 }
 
 /** Records since when the result of the restore is unknown, and returns that time. */
-export async function noteDoubt(db: Db, id: string, now: Date): Promise<Date> {
+export async function recordDoubt(db: Db, id: string, now: Date): Promise<Date> {
   const { in_doubt_since: since } = await db
     .updateTable("restores")
     .set((eb) => ({ in_doubt_since: eb.fn.coalesce("in_doubt_since", eb.val(now)) }))
@@ -392,8 +392,8 @@ export async function noteDoubt(db: Db, id: string, now: Date): Promise<Date> {
   return since ?? now;
 }
 
-/** Returns whether a restore may continue. `gone`: it has ended, or its add-on was deleted. */
-export async function wishOfRestore(db: Db, id: string): Promise<Wish> {
+/** Returns whether a restore may continue. `cancel`: it has ended, or its add-on was deleted. */
+export async function decideRestore(db: Db, id: string): Promise<JobDecision> {
   const row = await db
     .selectFrom("restores")
     .innerJoin("addons", "addons.id", "restores.addon_id")
@@ -404,6 +404,6 @@ export async function wishOfRestore(db: Db, id: string): Promise<Wish> {
     .where("restores.status", "=", "running")
     .where("addons.deleted_at", "is", null)
     .executeTakeFirst();
-  if (!row) return "gone";
-  return row.held_since === null ? "go on" : "hold";
+  if (!row) return "cancel";
+  return row.held_since === null ? "continue" : "suspend";
 }

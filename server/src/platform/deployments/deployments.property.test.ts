@@ -14,11 +14,11 @@ import { onKillPoint } from "#lib/kill-points.ts";
 import { testDatabase } from "../../../test/harness.ts";
 import { cancelDeployment } from "./request/cancel.ts";
 import { DeploymentFailed } from "./worker/reasons.ts";
-import { pushed } from "./request/deploy.ts";
+import { deployPush } from "./request/deploy.ts";
 import { rollback } from "./request/rollback.ts";
 import { isOver } from "./states.ts";
 import {
-  ask,
+  queueDeployment,
   makeProject,
   personWithPlan,
   testDeployments,
@@ -122,10 +122,10 @@ class Model {
 
   async #call(step: Action): Promise<unknown> {
     const { app, pipeline, stage } = host;
-    if (step.kind === "deploy") return ask(host, this.#actor, this.#project);
+    if (step.kind === "deploy") return queueDeployment(host, this.#actor, this.#project);
     if (step.kind === "push") {
       const push = { projectId: this.#project.id, branch: "main", sha: String(step.sha).repeat(40) };
-      return pushed(app, { ...push, actor: this.#actor });
+      return deployPush(app, { ...push, actor: this.#actor });
     }
     const rows = await this.#rows();
     const row = rows[step.nth % Math.max(1, rows.length)];

@@ -13,7 +13,7 @@ import { lockImages } from "../images/store.ts";
 import { cancelDeployment } from "./request/cancel.ts";
 import { workDirectory } from "./worker/run-deployment.ts";
 import { DeploymentFailed } from "./worker/reasons.ts";
-import { deploy, pushed } from "./request/deploy.ts";
+import { deploy, deployPush } from "./request/deploy.ts";
 import { deploymentStats, getDeployment } from "./deployments.ts";
 import { followDeployment, readBuildLog, readLogs } from "./logs.ts";
 import { restart } from "./request/restart.ts";
@@ -23,14 +23,14 @@ import { toDeployment, toStats } from "./schema.ts";
 import { stepsOf } from "./states.ts";
 import { listDeployments, takeNext } from "./store.ts";
 import {
-  ask,
-  deployed,
+  queueDeployment,
+  deployAndRun,
   makeProject,
   personWithPlan,
   testDeployments,
   type TestProject,
 } from "./testing/deployments-app.ts";
-import { untilAborted } from "./testing/played.ts";
+import { untilAborted } from "./testing/fake-pipeline.ts";
 
 const { db } = await testDatabase();
 const host = await testDeployments(db);
@@ -48,7 +48,7 @@ async function start(plan: "starter" | "pro" | "team" = "team") {
 
 const get = (actor: Actor, { id }: { id: string }) => getDeployment(app, actor, id);
 const push = (actor: Actor, project: TestProject, sha: string) =>
-  pushed(app, { projectId: project.id, branch: "main", sha, actor });
+  deployPush(app, { projectId: project.id, branch: "main", sha, actor });
 /** The scan runs in parallel, and has its own test. */
 const statusesOf = (row: { steps: { name: string; status: string }[] }) =>
   row.steps.filter(({ name }) => name !== "scan").map(({ name, status }) => `${name} ${status}`);
@@ -59,7 +59,7 @@ const scanOf = (row: { steps: { name: string; status: string }[] }) =>
 describe("deployments", () => {
   test("runs all steps of a deployment, stores their output, and makes it live", async () => {
     const { actor, project } = await start();
-    const { id } = await ask(host, actor, project);
+    const { id } = await queueDeployment(host, actor, project);
     host.pipeline.during.health = async () => {
       await expect.poll(async () => scanOf(await get(actor, { id }))).toBe("succeeded");
     };
@@ -79,8 +79,8 @@ describe("deployments", () => {
 
   test("supersedes the live deployment, and records both in the audit log", async () => {
     const { actor, project } = await start();
-    const first = await deployed(host, actor, project);
-    const second = await deployed(host, actor, project);
+    const first = await deployAndRun(host, actor, project);
+    const second = await deployAndRun(host, actor, project);
     expect((await get(actor, first)).status).toBe("superseded");
     expect(second).toMatchObject({ status: "live", number: 2 });
     const { items } = await listActivity(app, actor, { skip: 0, limit: 2 });
@@ -95,14 +95,14 @@ describe("deployments", () => {
       const { actor, project } = await start();
       const other = await personWithPlan(db, "team");
       const by: Actor = { ...other, kind, id: kind === "user" ? other.userId : "id", label: other.label };
-      const { id } = await ask(host, by, project);
-      const shown = async () => toDeployment(app, await get(actor, { id })).trigger.actor;
+      const { id } = await queueDeployment(host, by, project);
+      const readTriggerActor = async () => toDeployment(app, await get(actor, { id })).trigger.actor;
       const user = { id: other.userId, name: expect.any(String), email: other.label };
-      expect(await shown()).toEqual({ kind, id: by.id, label: other.label, user });
+      expect(await readTriggerActor()).toEqual({ kind, id: by.id, label: other.label, user });
       const stored = await db.selectFrom("deployments").selectAll().where("id", "=", id).execute();
       expect(JSON.stringify(stored).includes(other.label)).toBe(kind !== "user");
       await db.deleteFrom("users").where("id", "=", other.userId).execute();
-      expect(await shown()).toMatchObject({
+      expect(await readTriggerActor()).toMatchObject({
         label: kind === "user" ? "deleted account" : other.label,
         user: null,
       });
@@ -112,17 +112,19 @@ describe("deployments", () => {
 
   test("refuses a deployment while another one of its environment is queued or running", async () => {
     const { actor, project } = await start();
-    const first = await ask(host, actor, project);
-    await expect(ask(host, actor, project)).rejects.toMatchObject({
+    const first = await queueDeployment(host, actor, project);
+    await expect(queueDeployment(host, actor, project)).rejects.toMatchObject({
       code: "deployment_in_progress",
       meta: { deployment_id: first.id },
     });
     host.pipeline.during.build = async () => {
-      await expect(ask(host, actor, project)).rejects.toMatchObject({ code: "deployment_in_progress" });
+      await expect(queueDeployment(host, actor, project)).rejects.toMatchObject({
+        code: "deployment_in_progress",
+      });
     };
     await host.run();
     expect((await get(actor, first)).status).toBe("live");
-    expect((await deployed(host, actor, project)).status).toBe("live");
+    expect((await deployAndRun(host, actor, project)).status).toBe("live");
   });
 
   test("prefers settings of the owner to detected values", async () => {
@@ -132,13 +134,13 @@ describe("deployments", () => {
       health_check_path: "/up",
       root_directory: "/",
     });
-    const { run } = await deployed(host, actor, project);
+    const { run } = await deployAndRun(host, actor, project);
     expect(run).toMatchObject({ port: 4000, health_check_path: "/up" });
   });
 
   test("streams a deployment's log and states until its end", async () => {
     const { actor, project } = await start();
-    const { id } = await ask(host, actor, project);
+    const { id } = await queueDeployment(host, actor, project);
     const news = followDeployment(app, id, new AbortController().signal);
     const { value: first } = await news.next();
     expect(first).toMatchObject({ status: "queued" });
@@ -157,11 +159,11 @@ test("starts a payer's single deployment before another payer's fifteen waiting 
   const busy = await personWithPlan(db, "team");
   const waiting: string[] = [];
   for (let n = 0; n < 15; n += 1) {
-    waiting.push((await ask(host, busy, await makeProject(host, busy))).id);
+    waiting.push((await queueDeployment(host, busy, await makeProject(host, busy))).id);
     host.clock.advance(1);
   }
   const { actor, project } = await start();
-  const { id } = await ask(host, actor, project);
+  const { id } = await queueDeployment(host, actor, project);
   host.pipeline.during.health = async () => host.clock.advance(1);
   await host.run();
   const rows = await db
@@ -175,9 +177,9 @@ test("starts a payer's single deployment before another payer's fifteen waiting 
 
 test("leaves one place free while another payer has a recent deployment, and uses every place otherwise", async () => {
   const people = [await personWithPlan(db, "team"), await personWithPlan(db, "team")] as const;
-  for (let n = 0; n < 5; n += 1) await ask(host, people[0], await makeProject(host, people[0]));
-  const take = (recent: readonly string[], carriedOut: readonly string[]) =>
-    takeNext(db, { id: "host_test", atOnce: 4, carriedOut, recent }, host.clock.now());
+  for (let n = 0; n < 5; n += 1) await queueDeployment(host, people[0], await makeProject(host, people[0]));
+  const take = (recent: readonly string[], executing: readonly string[]) =>
+    takeNext(db, { id: "host_test", atOnce: 4, executing, recent }, host.clock.now());
   const other = people[1].userId;
   const taken: string[] = [];
   for (let n = 0; n < 3; n += 1) taken.push((await take([other], taken))!.id);
@@ -200,8 +202,8 @@ async function hold({ workspaces: [workspace] }: Actor, since: Date | null) {
 test("keeps a suspended workspace's deployment queued, and runs another workspace's", async () => {
   const [late, other] = [await start(), await start()];
   const [waiting, next] = [
-    await ask(host, late.actor, late.project),
-    await ask(host, other.actor, other.project),
+    await queueDeployment(host, late.actor, late.project),
+    await queueDeployment(host, other.actor, other.project),
   ];
   await hold(late.actor, host.clock.now());
   await host.run();
@@ -214,7 +216,7 @@ test("keeps a suspended workspace's deployment queued, and runs another workspac
 
 test("stops a deployment when its workspace is suspended and resumes it afterwards", async () => {
   const { actor, project } = await start();
-  const { id } = await ask(host, actor, project);
+  const { id } = await queueDeployment(host, actor, project);
   const builds = stage.builds;
   host.pipeline.during.health = async (work) => {
     await hold(actor, host.clock.now());
@@ -236,7 +238,7 @@ test("stops a deployment when its workspace is suspended and resumes it afterwar
 
 test("does not fail a deployment when its app stops responding because it is frozen", async () => {
   const { actor, project } = await start();
-  const { id } = await ask(host, actor, project);
+  const { id } = await queueDeployment(host, actor, project);
   host.pipeline.during.health = async () => {
     await hold(actor, host.clock.now());
     throw new DeploymentFailed("nothing answers.");
@@ -251,7 +253,7 @@ test("does not fail a deployment when its app stops responding because it is fro
 
 test("reads a deployment once for all followers", async () => {
   const { actor, project } = await start();
-  const { id } = await ask(host, actor, project);
+  const { id } = await queueDeployment(host, actor, project);
   const leave = new AbortController();
   const readers = Array.from({ length: 40 }, () => followDeployment(app, id, leave.signal));
   const sent: string[] = [];
@@ -285,20 +287,23 @@ test.each([
   [["nginx", "-c", "/etc/nginx/site.conf"], 404, true],
   [["nginx", "-c", "/etc/nginx/site.conf"], 200, false],
   [["node", "server.js"], 404, false],
-])("warns of a missing page when a site, not an API, responds 404: %j, status %i, %s", async (argv, status, isWarned) => {
-  const { actor, project } = await start();
-  Object.assign(host.pipeline, { argv, status });
-  const row = await deployed(host, actor, project);
-  expect(row.status).toBe("live");
-  const logs = await readLogs(app, actor, row.id);
-  const said = logs.filter(({ step }) => step === "health").map(({ text }) => text);
-  expect(said.join("").includes("Set output_directory")).toBe(isWarned);
-});
+])(
+  "warns of a missing page when a site, not an API, responds 404: %j, status %i, %s",
+  async (argv, status, isWarned) => {
+    const { actor, project } = await start();
+    Object.assign(host.pipeline, { argv, status });
+    const row = await deployAndRun(host, actor, project);
+    expect(row.status).toBe("live");
+    const logs = await readLogs(app, actor, row.id);
+    const said = logs.filter(({ step }) => step === "health").map(({ text }) => text);
+    expect(said.join("").includes("Set output_directory")).toBe(isWarned);
+  },
+);
 
 describe("deployments by push", () => {
   test("queues a push while a deployment runs, and replaces it with a newer push", async () => {
     const { actor, project } = await start();
-    const first = await ask(host, actor, project);
+    const first = await queueDeployment(host, actor, project);
     let waiting: string[] = [];
     host.pipeline.during.health = async () => {
       host.pipeline.during.health = async () => {};
@@ -325,19 +330,19 @@ describe("deployments by push", () => {
     const manual = await makeProject(host, actor, { auto_deploy: false });
     expect(await push(actor, manual, "1".repeat(40))).toEqual([]);
     const other = { projectId: manual.id, branch: "next", sha: "1".repeat(40), actor };
-    expect(await pushed(app, other)).toEqual([]);
+    expect(await deployPush(app, other)).toEqual([]);
   });
 });
 
 describe("failed deployments", () => {
   test("stores the last output of a failed build, and keeps the live deployment", async () => {
     const { actor, project } = await start();
-    const live = await deployed(host, actor, project);
+    const live = await deployAndRun(host, actor, project);
     host.pipeline.during.build = async ({ log }) => {
       for (let line = 1; line <= 50; line += 1) await log(`line ${line}\n`);
       throw new DeploymentFailed("step 3 ended with exit code 1.");
     };
-    const row = await deployed(host, actor, project);
+    const row = await deployAndRun(host, actor, project);
     expect(row.status).toBe("failed");
     expect(row.error).toMatch(/^The build failed: step 3 ended with exit code 1\.\nLast output:\nline 21\n/);
     expect(row.error).toMatch(/line 50$/);
@@ -357,12 +362,12 @@ describe("failed deployments", () => {
 
   test("removes the candidate when its health check fails", async () => {
     const { actor, project } = await start();
-    const live = await deployed(host, actor, project);
+    const live = await deployAndRun(host, actor, project);
     host.pipeline.during.health = async () => {
       expect(stage.candidates.size).toBe(1);
       throw new DeploymentFailed("it ended with exit code 7. Last output:\nno such module");
     };
-    const row = await deployed(host, actor, project);
+    const row = await deployAndRun(host, actor, project);
     expect(row).toMatchObject({ status: "failed" });
     expect(row.error).toMatch(/^The app did not become healthy: it ended with exit code 7\./);
     expect(stage.candidates.size).toBe(0);
@@ -374,8 +379,10 @@ describe("failed deployments", () => {
     host.pipeline.during.release = async () => {
       throw new Error("connect /var/secret.sock");
     };
-    const row = await deployed(host, actor, project);
-    expect(row.error).toBe("The app could not be started: this host reported an internal error; deploy again.");
+    const row = await deployAndRun(host, actor, project);
+    expect(row.error).toBe(
+      "The app could not be started: this host reported an internal error; deploy again.",
+    );
   });
 
   test("does not fail or delay a deployment when its scan fails or is slow", async () => {
@@ -383,7 +390,7 @@ describe("failed deployments", () => {
     host.pipeline.during.scan = async () => {
       throw new Error("no advisories");
     };
-    const { id } = await ask(host, actor, project);
+    const { id } = await queueDeployment(host, actor, project);
     host.pipeline.during.health = async () => {
       await expect.poll(async () => scanOf(await get(actor, { id }))).toBe("failed");
     };
@@ -391,7 +398,7 @@ describe("failed deployments", () => {
     expect((await get(actor, { id })).status).toBe("live");
     host.pipeline.during.health = async () => {};
     host.pipeline.during.scan = () => new Promise(() => {});
-    const row = await deployed(host, actor, project);
+    const row = await deployAndRun(host, actor, project);
     expect([row.status, scanOf(row)]).toEqual(["live", "skipped"]);
   });
 
@@ -405,16 +412,19 @@ describe("failed deployments", () => {
     };
     const { actor, project } = await start();
     host.pipeline.during.scan = () => new Promise(() => {});
-    const { id } = await deployed(host, actor, project);
-    const scanned = async () => (await get(actor, { id })).steps.find(({ name }) => name === "scan");
-    expect(await scanned()).toMatchObject({ status: "skipped", error: expect.stringContaining("continues") });
+    const { id } = await deployAndRun(host, actor, project);
+    const readScanStep = async () => (await get(actor, { id })).steps.find(({ name }) => name === "scan");
+    expect(await readScanStep()).toMatchObject({
+      status: "skipped",
+      error: expect.stringContaining("continues"),
+    });
     expect(await hasJob(db, `${lateScanTask}:${id}`)).toBe(true);
     const stopped = AbortSignal.abort();
-    const interrupted = () => Promise.reject(new Error("the server stops"));
-    await expect(finishLateScan(app, interrupted, id, stopped)).rejects.toThrow("the server stops");
+    const failByStop = () => Promise.reject(new Error("the server stops"));
+    await expect(finishLateScan(app, failByStop, id, stopped)).rejects.toThrow("the server stops");
     const { signal } = new AbortController();
     await finishLateScan(app, scan, id, signal);
-    expect(await scanned()).toMatchObject({ status, error, finished_at: expect.any(String) });
+    expect(await readScanStep()).toMatchObject({ status, error, finished_at: expect.any(String) });
     const scans: string[] = [];
     await finishLateScan(app, async (_, __, tag) => String(scans.push(tag)), id, signal);
     expect(scans).toEqual([]);
@@ -425,7 +435,7 @@ describe("failed deployments", () => {
     const ids: string[] = [];
     for (const { actor, project } of [many, many, many, one]) {
       host.pipeline.during.scan = () => new Promise(() => {});
-      ids.push((await deployed(host, actor, project)).id);
+      ids.push((await deployAndRun(host, actor, project)).id);
     }
     const begun: string[] = [];
     const ends = Promise.withResolvers<string>();
@@ -436,7 +446,7 @@ describe("failed deployments", () => {
     const { signal } = new AbortController();
     const first = lateScans.finish(ids[0]!, signal);
     await expect.poll(() => begun).toEqual([many.project.id]);
-    // A scan that waits frees its worker, and is in the job table for the next server.
+    // A queued scan frees its worker; the job table keeps it for the next server.
     await lateScans.finish(ids[1]!, signal);
     await lateScans.finish(ids[2]!, signal);
     expect(await hasJob(db, `${lateScanTask}:${ids[1]}`)).toBe(true);
@@ -449,7 +459,7 @@ describe("failed deployments", () => {
 
   test("scans again for a server that died after the switch", async () => {
     const { actor, project } = await start();
-    const { id } = await ask(host, actor, project);
+    const { id } = await queueDeployment(host, actor, project);
     host.pipeline.during.scan = () => new Promise(() => {});
     expect(await host.dieAt("deploy.switched")).toBe(true);
     host.pipeline.during.scan = () => new Promise(() => {});
@@ -464,7 +474,7 @@ describe("failed deployments", () => {
     host.pipeline.during.scan = async () => {
       throw new Error("no advisories");
     };
-    const { id } = await ask(host, actor, project);
+    const { id } = await queueDeployment(host, actor, project);
     host.pipeline.during.health = async () => {
       await expect.poll(async () => scanOf(await get(actor, { id }))).toBe("failed");
       throw new DeploymentFailed("nothing answers.");
@@ -480,22 +490,22 @@ describe("failed deployments", () => {
   test("names the missing part when a repository has nothing to build", async () => {
     const { actor } = await start();
     const project = await makeProject(host, actor, { root_directory: "/apps/web" });
-    const row = await deployed(host, actor, project);
+    const row = await deployAndRun(host, actor, project);
     expect(row.error).toMatch(
-      /^The repository could not be made into an image: there is no directory apps\/web/,
+      /^The repository could not be made into an image: the repository has no directory apps\/web/,
     );
   });
 });
 
 test("leaves no step pending or running after a deployment ends, and fails no cancelled step", async () => {
   const { actor, project } = await start();
-  const waiting = await ask(host, actor, project);
+  const waiting = await queueDeployment(host, actor, project);
   await cancelDeployment(app, actor, waiting.id);
   host.pipeline.during.build = async (work) => {
     await cancelDeployment(app, actor, running.id);
     await untilAborted(work);
   };
-  const running = await ask(host, actor, project);
+  const running = await queueDeployment(host, actor, project);
   await host.run();
   expect(statusesOf(await get(actor, waiting))).toEqual(
     stepsOf.commit.filter((name) => name !== "scan").map((name) => `${name} skipped`),
@@ -511,9 +521,9 @@ test("leaves no step pending or running after a deployment ends, and fails no ca
   expect(scanOf(row)).toBe("skipped");
 });
 
-test("skips a scan that a dead server left running once its deployment is given up", async () => {
+test("skips a scan of a dead server when its deployment has no attempts left", async () => {
   const { actor, project } = await start();
-  const { id } = await ask(host, actor, project);
+  const { id } = await queueDeployment(host, actor, project);
   for (let times = 0; times < 3; times += 1) {
     const there = Promise.withResolvers<void>();
     host.pipeline.during.scan = () => new Promise(() => {});
@@ -535,9 +545,9 @@ test("skips a scan that a dead server left running once its deployment is given 
   ]);
 });
 
-test("fails a step of a dead server when its deployment is given up", async () => {
+test("fails a step of a dead server when its deployment has no attempts left", async () => {
   const { actor, project } = await start();
-  const { id } = await ask(host, actor, project);
+  const { id } = await queueDeployment(host, actor, project);
   host.pipeline.during.build = () => new Promise(() => {});
   for (let times = 0; times < 3; times += 1) {
     const there = Promise.withResolvers<void>();
@@ -559,30 +569,33 @@ test("fails a step of a dead server when its deployment is given up", async () =
 describe("cancellation", () => {
   test("cancels a queued deployment before it starts", async () => {
     const { actor, project } = await start();
-    const { id } = await ask(host, actor, project);
+    const { id } = await queueDeployment(host, actor, project);
     expect((await cancelDeployment(app, actor, id)).status).toBe("cancelled");
     expect((await cancelDeployment(app, actor, id)).status).toBe("cancelled");
     await host.run();
     expect(await get(actor, { id })).toMatchObject({ status: "cancelled", started_at: null });
   });
 
-  test.each(["clone", "build", "release", "health"] as const)("ends during %s", async (step) => {
-    const { actor, project } = await start();
-    const live = await deployed(host, actor, project);
-    const { id } = await ask(host, actor, project);
-    host.pipeline.during[step] = async (work) => {
-      await cancelDeployment(app, actor, id);
-      await untilAborted(work);
-    };
-    await host.run();
-    expect(await get(actor, { id })).toMatchObject({ status: "cancelled", error: null });
-    expect(stage.candidates.size).toBe(0);
-    expect(stage.serving.get(project.environmentId)).toBe(live.id);
-  });
+  test.each(["clone", "build", "release", "health"] as const)(
+    "cancels a deployment during its %s step",
+    async (step) => {
+      const { actor, project } = await start();
+      const live = await deployAndRun(host, actor, project);
+      const { id } = await queueDeployment(host, actor, project);
+      host.pipeline.during[step] = async (work) => {
+        await cancelDeployment(app, actor, id);
+        await untilAborted(work);
+      };
+      await host.run();
+      expect(await get(actor, { id })).toMatchObject({ status: "cancelled", error: null });
+      expect(stage.candidates.size).toBe(0);
+      expect(stage.serving.get(project.environmentId)).toBe(live.id);
+    },
+  );
 
   test("refuses to cancel a deployment after the switch, or after its end", async () => {
     const { actor, project } = await start();
-    const { id } = await ask(host, actor, project);
+    const { id } = await queueDeployment(host, actor, project);
     host.pipeline.during.route = async () => {
       await expect(cancelDeployment(app, actor, id)).rejects.toMatchObject({
         code: "deployment_not_cancellable",
@@ -602,9 +615,9 @@ describe("rollbacks", () => {
   async function twice() {
     const { actor, project } = await start();
     await setVariable(actor, project, "one");
-    const first = await deployed(host, actor, project);
+    const first = await deployAndRun(host, actor, project);
     await setVariable(actor, project, "two");
-    const second = await deployed(host, actor, project);
+    const second = await deployAndRun(host, actor, project);
     return { actor, project, first, second };
   }
 
@@ -666,13 +679,13 @@ describe("rollbacks", () => {
 
   test("refuses a rollback on a plan without rollbacks, and to a deployment that was never live", async () => {
     const { actor, project } = await start("starter");
-    const row = await deployed(host, actor, project);
+    const row = await deployAndRun(host, actor, project);
     await expect(rollback(app, host.pipeline, actor, row.id, plain)).rejects.toMatchObject({
       code: "plan_limit",
       meta: { tier_needed: "pro" },
     });
     const other = await start();
-    const waiting = await ask(host, other.actor, other.project);
+    const waiting = await queueDeployment(host, other.actor, other.project);
     await expect(rollback(app, host.pipeline, other.actor, waiting.id, plain)).rejects.toMatchObject({
       code: "not_rollbackable",
     });
@@ -694,7 +707,7 @@ describe("builds of an unchanged commit", () => {
 
   test("reuses the image of an unchanged commit, and shows it in the log, the step and the record", async () => {
     const { actor, project } = await start();
-    const first = await deployed(host, actor, project);
+    const first = await deployAndRun(host, actor, project);
     const before = stage.builds;
     const second = await again(actor, project);
     expect(second).toMatchObject({ status: "live", image_tag: first.image_tag, image_reused: true });
@@ -706,38 +719,38 @@ describe("builds of an unchanged commit", () => {
 
   test("builds an unchanged commit when requested, or when a variable, a setting or the commit differs", async () => {
     const { actor, project } = await start();
-    await deployed(host, actor, project);
-    const built = async (more?: { sha?: string; rebuild?: boolean }) => {
+    await deployAndRun(host, actor, project);
+    const countBuilds = async (more?: { sha?: string; rebuild?: boolean }) => {
       const before = stage.builds;
       const row = await again(actor, project, more);
       expect(row).toMatchObject({ status: "live", image_reused: stage.builds === before });
       return stage.builds - before;
     };
-    expect(await built({ rebuild: true })).toBe(1);
-    expect(await built({ sha: "a".repeat(40) })).toBe(1);
-    expect(await built()).toBe(0);
+    expect(await countBuilds({ rebuild: true })).toBe(1);
+    expect(await countBuilds({ sha: "a".repeat(40) })).toBe(1);
+    expect(await countBuilds()).toBe(0);
     await updateEnvironment(app, actor, project.id, project.environmentId, { env_vars: { A: "1" } });
-    expect(await built()).toBe(1);
+    expect(await countBuilds()).toBe(1);
     await updateEnvironment(app, actor, project.id, project.environmentId, { env_vars: { A: null } });
-    expect(await built()).toBe(0);
+    expect(await countBuilds()).toBe(0);
   });
 
   test("builds an unchanged commit when an earlier retention run removes its image", async () => {
     const { actor, project } = await start();
-    const first = await deployed(host, actor, project);
+    const first = await deployAndRun(host, actor, project);
     const before = stage.builds;
     const retention = await db.startTransaction().execute();
     try {
       await lockImages(retention, project.id);
       const ending = again(actor, project);
-      const found = () =>
+      const findRunning = () =>
         db
           .selectFrom("deployments")
           .select(["number", "image_tag"])
           .where("project_id", "=", project.id)
           .where("id", "<>", first.id)
           .executeTakeFirst();
-      await expect.poll(found).toMatchObject({ image_tag: first.image_tag });
+      await expect.poll(findRunning).toMatchObject({ image_tag: first.image_tag });
       stage.images.delete(first.image_tag!);
       await retention.commit().execute();
       expect(await ending).toMatchObject({ status: "live", image_reused: false });
@@ -749,7 +762,7 @@ describe("builds of an unchanged commit", () => {
 
   test("builds an unchanged commit when its image is pruned", async () => {
     const { actor, project } = await start();
-    const first = await deployed(host, actor, project);
+    const first = await deployAndRun(host, actor, project);
     stage.images.delete(first.image_tag!);
     const before = stage.builds;
     expect(await again(actor, project)).toMatchObject({ status: "live", image_reused: false });
@@ -762,7 +775,7 @@ describe("restarts", () => {
 
   test("restarts the live image on a new machine with current variables, without a build", async () => {
     const { actor, project } = await start("starter");
-    const first = await deployed(host, actor, project);
+    const first = await deployAndRun(host, actor, project);
     await updateEnvironment(app, actor, project.id, project.environmentId, { env_vars: { A: "2" } });
     const before = stage.builds;
     const { id } = await restart(app, actor, of(project));
@@ -788,8 +801,8 @@ describe("restarts", () => {
   test("refuses a restart when nothing is live, and while a deployment runs", async () => {
     const { actor, project } = await start();
     await expect(restart(app, actor, of(project))).rejects.toMatchObject({ code: "nothing_deployed" });
-    await deployed(host, actor, project);
-    await ask(host, actor, project);
+    await deployAndRun(host, actor, project);
+    await queueDeployment(host, actor, project);
     await expect(restart(app, actor, of(project))).rejects.toMatchObject({ code: "deployment_in_progress" });
     await host.run();
   });
@@ -814,9 +827,9 @@ describe("crashes of the server", () => {
     ["deploy.switched", 1],
   ])("resumes a deployment after a crash at %s, without a second build", async (point, builds) => {
     const { actor, project } = await start();
-    const live = await deployed(host, actor, project);
+    const live = await deployAndRun(host, actor, project);
     const before = stage.builds;
-    const { id } = await ask(host, actor, project);
+    const { id } = await queueDeployment(host, actor, project);
     expect(await host.dieAt(point)).toBe(true);
     expect(await get(actor, live)).toMatchObject({ status: "live" });
     await host.run();
@@ -830,7 +843,7 @@ describe("crashes of the server", () => {
 
   test("fails a deployment after three crashes of the server", async () => {
     const { actor, project } = await start();
-    const { id } = await ask(host, actor, project);
+    const { id } = await queueDeployment(host, actor, project);
     for (let death = 0; death < 3; death += 1) expect(await host.dieAt("deploy.released")).toBe(true);
     await host.run();
     expect(await get(actor, { id })).toMatchObject({
@@ -841,8 +854,8 @@ describe("crashes of the server", () => {
 
   test("proves a deployment after a crash that followed the switch, and fails it if the app does not respond", async () => {
     const { actor, project } = await start();
-    const live = await deployed(host, actor, project);
-    const { id } = await ask(host, actor, project);
+    const live = await deployAndRun(host, actor, project);
+    const { id } = await queueDeployment(host, actor, project);
     expect(await host.dieAt("deploy.switched")).toBe(true);
     await expect(cancelDeployment(app, actor, id)).rejects.toMatchObject({
       code: "deployment_not_cancellable",
@@ -857,12 +870,12 @@ describe("crashes of the server", () => {
     });
     expect(stage.serving.get(project.environmentId)).toBe(id);
     expect((await get(actor, live)).status).toBe("superseded");
-    expect((await deployed(host, actor, project)).status).toBe("live");
+    expect((await deployAndRun(host, actor, project)).status).toBe("live");
   });
 
   test("keeps a requested cancellation across a crash", async () => {
     const { actor, project } = await start();
-    const { id } = await ask(host, actor, project);
+    const { id } = await queueDeployment(host, actor, project);
     expect(await host.dieAt("deploy.cloned")).toBe(true);
     await cancelDeployment(app, actor, id);
     await host.run();
@@ -871,7 +884,7 @@ describe("crashes of the server", () => {
 
   test("resumes a deployment after a graceful shutdown, and does not count the attempt", async () => {
     const { actor, project } = await start();
-    const { id } = await ask(host, actor, project);
+    const { id } = await queueDeployment(host, actor, project);
     const stops = new AbortController();
     host.pipeline.during.build = async (work) => {
       stops.abort();
@@ -887,7 +900,7 @@ describe("crashes of the server", () => {
 
 test("cancels the running deployment of a deleted environment", async () => {
   const { actor, project } = await start();
-  const { id } = await ask(host, actor, project);
+  const { id } = await queueDeployment(host, actor, project);
   host.pipeline.during.health = async (work) => {
     await db
       .updateTable("environments")
@@ -898,7 +911,7 @@ test("cancels the running deployment of a deleted environment", async () => {
   };
   await host.run();
   const row = await db.selectFrom("deployments").selectAll().where("id", "=", id).executeTakeFirstOrThrow();
-  expect(row).toMatchObject({ status: "cancelled", error: "Its environment was deleted." });
+  expect(row).toMatchObject({ status: "cancelled", error: "The environment was deleted." });
   expect(stage.candidates.size).toBe(0);
 });
 
@@ -910,7 +923,7 @@ test("limits the stored output of a build, batches its writes, and keeps the las
     await log("the last words\n");
     throw new DeploymentFailed("it failed.");
   };
-  const row = await deployed(host, actor, project);
+  const row = await deployAndRun(host, actor, project);
   expect(row.error).toMatch(/the last words$/);
   const { text, truncated } = await readBuildLog(app, actor, row.id);
   expect(truncated).toBe(true);
@@ -923,7 +936,7 @@ test("lists and counts the deployments of one environment, or with one status", 
   const { actor, project } = await start();
   const input = { name: "staging", kind: "staging", branch: "main", env_vars: {} } as const;
   const staging = await createEnvironment(app, actor, project.id, input);
-  const live = await deployed(host, actor, project);
+  const live = await deployAndRun(host, actor, project);
   host.pipeline.during.health = async () => {
     throw new DeploymentFailed("no.");
   };
@@ -956,12 +969,12 @@ test("counts deployments by outcome in the statistics", async () => {
     last_deployment: null,
   });
   host.pipeline.during.health = async () => host.clock.advance(2_000);
-  await deployed(host, actor, project);
-  await deployed(host, actor, project);
+  await deployAndRun(host, actor, project);
+  await deployAndRun(host, actor, project);
   host.pipeline.during.health = async () => {
     throw new DeploymentFailed("no.");
   };
-  const last = await deployed(host, actor, project);
+  const last = await deployAndRun(host, actor, project);
   expect(toStats(app, await deploymentStats(app, project.id))).toMatchObject({
     total: 3,
     succeeded: 2,
@@ -974,7 +987,7 @@ test("counts deployments by outcome in the statistics", async () => {
 
 test("hides a deployment from a user of another workspace", async () => {
   const { actor, project } = await start();
-  const row = await deployed(host, actor, project);
+  const row = await deployAndRun(host, actor, project);
   const stranger = await personWithPlan(db, "team");
   await expect(get(stranger, row)).rejects.toMatchObject({ code: "deployment_not_found" });
 });

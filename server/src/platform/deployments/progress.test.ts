@@ -6,8 +6,14 @@ import { getDeployment } from "./deployments.ts";
 import { readLogs } from "./logs.ts";
 import { toDeployment } from "./schema.ts";
 import { stepsOf } from "./states.ts";
-import { ask, deployed, makeProject, personWithPlan, testDeployments } from "./testing/deployments-app.ts";
-import { untilAborted } from "./testing/played.ts";
+import {
+  queueDeployment,
+  deployAndRun,
+  makeProject,
+  personWithPlan,
+  testDeployments,
+} from "./testing/deployments-app.ts";
+import { untilAborted } from "./testing/fake-pipeline.ts";
 
 const { db } = await testDatabase();
 const host = await testDeployments(db);
@@ -28,7 +34,7 @@ const progressOf = async (actor: Actor, id: string) =>
 
 test("shows queued, then each step with a percent that rises, and nothing after the end", async () => {
   const { actor, project } = await start();
-  const { id } = await ask(host, actor, project);
+  const { id } = await queueDeployment(host, actor, project);
   const seen = [await progressOf(actor, id)];
   const see = async () => void seen.push(await progressOf(actor, id));
   Object.assign(host.pipeline.during, { clone: see, build: see, release: see, health: see, route: see });
@@ -46,7 +52,7 @@ test("shows queued, then each step with a percent that rises, and nothing after 
 
 test("follows the build's own progress within the build's part of the whole", async () => {
   const { actor, project } = await start();
-  const { id } = await ask(host, actor, project);
+  const { id } = await queueDeployment(host, actor, project);
   host.pipeline.during.build = async ({ progress }) => {
     progress(0.5, "Making python:3.13-slim: installing packages");
     await expect.poll(async () => (await progressOf(actor, id))?.percent).toBe(44);
@@ -65,14 +71,14 @@ test("shows no progress of a deployment that failed", async () => {
   host.pipeline.during.build = async () => {
     throw new Error("no");
   };
-  const { id, status } = await deployed(host, actor, project);
+  const { id, status } = await deployAndRun(host, actor, project);
   expect(status).toBe("failed");
   expect(await progressOf(actor, id)).toBeNull();
 });
 
 test("shows an interruption after a killed server, until the next server resumes the deployment", async () => {
   const { actor, project } = await start();
-  const { id } = await ask(host, actor, project);
+  const { id } = await queueDeployment(host, actor, project);
   expect(await host.dieAt("deploy.built")).toBe(true);
   expect(await progressOf(actor, id)).toMatchObject({ step: "queued", percent: 0 });
   expect((await progressOf(actor, id))?.message).toContain("Interrupted by a restart");
@@ -85,7 +91,7 @@ test("shows an interruption after a killed server, until the next server resumes
 
 test("shows the suspension that interrupted a deployment", async () => {
   const { actor, project } = await start();
-  const { id } = await ask(host, actor, project);
+  const { id } = await queueDeployment(host, actor, project);
   const workspaceId = actor.workspaces[0]!.id;
   const suspend = (at: Date | null) =>
     db
@@ -107,7 +113,7 @@ test("shows the suspension that interrupted a deployment", async () => {
 
 test("logs what a silent step waits for, and logs nothing more for a step that has output", async () => {
   const { actor, project } = await start();
-  const { id } = await ask(host, actor, project);
+  const { id } = await queueDeployment(host, actor, project);
   const healthLog = async () =>
     (await readLogs(app, actor, id)).filter(({ step }) => step === "health").map(({ text }) => text);
   host.pipeline.during.health = async () => {

@@ -55,11 +55,11 @@ export const DeployQuery = z
   })
   .refine(({ commit, tag, image }) => image === undefined || (commit === undefined && tag === undefined), {
     path: ["image"],
-    error: "is given in place of commit and tag, not beside them",
+    error: "cannot be combined with commit or tag; send only one of them",
   })
   .refine(({ commit, tag }) => commit === undefined || tag === undefined, {
     path: ["tag"],
-    error: "is given in place of commit, not beside it",
+    error: "cannot be combined with commit; send only one of them",
   });
 export const RestartQuery = z.object({
   environment_id: z.guid().optional().describe("Id (UUID) of the environment. Default: production."),

@@ -68,7 +68,7 @@ export function findDeployment(
 }
 
 /** Lists the newest deployments of a workspace, across its projects. */
-export function listRecent(db: Db, workspaceId: string, limit: number): Promise<DeploymentRow[]> {
+export function listRecentDeployments(db: Db, workspaceId: string, limit: number): Promise<DeploymentRow[]> {
   return deployments(db)
     .where("projects.workspace_id", "=", workspaceId)
     .where("projects.deleted_at", "is", null)
@@ -92,7 +92,7 @@ export interface Subject {
   plan: Plan;
 }
 
-/** Undefined if the deployment, its project or its environment is gone. */
+/** Undefined if the deployment, its project or its environment is deleted. */
 export async function findSubject(db: Db, id: string): Promise<Subject | undefined> {
   const deployment = await findById(db, id);
   if (!deployment) return undefined;
@@ -215,7 +215,7 @@ export function environmentsOfBranch(tx: Db, projectId: string, branch: string):
 }
 
 /** Locks the environment against deletion until the transaction ends. False if it does not exist. */
-export async function holdEnvironment(tx: Transaction, id: string): Promise<boolean> {
+export async function lockEnvironment(tx: Transaction, id: string): Promise<boolean> {
   const row = await tx
     .selectFrom("environments")
     .select("id")
@@ -287,7 +287,7 @@ function endedSteps(cutOff: "failed" | "skipped", at: Date) {
   )`;
 }
 
-/** Cancels a queued deployment. False if it is not queued any more. */
+/** Cancels a queued deployment. False if it has started or ended. */
 export async function cancelQueued(tx: Db, id: string, reason: string | null, at: Date): Promise<boolean> {
   const { numUpdatedRows } = await tx
     .updateTable("deployments")
@@ -301,7 +301,7 @@ export async function cancelQueued(tx: Db, id: string, reason: string | null, at
 const routeIndex = sql.lit(stepPosition("route"));
 
 /** Requests the cancellation of a running deployment. False once the address is being switched. */
-export async function askCancel(tx: Db, id: string): Promise<boolean> {
+export async function requestCancel(tx: Db, id: string): Promise<boolean> {
   const { numUpdatedRows } = await tx
     .updateTable("deployments")
     .set({ cancel_asked: true })
@@ -313,12 +313,12 @@ export async function askCancel(tx: Db, id: string): Promise<boolean> {
 }
 
 /**
- * Takes the next deployment: one that a dead server of this host left, else the next in turn. Rollbacks and restarts
- * take no build slot. Undefined if none waits, or if `atOnce` deployments build.
+ * Takes the next deployment: first one that a dead server of this host left, then the next in turn. Rollbacks and
+ * restarts take no build slot. Undefined if none is queued, or if `atOnce` deployments build.
  */
 export function takeNext(
   db: Db,
-  host: { id: string; atOnce: number; carriedOut: readonly string[]; recent: readonly string[] },
+  host: { id: string; atOnce: number; executing: readonly string[]; recent: readonly string[] },
   now: Date,
 ): Promise<NextEntry | undefined> {
   return transaction(db, async (tx) => {
@@ -336,7 +336,7 @@ export function takeNext(
     const left = mine.where(
       "deployments.id",
       "<>",
-      sql<string>`all(${sql.val([...host.carriedOut])}::uuid[])`,
+      sql<string>`all(${sql.val([...host.executing])}::uuid[])`,
     );
     const building = mine.where("trigger_kind", "not in", withImage);
     const { recent, atOnce } = host;
@@ -402,7 +402,7 @@ export function takeNext(
 }
 
 /** Does not count the attempt, because the server stopped gracefully. */
-export async function forgetAttempt(db: Db, id: string): Promise<void> {
+export async function uncountAttempt(db: Db, id: string): Promise<void> {
   await db
     .updateTable("deployments")
     .set((eb) => ({ attempts: eb("attempts", "-", 1) }))
@@ -411,8 +411,11 @@ export async function forgetAttempt(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** Returns the requested action. `gone`: project or environment deleted. `hold`: workspace suspended. */
-export async function findWish(db: Db, id: string): Promise<"go on" | "cancel" | "gone" | "hold"> {
+/** Returns the reason to stop a running deployment. `deleted`: its project or environment was deleted. */
+export async function findStopRequest(
+  db: Db,
+  id: string,
+): Promise<"none" | "cancel" | "deleted" | "suspended"> {
   const row = await db
     .selectFrom("deployments")
     .innerJoin("projects", "projects.id", "deployments.project_id")
@@ -423,9 +426,9 @@ export async function findWish(db: Db, id: string): Promise<"go on" | "cancel" |
     .where("projects.deleted_at", "is", null)
     .where("environments.deleted_at", "is", null)
     .executeTakeFirst();
-  if (!row) return "gone";
+  if (!row) return "deleted";
   if (row.cancel_asked) return "cancel";
-  return row.held_since === null ? "go on" : "hold";
+  return row.held_since === null ? "none" : "suspended";
 }
 
 /** Columns that a running deployment fills in. */

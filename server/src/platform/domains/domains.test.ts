@@ -6,9 +6,9 @@ import type { Jobs } from "#jobs/jobs.ts";
 import { makePerson, makeProject } from "../../../test/factories.ts";
 import { silentLog, testClock, testConfig, testDatabase } from "../../../test/harness.ts";
 import { listDomains, verifyDomain } from "./domains.ts";
-import { lookUp } from "./look.ts";
+import { lookUp } from "./dns-lookup.ts";
 import { checkDue } from "./recheck.ts";
-import { ServedDomains } from "./served.ts";
+import { ServedDomains } from "./served-domains.ts";
 import { serveDns } from "./testing/dns-server.ts";
 
 const { db } = await testDatabase();
@@ -16,7 +16,7 @@ const dns = await serveDns({});
 afterAll(() => dns.close());
 const clock = testClock();
 const config = testConfig({ dnsServers: dns.address, appsDomain: "apps.example:8443" });
-// No worker runs: the rounds are the test's.
+// No worker runs; the tests run each round.
 const jobs = { add: async () => {} } as unknown as Jobs;
 const app = { db, clock, config, jobs, log: silentLog };
 const { user, workspace } = await makePerson(db);
@@ -42,9 +42,9 @@ beforeEach(async () => {
 const project = async (name: string, domain: string | null) =>
   (await makeProject(db, workspace.id, { name, domain })).id;
 const verify = (id: string) => verifyDomain(app, actor, id);
-const news = async () =>
+const notifications = async () =>
   (await listNotifications(app, actor)).map(({ kind, title, body }) => ({ kind, title, body }));
-/** One round of the timer, this much later. */
+/** Runs one round of the timer after this many minutes. */
 async function later(minutes: number): Promise<string | undefined> {
   clock.advance(minutes * 60_000);
   await checkDue(app);
@@ -52,8 +52,8 @@ async function later(minutes: number): Promise<string | undefined> {
   return first?.status;
 }
 
-describe("what makes a name the project's", () => {
-  test("its CNAME, whatever case and by way of others", async () => {
+describe("verification", () => {
+  test("verifies a name whose CNAME names the project, in any case and through other CNAMEs", async () => {
     const id = await project("slug", "www.customer.example");
     dns.zone["www.customer.example"] = { CNAME: "Alias.Customer.example" };
     dns.zone["alias.customer.example"] = { CNAME: "SLUG.apps.example" };
@@ -66,12 +66,12 @@ describe("what makes a name the project's", () => {
       checked_at: clock.now().toISOString(),
       error: null,
     });
-    expect(await news()).toEqual([
+    expect(await notifications()).toEqual([
       { kind: "domain_verified", title: "www.customer.example is verified", body: expect.any(String) },
     ]);
   });
 
-  test("of an apex name our addresses, and a text that says which project is meant: addresses are every project's", async () => {
+  test("verifies an apex name by our addresses and a TXT record that names the project", async () => {
     const id = await project("slug", "customer.example");
     dns.zone["customer.example"] = { A: ["198.51.100.7"] };
     expect(await verify(id)).toMatchObject({
@@ -98,7 +98,7 @@ describe("what makes a name the project's", () => {
       { A: ["198.51.100.7", "203.0.113.1"] },
       "leads to 198.51.100.7, 203",
     ],
-  ])("not %s, and the error says what to set", async (_what, records, error) => {
+  ])("does not verify %s, and the error names the record to set", async (_what, records, error) => {
     const id = await project("slug", "www.customer.example");
     dns.zone["www.customer.example"] = records;
     const domain = await verify(id);
@@ -106,23 +106,23 @@ describe("what makes a name the project's", () => {
     expect(domain.error).toContain("slug.apps.example");
   });
 
-  test("a project without one is told so", async () => {
+  test("returns an error for a project without a custom domain", async () => {
     await expect(verify(await project("slug", null))).rejects.toMatchObject({ code: "no_custom_domain" });
   });
 });
 
-describe("time", () => {
-  test("a pending name has an hour, is looked at each minute and verified by itself", async () => {
+describe("timer", () => {
+  test("checks a pending name every minute for an hour, and verifies it without a request", async () => {
     await project("slug", "www.customer.example");
     for (let minute = 0; minute < 59; minute += 1) expect(await later(1)).toBe("pending");
     expect(await later(1)).toBe("failed");
-    expect(await news()).toMatchObject([{ kind: "domain_failed" }]);
+    expect(await notifications()).toMatchObject([{ kind: "domain_failed" }]);
     dns.zone["www.customer.example"] = { CNAME: "slug.apps.example" };
     expect(await later(5)).toBe("failed");
     expect(await later(5)).toBe("verified");
   });
 
-  test("a verified one survives resolvers that are away, and a zone that is wrong for a moment", async () => {
+  test("keeps a verified name through a resolver outage and a brief error in its zone", async () => {
     const id = await project("slug", "www.customer.example");
     dns.zone["www.customer.example"] = { CNAME: "slug.apps.example" };
     await verify(id);
@@ -136,12 +136,12 @@ describe("time", () => {
     expect(await later(1)).toBe("verified");
     dns.zone["www.customer.example"] = { CNAME: "elsewhere.example" };
     expect([await later(10), await later(1), await later(1)]).toEqual(["verified", "verified", "failed"]);
-    expect((await news()).map(({ kind }) => kind)).toEqual(["domain_failed", "domain_verified"]);
+    expect((await notifications()).map(({ kind }) => kind)).toEqual(["domain_failed", "domain_verified"]);
   });
 });
 
-describe("whose it is", () => {
-  test("many may claim a name; it is the project's that its records name, and no other's while that one has it", async () => {
+describe("conflicts between projects", () => {
+  test("verifies a name for the project that its records name, and for no other while that one has it", async () => {
     const first = await project("slug", "www.customer.example");
     const second = await project("other", "www.customer.example");
     dns.zone["www.customer.example"] = { CNAME: "other.apps.example" };
@@ -156,7 +156,7 @@ describe("whose it is", () => {
     expect((await verify(first)).status).toBe("verified");
   });
 
-  test("two who are verified at once do not both become it", async () => {
+  test("verifies a name for only one of two projects at the same time", async () => {
     const ids = [
       await project("slug", "www.customer.example"),
       await project("other", "www.customer.example"),
@@ -167,7 +167,7 @@ describe("whose it is", () => {
     expect(both.map(({ status }) => status).toSorted()).toEqual(["failed", "verified"]);
   });
 
-  test("a name that was changed while DNS was asked is not touched", async () => {
+  test("does not touch a name that changed during the DNS queries", async () => {
     const id = await project("slug", "www.customer.example");
     dns.zone["www.customer.example"] = { CNAME: "slug.apps.example" };
     dns.onQuestion = async () => {
@@ -191,12 +191,12 @@ test("gives up on slow DNS after one deadline for all queries", async () => {
   expect(await lookUp(names, [dns.address], 200)).toEqual({
     is: "unknown",
     error:
-      "The DNS servers for www.customer.example did not answer within 0.2 s. Check that they work, then verify again.",
+      "The DNS servers for www.customer.example did not respond within 0.2 s. Check that they work, then verify again.",
   });
 });
 
-describe("who is served", () => {
-  test("verified names alone, each for the production host of its project", async () => {
+describe("serving", () => {
+  test("serves verified names only, each for the production host of its project", async () => {
     const served = new ServedDomains(app);
     const id = await project("slug", "www.customer.example");
     await project("other", "pending.customer.example");

@@ -1,8 +1,9 @@
 /**
- * Custom names of projects: `www.customer.example` for `<slug>.<apps domain>`. A name is served once DNS says that it is
- * meant for this very project, looked at on demand and again on a timer for as long as it is there. It promises that
- * nobody serves a name whose owner did not point it at them, that a name verified by one project is no other's, and
- * that a verified one survives a resolver that is away and a zone that is wrong for a moment.
+ * Custom names of projects: `www.customer.example` for `<slug>.<apps domain>`. A name is served once DNS shows that it
+ * is meant for this project. DNS is checked on demand and by a timer.
+ *
+ * No project serves a name whose owner did not point it at that project. A name verified by one project belongs to no
+ * other. A verified name survives a resolver outage and a brief error in its zone.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
@@ -13,7 +14,7 @@ import { transaction } from "#db/db.ts";
 import type { Transaction } from "#schema.ts";
 import { getProject } from "../projects/projects.ts";
 import { noCustomDomain } from "./errors.ts";
-import { type Finding, lookUp } from "./look.ts";
+import { type Finding, lookUp } from "./dns-lookup.ts";
 import { type Domain, toDomain } from "./schema.ts";
 import { type DomainState, nextState } from "./states.ts";
 import * as store from "./store.ts";
@@ -29,7 +30,7 @@ export async function listDomains(
   return rows.map((row) => toDomain(app, row));
 }
 
-/** Asks DNS now. */
+/** Checks DNS now. */
 export async function verifyDomain(app: Needs, actor: Actor, projectId: string): Promise<Domain> {
   const { id } = await getProject(app, actor, projectId);
   const row = await store.findDomain(app.db, id);
@@ -40,29 +41,29 @@ export async function verifyDomain(app: Needs, actor: Actor, projectId: string):
   return toDomain(app, now);
 }
 
-/** By the timer: nobody has asked. */
+/** Checks DNS by the timer, without a request. */
 export function checkAgain(app: Needs, row: store.DomainRow): Promise<void> {
   return check(app, row, null);
 }
 
-async function check(app: Needs, looked: store.DomainRow, actor: Actor | null): Promise<void> {
-  const names = { hostname: looked.custom_domain, target: toDomain(app, looked).cname_target };
+async function check(app: Needs, checked: store.DomainRow, actor: Actor | null): Promise<void> {
+  const names = { hostname: checked.custom_domain, target: toDomain(app, checked).cname_target };
   const finding = await lookUp(names, app.config.dnsServers);
   await transaction(app.db, async (tx) => {
-    const row = await store.lockDomain(tx, looked);
-    // Its owner has changed it meanwhile: what was found is of no interest.
-    if (!row || row.name !== looked.name) return;
-    // Of a name that nobody has looked at, what is counted belongs to the one before it.
+    const row = await store.lockDomain(tx, checked);
+    // The owner changed the name meanwhile, so the finding is obsolete.
+    if (!row || row.name !== checked.name) return;
+    // A new name has not been checked, so the stored misses belong to the previous name.
     const misses = row.domain_checked_at === null ? 0 : row.domain_misses;
     const before = { status: row.domain_status, misses };
-    const state = nextState(before, await free(tx, row, finding), { isAsked: actor !== null });
+    const state = nextState(before, await refuseIfTaken(tx, row, finding), { isAsked: actor !== null });
     await store.writeState(tx, row.id, state, app.clock.now());
-    if (state.status !== before.status) await tell(tx, row, state, actor);
+    if (state.status !== before.status) await notifyOwner(tx, row, state, actor);
   });
 }
 
-/** Found to be ours, it is another project's all the same while that one has it verified. */
-async function free(tx: Transaction, row: store.DomainRow, finding: Finding): Promise<Finding> {
+/** A name that DNS shows as ours still belongs to another project while that one has it verified. */
+async function refuseIfTaken(tx: Transaction, row: store.DomainRow, finding: Finding): Promise<Finding> {
   if (finding.is !== "ours" || !(await store.isVerifiedElsewhere(tx, row))) return finding;
   return {
     is: "elsewhere",
@@ -70,7 +71,7 @@ async function free(tx: Transaction, row: store.DomainRow, finding: Finding): Pr
   };
 }
 
-async function tell(
+async function notifyOwner(
   tx: Transaction,
   row: store.DomainRow,
   { status, error }: DomainState,
@@ -90,7 +91,7 @@ async function tell(
     workspaceId: row.workspace_id,
     kind: isVerified ? "domain_verified" : "domain_failed",
     title: isVerified ? `${row.custom_domain} is verified` : `${row.custom_domain} could not be verified`,
-    body: isVerified ? `It serves ${row.name} from now on.` : (error ?? ""),
+    body: isVerified ? `The domain serves ${row.name} now.` : (error ?? ""),
     target,
   });
 }

@@ -1,6 +1,6 @@
 /**
- * Looks at custom domains again, as long as they are there. One job goes through those that are due and then adds
- * itself for the next round, so that of several servers one does it, and one that dies is followed by another.
+ * Checks custom domains repeatedly. A single job checks those that are due, then queues itself for the next round. So one of
+ * several servers does it, and another takes over if that one dies.
  */
 import type { App } from "#app.ts";
 import { Semaphore } from "#lib/concurrency/semaphore.ts";
@@ -11,14 +11,14 @@ type Needs = Pick<App, "db" | "clock" | "config" | "jobs" | "log">;
 
 export const recheckTask = "domains.recheck";
 const everyMs = 30_000;
-/** How long nobody looks again: at one that is verified or has failed, and at one that may be right any minute. */
+/** Interval for verified and failed names; pending ones are checked more often. */
 const settledMs = 10 * 60_000;
 const unsettledMs = 60_000;
 const looksAtOnce = 8;
-/** Of one round. */
+/** Maximum of names checked in one round. */
 const maxDue = 200;
 
-/** There is one such job, whoever asks for it. */
+/** Only one such job exists, however often it is queued. */
 export function scheduleRecheck({ jobs, db, clock }: Needs): Promise<void> {
   const runAt = new Date(clock.now().getTime() + everyMs);
   return jobs.add(db, recheckTask, {}, { key: recheckTask, runAt });
@@ -28,12 +28,12 @@ export async function recheck(app: Needs): Promise<void> {
   try {
     await checkDue(app);
   } catch (error) {
-    app.log.warn({ error }, "custom domains could not be looked at; the next round tries again");
+    app.log.warn({ error }, "checking custom domains failed; the next round retries");
   }
   await scheduleRecheck(app);
 }
 
-/** Those that are due, each at most once. */
+/** Checks each domain that is due, at most once. */
 export async function checkDue(app: Needs): Promise<void> {
   const now = app.clock.now().getTime();
   const since = { settled: new Date(now - settledMs), unsettled: new Date(now - unsettledMs) };

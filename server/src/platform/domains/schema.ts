@@ -1,4 +1,4 @@
-/** The wire of custom domains. */
+/** Wire schemas of custom domains. */
 import { z } from "zod";
 import type { App } from "#app.ts";
 import { hostname } from "#config.ts";
@@ -31,7 +31,7 @@ export const Domain = z
   .meta({ id: "Domain" });
 export type Domain = z.output<typeof Domain>;
 
-/** The only way from a row to JSON. */
+/** The only conversion from a row to JSON. */
 export function toDomain({ config }: Pick<App, "config">, row: DomainRow): Domain {
   return {
     project_id: row.id,

@@ -1,21 +1,21 @@
-/** What a domain's status becomes by what was found of it. */
-import type { Finding } from "./look.ts";
+/** Next status of a domain after a check. */
+import type { Finding } from "./dns-lookup.ts";
 
 export type DomainStatus = "pending" | "verified" | "failed";
 
 export interface DomainState {
   status: DomainStatus;
-  /** Looks in a row that found it elsewhere. */
+  /** Number of checks in a row that found the name elsewhere. */
   misses: number;
   error: string | null;
 }
 
-/** One that served visitors is not given up for a zone file that was wrong for a minute. */
+/** A verified domain survives a zone that is wrong for a minute. */
 const missesOfVerified = 3;
-/** Whoever has just entered a name sets its records within the next hour, or has forgotten it. */
+/** Owners set the records within an hour, or have forgotten the domain. */
 const missesOfPending = 60;
 
-/** `isAsked`: somebody wants to know now, and a pending name that is not right is told so. */
+/** `isAsked`: the owner requested the check, and gets the error of a pending name as well. */
 export function nextState(
   before: Pick<DomainState, "status" | "misses">,
   finding: Finding,

@@ -1,4 +1,4 @@
-/** All SQL of the projects' domain columns, and of which names are served. */
+/** All SQL of the projects' domain columns, and of the served names. */
 import { type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { ProjectsTable } from "../projects/tables.ts";
@@ -29,7 +29,7 @@ const withDomain = (db: Db) =>
     .where("deleted_at", "is", null)
     .$narrowType<{ custom_domain: string; domain_status: DomainRow["domain_status"] }>();
 
-/** Of these workspaces, the newest project first. */
+/** Domains of these workspaces, newest project first. */
 export function listDomainRows(db: Db, workspaceIds: readonly string[]): Promise<DomainRow[]> {
   return withDomain(db)
     .where("workspace_id", "=", sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`)
@@ -42,7 +42,7 @@ export function findDomain(db: Db, projectId: string): Promise<DomainRow | undef
   return withDomain(db).where("id", "=", projectId).executeTakeFirst();
 }
 
-/** Undefined where the project has another name by now, or none. */
+/** Undefined if the project has another name by now, or none. */
 export function lockDomain(
   tx: Db,
   { id, custom_domain }: Pick<DomainRow, "id" | "custom_domain">,
@@ -54,7 +54,7 @@ export function lockDomain(
     .executeTakeFirst();
 }
 
-/** Serves the name for one project alone, until this transaction ends. */
+/** True if another project has the name verified. Blocks other claims of the name until the transaction ends. */
 export async function isVerifiedElsewhere(
   tx: Db,
   { id, custom_domain }: Pick<DomainRow, "id" | "custom_domain">,
@@ -83,7 +83,7 @@ export async function writeState(tx: Db, id: string, state: DomainState, now: Da
     .execute();
 }
 
-/** Those to be looked at again: settled ones, and those that may change soon, not looked at since. The longest ago first. */
+/** Domains due for a check, longest ago first. Pending ones are due sooner than verified and failed ones. */
 export function listDue(
   db: Db,
   since: { settled: Date; unsettled: Date },
@@ -108,7 +108,7 @@ export function listDue(
     .execute();
 }
 
-/** Each verified name, and the first label of the host it stands for. */
+/** Each verified name with the first label of its generated host. */
 export function listVerified(db: Db): Promise<{ custom_domain: string; host_label: string }[]> {
   return db
     .selectFrom("projects")

@@ -1,4 +1,4 @@
-/** An environment comes to be: production with its project, the others when somebody asks for them. */
+/** Creates environments: production together with its project, the others by request. */
 import { randomUUID } from "node:crypto";
 import type { Actor } from "#accounts/actor.ts";
 import type { Plan } from "#accounts/roles.ts";
@@ -25,7 +25,7 @@ export async function createEnvironment(
   const made = await app.db.transaction().execute(async (tx) => {
     const { project, workspace } = await lockWritableProject(tx, actor, projectId);
     const hostLabel = hostLabelOf(project.name, input);
-    // The project's row is locked: nobody makes another one meanwhile.
+    // The project's row is locked, so no other environment is created until the commit.
     const others = await listRows(tx, project.id);
     if (others.some(({ name }) => name === input.name)) throw environmentExists(input.name);
     requireBelow(workspace.plan, "environmentsPerProject", others.length, workspace.id);
@@ -48,7 +48,7 @@ export async function createEnvironment(
   return render(app, made);
 }
 
-/** In the transaction of whoever makes it; its name and host are known to be free. */
+/** Runs in the caller's transaction. The caller has checked that name and host are free. */
 export async function addEnvironment(
   app: Pick<App, "secrets" | "clock">,
   tx: Db,
@@ -81,7 +81,7 @@ export async function addEnvironment(
   });
 }
 
-/** The first label of its host. A slug has no two hyphens in a row, so that no two environments can share one. */
+/** Returns the first label of the host. A slug has no two hyphens in a row, so every environment has its own label. */
 export function hostLabelOf(
   slug: string,
   { kind, name }: { kind: EnvironmentRow["kind"]; name: string },

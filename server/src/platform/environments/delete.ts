@@ -1,6 +1,6 @@
 /**
- * An environment goes: for everyone with the transaction that says so, which also frees its host; its app and its row
- * by a job that may be begun again at any point. Production goes with its project alone.
+ * Deletes an environment. The transaction hides it and frees its host; a repeatable job removes its app and its row.
+ * Production is deleted with its project only.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -17,12 +17,12 @@ import { deleteRow, isAnyUnderWay, lockRow, markDeleted } from "./store.ts";
 /** Payload: `{ environment }`. */
 export const removeEnvironmentTask = "platform.environments.remove";
 
-/** Ends its app, and is done when that is gone; once more does nothing. */
+/** Stops the app and resolves when it is removed. Safe to repeat. */
 export interface EnvironmentParts {
   stopEnvironment(environmentId: string): Promise<void>;
 }
 
-/** Also in a suspended workspace: what goes costs nobody anything. */
+/** Allowed while suspended: deleting frees resources. */
 export async function deleteEnvironment(
   app: Pick<App, "db" | "clock">,
   actor: Actor,
@@ -42,8 +42,8 @@ export async function deleteEnvironment(
   });
 }
 
-/** The job. */
-export async function carryOutDeletion(
+/** Runs as a job. */
+export async function removeEnvironment(
   { db }: Pick<App, "db">,
   environmentId: string,
   parts: EnvironmentParts,
@@ -54,7 +54,8 @@ export async function carryOutDeletion(
   await deleteRow(db, environmentId);
 }
 
-/** A deployment notices within seconds that what it is for is gone; the job comes again. */
+/** A deployment notices the deletion within seconds, and the job is retried. */
 export async function requireNoneUnderWay(db: Db, environmentIds: readonly string[]): Promise<void> {
-  if (await isAnyUnderWay(db, environmentIds)) throw new Error("a deployment of it has not ended yet");
+  if (await isAnyUnderWay(db, environmentIds))
+    throw new Error("a deployment of the environment has not ended yet");
 }

@@ -7,7 +7,7 @@ import { get } from "../projects/projects.ts";
 import { updateProject } from "../projects/update.ts";
 import { makeProject, personOn, type ProjectsApp, projectsApp } from "../testing/platform-app.ts";
 import { createEnvironment } from "./create.ts";
-import { carryOutDeletion, deleteEnvironment } from "./delete.ts";
+import { removeEnvironment, deleteEnvironment } from "./delete.ts";
 import { getEnvironment, list, readVariables } from "./environments.ts";
 import { EnvironmentCreate, EnvironmentUpdate } from "./schema.ts";
 import { updateEnvironment } from "./update.ts";
@@ -35,7 +35,7 @@ const add = (actor: Actor, projectId: string, body: object = {}) =>
 const change = (actor: Actor, projectId: string, id: string, body: object) =>
   updateEnvironment(app, actor, projectId, id, EnvironmentUpdate.parse(body));
 
-describe("create", () => {
+describe("environment creation", () => {
   test("keeps a stored variable when an update sends its hint or a mask", async () => {
     const actor = await on("pro");
     const long = "a-long-variable-wxyz";
@@ -52,7 +52,7 @@ describe("create", () => {
     });
   });
 
-  test("it has a branch and a host of its own, and the plan's largest size", async () => {
+  test("creates an environment with its own branch and host, and the plan's largest size", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor, { name: "shop" });
     const made = await add(actor, project.id, { env_vars: { A: "1" } });
@@ -75,7 +75,7 @@ describe("create", () => {
     expect(await readVariables(app, actor, project.id, made.id)).toEqual({ A: "1" });
   });
 
-  test("a name is one environment's in its project", async () => {
+  test("refuses a second environment of the same name in a project", async () => {
     const actor = await on("team");
     const project = await makeProject(app, actor);
     const tries = await Promise.allSettled([1, 2, 3].map(() => add(actor, project.id)));
@@ -87,7 +87,7 @@ describe("create", () => {
     await add(actor, (await makeProject(app, actor)).id);
   });
 
-  test("a plan's limit counts each project, production included", async () => {
+  test("counts each project's environments against the plan's limit, production included", async () => {
     const [starter, pro, team] = [await on("starter"), await on("pro"), await on("team")];
     const small = await makeProject(app, starter);
     await expect(add(starter, small.id)).rejects.toThrow(
@@ -105,7 +105,7 @@ describe("create", () => {
     for (const name of ["a", "b", "c", "d", "e"]) await add(team, large.id, { name });
   });
 
-  test("the first label of its host has at most 63 characters", async () => {
+  test("refuses a host whose first label has more than 63 characters", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor, { name: `a${"b".repeat(39)}` });
     expect(await add(actor, project.id, { name: "c".repeat(21) })).toMatchObject({
@@ -126,13 +126,13 @@ describe("create", () => {
     { branch: undefined },
     { env_vars: { "1A": "" } },
     { size: "large" },
-  ])("refuses %j", (body) => {
+  ])("refuses an environment with %j", (body) => {
     const whole = { name: "staging", kind: "staging", branch: "next", ...body };
     expect(EnvironmentCreate.safeParse(whole).success).toBe(false);
   });
 });
 
-test("an environment's variables beat its project's", async () => {
+test("prefers an environment's variables to its project's", async () => {
   const actor = await on("pro");
   const project = await makeProject(app, actor, { env_vars: { A: "project", B: "project" } });
   const made = await add(actor, project.id, { env_vars: { A: "environment" } });
@@ -145,7 +145,7 @@ test("an environment's variables beat its project's", async () => {
   expect(await variablesOf(app, db, made.id)).toEqual({ A: "project", B: "project", C: "environment" });
 });
 
-test("variables are sealed to their row", async () => {
+test("encrypts variables, bound to their row", async () => {
   const actor = await on("pro");
   const project = await makeProject(app, actor, { env_vars: { KEY: "canary-value" } });
   const row = await db
@@ -159,8 +159,8 @@ test("variables are sealed to their row", async () => {
   await expect(variablesOf(app, db, other.production_environment_id)).rejects.toThrow("sealed value");
 });
 
-describe("update", () => {
-  test("branch, variables and size change; production's branch is the project's", async () => {
+describe("environment updates", () => {
+  test("updates branch, variables and size, and the project with production's branch", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor);
     const id = project.production_environment_id;
@@ -174,7 +174,7 @@ describe("update", () => {
     expect(await get(app, actor, project.id)).toMatchObject({ branch: "trunk" });
   });
 
-  test("a size above the plan is refused with the plan that has it; the size it has is not", async () => {
+  test("refuses a size above the plan and names the plan that has it, but accepts the current size", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor);
     const id = project.production_environment_id;
@@ -188,7 +188,7 @@ describe("update", () => {
     expect(await change(poorer, project.id, id, { size: "medium" })).toMatchObject({ size: "medium" });
   });
 
-  test("what is answered can be sent back", async () => {
+  test("accepts its own response as an update", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor);
     const made = await add(actor, project.id);
@@ -197,8 +197,8 @@ describe("update", () => {
   });
 });
 
-describe("delete", () => {
-  test("production stays with its project", async () => {
+describe("environment deletion", () => {
+  test("refuses to delete production without its project", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor);
     await expect(
@@ -206,7 +206,7 @@ describe("delete", () => {
     ).rejects.toThrow(refusal("environment_protected", 409));
   });
 
-  test("it is gone for everyone at once, its name is free, and its app goes by a job", async () => {
+  test("hides a deleted environment at once, frees its name, and removes its app by a job", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor);
     const made = await add(actor, project.id);
@@ -224,15 +224,15 @@ describe("delete", () => {
 
     const stopped: string[] = [];
     const parts = { stopEnvironment: async (id: string) => void stopped.push(id) };
-    await carryOutDeletion(app, made.id, parts);
-    await carryOutDeletion(app, made.id, parts);
+    await removeEnvironment(app, made.id, parts);
+    await removeEnvironment(app, made.id, parts);
     expect(stopped).toEqual([made.id, made.id]);
     const rows = await db.selectFrom("environments").select("id").where("id", "=", made.id).execute();
     expect(rows).toEqual([]);
     expect(await list(app, actor, project.id)).toHaveLength(2);
   });
 
-  test("its app is not touched while a deployment of it has not ended", async () => {
+  test("keeps the app of a deleted environment until its deployment has ended", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor);
     const made = await add(actor, project.id);
@@ -250,11 +250,11 @@ describe("delete", () => {
       .execute();
     await deleteEnvironment(app, actor, project.id, made.id);
     const parts = { stopEnvironment: () => Promise.reject(new Error("touched")) };
-    await expect(carryOutDeletion(app, made.id, parts)).rejects.toThrow("has not ended");
+    await expect(removeEnvironment(app, made.id, parts)).rejects.toThrow("has not ended");
   });
 });
 
-test("environments of somebody else's project, or of another one, are not there", async () => {
+test("hides environments of another workspace's project, and of another project", async () => {
   const [actor, stranger] = [await on("pro"), await on("pro")];
   const [project, other] = [await makeProject(app, actor), await makeProject(app, actor)];
   const made = await add(actor, project.id);
@@ -276,7 +276,7 @@ test("environments of somebody else's project, or of another one, are not there"
   }
 });
 
-test("a new slug moves the hosts of all environments, where they fit", async () => {
+test("moves the hosts of all environments to a new slug, if they fit", async () => {
   const actor = await on("pro");
   const project = await makeProject(app, actor);
   await add(actor, project.id, { name: "x".repeat(30) });

@@ -1,8 +1,9 @@
 /**
- * Environments: what of a project is served where. This folder owns which there are, the branch and the size of each,
- * its host and its variables. It promises that a project has one production environment from its first moment to its
- * last, that two environments never have one host, and that variables are read by nobody but who asks for them by name
- * and what is started with them.
+ * An environment serves a branch of a project at its own host. This folder owns the record: branch, size, host and
+ * variables.
+ *
+ * A project has exactly one production environment for its whole life. Every environment has its own host. Variables
+ * are readable by explicit request, and by the environment's processes.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -16,7 +17,7 @@ export type { EnvironmentRow } from "./store.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** An environment of a project that the actor reaches; `environmentId` undefined is production. */
+/** Finds an environment of a project in the actor's workspaces. Without `environmentId` it is production. */
 export async function getEnvironment(
   app: Pick<App, "db">,
   actor: Actor,
@@ -29,7 +30,7 @@ export async function getEnvironment(
   return { project, environment };
 }
 
-/** Production first, then the newest first. */
+/** Lists production first, then the others, newest first. */
 export async function list(app: Needs, actor: Actor, projectId: string): Promise<EnvironmentResponse[]> {
   const { id } = await getProject(app, actor, projectId);
   return (await listViews(app.db, [id])).map((view) => toEnvironment(app, view));
@@ -55,7 +56,7 @@ export async function readVariables(
   return openVariables(app, "environments", environment);
 }
 
-/** As it is answered after a change. */
+/** Returns the record for the response to a change. */
 export async function render(
   app: Needs,
   { id, project_id }: Pick<EnvironmentRow, "id" | "project_id">,

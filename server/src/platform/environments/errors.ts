@@ -12,17 +12,14 @@ export const environmentExists = defineError(
 export const environmentProtected = defineError(
   "environment_protected",
   409,
-  () => "The production environment lives as long as its project and cannot be deleted.",
+  () => "The production environment cannot be deleted; delete its project instead.",
 );
 
 export const hostTooLong = (label: string) =>
   invalidField(
     "name",
-    `"${label}" would be the first label of the environment's host, and a label has at most 63 characters`,
+    `"${label}" would be the first label of the environment's host, and is longer than 63 characters; choose a shorter name`,
   );
 
 export const tooManyVariables = () =>
-  invalidField(
-    "env_vars",
-    "there may be at most 200 variables of 64 KiB in all, those already there included",
-  );
+  invalidField("env_vars", "there may be at most 200 variables with 64 KiB in all, stored ones included");

@@ -1,13 +1,16 @@
-/** Who leads visitors to environments by their hosts: told of a change after its commit, and before its caller is. */
+/** Updates the host table of the ingress after a commit, and before the response to the caller. */
 import type { App } from "#app.ts";
 
 export interface Hosts {
-  /** The project's environments are found by the hosts they have now. */
+  /** Reads the hosts of the project's environments again. */
   refreshProject(projectId: string): Promise<void>;
 }
 
-/** `change` is committed when it settles. What could not be told of it is no reason to call it failed. */
-export async function ledTo<T>(
+/**
+ * Waits for the commit of `change`, then updates the hosts. A failed update is logged, because the change itself
+ * succeeded.
+ */
+export async function refreshHostsAfter<T>(
   { log }: Pick<App, "log">,
   hosts: Hosts,
   change: Promise<T>,
@@ -15,7 +18,10 @@ export async function ledTo<T>(
 ): Promise<T> {
   const changed = await change;
   await hosts.refreshProject(projectOf(changed)).catch((error: unknown) => {
-    log.warn({ project: projectOf(changed), err: error }, "its hosts are not led to before it is deployed");
+    log.warn(
+      { project: projectOf(changed), err: error },
+      "the hosts of a project are not served before its next deployment",
+    );
   });
   return changed;
 }

@@ -1,22 +1,22 @@
-/** What a change of a project does to its environments, in the project's own transaction. */
+/** Changes a project's environments in the transaction of the project's own change. */
 import type { Db } from "#schema.ts";
 import { hostLabelOf } from "./create.ts";
 import { changeRow, isAnyDeployed, listAll, listRows, markDeleted } from "./store.ts";
 
-/** Whether anything of the project is served, or on its way to be. */
+/** True if a deployment of the project is live, queued or running. */
 export async function isDeployed(tx: Db, projectId: string): Promise<boolean> {
   return isAnyDeployed(tx, await idsOf(tx, projectId));
 }
 
-/** The project has another slug: their hosts follow. Throws `host_too_long`. */
-export async function followName(tx: Db, projectId: string, slug: string, now: Date): Promise<void> {
+/** Changes the hosts to the project's new slug. Throws `host_too_long`. */
+export async function changeHosts(tx: Db, projectId: string, slug: string, now: Date): Promise<void> {
   for (const row of await listRows(tx, projectId)) {
     await changeRow(tx, row.id, { host_label: hostLabelOf(slug, row), updated_at: now });
   }
 }
 
-/** The project's branch is its production environment's. */
-export async function followProjectBranch(
+/** Sets the branch of the production environment, which is the project's branch. */
+export async function setProductionBranch(
   tx: Db,
   projectId: string,
   branch: string,
@@ -36,7 +36,7 @@ export async function markAllDeleted(tx: Db, projectId: string, now: Date): Prom
   );
 }
 
-/** Also those that are deleted and not gone yet. */
+/** Includes deleted environments whose rows still exist. */
 export async function idsOf(db: Db, projectId: string): Promise<string[]> {
   return (await listAll(db, projectId)).map(({ id }) => id);
 }

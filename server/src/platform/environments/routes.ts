@@ -4,9 +4,9 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { ProjectId } from "../input/schema.ts";
 import { projectNotFound } from "../projects/errors.ts";
-import { onProject } from "../audited.ts";
+import { onProject } from "../audit-targets.ts";
 import { createEnvironment } from "./create.ts";
-import { type Hosts, ledTo } from "./hosts.ts";
+import { type Hosts, refreshHostsAfter } from "./hosts.ts";
 import { deleteEnvironment } from "./delete.ts";
 import { get, list, readVariables } from "./environments.ts";
 import { environmentExists, environmentNotFound, environmentProtected } from "./errors.ts";
@@ -55,10 +55,20 @@ export const environmentRoutes = (app: App, hosts: Hosts): Route[] => [
     replay: {
       activity: "environment.created",
       render: ({ actor, params, made: [{ id }] }) =>
-        ledTo(app, hosts, get(app, actor, params.project_id, String(id)), (made) => made.project_id),
+        refreshHostsAfter(
+          app,
+          hosts,
+          get(app, actor, params.project_id, String(id)),
+          (made) => made.project_id,
+        ),
     },
     handler: ({ actor, params, body }) =>
-      ledTo(app, hosts, createEnvironment(app, actor, params.project_id, body), (made) => made.project_id),
+      refreshHostsAfter(
+        app,
+        hosts,
+        createEnvironment(app, actor, params.project_id, body),
+        (made) => made.project_id,
+      ),
   }),
   defineRoute({
     ...common,

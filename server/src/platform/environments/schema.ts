@@ -1,4 +1,7 @@
-/** The wire of environments, and what projects share with them: branches, variables, the last deployment. */
+/**
+ * Request and response schemas of environments, and the schemas that projects share: branches, variables, the last
+ * deployment.
+ */
 import { z } from "zod";
 import type { App } from "#app.ts";
 import { isBranchName } from "../git/names.ts";
@@ -17,15 +20,15 @@ const VariableName = z
   .string()
   .max(256)
   .regex(/^(?!__proto__$)[A-Za-z_][A-Za-z0-9_]*$/, {
-    error: "must be a name of letters, digits and _ that begins with no digit",
+    error: "must contain letters, digits and _ only, and not begin with a digit",
   });
 const VariableValue = z.string().refine((value) => !value.includes("\0"), { error: "must not contain NUL" });
-const tooMany = { error: "must be at most 200 variables of 64 KiB in all" };
+const tooMany = { error: "must have at most 200 variables, and 64 KiB in all" };
 
 export const Variables = z.record(VariableName, VariableValue).refine(fit, tooMany);
 /** A string sets, null removes. */
 export const VariablesChange = z.record(VariableName, VariableValue.nullable()).refine(fit, tooMany);
-/** As they are answered: names are what they were when they were set. */
+/** Names in responses are not checked, because older rows may have names that are refused today. */
 export const VariablesResponse = z
   .record(z.string(), z.string().meta({ "x-kontor-secret": true }))
   .meta({ id: "EnvVars" });
@@ -43,7 +46,7 @@ export const EnvironmentCreate = z
     name: z
       .string()
       .regex(/^[a-z0-9](?:[a-z0-9]|-(?!-|$)){0,61}$/, {
-        error: "must be of a-z, 0-9 and single hyphens between them",
+        error: "must contain letters a-z, digits and single hyphens between them only",
       })
       .describe(
         "Name of the environment, unique in the project; part of the host `{slug}--{name}.{apps_domain}`.",

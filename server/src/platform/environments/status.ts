@@ -1,12 +1,15 @@
-/** What an environment is, as a visitor would find it: derived from what is served and what was tried last, never stored. */
+/**
+ * Computes the status of an environment, as a visitor experiences it, from the live and the last deployment. It is not
+ * stored.
+ */
 import type { DeploymentStatus } from "../deployments/tables.ts";
 
 export const environmentStatuses = ["created", "building", "live", "failed", "asleep"] as const;
 export type EnvironmentStatus = (typeof environmentStatuses)[number];
 
 /**
- * A failed or running deployment changes nothing for visitors while an earlier one is served: the environment is
- * `live` and its last deployment says the rest.
+ * While an earlier deployment is live, a failed or running one changes nothing for visitors. The environment is
+ * `live`, and its last deployment shows the failure.
  */
 export function statusOf(environment: {
   live_deployment_id: string | null;

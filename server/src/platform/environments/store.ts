@@ -1,4 +1,4 @@
-/** All SQL of the environments table. Who may ask is decided on the project, whose id is an argument of what callers do. */
+/** All SQL of the environments table. The caller checks access to the project, whose id is an argument. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { DeploymentsTable } from "../deployments/tables.ts";
@@ -6,7 +6,7 @@ import type { EnvironmentsTable } from "./tables.ts";
 
 export type EnvironmentRow = Selectable<EnvironmentsTable>;
 
-/** What a list says of a deployment; the rest is the deployment's own to say. */
+/** Columns of a deployment in lists of environments. */
 export type LastDeploymentRow = Pick<
   Selectable<DeploymentsTable>,
   | "id"
@@ -20,10 +20,10 @@ export type LastDeploymentRow = Pick<
   | "finished_at"
 >;
 
-/** An environment and the newest of its deployments. */
+/** An environment with its newest deployment. */
 export type EnvironmentView = EnvironmentRow & { last: LastDeploymentRow | null };
 
-/** Production first, then the newest first. */
+/** Lists production first, then the others, newest first. */
 export async function listViews(db: Db, projectIds: readonly string[]): Promise<EnvironmentView[]> {
   if (projectIds.length === 0) return [];
   const rows = await db
@@ -80,7 +80,7 @@ export async function listViews(db: Db, projectIds: readonly string[]): Promise<
   );
 }
 
-/** Undefined for one of another project, and for a deleted one; `id` undefined is production. */
+/** Undefined for an environment of another project, or a deleted one. Without `id` it is production. */
 export function findRow(
   db: Db,
   projectId: string,
@@ -92,7 +92,7 @@ export function findRow(
   ).executeTakeFirst();
 }
 
-/** The same, and nobody else's to change until this transaction ends. */
+/** Locks the environment until the transaction ends. */
 export function lockRow(tx: Db, projectId: string, id: string): Promise<EnvironmentRow | undefined> {
   return of(tx, projectId).where("id", "=", id).forUpdate().executeTakeFirst();
 }
@@ -101,7 +101,7 @@ export function listRows(db: Db, projectId: string): Promise<EnvironmentRow[]> {
   return of(db, projectId).execute();
 }
 
-/** Deleted ones as well. */
+/** Includes deleted environments. */
 export function listAll(db: Db, projectId: string): Promise<EnvironmentRow[]> {
   return db.selectFrom("environments").selectAll().where("project_id", "=", projectId).execute();
 }
@@ -123,7 +123,7 @@ export function changeRow(
     .executeTakeFirstOrThrow();
 }
 
-/** Name and host are free for others; what no host label can be stands in their place. */
+/** Frees name and host. The placeholder is not a valid host label. */
 export async function markDeleted(tx: Db, ids: readonly string[], now: Date): Promise<void> {
   await tx
     .updateTable("environments")
@@ -136,7 +136,7 @@ export async function deleteRow(db: Db, id: string): Promise<void> {
   await db.deleteFrom("environments").where("id", "=", id).where("deleted_at", "is not", null).execute();
 }
 
-/** Whether something of these is served, or on its way to be. */
+/** True if any of these has a live, queued or running deployment. */
 export async function isAnyDeployed(db: Db, ids: readonly string[]): Promise<boolean> {
   const found = await db
     .selectFrom("environments")
@@ -147,7 +147,7 @@ export async function isAnyDeployed(db: Db, ids: readonly string[]): Promise<boo
   return found !== undefined || (await isAnyUnderWay(db, ids));
 }
 
-/** Whether a deployment of one of these waits or runs. */
+/** True if any of these has a queued or running deployment. */
 export async function isAnyUnderWay(db: Db, ids: readonly string[]): Promise<boolean> {
   const found = await db
     .selectFrom("deployments")
@@ -158,7 +158,7 @@ export async function isAnyUnderWay(db: Db, ids: readonly string[]): Promise<boo
   return found !== undefined;
 }
 
-/** The sealed variables of an environment and of its project; undefined where there is no such environment. */
+/** Finds the encrypted variables of an environment and of its project. Undefined if it does not exist. */
 export function findSealed(db: Db, environmentId: string) {
   return db
     .selectFrom("environments as e")

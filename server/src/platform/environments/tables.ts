@@ -1,6 +1,6 @@
 import type { Generated } from "kysely";
 
-/** Columns as they are stored; see migrations/0011_platform.sql and 0017_projects.sql for what they mean. */
+/** Columns of the table; migrations/0011_platform.sql and 0017_projects.sql describe them. */
 export interface EnvironmentsTable {
   id: Generated<string>;
   project_id: string;

@@ -1,7 +1,7 @@
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
-import { followBranch, lockWritableProject } from "../projects/projects.ts";
+import { setBranch, lockWritableProject } from "../projects/projects.ts";
 import { render, target } from "./environments.ts";
 import { environmentNotFound } from "./errors.ts";
 import type { EnvironmentResponse, EnvironmentUpdate } from "./schema.ts";
@@ -11,7 +11,7 @@ import { mergeVariables, openVariables, sealVariables } from "./variables.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** What runs is not touched: a change applies at the next deploy, restart or wake. */
+/** Changes an environment. Running apps keep their settings until the next deploy, restart or wake. */
 export async function updateEnvironment(
   app: Needs,
   actor: Actor,
@@ -23,11 +23,11 @@ export async function updateEnvironment(
     const { project, workspace } = await lockWritableProject(tx, actor, projectId);
     const row = await lockRow(tx, project.id, environmentId);
     if (!row) throw environmentNotFound();
-    // The size it has may be above the plan of today: to name it again asks for nothing.
+    // The current size may be above the current plan, so setting it again is allowed.
     if (input.size !== undefined && input.size !== row.size) requireSize(workspace.plan, input.size);
     const now = app.clock.now();
     if (input.branch !== undefined && row.kind === "production") {
-      await followBranch(tx, project.id, input.branch, now);
+      await setBranch(tx, project.id, input.branch, now);
     }
     const merged = input.env_vars && mergeVariables(openVariables(app, "environments", row), input.env_vars);
     await recordActivity(tx, actor, "environment.updated", target(row), project.workspace_id, {

@@ -1,6 +1,6 @@
 /**
- * Environment variables: sealed at rest in the row they belong to, opened only for who asks for them by name and for
- * what is started with them. An environment's beat its project's, which beat what an add-on gives.
+ * Environment variables, encrypted in the row of their owner. Decrypted only for an explicit request and for the
+ * process that gets them. An environment's variables override its project's, which override those of an add-on.
  */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
@@ -11,16 +11,16 @@ import { findSealed } from "./store.ts";
 
 export type Variables = Record<string, string>;
 
-/** Whose they are: the place they are sealed to. */
+/** Table of the owner; the encryption is bound to its row. */
 type Owner = "projects" | "environments" | "functions";
 
 type Needs = Pick<App, "secrets">;
 
 export const maxVariables = 200;
-/** Of names and values, and the two bytes that a process has beside each pair. */
+/** Limit of names and values, with the two bytes that a process needs besides each pair. */
 export const maxVariablesBytes = 64 * 1024;
 
-/** What a process of the environment is started with. */
+/** Variables with which a process of the environment starts. */
 export async function variablesOf(app: Needs, db: Db, environmentId: string): Promise<Variables> {
   const row = await findSealed(db, environmentId);
   if (!row) throw environmentNotFound();
@@ -31,7 +31,7 @@ export async function variablesOf(app: Needs, db: Db, environmentId: string): Pr
   };
 }
 
-/** Null where there are none. */
+/** Null if there are none. */
 export function sealVariables(app: Needs, owner: Owner, id: string, variables: Variables): Buffer | null {
   if (Object.keys(variables).length === 0) return null;
   return app.secrets.seal(JSON.stringify(variables), place(owner, id));

@@ -1,10 +1,10 @@
-/** Environments as lists show them, for whoever has already decided that the projects may be seen. */
+/** Environments for lists. The caller has checked access to the projects. */
 import type { Db } from "#schema.ts";
 import { type EnvironmentView, listViews } from "./store.ts";
 
 export type { EnvironmentView, LastDeploymentRow } from "./store.ts";
 
-/** By project; production comes first. */
+/** Environments by project, production first. */
 export async function environmentsOf(
   db: Db,
   projectIds: readonly string[],

@@ -1,6 +1,6 @@
 /**
  * Deletes a function. The transaction hides it and frees its name. A repeatable job then stops its instances, and last
- * deletes its row with versions and minutes. Image retention deletes its images, which no row names any more.
+ * deletes its row with versions and minutes. Image retention then deletes the unused images.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -37,7 +37,7 @@ export async function deleteFunction(
  * Runs as a job. A running deploy notices the deletion and ends. Instances go first, because they cost memory and
  * could still be called.
  */
-export async function carryOutDeletion(
+export async function removeFunction(
   { db }: Pick<App, "db">,
   functionId: string,
   parts: Pick<FunctionParts, "stop">,

@@ -5,7 +5,8 @@ export const functionNotFound = defineError("function_not_found", 404, () => "No
 export const functionDeployed = defineError(
   "function_deployed",
   409,
-  () => "name: the name is part of the address and cannot change after the first deploy; create another function.",
+  () =>
+    "name: the name is part of the address and cannot change after the first deploy; create another function.",
 );
 
 export const noApiKey = defineError(

@@ -6,7 +6,7 @@ import { createProject } from "../projects/create.ts";
 import { checkName } from "../projects/names.ts";
 import { inATeam, personOn, projectInput, type ProjectsApp, projectsApp } from "../testing/platform-app.ts";
 import { createFunction } from "./create.ts";
-import { carryOutDeletion, deleteFunction } from "./delete.ts";
+import { removeFunction, deleteFunction } from "./delete.ts";
 import { get, list, readVariables } from "./functions.ts";
 import { hashKey } from "./keys.ts";
 import type { FunctionParts } from "./parts.ts";
@@ -139,7 +139,7 @@ describe("function creation", () => {
     [{ env_vars: { KONTOR_HANDLER: "/etc/passwd" } }],
     [{ auth_mode: "basic" }],
     [{ surely: 1 }],
-  ])("a body with %j is refused", (more) => {
+  ])("refuses a function with %j", (more) => {
     expect(FunctionCreate.safeParse(body(more)).success).toBe(false);
   });
 
@@ -263,7 +263,7 @@ describe("function updates", () => {
     expect(seen).toEqual([7]);
   });
 
-  test("merges variables, and removes one that is null", async () => {
+  test("merges variables, and removes a variable that is null", async () => {
     const actor = await personOn(db, "pro");
     const { id } = await make(actor, { env_vars: { A: "1", B: "2" } });
     await change(actor, id, { env_vars: { A: null, C: "3" } });
@@ -332,25 +332,25 @@ describe("function deletion", () => {
         stopped.push(id);
       },
     };
-    await carryOutDeletion(app, made.id, parts);
+    await removeFunction(app, made.id, parts);
     expect(await rowOf(made.id).catch(() => "gone")).toBe("gone");
     expect(stopped).toEqual([made.id]);
     // The plan allows another function again.
     expect((await make(actor)).status).toBe("created");
   });
 
-  test("retries the deletion of a function that cannot be stopped yet, and ignores a job for one that was not deleted", async () => {
+  test("retries the deletion of a function that cannot be stopped yet, and ignores the job of a function that is not deleted", async () => {
     const actor = await personOn(db, "pro");
     const { id } = await make(actor);
     const stop = async () => {
       throw new Error("the host is away");
     };
-    await carryOutDeletion(app, id, { stop });
+    await removeFunction(app, id, { stop });
     await deleteFunction(app, actor, id);
-    await expect(carryOutDeletion(app, id, { stop })).rejects.toThrow("away");
+    await expect(removeFunction(app, id, { stop })).rejects.toThrow("away");
     expect((await rowOf(id)).deleted_at).not.toBeNull();
-    await carryOutDeletion(app, id, { stop: async () => {} });
-    await carryOutDeletion(app, id, { stop: async () => {} });
+    await removeFunction(app, id, { stop: async () => {} });
+    await removeFunction(app, id, { stop: async () => {} });
   });
 });
 

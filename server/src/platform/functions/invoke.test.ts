@@ -5,7 +5,7 @@ import { testDatabase } from "../../../test/harness.ts";
 import { goLive, instancesHost, makeVersion } from "../instances/testing/instances-host.ts";
 import { personOn } from "../testing/platform-app.ts";
 import { createFunction } from "./create.ts";
-import { asked, invokeFunction } from "./invoke.ts";
+import { buildRequest, invokeFunction } from "./invoke.ts";
 import { followLogs, functionMetrics, readLogs } from "./monitoring.ts";
 import { FunctionCreate, InvokeRequest } from "./schema.ts";
 
@@ -15,19 +15,19 @@ const app = host.app as App;
 let named = 0;
 const { signal } = new AbortController();
 
-interface Made {
+interface TestFunction {
   actor: Actor;
   id: string;
 }
 
-async function make(more: object = {}): Promise<Made> {
+async function make(more: object = {}): Promise<TestFunction> {
   const actor = await personOn(db, "pro");
   const body = { name: `invoked-${++named}`, runtime: "nodejs", handler_code: "x", ...more };
   const { id } = await createFunction(app, host.instances, actor, FunctionCreate.parse(body));
   return { actor, id };
 }
 
-async function served(code: string, more: object = {}): Promise<Made> {
+async function deployHandler(code: string, more: object = {}): Promise<TestFunction> {
   const made = await make(more);
   const version = await makeVersion(db, host, { id: made.id, name: "", workspaceId: "" }, 1, code);
   await host.instances.prove(version, signal);
@@ -36,12 +36,12 @@ async function served(code: string, more: object = {}): Promise<Made> {
   return made;
 }
 
-const invoke = ({ actor, id }: Made, input: object = {}) =>
+const invoke = ({ actor, id }: TestFunction, input: object = {}) =>
   invokeFunction(app, host.instances, actor, { id, input: InvokeRequest.parse(input), signal });
 
 describe("function invocation", () => {
   test("passes method, path, query, headers and body, and returns the whole response", async () => {
-    const made = await served(
+    const made = await deployHandler(
       `export default async (request) => {
         const { method, url, headers } = request;
         const { pathname, search, host } = new URL(url);
@@ -72,7 +72,7 @@ describe("function invocation", () => {
   });
 
   test("invokes without a key, and passes none to the handler", async () => {
-    const made = await served(
+    const made = await deployHandler(
       `export default (request) => Response.json(Object.fromEntries(request.headers))`,
       { auth_mode: "api_key" },
     );
@@ -83,7 +83,9 @@ describe("function invocation", () => {
   });
 
   test("encodes binary bodies in base64, in requests and responses", async () => {
-    const made = await served(`export default async (request) => new Response(await request.arrayBuffer())`);
+    const made = await deployHandler(
+      `export default async (request) => new Response(await request.arrayBuffer())`,
+    );
     const bytes = Buffer.from([0, 255, 1, 254]).toString("base64");
     expect(await invoke(made, { body_base64: bytes })).toMatchObject({ body: null, body_base64: bytes });
     expect(await invoke(made, { body: "grüße" })).toMatchObject({ body: "grüße", body_base64: null });
@@ -91,7 +93,7 @@ describe("function invocation", () => {
   });
 
   test("returns a function's own failure as its response, without a stack", async () => {
-    const made = await served(`export default () => { throw new Error("at my desk") }`);
+    const made = await deployHandler(`export default () => { throw new Error("at my desk") }`);
     const { status, body } = await invoke(made);
     expect(status).toBe(500);
     expect(JSON.parse(body!)).toMatchObject({ error: { code: "function_error" } });
@@ -117,7 +119,7 @@ describe("function invocation", () => {
       "X-Api-Key": "x",
       Authorization: "Bearer mine",
     };
-    const { headers } = asked(InvokeRequest.parse({ headers: given }), "here.test");
+    const { headers } = buildRequest(InvokeRequest.parse({ headers: given }), "here.test");
     expect(headers).toEqual({
       authorization: "Bearer mine",
       host: "here.test",
@@ -127,7 +129,7 @@ describe("function invocation", () => {
   });
 
   test("accepts a body of 6 MiB and refuses a larger one", () => {
-    const of = (length: number) => asked(InvokeRequest.parse({ body: "x".repeat(length) }), "x");
+    const of = (length: number) => buildRequest(InvokeRequest.parse({ body: "x".repeat(length) }), "x");
     expect(of(6 * 1024 ** 2).body).toHaveLength(6 * 1024 ** 2);
     expect(() => of(6 * 1024 ** 2 + 1)).toThrow(expect.objectContaining({ status: 413 }));
   });
@@ -153,12 +155,12 @@ describe("function invocation", () => {
 
 describe("function logs", () => {
   test("streams log lines with their level and request", async () => {
-    const made = await served(`export default () => { console.warn("careful"); return "ok" }`);
+    const made = await deployHandler(`export default () => { console.warn("careful"); return "ok" }`);
     await invoke(made);
     const read = () => readLogs(app, host.instances, made.actor, made.id, 200);
-    const said = async () => (await read()).lines.find(({ text }) => text === "careful");
-    await expect.poll(said, { timeout: 10_000 }).toBeDefined();
-    expect(await said()).toMatchObject({
+    const findCareful = async () => (await read()).lines.find(({ text }) => text === "careful");
+    await expect.poll(findCareful, { timeout: 10_000 }).toBeDefined();
+    expect(await findCareful()).toMatchObject({
       level: "warn",
       stream: "stderr",
       request_id: expect.stringMatching(/^[\w-]+$/),
@@ -189,7 +191,7 @@ describe("function logs", () => {
 
 describe("function metrics", () => {
   test("counts responses and errors", async () => {
-    const made = await served(
+    const made = await deployHandler(
       `export default (request) => new Response("", { status: new URL(request.url).pathname === "/bad" ? 500 : 200 })`,
     );
     for (const path of ["/", "/", "/", "/bad"]) await invoke(made, { path });

@@ -8,7 +8,7 @@ import { hostname } from "#config.ts";
 import { functionNotDeployed } from "../instances/errors.ts";
 import { bodyTooLarge } from "./errors.ts";
 import { getFunction } from "./functions.ts";
-import type { Answered, Asked, FunctionParts } from "./parts.ts";
+import type { FunctionResponse, FunctionRequest, FunctionParts } from "./parts.ts";
 import type { InvokeRequest, InvokeResponse } from "./schema.ts";
 
 /** Same limit as at the function's address. */
@@ -31,11 +31,11 @@ export async function invokeFunction(
   const row = await getFunction(app, actor, id);
   if (row.live_version_id === null) throw functionNotDeployed();
   const host = `${row.name}.fn.${hostname(app.config.appsDomain)}`;
-  return toAnswer(await parts.invoke(row.id, asked(input, host), signal));
+  return toAnswer(await parts.invoke(row.id, buildRequest(input, host), signal));
 }
 
 /** Builds the request. Pure. Throws `payload_too_large`. */
-export function asked(input: InvokeRequest, host: string): Asked {
+export function buildRequest(input: InvokeRequest, host: string): FunctionRequest {
   const { body, type } = bodyOf(input);
   if (body.length > maxBodyBytes) throw bodyTooLarge(maxBodyBytes);
   const given = Object.entries(input.headers)
@@ -72,7 +72,14 @@ function pathOf({ path, query }: InvokeRequest): string {
   return `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams(pairs).toString()}`;
 }
 
-function toAnswer({ status, headers, body, durationMs, coldStart, wakeMs }: Answered): InvokeResponse {
+function toAnswer({
+  status,
+  headers,
+  body,
+  durationMs,
+  coldStart,
+  wakeMs,
+}: FunctionResponse): InvokeResponse {
   const text = textOf(body);
   return {
     status,

@@ -3,7 +3,7 @@ import type { LogRing } from "#machines/host/log-rings.ts";
 import type { VersionRow } from "./store.ts";
 
 /** Request of the server to a function. */
-export interface Asked {
+export interface FunctionRequest {
   method: string;
   /** Path with its query. */
   path: string;
@@ -11,7 +11,7 @@ export interface Asked {
   body: Buffer;
 }
 
-export interface Answered {
+export interface FunctionResponse {
   status: number;
   headers: Record<string, string>;
   body: Buffer;
@@ -24,7 +24,7 @@ export interface Answered {
 export interface FunctionParts {
   /**
    * Starts an instance of a built version, which becomes the first one when the version goes live. Rejects with
-   * `HandlerFailed`, whose message is for the owner. `lock` is the installer's lock in the image.
+   * `HandlerFailed`; its message is for the owner. The returned `lock` is the installer's lock in the image.
    */
   prove(version: VersionRow, signal: AbortSignal): Promise<{ lock: string | null }>;
   /** Called after the commit that made another version live. */
@@ -37,7 +37,7 @@ export interface FunctionParts {
   /** Ends all instances and stops serving the function. Safe to repeat. */
   stop(functionId: string): Promise<void>;
   /** Sends a request. The caller has checked access to the function. */
-  invoke(functionId: string, asked: Asked, signal: AbortSignal): Promise<Answered>;
+  invoke(functionId: string, asked: FunctionRequest, signal: AbortSignal): Promise<FunctionResponse>;
   /** Log of the function. */
   ring(functionId: string): LogRing;
   /** True if no instance runs: all are frozen or stored, or there is none. */

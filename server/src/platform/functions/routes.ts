@@ -18,7 +18,7 @@ import { pageQuery } from "../input/schema.ts";
 import { nameTaken } from "../projects/errors.ts";
 import { checkName } from "../projects/names.ts";
 import { NameCheck } from "../projects/schema.ts";
-import { onFunction } from "../audited.ts";
+import { onFunction } from "../audit-targets.ts";
 import { createFunction } from "./create.ts";
 import { deleteFunction } from "./delete.ts";
 import { deployFunction } from "./deploy/queue-deploy.ts";
@@ -313,7 +313,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
     ],
     idempotent: true,
     handler: ({ actor, params, body, request, reply }) =>
-      whileHere(request, reply, (signal) =>
+      abortOnDisconnect(request, reply, (signal) =>
         invokeFunction(app, parts, actor, { id: params.function_id, input: body, signal }),
       ),
   }),
@@ -385,7 +385,7 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
  * Aborts the work when the client disconnects. With an idempotency key the client may read the response later, so the
  * work continues.
  */
-async function whileHere<T>(
+async function abortOnDisconnect<T>(
   request: FastifyRequest,
   reply: FastifyReply,
   work: (signal: AbortSignal) => Promise<T>,

@@ -49,7 +49,7 @@ const HandlerCode = z
 const Dependencies = z
   .record(z.string(), z.string())
   .refine((all) => Object.keys(all).length <= maxDependencies, {
-    error: `must be at most ${maxDependencies} packages`,
+    error: `must have at most ${maxDependencies} packages`,
   })
   .describe("Dependencies, package to version, from npm or PyPI. URLs, repositories and aliases are refused.")
   .meta({ example: { "date-fns": "^4.1.0" } });
@@ -252,7 +252,7 @@ export const InvokeRequest = z
       .describe("Query parameters, added to the query of `path`. Default: none."),
     headers: z
       .record(HeaderName, HeaderValue)
-      .refine((all) => Object.keys(all).length <= 100, { error: "must be at most 100" })
+      .refine((all) => Object.keys(all).length <= 100, { error: "must have at most 100 entries" })
       .default({})
       .describe(
         "Request headers, at most 100. Drops connection and forwarding headers, `host`, `content-length`, `x-api-key`, `x-request-id` and `x-kontor-…`. Default: none.",
@@ -265,7 +265,7 @@ export const InvokeRequest = z
   })
   .refine(({ body, body_base64 }) => body === undefined || body_base64 === undefined, {
     path: ["body_base64"],
-    error: "is given in place of body, not beside it",
+    error: "cannot be combined with body; send only one of them",
   })
   .meta({ id: "InvokeRequest" });
 export type InvokeRequest = z.output<typeof InvokeRequest>;

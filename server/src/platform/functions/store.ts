@@ -373,9 +373,9 @@ export function findBuilding(
 /** Takes the next version to build on a host and counts the attempt. Undefined if none waits. */
 export async function takeNextVersion(
   db: Db,
-  host: { id: string; atOnce: number; carriedOut: readonly string[]; recent: readonly string[] },
+  host: { id: string; atOnce: number; executing: readonly string[]; recent: readonly string[] },
 ): Promise<NextEntry | undefined> {
-  const carriedOut = sql<string>`any(${sql.val([...host.carriedOut])}::text[])`;
+  const executing = sql<string>`any(${sql.val([...host.executing])}::text[])`;
   const building = db
     .selectFrom("function_versions as v")
     .innerJoin("functions", "functions.id", "v.function_id")
@@ -383,8 +383,8 @@ export async function takeNextVersion(
     .where("v.state", "=", "building")
     .where((eb) => eb.or([eb("v.host_id", "is", null), eb("v.host_id", "=", host.id)]));
   const rows = {
-    waiting: building.where((eb) => eb.not(eb("v.id", "=", carriedOut))),
-    running: building.where("v.id", "=", carriedOut),
+    waiting: building.where((eb) => eb.not(eb("v.id", "=", executing))),
+    running: building.where("v.id", "=", executing),
   };
   for (;;) {
     const next = await nextInTurn(db, rows, { recent: host.recent, places: host.atOnce });
@@ -403,7 +403,7 @@ export async function takeNextVersion(
 }
 
 /** Does not count the attempt, because the server stopped gracefully. */
-export async function forgetAttempt(db: Db, id: string): Promise<void> {
+export async function uncountAttempt(db: Db, id: string): Promise<void> {
   await db
     .updateTable("function_versions")
     .set((eb) => ({ attempts: eb("attempts", "-", 1) }))
@@ -451,7 +451,7 @@ const ofFunction = (db: Db, { function_id, id }: VersionRow) =>
     .orderBy("number", "desc")
     .limit(1);
 
-/** Stores the image of a version. False if the version does not wait for it any more. */
+/** Stores the image of a version. False if the version has ended or its function is deleted. */
 export async function setImage(
   tx: Db,
   id: string,
@@ -514,7 +514,7 @@ export async function makeLive(
 }
 
 /** Deletes failed and superseded versions with a lower number. */
-export async function forgetOld(tx: Db, functionId: string, number: number): Promise<void> {
+export async function deleteOldVersions(tx: Db, functionId: string, number: number): Promise<void> {
   await tx
     .deleteFrom("function_versions")
     .where("function_id", "=", functionId)

@@ -54,7 +54,7 @@ export const hostKeyChanged = defineError(
 
 // ---- hosting: shown by the git client
 
-export const tokenWanted = defineError(
+export const tokenRequired = defineError(
   "unauthenticated",
   401,
   () => "Use any user name, and an API token as the password.",
@@ -92,4 +92,4 @@ export const signatureInvalid = defineError(
   () => "The signature is missing, or does not match the body and the project's secret.",
 );
 
-export const payloadInvalid = defineError("The body is not valid JSON.", 400, () => "The body is no JSON.");
+export const payloadInvalid = defineError("payload_invalid", 400, () => "The body is not valid JSON.");

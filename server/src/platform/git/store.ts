@@ -115,7 +115,7 @@ export async function isDelivered(db: Db, projectId: string, deliveryId: string)
 }
 
 /** Stores the delivery's id, and deletes ids older than `since`. */
-export async function noteDelivery(
+export async function insertDeliveryId(
   db: Db,
   projectId: string,
   deliveryId: string,

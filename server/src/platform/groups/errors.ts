@@ -10,5 +10,5 @@ export const groupLimitReached = defineError("group_limit_reached", 409, (allowe
 export const otherWorkspace = defineError(
   "other_workspace",
   409,
-  () => "The project is in another workspace than the group.",
+  () => "The project and the group are in different workspaces; choose a group of the project's workspace.",
 );

@@ -15,12 +15,12 @@ beforeAll(async () => {
 });
 
 const refusal = (code: string, status: number) => expect.objectContaining({ code, status });
-const made = (actor: Actor, body: object = {}) =>
+const makeGroup = (actor: Actor, body: object = {}) =>
   create(app, actor, GroupCreate.parse({ name: "Shops", ...body }));
 
-test("a group is made, changed, listed and read with its projects", async () => {
+test("creates, updates, lists and returns a group with its projects", async () => {
   const actor = await personOn(db, "pro");
-  const group = await made(actor, { description: "All of them", color: "#3366ff" });
+  const group = await makeGroup(actor, { description: "All of them", color: "#3366ff" });
   expect(group).toMatchObject({
     name: "Shops",
     description: "All of them",
@@ -30,7 +30,7 @@ test("a group is made, changed, listed and read with its projects", async () => 
   });
   const [one, other] = [await makeProject(app, actor), await makeProject(app, actor)];
   await assign(app, actor, group.id, one.id);
-  // Once more changes nothing.
+  // Repeating it changes nothing.
   expect(await assign(app, actor, group.id, one.id)).toMatchObject({
     project_count: 1,
     projects: [{ id: one.id, group_id: group.id }],
@@ -50,9 +50,9 @@ test("a group is made, changed, listed and read with its projects", async () => 
   expect(await get(app, actor, group.id)).toMatchObject({ project_count: 0, projects: [] });
 });
 
-test("a project is in one group, and stays when its group goes", async () => {
+test("keeps a project in one group at a time, and keeps it when the group is deleted", async () => {
   const actor = await personOn(db, "pro");
-  const [first, second] = [await made(actor), await made(actor)];
+  const [first, second] = [await makeGroup(actor), await makeGroup(actor)];
   const project = await makeProject(app, actor);
   await assign(app, actor, first.id, project.id);
   await assign(app, actor, second.id, project.id);
@@ -63,10 +63,10 @@ test("a project is in one group, and stays when its group goes", async () => {
   expect(await list(app, actor)).toHaveLength(1);
 });
 
-test("a group holds projects of its own workspace alone", async () => {
+test("accepts projects of the group's own workspace only", async () => {
   const { team, actors } = await inATeam(db, await personOn(db, "pro"), await personOn(db, "pro"));
   const [actor, other] = actors as [Actor, Actor];
-  const group = await made(actor, { workspace: team });
+  const group = await makeGroup(actor, { workspace: team });
   expect(group.workspace).toBe(team);
   const own = await makeProject(app, actor);
   await expect(assign(app, actor, group.id, own.id)).rejects.toThrow(refusal("other_workspace", 409));
@@ -74,9 +74,9 @@ test("a group holds projects of its own workspace alone", async () => {
   expect(await assign(app, actor, group.id, shared.id)).toMatchObject({ project_count: 1 });
 });
 
-test("a stranger's token does not see it, nor puts projects into it", async () => {
+test("hides a group from another user's token, and refuses its assignments", async () => {
   const [actor, stranger] = [await personOn(db, "pro"), await personOn(db, "pro")];
-  const group = await made(actor);
+  const group = await makeGroup(actor);
   const [own, theirs] = [await makeProject(app, actor), await makeProject(app, stranger)];
   const none = refusal("group_not_found", 404);
   await expect(get(app, stranger, group.id)).rejects.toThrow(none);
@@ -88,11 +88,11 @@ test("a stranger's token does not see it, nor puts projects into it", async () =
   expect(await list(app, stranger)).toEqual([]);
 });
 
-test("a suspended workspace changes none, but can delete them", async () => {
+test("refuses changes in a suspended workspace, but allows deletion", async () => {
   const actor = await personOn(db, "pro");
-  const group = await made(actor);
+  const group = await makeGroup(actor);
   const suspended = { ...actor, workspaces: [{ ...actor.workspaces[0]!, suspended: true }] };
   await expect(update(app, suspended, group.id, {})).rejects.toThrow(refusal("account_suspended", 402));
-  await expect(made(suspended)).rejects.toThrow(refusal("account_suspended", 402));
+  await expect(makeGroup(suspended)).rejects.toThrow(refusal("account_suspended", 402));
   await remove(app, suspended, group.id);
 });

@@ -1,6 +1,6 @@
 /**
- * Project groups: what belongs together, for people. A project is in one group or in none, and in one of its own
- * workspace; a group that goes leaves its projects where they are.
+ * Project groups, for people to organise projects. A project is in at most one group, of its own workspace. Deleting a
+ * group keeps its projects.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -21,11 +21,11 @@ import {
   type GroupWithProjects,
   toGroup,
 } from "./schema.ts";
-import { changeRow, deleteRow, findOwn, holdOwn, insertRow, listOwn, lockAndCount } from "./store.ts";
+import { changeRow, deleteRow, findOwn, lockOwn, insertRow, listOwn, lockAndCount } from "./store.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** A list of all of them is one answer. */
+/** The list returns all groups in one response. */
 const maxGroups = 200;
 
 export async function list(app: Needs, actor: Actor): Promise<GroupResponse[]> {
@@ -62,7 +62,7 @@ export async function update(
   input: GroupUpdate,
 ): Promise<GroupWithProjects> {
   await app.db.transaction().execute(async (tx) => {
-    const row = await holdWritable(tx, actor, id);
+    const row = await lockWritableGroup(tx, actor, id);
     if (Object.keys(input).length === 0) return;
     await changeRow(tx, row.id, input);
     await recordActivity(
@@ -77,16 +77,16 @@ export async function update(
   return get(app, actor, id);
 }
 
-/** Also in a suspended workspace. */
+/** Allowed while suspended. */
 export async function remove(app: Needs, actor: Actor, id: string): Promise<void> {
   await app.db.transaction().execute(async (tx) => {
-    const row = await hold(tx, actor, id);
+    const row = await lockGroup(tx, actor, id);
     await deleteRow(tx, row.id);
     await recordActivity(tx, actor, "project_group.deleted", target(row), row.workspace_id);
   });
 }
 
-/** From whatever group it was in; once more changes nothing. */
+/** Moves a project into the group, out of its earlier one. Safe to repeat. */
 export async function assign(
   app: Needs,
   actor: Actor,
@@ -94,7 +94,7 @@ export async function assign(
   projectId: string,
 ): Promise<GroupWithProjects> {
   await app.db.transaction().execute(async (tx) => {
-    const row = await holdWritable(tx, actor, id);
+    const row = await lockWritableGroup(tx, actor, id);
     const { project } = await lockWritableProject(tx, actor, projectId);
     if (project.workspace_id !== row.workspace_id) throw otherWorkspace();
     if (project.group_id === row.id) return;
@@ -106,10 +106,10 @@ export async function assign(
   return get(app, actor, id);
 }
 
-/** Nothing happens where it is not in it. */
+/** Does nothing if the project is not in the group. */
 export async function unassign(app: Needs, actor: Actor, id: string, projectId: string): Promise<void> {
   await app.db.transaction().execute(async (tx) => {
-    const row = await hold(tx, actor, id);
+    const row = await lockGroup(tx, actor, id);
     const { project } = await lockWritableProject(tx, actor, projectId);
     if (project.group_id !== row.id) return;
     await assignGroup(tx, project.id, null, app.clock.now());
@@ -119,14 +119,14 @@ export async function unassign(app: Needs, actor: Actor, id: string, projectId: 
   });
 }
 
-async function hold(tx: Db, actor: Actor, id: string) {
-  const row = await holdOwn(tx, id, workspaceIds(actor));
+async function lockGroup(tx: Db, actor: Actor, id: string) {
+  const row = await lockOwn(tx, id, workspaceIds(actor));
   if (!row) throw groupNotFound();
   return row;
 }
 
-async function holdWritable(tx: Db, actor: Actor, id: string) {
-  const row = await hold(tx, actor, id);
+async function lockWritableGroup(tx: Db, actor: Actor, id: string) {
+  const row = await lockGroup(tx, actor, id);
   requireNotSuspended(actor.workspaces.find((workspace) => workspace.id === row.workspace_id)!);
   return row;
 }

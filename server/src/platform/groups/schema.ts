@@ -1,4 +1,4 @@
-/** The wire of project groups. */
+/** Wire schemas of project groups. */
 import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { workspaceName } from "#accounts/workspaces.ts";

@@ -1,14 +1,14 @@
-/** All SQL of the project_groups table. The workspaces a caller can reach are an argument of what a caller does. */
+/** All SQL of the project_groups table. Callers pass the workspaces that the caller of the API can reach. */
 import { type Insertable, type Selectable, sql, type Updateable } from "kysely";
 import type { Db } from "#schema.ts";
 import type { GroupsTable } from "./tables.ts";
 
-/** With how many projects it has. */
+/** A group with the number of its projects. */
 export type GroupRow = Selectable<GroupsTable> & { project_count: number };
 
 const among = (ids: readonly string[]) => sql<string>`any(${sql.val([...ids])}::uuid[])`;
 
-const counted = (db: Db) =>
+const withProjectCounts = (db: Db) =>
   db
     .selectFrom("project_groups as g")
     .selectAll("g")
@@ -20,7 +20,7 @@ const counted = (db: Db) =>
 
 /** Newest first. */
 export function listOwn(db: Db, workspaceIds: readonly string[]): Promise<GroupRow[]> {
-  return counted(db)
+  return withProjectCounts(db)
     .where("g.workspace_id", "=", among(workspaceIds))
     .orderBy("g.created_at", "desc")
     .orderBy("g.id", "desc")
@@ -28,14 +28,14 @@ export function listOwn(db: Db, workspaceIds: readonly string[]): Promise<GroupR
 }
 
 export function findOwn(db: Db, id: string, workspaceIds: readonly string[]): Promise<GroupRow | undefined> {
-  return counted(db)
+  return withProjectCounts(db)
     .where("g.id", "=", id)
     .where("g.workspace_id", "=", among(workspaceIds))
     .executeTakeFirst();
 }
 
-/** It is there until this transaction ends. */
-export function holdOwn(
+/** Locks the group's row until the transaction ends. */
+export function lockOwn(
   tx: Db,
   id: string,
   workspaceIds: readonly string[],
@@ -49,7 +49,7 @@ export function holdOwn(
     .executeTakeFirst();
 }
 
-/** With creations in the same workspace held off until this transaction ends. */
+/** Counts the workspace's groups, and blocks creations in it until the transaction ends. */
 export async function lockAndCount(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 13))`.execute(tx);
   const { count } = await tx
@@ -68,7 +68,7 @@ export async function changeRow(tx: Db, id: string, change: Updateable<GroupsTab
   await tx.updateTable("project_groups").set(change).where("id", "=", id).execute();
 }
 
-/** Its projects stay, in no group. */
+/** Deletes the group; its projects stay, without a group. */
 export async function deleteRow(tx: Db, id: string): Promise<void> {
   await tx.deleteFrom("project_groups").where("id", "=", id).execute();
 }

@@ -1,6 +1,6 @@
 import type { Generated } from "kysely";
 
-/** Columns as they are stored; see migrations/0011_platform.sql for what they mean. */
+/** Columns as stored; migrations/0011_platform.sql describes them. */
 export interface GroupsTable {
   id: Generated<string>;
   workspace_id: string;

@@ -5,5 +5,5 @@ export const imageNotFound = defineError("image_not_found", 404, () => "No such 
 export const imageLive = defineError(
   "image_live",
   409,
-  (tag: string) => `Image ${tag} is live, or is being deployed: deploy another one first.`,
+  (tag: string) => `Image ${tag} is live or being deployed: deploy another image first.`,
 );

@@ -1,6 +1,6 @@
 /**
- * The images of a project, as its owner sees them: which there are, which of them is served, and which is kept for a
- * rollback. The rows and bytes are those of `builds`; this folder owns how long they are kept (retention.ts).
+ * A project's images for its owner: the list, the live one, and those kept for a rollback. `builds` owns rows and
+ * bytes; this folder owns the retention (retention.ts).
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -22,7 +22,10 @@ export async function list(app: Pick<App, "db">, actor: Actor, projectId: string
   return (await views(app.db, project.id)).map(toImage);
 }
 
-/** Its bytes go once nothing runs on it. One kept for a rollback may go: that is then refused, or builds again. */
+/**
+ * Deletes an image; its bytes go once no machine runs on it. A rollback to a deleted image is refused, or builds it
+ * again.
+ */
 export async function deleteImage(
   app: Pick<App, "db" | "clock">,
   actor: Actor,
@@ -41,7 +44,7 @@ export async function deleteImage(
   });
 }
 
-/** On demand, and as long as its sources take. */
+/** Scans an image on demand; takes as long as the advisory sources need. */
 export async function scan(
   app: Pick<App, "db" | "machines" | "clock">,
   actor: Actor,

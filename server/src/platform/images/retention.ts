@@ -1,7 +1,7 @@
 /**
- * How long an image is kept. What is live, being deployed, or one of the last three that an environment served is kept
- * whatever else holds; of the rest the newest ten of a project, for thirty days, within the plan's bytes. A sweep says
- * so of every project, an hour after the last one and after each build.
+ * Retention of images. Live images, images in deployment, and the last three that an environment served are always
+ * kept. The newest ten others of a project are kept for thirty days, within the plan's bytes. A sweep of all projects
+ * runs an hour after the last one, and after each build.
  */
 import type { App } from "#app.ts";
 import { listAppImages, pruneAppImages, sweepAppImages, sweepTask, tagOf } from "#builds/app-images.ts";
@@ -15,14 +15,14 @@ const rollbackTargets = 3;
 const keptImages = 10;
 const keptMs = 30 * 24 * 60 * 60_000;
 const sweepEveryMs = 60 * 60_000;
-/** Of a project's images that are not pinned. Layers they share count for each of them. */
+/** Byte limit for a project's images that are not pinned. A layer shared by several images counts for each. */
 export const imageBytes = {
   starter: 5 * 1024 ** 3,
   pro: 20 * 1024 ** 3,
   team: 50 * 1024 ** 3,
 } as const;
 
-/** Tags that are live or will be in a moment, and those that are kept for a rollback as well. Pure. */
+/** Tags that are live or about to be, and those kept for a rollback. Pure. */
 export function heldTags(
   images: readonly Pick<Image, "number" | "deployment_id">[],
   uses: readonly ImageUse[],
@@ -36,14 +36,14 @@ export function heldTags(
     const served = targets.get(environmentId) ?? new Set();
     if (served.size < rollbackTargets) targets.set(environmentId, served.add(tag));
   }
-  // Built, and its deployment is about to say so.
+  // Built images whose deployment is about to record them.
   const underWay = new Set(uses.filter((use) => use.isUnderWay).map(({ deploymentId }) => deploymentId));
   for (const image of images)
     if (image.deployment_id !== null && underWay.has(image.deployment_id)) live.add(tagOf(image));
   return { live, pinned: new Set([...live, ...[...targets.values()].flatMap((tags) => [...tags])]) };
 }
 
-/** Ids of those that go; `images` newest first. Pure. */
+/** Ids of the images to prune; `images` are sorted newest first. Pure. */
 export function surplus(
   images: readonly Pick<Image, "id" | "number" | "deployment_id" | "created_at" | "size_bytes">[],
   uses: readonly ImageUse[],
@@ -66,7 +66,7 @@ export async function waitForRetention({ db }: Pick<App, "db">, projectId: strin
   await transaction(db, (tx) => lockImages(tx, projectId));
 }
 
-/** The job. */
+/** The retention job. */
 export async function sweepImages(
   app: Pick<App, "db" | "machines" | "config" | "clock" | "log">,
 ): Promise<void> {

@@ -9,7 +9,7 @@ import { scanAndNotify } from "./scan.ts";
 const { db } = await testDatabase();
 const base = await projectsApp(db);
 let severities: Severity[] = [];
-/** Findings of one package each; the others are of the package p. */
+/** Findings of one package each; the others belong to package p. */
 let packages: string[] = [];
 let isAnswered = true;
 let scans = 0;
@@ -83,14 +83,14 @@ test("notifies once of an image with critical or high findings, with the counts"
   const owner = await personOn(db, "team");
   const stranger = await personOn(db, "team");
   const { id, name } = await imageOf(owner);
-  const told = () => listNotifications(app, owner);
+  const listSent = () => listNotifications(app, owner);
   severities = ["medium", "unknown"];
   await scanAndNotify(app, id, "b1");
-  expect(await told()).toEqual([]);
+  expect(await listSent()).toEqual([]);
   severities = ["critical", "high", "medium", "unknown", "unknown"];
   await scanAndNotify(app, id, "b1");
   await scanAndNotify(app, id, "b1");
-  expect(await told()).toMatchObject([
+  expect(await listSent()).toMatchObject([
     {
       kind: "image_findings",
       title: `Image b1 of ${name} has 2 critical or high findings`,
@@ -105,27 +105,27 @@ test("notifies again only of findings that are new since the project's last scan
   const owner = await personOn(db, "team");
   const { id, name } = await imageOf(owner);
   for (const number of [2, 3, 4, 5, 6]) await addImage(id, number);
-  const told = async () => (await listNotifications(app, owner)).map(({ title }) => title);
-  const scanned = async (tag: string, found: string[]) => {
+  const listSent = async () => (await listNotifications(app, owner)).map(({ title }) => title);
+  const scanAndList = async (tag: string, found: string[]) => {
     severities = found.map(() => "high");
     packages = found;
     base.clock.advance(1000);
     await scanAndNotify(app, id, tag);
-    return told();
+    return listSent();
   };
   const first = `Image b1 of ${name} has 2 critical or high findings`;
-  expect(await scanned("b1", ["zlib", "tar"])).toEqual([first]);
-  expect(await scanned("b2", ["zlib", "tar"])).toEqual([first]);
+  expect(await scanAndList("b1", ["zlib", "tar"])).toEqual([first]);
+  expect(await scanAndList("b2", ["zlib", "tar"])).toEqual([first]);
   const second = `Image b3 of ${name} has 1 new critical or high finding`;
-  expect(await scanned("b3", ["zlib", "tar", "xz"])).toEqual([second, first]);
+  expect(await scanAndList("b3", ["zlib", "tar", "xz"])).toEqual([second, first]);
   isAnswered = false;
-  expect(await scanned("b4", [])).toEqual([second, first]);
+  expect(await scanAndList("b4", [])).toEqual([second, first]);
   isAnswered = true;
-  expect(await scanned("b5", ["zlib", "tar", "xz"])).toEqual([second, first]);
-  // One that was fixed and is there again is new.
-  expect(await scanned("b6", [])).toEqual([second, first]);
+  expect(await scanAndList("b5", ["zlib", "tar", "xz"])).toEqual([second, first]);
+  // A fixed finding that returns counts as new.
+  expect(await scanAndList("b6", [])).toEqual([second, first]);
   const third = `Image b1 of ${name} has 1 critical or high finding`;
-  expect(await scanned("b1", ["zlib"])).toEqual([third, second, first]);
+  expect(await scanAndList("b1", ["zlib"])).toEqual([third, second, first]);
   packages = [];
 });
 

@@ -1,6 +1,6 @@
 /**
  * The scan of a project's image. Critical and high findings notify the workspace if they are new since the project's last
- * scan, so that each deployment of the same packages does not notify again.
+ * scan. So a deployment of the same packages does not notify again.
  */
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";

@@ -1,4 +1,4 @@
-/** The wire of images. */
+/** Wire schemas of images. */
 import { z } from "zod";
 import type { listAppImages } from "#builds/app-images.ts";
 import type { ImageScan } from "#builds/scan.ts";
@@ -31,7 +31,7 @@ export const RegistryImage = z
   .meta({ id: "RegistryImage" });
 export type RegistryImage = z.output<typeof RegistryImage>;
 
-/** The only way from a row to JSON. */
+/** The only conversion from a row to JSON. */
 export interface ImageView {
   row: Awaited<ReturnType<typeof listAppImages>>[number];
   tag: string;

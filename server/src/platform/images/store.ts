@@ -1,4 +1,4 @@
-/** What deployments say of images. Their own rows are those of `builds`. */
+/** SQL of the deployments' use of images; `builds` owns the image rows. */
 import { sql } from "kysely";
 import type { Db } from "#schema.ts";
 
@@ -10,7 +10,7 @@ export interface ImageUse {
   isUnderWay: boolean;
 }
 
-/** Deployments of the project that hold on to an image, or have not got as far as one; the newest first. */
+/** Deployments of the project that use an image or may still build one, newest first. */
 export async function usesOfImages(db: Db, projectId: string): Promise<ImageUse[]> {
   const rows = await db
     .selectFrom("deployments")
@@ -48,7 +48,7 @@ export function findOwner(
     .executeTakeFirst();
 }
 
-/** Images of one project change one after the other. */
+/** Serialises changes of one project's images. */
 export async function lockImages(tx: Db, projectId: string): Promise<void> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${projectId}, 13))`.execute(tx);
 }

@@ -25,8 +25,8 @@ export const pageFields = {
 
 /**
  * Refuses a field of the body for a reason that no schema can check, such as the set-up of this installation or stored
- * rows. The response is the same 422 as for a failed schema, with the field in `loc`. `why` follows the name of the
- * field: "is for an https repository".
+ * rows. The response is the same 422 as for a failed schema, with the field in `loc`. Write `why` so that it follows
+ * the field's name: "is for an https repository".
  */
 export function invalidField(field: string | readonly string[], why: string): InvalidInput {
   const path = typeof field === "string" ? [field] : [...field];

@@ -3,11 +3,11 @@ import { defineError } from "#lib/errors.ts";
 export const functionNotDeployed = defineError(
   "function_not_deployed",
   409,
-  () => "Nothing of this function is deployed yet. Deploy it first.",
+  () => "The function was never deployed. Deploy it first.",
 );
 
 export const functionBusy = defineError("function_busy", 503, () => ({
-  detail: "All instances of the function are at work, and none came free in time. Try again shortly.",
+  detail: "All instances of the function are busy, and none became free in time. Try again shortly.",
   meta: { retry_after: 2 },
 }));
 
@@ -24,22 +24,22 @@ export const functionUnavailable = defineError(
 export const functionTimeout = defineError(
   "function_timeout",
   504,
-  (seconds: number) => `The function did not answer within ${seconds} s.`,
+  (seconds: number) => `The function did not respond within ${seconds} s.`,
 );
 
 export const functionCrashed = defineError(
   "function_crashed",
   502,
-  () => "The function's process ended while it answered. Its logs say more.",
+  () => "The function's process ended during the request. See the function's logs for the cause.",
 );
 
 export const responseTooLarge = defineError(
   "response_too_large",
   502,
-  (mib: number) => `The function's answer is larger than ${mib} MiB; ask it at its address instead.`,
+  (mib: number) => `The function's response is larger than ${mib} MiB; call its address instead.`,
 );
 
-/** The handler did not come up; the message is for its owner, with what it said last. */
+/** The handler could not be loaded. The message is for the owner, and has the last output. */
 export class HandlerFailed extends Error {
   override readonly name = "HandlerFailed";
 }

@@ -1,38 +1,41 @@
 /**
- * The instances of one function, and who is let to them. A request gets a place on an instance that runs; where none
- * has one it waits, with nothing of it read yet, while an instance is woken or started: one at a time, however many
- * wait. More are started while those that run are at their bound, up to what the plan allows; what is not needed any
- * more ends again, and the last one is held, and then written to disk.
+ * The instances of one function, and their requests. A request gets a slot on a running instance. Without a free slot
+ * it waits, with its body unread, while one instance is woken or started. More instances start while all slots are in
+ * use, up to the plan's limit. Instances that are not needed end again; the last one is frozen, and later stored on
+ * disk.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
 import { functionBusy, functionNotDeployed, functionUnavailable, HandlerFailed } from "./errors.ts";
 import { Instance, type Needs, type ProcessEnd } from "./instance.ts";
-import { concurrency, environmentOf, isStale, mostInstances, type Launch, type Runnable } from "./launch.ts";
+import { concurrency, environmentOf, isStale, maxInstances, type Launch, type Runnable } from "./launch.ts";
 import type { InstanceRow, ServedRow } from "./store.ts";
 
-/** A place on an instance, until it is left. */
+/** A slot on an instance, until its release. */
 export interface Lease {
   machine: string;
   port: number;
-  /** How long its program takes for one request. */
+  /** Time limit of the instance's program for one request. */
   timeoutMs: number;
-  /** Somebody waited for a start from nothing; for a wake of whatever kind, what that took. */
+  /** `coldStart`: the request waited for a new instance. `wakeMs`: time that a wake of any kind took. */
   coldStart: boolean;
   wakeMs: number | null;
   release(): void;
-  /** Nothing could be sent to it, or no answer came. Settles once it is known to be gone, or to have been too busy for that. */
+  /**
+   * Reports that the connection failed or closed without a response. Resolves when the instance is known to have
+   * ended, or was only too busy.
+   */
   reportGone(): Promise<void>;
-  /** It has not answered in its time, and its program did not see to it: the instance is ended. */
+  /** Reports that the program missed its own timeout. The instance is ended. */
   reportStuck(): void;
 }
 
-export interface Around {
+export interface FleetContext {
   app: Needs;
   launch(version: Runnable): Promise<Launch>;
   woke(functionId: string, seen: { ms: number; isCold: boolean }): void;
   ranOutOfMemory(fleet: Fleet): void;
-  /** Work that nobody waits for but the end of the server. */
+  /** Runs work in the background. Only the shutdown of the server waits for it. */
   inBackground(whatFailed: string, work: () => Promise<void>): void;
 }
 
@@ -43,43 +46,43 @@ interface Waiter {
   fail(error: unknown): void;
 }
 
-/** How long a request waits for an instance. */
+/** Longest wait of a request for an instance. */
 const waitMs = 30_000;
-/** A place that comes free within this is sooner there than another instance. */
+/** A slot that becomes free within this time is faster than a new instance. */
 const scaleAfterMs = 500;
-/** Another instance did not fit, or did not start: no sooner than this is another one tried. */
+/** Delay before another instance is tried, after one did not fit or did not start. */
 const scaleAgainMs = 5_000;
-/** What is to take the place of one that always has something to do did not start: it goes on for so long at least. */
+/** Delay before a busy stale instance is replaced again, after its replacement did not start. */
 const renewAgainMs = 60_000;
-/** What runs beside the first goes after this, where nobody needs it. */
+/** Idle time after which additional instances end. */
 const calmMs = 30_000;
-/** One that was proved and never went live. */
+/** Time after which a proved instance ends if its version did not go live. */
 const provedMs = 120_000;
-/** One that has no ear for a new connection has one after this. */
+/** A busy process accepts connections again after this time. */
 const busyMs = 50;
-/** What a process that ended has said is here by then. */
-const lastWordsMs = 1_000;
-/** Of its time, for an answer that is under way. */
+/** Longest wait for the last output of a process that ended. */
+const lastOutputMs = 1_000;
+/** Time added to the timeout of a request in flight before its instance ends. */
 const graceMs = 5_000;
 
 export class Fleet {
   row: ServedRow;
-  /** What is served. */
+  /** Live version. */
   live: Runnable | null;
   readonly instances: Instance[] = [];
-  readonly #around: Around;
+  readonly #context: FleetContext;
   readonly #waiting = new Set<Waiter>();
   readonly #retired = new Map<Instance, number>();
-  /** Started to see whether they do; nobody is let to them before their version is live. */
+  /** Instances that prove a version. They get no request before the version is live. */
   readonly #proofs = new Set<Instance>();
-  #bringing: Promise<void> | undefined;
+  #starting: Promise<void> | undefined;
   #scaling: NodeJS.Timeout | undefined;
   #scaleNotBefore = 0;
   #renewNotBefore = 0;
   #isClosed = false;
 
-  constructor(around: Around, row: ServedRow, live: Runnable | null) {
-    this.#around = around;
+  constructor(context: FleetContext, row: ServedRow, live: Runnable | null) {
+    this.#context = context;
     this.row = row;
     this.live = live;
   }
@@ -88,18 +91,18 @@ export class Fleet {
     return this.row.id;
   }
 
-  /** Fails with `function_not_deployed`, `function_busy`, and `function_unavailable` where it does not start. */
-  enter(signal: AbortSignal): Promise<Lease> {
+  /** Rejects with `function_not_deployed`, `function_busy`, or `function_unavailable` if no instance starts. */
+  acquire(signal: AbortSignal): Promise<Lease> {
     if (this.live === null || this.#isClosed) return Promise.reject(functionNotDeployed());
     const free = this.#waiting.size === 0 ? this.#free() : undefined;
     if (free) return Promise.resolve(this.#lease(free));
     const { promise, resolve, reject } = Promise.withResolvers<Lease>();
-    const left = () => waiter.fail(signal.reason);
+    const onAbort = () => waiter.fail(signal.reason);
     const late = setTimeout(() => waiter.fail(functionBusy()), waitMs);
     const over = () => {
       this.#waiting.delete(waiter);
       clearTimeout(late);
-      signal.removeEventListener("abort", left);
+      signal.removeEventListener("abort", onAbort);
     };
     const waiter: Waiter = {
       begun: performance.now(),
@@ -114,14 +117,14 @@ export class Fleet {
       },
     };
     this.#waiting.add(waiter);
-    signal.addEventListener("abort", left, { once: true });
-    if (signal.aborted) left();
+    signal.addEventListener("abort", onAbort, { once: true });
+    if (signal.aborted) onAbort();
     this.#provide();
     return promise;
   }
 
-  /** A new instance of that version; it runs when this settles, and nothing of it is left where it fails. */
-  async begin(version: Runnable): Promise<Instance> {
+  /** Starts an instance of the version. Resolves when it runs, and removes everything on failure. */
+  async startInstance(version: Runnable): Promise<Instance> {
     const instance = await this.#made(version);
     this.instances.push(instance);
     try {
@@ -133,30 +136,30 @@ export class Fleet {
     }
   }
 
-  /** One of a version that is not live yet; there from an earlier try where that came so far. */
+  /** Starts an instance of a version that is not live yet, or returns the one of an earlier attempt. */
   async prove(version: Runnable): Promise<Instance> {
     const there = this.instances.find(
       ({ version: { id }, state }) => id === version.id && state === "running",
     );
-    const instance = there ?? (await this.begin(version));
+    const instance = there ?? (await this.startInstance(version));
     if (!this.#isServing(instance)) this.#proofs.add(instance);
     return instance;
   }
 
-  /** What an earlier server left; `machine`: the one it has. */
+  /** Adopts an instance that an earlier server left. `machine` is its machine. */
   async adopt(version: Runnable, row: InstanceRow, machine: string | null): Promise<void> {
     const instance = await this.#made(version, row);
     this.instances.push(instance);
-    instance.isStale = isStale(this.#around.app, row, environmentOf(this.#around.app, this.row));
+    instance.isStale = isStale(this.#context.app, row, environmentOf(this.#context.app, this.row));
     await instance.adopt(machine);
   }
 
-  /** The row has changed, and what is live may have. */
+  /** Applies a changed row, and a new live version if there is one. */
   changed(row: ServedRow, live: Runnable | null): void {
     this.row = row;
     this.live = live;
     for (const proof of this.#proofs) if (this.#isServing(proof)) this.#proofs.delete(proof);
-    const { app } = this.#around;
+    const { app } = this.#context;
     const env = environmentOf(app, row);
     for (const instance of this.instances) {
       if (instance.state === "starting" || instance.state === "ending") continue;
@@ -164,11 +167,11 @@ export class Fleet {
       if (!instance.isStale && this.#isServing(instance)) this.#retired.delete(instance);
     }
     this.#renewNotBefore = 0;
-    this.look();
+    this.maintain();
   }
 
-  /** Once a second: who is idle rests, who is not needed goes. */
-  look(): void {
+  /** Runs every second: freezes idle instances, and ends superfluous ones. */
+  maintain(): void {
     const now = this.#now();
     for (const instance of this.instances.slice()) {
       if (instance.state === "starting" || instance.state === "ending") continue;
@@ -178,44 +181,47 @@ export class Fleet {
     }
   }
 
-  /** The one that is held for longest; undefined where none is. */
-  longestHeld(): Instance | undefined {
+  /** The instance that was frozen first. Undefined if none is frozen. */
+  longestFrozen(): Instance | undefined {
     return this.instances
       .filter(({ state, machine }) => state === "frozen" && machine !== null)
       .toSorted((one, other) => one.usedAt - other.usedAt)[0];
   }
 
-  /** To disk; what cannot be written down ends. */
+  /** Stores an instance on disk, and ends it if that fails. */
   async store(instance: Instance): Promise<void> {
     try {
       await instance.store();
     } catch (error) {
-      const { log } = this.#around.app;
-      log.info({ instance: instance.id, err: error }, "a function could not be put on disk; it starts anew");
+      const { log } = this.#context.app;
+      log.info(
+        { instance: instance.id, err: error },
+        "a function could not be stored on disk; its next start is cold",
+      );
       await this.#end(instance);
     }
   }
 
-  /** Its machine is gone, and its row. */
-  lost(instance: Instance, said: string): void {
+  /** Called after the machine and the row of an instance were deleted. */
+  lost(instance: Instance, message: string): void {
     this.#forget(instance);
-    this.#around.inBackground("a function's end could not be told", async () => {
+    this.#context.inBackground("the end of a function's process could not be logged", async () => {
       await instance.lost();
-      await instance.say(said);
+      await instance.writeLog(message);
     });
     this.#provide();
   }
 
-  /** Nobody is let in any more, and all instances end. */
+  /** Refuses requests from now on, and ends all instances. */
   async close(): Promise<void> {
     this.#isClosed = true;
     for (const waiter of this.#waiting) waiter.fail(functionNotDeployed());
-    await this.#bringing;
+    await this.#starting;
     await Promise.all(this.instances.slice().map((instance) => this.#end(instance)));
   }
 
-  /** The server ends; instances are left as they are. */
-  async letGo(): Promise<void> {
+  /** Called at the shutdown of the server. Instances keep running. */
+  async detach(): Promise<void> {
     this.#isClosed = true;
     clearTimeout(this.#scaling);
     for (const waiter of this.#waiting) waiter.fail(functionBusy());
@@ -223,14 +229,14 @@ export class Fleet {
   }
 
   async #made(version: Runnable, row?: InstanceRow): Promise<Instance> {
-    const { app } = this.#around;
+    const { app } = this.#context;
     return new Instance({
       app,
       version,
-      launch: await this.#around.launch(version),
+      launch: await this.#context.launch(version),
       ring: app.machines.logs.of(this.id),
       ...(row ? { row } : {}),
-      ended: (ended, end) => this.#died(ended, end),
+      ended: (ended, end) => this.#onProcessEnd(ended, end),
     });
   }
 
@@ -238,22 +244,25 @@ export class Fleet {
     return version.id === this.live?.id && state !== "ending";
   }
 
-  /** The first that has a place: those behind it are the ones that come to rest. What was begun otherwise stands in until it is replaced. */
+  /**
+   * Returns the first instance with a free slot, so that the later ones become idle. A stale instance serves until it
+   * is replaced.
+   */
   #free(): Instance | undefined {
     const free = this.instances.filter(
       (instance) =>
         instance.state === "running" &&
         this.#isServing(instance) &&
         !this.#retired.has(instance) &&
-        instance.underWay < concurrency[instance.version.runtime],
+        instance.inFlight < concurrency[instance.version.runtime],
     );
     return free.find(({ isStale }) => !isStale) ?? free[0];
   }
 
   #lease(instance: Instance, waiter?: Waiter): Lease {
     const { machine } = instance;
-    if (machine === null) throw new Error("an instance that runs has a machine");
-    instance.underWay += 1;
+    if (machine === null) throw new Error("a running instance has a machine");
+    instance.inFlight += 1;
     let isOver = false;
     return {
       machine,
@@ -264,14 +273,17 @@ export class Fleet {
       release: () => {
         if (isOver) return;
         isOver = true;
-        instance.underWay -= 1;
+        instance.inFlight -= 1;
         instance.usedAt = this.#now();
         this.#dispatch();
       },
-      reportGone: () => this.#doubted(instance),
+      reportGone: () => this.#verifyAlive(instance),
       reportStuck: () => {
         if (instance.state === "ending" || this.#isSuspended(instance)) return;
-        this.#endLater(instance, "It did not answer in its time, nor did the program that runs it: ended.");
+        this.#endLater(
+          instance,
+          "The function did not respond within its timeout, so its process was ended.",
+        );
       },
     };
   }
@@ -284,40 +296,43 @@ export class Fleet {
     }
   }
 
-  /** Sees to it that whoever waits will have a place. */
+  /** Wakes or starts instances for the waiting requests. */
   #provide(): void {
-    if (this.#waiting.size === 0 || this.#bringing || this.#isClosed || this.live === null) return;
+    if (this.#waiting.size === 0 || this.#starting || this.#isClosed || this.live === null) return;
     const serving = this.instances.filter((instance) => this.#isServing(instance) && !instance.isStale);
     const resting =
       serving.find(({ state }) => state === "frozen") ?? serving.find(({ state }) => state === "asleep");
-    if (resting) return this.#bring(() => this.#wake(resting));
+    if (resting) return this.#runStart(() => this.#wake(resting));
     const working = serving.filter(({ state }) => state === "running" || state === "starting");
-    if (working.length === 0) return this.#bring(() => this.#coldStart({ isFirst: true }));
-    if (working.length >= mostInstances[this.row.plan] || performance.now() < this.#scaleNotBefore) return;
+    if (working.length === 0) return this.#runStart(() => this.#coldStart({ isFirst: true }));
+    if (working.length >= maxInstances[this.row.plan] || performance.now() < this.#scaleNotBefore) return;
     this.#scaling ??= setTimeout(() => {
       this.#scaling = undefined;
       const [first] = this.#waiting;
-      if (first === undefined || this.#bringing) return;
-      // Places come free all the time: who waits now may just have come.
+      if (first === undefined || this.#starting) return;
+      // Slots become free often, so the first request may have waited for a short time only.
       if (performance.now() - first.begun < scaleAfterMs) return this.#provide();
-      this.#bring(() => this.#another());
+      this.#runStart(() => this.#addInstance());
     }, scaleAfterMs).unref();
   }
 
-  #bring(work: () => Promise<void>): void {
-    this.#bringing = work()
+  #runStart(work: () => Promise<void>): void {
+    this.#starting = work()
       .catch((error: unknown) => {
         const told = explain(error);
         for (const waiter of this.#waiting) waiter.fail(told);
-        this.#around.app.log.warn({ function: this.id, err: error }, "a function could not be started");
-        // A handler that fails has said why itself.
-        return error instanceof HandlerFailed ? undefined : this.#say(told.detail);
+        this.#context.app.log.warn({ function: this.id, err: error }, "a function could not be started");
+        // A handler that fails has logged its reason already.
+        return error instanceof HandlerFailed ? undefined : this.#writeLog(told.detail);
       })
       .catch((error: unknown) => {
-        this.#around.app.log.info({ function: this.id, err: error }, "a function's log could not be written");
+        this.#context.app.log.info(
+          { function: this.id, err: error },
+          "a function's log could not be written",
+        );
       })
       .finally(() => {
-        this.#bringing = undefined;
+        this.#starting = undefined;
         this.#dispatch();
         this.#provide();
       });
@@ -327,11 +342,14 @@ export class Fleet {
     const begun = performance.now();
     try {
       await instance.wake();
-      this.#around.woke(this.id, { ms: performance.now() - begun, isCold: false });
+      this.#context.woke(this.id, { ms: performance.now() - begun, isCold: false });
     } catch (error) {
-      const { log } = this.#around.app;
-      log.warn({ instance: instance.id, err: error }, "a function did not wake; it starts anew");
-      await instance.say("It could not be woken where it was, and is started anew.");
+      const { log } = this.#context.app;
+      log.warn(
+        { instance: instance.id, err: error },
+        "a function could not be woken; its next start is cold",
+      );
+      await instance.writeLog("The function could not be woken from its memory, and is started again.");
       await this.#end(instance);
       await this.#coldStart({ isFirst: true });
     }
@@ -340,18 +358,21 @@ export class Fleet {
   async #coldStart({ isFirst }: { isFirst: boolean }): Promise<void> {
     if (this.live === null) throw functionNotDeployed();
     const begun = performance.now();
-    await this.begin(this.live);
+    await this.startInstance(this.live);
     if (isFirst) for (const waiter of this.#waiting) waiter.isCold = true;
-    this.#around.woke(this.id, { ms: performance.now() - begun, isCold: true });
+    this.#context.woke(this.id, { ms: performance.now() - begun, isCold: true });
   }
 
-  /** Beside those that run: where it fails, they go on, and so do those who wait. */
-  async #another(): Promise<void> {
+  /**
+   * Starts an additional instance. If that fails, the running ones continue to serve, and the requests continue to
+   * wait.
+   */
+  async #addInstance(): Promise<void> {
     try {
       await this.#coldStart({ isFirst: false });
     } catch (error) {
       this.#scaleNotBefore = performance.now() + scaleAgainMs;
-      this.#around.app.log.info({ function: this.id, err: error }, "another instance could not be started");
+      this.#context.app.log.info({ function: this.id, err: error }, "another instance could not be started");
     }
   }
 
@@ -359,14 +380,14 @@ export class Fleet {
     const idleMs = now - instance.usedAt;
     const idleTimeoutMs = this.row.idle_timeout_seconds * 1000;
     if (instance.state === "frozen") {
-      if (idleMs < this.#around.app.config.functionFrozenMinutes * 60_000) return;
-      this.#around.inBackground("a function could not be put on disk", () => this.store(instance));
+      if (idleMs < this.#context.app.config.functionFrozenMinutes * 60_000) return;
+      this.#context.inBackground("a function could not be stored on disk", () => this.store(instance));
     } else if (instance.state === "running" && instance.isQuiet) {
       const isFirst = this.instances.find((one) => this.#isServing(one) && !one.isStale) === instance;
       if (!isFirst && idleMs >= Math.min(calmMs, idleTimeoutMs)) this.#endLater(instance);
       else if (isFirst && idleMs >= idleTimeoutMs) {
-        this.#around.inBackground("a function could not be held", async () => {
-          await instance.hold().catch(async (error: unknown) => {
+        this.#context.inBackground("a function could not be frozen", async () => {
+          await instance.freeze().catch(async (error: unknown) => {
             await this.#end(instance);
             throw error;
           });
@@ -375,19 +396,19 @@ export class Fleet {
     }
   }
 
-  /** Begun with what holds no more. Where it always has something to do, another one takes its place first. */
+  /** Replaces a stale instance. If it is always busy, a new instance starts first. */
   #renew(instance: Instance, now: number): void {
     if (instance.isQuiet) return this.#endLater(instance);
     const isReplaced = this.instances.some(
       (one) => one.state === "running" && this.#isServing(one) && !one.isStale,
     );
     if (isReplaced) return this.#retire(instance, now);
-    if (this.#bringing || this.#isClosed || performance.now() < this.#renewNotBefore) return;
+    if (this.#starting || this.#isClosed || performance.now() < this.#renewNotBefore) return;
     this.#renewNotBefore = performance.now() + renewAgainMs;
-    this.#bring(() => this.#another());
+    this.#runStart(() => this.#addInstance());
   }
 
-  /** Nobody is let to it any more: what it is answering is waited for. */
+  /** Sends no more requests to the instance, and ends it after those in flight. */
   #retire(instance: Instance, now: number): void {
     if (this.#proofs.has(instance) && now - instance.usedAt < provedMs) return;
     const since = this.#retired.get(instance) ?? now;
@@ -397,39 +418,44 @@ export class Fleet {
 
   /** True for an instance on a frozen machine. It does not respond until the suspension ends. */
   #isSuspended({ machine }: Instance): boolean {
-    return machine !== null && this.#around.app.machines.suspension.holds(machine);
+    return machine !== null && this.#context.app.machines.suspension.holds(machine);
   }
 
-  #died(instance: Instance, { said, isOutOfMemory }: ProcessEnd): void {
-    if (isOutOfMemory) this.#around.ranOutOfMemory(this);
+  #onProcessEnd(instance: Instance, { message, isOutOfMemory }: ProcessEnd): void {
+    if (isOutOfMemory) this.#context.ranOutOfMemory(this);
     if (instance.state === "starting" || instance.state === "ending") return;
-    this.#endLater(instance, said);
+    this.#endLater(instance, message);
   }
 
-  /** Others may be under way in one that did not take a connection: it ends where its process has. */
-  async #doubted(instance: Instance): Promise<void> {
+  /**
+   * Checks an instance that refused a connection. It ends only if its process has ended, because other requests may be
+   * in flight.
+   */
+  async #verifyAlive(instance: Instance): Promise<void> {
     if (instance.state !== "running" || this.#isSuspended(instance)) return;
     if (await instance.isAlive()) {
       await sleep(busyMs);
-      // Connections of a process that ends are closed a moment before it has ended.
+      // A process that ends closes its connections a moment before its end.
       if (await instance.isAlive()) return;
     }
     if (instance.state !== "running" || this.#isSuspended(instance)) return;
     instance.state = "ending";
-    // What it said last is still being read.
-    this.#around.inBackground("an instance of a function could not be ended yet", async () => {
-      await instance.say((await instance.lastWords(lastWordsMs)) ?? "Nothing listens in it any more.");
+    // The last output is still being read.
+    this.#context.inBackground("an instance of a function could not be ended yet", async () => {
+      await instance.writeLog(
+        (await instance.describeEnd(lastOutputMs)) ?? "The function's process does not listen any more.",
+      );
       await this.#end(instance);
     });
   }
 
-  #endLater(instance: Instance, said?: string): void {
+  #endLater(instance: Instance, message?: string): void {
     instance.state = "ending";
-    this.#around.inBackground("an instance of a function could not be ended yet", async () => {
-      if (said !== undefined) await instance.say(said);
+    this.#context.inBackground("an instance of a function could not be ended yet", async () => {
+      if (message !== undefined) await instance.writeLog(message);
       await this.#end(instance);
     });
-    if (said !== undefined) this.#provide();
+    if (message !== undefined) this.#provide();
   }
 
   async #end(instance: Instance): Promise<void> {
@@ -444,19 +470,19 @@ export class Fleet {
     this.#proofs.delete(instance);
   }
 
-  async #say(text: string): Promise<void> {
+  async #writeLog(text: string): Promise<void> {
     const deployment = this.live?.id ?? "";
-    await this.#around.app.machines.logs
+    await this.#context.app.machines.logs
       .of(this.id)
       .append([{ at: this.#now(), stream: "system", text, deployment }]);
   }
 
   #now(): number {
-    return this.#around.app.clock.now().getTime();
+    return this.#context.app.clock.now().getTime();
   }
 }
 
-/** What a caller is told; what its owner is told stands in the logs. */
+/** Error for the caller. The logs have the details for the owner. */
 function explain(error: unknown): DomainError {
   if (error instanceof HandlerFailed) return functionUnavailable("its handler does not load.", error);
   return error instanceof DomainError ? error : functionUnavailable("its machine did not start.", error);

@@ -1,8 +1,7 @@
 /**
- * One instance: a machine, and the process in it that serves a version's handler. It starts from nothing, is held still
- * when nobody asks, is written to disk after a while, and goes on from either with what it had in memory. Its moves are
- * done one after the other; what the database says of it comes first, so that a server that ends on the way is followed
- * by one that finds either the instance as it was or nothing of it.
+ * An instance: a machine, and the process in it that serves a version's handler. It is frozen when idle and later
+ * stored on disk; from both it resumes with its memory. Transitions run one after the other. The database is
+ * written first, so the next server finds an interrupted instance either in its earlier state or removed.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
@@ -10,23 +9,23 @@ import { Semaphore } from "#lib/concurrency/semaphore.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import { newId } from "#lib/ids.ts";
 import { ProgressDeadline } from "#lib/concurrency/progress-deadline.ts";
-import { bringUp } from "#machines/placement/start-reserved.ts";
+import { startReserved } from "#machines/placement/start-reserved.ts";
 import type { CommandRecord, Guest } from "#machines/host/guest.ts";
 import type { LogRing } from "#machines/host/log-rings.ts";
-import { findMachineOf, freeze, type Owner, setHeld, thaw } from "#machines/placement/machine-of-owner.ts";
+import { findMachineOf, freeze, type Owner, setFrozen, thaw } from "#machines/placement/machine-of-owner.ts";
 import { type MachineRequest, placeCold, release } from "#machines/placement/placement.ts";
-import { withRoom } from "#machines/placement/reclaim.ts";
+import { withReclaim } from "#machines/placement/reclaim.ts";
 import {
-  abandon,
-  bringBack,
-  consume,
-  drop,
+  detachSnapshot,
+  restoreMachine,
+  consumeSnapshot,
+  deleteSnapshotFiles,
   findSnapshot,
-  free,
-  keep,
+  releaseMachine,
+  commitSnapshot,
   placeRestored,
-  putBack,
-  take,
+  resumeOriginal,
+  captureMachine,
 } from "#machines/snapshots/snapshots.ts";
 import { Output } from "../apps/output/output.ts";
 import { functionUnavailable, HandlerFailed } from "./errors.ts";
@@ -39,7 +38,7 @@ import {
   sealEnvironment,
 } from "./launch.ts";
 import { WorkSigns } from "../apps/running/work-signs.ts";
-import { readerOf } from "./said.ts";
+import { makeOutputReader } from "./wrapper-output.ts";
 import {
   deleteInstance,
   insertInstance,
@@ -52,18 +51,18 @@ import {
 export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock" | "log">;
 
 const command = "function";
-/** Time for a handler to load, counted from the last CPU time or output of its process, and in all. */
+/** Time limits for a handler to load: without CPU time or output of its process, and in all. */
 const readyQuietMs = 30_000;
 const readyWholeMs = 150_000;
-/** A machine that does not answer is asked again; that it is gone is said by the machine layer. */
-const askAgainMs = 250;
-/** Of what a process says before it is ready: for whoever deploys it. */
+/** Retry interval for a machine that does not respond. The machine layer reports a lost machine. */
+const retryMs = 250;
+/** Lines of early output that the owner sees when the handler does not load. */
 const shownLines = 100;
 
 /** Unexpected end of an instance's process. */
 export interface ProcessEnd {
   /** Text for the function's log. */
-  said: string;
+  message: string;
   isOutOfMemory: boolean;
 }
 
@@ -72,18 +71,18 @@ export class Instance {
   readonly version: Runnable;
   readonly launch: Launch;
   readonly owner: Owner & { ownerKind: "function" };
-  /** As far as this process has brought it: set before the work that makes it true. */
+  /** Current state, set before the work that establishes it. */
   state: InstanceState;
   machine: string | null = null;
-  /** What its program was begun with, for one request; the function's own may have changed since. */
+  /** Timeout of one request at the start of the process. The function's own setting may have changed since. */
   timeoutMs: number;
-  /** Requests that it is answering. */
-  underWay = 0;
-  /** When it was last asked, or had something to do behind an answer; when it was held. Milliseconds since 1970. */
+  /** Requests in flight. */
+  inFlight = 0;
+  /** Time of the last request or background work, or of the freeze. Milliseconds since 1970. */
   usedAt: number;
-  /** Since when something goes on behind its answers. */
+  /** Time since which background work runs after a response. */
   waitsSince: number | null = null;
-  /** It was begun with variables or limits that are not its function's any more. */
+  /** True if the process was started with variables or limits that have changed since. */
   isStale = false;
   envSealed: Buffer | null;
   readonly #app: Needs;
@@ -91,13 +90,16 @@ export class Instance {
   readonly #ended: (instance: Instance, end: ProcessEnd) => void;
   readonly #turns = new Semaphore(1);
   readonly #output: Output;
-  readonly #firstWords: string[] = [];
+  readonly #earlyOutput: string[] = [];
   readonly #ready = Promise.withResolvers<"ready" | "ended">();
-  readonly #endSaid = Promise.withResolvers<string>();
+  readonly #endMessage = Promise.withResolvers<string>();
   #waking: Promise<void> | undefined;
   #reading: { stop: AbortController; done: Promise<void> } | undefined;
 
-  /** `ended`: its process or its machine ended unasked. Of an earlier server's where `row` is given. */
+  /**
+   * `ended` is called when the process or the machine ended by itself. `row` belongs to an instance of an earlier
+   * server.
+   */
   constructor(deps: {
     app: Needs;
     version: Runnable;
@@ -121,18 +123,22 @@ export class Instance {
     this.#output = new Output(this.#ring, {
       deployment: version.id,
       source: this.id,
-      read: readerOf(
-        (event) => this.#heard(event),
+      read: makeOutputReader(
+        (event) => this.#onEvent(event),
         (text) => {
-          if (this.state === "starting" && this.#firstWords.push(text) > shownLines) this.#firstWords.shift();
+          if (this.state === "starting" && this.#earlyOutput.push(text) > shownLines)
+            this.#earlyOutput.shift();
         },
       ),
     });
   }
 
-  /** Nothing goes on in it that anybody waits for; what says it does is believed for as long as a request may take. */
+  /**
+   * True if no request and no background work is in flight. Reported background work counts for at most the timeout of
+   * a request.
+   */
   get isQuiet(): boolean {
-    if (this.underWay > 0) return false;
+    if (this.inFlight > 0) return false;
     return this.waitsSince === null || this.#now() - this.waitsSince > this.timeoutMs;
   }
 
@@ -141,14 +147,17 @@ export class Instance {
     return this.#app.machines.connect(this.machine);
   }
 
-  /** It answers when this settles. Fails with `HandlerFailed`; whatever it fails with, `end` it. */
+  /**
+   * Resolves when the instance serves requests. Rejects with `HandlerFailed` or another error; the caller then calls
+   * `end`.
+   */
   start(row: ServedRow): Promise<void> {
     return this.#turns.run(async () => {
       const app = this.#app;
       const env = environmentOf(app, row);
       this.timeoutMs = row.timeout_seconds * 1000;
       this.envSealed = sealEnvironment(app, this.id, env);
-      const reservation = await withRoom(app, () =>
+      const reservation = await withReclaim(app, () =>
         app.db.transaction().execute(async (tx) => {
           const inserted = await insertInstance(tx, {
             id: this.id,
@@ -162,7 +171,7 @@ export class Instance {
         }),
       );
       await passKillPoint("function.placed");
-      await bringUp(app, reservation);
+      await startReserved(app, reservation);
       this.machine = reservation.row.id;
       await passKillPoint("function.booted");
       const { argv, cwd, user, port } = this.launch;
@@ -175,67 +184,71 @@ export class Instance {
       });
       this.#read();
       await this.#whenReady();
-      if (!(await moveInstance(app.db, this.id, ["starting"], "running"))) throw gone();
+      if (!(await moveInstance(app.db, this.id, ["starting"], "running"))) throw removedError();
       this.state = "running";
       this.usedAt = this.#now();
       await passKillPoint("function.started");
     });
   }
 
-  /** Goes on with what an earlier server left; `machine`: the one it has. */
+  /** Adopts the instance of an earlier server. `machine` is its machine. */
   async adopt(machine: string | null): Promise<void> {
     this.machine = machine;
     await this.#output.recover();
     if (machine !== null) this.#read();
   }
 
-  /** Held still, at no cost but its memory. The caller has seen that it is quiet. */
-  hold(): Promise<void> {
+  /** Freezes the machine, which then costs memory only. The caller has checked that it is quiet. */
+  freeze(): Promise<void> {
     this.state = "frozen";
     return this.#turns.run(async () => {
       const app = this.#app;
       const machine = await app.db.transaction().execute(async (tx) => {
-        if (!(await moveInstance(tx, this.id, ["running"], "frozen", new Date(this.usedAt)))) throw gone();
-        return setHeld(tx, this.owner, true);
+        if (!(await moveInstance(tx, this.id, ["running"], "frozen", new Date(this.usedAt))))
+          throw removedError();
+        return setFrozen(tx, this.owner, true);
       });
-      if (!machine) throw gone();
+      if (!machine) throw removedError();
       await passKillPoint("function.held");
       await freeze(app, machine);
       this.usedAt = this.#now();
     });
   }
 
-  /** To disk, and its memory is free. What cannot be written down fails, and is to be ended. */
+  /** Stores the instance on disk and frees its memory. Rejects if that fails; the caller then calls `end`. */
   store(): Promise<void> {
     return this.#turns.run(async () => {
       if (this.state !== "frozen" || this.#waking) return;
       const app = this.#app;
       await this.#stopReading();
-      const taken = await take(app, this.owner);
+      const taken = await captureMachine(app, this.owner);
       await passKillPoint("function.taken");
       try {
         await app.db.transaction().execute(async (tx) => {
           const isKept =
             (await moveInstance(tx, this.id, ["frozen"], "asleep")) &&
-            (await keep(tx, taken, {
+            (await commitSnapshot(tx, taken, {
               reason: "deadline",
               storedAt: app.clock.now(),
               expiresAt: null,
             }));
-          if (!isKept) throw gone();
+          if (!isKept) throw removedError();
         });
       } catch (error) {
-        await putBack(app, taken);
+        await resumeOriginal(app, taken);
         throw error;
       }
       this.state = "asleep";
       this.machine = null;
       await passKillPoint("function.stored");
-      free(app, taken);
+      releaseMachine(app, taken);
     });
   }
 
-  /** Runs, with what it had in memory, when this settles. Callers at once share it. What fails is to be ended. */
+  /**
+   * Resumes the process with its memory. Concurrent callers share one wake. Rejects if that fails; the caller then
+   * calls `end`.
+   */
   wake(): Promise<void> {
     this.#waking ??= this.#turns
       .run(() => (this.state === "asleep" ? this.#restore() : this.#thaw()))
@@ -244,16 +257,17 @@ export class Instance {
   }
 
   async #thaw(): Promise<void> {
-    if (this.state !== "frozen") throw gone();
+    if (this.state !== "frozen") throw removedError();
     const app = this.#app;
     const held = await findMachineOf(app.db, this.owner);
-    if (!held) throw gone();
-    // Side by side: one that was thawed and is not said to be is held again by the next server, as it was.
+    if (!held) throw removedError();
+    // The thaw and the row's update run in parallel. If the row is not written after the thaw, the next server freezes
+    // the machine again.
     await Promise.all([
       thaw(app, held),
       app.db.transaction().execute(async (tx) => {
-        if (!(await moveInstance(tx, this.id, ["frozen"], "running"))) throw gone();
-        if (!(await setHeld(tx, this.owner, false))) throw gone();
+        if (!(await moveInstance(tx, this.id, ["frozen"], "running"))) throw removedError();
+        if (!(await setFrozen(tx, this.owner, false))) throw removedError();
       }),
     ]);
     await passKillPoint("function.thawed");
@@ -263,22 +277,22 @@ export class Instance {
   async #restore(): Promise<void> {
     const app = this.#app;
     const snapshot = await findSnapshot(app.db, this.owner);
-    if (!snapshot) throw gone();
-    const place = await withRoom(app, () =>
+    if (!snapshot) throw removedError();
+    const place = await withReclaim(app, () =>
       app.db.transaction().execute((tx) => placeRestored(app, tx, snapshot)),
     );
     await passKillPoint("function.restoring");
-    await bringBack(app, place);
+    await restoreMachine(app, place);
     const isBack = await app.db
       .transaction()
       .execute(
         async (tx) =>
-          (await consume(tx, place.row)) && (await moveInstance(tx, this.id, ["asleep"], "running")),
+          (await consumeSnapshot(tx, place.row)) && (await moveInstance(tx, this.id, ["asleep"], "running")),
       );
-    if (!isBack) throw gone();
+    if (!isBack) throw removedError();
     this.machine = place.row.id;
     await passKillPoint("function.restored");
-    drop(app, snapshot.id);
+    deleteSnapshotFiles(app, snapshot.id);
     this.#isAwake();
     this.#read();
   }
@@ -288,26 +302,29 @@ export class Instance {
     this.usedAt = this.#now();
   }
 
-  /** Nothing of it is left: no machine, no snapshot, no row. Safe to call again. */
+  /** Removes machine, snapshot and row. Safe to repeat. */
   end(): Promise<void> {
     this.state = "ending";
     return this.#turns.run(async () => {
       this.state = "ending";
       const app = this.#app;
       const { machine, snapshot } = await app.db.transaction().execute(async (tx) => {
-        const left = { machine: await release(tx, this.owner), snapshot: await abandon(tx, this.owner) };
+        const left = {
+          machine: await release(tx, this.owner),
+          snapshot: await detachSnapshot(tx, this.owner),
+        };
         await deleteInstance(tx, this.id);
         return left;
       });
       await passKillPoint("function.ended");
       await this.#stopReading();
       this.machine = null;
-      if (snapshot) drop(app, snapshot.id);
+      if (snapshot) deleteSnapshotFiles(app, snapshot.id);
       if (machine) await app.machines.destroy(machine);
     });
   }
 
-  /** Whether its process runs. */
+  /** True if the process runs. */
   async isAlive(): Promise<boolean> {
     try {
       return (await this.guest().getCommand(command)).status === "running";
@@ -316,14 +333,14 @@ export class Instance {
     }
   }
 
-  /** How its process ended, once all it said was read; undefined where that takes longer. */
-  async lastWords(withinMs: number): Promise<string | undefined> {
+  /** Describes the end of the process after all output was read. Undefined if that takes longer. */
+  async describeEnd(withinMs: number): Promise<string | undefined> {
     const waited = new AbortController();
     const late = sleep(withinMs, undefined, { signal: waited.signal, ref: false }).catch(() => undefined);
-    return Promise.race([this.#endSaid.promise, late]).finally(() => waited.abort());
+    return Promise.race([this.#endMessage.promise, late]).finally(() => waited.abort());
   }
 
-  /** Its machine ended by itself, and has no row of ours any more. */
+  /** Called after the machine ended by itself and its row was deleted. */
   async lost(): Promise<void> {
     this.state = "ending";
     this.machine = null;
@@ -331,12 +348,12 @@ export class Instance {
     await this.#stopReading();
   }
 
-  /** Lets go of it; machine and process are left as they are. */
+  /** Stops the supervision, and leaves machine and process running. */
   close(): Promise<void> {
     return this.#stopReading();
   }
 
-  async say(text: string): Promise<void> {
+  async writeLog(text: string): Promise<void> {
     await this.#ring.append([{ at: this.#now(), stream: "system", text, deployment: this.version.id }]);
   }
 
@@ -348,7 +365,7 @@ export class Instance {
       network: "open",
       privateNetwork: { group: row.workspace_id },
       hostname: row.name,
-      // Its variables are its process' alone.
+      // Only the process gets the variables, not the machine.
       env: {},
     };
   }
@@ -372,11 +389,13 @@ export class Instance {
       outcome === "late"
         ? `The handler was not loaded within ${deadline.seconds} s.`
         : "The handler could not be loaded.";
-    const said = this.#firstWords.join("\n");
-    throw new HandlerFailed(said === "" ? `${why} It wrote nothing.` : `${why} It said:\n${said}`);
+    const message = this.#earlyOutput.join("\n");
+    throw new HandlerFailed(
+      message === "" ? `${why} The handler wrote no output.` : `${why} Output:\n${message}`,
+    );
   }
 
-  #heard(event: Parameters<Parameters<typeof readerOf>[0]>[0]): void {
+  #onEvent(event: Parameters<Parameters<typeof makeOutputReader>[0]>[0]): void {
     if (event.kind === "ready") this.#ready.resolve("ready");
     else if (event.kind === "waits") {
       this.waitsSince = event.isWaiting ? this.#now() : null;
@@ -384,7 +403,7 @@ export class Instance {
     }
   }
 
-  /** What it says, to its end; and that end. */
+  /** Reads the output until the process ends, and reports the end. */
   #read(): void {
     if (this.#reading) return;
     const stop = new AbortController();
@@ -392,12 +411,15 @@ export class Instance {
       .then((end) => {
         if (end === undefined) return;
         this.#ready.resolve("ended");
-        this.#endSaid.resolve(end.said);
+        this.#endMessage.resolve(end.message);
         this.#ended(this, end);
       })
       .catch((error: unknown) => {
         if (!stop.signal.aborted) {
-          this.#app.log.error({ instance: this.id, err: error }, "a function is not listened to any more");
+          this.#app.log.error(
+            { instance: this.id, err: error },
+            "the output of a function is no longer read",
+          );
         }
       });
     this.#reading = { stop, done };
@@ -408,21 +430,21 @@ export class Instance {
       if (signal.aborted) return undefined;
       try {
         const record = await this.#output.read(this.guest(), command, signal);
-        return { said: saidOf(record), isOutOfMemory: record.outOfMemory };
+        return { message: describeExit(record), isOutOfMemory: record.outOfMemory };
       } catch (error) {
         if (signal.aborted) return undefined;
         const { kind } = error as { kind?: string };
         if (kind === "not_found" && (await answers(this.guest())))
-          return { said: "Its process is gone.", isOutOfMemory: false };
+          return { message: "The function's process was lost.", isOutOfMemory: false };
       }
-      await sleep(askAgainMs, undefined, { signal, ref: false }).catch(() => {});
+      await sleep(retryMs, undefined, { signal, ref: false }).catch(() => {});
     }
   }
 
   async #stopReading(): Promise<void> {
     const reading = this.#reading;
     this.#reading = undefined;
-    reading?.stop.abort(new Error("nobody listens any more"));
+    reading?.stop.abort(new Error("the output is no longer read"));
     await reading?.done;
   }
 
@@ -431,7 +453,7 @@ export class Instance {
   }
 }
 
-function saidOf({ exitCode, signal, outOfMemory }: CommandRecord): string {
+function describeExit({ exitCode, signal, outOfMemory }: CommandRecord): string {
   if (outOfMemory) return "The function's process ran out of memory.";
   if (signal === null) return `The function's process ended with exit code ${exitCode}.`;
   return `The function's process was ended by signal ${signal}.`;
@@ -444,6 +466,6 @@ function answers(guest: Guest): Promise<boolean> {
   );
 }
 
-function gone(): Error {
-  return new Error("the instance is gone");
+function removedError(): Error {
+  return new Error("the instance was removed");
 }

@@ -4,10 +4,10 @@ import { testDatabase } from "../../../test/harness.ts";
 import { HandlerFailed } from "./errors.ts";
 import { minutesOf } from "./minutes.ts";
 import {
-  deployed,
+  deployHandler,
   goLive,
   instancesHost,
-  type Made,
+  type TestFunction,
   makeFunction,
   makeVersion,
 } from "./testing/instances-host.ts";
@@ -30,7 +30,7 @@ const held = `
     return String(process.pid);
   };`;
 
-async function ask({ id }: Made, path = "/", options: { method?: string; body?: string } = {}) {
+async function ask({ id }: TestFunction, path = "/", options: { method?: string; body?: string } = {}) {
   const { method = "GET", body = "" } = options;
   const answered = await host.instances.invoke(
     id,
@@ -40,7 +40,7 @@ async function ask({ id }: Made, path = "/", options: { method?: string; body?: 
   return { ...answered, text: answered.body.toString() };
 }
 
-function states({ id }: Made) {
+function states({ id }: TestFunction) {
   return db
     .selectFrom("function_instances")
     .select(["state", "version_id"])
@@ -48,7 +48,7 @@ function states({ id }: Made) {
     .execute();
 }
 
-async function idle(made: Made, seconds: number): Promise<void> {
+async function idle(made: TestFunction, seconds: number): Promise<void> {
   await db
     .updateTable("functions")
     .set({ idle_timeout_seconds: seconds })
@@ -57,10 +57,10 @@ async function idle(made: Made, seconds: number): Promise<void> {
   await host.instances.changed(made.id);
 }
 
-describe("a function", () => {
-  test("that was proved answers from its first instance on, which is the one that was proved", async () => {
+describe("functions", () => {
+  test("serves the first request by the instance that was proved", async () => {
     const made = await makeFunction(db);
-    await deployed(db, host, made, counting);
+    await deployHandler(db, host, made, counting);
     const first = await ask(made);
     expect(first).toMatchObject({ status: 200, text: "1", coldStart: false, wakeMs: null });
     expect(await ask(made)).toMatchObject({ text: "2" });
@@ -68,13 +68,13 @@ describe("a function", () => {
     expect(host.instances.isIdle(made.id)).toBe(false);
   });
 
-  test("that has no version says so", async () => {
+  test("refuses a request to a function without a version", async () => {
     const made = await makeFunction(db);
     await host.instances.changed(made.id);
     await expect(ask(made)).rejects.toMatchObject({ code: "function_not_deployed", status: 409 });
   });
 
-  test("whose handler does not load is not proved, and its owner reads why", async () => {
+  test("fails the proof of a handler that does not load, with the reason", async () => {
     const made = await makeFunction(db);
     const version = await makeVersion(db, host, made, 1, `export default canary4711();`);
     const failure = await host.instances.prove(version, signal).catch((error: unknown) => error);
@@ -86,9 +86,9 @@ describe("a function", () => {
     );
   });
 
-  test("is held when nobody asks, keeps what it has in memory, and is woken once for many", async () => {
+  test("freezes an idle function, keeps its memory, and wakes it once for many requests", async () => {
     const made = await makeFunction(db);
-    await deployed(db, host, made, counting);
+    await deployHandler(db, host, made, counting);
     await ask(made);
     await idle(made, 0);
     await vi.waitFor(async () => expect(await states(made)).toMatchObject([{ state: "frozen" }]), 10_000);
@@ -102,21 +102,21 @@ describe("a function", () => {
     expect(await states(made)).toMatchObject([{ state: "running" }]);
   });
 
-  test("that was switched to another version finishes what it began, and answers anew by the other one", async () => {
+  test("finishes requests in flight after a switch, and serves new ones by the new version", async () => {
     const made = await makeFunction(db);
-    const one = await deployed(db, host, made, held);
+    const one = await deployHandler(db, host, made, held);
     const begun = ask(made);
     await vi.waitFor(() => expect(host.instances.isIdle(made.id)).toBe(false));
-    const two = await deployed(db, host, made, `export default () => "two";`, { number: 2 });
+    const two = await deployHandler(db, host, made, `export default () => "two";`, { number: 2 });
     expect(await ask(made)).toMatchObject({ text: "two" });
     const both = await states(made);
     expect(both.map(({ version_id }) => version_id).toSorted()).toEqual([one.id, two.id].toSorted());
     void begun.catch(() => {});
   });
 
-  test("starts more instances while its places are taken, and no more than its plan allows", async () => {
+  test("starts more instances while all slots are in use, up to the plan's limit", async () => {
     const made = await makeFunction(db, { plan: "pro" });
-    await deployed(db, host, made, held);
+    await deployHandler(db, host, made, held);
     const asked = Array.from({ length: 170 }, () => ask(made));
     await vi.waitFor(async () => expect(await states(made)).toHaveLength(3), 15_000);
     await vi.waitFor(async () => {
@@ -128,9 +128,9 @@ describe("a function", () => {
     expect(await states(made)).toEqual([]);
   }, 60_000);
 
-  test("whose process ends is started anew for who comes next; who was there hears of it", async () => {
+  test("starts a function again after its process ended, and reports the end to requests in flight", async () => {
     const made = await makeFunction(db);
-    await deployed(
+    await deployHandler(
       db,
       host,
       made,
@@ -147,9 +147,9 @@ describe("a function", () => {
     });
   });
 
-  test("whose machine is lost is started anew for who comes next", async () => {
+  test("starts a function again after its machine was lost", async () => {
     const made = await makeFunction(db);
-    await deployed(db, host, made, counting);
+    await deployHandler(db, host, made, counting);
     await ask(made);
     const [machine] = await db
       .selectFrom("machines")
@@ -171,9 +171,9 @@ describe("a function", () => {
     await vi.waitFor(async () => expect(await news()).toEqual([{ kind: "out_of_memory" }]));
   });
 
-  test("that cannot be thawed is started anew", async () => {
+  test("starts a function again that cannot be thawed", async () => {
     const made = await makeFunction(db);
-    await deployed(db, host, made, counting);
+    await deployHandler(db, host, made, counting);
     await ask(made);
     await idle(made, 0);
     await vi.waitFor(async () => expect(await states(made)).toMatchObject([{ state: "frozen" }]), 10_000);
@@ -183,9 +183,9 @@ describe("a function", () => {
     expect(await states(made)).toMatchObject([{ state: "running" }]);
   });
 
-  test("whose time is up in a loop that nothing interrupts is ended by the server", async () => {
+  test("ends an instance that exceeds its timeout in an endless loop", async () => {
     const made = await makeFunction(db, { timeout_seconds: 1 });
-    await deployed(
+    await deployHandler(
       db,
       host,
       made,
@@ -195,9 +195,9 @@ describe("a function", () => {
     expect(await ask(made)).toMatchObject({ text: "fine", coldStart: true });
   }, 20_000);
 
-  test("whose variables changed has them once it has nothing to do", async () => {
+  test("passes changed variables to a function once it is idle", async () => {
     const made = await makeFunction(db);
-    await deployed(db, host, made, `export default () => String(process.env.OWN);`);
+    await deployHandler(db, host, made, `export default () => String(process.env.OWN);`);
     expect(await ask(made)).toMatchObject({ text: "undefined" });
     const sealed = sealVariables(host.app, "functions", made.id, { OWN: "yes" });
     await db.updateTable("functions").set({ env_sealed: sealed }).where("id", "=", made.id).execute();
@@ -205,9 +205,9 @@ describe("a function", () => {
     expect(await ask(made)).toMatchObject({ text: "yes", coldStart: true });
   });
 
-  test("whose variables changed while it always has something to do has them from another instance on", async () => {
+  test("passes changed variables to a busy function through a new instance", async () => {
     const made = await makeFunction(db);
-    await deployed(
+    await deployHandler(
       db,
       host,
       made,
@@ -227,7 +227,7 @@ describe("a function", () => {
       .where("id", "=", made.id)
       .execute();
     await host.instances.changed(made.id);
-    // Until then the earlier one answers, in the time it was begun with.
+    // Until then the earlier instance serves, with its own timeout.
     const late = await host.instances.acquire(made.id, signal);
     expect(late).toMatchObject({ machine: early.machine, timeoutMs: early.timeoutMs });
     late.release();
@@ -242,7 +242,7 @@ describe("a function", () => {
     await vi.waitFor(async () => expect(await states(made)).toMatchObject([{ state: "running" }]), 10_000);
   }, 30_000);
 
-  test("whose change could not be read after its commit follows it as soon as it can be", async () => {
+  test("applies a committed change that could not be read at first", async () => {
     const made = await makeFunction(db);
     await host.instances.changed(made.id);
     const keyHash = Buffer.alloc(32, 1);
@@ -261,7 +261,7 @@ describe("a function", () => {
     await vi.waitFor(() => expect(host.instances.find(made.name)?.keyHash).toEqual(keyHash), 10_000);
   });
 
-  test("that is deleted leaves its name to the one that has it by now", async () => {
+  test("keeps the name of a deleted function for the function that has it now", async () => {
     const earlier = await makeFunction(db);
     await host.instances.changed(earlier.id);
     const gone = { deleted_at: new Date(), name: `~${earlier.id}` };
@@ -275,9 +275,9 @@ describe("a function", () => {
     expect(host.instances.find(earlier.name)).toBeUndefined();
   });
 
-  test("says things in its log, with level and request, and what is no record as it is", async () => {
+  test("logs records with level and request, and other output unchanged", async () => {
     const made = await makeFunction(db);
-    await deployed(
+    await deployHandler(
       db,
       host,
       made,
@@ -295,7 +295,7 @@ describe("a function", () => {
     });
   });
 
-  test("is counted: answers, starts from nothing, and wakes", async () => {
+  test("counts responses, cold starts and wakes", async () => {
     const made = await makeFunction(db);
     const version = await makeVersion(db, host, made, 1, counting);
     await goLive(db, version);
@@ -308,9 +308,9 @@ describe("a function", () => {
     });
   });
 
-  test("in python answers as well, ten at once from one instance", async () => {
+  test("serves ten concurrent requests from one Python instance", async () => {
     const made = await makeFunction(db);
-    await deployed(
+    await deployHandler(
       db,
       host,
       made,
@@ -322,9 +322,9 @@ describe("a function", () => {
     expect(await states(made)).toHaveLength(1);
   });
 
-  test("that is stopped answers nobody, and nothing of it is left", async () => {
+  test("refuses requests to a stopped function, and removes everything of it", async () => {
     const made = await makeFunction(db);
-    await deployed(db, host, made, counting);
+    await deployHandler(db, host, made, counting);
     await db.updateTable("functions").set({ deleted_at: new Date() }).where("id", "=", made.id).execute();
     await host.instances.stop(made.id);
     await expect(ask(made)).rejects.toMatchObject({ code: "function_not_deployed" });

@@ -1,12 +1,11 @@
 /**
- * What runs functions, and lets them sleep for free. A version that is live has instances: gVisor machines in which a
- * program of ours serves the handler. They come when somebody asks and go when nobody does: an idle one is held still,
- * later it is a snapshot on disk, and either goes on with what it had in memory. A request waits for that, with its body
- * unread, and is not refused; a wake that fails is a start from nothing.
+ * Runs functions, and scales them to zero. A live version has instances: gVisor machines in which a wrapper program
+ * serves the handler. They start on requests. An idle one is frozen, and later stored as a snapshot on disk; from both
+ * it resumes with its memory. A request waits for that with its body unread. If a wake fails, a new instance starts.
  *
- * Which instances there are, and what each is, is in the database before it is so: a server that ends leaves machines
- * that run and snapshots, and the next one goes on with them. This folder decides neither what is deployed nor who may
- * ask; it knows no HTTP but the request that `invoke` makes.
+ * The database records every instance before it exists. After a crash the next server adopts the machines and
+ * snapshots. This folder decides neither which version is deployed nor who has access. The only HTTP it uses is the
+ * request of `invoke`.
  */
 import { accountSuspended } from "#accounts/errors.ts";
 import { randomUUID } from "node:crypto";
@@ -18,13 +17,13 @@ import type { LogRing } from "#machines/host/log-rings.ts";
 import { findMachineOf } from "#machines/placement/machine-of-owner.ts";
 import type { Ending, MachineOwner } from "#machines/machine-owner.ts";
 import { release, releaseOrphans } from "#machines/placement/placement.ts";
-import { abandon, abandonOrphans, drop } from "#machines/snapshots/snapshots.ts";
+import { detachSnapshot, detachOrphanSnapshots, deleteSnapshotFiles } from "#machines/snapshots/snapshots.ts";
 import type { RequestRecorder } from "../metrics/recorder.ts";
 import { functionCrashed, functionNotDeployed, functionTimeout, HandlerFailed } from "./errors.ts";
 import { Fleet, type Lease } from "./fleet.ts";
 import type { Needs } from "./instance.ts";
-import type { Asked } from "../functions/parts.ts";
-import { type Answered, ask } from "./invoke.ts";
+import type { FunctionRequest } from "../functions/parts.ts";
+import { type InstanceResponse, sendRequest } from "./invoke.ts";
 import { type Launch, launchOf, type Runnable } from "./launch.ts";
 import { functionRecorder } from "./minutes.ts";
 import {
@@ -37,20 +36,20 @@ import {
 } from "./store.ts";
 
 const lookEveryMs = 1_000;
-/** What changed could not be read. */
+/** Delay before a change is read again after an error. */
 const readAgainMs = 1_000;
-/** What a program may be late with saying that the time is up; then the server says it. */
+/** Time that the wrapper has to report its own timeout before the server does. */
 const graceMs = 2_000;
-/** An instance may go under a request before that is sent; not for ever. */
+/** Limit of retries: an instance may end before the request is sent. */
 const attempts = 8;
 const lockFiles = { nodejs: "/app/package-lock.json", python: "/app/lock.txt" } as const;
 const maxLockBytes = 8 * 1024 ** 2;
 
-/** A function by the name it is asked under. */
-export interface Named {
+/** A function, found by its name. */
+export interface NamedFunction {
   functionId: string;
   isDeployed: boolean;
-  /** SHA-256 of the key; null where anybody may ask. */
+  /** SHA-256 of the key. Null if the function needs no key. */
   keyHash: Buffer | null;
 }
 
@@ -60,24 +59,24 @@ export class FunctionInstances {
   readonly #recorder: RequestRecorder;
   readonly #fleets = new Map<string, Fleet>();
   readonly #byName = new Map<string, Fleet>();
-  /** What is read last is what holds. */
+  /** Reads of one function run one after the other, so that the last one is the newest. */
   readonly #loading = new KeyedMutex();
   /** Version whose out-of-memory notification was sent, by function. */
-  readonly #toldOfMemory = new Map<string, string>();
+  readonly #notifiedOfMemory = new Map<string, string>();
   readonly #background = new Set<Promise<void>>();
   #timer: NodeJS.Timeout | undefined;
   readonly #closing = new AbortController();
 
-  /** `launch`: a test's own. */
+  /** Tests pass their own `launch`. */
   constructor(app: Needs, options: { launch?: (version: Runnable) => Promise<Launch> } = {}) {
     this.#app = app;
     this.#launch = options.launch ?? (async (version) => launchOf(version));
     this.#recorder = functionRecorder(app);
   }
 
-  /** What the machine layer tells of the machines that functions have. */
+  /** Callbacks from the machine layer for machines of functions. */
   readonly machineOwner: MachineOwner = {
-    begins: async () => {
+    onServerStart: async () => {
       const { db } = this.#app;
       const rows = await listInstances(db);
       const isLeft = ({ state, is_live }: (typeof rows)[number]) =>
@@ -85,7 +84,7 @@ export class FunctionInstances {
       for (const { id } of rows.filter((row) => !isLeft(row))) await deleteInstance(db, id);
       const left = rows.filter(isLeft).map(({ id }) => id);
       await releaseOrphans(this.#app, "function", left);
-      await abandonOrphans(this.#app, "function", left);
+      await detachOrphanSnapshots(this.#app, "function", left);
     },
     ended: (id, ending) => this.#machineEnded(id, ending),
     describe: async (id) => {
@@ -96,10 +95,10 @@ export class FunctionInstances {
     },
   };
 
-  /** After the machines: goes on with what there is. */
+  /** Adopts instances. Runs after the start of the machine layer. */
   async start(): Promise<void> {
     const { db, machines } = this.#app;
-    machines.onShort(() => this.#giveRoom());
+    machines.onLowMemory(() => this.#giveRoom());
     for (const { id } of await listServed(db)) await this.#load(id);
     for (const row of await listInstances(db)) {
       const fleet = this.#fleets.get(row.function_id);
@@ -109,27 +108,27 @@ export class FunctionInstances {
     }
     this.#recorder.start();
     this.#timer = setInterval(() => {
-      for (const fleet of this.#fleets.values()) fleet.look();
+      for (const fleet of this.#fleets.values()) fleet.maintain();
     }, lookEveryMs).unref();
   }
 
-  /** Lets go of everything; instances are left as they are. */
+  /** Stops the supervision; instances keep running. */
   async close(): Promise<void> {
-    this.#closing.abort(new Error("the server ends"));
+    this.#closing.abort(new Error("the server stops"));
     clearInterval(this.#timer);
-    await Promise.all(Array.from(this.#fleets.values(), (fleet) => fleet.letGo()));
+    await Promise.all(Array.from(this.#fleets.values(), (fleet) => fleet.detach()));
     await Promise.all(this.#background);
     await this.#recorder.stop();
   }
 
   /**
-   * One instance of a built version, kept as its first once that is live. Fails with `HandlerFailed`, whose message is
-   * for the owner. `lock`: what its installer resolved, as it stands in the image.
+   * Starts an instance of a built version, which becomes the first one when the version goes live. Rejects with
+   * `HandlerFailed`; its message is for the owner. The returned `lock` is the installer's lock in the image.
    */
   async prove(version: VersionRow, signal: AbortSignal): Promise<{ lock: string | null }> {
     const runnable = toRunnable(version);
     const fleet = await this.#load(version.function_id);
-    if (!runnable || !fleet) throw new HandlerFailed("There is nothing to start: no image, or no function.");
+    if (!runnable || !fleet) throw new HandlerFailed("The function or its image was deleted; deploy again.");
     signal.throwIfAborted();
     const instance = await fleet.prove(runnable);
     signal.throwIfAborted();
@@ -142,19 +141,22 @@ export class FunctionInstances {
     return { lock: Buffer.concat(pieces).toString("utf8") };
   }
 
-  /** After the commit that made another version live: it serves, and what served before ends with its last answer. */
+  /**
+   * Called after the commit that made another version live. Instances of the earlier version end after their requests
+   * in flight.
+   */
   async switched(functionId: string): Promise<void> {
     await this.#follow(functionId);
   }
 
-  /** Auth, variables or limits changed: auth at once, the rest once an instance has nothing to do. */
+  /** Called after a change of auth, variables or limits. Auth applies at once, the rest when an instance is idle. */
   async changed(functionId: string): Promise<void> {
     await this.#follow(functionId);
   }
 
-  /** All instances end, and nothing answers for it any more. Once more does nothing. */
+  /** Ends all instances and stops serving the function. Safe to repeat. */
   async stop(functionId: string): Promise<void> {
-    // In its turn: a reading that is under way would put it back.
+    // Waits for a read in flight, which would otherwise add the fleet again.
     const fleet = await this.#loading.run(functionId, async () => {
       const known = this.#fleets.get(functionId);
       if (known) this.#forget(known);
@@ -166,12 +168,12 @@ export class FunctionInstances {
     }
   }
 
-  /** The server's own request, counted like any other. */
+  /** Sends a request of the server itself; metrics count it like any other. */
   async invoke(
     functionId: string,
-    asked: Asked,
+    request: FunctionRequest,
     signal: AbortSignal,
-  ): Promise<Answered & { durationMs: number; coldStart: boolean; wakeMs: number | null }> {
+  ): Promise<InstanceResponse & { durationMs: number; coldStart: boolean; wakeMs: number | null }> {
     const begun = performance.now();
     let coldStart = false;
     let wakeMs: number | null = null;
@@ -179,29 +181,34 @@ export class FunctionInstances {
       const fleet = this.#fleets.get(functionId);
       if (!fleet) throw functionNotDeployed();
       if (this.#app.machines.suspension.isHeld(fleet.row.workspace_id)) throw accountSuspended();
-      const lease = await fleet.enter(signal);
+      const lease = await fleet.acquire(signal);
       coldStart ||= lease.coldStart;
       if (lease.wakeMs !== null) wakeMs = (wakeMs ?? 0) + lease.wakeMs;
-      const answered = await this.#ask(fleet, lease, asked, signal).finally(() => lease.release());
-      if (answered === undefined && tries < attempts) continue;
+      const response = await this.#send(fleet, lease, request, signal).finally(() => lease.release());
+      if (response === undefined && tries < attempts) continue;
       const durationMs = performance.now() - begun;
-      this.recordResponse(functionId, { status: answered?.status ?? 502, ms: durationMs });
-      if (answered === undefined) throw functionCrashed();
-      return { ...answered, durationMs, coldStart, wakeMs };
+      this.recordResponse(functionId, { status: response?.status ?? 502, ms: durationMs });
+      if (response === undefined) throw functionCrashed();
+      return { ...response, durationMs, coldStart, wakeMs };
     }
   }
 
-  /** Undefined where nothing was sent. */
-  async #ask(fleet: Fleet, lease: Lease, asked: Asked, signal: AbortSignal): Promise<Answered | undefined> {
+  /** Undefined if the request could not be sent. */
+  async #send(
+    fleet: Fleet,
+    lease: Lease,
+    request: FunctionRequest,
+    signal: AbortSignal,
+  ): Promise<InstanceResponse | undefined> {
     const begun = performance.now();
     const late = AbortSignal.timeout(lease.timeoutMs + graceMs);
-    const headers = { "x-request-id": randomUUID(), ...asked.headers };
+    const headers = { "x-request-id": randomUUID(), ...request.headers };
     try {
       const guest = this.#app.machines.connect(lease.machine);
       const until = AbortSignal.any([signal, late]);
-      const answered = await ask(guest, lease.port, { ...asked, headers }, until);
-      if (answered === undefined) await lease.reportGone();
-      return answered;
+      const response = await sendRequest(guest, lease.port, { ...request, headers }, until);
+      if (response === undefined) await lease.reportGone();
+      return response;
     } catch (error) {
       signal.throwIfAborted();
       this.recordResponse(fleet.id, { status: 502, ms: performance.now() - begun });
@@ -215,22 +222,22 @@ export class FunctionInstances {
     }
   }
 
-  /** By the first label of its host. From memory, at once. */
-  find(name: string): Named | undefined {
+  /** Finds a function by the first label of its host, in memory. */
+  find(name: string): NamedFunction | undefined {
     const fleet = this.#byName.get(name);
     if (!fleet) return undefined;
     const { id, auth_mode, api_key_hash } = fleet.row;
-    // One that needs a key and has none opens to nobody.
+    // A function that needs a key but has none refuses every request.
     const keyHash = auth_mode === "api_key" ? (api_key_hash ?? Buffer.alloc(0)) : null;
     return { functionId: id, isDeployed: fleet.live !== null, keyHash };
   }
 
-  /** A place for one request, and how long that may take, the server's own patience included. */
+  /** Returns a slot for one request. The timeout includes the server's own grace period. */
   async acquire(functionId: string, signal: AbortSignal): Promise<Lease> {
     const fleet = this.#fleets.get(functionId);
     if (!fleet) throw functionNotDeployed();
     if (this.#app.machines.suspension.isHeld(fleet.row.workspace_id)) throw accountSuspended();
-    const lease = await fleet.enter(signal);
+    const lease = await fleet.acquire(signal);
     return { ...lease, timeoutMs: lease.timeoutMs + graceMs };
   }
 
@@ -242,7 +249,7 @@ export class FunctionInstances {
     return this.#app.machines.logs.of(functionId);
   }
 
-  /** No instance runs: frozen, asleep or none. */
+  /** True if no instance runs: all are frozen or stored, or there is none. */
   isIdle(functionId: string): boolean {
     const instances = this.#fleets.get(functionId)?.instances ?? [];
     return !instances.some(({ state }) => state === "running" || state === "starting");
@@ -253,12 +260,12 @@ export class FunctionInstances {
     return known ? Promise.resolve(known) : this.#reload(functionId);
   }
 
-  /** What is committed holds here too, whatever becomes of the one reading: an earlier key must not open for longer. */
+  /** Applies a committed change. Retries until the read succeeds, because a revoked key must not stay valid. */
   async #follow(functionId: string): Promise<void> {
     try {
       await this.#reload(functionId);
     } catch (error) {
-      this.#inBackground("a function's change is not known here", () => this.#followOn(functionId));
+      this.#inBackground("a function's change could not be applied", () => this.#followOn(functionId));
       throw error;
     }
   }
@@ -273,7 +280,7 @@ export class FunctionInstances {
       } catch (error) {
         this.#app.log.warn(
           { function: functionId, err: error },
-          "a function could not be read; it is tried again",
+          "a function could not be read; the read is retried",
         );
       }
     }
@@ -283,7 +290,7 @@ export class FunctionInstances {
     return this.#loading.run(functionId, () => this.#read(functionId));
   }
 
-  /** Undefined where it is deleted. */
+  /** Undefined if the function is deleted. */
   async #read(functionId: string): Promise<Fleet | undefined> {
     const { db } = this.#app;
     const [row] = await listServed(db, functionId);
@@ -318,7 +325,7 @@ export class FunctionInstances {
     this.#unname(fleet);
   }
 
-  /** Its name is free by now, and may be another's already. */
+  /** Frees the name. Another function may have it already. */
   #unname(fleet: Fleet): void {
     const { name } = fleet.row;
     if (this.#byName.get(name) !== fleet) return;
@@ -328,11 +335,11 @@ export class FunctionInstances {
     }
   }
 
-  /** The one that is held for longest goes to disk. */
+  /** Stores the instance on disk that was frozen first, to free memory. */
   async #giveRoom(): Promise<boolean> {
     const held = [...this.#fleets.values()]
       .flatMap((fleet) => {
-        const instance = fleet.longestHeld();
+        const instance = fleet.longestFrozen();
         return instance ? [{ fleet, instance }] : [];
       })
       .toSorted((one, other) => one.instance.usedAt - other.instance.usedAt)[0];
@@ -347,9 +354,9 @@ export class FunctionInstances {
       const owner = { ownerKind: "function", ownerId: id } as const;
       await release(tx, owner);
       await deleteInstance(tx, id);
-      return abandon(tx, owner);
+      return detachSnapshot(tx, owner);
     });
-    if (snapshot) drop(app, snapshot.id);
+    if (snapshot) deleteSnapshotFiles(app, snapshot.id);
     for (const fleet of this.#fleets.values()) {
       const instance = fleet.instances.find((one) => one.id === id);
       if (!instance) continue;
@@ -357,25 +364,27 @@ export class FunctionInstances {
       const isOutOfMemory = exit?.reason === "out_of_memory";
       fleet.lost(
         instance,
-        isOutOfMemory ? `It ran out of memory: it may use ${memory_mb} MB.` : "The machine it ran in ended.",
+        isOutOfMemory
+          ? `The function ran out of memory: its limit is ${memory_mb} MB.`
+          : "The function's machine ended.",
       );
       if (isOutOfMemory) this.#ranOutOfMemory(fleet);
     }
   }
 
   #ranOutOfMemory(fleet: Fleet): void {
-    this.#inBackground("a notification is lost", () => this.#tellOutOfMemory(fleet));
+    this.#inBackground("a notification could not be stored", () => this.#notifyOutOfMemory(fleet));
   }
 
   /** Sends one notification for each live version. The owner fixes it by a new deploy. */
-  async #tellOutOfMemory({ id, row, live }: Fleet): Promise<void> {
-    if (live === null || this.#toldOfMemory.get(id) === live.id) return;
-    this.#toldOfMemory.set(id, live.id);
+  async #notifyOutOfMemory({ id, row, live }: Fleet): Promise<void> {
+    if (live === null || this.#notifiedOfMemory.get(id) === live.id) return;
+    this.#notifiedOfMemory.set(id, live.id);
     await notify(this.#app.db, {
       workspaceId: row.workspace_id,
       kind: "out_of_memory",
       title: `${row.name} ran out of memory`,
-      body: `An instance may use ${row.memory_mb} MB and was ended. Raise memory_mb, or let the handler hold less.`,
+      body: `An instance reached its limit of ${row.memory_mb} MB and was ended. Raise memory_mb, or let the handler use less memory.`,
       target: { kind: "function", id, label: row.name },
     });
   }
@@ -390,7 +399,7 @@ export class FunctionInstances {
   }
 }
 
-/** Null where it has no image. */
+/** Null if the version has no image. */
 function toRunnable({ id, function_id, runtime, image_id }: VersionRow): Runnable | null {
   return image_id === null ? null : { id, function_id, runtime, image_id };
 }

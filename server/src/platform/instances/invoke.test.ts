@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { type AddressInfo, connect, createServer, type Server } from "node:net";
 import { afterEach, expect, test } from "vitest";
 import type { Guest } from "#machines/host/guest.ts";
-import { ask } from "./invoke.ts";
+import { sendRequest } from "./invoke.ts";
 
 let server: Server | undefined;
 afterEach(() => server?.close());
@@ -20,9 +20,9 @@ async function answering(said: string): Promise<Guest> {
 const asked = { method: "GET", path: "/", headers: {}, body: Buffer.alloc(0) };
 const { signal } = new AbortController();
 
-test("an answer is there as a whole", async () => {
+test("returns the whole response", async () => {
   const guest = await answering("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine");
-  const answered = await ask(guest, 8080, asked, signal);
+  const answered = await sendRequest(guest, 8080, asked, signal);
   expect(answered).toMatchObject({ status: 200, body: Buffer.from("fine") });
 });
 
@@ -33,6 +33,6 @@ test.each([
   ],
   ["answers with nothing", ""],
   ["breaks off", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"],
-])("a process that %s is no answer", async (_title, said) => {
-  await expect(ask(await answering(said), 8080, asked, signal)).rejects.toBeInstanceOf(Error);
+])("rejects when the process %s", async (_title, said) => {
+  await expect(sendRequest(await answering(said), 8080, asked, signal)).rejects.toBeInstanceOf(Error);
 });

@@ -1,29 +1,32 @@
-/** A request of the server's own to an instance, its answer as a whole. What it says is a machine's word, and bounded. */
+/**
+ * Sends a request of the server to an instance, and collects the whole response. The response is untrusted, so it is
+ * bounded.
+ */
 import { request } from "node:http";
 import type { Duplex } from "node:stream";
 import type { Guest } from "#machines/host/guest.ts";
-import type { Asked } from "../functions/parts.ts";
+import type { FunctionRequest } from "../functions/parts.ts";
 import { responseTooLarge } from "./errors.ts";
 
-export interface Answered {
+export interface InstanceResponse {
   status: number;
   headers: Record<string, string>;
   body: Buffer;
 }
 
-const mostAnsweredMib = 6;
+const maxResponseMib = 6;
 
-/** Undefined where nothing was sent, because nothing takes it. */
-export async function ask(
+/** Undefined if no process accepts the connection, so that nothing was sent. */
+export async function sendRequest(
   guest: Guest,
   port: number,
-  asked: Asked,
+  outgoing: FunctionRequest,
   signal: AbortSignal,
-): Promise<Answered | undefined> {
+): Promise<InstanceResponse | undefined> {
   const connection = await guest.connect(port).catch(() => undefined);
   if (connection === undefined) return undefined;
   try {
-    return await exchange(connection, asked, signal);
+    return await exchange(connection, outgoing, signal);
   } finally {
     connection.destroy();
   }
@@ -31,12 +34,12 @@ export async function ask(
 
 function exchange(
   connection: Duplex,
-  { method, path, headers, body }: Asked,
+  { method, path, headers, body }: FunctionRequest,
   signal: AbortSignal,
-): Promise<Answered> {
+): Promise<InstanceResponse> {
   return new Promise((resolve, reject) => {
-    const asked = request({
-      // A guest's connection is a stream like any other; it is no socket, and nothing here asks that of it.
+    const outgoing = request({
+      // The guest's connection is a stream and no socket. `http` calls no method of a socket here.
       createConnection: () => connection as never,
       method,
       path,
@@ -49,26 +52,26 @@ function exchange(
       signal,
     });
     let isAnswered = false;
-    asked.once("error", reject);
-    // It closes before the rest of an answer was read; without one nothing else may be told.
-    asked.once("close", () => {
-      if (!isAnswered) reject(new Error("closed without an answer"));
+    outgoing.once("error", reject);
+    // The connection may close before the whole response was read. Without a response this is the only event.
+    outgoing.once("close", () => {
+      if (!isAnswered) reject(new Error("closed without a response"));
     });
-    asked.once("upgrade", (_answer, socket) => {
+    outgoing.once("upgrade", (_answer, socket) => {
       socket.destroy();
-      reject(new Error("switched protocols unasked"));
+      reject(new Error("switched protocols without a request"));
     });
-    asked.once("response", (answer) => {
+    outgoing.once("response", (answer) => {
       isAnswered = true;
       const pieces: Buffer[] = [];
       let bytes = 0;
       answer.on("data", (piece: Buffer) => {
         bytes += piece.length;
-        if (bytes > mostAnsweredMib * 1024 ** 2) asked.destroy(responseTooLarge(mostAnsweredMib));
+        if (bytes > maxResponseMib * 1024 ** 2) outgoing.destroy(responseTooLarge(maxResponseMib));
         else pieces.push(piece);
       });
       answer.once("error", reject);
-      answer.once("close", () => reject(new Error("the answer broke off")));
+      answer.once("close", () => reject(new Error("the response was cut off")));
       answer.once("end", () => {
         const named = Object.entries(answer.headers).map(([name, value]) => [
           name,
@@ -81,6 +84,6 @@ function exchange(
         });
       });
     });
-    asked.end(body);
+    outgoing.end(body);
   });
 }

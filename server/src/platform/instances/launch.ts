@@ -1,4 +1,4 @@
-/** How a function's process is begun: which program serves the handler, what it is told, what its machine may use. */
+/** Start parameters of a function's process: wrapper program, environment and limits of the machine. */
 import { isDeepStrictEqual } from "node:util";
 import type { App } from "#app.ts";
 import type { MachineRequest } from "#machines/placement/placement.ts";
@@ -15,10 +15,10 @@ export interface Launch {
   cwd: string;
 }
 
-/** What an instance runs, and nothing of what it was made from. */
+/** A built version, reduced to the fields that an instance needs. */
 export type Runnable = Pick<VersionRow, "id" | "function_id" | "runtime"> & { image_id: string };
 
-/** Of a request's body, and of what `invoke` collects of an answer. */
+/** Limit of a request's body, and of the response that `invoke` collects. */
 export const maxBodyBytes = 6 * 1024 ** 2;
 
 const mib = 1024 ** 2;
@@ -27,17 +27,17 @@ const programs = {
   python: { argv: ["python3", "/opt/kontor/function/python/main.py"], handler: "/app/handler.py" },
 } as const;
 
-/** Requests that one instance answers at once: Node's wait for others most of the time, Python's have a thread each. */
+/** Concurrent requests of one instance. Node's mostly wait for I/O; Python's have a thread each. */
 export const concurrency = { nodejs: 50, python: 10 } as const;
 
-/** Instances of one function at once. */
-export const mostInstances = { starter: 1, pro: 3, team: 10 } as const;
+/** Most instances of one function, by plan. */
+export const maxInstances = { starter: 1, pro: 3, team: 10 } as const;
 
 export function launchOf({ runtime }: Pick<Runnable, "runtime">): Launch {
   const { argv, handler } = programs[runtime];
   return {
     argv: [...argv],
-    // Nobody's own: what it may write is the machine's /tmp.
+    // User without a name: the process may write to the machine's /tmp only.
     user: "nobody",
     cwd: "/app",
     port: 8080,
@@ -49,7 +49,7 @@ export function launchOf({ runtime }: Pick<Runnable, "runtime">): Launch {
   };
 }
 
-/** All that a process of the function is begun with now; what is ours to say stands above what its owner says. */
+/** Environment of a new process. The server's values override the owner's. */
 export function environmentOf(app: Pick<App, "secrets">, row: ServedRow): Environment {
   return {
     ...openVariables(app, "functions", row),
@@ -62,7 +62,7 @@ export function sealEnvironment(app: Pick<App, "secrets">, id: string, env: Envi
   return app.secrets.seal(JSON.stringify(env), place(id));
 }
 
-/** Whether an instance was begun with something else than it would be now. */
+/** True if the process was started with another environment. */
 export function isStale(
   app: Pick<App, "secrets">,
   row: Pick<InstanceRow, "id" | "env_sealed">,
@@ -72,7 +72,7 @@ export function isStale(
   return !isDeepStrictEqual(JSON.parse(app.secrets.open(row.env_sealed, place(row.id)).toString()), env);
 }
 
-/** For one request, as its program was told; zero where it was not begun. */
+/** Timeout of one request at the start of the process; zero if it never started. */
 export function begunTimeoutMs(
   app: Pick<App, "secrets">,
   { id, env_sealed }: Pick<InstanceRow, "id" | "env_sealed">,
@@ -82,7 +82,7 @@ export function begunTimeoutMs(
   return Number(env["KONTOR_TIMEOUT_MS"]);
 }
 
-/** A whole core for each: what a start needs is CPU, and what they use of it together is shared by the host. */
+/** Each instance gets a whole core, because a start needs CPU. The host divides the CPU among busy instances. */
 export function resourcesOf({
   memory_mb,
 }: Pick<ServedRow, "memory_mb">): MachineRequest["shape"]["resources"] {

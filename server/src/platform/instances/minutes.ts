@@ -1,4 +1,4 @@
-/** What callers of functions were answered and how often they waited for a wake, minute by minute. */
+/** Records responses and wakes of functions by minute. */
 import type { App } from "#app.ts";
 import { type MinuteSink, RequestRecorder } from "../metrics/recorder.ts";
 import { forgetMinutesBefore, readMinutes, writeMinutes } from "./store.ts";
@@ -11,5 +11,5 @@ export function functionRecorder(app: Pick<App, "db" | "clock" | "log">): Reques
   return new RequestRecorder(app, sink);
 }
 
-/** From this minute on, the oldest first, by each process that counted. Whoever asks may see the function. */
+/** Minutes from the given one on, oldest first, with a row for each counting process. The caller has checked access. */
 export const minutesOf = readMinutes;

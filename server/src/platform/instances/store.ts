@@ -1,4 +1,4 @@
-/** All SQL of the table function_instances, of function_minutes, and what this folder reads of functions. */
+/** All SQL of the tables function_instances and function_minutes, and the reads of functions that this folder needs. */
 import { type Selectable, sql } from "kysely";
 import type { Db, Transaction } from "#schema.ts";
 import type { CountedMinute } from "../metrics/store.ts";
@@ -13,7 +13,7 @@ export type InstanceRow = Selectable<FunctionInstancesTable>;
 export type InstanceState = InstanceRow["state"];
 export type VersionRow = Selectable<FunctionVersionsTable>;
 
-/** A function as whoever runs it has to know it. */
+/** Columns of a function that running it needs. */
 export type ServedRow = Pick<
   Selectable<FunctionsTable>,
   | "id"
@@ -28,7 +28,7 @@ export type ServedRow = Pick<
   | "live_version_id"
 > & { plan: "starter" | "pro" | "team" };
 
-/** Of one function, or of all; without those that are deleted. */
+/** Rows of one function or of all, without deleted ones. */
 export function listServed(db: Db, id?: string): Promise<ServedRow[]> {
   const query = db
     .selectFrom("functions as f")
@@ -67,7 +67,7 @@ export function findFunctionOf(
     .executeTakeFirst();
 }
 
-/** Those of versions that are live, and those that are not. */
+/** Lists instances, and whether their version is live. */
 export async function listInstances(db: Db): Promise<(InstanceRow & { is_live: boolean })[]> {
   return db
     .selectFrom("function_instances as i")
@@ -83,7 +83,7 @@ export async function listInstances(db: Db): Promise<(InstanceRow & { is_live: b
     .execute();
 }
 
-/** Undefined where the function is gone, or is going. */
+/** Undefined if the function is deleted. */
 export async function insertInstance(
   tx: Transaction,
   row: Pick<InstanceRow, "id" | "function_id" | "version_id" | "env_sealed" | "created_at">,
@@ -103,7 +103,7 @@ export async function insertInstance(
     .executeTakeFirst();
 }
 
-/** False where it is gone, or in none of those states. */
+/** False if the instance is deleted, or in none of the given states. */
 export async function moveInstance(
   db: Db,
   id: string,
@@ -128,7 +128,7 @@ export async function instancesOf(db: Db, functionId: string): Promise<InstanceR
   return db.selectFrom("function_instances").selectAll().where("function_id", "=", functionId).execute();
 }
 
-/** In place of what the same process wrote of that minute before; minutes of functions that are gone are dropped. */
+/** Replaces the earlier counts of the same process and minute. Drops minutes of deleted functions. */
 export async function writeMinutes(db: Db, rows: readonly CountedMinute[]): Promise<void> {
   if (rows.length === 0) return;
   await sql`

@@ -6,10 +6,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { afterAll, afterEach, describe, expect, test } from "vitest";
-import { type Runtime, serve as serveIn, type Served } from "./testing/wrapper.ts";
+import { type Runtime, serve as serveIn, type ServedHandler } from "./testing/wrapper.ts";
 
 const directory = mkdtempSync(join(tmpdir(), "kontor-wrapper-"));
-const running: Served[] = [];
+const running: ServedHandler[] = [];
 afterEach(() => {
   for (const { child } of running.splice(0)) child.kill("SIGKILL");
 });
@@ -65,8 +65,8 @@ def handler(request):
 `,
 };
 
-describe.each(["nodejs", "python"] as const)("a handler in %s", (runtime) => {
-  test("that throws is a 500 with a code and the request's id, and the trace is in its logs alone", async () => {
+describe.each(["nodejs", "python"] as const)("handlers in %s", (runtime) => {
+  test("responds 500 with a code and the request id when a handler throws, and logs the trace only", async () => {
     const served = await serve(runtime, throwing[runtime]);
     const answer = await fetch(served.url, { headers: id });
     expect(answer.status).toBe(500);
@@ -75,18 +75,18 @@ describe.each(["nodejs", "python"] as const)("a handler in %s", (runtime) => {
       error: { code: "function_error", message: expect.any(String) as string, request_id: "req-1" },
     });
     expect(text).not.toContain("canary");
-    const said = await served.saying(({ t }) => String(t).includes("canary-4711"));
-    expect(said).toMatchObject({ l: "error", r: "req-1" });
+    const records = await served.waitForRecord(({ t }) => String(t).includes("canary-4711"));
+    expect(records).toMatchObject({ l: "error", r: "req-1" });
   });
 
-  test("that answers with nothing is a 500 that says so", async () => {
+  test("responds 500 with the reason when a handler returns nothing", async () => {
     const { url } = await serve(runtime, nothing[runtime]);
     const answer = await fetch(url, { headers: id });
     expect(answer.status).toBe(500);
     expect(await error(answer)).toMatchObject({ code: "function_bad_response", request_id: "req-1" });
   });
 
-  test("that takes too long is a 504, and the next request is answered", async () => {
+  test("responds 504 when a handler exceeds its timeout, and serves the next request", async () => {
     const { url } = await serve(runtime, slow[runtime], { env: { KONTOR_TIMEOUT_MS: "300" } });
     for (let asked = 0; asked < 2; asked += 1) {
       const answer = await fetch(url, { headers: id });
@@ -95,7 +95,7 @@ describe.each(["nodejs", "python"] as const)("a handler in %s", (runtime) => {
     }
   });
 
-  test("gets a body of the limit, and one of a byte more is a 413, said by its length or in chunks", async () => {
+  test("accepts a body at the limit, and responds 413 to a larger one, with a length or in chunks", async () => {
     const { url } = await serve(runtime, length[runtime], { env: { KONTOR_MAX_BODY: "100000" } });
     const send = (bytes: number, isChunked: boolean) => {
       const body = Buffer.alloc(bytes, 7);
@@ -115,16 +115,16 @@ describe.each(["nodejs", "python"] as const)("a handler in %s", (runtime) => {
     }
   });
 
-  test("that does not load says why and ends", async () => {
+  test("reports the reason and ends when a handler does not load", async () => {
     for (const code of [broken[runtime], missing[runtime]]) {
       const served = await serve(runtime, code, { isUp: false });
       expect(await served.ended).toBe(1);
-      expect(served.said).toContainEqual({ k: "failed" });
-      expect(served.said.some(({ l }) => l === "error")).toBe(true);
+      expect(served.records).toContainEqual({ k: "failed" });
+      expect(served.records.some(({ l }) => l === "error")).toBe(true);
     }
   });
 
-  test("streams its answer as it comes, bytes as they are", async () => {
+  test("streams a handler's response without changing its bytes", async () => {
     const { url } = await serve(runtime, stream[runtime]);
     const answer = await fetch(url);
     expect(answer.headers.get("content-type")).toBe("text/event-stream");
@@ -137,8 +137,8 @@ describe.each(["nodejs", "python"] as const)("a handler in %s", (runtime) => {
   });
 });
 
-describe("a handler in nodejs", () => {
-  test("is asked with a Request, and its Response is the answer, cookies and status text included", async () => {
+describe("handlers in Node.js", () => {
+  test("calls a handler with a Request, and sends its Response with cookies and status text", async () => {
     const { url } = await serve(
       "nodejs",
       `export default async (request, { requestId }) => {
@@ -168,13 +168,13 @@ describe("a handler in nodejs", () => {
     });
   });
 
-  test("comes after requests of the wrapper's own, has no part in them and hears of none", async () => {
+  test("loads the handler after the wrapper's own requests, and hides those from it", async () => {
     const told = `import { subscribe } from "node:diagnostics_channel";
       subscribe("http.server.response.finish", ({ response }) => console.log("answered", response.statusCode));`;
     const preloaded = `--import=data:text/javascript,${encodeURIComponent(told)}`;
     const handler = `console.log("loaded"); let asked = 0; export default () => String((asked += 1));`;
     const served = await serve("nodejs", handler, { env: { NODE_OPTIONS: preloaded } });
-    expect(served.said.map(({ plain, t, k }) => plain ?? t ?? k)).toEqual([
+    expect(served.records.map(({ plain, t, k }) => plain ?? t ?? k)).toEqual([
       "answered 200",
       "answered 200",
       "loaded",
@@ -183,7 +183,7 @@ describe("a handler in nodejs", () => {
     expect(await (await fetch(served.url)).text()).toBe("1");
   });
 
-  test("reads the host of a request where it stands, whatever its path looks like", async () => {
+  test("builds a request's URL from its Host header, for any path", async () => {
     const { url } = await serve("nodejs", `export default ({ url }) => url;`);
     const { hostname, port } = new URL(url);
     const asked = get({ hostname, port, path: "//other.example/x?y" });
@@ -191,7 +191,7 @@ describe("a handler in nodejs", () => {
     expect(await text(answer)).toBe(`${url}//other.example/x?y`);
   });
 
-  test("may answer with a string, an object or bytes", async () => {
+  test("accepts a string, an object or bytes as a handler's response", async () => {
     const { url } = await serve(
       "nodejs",
       `export default ({ url }) => ({
@@ -207,7 +207,7 @@ describe("a handler in nodejs", () => {
     expect((await fetch(`${url}/text`, { method: "HEAD" })).status).toBe(200);
   });
 
-  test("hears that its caller left", async () => {
+  test("aborts the request's signal when the caller disconnects", async () => {
     const served = await serve(
       "nodejs",
       `export default (request) => new Promise((resolve) => {
@@ -217,13 +217,13 @@ describe("a handler in nodejs", () => {
     );
     const leaving = new AbortController();
     const asked = fetch(served.url, { signal: leaving.signal }).catch(() => "left");
-    await served.saying(({ t }) => t === "asked");
+    await served.waitForRecord(({ t }) => t === "asked");
     leaving.abort();
     expect(await asked).toBe("left");
-    await served.saying(({ t }) => t === "left");
+    await served.waitForRecord(({ t }) => t === "left");
   });
 
-  test("says things at levels, with the request that said them, and what is long in pieces", async () => {
+  test("logs with level and request id, and splits long lines", async () => {
     const served = await serve(
       "nodejs",
       `export default async (request) => {
@@ -236,8 +236,8 @@ describe("a handler in nodejs", () => {
     );
     await Promise.all(["a", "b"].map((name) => fetch(served.url, { headers: { "x-request-id": name } })));
     for (const r of ["a", "b"]) {
-      const said = served.said.filter((record) => record["r"] === r);
-      expect(said.slice(0, 5)).toEqual([
+      const records = served.records.filter((record) => record["r"] === r);
+      expect(records.slice(0, 5)).toEqual([
         { l: "debug", r, t: "d" },
         { l: "info", r, t: "i 1" },
         { l: "warn", r, t: "{ w: 1 }" },
@@ -245,17 +245,17 @@ describe("a handler in nodejs", () => {
         { l: "error", r, t: "e2" },
       ]);
       expect(
-        said
+        records
           .slice(5)
           .map(({ t }) => t)
           .join(""),
       ).toBe("\u0001".repeat(5000));
-      for (const record of said) expect(Buffer.byteLength(JSON.stringify(record))).toBeLessThan(8192);
+      for (const record of records) expect(Buffer.byteLength(JSON.stringify(record))).toBeLessThan(8192);
     }
-    expect(served.said).toContainEqual({ plain: "plain" });
+    expect(served.records).toContainEqual({ plain: "plain" });
   });
 
-  test("is kept awake by waitUntil until that settles, or its time is up; a failure of it is logged", async () => {
+  test("stays awake for waitUntil until it settles or the timeout is over, and logs its failure", async () => {
     const served = await serve(
       "nodejs",
       `export default (request, { waitUntil }) => {
@@ -266,29 +266,29 @@ describe("a handler in nodejs", () => {
       };`,
       { env: { KONTOR_TIMEOUT_MS: "200" } },
     );
-    const waits = () => served.said.filter(({ k }) => k === "wait").map(({ n }) => n);
+    const waits = () => served.records.filter(({ k }) => k === "wait").map(({ n }) => n);
     for (const path of ["/", "/ever", "/fails"]) {
-      served.said.length = 0;
+      served.records.length = 0;
       expect(await (await fetch(served.url + path)).text()).toBe("answered");
-      await served.saying(({ k, n }) => k === "wait" && n === 0);
+      await served.waitForRecord(({ k, n }) => k === "wait" && n === 0);
       expect(waits()).toEqual([1, 0]);
     }
-    expect(served.said.some(({ l, t }) => l === "error" && String(t).includes("behind"))).toBe(true);
+    expect(served.records.some(({ l, t }) => l === "error" && String(t).includes("behind"))).toBe(true);
   });
 
-  test("is not ended by a rejection that nobody handles", async () => {
+  test("survives an unhandled rejection", async () => {
     const served = await serve(
       "nodejs",
       `export default () => { void Promise.reject(new Error("stray")); return "fine"; };`,
     );
     expect(await (await fetch(served.url)).text()).toBe("fine");
-    await served.saying(({ t }) => String(t).includes("stray"));
+    await served.waitForRecord(({ t }) => String(t).includes("stray"));
     expect(await (await fetch(served.url)).text()).toBe("fine");
   });
 });
 
-describe("a handler in python", () => {
-  test("is asked with a request of plain things, and answers with text, bytes, JSON, a status and headers", async () => {
+describe("handlers in Python", () => {
+  test("calls a handler with a plain request object, and accepts text, bytes, JSON, a status and headers", async () => {
     const { url } = await serve(
       "python",
       `def handler(request):
@@ -323,7 +323,7 @@ describe("a handler in python", () => {
     expect((await fetch(`${url}/text`, { method: "HEAD" })).status).toBe(200);
   });
 
-  test("may be async, and stream from an async generator", async () => {
+  test("accepts an async handler, and streams from an async generator", async () => {
     const { url } = await serve(
       "python",
       `import asyncio
@@ -345,7 +345,7 @@ async def handler(request):
     expect(await (await fetch(url)).text()).toBe("one");
   });
 
-  test("says things at levels, with the request that said them", async () => {
+  test("logs Python output with level and request id", async () => {
     const served = await serve(
       "python",
       `import logging, sys, asyncio
@@ -360,7 +360,7 @@ async def handler(request):
     );
     await Promise.all(["a", "b"].map((name) => fetch(served.url, { headers: { "x-request-id": name } })));
     for (const r of ["a", "b"]) {
-      const said = served.said.filter((record) => record["r"] === r);
+      const records = served.records.filter((record) => record["r"] === r);
       for (const record of [
         { l: "info", r, t: "p1" },
         { l: "info", r, t: "p2" },
@@ -369,12 +369,12 @@ async def handler(request):
         { l: "error", r, t: "e" },
         { l: "error", r, t: "err" },
       ]) {
-        expect(said).toContainEqual(record);
+        expect(records).toContainEqual(record);
       }
     }
   });
 
-  test("is told that its time is up, whoever else does not read his answer", async () => {
+  test("ends a handler at its timeout while other clients do not read their responses", async () => {
     const served = await serve(
       "python",
       `import time
@@ -395,13 +395,13 @@ def handler(request):
       }),
     );
     expect((await fetch(`${served.url}/slow`)).status).toBe(504);
-    const timedOut = () => served.said.filter(({ t }) => String(t).startsWith("Timed out")).length;
-    await served.saying(() => timedOut() === 13);
+    const timedOut = () => served.records.filter(({ t }) => String(t).startsWith("Timed out")).length;
+    await served.waitForRecord(() => timedOut() === 13);
     expect(await (await fetch(`${served.url}/fine`)).text()).toBe("fine");
     for (const socket of silent) socket.destroy();
   });
 
-  test("is told of one request's end in that one alone, however close it comes to its answer", async () => {
+  test("ends only the request that exceeds its timeout, even close to its response", async () => {
     const served = await serve(
       "python",
       `import asyncio, time
@@ -420,7 +420,7 @@ async def ended(end):
       { env: { KONTOR_TIMEOUT_MS: "100" } },
     );
     const ask = async (path: string) => (await fetch(served.url + path)).status;
-    // What has begun when its time is up is broken off.
+    // Requests in flight at the timeout are aborted.
     const askClosely = (path: string) => ask(path).catch(() => 504);
     for (let round = 0; round < 25; round += 1) {
       const near = Array.from({ length: 4 }, (_, n) => 0.097 + 0.001 * n + 0.0002 * (round % 5));
@@ -428,10 +428,10 @@ async def ended(end):
       for (const status of await Promise.all(paths.map(askClosely))) expect([200, 504]).toContain(status);
       expect(await ask("/plain?s=0")).toBe(200);
     }
-    expect(served.said.filter(({ t }) => /TimedOut|thread|Too many/.test(String(t)))).toEqual([]);
+    expect(served.records.filter(({ t }) => /TimedOut|thread|Too many/.test(String(t)))).toEqual([]);
   });
 
-  test("goes on where a loop was blocked and is free again", async () => {
+  test("serves requests again after a handler that blocked the event loop", async () => {
     const served = await serve(
       "python",
       `import time
@@ -445,7 +445,7 @@ async def handler(request):
     const answers = await Promise.all(asked.map((path) => fetch(served.url + path)));
     expect(answers[0]!.status).toBe(504);
     await expect.poll(async () => (await fetch(served.url)).status, { timeout: 10_000 }).toBe(200);
-    expect(served.said.filter(({ t }) => String(t).includes("Too many"))).toEqual([]);
+    expect(served.records.filter(({ t }) => String(t).includes("Too many"))).toEqual([]);
   });
 
   test.each([
@@ -474,15 +474,15 @@ async def handler(request):
         except BaseException: pass
 `,
     ],
-  ])("ends where ten requests %s", async (_, code) => {
+  ])("ends the process when ten requests %s", async (_, code) => {
     const served = await serve("python", code, { env: { KONTOR_TIMEOUT_MS: "300" } });
     const answers = await Promise.all(Array.from({ length: 10 }, () => fetch(served.url)));
     expect(answers.map(({ status }) => status)).toEqual(answers.map(() => 504));
     expect(await served.ended).toBe(1);
-    expect(served.said.at(-1)).toMatchObject({ t: expect.stringContaining("Too many requests run on") });
+    expect(served.records.at(-1)).toMatchObject({ t: expect.stringContaining("Too many requests run on") });
   });
 
-  test("answers ten requests at once", async () => {
+  test("serves ten concurrent requests", async () => {
     const { url } = await serve(
       "python",
       `import threading
@@ -502,7 +502,7 @@ test.each([
   ["new (class Order { total = 3; })()", true],
   ["new Map()", false],
   ["new Error('no')", false],
-])("answers with %s as JSON: %s", async (value, isJson) => {
+])("encodes %s as a JSON response: %s", async (value, isJson) => {
   const { url } = await serve("nodejs", `export default () => ${value};`);
   const answer = await fetch(url, { headers: id });
   expect([answer.status, answer.headers.get("content-type")?.startsWith("application/json")]).toEqual([

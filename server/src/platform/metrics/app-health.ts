@@ -1,7 +1,4 @@
-/**
- * Whether visitors are served: by what they were answered in the last minutes, and where nobody came, by what became
- * of the last deployment.
- */
+/** An app's health: the responses of the last minutes or, without requests, the result of the last deployment. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { getEnvironment } from "../environments/environments.ts";
@@ -12,9 +9,9 @@ import { findLastOutcome, readMinutes } from "./store.ts";
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** Of the traffic that counts. */
+/** Window of the requests that count. */
 const lookBackMinutes = 5;
-/** The part of the answers that are errors: from here on visitors notice, and from there on most are not served. */
+/** Shares of error responses: visitors notice the first, and the second fails most of them. */
 const degradedFrom = 0.05;
 const downFrom = 0.5;
 
@@ -32,7 +29,7 @@ export async function appHealth(
   }
   const from = new Date(currentMinute(app) - (lookBackMinutes - 1) * minuteMs);
   const error_rate = errorRate(sumOf(await readMinutes(app.db, environment.id, from)));
-  // Visitors of an app that was never live met a page of ours.
+  // Requests to an app that was never live got an error page of the server.
   if (error_rate !== null && environment.live_deployment_id !== null) {
     return { status: byTraffic(error_rate), source: "traffic", error_rate, checked_at };
   }

@@ -29,7 +29,7 @@ beforeEach(async () => {
 });
 
 describe("a histogram", () => {
-  test("is off by 1.6 % at most, over the whole range, also after it was stored", () => {
+  test("is off by at most 1.6 % over the whole range, even after it was stored", () => {
     for (let us = 1; us < 2 ** 31; us = Math.ceil(us * 1.37)) {
       const histogram = new Histogram();
       histogram.add(us / 1000);
@@ -37,12 +37,12 @@ describe("a histogram", () => {
       stored.addBytes(histogram.toBytes());
       const read = stored.percentile(50)!;
       expect(read).toBe(histogram.percentile(99));
-      // Half of the last of two decimals is lost in rounding.
+      // Rounding to two decimals loses half of the last one.
       expect(Math.abs(read - us / 1000)).toBeLessThanOrEqual((us / 1000) * 0.016 + 0.005);
     }
   });
 
-  test("adds up what others counted, and knows percentiles by rank", () => {
+  test("adds other histograms, and reads percentiles by rank", () => {
     const [slow, fast, both] = [new Histogram(), new Histogram(), new Histogram()];
     for (let n = 0; n < 98; n += 1) fast.add(1);
     for (let n = 0; n < 2; n += 1) slow.add(1000);
@@ -54,7 +54,7 @@ describe("a histogram", () => {
     expect(new Histogram().percentile(50)).toBeNull();
   });
 
-  test("holds counts of any size, and refuses bytes that are none of its own", () => {
+  test("holds counts of any size, and rejects malformed bytes", () => {
     const histogram = new Histogram();
     for (let n = 0; n < 300; n += 1) histogram.add(5);
     let bytes = histogram.toBytes();
@@ -72,7 +72,7 @@ describe("a histogram", () => {
 });
 
 describe("request metrics", () => {
-  test("are exact in what is counted: every answer once, errors from 500 on, by minute", async () => {
+  test("count every response once, and errors from status 500 on, by minute", async () => {
     const recorder = new RequestRecorder(app);
     clock.advance(-3 * 60_000);
     for (let n = 0; n < 90; n += 1) recorder.observed(environment, { status: n < 9 ? 503 : 404, ms: 10 });
@@ -93,7 +93,7 @@ describe("request metrics", () => {
     expect(metrics.series[0]).toMatchObject({ p50_ms: null, p95_ms: null, p99_ms: null });
   });
 
-  test("of nobody are nulls; longer periods have wider points", async () => {
+  test("are null without requests; longer periods have wider points", async () => {
     expect(await requestMetrics(app, actor, project, { period: "1h" })).toMatchObject({
       requests: 0,
       requests_per_minute: 0,
@@ -115,7 +115,7 @@ describe("request metrics", () => {
     }
   });
 
-  test("a flush that is repeated counts nothing twice, and another process adds its own", async () => {
+  test("a repeated flush counts nothing twice, and another process adds its own counts", async () => {
     const [one, other] = [new RequestRecorder(app), new RequestRecorder(app)];
     const total = async () => (await requestMetrics(app, actor, project, { period: "5m" })).requests;
     one.observed(environment, { status: 200, ms: 1 });
@@ -132,7 +132,7 @@ describe("request metrics", () => {
     expect(await total()).toBe(4);
   });
 
-  test("an environment that went meanwhile keeps nobody else's from being written", async () => {
+  test("a deleted environment does not block the write of others", async () => {
     const recorder = new RequestRecorder(app);
     recorder.observed("99999999-9999-4999-8999-999999999999", { status: 200, ms: 1 });
     recorder.observed(environment, { status: 200, ms: 1 });
@@ -140,18 +140,18 @@ describe("request metrics", () => {
     expect((await requestMetrics(app, actor, project, { period: "5m" })).requests).toBe(1);
   });
 
-  test("what could not be written is written later", async () => {
-    let isAway = true;
+  test("a failed write is repeated later", async () => {
+    let isDown = true;
     const recorder = new RequestRecorder({
       ...app,
       get db() {
-        if (isAway) throw new Error("the database is away");
+        if (isDown) throw new Error("the database is down");
         return db;
       },
     });
     recorder.observed(environment, { status: 200, ms: 1 });
-    await expect(recorder.flush()).rejects.toThrow("away");
-    isAway = false;
+    await expect(recorder.flush()).rejects.toThrow("down");
+    isDown = false;
     await recorder.flush();
     expect((await requestMetrics(app, actor, project, { period: "5m" })).requests).toBe(1);
   });
@@ -183,7 +183,7 @@ describe("an app's health", () => {
     }
   };
 
-  test("is what the last deployment says while nobody comes", async () => {
+  test("follows the last deployment while there are no requests", async () => {
     expect(await health()).toEqual({
       status: "unknown",
       source: "deployment",
@@ -204,7 +204,7 @@ describe("an app's health", () => {
     expect((await health()).status).toBe("asleep");
   });
 
-  test("is of the requested environment", async () => {
+  test("belongs to the requested environment", async () => {
     await deploy("live");
     const [{ id }] = (await db
       .insertInto("environments")
@@ -228,7 +228,7 @@ describe("an app's health", () => {
     [5, "degraded"],
     [49, "degraded"],
     [50, "down"],
-  ])("with %i errors of 100 answers is %s, for five minutes", async (errors, status) => {
+  ])("is, with %i errors in 100 responses, %s for five minutes", async (errors, status) => {
     await deploy("live");
     const recorder = new RequestRecorder(app);
     for (let n = 0; n < 100; n += 1)

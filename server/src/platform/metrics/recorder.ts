@@ -1,8 +1,8 @@
 /**
- * Counts what visitors are answered. A request costs a look into a map and three increments; what was counted goes to
- * the database each second, whole minutes in place of the same minutes written before, so that a flush that is repeated
- * changes nothing. A server that is shut down writes what it has; one that is killed loses what came after its last
- * flush: a second's visitors while the database answers.
+ * Counts the responses to visitors. A request costs one map look-up and three increments. Counts go to the database
+ * each second, as whole minutes that replace earlier writes of the same minutes, so a repeated flush changes nothing. A
+ * graceful shutdown writes everything. A killed server loses the counts since its last flush: one second while the
+ * database responds.
  */
 import { randomUUID } from "node:crypto";
 import type { App } from "#app.ts";
@@ -11,9 +11,9 @@ import { type CountedMinute, forgetMinutesBefore, writeMinutes } from "./store.t
 
 type Needs = Pick<App, "db" | "clock" | "log">;
 
-/** Where minutes go. */
+/** Storage of counted minutes. */
 export interface MinuteSink {
-  /** In place of what the same writer wrote of the same minutes before. */
+  /** Replaces this writer's earlier rows of the same minutes. */
   write(rows: readonly CountedMinute[]): Promise<void>;
   forgetBefore(before: Date): Promise<void>;
 }
@@ -25,34 +25,34 @@ interface Minute {
   errors: number;
   latencies: Histogram;
   coldStarts: number;
-  /** Null where nothing was woken: most minutes. */
+  /** Null without wakes, as in most minutes. */
   wakes: Histogram | null;
-  /** Something came since it was last written. */
+  /** True if it changed since the last write. */
   isNew: boolean;
 }
 
 export const minuteMs = 60_000;
 const flushEveryMs = 1_000;
 const forgetEveryMs = 10 * minuteMs;
-/** A day, and the minute it began in. */
+/** A day, and the minute in which it began. */
 const keptMs = 24 * 60 * minuteMs + minuteMs;
-/** While the database is away this is what is held: an hour of one environment's minutes. */
+/** Minutes per environment kept in memory while the database is down: an hour. */
 const maxHeld = 60;
-/** Of one statement. */
+/** Maximum of rows in one statement. */
 const rowsAtOnce = 500;
 
 export class RequestRecorder {
   readonly #app: Needs;
   readonly #sink: MinuteSink;
-  /** Rows are one process's; a number of a process comes again. */
+  /** Identifies this process's rows; a process id would be reused. */
   readonly #writer = randomUUID();
-  /** The newest last. */
+  /** Sorted oldest first. */
   readonly #minutes = new Map<string, Minute[]>();
   #lastFlush: Promise<void> = Promise.resolve();
   #timer: NodeJS.Timeout | undefined;
   #forgotAt = 0;
 
-  /** Environments' minutes where no other sink is given. */
+  /** Default sink: minutes of environments. */
   constructor(app: Needs, sink: MinuteSink = environmentMinutes(app)) {
     this.#app = app;
     this.#sink = sink;
@@ -61,16 +61,16 @@ export class RequestRecorder {
   start(): void {
     this.#timer = setInterval(() => {
       this.#tick().catch((error: unknown) =>
-        this.#app.log.warn({ error }, "request metrics could not be written; they are held"),
+        this.#app.log.warn({ error }, "writing request metrics failed; they are kept in memory"),
       );
     }, flushEveryMs).unref();
   }
 
-  /** Writes what there is, and counts no more by itself. */
+  /** Writes all counts, and stops the timer. */
   async stop(): Promise<void> {
     clearInterval(this.#timer);
     await this.flush().catch((error: unknown) =>
-      this.#app.log.warn({ error }, "the last request metrics could not be written"),
+      this.#app.log.warn({ error }, "writing the last request metrics failed"),
     );
   }
 
@@ -82,7 +82,7 @@ export class RequestRecorder {
     minute.isNew = true;
   }
 
-  /** Somebody waited `ms` for a wake. */
+  /** Records that a visitor waited `ms` for a wake. */
   woke(id: string, { ms, isCold }: { ms: number; isCold: boolean }): void {
     const minute = this.#minute(id, Math.floor(this.#app.clock.now().getTime() / minuteMs));
     if (isCold) minute.coldStarts += 1;
@@ -91,7 +91,7 @@ export class RequestRecorder {
     minute.isNew = true;
   }
 
-  /** When it settles, the database has everything that was observed before it was called. */
+  /** Resolves once the database has everything that was observed before the call. */
   flush(): Promise<void> {
     this.#lastFlush = this.#lastFlush.catch(() => {}).then(() => this.#flush());
     return this.#lastFlush;
@@ -131,7 +131,7 @@ export class RequestRecorder {
       for (const minute of minutes.filter(({ isNew }) => isNew)) {
         rows.push(this.#rowOf(environmentId, minute));
         written.push(minute);
-        // What comes while it is being written is new again.
+        // Counts that arrive during the write mark the minute as new again.
         minute.isNew = false;
       }
     }

@@ -1,7 +1,6 @@
 /**
- * What visitors of an environment were answered of late: how many, how many of those with an error of the server's
- * (500 and above), how fast. Minutes are added up, never averaged; the newest one is under way still, and lacks what
- * came within the last second.
+ * Recent request metrics of an environment: number of responses, server errors (500 and above) and latency. Minutes are
+ * added, never averaged. The current minute is incomplete and lacks the last second.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -26,12 +25,12 @@ export async function requestMetrics(
   return metricsOf(app, period, rows);
 }
 
-/** When the first minute of a period that ends now begins. */
+/** Start of the first minute of a period that ends now. */
 export function periodBegin(app: Pick<App, "clock">, period: Period): Date {
   return new Date(currentMinute(app) - (periods[period].minutes - 1) * minuteMs);
 }
 
-/** Of the minutes since `periodBegin`. */
+/** Metrics of the minutes since `periodBegin`. */
 export function metricsOf(
   app: Pick<App, "clock">,
   period: Period,
@@ -77,7 +76,7 @@ export function sumOf(rows: readonly Counts[]) {
   };
 }
 
-/** Of all answers the part that was an error; null where there was none. */
+/** Share of responses with an error; null without responses. */
 export function errorRate({ requests, errors }: { requests: number; errors: number }): number | null {
   return requests === 0 ? null : Math.round((errors / requests) * 10_000) / 10_000;
 }

@@ -1,4 +1,4 @@
-/** The wire of request metrics and of an app's health. */
+/** Wire schemas of request metrics and of an app's health. */
 import { z } from "zod";
 import { ProjectId } from "../input/schema.ts";
 import { periodNames } from "./periods.ts";

@@ -13,13 +13,13 @@ export interface CountedMinute {
   errors: number;
   latencies: Buffer;
   coldStarts: number;
-  /** What wakes took. */
+  /** Latencies of wakes. */
   wakes: Buffer;
 }
 
 export type MinuteRow = Selectable<RequestMinutesTable>;
 
-/** In place of what the same process wrote of that minute before; minutes of environments that are gone are dropped. */
+/** Replaces this process's earlier rows of the same minutes; minutes of deleted environments are dropped. */
 export async function writeMinutes(db: Db, rows: readonly CountedMinute[]): Promise<void> {
   if (rows.length === 0) return;
   await sql`
@@ -37,7 +37,7 @@ export async function writeMinutes(db: Db, rows: readonly CountedMinute[]): Prom
     set requests = excluded.requests, errors = excluded.errors, latencies = excluded.latencies`.execute(db);
 }
 
-/** From this minute on, the oldest first. The caller has decided that the environment may be seen. */
+/** Minutes from this one on, oldest first. The caller has checked access to the environment. */
 export function readMinutes(db: Db, environmentId: string, from: Date): Promise<MinuteRow[]> {
   return db
     .selectFrom("request_minutes")
@@ -52,7 +52,7 @@ export async function forgetMinutesBefore(db: Db, before: Date): Promise<void> {
   await db.deleteFrom("request_minutes").where("minute", "<", before).execute();
 }
 
-/** How the last deployment that ended did; undefined where none has. */
+/** Status of the last deployment that ended; undefined if there is none. */
 export async function findLastOutcome(db: Db, environmentId: string): Promise<DeploymentStatus | undefined> {
   const row = await db
     .selectFrom("deployments")

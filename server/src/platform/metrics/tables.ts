@@ -1,4 +1,4 @@
-/** Columns as they are stored; see migrations/0016_request_minutes_and_domains.sql for what they mean. */
+/** Columns as stored; migrations/0016_request_minutes_and_domains.sql describes them. */
 export interface RequestMinutesTable {
   environment_id: string;
   minute: Date;

@@ -1,4 +1,4 @@
-/** What a schema cannot know: this installation's regions and names, and other projects' domains. */
+/** Checks that no schema can make: regions and names of this installation, and domains of other projects. */
 import type { App } from "#app.ts";
 import { hostname } from "#config.ts";
 import type { Db } from "#schema.ts";
@@ -6,9 +6,9 @@ import { regionsOf } from "#lib/regions.ts";
 import { invalidField } from "../input/schema.ts";
 import { domainTaken, nameTaken } from "./errors.ts";
 import { isTaken } from "./names.ts";
-import { hold, isDomainOfAnother } from "./store.ts";
+import { lockName, isDomainOfAnother } from "./store.ts";
 
-/** The default one where none is named; `field` is what an error names. */
+/** Returns the region, or the default region without a code. `field` is the field that an error names. */
 export function requireRegion(
   { config }: Pick<App, "config">,
   code: string | null | undefined,
@@ -18,16 +18,19 @@ export function requireRegion(
   const region = regions.find((known) => known.code === (code ?? regions[0].code));
   if (region) return region.code;
   const known = regions.map((one) => one.code).join(", ");
-  throw invalidField(field, `unknown region "${code}"; known: ${known}`);
+  throw invalidField(field, `unknown region "${code}"; choose one of: ${known}`);
 }
 
-/** It stays free for this transaction. */
+/** Locks the name, which stays free until the transaction ends. */
 export async function requireFreeName(tx: Db, name: string): Promise<void> {
-  await hold(tx, name);
+  await lockName(tx, name);
   if (await isTaken(tx, name)) throw nameTaken(name);
 }
 
-/** Serves no other project, and is none of our own names. `projectId` null: of a project that is not there yet. */
+/**
+ * Refuses a domain of another project, and the server's own names. `projectId` is null for a project that does not
+ * exist yet.
+ */
 export async function requireDomain(
   { config }: Pick<App, "config">,
   tx: Db,
@@ -36,7 +39,10 @@ export async function requireDomain(
 ): Promise<void> {
   for (const own of [config.appsDomain, config.previewDomain].map(hostname)) {
     if (domain === own || domain.endsWith(`.${own}`)) {
-      throw invalidField("custom_domain", `names under ${own} are given by this server`);
+      throw invalidField(
+        "custom_domain",
+        `names under ${own} belong to this server; use a domain of your own`,
+      );
     }
   }
   if (await isDomainOfAnother(tx, domain, projectId)) throw domainTaken(domain);

@@ -1,4 +1,4 @@
-/** A project and its production environment come to be in one transaction; and so does its repository, where it is hosted here. */
+/** Creates a project, its production environment, and a hosted repository if it has no other, in one transaction. */
 import { randomUUID } from "node:crypto";
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -9,7 +9,7 @@ import { addEnvironment } from "../environments/create.ts";
 import { makeDeployKey } from "../git/fetch/deploy-key.ts";
 import { newHook } from "../git/webhooks/hook-address.ts";
 import { createRepository } from "../git/hosting/repositories.ts";
-import { sealGitSecret } from "../git/sealed.ts";
+import { sealGitSecret } from "../git/git-secrets.ts";
 import { requireDomain, requireFreeName, requireRegion } from "./checks.ts";
 import { render, target } from "./projects.ts";
 import { sealRegistryCredential } from "./registry-credential.ts";
@@ -20,7 +20,7 @@ import { sealVariables } from "../environments/variables.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** The webhook's secret is in this answer and in no other. */
+/** Only this response contains the webhook's secret. */
 export async function createProject(app: Needs, actor: Actor, input: ProjectCreate): Promise<ProjectCreated> {
   const workspace = requireWritableWorkspace(actor, input.workspace);
   const region = requireRegion(app, input.region);
@@ -78,7 +78,8 @@ export async function createProject(app: Needs, actor: Actor, input: ProjectCrea
       repo_url: row.repo_url,
       branch: row.branch,
     });
-    // Before the commit: one that nobody knows of is an empty directory, a project without one could not be pushed to.
+    // The repository is created before the commit. Without a row it is an empty directory; a project without a
+    // repository could not receive pushes.
     if (row.repo_url === null) await createRepository(app, id);
     return row;
   });
@@ -88,7 +89,7 @@ export async function createProject(app: Needs, actor: Actor, input: ProjectCrea
   };
 }
 
-/** An ssh repository is opened by a key of the project's own. */
+/** An ssh repository needs a key of the project's own. */
 export async function deployKeyFor(repositoryUrl: string | null) {
   if (repositoryUrl === null) return undefined;
   const parsed = parseRepositoryUrl(repositoryUrl);

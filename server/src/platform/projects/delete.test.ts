@@ -2,7 +2,7 @@ import { beforeAll, expect, test } from "vitest";
 import { hasJob } from "#jobs/jobs.ts";
 import { testDatabase } from "../../../test/harness.ts";
 import { makeProject, personOn, type ProjectsApp, projectsApp } from "../testing/platform-app.ts";
-import { carryOutDeletion, deleteProject } from "./delete.ts";
+import { removeProject, deleteProject } from "./delete.ts";
 import { checkName } from "./names.ts";
 import { countProjects, findProject, findProjectByName, get, list } from "./projects.ts";
 
@@ -15,7 +15,7 @@ beforeAll(async () => {
 
 const refusal = (code: string, status: number) => expect.objectContaining({ code, status });
 
-/** What was removed, in order; the part named in `fails` fails once. */
+/** Records the removed parts in order. The part named in `fails` fails once. */
 function parts(fails?: string) {
   const done: string[] = [];
   let isFailing = fails !== undefined;
@@ -36,7 +36,7 @@ function parts(fails?: string) {
   };
 }
 
-test("it is gone for everyone at once, and its name and domain are free", async () => {
+test("hides a deleted project at once, and frees its name and domain", async () => {
   const actor = await personOn(db, "pro");
   const made = await makeProject(app, actor, { name: "shop", custom_domain: "www.example.com" });
   await deleteProject(app, actor, made.id);
@@ -49,39 +49,39 @@ test("it is gone for everyone at once, and its name and domain are free", async 
   expect(await checkName(app, "shop")).toMatchObject({ available: true });
   expect(await hasJob(db, `project:${made.id}`)).toBe(true);
   const again = await makeProject(app, actor, { name: "shop", custom_domain: "www.example.com" });
-  await carryOutDeletion(app, made.id, parts().parts);
+  await removeProject(app, made.id, parts().parts);
   expect(await get(app, actor, again.id)).toMatchObject({ name: "shop" });
 });
 
 test.each(["apps", "addons", "images", "repository"])(
-  "a removal that fails at its %s keeps the row, and is finished when it is tried again",
+  "keeps the row when the removal fails at its %s, and finishes on a retry",
   async (fails) => {
     const actor = await personOn(db, "pro");
     const made = await makeProject(app, actor);
     await deleteProject(app, actor, made.id);
     const { done, parts: wired } = parts(fails);
     const row = () => db.selectFrom("projects").select("id").where("id", "=", made.id).executeTakeFirst();
-    await expect(carryOutDeletion(app, made.id, wired)).rejects.toThrow(`${fails} failed`);
+    await expect(removeProject(app, made.id, wired)).rejects.toThrow(`${fails} failed`);
     expect(await row()).toBeDefined();
     done.length = 0;
-    await carryOutDeletion(app, made.id, wired);
+    await removeProject(app, made.id, wired);
     expect(done).toEqual(["apps", "addons", "images", "repository"]);
     expect(await row()).toBeUndefined();
-    // The job's last attempt may have died after the row went.
-    await carryOutDeletion(app, made.id, wired);
+    // The job may have died after it deleted the row.
+    await removeProject(app, made.id, wired);
   },
 );
 
-test("a project that lives is never removed, whatever a job says", async () => {
+test("ignores a removal job for a project that was not deleted", async () => {
   const actor = await personOn(db, "pro");
   const made = await makeProject(app, actor);
   const { done, parts: wired } = parts();
-  await carryOutDeletion(app, made.id, wired);
+  await removeProject(app, made.id, wired);
   expect(done).toEqual([]);
   expect(await get(app, actor, made.id)).toMatchObject({ id: made.id });
 });
 
-test("nobody else can delete it; a suspended workspace can", async () => {
+test("refuses deletion by another workspace, and allows it in a suspended one", async () => {
   const actor = await personOn(db, "pro");
   const made = await makeProject(app, actor);
   await expect(deleteProject(app, await personOn(db, "pro"), made.id)).rejects.toThrow(

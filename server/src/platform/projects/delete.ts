@@ -1,7 +1,6 @@
 /**
- * A project goes: for everyone with the transaction that says so, which also frees its name, its hosts and its domain.
- * Its containers, images and repository follow by a job that may be begun again at any point, and its row last: while
- * anything of it is there, something says whose it is.
+ * Deletes a project. The transaction hides it and frees its name, hosts and domain. A repeatable job removes
+ * containers, images and repository. The row goes last, because it records the owner of the remaining parts.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -19,7 +18,10 @@ import { deleteRow, findAny, lockOwn, markDeleted } from "./store.ts";
 /** Payload: `{ project }`. */
 export const removeProjectTask = "platform.projects.remove";
 
-/** What a project has beside its rows. Each is done when it is gone, and does nothing once more. */
+/**
+ * Removes the parts of a project outside its rows. Each function resolves when the part is removed, and is safe to
+ * repeat.
+ */
 export interface ProjectParts {
   removeApps(projectId: string): Promise<void>;
   removeAddons(projectId: string): Promise<void>;
@@ -27,7 +29,7 @@ export interface ProjectParts {
   removeRepository(projectId: string): Promise<void>;
 }
 
-/** Also in a suspended workspace: what goes costs nobody anything. */
+/** Allowed while suspended: deleting frees resources. */
 export async function deleteProject(app: Pick<App, "db" | "clock">, actor: Actor, id: string): Promise<void> {
   await transaction(app.db, async (tx) => {
     const row = await lockOwn(tx, id, workspaceIds(actor));
@@ -40,8 +42,8 @@ export async function deleteProject(app: Pick<App, "db" | "clock">, actor: Actor
   });
 }
 
-/** The job. Containers first: they cost, and they may still be visited. */
-export async function carryOutDeletion(
+/** Runs as a job. Containers go first, because they cost memory and may still get visitors. */
+export async function removeProject(
   { db }: Pick<App, "db">,
   projectId: string,
   parts: ProjectParts,

@@ -1,13 +1,13 @@
 /**
- * Slugs: the first label of a project's address, one name space over projects and functions. Some are kept back: what
- * they would stand beside is ours, or a visitor would take the page behind them for ours.
+ * Slugs: the first label of a project's address. Projects and functions share one name space. Reserved slugs are hosts
+ * of the server itself, or would let an app pass for a page of the server.
  */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { isNameOfFunction } from "../functions/names.ts";
 import { isNameOfProject } from "./store.ts";
 
-/** No two hyphens in a row: `a--b` is the environment `b` of `a`. */
+/** A slug has no two hyphens in a row, because `a--b` is the environment `b` of `a`. */
 export const slugPattern = /^[a-z](?:[a-z0-9]|-(?!-)){1,38}[a-z0-9]$/;
 
 const reserved = new Set(
@@ -60,7 +60,7 @@ export interface NameCheck {
   reason: "taken" | "reserved" | "invalid" | null;
 }
 
-/** Whether a project or a function could have it now. */
+/** Checks whether a project or a function could get the name now. */
 export async function checkName({ db }: Pick<App, "db">, name: string): Promise<NameCheck> {
   const reason = !slugPattern.test(name)
     ? "invalid"

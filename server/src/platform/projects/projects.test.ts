@@ -4,7 +4,7 @@ import { beforeAll, describe, expect, test } from "vitest";
 import type { Actor } from "#accounts/actor.ts";
 import type { Plan } from "#accounts/roles.ts";
 import { testDatabase } from "../../../test/harness.ts";
-import { openGitSecret } from "../git/sealed.ts";
+import { openGitSecret } from "../git/git-secrets.ts";
 import { variablesOf } from "../environments/variables.ts";
 import { inATeam, makeProject, personOn, type ProjectsApp, projectsApp } from "../testing/platform-app.ts";
 import { updateProject } from "./update.ts";
@@ -27,8 +27,12 @@ const on = (plan: Plan) => personOn(db, plan);
 const change = (actor: Actor, id: string, body: Record<string, unknown>) =>
   updateProject(app, actor, id, ProjectUpdate.parse(body));
 
-/** A deployment in this state, and what is served where it is `live`. */
-async function deployed(projectId: string, environmentId: string, status: "live" | "failed" | "building") {
+/** Inserts a deployment in this state, and makes it live if the state is `live`. */
+async function insertDeployment(
+  projectId: string,
+  environmentId: string,
+  status: "live" | "failed" | "building",
+) {
   const { id } = await db
     .insertInto("deployments")
     .values({
@@ -56,8 +60,8 @@ async function deployed(projectId: string, environmentId: string, status: "live"
   return id;
 }
 
-describe("create", () => {
-  test("a project is there with its production environment, and its hook's secret is said once", async () => {
+describe("project creation", () => {
+  test("creates a project with its production environment, and returns the webhook's secret once", async () => {
     const actor = await on("pro");
     const { webhook, ...made } = await makeProject(app, actor, { name: "shop", branch: "trunk" });
     expect(made).toMatchObject({
@@ -100,7 +104,7 @@ describe("create", () => {
     expect(existsSync(join(app.config.dataDir, "git", `${made.id}.git`, "HEAD"))).toBe(true);
   });
 
-  test("one elsewhere has no address to push to; one by ssh has a key of its own", async () => {
+  test("creates no push address for a repository elsewhere, and a deploy key for one by ssh", async () => {
     const actor = await on("pro");
     const https = await makeProject(app, actor, {
       repo_url: "https://git.example.com/team/shop.git",
@@ -119,7 +123,7 @@ describe("create", () => {
     expect(existsSync(join(app.config.dataDir, "git", `${https.id}.git`))).toBe(false);
   });
 
-  test("a name is one project's in the whole installation, also of two that want it at once", async () => {
+  test("gives a name to one project of the installation, even for concurrent requests", async () => {
     const [one, other] = [await on("pro"), await on("pro")];
     const tries = await Promise.allSettled(
       [one, other, one].map((actor) => makeProject(app, actor, { name: "twice" })),
@@ -132,7 +136,7 @@ describe("create", () => {
     expect(await checkName(app, "free-one")).toEqual({ name: "free-one", available: true, reason: null });
   });
 
-  test("a plan's limit counts each workspace, also of creates at once", async () => {
+  test("counts each workspace against the plan's limit, even for concurrent requests", async () => {
     const starter = await on("starter");
     const tries = await Promise.allSettled([1, 2, 3].map(() => makeProject(app, starter)));
     const reasons = tries.flatMap((tried) => (tried.status === "rejected" ? [tried.reason] : []));
@@ -148,7 +152,7 @@ describe("create", () => {
     expect(await countProjects(db, team)).toBe(1);
   });
 
-  test("an unknown region, workspace or domain of ours is refused, and a suspended workspace", async () => {
+  test("refuses an unknown region or workspace, a domain of the server, and a suspended workspace", async () => {
     const actor = await on("pro");
     await expect(makeProject(app, actor, { region: "mars" })).rejects.toThrow(badField("region"));
     const stranger = await on("pro");
@@ -199,7 +203,7 @@ describe("create", () => {
     { env_vars: { A: "x".repeat(65_537) } },
     { env_vars: Object.fromEntries(Array.from({ length: 201 }, (_, n) => [`A${n}`, ""])) },
     { unknown: 1 },
-  ])("refuses %j", (body) => {
+  ])("refuses a project with %j", (body) => {
     expect(ProjectCreate.safeParse({ name: "shop", ...body }).success).toBe(false);
   });
 
@@ -212,13 +216,13 @@ describe("create", () => {
     { root_directory: "apps/web" },
     { custom_domain: "WWW.Example.com" },
     { framework: "nextjs", port: 65_535 },
-  ])("takes %j", (body) => {
+  ])("accepts a project with %j", (body) => {
     expect(ProjectCreate.safeParse({ name: "shop", ...body }).error).toBeUndefined();
   });
 });
 
-describe("list and get", () => {
-  test("a list holds the projects of all workspaces the caller reaches, newest first, page by page", async () => {
+describe("project lists and reads", () => {
+  test("lists the projects of all the caller's workspaces, newest first, in pages", async () => {
     const { team, actors } = await inATeam(db, await on("pro"), await on("pro"));
     const [one, other] = actors as [Actor, Actor];
     const own = await makeProject(app, one);
@@ -236,11 +240,11 @@ describe("list and get", () => {
     await expect(readVariables(app, one, hidden.id)).rejects.toThrow(refusal("project_not_found", 404));
   });
 
-  test("its status is what a visitor of production meets", async () => {
+  test("shows the status of the production environment as a visitor experiences it", async () => {
     const actor = await on("pro");
     const made = await makeProject(app, actor);
     const environment = made.production_environment_id;
-    const id = await deployed(made.id, environment, "failed");
+    const id = await insertDeployment(made.id, environment, "failed");
     expect(await get(app, actor, made.id)).toMatchObject({
       status: "failed",
       last_deployment: {
@@ -252,10 +256,10 @@ describe("list and get", () => {
       },
     });
     await db.deleteFrom("deployments").where("id", "=", id).execute();
-    const running = await deployed(made.id, environment, "building");
+    const running = await insertDeployment(made.id, environment, "building");
     expect(await get(app, actor, made.id)).toMatchObject({ status: "building" });
     await db.deleteFrom("deployments").where("id", "=", running).execute();
-    await deployed(made.id, environment, "live");
+    await insertDeployment(made.id, environment, "live");
     expect(await get(app, actor, made.id)).toMatchObject({ status: "live" });
     await db
       .updateTable("environments")
@@ -266,8 +270,8 @@ describe("list and get", () => {
   });
 });
 
-describe("update", () => {
-  test("what was read can be sent back, and changes nothing", async () => {
+describe("project updates", () => {
+  test("accepts its own response as an update, and changes nothing", async () => {
     const actor = await on("pro");
     const body = { custom_domain: "back.example.com", repo_url: "git@git.example.com:a.git", port: 80 };
     const { webhook: _, ...made } = await makeProject(app, actor, body);
@@ -279,7 +283,7 @@ describe("update", () => {
     expect(ProjectResponse.safeParse({ ...after, updated_at: made.updated_at }).success).toBe(true);
   });
 
-  test("variables are merged: a string sets, null removes; environments get them", async () => {
+  test("merges variables: a string sets and null removes; environments inherit them", async () => {
     const actor = await on("pro");
     const made = await makeProject(app, actor, { env_vars: { A: "1", B: "2" } });
     await change(actor, made.id, { env_vars: { A: "3", B: null, C: "4" } });
@@ -291,7 +295,7 @@ describe("update", () => {
     expect(await readVariables(app, actor, made.id)).toEqual({});
   });
 
-  test("the branch is production's", async () => {
+  test("shares its branch with the production environment", async () => {
     const actor = await on("pro");
     const made = await makeProject(app, actor);
     expect(await change(actor, made.id, { branch: "next" })).toMatchObject({ branch: "next" });
@@ -303,7 +307,7 @@ describe("update", () => {
     expect(row.branch).toBe("next");
   });
 
-  test("the name changes with its host while nothing is deployed, and not to one that is taken", async () => {
+  test("moves the host to a new name while nothing is deployed, and refuses a name that is taken", async () => {
     const actor = await on("pro");
     const made = await makeProject(app, actor);
     const other = await makeProject(app, actor);
@@ -313,13 +317,13 @@ describe("update", () => {
       url: "https://renamed.apps.test:8443",
     });
     expect(await checkName(app, made.name)).toMatchObject({ available: true });
-    await deployed(made.id, made.production_environment_id, "live");
+    await insertDeployment(made.id, made.production_environment_id, "live");
     await expect(change(actor, made.id, { name: "again" })).rejects.toThrow(refusal("project_deployed", 409));
-    // The name it has is no change.
+    // The current name is no change.
     expect(await change(actor, made.id, { name: "renamed", port: 81 })).toMatchObject({ port: 81 });
   });
 
-  test("a domain is one project's once it is verified, is looked up anew after a rename, and null gives it back", async () => {
+  test("gives a verified domain to one project, checks it again after a rename, and frees it with null", async () => {
     const actor = await on("pro");
     const [one, other] = [await makeProject(app, actor), await makeProject(app, actor)];
     expect(await change(actor, one.id, { custom_domain: "www.example.com" })).toMatchObject({
@@ -378,7 +382,7 @@ describe("update", () => {
     expect(existsSync(join(app.config.dataDir, "git", `${made.id}.git`, "HEAD"))).toBe(true);
   });
 
-  test("it stays in its workspace, and others cannot change it", async () => {
+  test("refuses a change of workspace, and updates by another workspace", async () => {
     const { team, actors } = await inATeam(db, await on("pro"));
     const actor = actors[0]!;
     const made = await makeProject(app, actor);

@@ -1,8 +1,10 @@
 /**
- * Projects: a git repository that is served at an address. This folder owns which there are, their names, what is laid
- * down for their builds, and their secrets. It promises that a project and its production environment are there
- * together or not at all, that a name is one project's in the whole installation, that what is secret is answered once
- * or only to who asks for it by name, and that a deleted project takes its containers, images and repository with it.
+ * A project is a git repository that is served at an address. This folder owns the record: name, build settings and
+ * secrets.
+ *
+ * A project and its production environment exist together or not at all. A name belongs to one project of the
+ * installation. Secrets are returned once, or by explicit request only. Deletion also removes containers, images and
+ * repository.
  */
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { requireNotSuspended, workspaceIds } from "#accounts/workspaces.ts";
@@ -22,31 +24,31 @@ type Needs = Pick<App, "db" | "config" | "secrets">;
 /** Projects with their workspace, deleted ones included. */
 export const workspacesOfProjects = store.findWorkspaces;
 
-/** One that the actor reaches. */
+/** Finds a project in the actor's workspaces. */
 export async function getProject({ db }: Pick<App, "db">, actor: Actor, id: string): Promise<ProjectRow> {
   const row = await store.findOwn(db, id, workspaceIds(actor));
   if (!row) throw projectNotFound();
   return row;
 }
 
-/** Whoever asks: for what is done in the server's own name. */
+/** Finds a project in any workspace. Only the server itself calls this. */
 export function findProject(db: Db, id: string): Promise<ProjectRow | undefined> {
   return store.findLiving(db, id);
 }
 
-/** By its slug; whether the caller may see it is still to be decided. */
+/** Finds a project by its slug. The caller checks access. */
 export function findProjectByName(db: Db, name: string): Promise<ProjectRow | undefined> {
   return store.findByName(db, name);
 }
 
-/** Of a project that the actor reaches. */
+/** Returns the workspace of a project that the actor can reach. */
 export function workspaceOf(actor: Actor, project: Pick<ProjectRow, "workspace_id">): ReachableWorkspace {
   const workspace = actor.workspaces.find(({ id }) => id === project.workspace_id);
   if (!workspace) throw projectNotFound();
   return workspace;
 }
 
-/** One that the actor reaches and may change now; nobody else changes it until this transaction ends. */
+/** Locks a project that the actor may change, until the transaction ends. */
 export async function lockWritableProject(
   tx: Db,
   actor: Actor,
@@ -79,7 +81,7 @@ export async function render(app: Needs, actor: Actor, row: ProjectRow): Promise
   return project!;
 }
 
-/** As they are answered, each with its environments' state. */
+/** Returns the records for responses, with the state of their environments. */
 export async function renderAll(
   app: Needs,
   actor: Actor,
@@ -97,18 +99,18 @@ async function withEnvironments(db: Db, rows: readonly ProjectRow[]) {
   );
   return rows.flatMap((project) => {
     const [production, ...others] = environments.get(project.id) ?? [];
-    // One that is deleted between the two queries has none.
+    // A project that was deleted between the two queries has no environment.
     if (!production) return [];
     return [{ project, environments: [production, ...others] as [EnvironmentView, ...EnvironmentView[]] }];
   });
 }
 
-/** The project's branch is its production environment's, wherever it is changed. */
-export async function followBranch(tx: Db, id: string, branch: string, now: Date): Promise<void> {
+/** Sets the project's branch after a change of its production environment. */
+export async function setBranch(tx: Db, id: string, branch: string, now: Date): Promise<void> {
   await store.changeRow(tx, id, { branch, updated_at: now });
 }
 
-/** The newest of one workspace with their environments, production first, and how many there are. */
+/** Returns a workspace's newest projects with their environments, production first, and the total count. */
 export async function overview(
   db: Db,
   workspaceId: string,
@@ -121,17 +123,17 @@ export async function overview(
   return { items: await withEnvironments(db, rows), total };
 }
 
-/** Those of a group, newest first; that the actor may see the group is known. */
+/** Lists the projects of a group, newest first. The caller checks access to the group. */
 export async function listGroup(app: Needs, actor: Actor, groupId: string): Promise<ProjectResponse[]> {
   return renderAll(app, actor, await store.listOfGroup(app.db, groupId, workspaceIds(actor)));
 }
 
-/** Null takes it out of the one it is in. */
+/** Null removes the project from its group. */
 export async function assignGroup(tx: Db, id: string, groupId: string | null, now: Date): Promise<void> {
   await store.changeRow(tx, id, { group_id: groupId, updated_at: now });
 }
 
-/** Projects a workspace has. */
+/** Counts the projects of a workspace. */
 export function countProjects(db: Db, workspaceId: string): Promise<number> {
   return store.countRows(db, workspaceId);
 }

@@ -1,4 +1,4 @@
-/** Credential of a project for one registry of images, sealed to its row. Only a pull opens it. */
+/** Encrypts a project's credential for a registry of images, bound to its row. Only a pull decrypts it. */
 import type { App } from "#app.ts";
 import type { RegistryCredential } from "#builds/registry/client.ts";
 import type { ProjectRow } from "./store.ts";

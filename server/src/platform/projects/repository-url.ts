@@ -1,16 +1,17 @@
 /**
- * Where a project's repository is, as its owner wrote it: `https://host/path`, `ssh://user@host/path` or git's short
- * `user@host:path`. It is handed to git later, so nothing in it may be taken for an option or another protocol; and it
- * is shown to everyone in the workspace, so it may not hold a password.
+ * Parses the address of a project's repository: `https://host/path`, `ssh://user@host/path` or git's short
+ * `user@host:path`. The address becomes an argument of git, so no part of it may look like an option or another
+ * protocol. The whole workspace can read it, so it may not contain a password.
  */
 /** `host`, with the port if it is not the default one. */
 export type RepositoryUrl = { kind: "https" | "ssh"; host: string };
 
-const hint = "must hold no user name or password; put a token in git_token";
+const hint = "must not contain a user name or password; put a token in git_token";
 
-/** What is wrong with it, as words behind the field's name, or what it is. */
+/** Returns the parsed address, or a problem that follows the field's name in an error. */
 export function parseRepositoryUrl(text: string): RepositoryUrl | { problem: string } {
-  if (!/^[\u0021-\u007e]+$/.test(text)) return { problem: "must be of printable ASCII without spaces" };
+  if (!/^[\u0021-\u007e]+$/.test(text))
+    return { problem: "must contain printable ASCII characters only, without spaces" };
   if (/^https:\/\//i.test(text)) {
     const url = URL.parse(text);
     if (!url?.hostname) return { problem: "must be a URL" };
@@ -20,8 +21,9 @@ export function parseRepositoryUrl(text: string): RepositoryUrl | { problem: str
   if (/^ssh:\/\//i.test(text)) {
     const url = URL.parse(text);
     if (!url || !isHost(url.hostname)) return { problem: "must be a URL" };
-    if (url.password) return { problem: "must hold no password; the project's deploy key opens it" };
-    if (url.username !== "" && !isUser(url.username)) return { problem: "has a strange user name" };
+    if (url.password) return { problem: "must not contain a password; the project's deploy key is used" };
+    if (url.username !== "" && !isUser(url.username))
+      return { problem: "must have a user name of letters, digits and . _ -, such as git" };
     return plain(url) ?? { kind: "ssh", host: url.host.replace(/:22$/, "") };
   }
   if (text.includes("://")) return { problem: "must be an https or ssh address" };
@@ -29,7 +31,7 @@ export function parseRepositoryUrl(text: string): RepositoryUrl | { problem: str
   if (host === undefined || path === undefined || !isHost(host) || path.startsWith("-")) {
     return { problem: "must be an https or ssh address, or user@host:path" };
   }
-  // `ext::`, `fd::` and the like name a program to run.
+  // `ext::`, `fd::` and similar prefixes name a program to run.
   if (path.startsWith(":") || (user !== undefined && !isUser(user))) {
     return { problem: "must be an https or ssh address, or user@host:path" };
   }
@@ -41,7 +43,7 @@ export function isRepositoryUrl(text: string): boolean {
 }
 
 function plain(url: URL): { problem: string } | undefined {
-  if (url.search || url.hash) return { problem: "must hold no query and no fragment" };
+  if (url.search || url.hash) return { problem: "must not have a query or a fragment" };
   return url.pathname.length > 1 ? undefined : { problem: "must name a repository" };
 }
 

@@ -4,9 +4,9 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { VariablesResponse } from "../environments/schema.ts";
 import { pageQuery, ProjectId } from "../input/schema.ts";
-import { onProject } from "../audited.ts";
+import { onProject } from "../audit-targets.ts";
 import { createProject } from "./create.ts";
-import { type Hosts, ledTo } from "../environments/hosts.ts";
+import { type Hosts, refreshHostsAfter } from "../environments/hosts.ts";
 import { deleteProject } from "./delete.ts";
 import { domainTaken, nameTaken, projectDeployed, projectHasAddons, projectNotFound } from "./errors.ts";
 import { updateProject } from "./update.ts";
@@ -54,12 +54,13 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
     replay: {
       activity: "project.created",
       render: async ({ actor, made: [{ id }] }) => ({
-        ...(await ledTo(app, hosts, get(app, actor, String(id)), (made) => made.id)),
+        ...(await refreshHostsAfter(app, hosts, get(app, actor, String(id)), (made) => made.id)),
         webhook: null,
       }),
     },
     secretFields: ["webhook"],
-    handler: ({ actor, body }) => ledTo(app, hosts, createProject(app, actor, body), (made) => made.id),
+    handler: ({ actor, body }) =>
+      refreshHostsAfter(app, hosts, createProject(app, actor, body), (made) => made.id),
   }),
   defineRoute({
     ...common,
@@ -111,7 +112,12 @@ export const projectRoutes = (app: App, hosts: Hosts): Route[] => [
       workspaceNotFound,
     ],
     handler: ({ actor, params, body }) =>
-      ledTo(app, hosts, updateProject(app, actor, params.project_id, body), (changed) => changed.id),
+      refreshHostsAfter(
+        app,
+        hosts,
+        updateProject(app, actor, params.project_id, body),
+        (changed) => changed.id,
+      ),
   }),
   defineRoute({
     ...common,

@@ -1,4 +1,4 @@
-/** The wire of projects. */
+/** Request and response schemas of projects. */
 import { posix } from "node:path";
 import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
@@ -27,7 +27,8 @@ import type { ProjectRow } from "./store.ts";
 export const Slug = z
   .string()
   .regex(slugPattern, {
-    error: "must be 3 to 40 of a-z, 0-9 and single hyphens, begin with a letter and end with no hyphen",
+    error:
+      "must have 3 to 40 characters: a letter, then letters a-z, digits and single hyphens, without a hyphen at the end",
   })
   .refine((name) => !isReserved(name), { error: "is a reserved name" })
   .describe("Name: the first label of the host name. Unique over projects and functions. 3 to 40 characters.")
@@ -43,7 +44,7 @@ const RepositoryUrl = z
   })
   .meta({ example: "https://git.example.com/team/shop.git" });
 
-/** What stands in a Dockerfile or an answer: a line of text. */
+/** A line of text, for a Dockerfile or a response. */
 const line = (max: number) =>
   z
     .string()
@@ -57,7 +58,7 @@ const Directory = z
   .string()
   .max(200)
   .refine((path) => plainPath(path) !== undefined, {
-    error: "must lie in the repository, and be of letters, digits and . _ - @ +",
+    error: "must be a path in the repository, with letters, digits and . _ - @ + only",
   })
   .transform((path) => posix.join("/", plainPath(path)!));
 
@@ -66,10 +67,10 @@ const OutputDirectory = z
   .min(1)
   .max(200)
   .refine((path) => plainPath(path) !== undefined, {
-    error: "must lie below the root directory, and be of letters, digits and . _ - @ +",
+    error: "must be a path below the root directory, with letters, digits and . _ - @ + only",
   });
 
-/** One that detection can be told to take. */
+/** Frameworks that a project can set. */
 const Framework = z.enum([
   ...frameworks.map(({ id }) => id),
   ...pythonFrameworks.map(({ id }) => id),
@@ -83,7 +84,7 @@ const HealthCheckPath = z
   .string()
   .max(1000)
   .regex(/^\/[\w.~!&()*+,;=:@%/?-]*$/, {
-    error: "must begin with / and hold what the path of a URL may, unquoted",
+    error: "must be the path of a URL, such as /healthz",
   });
 
 const Hostname = z
@@ -122,7 +123,7 @@ const texts = {
     "Isolation of the app's machine: `native` runs on the host's kernel, `gvisor` on a kernel of its own.",
 } as const;
 
-/** What is laid down for builds and starts; null is found out anew at each deployment. */
+/** Settings of builds and starts. A setting that is null is detected at each deployment. */
 const settings = {
   repo_url: RepositoryUrl.nullish().describe(texts.repo_url),
   framework: Framework.nullish().describe(texts.framework),
@@ -194,12 +195,12 @@ export const ProjectCreate = z
   })
   .refine(({ git_token, repo_url }) => !git_token || isHttps(repo_url), {
     path: ["git_token"],
-    error: "is for an https repository; one by ssh is opened by the project's deploy key",
+    error: "is for an https repository only; an ssh repository uses the project's deploy key",
   })
   .meta({ id: "ProjectCreate" });
 export type ProjectCreate = z.output<typeof ProjectCreate>;
 
-/** As it is answered, so that GET → change → PATCH works. */
+/** Shape of the domain in responses, which an update also accepts. */
 const AnsweredDomain = z.looseObject({
   hostname: Hostname.describe("Host name, such as `www.example.com`. Other fields are ignored."),
 });
@@ -329,7 +330,7 @@ export const NameCheck = z
 /** Fields of the record that a PATCH accepts and ignores. */
 export const readOnlyFields = Object.keys(record).filter((field) => !(field in ProjectUpdate.shape));
 
-/** The only way from a row to JSON; the environments are the project's, production first. */
+/** Only this function turns a row into JSON. `environments` has production first. */
 export function toProject(
   app: Pick<App, "config">,
   actor: Actor,
@@ -384,7 +385,7 @@ export function toCustomDomain(
   };
 }
 
-/** What a forge calls at a push. */
+/** Address of the webhook that a forge calls after a push. */
 export function hookUrl(app: Pick<App, "config">, hookId: string): string {
   return `${reachedAt(app)}/api/v1/hooks/git/${hookId}`;
 }

@@ -1,4 +1,4 @@
-/** All SQL of the projects table. The workspaces a caller can reach are an argument of what a caller does. */
+/** All SQL of the projects table. Functions for callers take the caller's workspaces as an argument. */
 import { type Insertable, type Selectable, sql, type Updateable } from "kysely";
 import type { Db } from "#schema.ts";
 import type { ProjectsTable } from "./tables.ts";
@@ -10,7 +10,7 @@ const among = (ids: readonly string[]) => sql<string>`any(${sql.val([...ids])}::
 
 const living = (db: Db) => db.selectFrom("projects").selectAll().where("deleted_at", "is", null);
 
-// ---- what callers do
+// ---- queries for callers
 
 export function findOwn(
   db: Db,
@@ -20,7 +20,7 @@ export function findOwn(
   return living(db).where("id", "=", id).where("workspace_id", "=", among(workspaceIds)).executeTakeFirst();
 }
 
-/** The same, and nobody else's to change until this transaction ends. */
+/** Locks the project of the caller until the transaction ends. */
 export function lockOwn(
   tx: Db,
   id: string,
@@ -33,7 +33,7 @@ export function lockOwn(
     .executeTakeFirst();
 }
 
-/** Newest first. */
+/** Lists projects, newest first. */
 export async function listOwn(
   db: Db,
   workspaceIds: readonly string[],
@@ -56,7 +56,7 @@ export async function listOwn(
   return { rows, total: counted.total };
 }
 
-/** Newest first. */
+/** Lists projects, newest first. */
 export function listOfGroup(db: Db, groupId: string, workspaceIds: readonly string[]): Promise<ProjectRow[]> {
   return living(db)
     .where("group_id", "=", groupId)
@@ -66,7 +66,7 @@ export function listOfGroup(db: Db, groupId: string, workspaceIds: readonly stri
     .execute();
 }
 
-/** With creations in the same workspace held off until this transaction ends. */
+/** Counts the projects of a workspace, and blocks further creations in it until the transaction ends. */
 export async function lockAndCount(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 11))`.execute(tx);
   return countRows(tx, workspaceId);
@@ -82,8 +82,8 @@ export async function countRows(db: Db, workspaceId: string): Promise<number> {
   return count;
 }
 
-/** Nobody else takes this name before this transaction ends: two that want it wait for one another. */
-export async function hold(tx: Db, name: string): Promise<void> {
+/** Locks the name until the transaction ends, so that concurrent requests for it run one after the other. */
+export async function lockName(tx: Db, name: string): Promise<void> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${name}, 12))`.execute(tx);
 }
 
@@ -91,13 +91,13 @@ export function insertRow(tx: Db, row: Insertable<ProjectsTable>): Promise<Proje
   return tx.insertInto("projects").values(row).returningAll().executeTakeFirstOrThrow();
 }
 
-// ---- what becomes of a project; its row is locked, or it is nobody else's
+// ---- changes of a locked project
 
 export function changeRow(tx: Db, id: string, change: ProjectChange): Promise<ProjectRow> {
   return tx.updateTable("projects").set(change).where("id", "=", id).returningAll().executeTakeFirstOrThrow();
 }
 
-/** Name, domain and group are free for others. */
+/** Frees name, domain and group. */
 export async function markDeleted(tx: Db, id: string, now: Date): Promise<void> {
   await tx
     .updateTable("projects")
@@ -118,7 +118,7 @@ export async function deleteRow(db: Db, id: string): Promise<void> {
   await db.deleteFrom("projects").where("id", "=", id).where("deleted_at", "is not", null).execute();
 }
 
-// ---- what others ask
+// ---- queries for other folders
 
 export function findLiving(db: Db, id: string): Promise<ProjectRow | undefined> {
   return living(db).where("id", "=", id).executeTakeFirst();
@@ -136,7 +136,7 @@ export function findWorkspaces(
     .execute();
 }
 
-/** Also one that is on its way out. */
+/** Includes deleted projects. */
 export function findAny(db: Db, id: string): Promise<ProjectRow | undefined> {
   return db.selectFrom("projects").selectAll().where("id", "=", id).executeTakeFirst();
 }
@@ -150,7 +150,7 @@ export async function isNameOfProject(db: Db, name: string): Promise<boolean> {
   return found !== undefined;
 }
 
-/** A name that is merely claimed is free: it becomes the project's whose host its records name. */
+/** Only a verified domain belongs to a project. Several projects may request one; the records of the domain decide. */
 export async function isDomainOfAnother(db: Db, hostname: string, id: string | null): Promise<boolean> {
   const found = await db
     .selectFrom("projects")

@@ -7,7 +7,7 @@ export interface HookDelivery {
   detail: string;
 }
 
-/** Columns as they are stored; see migrations/0011_platform.sql for what they mean. */
+/** Columns of the table; migrations/0011_platform.sql describes them. */
 export interface ProjectsTable {
   id: Generated<string>;
   workspace_id: string;

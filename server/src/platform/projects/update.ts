@@ -1,14 +1,14 @@
-/** What is laid down for a project changes. What runs is not touched: a change applies at the next deployment. */
+/** Updates a project. Running apps keep their settings until the next deployment. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { requireWorkspace } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { hasAddons } from "../addons/find.ts";
-import { followName, followProjectBranch, isDeployed } from "../environments/of-project.ts";
+import { changeHosts, setProductionBranch, isDeployed } from "../environments/of-project.ts";
 import { mergeVariables, openVariables, sealVariables } from "../environments/variables.ts";
 import { createRepository } from "../git/hosting/repositories.ts";
-import { sealGitSecret } from "../git/sealed.ts";
+import { sealGitSecret } from "../git/git-secrets.ts";
 import { requireDomain, requireFreeName, requireRegion } from "./checks.ts";
 import { deployKeyFor } from "./create.ts";
 import { invalidField } from "../input/schema.ts";
@@ -30,10 +30,10 @@ export async function updateProject(
   const changed = await app.db.transaction().execute(async (tx) => {
     const { project } = await lockWritableProject(tx, actor, id);
     if (input.workspace && requireWorkspace(actor, input.workspace).id !== project.workspace_id)
-      throw invalidField("workspace", "a project stays in the workspace it was made in");
+      throw invalidField("workspace", "cannot change: create another project in that workspace");
     const now = app.clock.now();
     if (input.name !== undefined && input.name !== project.name) await rename(tx, project, input.name, now);
-    if (input.branch !== undefined) await followProjectBranch(tx, project.id, input.branch, now);
+    if (input.branch !== undefined) await setProductionBranch(tx, project.id, input.branch, now);
     if (input.repo_url === null) await createRepository(app, project.id);
     const row = await changeRow(tx, project.id, {
       ...plain(input),
@@ -53,7 +53,7 @@ export async function updateProject(
   return render(app, actor, changed);
 }
 
-/** Fields that are stored as they are given. */
+/** Fields that are stored unchanged. */
 const plainFields = [
   "name",
   "branch",
@@ -75,12 +75,12 @@ function plain(input: ProjectUpdate): Change {
   );
 }
 
-/** Addresses that people have must lead somewhere, so a name that is served stays. */
+/** A deployed project keeps its name, because visitors use its address. */
 async function rename(tx: Db, project: ProjectRow, name: string, now: Date): Promise<void> {
   if (await isDeployed(tx, project.id)) throw projectDeployed();
   if (await hasAddons(tx, project.id)) throw projectHasAddons();
   await requireFreeName(tx, name);
-  await followName(tx, project.id, name, now);
+  await changeHosts(tx, project.id, name, now);
 }
 
 /**
@@ -92,7 +92,7 @@ async function source(app: Needs, project: ProjectRow, input: ProjectUpdate): Pr
   if (input.git_token && !isHttps(url))
     throw invalidField(
       "git_token",
-      "is for an https repository; one by ssh is opened by the project's deploy key",
+      "is for an https repository only; an ssh repository uses the project's deploy key",
     );
   const change: Change = {};
   if (originOf(url) !== originOf(project.repo_url)) {
@@ -101,7 +101,7 @@ async function source(app: Needs, project: ProjectRow, input: ProjectUpdate): Pr
     change.deploy_key_public = key?.publicKey ?? null;
     change.deploy_key_sealed = key ? sealGitSecret(app, "deploy_key", project.id, key.privateKey) : null;
   }
-  // Naming it again is how its owner says that a changed host key is to be trusted.
+  // Setting repo_url again confirms a changed host key.
   if (input.repo_url !== undefined) Object.assign(change, { repo_url: url, known_hosts: null });
   if (input.git_token !== undefined) {
     change.git_token_sealed = input.git_token
@@ -117,7 +117,7 @@ function originOf(url: string | null): string | null {
   return "kind" in parsed ? `${parsed.kind}://${parsed.host}` : null;
 }
 
-/** With another name its records have to name another target: it is looked up anew. */
+/** After a rename the domain's records must name another target, so they are checked again. */
 async function domain(app: Needs, tx: Db, project: ProjectRow, input: ProjectUpdate): Promise<Change> {
   const hostname = input.custom_domain === undefined ? project.custom_domain : input.custom_domain;
   const isRenamed = input.name !== undefined && input.name !== project.name;

@@ -1,13 +1,13 @@
 import { workspaceNotFound } from "#accounts/errors.ts";
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
-import type { Beside } from "./beside.ts";
+import type { WorkspaceSections } from "./workspace-sections.ts";
 import { DashboardSummary, WorkspaceQuery, WorkspaceSnapshot } from "./schema.ts";
 import { dashboard, snapshot } from "./workspace.ts";
 
 const common = { api: "platform", tag: "Workspace" } as const;
 
-export const workspaceRoutes = (app: App, beside: Beside): Route[] => [
+export const workspaceRoutes = (app: App, sections: WorkspaceSections): Route[] => [
   defineRoute({
     ...common,
     method: "GET",
@@ -19,7 +19,7 @@ export const workspaceRoutes = (app: App, beside: Beside): Route[] => [
     query: WorkspaceQuery,
     responses: { 200: WorkspaceSnapshot },
     errors: [workspaceNotFound],
-    handler: ({ actor, query }) => snapshot(app, actor, query.workspace, beside),
+    handler: ({ actor, query }) => snapshot(app, actor, query.workspace, sections),
   }),
   defineRoute({
     ...common,

@@ -1,4 +1,4 @@
-/** The wire of the workspace snapshot and the dashboard. Nothing in it has room for a variable's value. */
+/** Wire schemas of the workspace snapshot and the dashboard. No field can hold the value of a variable. */
 import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { ActivityEntry } from "#accounts/activity/schema.ts";
@@ -152,7 +152,7 @@ export type DashboardSummary = z.output<typeof DashboardSummary>;
 
 const maxEnvironments = 20;
 
-/** The environments are the project's, production first. */
+/** `environments` belong to the project, production first. */
 export function toApp(
   app: Pick<App, "config">,
   actor: Actor,

@@ -8,7 +8,7 @@ import { list } from "../projects/projects.ts";
 import { ProjectUpdate } from "../projects/schema.ts";
 import { updateProject } from "../projects/update.ts";
 import { inATeam, makeProject, personOn, type ProjectsApp, projectsApp } from "../testing/platform-app.ts";
-import type { Beside } from "./beside.ts";
+import type { WorkspaceSections } from "./workspace-sections.ts";
 import { DashboardSummary, WorkspaceSnapshot } from "./schema.ts";
 import { dashboard, snapshot } from "./workspace.ts";
 
@@ -20,11 +20,11 @@ beforeAll(async () => {
 });
 
 const none = async () => ({ items: [], total: 0 });
-const beside: Beside = { sandboxes: none, workers: none, pendingApprovals: none };
+const sections: WorkspaceSections = { sandboxes: none, workers: none, pendingApprovals: none };
 const at = new Date("2030-01-01T00:00:00Z");
 
-/** Other rooms with more than is shown; each honours the limit it is given. */
-const busy: Beside = {
+/** Sections of other rooms with more items than the caps; each honours its limit. */
+const busy: WorkspaceSections = {
   sandboxes: async (_db, _id, limit) => ({
     items: Array.from({ length: limit }, (_, n) => ({
       id: `sbx_${n}`,
@@ -60,7 +60,7 @@ const busy: Beside = {
   }),
 };
 
-test("a snapshot holds one workspace's apps with their environments, and what other rooms say", async () => {
+test("returns one workspace's apps with their environments, and the sections of other rooms", async () => {
   const { team, actors } = await inATeam(db, await personOn(db, "pro"));
   const actor = actors[0]!;
   const own = await makeProject(app, actor);
@@ -89,18 +89,18 @@ test("a snapshot holds one workspace's apps with their environments, and what ot
     ({ items }) => items.length,
   );
   expect(lengths).toEqual([50, 50, 20]);
-  expect(await snapshot(app, actor, undefined, beside)).toMatchObject({ workspace: "personal" });
-  expect(await snapshot(app, actor, team, beside)).toMatchObject({
+  expect(await snapshot(app, actor, undefined, sections)).toMatchObject({ workspace: "personal" });
+  expect(await snapshot(app, actor, team, sections)).toMatchObject({
     workspace: team,
     plan: "team",
     apps: { total: 1, items: [{ id: shared.id }] },
   });
-  await expect(snapshot(app, await personOn(db, "pro"), team, beside)).rejects.toThrow(
+  await expect(snapshot(app, await personOn(db, "pro"), team, sections)).rejects.toThrow(
     expect.objectContaining({ code: "workspace_not_found", status: 404 }),
   );
 });
 
-test("every list is capped and says how many there are", async () => {
+test("caps every list and returns its total", async () => {
   const { team, actors } = await inATeam(db, await personOn(db, "team"));
   const actor = actors[0]!;
   const project = await makeProject(app, actor, { workspace: team });
@@ -108,12 +108,12 @@ test("every list is capped and says how many there are", async () => {
     const body = { name: `e${n}`, kind: "preview", branch: "main" };
     await createEnvironment(app, actor, project.id, EnvironmentCreate.parse(body));
   }
-  const { apps, activity } = await snapshot(app, actor, team, beside);
+  const { apps, activity } = await snapshot(app, actor, team, sections);
   expect(apps.items[0]!.environments).toMatchObject({ total: 25 });
   expect(apps.items[0]!.environments.items).toHaveLength(20);
   expect(activity.total).toBe(25);
   expect(activity.items).toHaveLength(20);
-  // More projects than the plan of today allows.
+  // More projects than the current plan allows.
   await db
     .insertInto("projects")
     .values(
@@ -143,12 +143,12 @@ test("every list is capped and says how many there are", async () => {
         .where("name", "like", "many-%"),
     )
     .execute();
-  const many = await snapshot(app, actor, team, beside);
+  const many = await snapshot(app, actor, team, sections);
   expect(many.apps.total).toBe(55);
   expect(many.apps.items).toHaveLength(50);
 });
 
-test("a dashboard says how much of the plan is used", async () => {
+test("the dashboard returns the use of the plan's limits", async () => {
   const { team, actors } = await inATeam(db, await personOn(db, "pro"), await personOn(db, "pro"));
   const actor = actors[0]!;
   const project = await makeProject(app, actor);
@@ -194,7 +194,7 @@ test("a dashboard says how much of the plan is used", async () => {
   });
 });
 
-test("no variable, token or secret of a project is in a list, a snapshot, a dashboard or the activity", async () => {
+test("no list, snapshot, dashboard or activity contains a variable, token or secret of a project", async () => {
   const actor = await personOn(db, "team");
   const project = await makeProject(app, actor, {
     repo_url: "https://git.example.com/a",
@@ -221,15 +221,15 @@ test("no variable, token or secret of a project is in a list, a snapshot, a dash
       env_vars: { A: "canary-staging" },
     }),
   );
-  const said = JSON.stringify([
+  const text = JSON.stringify([
     await list(app, actor, { skip: 0, limit: 100 }),
-    await snapshot(app, actor, undefined, beside),
+    await snapshot(app, actor, undefined, sections),
     await dashboard(app, actor, undefined),
     await listActivity(app, actor, { skip: 0, limit: 100 }),
   ]);
-  expect(said).toContain(project.id);
-  expect(said).not.toContain("canary");
-  expect(said).not.toContain(project.webhook!.secret);
+  expect(text).toContain(project.id);
+  expect(text).not.toContain("canary");
+  expect(text).not.toContain(project.webhook!.secret);
   const row = await db
     .selectFrom("projects")
     .selectAll()

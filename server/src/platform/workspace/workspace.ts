@@ -1,6 +1,6 @@
 /**
- * A workspace at a glance, for its first page: a snapshot of what is in it, and a summary of how much of its plan is
- * used. Every list is capped and says how many there are, and neither ever holds a variable.
+ * A workspace's overview for its first page: a snapshot of its content, and a summary of the plan's use. Every list is
+ * capped and has a total, and none contains a variable.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { listActivity } from "#accounts/activity/list.ts";
@@ -9,12 +9,12 @@ import { countMembers } from "#accounts/teams/teams.ts";
 import { countTokens } from "#accounts/tokens/tokens.ts";
 import { requireWorkspace, workspaceName, type WorkspaceParam } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import { recentDeployments } from "../deployments/recent.ts";
+import { listRecentDeployments } from "../deployments/store.ts";
 import { toDeployment } from "../deployments/schema.ts";
 import { countFunctions } from "../functions/functions.ts";
 import { countAddons } from "../addons/find.ts";
 import { countProjects, overview } from "../projects/projects.ts";
-import type { Beside, Page } from "./beside.ts";
+import type { WorkspaceSections, Page } from "./workspace-sections.ts";
 import { type DashboardSummary, toApp, type WorkspaceSnapshot } from "./schema.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
@@ -25,14 +25,14 @@ export async function snapshot(
   app: Needs,
   actor: Actor,
   param: WorkspaceParam,
-  beside: Beside,
+  sections: WorkspaceSections,
 ): Promise<WorkspaceSnapshot> {
   const { id, plan } = requireWorkspace(actor, param);
   const [projects, sandboxes, workers, approvals, activity] = await Promise.all([
     overview(app.db, id, most.apps),
-    beside.sandboxes(app.db, id, most.sandboxes),
-    beside.workers(app.db, id, most.workers),
-    beside.pendingApprovals(app.db, id, most.approvals),
+    sections.sandboxes(app.db, id, most.sandboxes),
+    sections.workers(app.db, id, most.workers),
+    sections.pendingApprovals(app.db, id, most.approvals),
     listActivity(app, actor, { workspace: id, skip: 0, limit: most.activity }),
   ]);
   return {
@@ -68,7 +68,7 @@ export async function dashboard(app: Needs, actor: Actor, param: WorkspaceParam)
     countProjects(app.db, id),
     countFunctions(app.db, id),
     countAddons(app.db, id),
-    recentDeployments(app.db, id, most.deployments),
+    listRecentDeployments(app.db, id, most.deployments),
     countTokens(app, actor, workspace),
     workspace.kind === "team" ? countMembers(app.db, id) : 1,
   ]);

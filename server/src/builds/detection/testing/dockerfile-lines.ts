@@ -1,11 +1,11 @@
 /**
- * A Dockerfile as a builder's parser sees it: comments dropped, lines that end in `\` joined, a here-document in an
- * instruction that may have one refused. Written from the Dockerfile reference, apart from what writes recipes.
+ * Parses a Dockerfile as a builder does: drops comments, joins lines that end in `\`, and refuses a here-document.
+ * Written from the Dockerfile reference, independent of the code that writes recipes.
  */
 export interface Instruction {
   word: string;
   flags: string[];
-  /** The list in JSON form, else the text. */
+  /** The list of a JSON form, else the text. */
   rest: string | string[];
 }
 
@@ -24,7 +24,7 @@ export function instructionsOf(dockerfile: string): Instruction[] {
   }
   return logical.map((line) => {
     const [, word = "", after = ""] = /^\s*(\S+)\s+(.*)$/s.exec(line) ?? [];
-    if (!words.includes(word)) throw new Error(`no instruction: ${JSON.stringify(line)}`);
+    if (!words.includes(word)) throw new Error(`not an instruction: ${JSON.stringify(line)}`);
     const flags: string[] = [];
     let rest = after.trim();
     for (let flag = /^--\S+\s+/.exec(rest); flag; flag = /^--\S+\s+/.exec(rest)) {
@@ -41,6 +41,6 @@ function jsonList(text: string): string[] | undefined {
   if (!text.startsWith("[")) return undefined;
   const list: unknown = JSON.parse(text);
   if (!Array.isArray(list) || !list.every((each) => typeof each === "string"))
-    throw new Error(`no list of strings: ${text}`);
+    throw new Error(`not a list of strings: ${text}`);
   return list;
 }

@@ -1,4 +1,4 @@
-/** A repository in a test: its files by path. */
+/** A test's repository in memory: its files by path. */
 import type { Entry, Tree } from "../tree.ts";
 
 export function memoryTree(files: Record<string, string>): Tree {

@@ -1,4 +1,4 @@
-/** Images for tests: layers of a few files, with the configuration and the manifest that a registry has of them. */
+/** Images for tests: layers of a few files, with their configuration and manifest. */
 import { createHash } from "node:crypto";
 import { gzipSync } from "node:zlib";
 import { ownArchitecture } from "../manifest.ts";
@@ -23,7 +23,7 @@ export interface TestFile {
 export interface ImageOptions {
   config?: Record<string, unknown>;
   architecture?: string;
-  /** Docker's media types in place of OCI's. */
+  /** Docker's media types instead of OCI's. */
   isDocker?: boolean;
 }
 
@@ -82,7 +82,7 @@ function descriptor(mediaType: string, bytes: Buffer) {
   return { mediaType, digest: digestOf(bytes), size: bytes.length };
 }
 
-/** A tar archive (ustar) of regular files; directories are made by whatever unpacks it. */
+/** A tar archive (ustar) of regular files; unpacking creates the directories. */
 function tarOf(files: readonly TestFile[]): Buffer {
   const blocks = files.flatMap(({ path, bytes, mode = 0o644 }) => {
     const body = Buffer.from(bytes);

@@ -28,7 +28,9 @@ export class TestRegistry implements AsyncDisposable {
   readonly seen: SeenRequest[] = [];
   /** Called before a blob is sent. Returns true if it sent the response itself. */
   onBlob: (digest: string, response: ServerResponse) => boolean = () => false;
-  /** Tokens that the registry accepts: the newest alone after a `rotate`. */
+  /** Called before any other response of the registry itself. Returns true if it sent the response. */
+  onRequest: (request: IncomingMessage, response: ServerResponse) => boolean = () => false;
+  /** Tokens that the registry accepts; after a `rotate`, only newer ones. */
   #token = 1;
 
   private constructor(options: RegistryOptions) {
@@ -70,7 +72,7 @@ export class TestRegistry implements AsyncDisposable {
     return digest;
   }
 
-  /** Tokens that were given are over. */
+  /** Invalidates all issued tokens. */
   rotate(): void {
     this.#token += 1;
   }
@@ -93,6 +95,7 @@ export class TestRegistry implements AsyncDisposable {
     const { authorization } = request.headers;
     const server = pathname === "/token" ? "tokens" : "registry";
     this.seen.push({ server, path: pathname, authorization });
+    if (this.onRequest(request, response)) return;
     if (server === "tokens") return this.#giveToken(searchParams, authorization, response);
     if (!this.#mayPull(authorization)) return this.#challenge(response);
     if (pathname === "/v2/") return void response.end("{}");

@@ -1,10 +1,10 @@
-/** An add-on's password: made by us, sealed to its row, opened only for who asks for its address and for its machine. */
+/** An add-on's password: generated here, sealed to its row, and opened only for a connection URL or for its machine. */
 import type { App } from "#app.ts";
 import { randomText } from "#lib/ids.ts";
 
 type Needs = Pick<App, "secrets">;
 
-/** Nothing that a URL, a shell or a settings file reads as anything else. */
+/** No character has a special meaning in a URL, a shell or a settings file. */
 export const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
 /** About 190 random bits. */

@@ -7,33 +7,33 @@ import { PemConverter, X509CertificateGenerator } from "@peculiar/x509";
 import { afterAll, expect, test } from "vitest";
 import { silentLog, testConfig } from "../../../../test/harness.ts";
 import { freePort } from "#platform/apps/testing/apps-host.ts";
-import { Doors } from "./public-port-proxy.ts";
+import { PublicPortProxy } from "./public-port-proxy.ts";
 import type { Kind } from "../engines/engine.ts";
 
-/** Says everything back, and ends when its client does. */
+/** Echoes all input, and ends when its client does. */
 const database = createServer({ allowHalfOpen: true }, (socket) => socket.pipe(socket)).listen(
   0,
   "127.0.0.1",
 );
 await once(database, "listening");
 afterAll(() => database.close());
-const open = new Set<Doors>();
-afterAll(() => open.forEach((doors) => doors.close()));
+const open = new Set<PublicPortProxy>();
+afterAll(() => open.forEach((publicPorts) => publicPorts.close()));
 
-async function door(kind: Kind, addonsHost = "127.0.0.1") {
-  const doors = new Doors({ config: { ...testConfig(), addonsHost }, log: silentLog });
-  open.add(doors);
+async function publicPort(kind: Kind, addonsHost = "127.0.0.1") {
+  const publicPorts = new PublicPortProxy({ config: { ...testConfig(), addonsHost }, log: silentLog });
+  open.add(publicPorts);
   const port = await freePort();
   const { port: inner } = database.address() as AddressInfo;
-  doors.set("one", { kind, port, connect: async () => connect(inner, "127.0.0.1") });
-  return { doors, port };
+  publicPorts.set("one", { kind, port, connect: async () => connect(inner, "127.0.0.1") });
+  return { publicPorts, port };
 }
 
 async function client(port: number): Promise<Socket> {
   for (;;) {
     const socket = connect(port, "127.0.0.1");
-    const said = await Promise.race([once(socket, "connect"), once(socket, "error")]);
-    if (said.length === 0) return socket.on("error", () => {});
+    const event = await Promise.race([once(socket, "connect"), once(socket, "error")]);
+    if (event.length === 0) return socket.on("error", () => {});
   }
 }
 
@@ -51,27 +51,27 @@ async function certificate() {
 
 const sslRequest = Buffer.from([0, 0, 0, 8, 4, 210, 22, 47]);
 
-test("what comes is handed on both ways, to the end of each", async () => {
-  const { port } = await door("redis");
+test("forwards bytes in both directions until each side ends", async () => {
+  const { port } = await publicPort("redis");
   const socket = await client(port);
   const large = "x".repeat(4 * 1024 ** 2);
   socket.end(large);
   expect((await text(socket)).length).toBe(large.length);
 });
 
-test("closing a door ends who came by it, and nobody comes any more", async () => {
-  const { doors, port } = await door("redis");
+test("closing a port ends its connections and refuses new ones", async () => {
+  const { publicPorts, port } = await publicPort("redis");
   const socket = await client(port);
   socket.write("hello");
   await once(socket, "data");
-  doors.set("one", undefined);
+  publicPorts.set("one", undefined);
   await once(socket, "close");
   const refused = connect(port, "127.0.0.1");
   expect(((await once(refused, "error")) as [NodeJS.ErrnoException])[0].code).toBe("ECONNREFUSED");
 });
 
-test("who opens many connections at once has some, and waits for others", async () => {
-  const { port } = await door("redis");
+test("accepts a burst of connections, and delays the rest", async () => {
+  const { port } = await publicPort("redis");
   const sockets = await Promise.all(Array.from({ length: 80 }, () => client(port)));
   const answers = await Promise.all(
     sockets.map(async (socket) => {
@@ -84,25 +84,25 @@ test("who opens many connections at once has some, and waits for others", async 
   expect(served).toBeLessThan(80);
 });
 
-test("a database that does not run ends the connection", async () => {
-  const doors = new Doors({ config: testConfig(), log: silentLog });
-  open.add(doors);
+test("ends the connection while the database is down", async () => {
+  const publicPorts = new PublicPortProxy({ config: testConfig(), log: silentLog });
+  open.add(publicPorts);
   const port = await freePort();
-  doors.set("one", { kind: "redis", port, connect: () => Promise.reject(new Error("down")) });
+  publicPorts.set("one", { kind: "redis", port, connect: () => Promise.reject(new Error("down")) });
   const socket = await client(port);
   await once(socket, "close");
 });
 
-// A loopback address that the setting does not know for one.
+// A loopback address in a form that the setting does not recognise.
 const elsewhere = "::ffff:127.0.0.1";
 
-test("beyond loopback PostgreSQL is reached by TLS alone, and who comes without is told", async () => {
-  const { doors, port } = await door("postgres", elsewhere);
+test("requires TLS for PostgreSQL beyond loopback, and tells a plain client so", async () => {
+  const { publicPorts, port } = await publicPort("postgres", elsewhere);
   const context = await certificate();
-  doors.encryptWith(async () => context);
+  publicPorts.useCertificates(async () => context);
   const plain = await client(port);
   plain.write(Buffer.from([0, 0, 0, 9, 0, 3, 0, 0, 0]));
-  expect(await text(plain)).toMatch(/^E.*FATAL.*reached by TLS alone/s);
+  expect(await text(plain)).toMatch(/^E.*FATAL.*requires TLS/s);
 
   const socket = await client(port);
   socket.write(Buffer.from([0, 0, 0, 8, 4, 210, 22, 48]));
@@ -114,22 +114,22 @@ test("beyond loopback PostgreSQL is reached by TLS alone, and who comes without 
   expect(await text(secure)).toBe("hello");
 });
 
-test("what is sent along with the wish for TLS, and so unencrypted, ends the connection", async () => {
-  const { doors, port } = await door("postgres", elsewhere);
+test("ends the connection if plain bytes follow the TLS request", async () => {
+  const { publicPorts, port } = await publicPort("postgres", elsewhere);
   const context = await certificate();
-  doors.encryptWith(async () => context);
+  publicPorts.useCertificates(async () => context);
   const socket = await client(port);
   socket.write(Buffer.concat([sslRequest, Buffer.from("more")]));
   expect(await text(socket).catch(() => "")).toBe("");
 });
 
-test("beyond loopback Redis is TLS from the first byte, and nothing without a certificate", async () => {
-  const { doors, port } = await door("redis", elsewhere);
+test("speaks TLS from the first byte for Redis beyond loopback, and refuses without a certificate", async () => {
+  const { publicPorts, port } = await publicPort("redis", elsewhere);
   const without = await client(port);
   without.write("PING\r\n");
   await once(without, "close");
   const context = await certificate();
-  doors.encryptWith(async () => context);
+  publicPorts.useCertificates(async () => context);
   const secure = connectTls({ port, host: "127.0.0.1", rejectUnauthorized: false });
   secure.end("hello");
   expect(await text(secure)).toBe("hello");

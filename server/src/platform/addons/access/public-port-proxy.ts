@@ -1,7 +1,7 @@
 /**
- * The ports by which public add-ons are reached from outside: a listener for each, which hands what comes to its
- * machine, byte by byte, with the machine's own pace. It asks for no password: the database does. It sees to it that
- * nobody can try many: connections are bounded, and so is how many begin in a second.
+ * Listeners on the ports of public add-ons. Each forwards bytes to the add-on's machine, with backpressure. The
+ * database checks the password. To slow down password guessing, the number of connections and the rate of new ones are
+ * bounded.
  */
 import { createServer, type Server, type Socket } from "node:net";
 import type { Duplex } from "node:stream";
@@ -9,34 +9,34 @@ import { pipeline } from "node:stream/promises";
 import type { SecureContext } from "node:tls";
 import type { Logger } from "pino";
 import type { Config } from "#config.ts";
-import { encrypted } from "../engines/tls.ts";
+import { acceptTls } from "../engines/tls.ts";
 import type { Kind } from "../engines/engine.ts";
 import { needsTls, publicName } from "./public-ports.ts";
 
 const maxConnections = 200;
-/** A pool that opens all of its connections at once is served; who guesses passwords is slow. */
+/** A pool may open all its connections at once; password guessing is slow. */
 const burst = 50;
 const perSecond = 10;
 const startsWithinMs = 10_000;
-/** Nothing either way for this long: the other side is gone, or has no use for it. */
+/** Without bytes in either direction for this long, a connection is closed as dead or unused. */
 const idleMs = 60 * 60_000;
 const keepAliveMs = 60_000;
 const tryAgainMs = 5_000;
 
-export interface Door {
+export interface PublicPort {
   kind: Kind;
   port: number;
-  /** To the database; fails where it does not run. */
+  /** Connects to the database; rejects while it is down. */
   connect(): Promise<Duplex>;
 }
 
-/** Who vouches for us; undefined where nobody does. */
+/** Returns the certificate for a name; undefined if there is none. */
 export type FindContext = (name: string) => Promise<SecureContext | undefined>;
 
-export class Doors {
+export class PublicPortProxy {
   readonly #config: Config;
   readonly #log: Logger;
-  readonly #open = new Map<string, OpenDoor>();
+  readonly #open = new Map<string, PortListener>();
   #findContext: FindContext = async () => undefined;
 
   constructor({ config, log }: { config: Config; log: Logger }) {
@@ -44,18 +44,18 @@ export class Doors {
     this.#log = log;
   }
 
-  encryptWith(findContext: FindContext): void {
+  useCertificates(findContext: FindContext): void {
     this.#findContext = findContext;
   }
 
-  /** That one and no other leads to this add-on when this returns; undefined: none does. */
-  set(id: string, door: Door | undefined): void {
+  /** Sets the add-on's only public port, or closes it with undefined. */
+  set(id: string, publicPort: PublicPort | undefined): void {
     const there = this.#open.get(id);
-    if (there && there.door.port === door?.port) return;
+    if (there && there.publicPort.port === publicPort?.port) return;
     there?.close();
     this.#open.delete(id);
-    if (!door) return;
-    const opened = new OpenDoor(door, {
+    if (!publicPort) return;
+    const opened = new PortListener(publicPort, {
       config: this.#config,
       log: this.#log,
       findContext: (name) => this.#findContext(name),
@@ -69,8 +69,8 @@ export class Doors {
   }
 }
 
-class OpenDoor {
-  readonly door: Door;
+class PortListener {
+  readonly publicPort: PublicPort;
   readonly #deps: { config: Config; log: Logger; findContext: FindContext };
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
@@ -79,8 +79,8 @@ class OpenDoor {
   #retry: NodeJS.Timeout | undefined;
   #isClosed = false;
 
-  constructor(door: Door, deps: { config: Config; log: Logger; findContext: FindContext }) {
-    this.door = door;
+  constructor(publicPort: PublicPort, deps: { config: Config; log: Logger; findContext: FindContext }) {
+    this.publicPort = publicPort;
     this.#deps = deps;
     this.#server = createServer({ allowHalfOpen: true, keepAlive: true, keepAliveInitialDelay: keepAliveMs });
     this.#server.maxConnections = maxConnections;
@@ -97,16 +97,16 @@ class OpenDoor {
   }
 
   #listen(): void {
-    this.#server.listen({ host: this.#deps.config.addonsHost, port: this.door.port });
+    this.#server.listen({ host: this.#deps.config.addonsHost, port: this.publicPort.port });
   }
 
-  /** Another program has the port, say: until it has not. */
+  /** Retries while the port is taken by another program, for example. */
   #failed(error: Error): void {
-    // What befalls one that listens, such as too many open files, closes nothing.
+    // An error of a listening socket, such as too many open files, does not close it.
     if (this.#isClosed || this.#server.listening) return;
     this.#deps.log.warn(
-      { port: this.door.port, err: error },
-      "a public add-on's port could not be opened yet",
+      { port: this.publicPort.port, err: error },
+      "opening a public add-on's port failed; retrying",
     );
     clearTimeout(this.#retry);
     this.#retry = setTimeout(() => this.#listen(), tryAgainMs).unref();
@@ -122,12 +122,12 @@ class OpenDoor {
     try {
       const client = await this.#secured(socket);
       if (!client) return;
-      const database = await this.door.connect();
+      const database = await this.publicPort.connect();
       clearTimeout(late);
       socket.setTimeout(idleMs, () => socket.destroy());
       await Promise.all([pipeline(client, database), pipeline(database, client)]);
     } catch {
-      // Either side went, or the database does not run: the client sees its connection end.
+      // Either side closed the connection, or the database is down: the client sees its connection end.
     } finally {
       clearTimeout(late);
       if (socket.writableEnded) socket.destroySoon();
@@ -139,7 +139,7 @@ class OpenDoor {
     const { config, findContext } = this.#deps;
     if (!needsTls(config)) return socket;
     const context = await findContext(publicName(config));
-    return context && encrypted(socket, this.door.kind, context);
+    return context && acceptTls(socket, this.publicPort.kind, context);
   }
 
   #mayBegin(): boolean {

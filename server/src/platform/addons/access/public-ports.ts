@@ -1,4 +1,4 @@
-/** Where add-ons are reached from outside: which ports there are, by which name, and whether it has to be by TLS. */
+/** Public ports of add-ons: their range, their host name, and whether they require TLS. */
 import { isIP } from "node:net";
 import type { App } from "#app.ts";
 import type { Config } from "#config.ts";
@@ -8,12 +8,12 @@ import { noPublicPort } from "../errors.ts";
 import { type AddonView, lockPublicPorts } from "../store.ts";
 import { urlAt } from "./urls.ts";
 
-/** Whoever listens on loopback alone is heard by this host alone: nobody is between. */
+/** A loopback port is reachable from this host only, so it needs no TLS. */
 export function needsTls({ addonsHost }: Pick<Config, "addonsHost">): boolean {
   return !isLoopback(addonsHost);
 }
 
-/** The name that stands in addresses, and in the certificate. */
+/** Host name in connection URLs and in the certificate. */
 export function publicName({
   addonsHost,
   addonsPublicName,
@@ -25,7 +25,7 @@ export function publicName({
   return publicUrl === null ? "localhost" : new URL(publicUrl).hostname;
 }
 
-/** The lowest port that is free, in the transaction that says who has it. Throws `no_public_port`. */
+/** Returns the lowest free port; the transaction that stores it must be `tx`. Throws `no_public_port`. */
 export async function takePublicPort({ config }: Pick<App, "config">, tx: Transaction): Promise<number> {
   const taken = await lockPublicPorts(tx);
   const { first, last } = parsePorts(config.addonsPorts)!;
@@ -33,7 +33,7 @@ export async function takePublicPort({ config }: Pick<App, "config">, tx: Transa
   throw noPublicPort(last - first + 1);
 }
 
-/** Null while it is not public. */
+/** Null while the add-on is not public. */
 export function publicConnectionUrl(app: Pick<App, "config" | "secrets">, row: AddonView): string | null {
   const { public_port: port } = row;
   if (port === null) return null;

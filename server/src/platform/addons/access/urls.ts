@@ -1,10 +1,10 @@
-/** Where an add-on is reached, and the addresses that say so. */
+/** Private host names and connection URLs of add-ons. */
 import type { App } from "#app.ts";
 import { engines } from "../engines/engines.ts";
 import { openPassword } from "./password.ts";
 import type { AddonView } from "../store.ts";
 
-/** Its name among the workspace's machines. */
+/** Host name in the workspace's private network. */
 export function privateHost({ name, project_name }: Pick<AddonView, "name" | "project_name">): string {
   return `${name}.${project_name}.internal`;
 }

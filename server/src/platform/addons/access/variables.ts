@@ -1,7 +1,7 @@
 /**
- * What add-ons give the processes of an environment: their addresses. The oldest of a kind has the kind's own name,
- * `DATABASE_URL` or `REDIS_URL`; a later one its own before that, `ORDERS_DATABASE_URL`. So none changes its name when
- * another comes; when the oldest goes, the next one has the kind's.
+ * Environment variables with the connection URLs of add-ons. The oldest add-on of a kind gets the kind's own variable,
+ * `DATABASE_URL` or `REDIS_URL`. A later one has its name in front: `ORDERS_DATABASE_URL`. So a new add-on renames no
+ * variable; when the oldest is deleted, the next one gets the kind's variable.
  */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
@@ -10,7 +10,7 @@ import type { Kind } from "../engines/engine.ts";
 import { type AddonView, listFor } from "../store.ts";
 import { connectionUrl } from "./urls.ts";
 
-/** Also of add-ons that do not run yet: whoever starts first waits for them. */
+/** Includes add-ons that do not run yet: a process that starts first waits for them. */
 export async function addonVariables(
   app: Pick<App, "secrets">,
   db: Db,
@@ -19,7 +19,7 @@ export async function addonVariables(
   return variablesFrom(await listFor(db, environmentId), (row) => connectionUrl(app, row));
 }
 
-/** `rows` are the oldest first. */
+/** `rows` are sorted oldest first. */
 export function variablesFrom<Row extends Pick<AddonView, "kind" | "name">>(
   rows: readonly Row[],
   urlOf: (row: Row) => string,

@@ -1,6 +1,6 @@
 /**
- * A database's process in its machine: put in order, started, asked until it answers, and ended. What is done here is
- * the same for an add-on and for an instance that lives only for a moment.
+ * The database process in its machine: prepare, start, wait for its first response, stop. Add-ons and throwaway
+ * instances share this code.
  */
 import { constants } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -10,20 +10,20 @@ import type { Engine, Instance, Room } from "./engine.ts";
 import { EngineFailure } from "../errors.ts";
 
 const tag = "addon";
-/** The log of a large database may take long to be read again after a crash. */
+/** Replaying the log of a large database after a crash may take long. */
 const answersWithinMs = 10 * 60_000;
 const firstPauseMs = 10;
 const lastPauseMs = 500;
 const endsWithinMs = 30_000;
 
-/** The process that runs in a machine, by what it is called there. */
+/** Finds the id of the running process in the machine. */
 export async function findProcess(guest: Guest): Promise<string | undefined> {
   const commands = await guest.listCommands();
   return commands.find((command) => command.tag === tag && command.status === "running")?.id;
 }
 
-/** Its files are in order and it is begun; whether it answers is to be seen. */
-export async function begin(
+/** Prepares the files and starts the process; `waitUntilResponsive` waits for its first response. */
+export async function startProcess(
   guest: Guest,
   engine: Engine,
   instance: Instance,
@@ -34,8 +34,8 @@ export async function begin(
   return { command, room };
 }
 
-/** Until it answers a query. Fails where it has ended instead, with what it said last. */
-export async function untilAnswers(
+/** Waits until a query succeeds. Fails with the last output if the process has ended. */
+export async function waitUntilResponsive(
   guest: Guest,
   engine: Engine,
   instance: Instance,
@@ -52,25 +52,26 @@ export async function untilAnswers(
       if (room) return room;
     }
     const record = await guest.getCommand(command);
-    if (record.status !== "running") throw new EngineFailure(await lastWords(guest, record));
-    if (performance.now() > deadline) throw new EngineFailure("It did not answer in time.");
+    if (record.status !== "running") throw new EngineFailure(await describeFailure(guest, record));
+    if (performance.now() > deadline) throw new EngineFailure("The database did not respond in time.");
     await sleep(pauseMs, undefined, { signal, ref: false });
   }
 }
 
-/** In order first, then by force. Returns when it has ended. */
-export async function end(guest: Guest, engine: Engine, command: string): Promise<void> {
+/** Stops the process: gracefully first, then by SIGKILL. Returns once it has ended. */
+export async function stopProcess(guest: Guest, engine: Engine, command: string): Promise<void> {
   await guest.signalCommand(command, engine.stopSignal);
   if (await hasEnded(guest, command, endsWithinMs)) return;
   await guest.signalCommand(command, constants.signals.SIGKILL);
-  if (!(await hasEnded(guest, command, endsWithinMs))) throw new EngineFailure("It could not be ended.");
+  if (!(await hasEnded(guest, command, endsWithinMs)))
+    throw new EngineFailure("The process could not be stopped.");
 }
 
-export function saidOf({ exitCode, signal }: CommandRecord): string {
-  if (signal === null) return `It ended with exit code ${exitCode}.`;
+export function describeExit({ exitCode, signal }: CommandRecord): string {
+  if (signal === null) return `The process ended with exit code ${exitCode}.`;
   return signal === constants.signals.SIGKILL
-    ? "It was killed (signal 9), most likely because its memory was used up."
-    : `It was ended by signal ${signal}.`;
+    ? "The process was killed (signal 9), most likely because the machine's memory was full."
+    : `The process was ended by signal ${signal}.`;
 }
 
 async function hasEnded(guest: Guest, command: string, withinMs: number): Promise<boolean> {
@@ -89,10 +90,10 @@ async function isListening(guest: Guest, port: number): Promise<boolean> {
   return connection !== undefined;
 }
 
-async function lastWords(guest: Guest, record: CommandRecord): Promise<string> {
+async function describeFailure(guest: Guest, record: CommandRecord): Promise<string> {
   const { outputBytes, id } = record;
   const { chunks } = await guest.commandLogs(id, Math.max(0, outputBytes - 2000), 2000);
   const text = Buffer.concat(chunks.map(({ data }) => data)).toString("utf8");
   const last = text.trim().split("\n").slice(-3).join(" ").slice(-500);
-  return last === "" ? saidOf(record) : `${saidOf(record)} It said last: ${last}`;
+  return last === "" ? describeExit(record) : `${describeExit(record)} Last output: ${last}`;
 }

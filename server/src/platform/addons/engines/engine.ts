@@ -1,23 +1,23 @@
 /**
- * What there is to know of one kind of database: what it runs, how it is put in order and asked, what its address looks
- * like. The programs are in the kind's image (`templates/addons/`); settings are written anew before each start, so
- * that they are this server's word and not what an earlier one thought.
+ * Interface of a database engine: how to prepare, start, check and address one kind of database. The programs are in
+ * the kind's image (`templates/addons/`). Settings are written before each start, so they are always those of this
+ * server's version.
  */
 import type { Guest } from "#machines/host/guest.ts";
 import type { Extent } from "../sizes.ts";
 
 export type Kind = "postgres" | "redis";
 
-/** One instance, as its engine sees it. */
+/** A database instance, as the engine sees it. */
 export interface Instance {
   extent: Extent;
   username: string;
   database: string | null;
   password: string;
   options: Record<string, unknown>;
-  /** Its files were made once, and have to be there. */
+  /** True if the database files were created before, so they must exist. */
   isMade: boolean;
-  /** Nothing of it outlives its machine: it need not survive anything. */
+  /** The instance is not kept, so it need not survive a crash. */
   isThrowaway?: true;
 }
 
@@ -29,36 +29,38 @@ export interface Room {
 
 export interface Engine {
   kind: Kind;
-  /** The newest is what an add-on gets where nobody says otherwise. */
+  /** Default version of new add-ons. */
   version: string;
   /** Name of an inner image. */
   image: string;
   port: number;
-  /** What the first one of a project is called in a process' environment. */
+  /** Environment variable of the project's first add-on of this kind. */
   variable: string;
   username: string;
   database: string | null;
-  /** Everything before its process starts, what an earlier one left included. Fails with an `EngineFailure`. */
+  /**
+   * Prepares everything before the process starts, and cleans up after an earlier one. Fails with an `EngineFailure`.
+   */
   prepare(guest: Guest, instance: Instance): Promise<Room>;
   command: { argv: string[]; user: string; cwd: string };
-  /** Asks the process to end soon and in order. */
+  /** Signal for a graceful stop. */
   stopSignal: number;
-  /** Whether it answers a query, and what its disk says. Fails where it does not. */
+  /** Checks with a query that the database responds, and reads the free disk. Fails if it does not respond. */
   health(guest: Guest, instance: Instance): Promise<Room>;
-  /** Its disk has become full, or is so no more: what it does about it while it runs. */
-  heed(guest: Guest, room: Room): Promise<void>;
-  /** Its user and database are there when this returns, with this password. */
-  admit(guest: Guest, instance: Instance): Promise<void>;
+  /** Reacts to a disk that became full or free while the database runs. */
+  onDiskChange(guest: Guest, room: Room): Promise<void>;
+  /** Ensures that the user and the database exist, with this password. */
+  ensureAccess(guest: Guest, instance: Instance): Promise<void>;
   /** `scheme://user:password@host:port/database`. */
   url(place: { host: string; port: number; isTls: boolean }, instance: Omit<Instance, "extent">): string;
 }
 
-/** What is held back on a disk of that size, to be given up when all else is used. */
+/** Bytes reserved on a disk of this size, and released when the rest is used. */
 export function heldBackBytes({ diskBytes }: Extent): number {
   return Math.min(diskBytes / 16, 128 * 1024 ** 2);
 }
 
-/** What `room` prints. */
+/** Parses the output of `room`. */
 export function readRoom(output: string): Room {
   const [word, free] = (output.trim().split("\n").at(-1) ?? "").split(" ");
   return { isFull: word === "full", freeBytes: Number(free) || 0 };

@@ -1,4 +1,4 @@
-/** The kinds of databases there are. */
+/** All database engines. */
 import type { Engine, Kind } from "./engine.ts";
 import { postgres } from "./postgres.ts";
 import { redis } from "./redis.ts";

@@ -1,7 +1,8 @@
 /**
- * PostgreSQL as Debian packages it. Its files are `/persist/postgres`; only the machine's own `postgres` account is its
- * superuser, by a socket inside. The add-on's user owns its one database, may make trusted extensions there, and can
- * neither read files nor make roles. The password never enters the machine: what it is compared with does (RFC 5803).
+ * PostgreSQL as Debian packages it, with its files in `/persist/postgres`. The superuser is the machine's `postgres`
+ * account, over a socket inside the machine. The add-on's user owns one database and may create trusted extensions
+ * there. It can neither read files nor create roles. The machine receives the SCRAM verifier (RFC 5803), never the
+ * password.
  */
 import { createHash, createHmac, pbkdf2Sync, randomBytes } from "node:crypto";
 import { constants } from "node:os";
@@ -15,7 +16,7 @@ const settingsDirectory = "/etc/kontor-addon";
 const bin = "/usr/lib/postgresql/15/bin";
 const mib = 1024 ** 2;
 
-/** initdb on a slow disk; the first health after a crash waits for its log to be read besides. */
+/** Time for initdb on a slow disk; the first health check also waits for the replay of the log. */
 const prepareWithinMs = 120_000;
 const healthWithinMs = 10_000;
 const sqlWithinMs = 30_000;
@@ -56,12 +57,12 @@ export const postgres: Engine = {
     return readRoom(await runInside(guest, { argv, timeoutMs: healthWithinMs }));
   },
 
-  async heed(guest, { isFull }) {
+  async onDiskChange(guest, { isFull }) {
     await write(guest, "room.conf", readOnly(isFull));
     await sql(guest, "postgres", "select pg_reload_conf();");
   },
 
-  async admit(guest, { username, database, password }) {
+  async ensureAccess(guest, { username, database, password }) {
     const role = identifier(username);
     const owned = identifier(database ?? username);
     await sql(
@@ -75,7 +76,7 @@ export const postgres: Engine = {
        revoke connect on database postgres, template1 from public;
        revoke connect on database ${owned} from public;`,
     );
-    // The one that is asked for and is not trusted: it reads what others in the cluster do, and there is nobody else.
+    // The one untrusted extension that users request. It shows all statements of the cluster, which has one user.
     await sql(guest, database ?? username, "create extension if not exists pg_stat_statements;");
   },
 
@@ -85,7 +86,7 @@ export const postgres: Engine = {
   },
 };
 
-/** Of its memory a quarter is its own cache, and a session that sorts has its share of the rest. */
+/** A quarter of the memory is PostgreSQL's own cache; sorting sessions share half of it. */
 export function settings(
   { memoryBytes, diskBytes, vcpus }: Extent,
   { isThrowaway = false }: { isThrowaway?: boolean | undefined } = {},
@@ -110,36 +111,36 @@ export function settings(
     max_parallel_workers: String(workers),
     max_parallel_workers_per_gather: String(Math.min(2, workers)),
     jit: "off",
-    // The log of changes shares the disk with what it is of.
+    // The WAL shares the disk with the data.
     max_wal_size: `${Math.min(1024, diskMb / 8)}MB`,
     min_wal_size: "48MB",
-    // `on` is pglz, with which the first reading of a table that was just loaded takes six times as long.
+    // `on` means pglz, which makes the first read of a newly loaded table six times slower.
     wal_compression: "lz4",
     checkpoint_timeout: "'15min'",
     checkpoint_completion_target: "0.9",
     temp_file_limit: `${diskMb / 4}MB`,
     password_encryption: "'scram-sha-256'",
     shared_preload_libraries: "'pg_stat_statements'",
-    // A client that vanished is noticed within minutes.
+    // Detects a vanished client within minutes.
     tcp_keepalives_idle: "60",
     tcp_keepalives_interval: "15",
     tcp_keepalives_count: "4",
     log_destination: "'stderr'",
     log_line_prefix: "''",
-    // Statements may hold what nobody should read in a log.
+    // Statements may contain secrets, so failed ones are not logged.
     log_min_error_statement: "panic",
     timezone: "'UTC'",
     log_timezone: "'UTC'",
-    ...(isThrowaway ? forgetful(memoryMb) : {}),
+    ...(isThrowaway ? throwawaySettings(memoryMb) : {}),
     include: `'${settingsDirectory}/room.conf'`,
   });
 }
 
 /**
- * Of an instance that is loaded once, compared and thrown away, for a quarter of the time: nothing is made to survive a
- * crash, and a log that is used again soon is overwritten in memory before it gets to the disk.
+ * Settings of a throwaway instance, which is loaded and compared once; they take a quarter of the time. Nothing
+ * survives a crash, and a small WAL is overwritten in memory before it reaches the disk.
  */
-function forgetful(memoryMb: number): Record<string, string> {
+function throwawaySettings(memoryMb: number): Record<string, string> {
   return {
     fsync: "off",
     full_page_writes: "off",
@@ -152,7 +153,9 @@ function forgetful(memoryMb: number): Record<string, string> {
   };
 }
 
-/** A database whose disk is full can be read, and cleared by who says so (docs/addons.md). */
+/**
+ * On a full disk the database is read-only; its owner can override that per session to delete data (docs/addons.md).
+ */
 function readOnly(isFull: boolean): string {
   return lines({ default_transaction_read_only: isFull ? "on" : "off" });
 }
@@ -165,12 +168,12 @@ function access(username: string, database: string): string {
   ].join("\n");
 }
 
-/** What PostgreSQL keeps in place of a password (`pg_authid.rolpassword`, RFC 5803). */
+/** Returns the SCRAM verifier that PostgreSQL stores in place of a password (`pg_authid.rolpassword`, RFC 5803). */
 export function scramVerifier(password: string, salt = randomBytes(16), iterations = 4096): string {
   const salted = pbkdf2Sync(password, salt, iterations, 32, "sha256");
-  const keyed = (text: string) => createHmac("sha256", salted).update(text).digest();
-  const stored = createHash("sha256").update(keyed("Client Key")).digest();
-  const base64 = [salt, stored, keyed("Server Key")].map((bytes) => bytes.toString("base64"));
+  const hmac = (text: string) => createHmac("sha256", salted).update(text).digest();
+  const stored = createHash("sha256").update(hmac("Client Key")).digest();
+  const base64 = [salt, stored, hmac("Server Key")].map((bytes) => bytes.toString("base64"));
   return `SCRAM-SHA-256$${iterations}:${base64[0]}$${base64[1]}:${base64[2]}`;
 }
 
@@ -183,9 +186,10 @@ async function sql(guest: Guest, database: string, text: string): Promise<string
   });
 }
 
-/** Ours are made of letters alone; anything else is a mistake of ours. */
+/** Our names are made of letters, digits and underscores; any other character is a bug. */
 function identifier(name: string): string {
-  if (!/^[a-z][a-z0-9_]{0,62}$/.test(name)) throw new Error(`${name} is no name of a role or database`);
+  if (!/^[a-z][a-z0-9_]{0,62}$/.test(name))
+    throw new Error(`${name} is not a valid name of a role or database`);
   return name;
 }
 

@@ -1,9 +1,8 @@
 /**
- * Redis as Debian packages it. Its files are `/persist/redis`, written within a second of what was acknowledged. There
- * are two users: the add-on's, which may do what concerns its data and nothing that concerns the server, and `admin`,
- * whose password is made for each start and is in a file that only the machine's root can read; `admin PING` in
- * `/usr/local/lib/kontor-addon/` speaks as it, by the socket `/run/redis/redis.sock`. Neither password is in a setting:
- * their hashes are.
+ * Redis as Debian packages it, with its files in `/persist/redis`, synced every second. It has two users. The add-on's
+ * user may run commands on its data, but none that concern the server. `admin` has a password that is generated at each
+ * start and stored in a file that only the machine's root can read. `admin PING` in `/usr/local/lib/kontor-addon/`
+ * connects as that user over `/run/redis/redis.sock`. The settings contain hashes, not passwords.
  */
 import { createHash } from "node:crypto";
 import { constants } from "node:os";
@@ -21,7 +20,7 @@ const mib = 1024 ** 2;
 const prepareWithinMs = 30_000;
 const healthWithinMs = 10_000;
 
-/** What becomes of a write that finds the memory used. */
+/** Behaviour of a write when the memory is full. */
 export const evictionPolicies = [
   "noeviction",
   "allkeys-lru",
@@ -33,7 +32,7 @@ export const evictionPolicies = [
   "volatile-ttl",
 ] as const;
 
-/** Of the commands called dangerous, those that concern data and connections of one's own. */
+/** Commands of the category `dangerous` that concern only the client's own data and connections. */
 const allowed = [
   "client",
   "flushall",
@@ -49,7 +48,7 @@ const allowed = [
   "sort",
   "swapdb",
 ];
-/** What would hold the server still for everyone, us included. */
+/** Commands that would block the server for all clients. */
 const refused = ["client|pause", "client|no-evict"];
 
 export const redis: Engine = {
@@ -81,26 +80,26 @@ export const redis: Engine = {
     return readRoom(await runInside(guest, { argv, timeoutMs: healthWithinMs }));
   },
 
-  // It refuses writes by itself while it cannot keep them, and takes them again once it can.
-  heed: async () => {},
+  // Redis itself refuses writes while it cannot persist them, and accepts them again afterwards.
+  onDiskChange: async () => {},
 
-  // Its users are a setting.
-  admit: async () => {},
+  // The users are part of the settings.
+  ensureAccess: async () => {},
 
   url({ host, port, isTls }, { username, password }) {
     return `redis${isTls ? "s" : ""}://${username}:${password}@${host}:${port}`;
   },
 };
 
-/** Data may take six tenths of the memory: a copy of what changes while it is written down has the rest. */
+/** Data may use six tenths of the memory; copy-on-write during a snapshot needs the rest. */
 export function settings({ memoryBytes }: Extent, options: Record<string, unknown> = {}): string {
   const policy = evictionPolicies.find((known) => known === options["maxmemory_policy"]) ?? "noeviction";
   return [
     "bind 0.0.0.0",
     "port 6379",
-    // Nobody comes in without a password: the default user is off.
+    // The default user is off, so every client needs a password.
     "protected-mode no",
-    // Backups compare by its digests; the add-on's user may not use it.
+    // Backups compare DEBUG DIGEST values; the add-on's user may not run DEBUG.
     "enable-debug-command local",
     "unixsocket /run/redis/redis.sock",
     "unixsocketperm 700",

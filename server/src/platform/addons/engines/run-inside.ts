@@ -1,9 +1,9 @@
-/** Programs run inside a database's machine, to their end: what they say is bounded, and so is how long they may take. */
+/** Runs programs in a database's machine to their end, with bounded output and time. */
 import { basename } from "node:path";
 import type { Guest } from "#machines/host/guest.ts";
 import { EngineFailure } from "../errors.ts";
 
-/** More than any program of ours says. */
+/** More than any of our programs prints. */
 const keptBytes = 64 * 1024;
 
 export interface Run {
@@ -13,7 +13,7 @@ export interface Run {
   timeoutMs: number;
 }
 
-/** What it wrote to stdout. Fails with an `EngineFailure` that holds the last of what it wrote to stderr. */
+/** Returns the program's stdout. Fails with an `EngineFailure` that contains the last line of stderr. */
 export async function runInside(guest: Guest, { argv, user, stdin, timeoutMs }: Run): Promise<string> {
   const child = await guest.spawn({
     argv,
@@ -25,13 +25,13 @@ export async function runInside(guest: Guest, { argv, user, stdin, timeoutMs }: 
   try {
     if (stdin !== undefined) await child.writeStdin(Buffer.from(stdin));
     child.endStdin();
-    const said = { stdout: "", stderr: "" };
+    const output = { stdout: "", stderr: "" };
     for await (const { stream, data } of child.output) {
-      said[stream] = (said[stream] + data.toString("utf8")).slice(-keptBytes);
+      output[stream] = (output[stream] + data.toString("utf8")).slice(-keptBytes);
     }
     const { code, signal, timedOut } = await child.exit;
-    if (code === 0) return said.stdout;
-    const last = said.stderr.trim().split("\n").slice(-3).join(" ").slice(-500);
+    if (code === 0) return output.stdout;
+    const last = output.stderr.trim().split("\n").slice(-3).join(" ").slice(-500);
     const how = timedOut
       ? `took longer than ${timeoutMs / 1000} s`
       : `ended with ${code ?? `signal ${signal}`}`;
@@ -41,7 +41,7 @@ export async function runInside(guest: Guest, { argv, user, stdin, timeoutMs }: 
   }
 }
 
-/** Arguments may be anything. */
+/** Names the program only, because arguments may contain secrets. */
 function programOf([program = "", script]: readonly string[]): string {
   return basename(program === "/bin/sh" && script !== undefined ? script : program);
 }

@@ -1,7 +1,7 @@
 /**
- * The server's side of TLS before a database: for Redis it is what the client begins with, for PostgreSQL the client
- * asks for it first (Protocol, "SSL Session Encryption"). Who does not is told so in words that `psql` prints. It ends
- * here, so that the key is in no machine.
+ * Server side of TLS in front of a database. A Redis client starts with the handshake; a PostgreSQL client requests it
+ * first (Protocol, "SSL Session Encryption"). A PostgreSQL client without TLS gets an error that `psql` prints. TLS
+ * ends here, so the private key is in no machine.
  */
 import type { Socket } from "node:net";
 import { type SecureContext, TLSSocket } from "node:tls";
@@ -12,8 +12,8 @@ const gssRequest = 80_877_104;
 const cancelRequest = 80_877_102;
 const headBytes = 8;
 
-/** Undefined where the client wants none; it has been told. A client that says nothing is the caller's to end. */
-export async function encrypted(
+/** Undefined if the client does not use TLS; it has received the error. The caller must time out a silent client. */
+export async function acceptTls(
   socket: Socket,
   kind: Kind,
   context: SecureContext,
@@ -26,16 +26,16 @@ export async function encrypted(
     if (code === gssRequest) {
       socket.write("N");
     } else if (code === sslRequest) {
-      // What came with the request came unencrypted, and would be taken for what comes by TLS (CVE-2021-23214).
+      // Bytes after the request arrived unencrypted, and must not be taken for TLS data (CVE-2021-23214).
       if (socket.readableLength > 0) return undefined;
       socket.write("S");
       return secure(socket, context);
     } else if (code === cancelRequest) {
-      // It carries a number that only its connection was told, and nothing else; older clients send it as it is.
+      // A cancel request contains only its connection's secret number; older clients send it without TLS.
       socket.unshift(head);
       return socket;
     } else {
-      socket.end(errorResponse("This database is reached by TLS alone: connect with sslmode=require."));
+      socket.end(errorResponse("This database requires TLS: connect with sslmode=require."));
       return undefined;
     }
   }
@@ -50,23 +50,23 @@ function secure(socket: Socket, secureContext: SecureContext): Promise<Socket | 
   });
 }
 
-/** Undefined where it ends before. */
+/** Undefined if the connection ends first. */
 async function read(socket: Socket, bytes: number): Promise<Buffer | undefined> {
   for (;;) {
     const chunk = socket.read(bytes) as Buffer | null;
     if (chunk !== null) return chunk.length === bytes ? chunk : undefined;
     if (socket.destroyed || socket.readableEnded) return undefined;
     await new Promise<void>((resolve) => {
-      const done = () => {
-        for (const event of ["readable", "end", "close", "error"]) socket.off(event, done);
+      const onEvent = () => {
+        for (const event of ["readable", "end", "close", "error"]) socket.off(event, onEvent);
         resolve();
       };
-      for (const event of ["readable", "end", "close", "error"]) socket.once(event, done);
+      for (const event of ["readable", "end", "close", "error"]) socket.once(event, onEvent);
     });
   }
 }
 
-/** A FATAL ErrorResponse: type, length, then fields of a letter and a text. */
+/** A FATAL ErrorResponse: type and length, then fields of a letter and a text. */
 function errorResponse(message: string): Buffer {
   const fields = Buffer.from(`SFATAL\0VFATAL\0C28000\0M${message}\0\0`);
   const head = Buffer.alloc(5);

@@ -1,17 +1,17 @@
 /**
- * One add-on as this process sees it: its machine, its process, and what becomes of both. It is brought up and held up
- * until it is let go of: a process that ends is begun again in the same machine, a machine that is lost is replaced and
- * given the volume. What a start finds is in the machine itself, so a server that comes after another goes on with it.
+ * Supervises one add-on of this process: its machine and its database process. A process that ends is restarted in the
+ * same machine. A lost machine is replaced, and the volume attached to the new one. All state is in the machine, so the
+ * next server continues from it.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import { Semaphore } from "#lib/concurrency/semaphore.ts";
-import { bringUp } from "#machines/placement/start-reserved.ts";
+import { startReserved } from "#machines/placement/start-reserved.ts";
 import type { CommandRecord, Guest } from "#machines/host/guest.ts";
 import { type Owner, findMachineOf } from "#machines/placement/machine-of-owner.ts";
 import { placeCold } from "#machines/placement/placement.ts";
-import { withRoom } from "#machines/placement/reclaim.ts";
+import { withReclaim } from "#machines/placement/reclaim.ts";
 import { Output } from "#platform/apps/output/output.ts";
 import { ProgressWriter, type Span } from "#platform/progress.ts";
 import type { AddonsContext } from "../context.ts";
@@ -19,8 +19,14 @@ import type { Engine, Instance, Room } from "../engines/engine.ts";
 import { addonNotRunning, EngineFailure } from "../errors.ts";
 import { networkOf, requestOf } from "./machine.ts";
 import { openPassword } from "../access/password.ts";
-import { begin, end, findProcess, saidOf, untilAnswers } from "../engines/database-process.ts";
-import { failuresInRow, restartDelayMs, tellAfter } from "./restart-backoff.ts";
+import {
+  startProcess,
+  stopProcess,
+  findProcess,
+  describeExit,
+  waitUntilResponsive,
+} from "../engines/database-process.ts";
+import { failuresInRow, restartDelayMs, notifyAfter } from "./restart-backoff.ts";
 import { extentOf } from "../sizes.ts";
 import { type AddonChange, type AddonView, changeRow, writeProgress } from "../store.ts";
 import type { AddonStep } from "../tables.ts";
@@ -28,7 +34,7 @@ import { volumeOf } from "./volume.ts";
 
 const askAgainMs = 250;
 
-/** Parts of a start, in percent. A first image takes minutes, everything else seconds. */
+/** Parts of a start, in percent. Building the first image takes minutes, everything else seconds. */
 const spans: Readonly<Record<AddonStep, Span>> = {
   image: { from: 0, to: 70 },
   volume: { from: 70, to: 80 },
@@ -40,13 +46,13 @@ export class RunningAddon {
   row: AddonView;
   machine: string | null = null;
   command: string | null = null;
-  /** Answers queries, as far as is known. */
+  /** True if the last health check succeeded. */
   isUp = false;
   readonly engine: Engine;
   readonly owner: Owner;
   readonly #addons: AddonsContext;
   readonly #life = new AbortController();
-  /** Bringing it up, and whatever needs it down, one after the other. */
+  /** Serialises starts and work that needs the process stopped. */
   readonly #turn = new Semaphore(1);
   #machineGone = Promise.withResolvers<void>();
   #upChanged = Promise.withResolvers<void>();
@@ -55,7 +61,7 @@ export class RunningAddon {
   #failures = 0;
   #isFull = false;
   #supervising: Promise<void> | undefined;
-  /** Progress of the start that is under way. */
+  /** Progress of the current start. */
   #progress: ProgressWriter<AddonStep> | undefined;
 
   constructor(addons: AddonsContext, row: AddonView) {
@@ -75,7 +81,7 @@ export class RunningAddon {
     return { extent: extentOf(size), username, database, options, isMade, password };
   }
 
-  /** Undefined where it has no machine, or that is just going. */
+  /** Undefined without a machine, or while it ends. */
   guest(): Guest | undefined {
     if (this.machine === null) return undefined;
     try {
@@ -92,7 +98,7 @@ export class RunningAddon {
     });
   }
 
-  /** Its machine ended, or was taken away. */
+  /** The machine ended or was taken away. */
   machineEnded(): void {
     this.machine = null;
     this.command = null;
@@ -100,7 +106,7 @@ export class RunningAddon {
     this.#machineGone.resolve();
   }
 
-  /** It answers; or `ms` are over. */
+  /** Waits at most `ms` until the database responds. */
   async whenUp(ms: number): Promise<boolean> {
     const late = sleep(ms, undefined, { ref: false });
     while (!this.isUp) {
@@ -110,12 +116,12 @@ export class RunningAddon {
     return this.isUp;
   }
 
-  /** Begins it again where it is down and waits for its time. */
-  hurry(): void {
+  /** Ends the backoff, so that a stopped process starts at once. */
+  skipBackoff(): void {
     this.#waitingToRestart.abort();
   }
 
-  /** Its process is ended, in order, for as long as `work` goes on. Throws `addon_not_running`. */
+  /** Stops the process gracefully while `work` runs. Throws `addon_not_running`. */
   async whileStopped<T>(work: (guest: Guest) => Promise<T>): Promise<T> {
     const value = await this.#turn.run(async () => {
       const guest = this.guest();
@@ -125,9 +131,9 @@ export class RunningAddon {
       try {
         await this.#save({ status: "stopped", error: null });
         this.#setUp(false);
-        await end(guest, this.engine, command);
+        await stopProcess(guest, this.engine, command);
       } catch (error) {
-        await this.#serveOn(guest, command);
+        await this.#resumeAfterFailedStop(guest, command);
         throw error;
       }
       return work(guest);
@@ -136,26 +142,26 @@ export class RunningAddon {
   }
 
   /**
-   * For the files of one that does not come up: its machine is all that is needed. One that has come up first is left
-   * alone; answers whether `work` was done. Throws `addon_not_running` where there is no machine either.
+   * Runs `work` on the files of an add-on that fails to start; only the machine is needed. Returns false without doing
+   * the work if the add-on has started. Throws `addon_not_running` if there is no machine either.
    */
   async whileDown(work: (guest: Guest) => Promise<void>): Promise<boolean> {
     return this.#turn.run(async () => {
       if (this.isUp) return false;
       const guest = this.guest();
       if (!guest) throw addonNotRunning(this.row.status);
-      // Nobody waits for the end of what never answered.
+      // A process that never responded is killed without a graceful stop.
       const command = await findProcess(guest);
-      if (command !== undefined) await end(guest, this.engine, command);
+      if (command !== undefined) await stopProcess(guest, this.engine, command);
       await work(guest);
-      this.hurry();
+      this.skipBackoff();
       return true;
     });
   }
 
-  /** Lets go of it; machine and process are left as they are. */
+  /** Stops supervision; machine and process keep running. */
   async close(): Promise<void> {
-    this.#life.abort(new Error("nobody looks after the add-on any more"));
+    this.#life.abort(new Error("supervision of the add-on has stopped"));
     await this.#supervising;
   }
 
@@ -164,8 +170,9 @@ export class RunningAddon {
     while (!signal.aborted) {
       await this.#untilReleased();
       const startedAt = performance.now();
-      const said = await this.#once().catch((error: unknown) => {
-        if (!signal.aborted) this.#addons.app.log.warn({ addon: this.id, err: error }, "an add-on is not up");
+      const reason = await this.#runOnce().catch((error: unknown) => {
+        if (!signal.aborted)
+          this.#addons.app.log.warn({ addon: this.id, err: error }, "starting an add-on failed");
         return sentence(error);
       });
       await this.#endProgress().catch(() => {});
@@ -180,11 +187,8 @@ export class RunningAddon {
       // A frozen database does not respond, which does not count as a failure.
       if (this.#isHeld) continue;
       this.#failures = failuresInRow(this.#failures, performance.now() - startedAt);
-      await this.#failed(said).catch((error: unknown) => {
-        this.#addons.app.log.warn(
-          { addon: this.id, err: error },
-          "an add-on's end could not be written down",
-        );
+      await this.#failed(reason).catch((error: unknown) => {
+        this.#addons.app.log.warn({ addon: this.id, err: error }, "storing an add-on's stopProcess failed");
       });
       this.#waitingToRestart = new AbortController();
       const until = AbortSignal.any([signal, this.#waitingToRestart.signal]);
@@ -202,8 +206,8 @@ export class RunningAddon {
     while (this.#isHeld) await sleep(askAgainMs, undefined, { signal, ref: false });
   }
 
-  /** From whatever is there to a database that answers, and on to its end; answers why it ended. */
-  async #once(): Promise<string> {
+  /** Brings the database up from any state, watches it until it ends, and returns the reason of its end. */
+  async #runOnce(): Promise<string> {
     await this.#turn.run(() => this.#comeUp());
     await passKillPoint("addon.up");
     return this.#watch();
@@ -220,14 +224,14 @@ export class RunningAddon {
     this.command = (await findProcess(guest)) ?? null;
     if (this.command === null) {
       await this.#report("start", `Starting ${title[this.row.kind]}.`);
-      const begun = await begin(guest, this.engine, this.instance);
+      const begun = await startProcess(guest, this.engine, this.instance);
       this.command = begun.command;
       room = begun.room;
     }
     await this.#report("answer", `Waiting for ${title[this.row.kind]} to respond to a query.`);
-    room = await untilAnswers(guest, this.engine, this.instance, this.command, signal);
+    room = await waitUntilResponsive(guest, this.engine, this.instance, this.command, signal);
     if (!this.row.is_made) {
-      await this.engine.admit(guest, this.instance);
+      await this.engine.ensureAccess(guest, this.instance);
       await passKillPoint("addon.admitted");
     }
     this.#isFull = room.isFull;
@@ -278,29 +282,29 @@ export class RunningAddon {
       volume: { id: volumeOf(this.row), region, isNew: !is_made },
       privateNetwork: networkOf(this.row, this.engine.port),
     });
-    const reservation = await withRoom(app, () =>
+    const reservation = await withReclaim(app, () =>
       app.db.transaction().execute((tx) => placeCold(app, tx, request)),
     );
     this.#machineGone = Promise.withResolvers();
-    await bringUp(app, reservation);
+    await startReserved(app, reservation);
     this.machine = reservation.row.id;
     return app.machines.connect(this.machine);
   }
 
-  /** Reads what it says until it ends, and looks at it meanwhile. */
+  /** Reads the process's output until it ends, with health checks meanwhile. */
   async #watch(): Promise<string> {
     const watching = new AbortController();
     const looking = this.#lookRegularly(AbortSignal.any([this.#life.signal, watching.signal]));
     try {
       const record = await this.#readToEnd();
-      return record ? saidOf(record) : "The machine it ran in ended.";
+      return record ? describeExit(record) : "The machine ended.";
     } finally {
       watching.abort();
       await looking;
     }
   }
 
-  /** Undefined where its machine ended. */
+  /** Undefined if the machine ended. */
   async #readToEnd(): Promise<CommandRecord | undefined> {
     const { signal } = this.#life;
     const { command } = this;
@@ -318,7 +322,7 @@ export class RunningAddon {
         } catch (error) {
           signal.throwIfAborted();
           if (kindOf(error) === "not_found" && (await isAlive(guest))) {
-            throw new EngineFailure("Its process is gone.");
+            throw new EngineFailure("The process does not exist any more.");
           }
         }
       }
@@ -334,44 +338,49 @@ export class RunningAddon {
     while (!signal.aborted) {
       await sleep(this.#addons.lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
-      await this.#look().catch((error: unknown) => {
+      await this.#checkHealth().catch((error: unknown) => {
         if (!signal.aborted)
-          this.#addons.app.log.debug({ addon: this.id, err: error }, "an add-on was not well");
+          this.#addons.app.log.debug({ addon: this.id, err: error }, "a health check of an add-on failed");
       });
     }
   }
 
-  async #look(): Promise<void> {
+  async #checkHealth(): Promise<void> {
     const guest = this.guest();
     if (!guest || !this.isUp || this.#isHeld) return;
     const room = await this.engine.health(guest, this.instance).catch(async (error: unknown) => {
-      // One that is busy, or that ends just now: its end is heard of elsewhere.
+      // The database is busy or just ending; its end is detected elsewhere.
       if (this.isUp && this.row.error === null && !this.#isHeld) await this.#save({ error: unansweredText });
       throw error;
     });
     if (!this.isUp) return;
     if (room.isFull !== this.#isFull) {
-      await this.engine.heed(guest, room);
+      await this.engine.onDiskChange(guest, room);
       this.#isFull = room.isFull;
-      if (room.isFull) await this.#addons.tell(this.row, "limit_reached", "has a full disk", fullText);
+      if (room.isFull) await this.#addons.notifyOwner(this.row, "limit_reached", "has a full disk", fullText);
     }
     const error = room.isFull ? fullText : null;
     if (this.row.error !== error) await this.#save({ error });
   }
 
-  async #failed(said: string): Promise<void> {
+  async #failed(reason: string): Promise<void> {
     const wasRunning = this.row.status === "running";
-    const isLost = this.#failures >= tellAfter;
+    const isLost = this.#failures >= notifyAfter;
     const status = wasRunning || isLost ? "failed" : this.row.status;
     const { restart_count } = this.row;
-    await this.#save({ status, error: said, restart_count: restart_count + 1 });
-    if (this.#failures === tellAfter) {
-      await this.#addons.tell(this.row, "app_crashed", "does not come up", `${said} It is tried again.`);
+    await this.#save({ status, error: reason, restart_count: restart_count + 1 });
+    if (this.#failures === notifyAfter) {
+      await this.#addons.notifyOwner(
+        this.row,
+        "app_crashed",
+        "fails to start",
+        `${reason} The server retries.`,
+      );
     }
   }
 
-  /** It could not be ended. Where its process or machine has ended all the same, that is heard of elsewhere. */
-  async #serveOn(guest: Guest, command: string): Promise<void> {
+  /** The process could not be stopped. If the process or its machine ended anyway, that is detected elsewhere. */
+  async #resumeAfterFailedStop(guest: Guest, command: string): Promise<void> {
     const record = await guest.getCommand(command).catch(() => undefined);
     const hasEnded = record !== undefined && record.status !== "running";
     if (hasEnded || this.command !== command) return;
@@ -390,7 +399,7 @@ export class RunningAddon {
   async #save(change: AddonChange): Promise<void> {
     const { app } = this.#addons;
     const row = await changeRow(app.db, this.id, { ...change, updated_at: app.clock.now() });
-    if (!row) throw new Error("the add-on is gone");
+    if (!row) throw new Error("the add-on is deleted");
     this.row = { ...this.row, ...row };
   }
 }
@@ -398,12 +407,12 @@ export class RunningAddon {
 const title = { postgres: "PostgreSQL", redis: "Redis" } as const;
 
 const fullText =
-  "The disk is full. What was written is kept; writes are refused until there is room again: delete, truncate or drop what can go.";
-const unansweredText = "It did not answer a query; it may be busy.";
+  "The disk is full. Stored data is kept; writes are refused until there is space: delete, truncate or drop data.";
+const unansweredText = "The database did not respond to a query; it may be busy.";
 
 function sentence(error: unknown): string {
   const isForOwner = error instanceof EngineFailure || error instanceof DomainError;
-  return isForOwner ? (error as Error).message : "It could not be started.";
+  return isForOwner ? (error as Error).message : "The add-on could not be started.";
 }
 
 async function isAlive(guest: Guest): Promise<boolean> {

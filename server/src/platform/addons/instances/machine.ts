@@ -1,28 +1,31 @@
-/** The machine of one instance: native, with no way out, and with the workspace's private network where it serves. */
+/**
+ * Machine request of one instance: native, without outbound network, and in the workspace's private network if it is an
+ * add-on.
+ */
 import type { MachineRequest } from "#machines/placement/placement.ts";
 import { type PrivateNetwork, serviceAddress } from "#machines/private-network.ts";
 import type { Extent } from "../sizes.ts";
 import type { AddonView } from "../store.ts";
 import { privateHost } from "../access/urls.ts";
 
-/** A database has a process for each connection, and threads count. */
+/** A database runs a process for each connection, and threads count too. */
 const maxProcesses = 512;
-/** What a machine with a volume writes beside it: settings, and what programs leave in /tmp. */
+/** Root disk of a machine with a volume, for settings and files in /tmp. */
 const rootBytes = 1024 ** 3;
 
 export interface MachinePlan {
   ownerId: string;
-  /** Id of its kind's image on this host. */
+  /** Id of the kind's image on this host. */
   image: string;
   hostname: string;
   extent: Extent;
-  /** Absent where its files go with the machine. */
+  /** Absent for an instance without a volume, whose files are removed with the machine. */
   volume?: { id: string; region: string; isNew: boolean };
-  /** Absent where nobody is to reach it. */
+  /** Absent for an instance that no other machine may reach. */
   privateNetwork?: PrivateNetwork;
 }
 
-/** Where the workspace's machines find it: a name and an address that outlive its machine. */
+/** Private network address and name of the add-on, which stay when its machine is replaced. */
 export function networkOf(
   row: Pick<AddonView, "workspace_id" | "private_index" | "name" | "project_name">,
   port: number,

@@ -1,14 +1,14 @@
 /**
- * When a database that ended is begun again: at once, then after twice as long each time, at most half a minute. One
- * that ran for a minute had come up well, and counting begins anew.
+ * Backoff of a database's restarts: at once, then doubling up to half a minute. A run of one minute counts as a success
+ * and resets the count.
  */
 const wellAfterMs = 60_000;
 const firstDelayMs = 100;
 const longestDelayMs = 30_000;
-/** So many ends in a row are worth somebody's attention. */
-export const tellAfter = 4;
+/** Number of failures in a row after which the owner is notified. */
+export const notifyAfter = 4;
 
-/** Ends in a row, the one that just happened included. */
+/** Failures in a row, including the current one. */
 export function failuresInRow(before: number, ranMs: number): number {
   return ranMs >= wellAfterMs ? 1 : before + 1;
 }

@@ -1,4 +1,4 @@
-/** A host that holds one machine. */
+/** A host with memory for one machine. */
 import { expect, test, vi } from "vitest";
 import { testDatabase } from "../../../../test/harness.ts";
 import { personOn } from "#platform/testing/platform-app.ts";
@@ -12,14 +12,14 @@ async function up(id: string): Promise<void> {
   await vi.waitFor(async () => expect((await findAddon(db, id))?.status).toBe("running"), 20_000);
 }
 
-test("an add-on and an instance that lives for a moment get the room that others can give", async () => {
+test("an add-on and a throwaway instance get the memory that other machines free", async () => {
   const actor = await personOn(db, "team");
   const { id: projectId } = await projectOf(host, actor);
   const first = await make(host, actor, projectId, { kind: "redis" });
   await up(first.id);
   let asked = 0;
   let gives: string | undefined;
-  host.app.machines.onShort(async () => {
+  host.app.machines.onLowMemory(async () => {
     asked += 1;
     if (gives === undefined) return false;
     await host.addons.end(gives);

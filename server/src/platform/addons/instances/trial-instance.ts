@@ -1,22 +1,22 @@
 /**
- * An instance that lives for a moment: a database like an add-on's, empty, with its files on the root disk of its
- * machine, and in no network. Whoever holds it may run anything in it. One that a server died over has an owner that no
- * row knows, and goes with the next start.
+ * A throwaway instance: an empty database like an add-on's, with its files on the machine's root disk and without a
+ * network. The caller may run any program in it. The owner id matches no row, so the next start removes the instance after a
+ * crash.
  */
 import { newId } from "#lib/ids.ts";
-import { bringUp } from "#machines/placement/start-reserved.ts";
+import { startReserved } from "#machines/placement/start-reserved.ts";
 import type { Guest } from "#machines/host/guest.ts";
 import { placeCold, release } from "#machines/placement/placement.ts";
-import { withRoom } from "#machines/placement/reclaim.ts";
+import { withReclaim } from "#machines/placement/reclaim.ts";
 import type { AddonsContext } from "../context.ts";
 import type { Instance } from "../engines/engine.ts";
 import { requestOf } from "./machine.ts";
 import { newPassword } from "../access/password.ts";
-import { begin, untilAnswers } from "../engines/database-process.ts";
+import { startProcess, waitUntilResponsive } from "../engines/database-process.ts";
 import { extentOf } from "../sizes.ts";
 import type { AddonRow } from "../store.ts";
 
-/** Describes machine owners without an add-on record. */
+/** Prefix of the owner ids of throwaway instances, which have no add-on row. */
 export const throwawayPrefix = "try_";
 
 export interface Throwaway extends AsyncDisposable {
@@ -40,10 +40,10 @@ export async function startThrowaway(
       const machine = await app.db.transaction().execute((tx) => release(tx, owner));
       if (machine) await app.machines.destroy(machine);
     });
-    const reservation = await withRoom(app, () =>
+    const reservation = await withReclaim(app, () =>
       app.db.transaction().execute((tx) => placeCold(app, tx, request)),
     );
-    await bringUp(app, reservation);
+    await startReserved(app, reservation);
     signal.throwIfAborted();
     const guest = app.machines.connect(reservation.row.id);
     const { username, database, options } = addon;
@@ -56,9 +56,9 @@ export async function startThrowaway(
       isMade: false,
       isThrowaway: true,
     };
-    const { command } = await begin(guest, engine, instance);
-    await untilAnswers(guest, engine, instance, command, signal);
-    await engine.admit(guest, instance);
+    const { command } = await startProcess(guest, engine, instance);
+    await waitUntilResponsive(guest, engine, instance, command, signal);
+    await engine.ensureAccess(guest, instance);
     return { guest, [Symbol.asyncDispose]: () => undo.disposeAsync() };
   } catch (error) {
     await undo.disposeAsync();

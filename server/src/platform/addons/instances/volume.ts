@@ -1,4 +1,4 @@
-/** The bytes of an add-on: a volume of its own, whose name is made of the add-on's. */
+/** Name of an add-on's volume, derived from the add-on's id. */
 export function volumeOf({ id }: { id: string }): string {
   return `addon_${id.replaceAll("-", "")}`;
 }

@@ -1,6 +1,6 @@
 /**
- * Add-ons on a real database and the fake driver. Their engine is played: an ordinary process of this host that listens,
- * with a file that has to be there in its volume. What real engines do is for the tests on real machines.
+ * Add-ons on a real database and the fake driver. The engine is simulated: an ordinary process of this host that
+ * listens, with a file in its volume. Host tests cover the real engines.
  */
 import { mkdtemp, rm } from "node:fs/promises";
 import { constants, tmpdir } from "node:os";
@@ -27,29 +27,29 @@ export interface AddonsHost {
   app: Omit<App, "jobs">;
   addons: Addons;
   driver: FakeDriver;
-  played: Played;
-  /** The server ends and another one starts. Processes of the fake driver are lost to it. */
+  simulation: SimulatedEngine;
+  /** Ends the server and starts another. The fake driver loses its processes. */
   restart(): Promise<void>;
 }
 
-/** What a test makes of the played engine. */
-export interface Played {
+/** Behaviour of the simulated engine, set by the test. */
+export interface SimulatedEngine {
   room: Room;
   heeded: Room[];
   admitted: string[];
-  /** Whether what was prepared last is thrown away. */
+  /** True if the last prepared instance is a throwaway. */
   wasThrowaway: boolean;
   failsNextStart: string | undefined;
   /** Awaited before the process is prepared, and during each probe. */
   during: { prepare?: () => Promise<void>; answer?: () => Promise<void> };
 }
 
-const file = "/persist/played";
+const file = "/persist/simulation";
 
-async function playedEngine(engine: Engine, played: Played): Promise<Engine> {
+async function simulateEngine(engine: Engine, simulation: SimulatedEngine): Promise<Engine> {
   const port = await freePort();
-  // Several may listen at once: a machine of this driver has no network of its own.
-  // One that a restart has lost ends with the test that began it.
+  // Several processes may listen at once, because machines of this driver share the host's network. A process that a
+  // restart lost ends with its test.
   const program = `
     require("node:net").createServer((s) => s.end()).listen({ port: ${port}, host: "127.0.0.1", reusePort: true });
     const begunBy = process.ppid;
@@ -64,25 +64,25 @@ async function playedEngine(engine: Engine, played: Played): Promise<Engine> {
     },
     stopSignal: constants.signals.SIGTERM,
     async prepare(guest, { isMade, isThrowaway = false }) {
-      played.wasThrowaway = isThrowaway;
-      const failure = played.failsNextStart;
-      played.failsNextStart = undefined;
-      await played.during.prepare?.();
+      simulation.wasThrowaway = isThrowaway;
+      const failure = simulation.failsNextStart;
+      simulation.failsNextStart = undefined;
+      await simulation.during.prepare?.();
       if (failure !== undefined) throw new EngineFailure(failure);
       const there = await guest.stat(file);
-      if (isMade && !there) throw new EngineFailure("the database's files are not where they should be");
+      if (isMade && !there) throw new EngineFailure("the database's files are not in the volume");
       if (!there) await guest.writeFile(file, Buffer.from("made"), { mode: 0o600, roots: ["/persist"] });
-      return played.room;
+      return simulation.room;
     },
     async health() {
-      await played.during.answer?.();
-      return played.room;
+      await simulation.during.answer?.();
+      return simulation.room;
     },
-    async heed(_guest, room) {
-      played.heeded.push(room);
+    async onDiskChange(_guest, room) {
+      simulation.heeded.push(room);
     },
-    async admit(_guest, { username }) {
-      played.admitted.push(username);
+    async ensureAccess(_guest, { username }) {
+      simulation.admitted.push(username);
     },
   };
 }
@@ -103,7 +103,7 @@ export async function addonsHost(
   };
   const config = { ...testConfig(overrides), dataDir: directory };
   const secrets = testSecrets();
-  const played: Played = {
+  const simulation: SimulatedEngine = {
     room: { isFull: false, freeBytes: 1e9 },
     heeded: [],
     admitted: [],
@@ -112,8 +112,8 @@ export async function addonsHost(
     during: {},
   };
   const kinds = {
-    postgres: await playedEngine(engines.postgres, played),
-    redis: await playedEngine(engines.redis, played),
+    postgres: await simulateEngine(engines.postgres, simulation),
+    redis: await simulateEngine(engines.redis, simulation),
   };
   const start = async () => {
     const driver = new FakeDriver({ directory: join(directory, "machines") });
@@ -126,7 +126,7 @@ export async function addonsHost(
   };
   const host: AddonsHost = {
     ...(await start()),
-    played,
+    simulation,
     restart: async () => {
       await host.addons.close();
       await host.app.machines.close();
@@ -141,7 +141,7 @@ export async function addonsHost(
   return host;
 }
 
-/** A project of the actor's own. */
+/** Creates a project of the actor. */
 export async function projectOf(host: AddonsHost, actor: Actor) {
   return makeProject(host.app, actor, { region: "us-1" });
 }

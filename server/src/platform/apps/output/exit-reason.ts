@@ -9,28 +9,28 @@ export interface End {
   code: number | null;
   isOutOfMemory: boolean;
   ranMs: number;
-  /** One sentence. */
-  said: string;
+  /** A sentence. */
+  message: string;
 }
 
 export function endOf(record: CommandRecord, limitBytes: number): End {
   const { exitCode, signal, startedAt, endedAt } = record;
   const ranMs = Math.max(0, (endedAt ?? startedAt).getTime() - startedAt.getTime());
   if (signal === null) {
-    return { code: exitCode, isOutOfMemory: false, ranMs, said: `It ended with exit code ${exitCode}.` };
+    return { code: exitCode, isOutOfMemory: false, ranMs, message: `It ended with exit code ${exitCode}.` };
   }
   // No process in the machine sends SIGKILL by itself. The kernel sends it when the machine's memory is used up.
   const isOutOfMemory = signal === constants.signals.SIGKILL;
   const why = isOutOfMemory
     ? `It was killed (signal 9), most likely because it ran out of memory: it may use ${limitBytes / mib} MB.`
     : `It was ended by signal ${signal}.`;
-  return { code: 128 + signal, isOutOfMemory, ranMs, said: why };
+  return { code: 128 + signal, isOutOfMemory, ranMs, message: why };
 }
 
 export function endOfMachine({ exit }: Ending, limitBytes: number, ranMs: number): End {
   const isOutOfMemory = exit?.reason === "out_of_memory";
-  const said = isOutOfMemory
+  const message = isOutOfMemory
     ? `It ran out of memory: it may use ${limitBytes / mib} MB.`
     : "The machine ended.";
-  return { code: isOutOfMemory ? 137 : null, isOutOfMemory, ranMs, said };
+  return { code: isOutOfMemory ? 137 : null, isOutOfMemory, ranMs, message };
 }

@@ -6,7 +6,7 @@ import type { Running } from "../running/app-instance.ts";
 const shown = { lines: 200, characters: 32 * 1024 };
 
 /** `why` is a sentence. */
-export async function unhealthy(
+export async function unhealthyError(
   apps: AppsContext,
   running: Running,
   why: string,
@@ -16,11 +16,11 @@ export async function unhealthy(
   const own = lines.filter(
     ({ deployment, stream }) => deployment === running.row.deployment_id && stream !== "system",
   );
-  const said = own
+  const lastText = own
     .slice(-shown.lines)
     .map(({ text }) => text)
     .join("\n")
     .slice(-shown.characters);
-  const last = said === "" ? "It wrote nothing." : `Last output:\n${said}`;
+  const last = lastText === "" ? "It wrote nothing." : `Last output:\n${lastText}`;
   return new AppUnhealthy(`${why} ${last}`, options);
 }

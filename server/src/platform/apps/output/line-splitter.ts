@@ -57,7 +57,7 @@ export class Splitter {
       const end = bytes.indexOf(newline, from);
       const isLong = (end === -1 ? bytes.length : end) - from > lineBytes;
       if (end === -1 && !isLong) break;
-      const to = isLong ? cut(bytes, from, from + lineBytes) : end;
+      const to = isLong ? characterBoundary(bytes, from, from + lineBytes) : end;
       const next = isLong ? to : end + 1;
       tail.done = offset + known + next - before;
       lines.push({ stream, text: toText(bytes.subarray(from, to)), position: this.#position(tail.done) });
@@ -98,7 +98,7 @@ function newTail(done: number): Tail {
 }
 
 /** Returns at most `to`, moved to the start of a UTF-8 character. */
-function cut(bytes: Buffer, from: number, to: number): number {
+function characterBoundary(bytes: Buffer, from: number, to: number): number {
   for (let at = to; at > to - 4 && at > from; at -= 1) {
     if (((bytes[at] ?? 0) & 0b1100_0000) !== 0b1000_0000) return at;
   }

@@ -79,16 +79,19 @@ export class Output {
     const bytes = to - this.#splitter.at;
     this.#splitter.skipTo(to);
     await this.#ring.append([
-      this.#line("system", `${bytes} bytes of output were dropped, because the app writes faster than the log accepts.`),
+      this.#line(
+        "system",
+        `${bytes} bytes of output were dropped, because the app writes faster than the log accepts.`,
+      ),
     ]);
   }
 
   #keep(lines: readonly SplitLine[]): Promise<void> {
     return this.#ring.append(
       lines.flatMap(({ stream, text, position }) => {
-        const said = this.#read({ stream, text });
-        if (said === undefined) return [];
-        return [{ ...this.#line(stream, text), ...said, from: { source: this.#source, ...position } }];
+        const parsed = this.#read({ stream, text });
+        if (parsed === undefined) return [];
+        return [{ ...this.#line(stream, text), ...parsed, from: { source: this.#source, ...position } }];
       }),
     );
   }

@@ -32,7 +32,7 @@ export class RequestLog {
     this.#apps = apps;
   }
 
-  /** Records a request. For an app that is no static site, it costs one map lookup. */
+  /** Records a request. For other apps than static sites this costs one map lookup. */
   observed(environmentId: string, { method, path, status, ms }: Request): void {
     const running = this.#apps.serving(environmentId);
     if (!running || !isSite(running.row.run.argv)) return;

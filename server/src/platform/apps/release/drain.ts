@@ -44,7 +44,7 @@ async function drain(apps: AppsContext, running: Running, isGraceful: boolean): 
   await endProcess(apps, running);
   if (apps.closing.signal.aborted) return;
   await passKillPoint("app.drained");
-  await letGo(apps, running);
+  await removeInstance(apps, running);
 }
 
 /** Sends SIGTERM, and waits ten seconds for the end of the process. */
@@ -72,7 +72,7 @@ export async function endProcess(apps: AppsContext, running: Running): Promise<v
 }
 
 /** Removes machine and record immediately. */
-export async function letGo(apps: AppsContext, running: Running): Promise<void> {
+export async function removeInstance(apps: AppsContext, running: Running): Promise<void> {
   const { app } = apps;
   const machine = await app.db.transaction().execute(async (tx) => {
     const released = await releaseMachine(tx, { ownerKind: "app", ownerId: running.id });

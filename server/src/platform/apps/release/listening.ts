@@ -1,5 +1,5 @@
 /**
- * Reads the listening TCP ports of a machine from its kernel's table (proc_pid_net(5)), so that an error can name the
+ * Reads the listening TCP ports of a machine from its kernel's table (proc_pid_net(5)). An error can then name the
  * port of an app that ignores `PORT`. The text comes from a machine, so it is bounded and malformed lines are skipped.
  */
 import type { Guest } from "#machines/host/guest.ts";

@@ -13,7 +13,7 @@ export async function isListening(guest: Guest, port: number): Promise<boolean> 
 }
 
 /** Returns the status of a GET. Undefined without a response within `withinMs`. */
-export async function ask(
+export async function requestStatus(
   guest: Guest,
   { port, path, host, withinMs = 5_000 }: { port: number; path: string; host: string; withinMs?: number },
   signal: AbortSignal,

@@ -8,17 +8,17 @@ import { newId } from "#lib/ids.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import { ProgressDeadline } from "#lib/concurrency/progress-deadline.ts";
 import { placeCold } from "#machines/placement/placement.ts";
-import { withRoom } from "#machines/placement/reclaim.ts";
+import { withReclaim } from "#machines/placement/reclaim.ts";
 import { type AppSize, appSizes } from "#platform/environments/sizes.ts";
 import { variablesOf } from "#platform/environments/variables.ts";
 import type { AppsContext } from "../apps-context.ts";
-import { letGo } from "./drain.ts";
+import { removeInstance } from "./drain.ts";
 import { sealEnv, type Variables } from "../environment.ts";
 import type { End } from "../output/exit-reason.ts";
 import { AppUnhealthy } from "../errors.ts";
-import { unhealthy } from "../output/last-output.ts";
+import { unhealthyError } from "../output/last-output.ts";
 import { listeningPorts } from "./listening.ts";
-import { ask, isListening } from "./probe.ts";
+import { requestStatus, isListening } from "./probe.ts";
 import { Running } from "../running/app-instance.ts";
 import { findOwner, insertInstance } from "../store.ts";
 import { takeOver } from "./switch.ts";
@@ -86,7 +86,7 @@ export async function release(
     workspaceId: owner.workspace_id,
   };
   const variables = await variablesOf(app, app.db, environment.id);
-  const { running, reservation } = await withRoom(app, () =>
+  const { running, reservation } = await withReclaim(app, () =>
     app.db.transaction().execute(async (tx) => {
       const row = await insertInstance(tx, {
         id,
@@ -108,17 +108,17 @@ export async function release(
     await log(`Starting ${input.argv.join(" ")}`);
     await running.startProcess();
   } catch (error) {
-    await letGo(apps, running);
+    await removeInstance(apps, running);
     throw explain(error);
   }
   running.supervise();
   await passKillPoint("app.released");
   return {
     instanceId: id,
-    waitHealthy: (until, say = () => {}) => waitHealthy(apps, running, { log: say, signal: until }),
+    waitHealthy: (until, writeLog = () => {}) => waitHealthy(apps, running, { log: writeLog, signal: until }),
     takeOver: (until) => takeOver(apps, running, until),
     discard: async () => {
-      if (running.state === "starting") await letGo(apps, running);
+      if (running.state === "starting") await removeInstance(apps, running);
     },
   };
 }
@@ -130,7 +130,7 @@ async function waitHealthy(
 ): Promise<number> {
   const { port, healthCheckPath: path } = running.row.run;
   const quietMs = apps.app.config.appStartSeconds * 1000;
-  const seen: Seen = { outcome: "silent" };
+  const seen: ProbeState = { outcome: "silent" };
   using deadline = new ProgressDeadline({
     quietMs,
     wholeMs: quietMs * wholeFactor,
@@ -151,9 +151,9 @@ async function waitHealthy(
   try {
     const outcome = await Promise.race([probed, ended]);
     signal.throwIfAborted();
-    if (typeof outcome === "object") throw await unhealthy(apps, running, whyEnded(outcome));
+    if (typeof outcome === "object") throw await unhealthyError(apps, running, whyEnded(outcome));
     if (outcome !== undefined) return outcome;
-    throw await unhealthy(apps, running, await whyLate(running, seen, deadline.seconds));
+    throw await unhealthyError(apps, running, await whyLate(running, seen, deadline.seconds));
   } finally {
     looking.abort();
     await probed;
@@ -161,7 +161,7 @@ async function waitHealthy(
 }
 
 /** `silent`: nothing listens on the port. `unanswered`: no response to a request. Otherwise the status. */
-interface Seen {
+interface ProbeState {
   outcome: string;
 }
 
@@ -169,7 +169,7 @@ interface Seen {
  * An app that starts uses CPU time or writes output. Once it listens on another port it has started, and once it
  * responds, its work may be the response to the health check itself.
  */
-function progressOf({ app }: AppsContext, running: Running, seen: Seen): () => Promise<boolean> {
+function progressOf({ app }: AppsContext, running: Running, seen: ProbeState): () => Promise<boolean> {
   const signs = new WorkSigns(app, running);
   return async () => {
     const { usedCpu, wrote } = await signs.read();
@@ -180,7 +180,7 @@ function progressOf({ app }: AppsContext, running: Running, seen: Seen): () => P
   };
 }
 
-async function whyLate(running: Running, { outcome }: Seen, seconds: number): Promise<string> {
+async function whyLate(running: Running, { outcome }: ProbeState, seconds: number): Promise<string> {
   const { port, healthCheckPath: path } = running.row.run;
   if (outcome === "silent")
     return `Nothing listened on port ${port} within ${seconds} s. ${await cureOf(running)}`;
@@ -206,7 +206,7 @@ async function probe(
     seen,
     onChange,
     signal,
-  }: { seen: Seen; onChange: (outcome: string) => Promise<void>; signal: AbortSignal },
+  }: { seen: ProbeState; onChange: (outcome: string) => Promise<void>; signal: AbortSignal },
 ): Promise<number | undefined> {
   const { port, healthCheckPath: path, hostname } = running.row.run;
   const host = apps.routes.hostOf(hostname);
@@ -220,7 +220,7 @@ async function probe(
     const guest = running.guest();
     if (guest && (await isListening(guest, port))) {
       if (seen.outcome === "silent") await note("unanswered");
-      const status = await ask(guest, { port, path, host, withinMs }, signal);
+      const status = await requestStatus(guest, { port, path, host, withinMs }, signal);
       if (status !== undefined && status < 500) return status;
       if (status === undefined) withinMs = Math.min(lastAnswerMs, withinMs * 2);
       else await note(String(status));
@@ -230,8 +230,8 @@ async function probe(
   return undefined;
 }
 
-function whyEnded({ said }: End): string {
-  return said.replace(/^It /, "The app ");
+function whyEnded({ message }: End): string {
+  return message.replace(/^It /, "The app ");
 }
 
 function explain(error: unknown): unknown {

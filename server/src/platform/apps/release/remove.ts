@@ -1,13 +1,13 @@
 /** Removes the apps of an environment or a project: processes, machines and logs. Safe to repeat. */
 import type { AppsContext } from "../apps-context.ts";
-import { letGo } from "./drain.ts";
+import { removeInstance } from "./drain.ts";
 import { environmentsOf } from "../store.ts";
 
 export async function stopEnvironment(apps: AppsContext, environmentId: string): Promise<void> {
   await apps.turn(environmentId, async () => {
     // For a deleted environment: no request reaches the app while its processes end.
     await apps.routes.refresh(environmentId);
-    for (const running of apps.of(environmentId)) await letGo(apps, running);
+    for (const running of apps.of(environmentId)) await removeInstance(apps, running);
     await apps.app.machines.logs.remove(environmentId);
     await apps.routes.refresh(environmentId);
   });

@@ -28,7 +28,7 @@ export interface Traffic {
 }
 
 /** Returns the state of an instance's process and machine. */
-export type Seen = (instanceId: string) => {
+export type ReadInstance = (instanceId: string) => {
   machine: string | null;
   isUp: boolean;
   traffic: Traffic | null;
@@ -39,12 +39,12 @@ const unseen = { machine: null, isUp: false, traffic: null };
 export class AppRoutes {
   readonly #db: Db;
   readonly #domain: string;
-  readonly #seen: Seen;
+  readonly #seen: ReadInstance;
   readonly #byHost = new Map<string, AppRoute>();
   readonly #rows = new Map<string, ServedRow>();
 
   /** `domain` has no port. Every app's host is one label below it. */
-  constructor(deps: { db: Db; domain: string; seen: Seen }) {
+  constructor(deps: { db: Db; domain: string; seen: ReadInstance }) {
     this.#db = deps.db;
     this.#domain = deps.domain;
     this.#seen = deps.seen;

@@ -7,7 +7,7 @@ import { passKillPoint } from "#lib/kill-points.ts";
 import type { AppsContext } from "../apps-context.ts";
 import { drainLater } from "./drain.ts";
 import { AppUnhealthy } from "../errors.ts";
-import { unhealthy } from "../output/last-output.ts";
+import { unhealthyError } from "../output/last-output.ts";
 import type { Running } from "../running/app-instance.ts";
 import { WorkSigns } from "../running/work-signs.ts";
 import { findAsleepSince, findServing, lockEnvironment, move, setServed } from "../store.ts";
@@ -48,7 +48,7 @@ export function takeOver(apps: AppsContext, running: Running, signal: AbortSigna
       if (previous && before) previous.state = before.state;
       await apps.routes.refresh(environmentId);
       signal.throwIfAborted();
-      throw await unhealthy(apps, running, `${(error as Error).message}.`, { cause: error });
+      throw await unhealthyError(apps, running, `${(error as Error).message}.`, { cause: error });
     }
     if (previous) drainLater(apps, previous, { isGraceful: true });
   });
@@ -58,7 +58,7 @@ export function takeOver(apps: AppsContext, running: Running, signal: AbortSigna
 function progressOf({ app }: AppsContext, running: Running): () => Promise<boolean> {
   const signs = new WorkSigns(app, running);
   let ended: string | undefined;
-  void running.ended.promise.then(({ said }) => (ended = said));
+  void running.ended.promise.then(({ message }) => (ended = message));
   return async () => {
     if (ended !== undefined) throw new Error(ended.replace(/^It /, "the app ").replace(/\.$/, ""));
     return (await signs.read()).usedCpu;

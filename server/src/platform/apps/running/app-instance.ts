@@ -5,12 +5,12 @@
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
-import { bringUp } from "#machines/placement/start-reserved.ts";
+import { startReserved } from "#machines/placement/start-reserved.ts";
 import type { CommandRecord, Guest } from "#machines/host/guest.ts";
-import { giveMemory, type Owner } from "#machines/placement/machine-of-owner.ts";
+import { changeMemory, type Owner } from "#machines/placement/machine-of-owner.ts";
 import type { Ending } from "#machines/machine-owner.ts";
 import { type MachineRequest, placeCold, type Reservation } from "#machines/placement/placement.ts";
-import { withRoom } from "#machines/placement/reclaim.ts";
+import { withReclaim } from "#machines/placement/reclaim.ts";
 import type { InstanceContext } from "../instance-context.ts";
 import { type End, endOf, endOfMachine } from "../output/exit-reason.ts";
 import { envOf } from "../environment.ts";
@@ -26,7 +26,7 @@ const mib = 1024 ** 2;
 /** Stops a fork bomb, and suffices for a server with its workers. */
 const maxProcesses = 512;
 /** Retry interval for a machine that does not respond. The machine layer reports a lost machine. */
-const askAgainMs = 250;
+const retryMs = 250;
 /** First and longest interval of the check for a listening port. */
 const firstLookMs = 15;
 const lastLookMs = 500;
@@ -49,8 +49,8 @@ export class Running {
   calmSince: number | null = null;
   /** End of the current process. */
   ended = Promise.withResolvers<End>();
-  /** True once out of memory was notified. One series of ends sends one notification. */
-  #toldOfMemory = false;
+  /** True after an out-of-memory notification. A series of ends sends one notification. */
+  #notifiedOfMemory = false;
   readonly owner: Owner;
   readonly #apps: InstanceContext;
   readonly #life = new AbortController();
@@ -108,11 +108,13 @@ export class Running {
     const { app } = this.#apps;
     const reservation =
       reserved ??
-      (await withRoom(app, () => app.db.transaction().execute((tx) => placeCold(app, tx, this.request()))));
+      (await withReclaim(app, () =>
+        app.db.transaction().execute((tx) => placeCold(app, tx, this.request())),
+      ));
     this.#machineEnded = Promise.withResolvers();
     this.command = null;
     try {
-      await bringUp(app, reservation);
+      await startReserved(app, reservation);
     } catch (error) {
       // From here on the row may be removed by any caller.
       this.machine = null;
@@ -164,7 +166,7 @@ export class Running {
   }
 
   /** Called when the machine was destroyed. Resolves when the supervision has ended. */
-  async gone(): Promise<void> {
+  async machineRemoved(): Promise<void> {
     this.machineEnded({ exit: null, neverStarted: false, cpuSeconds: 0 });
     await this.#supervising;
     this.command = null;
@@ -193,7 +195,7 @@ export class Running {
   }
 
   /** Runs every second: raises and lowers the memory limit by use. */
-  async look(): Promise<void> {
+  async adjustMemory(): Promise<void> {
     if (this.machine === null || this.state !== "live") return;
     const stats = this.#apps.app.machines.sampler.latest(this.machine);
     if (!stats) return;
@@ -210,7 +212,7 @@ export class Running {
   }
 
   async #limit(bytes: number): Promise<void> {
-    if (!(await giveMemory(this.#apps.app, this.owner, bytes))) return;
+    if (!(await changeMemory(this.#apps.app, this.owner, bytes))) return;
     this.limitBytes = bytes;
     this.calmSince = null;
   }
@@ -229,7 +231,7 @@ export class Running {
     }
   }
 
-  /** Starts machine and process if absent, and waits for the end. Undefined if the instance should not run any more. */
+  /** Starts machine and process if absent, and waits for the end. Undefined if the instance was closed or removed. */
   async #once(reserved?: Reservation): Promise<End | undefined> {
     const { signal } = this.#life;
     try {
@@ -248,7 +250,7 @@ export class Running {
       if (signal.aborted) return undefined;
       this.#apps.app.log.warn({ instance: this.id, err: error }, "an app could not be started");
       const why = error instanceof DomainError || isRuntimeError(error) ? ` ${(error as Error).message}` : "";
-      return { code: null, isOutOfMemory: false, ranMs: 0, said: `It could not be started.${why}` };
+      return { code: null, isOutOfMemory: false, ranMs: 0, message: `It could not be started.${why}` };
     }
   }
 
@@ -257,26 +259,26 @@ export class Running {
     const { suspension } = this.#apps.app.machines;
     const { signal } = this.#life;
     while (this.state === "live" && suspension.isHeld(this.row.run.workspaceId))
-      await sleep(askAgainMs, undefined, { signal, ref: false });
+      await sleep(retryMs, undefined, { signal, ref: false });
   }
 
   async #waitToRestart(end: End): Promise<void> {
     const { app } = this.#apps;
     const inRow = crashesInRow(this.row.crashes_in_row, end.ranMs);
     const delayMs = restartDelayMs(inRow);
-    await this.#apps.say(this, `${end.said} It is restarted in ${delayMs / 1000} s.`);
+    await this.#apps.writeLog(this, `${end.message} It is restarted in ${delayMs / 1000} s.`);
     const was = this.row;
     await this.#save({
       crashes_in_row: inRow,
       crashed: inRow >= crashLoopAt,
       restart_count: was.restart_count + 1,
       last_exit_code: end.code,
-      last_exit: end.said,
+      last_exit: end.message,
     });
-    if (inRow === 1) this.#toldOfMemory = false;
-    const isNews = end.isOutOfMemory && !this.#toldOfMemory;
-    if (isNews) this.#toldOfMemory = true;
-    if (inRow === crashLoopAt || isNews) await this.#apps.tell(this, end);
+    if (inRow === 1) this.#notifiedOfMemory = false;
+    const isNews = end.isOutOfMemory && !this.#notifiedOfMemory;
+    if (isNews) this.#notifiedOfMemory = true;
+    if (inRow === crashLoopAt || isNews) await this.#apps.notifyEnd(this, end);
     // The process needed more memory than its limit, so it gets the maximum of its size.
     if (end.isOutOfMemory) {
       const wanted = limitFor(this.row.run.size, this.limitBytes, this.limitBytes, 0);
@@ -303,7 +305,8 @@ export class Running {
     const coming = this.#waitForPort(AbortSignal.any([signal, watching.signal]));
     try {
       const record = await this.#readToEnd();
-      if (!record) return { code: null, isOutOfMemory: false, ranMs: ranMs(), said: "The process was lost." };
+      if (!record)
+        return { code: null, isOutOfMemory: false, ranMs: ranMs(), message: "The process was lost." };
       return "exit" in record
         ? endOfMachine(record, this.limitBytes, ranMs())
         : endOf(record, this.limitBytes);
@@ -335,7 +338,7 @@ export class Running {
       }
       const ending = await Promise.race([
         this.#machineEnded.promise,
-        sleep(askAgainMs, undefined, { signal, ref: false }),
+        sleep(retryMs, undefined, { signal, ref: false }),
       ]);
       if (ending) return ending;
     }

@@ -1,6 +1,6 @@
 /**
- * Computes the memory limit of an app. It starts at the size's base, doubles while the app uses most of it, up to the
- * burst limit, and shrinks after a period of low use.
+ * Computes the memory limit of an app. The first limit is the size's base. It doubles up to the burst limit while the
+ * app uses most of it, and shrinks after a period of low use.
  */
 import type { Extent } from "../tables.ts";
 

@@ -4,7 +4,7 @@
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
-import { freeze, setHeld } from "#machines/placement/machine-of-owner.ts";
+import { freeze, setFrozen } from "#machines/placement/machine-of-owner.ts";
 import { release as releaseMachine } from "#machines/placement/placement.ts";
 import type { AppsContext } from "../apps-context.ts";
 import { endProcess } from "../release/drain.ts";
@@ -13,7 +13,7 @@ import type { Running } from "./app-instance.ts";
 import { findAsleepSince, isBeingDeployed, lockEnvironment, move, setServed } from "../store.ts";
 
 /** Actor and workspace for the activity log. */
-export interface Whose {
+export interface ActivityContext {
   actor: Actor;
   workspaceId: string;
   label: string;
@@ -23,7 +23,7 @@ export interface Whose {
 const quietWithinMs = 5_000;
 
 /** Resolves when the app is asleep. */
-export function sleep(apps: AppsContext, environmentId: string, whose?: Whose): Promise<void> {
+export function sleep(apps: AppsContext, environmentId: string, context?: ActivityContext): Promise<void> {
   return apps.turn(environmentId, async () => {
     const running = apps.serving(environmentId);
     if (!running) throw nothingDeployed();
@@ -34,12 +34,12 @@ export function sleep(apps: AppsContext, environmentId: string, whose?: Whose): 
       if (await isBeingDeployed(tx, environmentId)) throw sleepDuringDeployment();
       if (!(await move(tx, running.id, "asleep"))) throw nothingDeployed();
       await setServed(tx, environmentId, { asleep_since: app.clock.now() });
-      if (whose) await recordMove(tx, whose, "environment.slept", environmentId);
-      return setHeld(tx, running.owner, true);
+      if (context) await recordMove(tx, context, "environment.slept", environmentId);
+      return setFrozen(tx, running.owner, true);
     });
     running.state = "asleep";
     await apps.routes.refresh(environmentId);
-    await apps.say(running, "Asleep.");
+    await apps.writeLog(running, "Asleep.");
     if (!machine) return;
     if (running.isUp) await apps.front.drained(machine.id, quietWithinMs);
     await freeze(app, machine);
@@ -48,7 +48,7 @@ export function sleep(apps: AppsContext, environmentId: string, whose?: Whose): 
 
 export function recordMove(
   tx: Parameters<typeof recordActivity>[0],
-  { actor, workspaceId, label }: Whose,
+  { actor, workspaceId, label }: ActivityContext,
   action: string,
   environmentId: string,
 ): Promise<void> {
@@ -56,7 +56,7 @@ export function recordMove(
 }
 
 /** Stops apps that were frozen for a while, to free their memory. */
-export async function letGoOfRested(apps: AppsContext): Promise<void> {
+export async function stopRestedApps(apps: AppsContext): Promise<void> {
   const held = [...apps.running.values()].filter(
     ({ state, machine }) => state === "asleep" && machine !== null,
   );
@@ -75,6 +75,6 @@ export async function stop(apps: AppsContext, running: Running): Promise<void> {
   await endProcess(apps, running);
   const machine = await apps.app.db.transaction().execute((tx) => releaseMachine(tx, running.owner));
   if (machine) await apps.app.machines.destroy(machine);
-  await running.gone();
+  await running.machineRemoved();
   await apps.routes.refresh(running.environmentId);
 }

@@ -20,20 +20,20 @@ import { makePerson } from "../../../../test/factories.ts";
 import { silentLog, testConfig, testSecrets } from "../../../../test/harness.ts";
 import { Apps } from "../apps.ts";
 import type { Front } from "../apps-context.ts";
-import { ask } from "../release/probe.ts";
+import { requestStatus } from "../release/probe.ts";
 import { type Candidate, release, type Release } from "../release/release.ts";
 
 export interface AppsHost {
   app: Omit<App, "jobs">;
   apps: Apps;
   driver: FakeDriver;
-  front: PlayedFront;
+  front: FakeFront;
   image: string;
   /** Replaces the server without a shutdown. Processes of the fake driver are lost. */
   restart(): Promise<void>;
 }
 
-export class PlayedFront implements Front {
+export class FakeFront implements Front {
   readonly visits: string[] = [];
   readonly drains: string[] = [];
   failsNext: Error | undefined;
@@ -55,14 +55,15 @@ export class PlayedFront implements Front {
     this.failsNext = undefined;
     if (failure) throw failure;
     const route = this.#apps().routes.find(host);
-    if (route?.machine !== machine || route.port === null) throw new Error(`${host} leads to another machine`);
+    if (route?.machine !== machine || route.port === null)
+      throw new Error(`${host} leads to another machine`);
     const guest = this.#apps().app.machines.connect(machine);
-    const status = await ask(guest, { port: route.port, path, host }, AbortSignal.timeout(5_000));
+    const status = await requestStatus(guest, { port: route.port, path, host }, AbortSignal.timeout(5_000));
     if (status === undefined) throw new Error(`${host} does not respond`);
   }
 }
 
-const nobody: MachineOwner = { begins: async () => {}, ended: async () => {} };
+const nobody: MachineOwner = { onServerStart: async () => {}, ended: async () => {} };
 const recipe = {
   name: "app-base",
   promise: {},
@@ -92,7 +93,7 @@ export async function appsHost(
     apps.serveThrough(front);
     return { app, apps, driver, image };
   };
-  const front = new PlayedFront(() => host.apps);
+  const front = new FakeFront(() => host.apps);
   const host: AppsHost = {
     ...(await start()),
     front,

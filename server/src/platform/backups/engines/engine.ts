@@ -4,9 +4,9 @@ import type { Addons } from "#platform/addons/addons.ts";
 import type { AddonRow } from "#platform/addons/find.ts";
 
 /** The stored backup, and a description of the database at the moment of the dump. */
-export interface Dumped<Stored> {
+export interface Dump<Stored> {
   stored: Stored;
-  held: unknown;
+  description: unknown;
 }
 
 /** Stores the content, with backpressure. */
@@ -29,19 +29,14 @@ export interface BackupEngine {
   /** File name extension. */
   extension: string;
   /** Streams a snapshot of one moment, and returns a description of its content. Writes continue meanwhile. */
-  dump<Stored>(
-    guest: Guest,
-    addon: AddonRow,
-    sink: Sink<Stored>,
-    signal: AbortSignal,
-  ): Promise<Dumped<Stored>>;
+  dump<Stored>(guest: Guest, addon: AddonRow, sink: Sink<Stored>, signal: AbortSignal): Promise<Dump<Stored>>;
   /** Streams the bytes into a throwaway instance. */
   load(guest: Guest, addon: AddonRow, content: AsyncIterable<Buffer>, signal: AbortSignal): Promise<void>;
   /**
    * Compares the loaded data with the description. Returns the content hash. Fails with `BackupFailed`, which names the
    * difference.
    */
-  compare(guest: Guest, addon: AddonRow, held: unknown, signal: AbortSignal): Promise<string>;
+  compare(guest: Guest, addon: AddonRow, description: unknown, signal: AbortSignal): Promise<string>;
   /**
    * Replaces the add-on's data with the backup. On failure the old data stays live. A repeated call with the same `id`
    * does not repeat completed steps.

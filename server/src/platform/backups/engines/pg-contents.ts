@@ -143,14 +143,14 @@ export function hashOf(contents: Contents): string {
 
 /** Lists the differences, one sentence each; empty if the contents are equal. */
 export function differences(expected: Contents, found: Contents): string[] {
-  const said: string[] = [];
+  const sentences: string[] = [];
   for (const [name, value] of expected) {
     const other = found.get(name);
-    if (other === undefined) said.push(`${name} is missing`);
-    else if (JSON.stringify(other) !== JSON.stringify(value)) said.push(difference(name, value, other));
+    if (other === undefined) sentences.push(`${name} is missing`);
+    else if (JSON.stringify(other) !== JSON.stringify(value)) sentences.push(difference(name, value, other));
   }
-  for (const name of found.keys()) if (!expected.has(name)) said.push(`${name} should not be there`);
-  return said;
+  for (const name of found.keys()) if (!expected.has(name)) sentences.push(`${name} should not be there`);
+  return sentences;
 }
 
 function difference(name: string, expected: readonly unknown[], found: readonly unknown[]): string {

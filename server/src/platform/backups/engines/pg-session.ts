@@ -30,7 +30,7 @@ export class Session implements Disposable {
   readonly #program: { argv: string[] };
   readonly #signal: AbortSignal;
   readonly #output: AsyncIterator<OutputChunk>;
-  #said = "";
+  #stderr = "";
 
   private constructor(
     started: { process: GuestProcess; letGo: () => void },
@@ -57,7 +57,7 @@ export class Session implements Disposable {
    * Runs the statements and returns the lines of output. Statements end in semicolons. An abort of `ends` also ends the
    * session.
    */
-  async ask(statements: string, ends: AbortSignal = this.#signal): Promise<string[]> {
+  async query(statements: string, ends: AbortSignal = this.#signal): Promise<string[]> {
     const mark = `kontor-${randomBytes(12).toString("hex")}`;
     const stop = () => this.#letGo();
     ends.addEventListener("abort", stop, { once: true });
@@ -81,7 +81,7 @@ export class Session implements Disposable {
     for (let next = await this.#output.next(); !next.done; next = await this.#output.next()) {
       const { stream, data } = next.value;
       if (stream === "stderr") {
-        this.#said = (this.#said + data.toString("utf8")).slice(-4_000);
+        this.#stderr = (this.#stderr + data.toString("utf8")).slice(-4_000);
         continue;
       }
       bytes += data.length;
@@ -90,7 +90,7 @@ export class Session implements Disposable {
       tail = (tail + data.toString("latin1")).slice(-mark.length);
       if (tail === mark) return Buffer.concat(pieces).toString("utf8").slice(0, -mark.length);
     }
-    await requireSuccess(this.#program, this.#process, this.#said);
+    await requireSuccess(this.#program, this.#process, this.#stderr);
     throw new BackupFailed("psql ended before it returned a result.");
   }
 }

@@ -46,26 +46,26 @@ async function database(): Promise<string> {
   return name;
 }
 
-async function saved(name: string) {
+async function dump(name: string) {
   return postgres.dump(guest, addonOf(name), collect, signal);
 }
 
 /** Runs the test restore of the stored bytes. */
-async function tried(name: string, stored: Buffer, held: unknown) {
+async function testRestore(name: string, stored: Buffer, description: unknown) {
   await postgres.load(guest, addonOf(name), source(stored)(), signal);
-  return postgres.compare(guest, addonOf(name), held, signal);
+  return postgres.compare(guest, addonOf(name), description, signal);
 }
 
 const source = (bytes: Buffer) => () => Readable.from([bytes]) as AsyncIterable<Buffer>;
 
 test("backs up tables, sequences and schema exactly", async () => {
   const name = await database();
-  const { stored, held } = await saved(name);
+  const { stored, description } = await dump(name);
   expect(stored.subarray(0, 5).toString()).toBe("PGDMP");
-  const contents = await tried(name, stored, held);
+  const contents = await testRestore(name, stored, description);
   expect(contents).toMatch(/^2:[0-9a-f]{64}$/);
   // A second restore of the same bytes gives the same hash.
-  expect(await tried(name, stored, held)).toBe(contents);
+  expect(await testRestore(name, stored, description)).toBe(contents);
 });
 
 test("backs up one moment of a database while it is written to", async () => {
@@ -96,8 +96,8 @@ test("backs up one moment of a database while it is written to", async () => {
     }
   };
   while (Number(await sql(name, "select count(*) from nothing;")) < 20);
-  const { stored, held } = await saved(name);
-  await tried(name, stored, held);
+  const { stored, description } = await dump(name);
+  await testRestore(name, stored, description);
   const later = Number(await sql(name, "select count(*) from nothing;"));
   const kept = Number(await sql("kontor_try", "select count(*) from nothing;"));
   // The snapshot contains each transfer whole or not at all.
@@ -109,15 +109,15 @@ test("backs up one moment of a database while it is written to", async () => {
 
 test("names a changed row, a missing row and a missing table", async () => {
   const name = await database();
-  const { stored } = await saved(name);
+  const { stored } = await dump(name);
   await sql(
     name,
     `update accounts set ratio = ratio + 1e-9 where id = 17; delete from parts where k = 3; create table later (); `,
   );
-  const { held } = await saved(name);
-  const trial = tried(name, stored, held);
+  const { description } = await dump(name);
+  const trial = testRestore(name, stored, description);
   await expect(trial).rejects.toThrow(
-    /not what the database held: table public\.accounts holds other rows; table public\.parts_low has 10 rows, not 9; .*later is missing/,
+    /differs from the database: table public\.accounts has different rows; table public\.parts_low has 10 rows, not 9; .*later is missing/,
   );
 });
 
@@ -131,8 +131,8 @@ test("treats values of equal text as equal, and detects values shifted between c
        (float8 'inf' - float8 'inf', to_tsquery('b & c'), '{1,null}', 1.10, 'ab', 'c'),
        ('nan', to_tsquery('a') && to_tsquery('b & c'), array_remove(array[1, null], null), 1.1, null, '');`,
   );
-  const { stored, held } = await saved(name);
-  await tried(name, stored, held);
+  const { stored, description } = await dump(name);
+  await testRestore(name, stored, description);
   for (const [column, value] of [
     ["s", "'a'"],
     ["n", "1.1"],
@@ -140,7 +140,7 @@ test("treats values of equal text as equal, and detects values shifted between c
     ["d", "0"],
   ] as const) {
     await sql("kontor_try", `update odd set ${column} = ${value}${column === "s" ? ", t = 'bc'" : ""};`);
-    await expect(postgres.compare(guest, addonOf(name), held, signal)).rejects.toThrow(
+    await expect(postgres.compare(guest, addonOf(name), description, signal)).rejects.toThrow(
       "odd has different rows",
     );
     await postgres.load(guest, addonOf(name), source(stored)(), signal);
@@ -149,7 +149,7 @@ test("treats values of equal text as equal, and detects values shifted between c
 
 test("restores a backup of an earlier server with another hash version", async () => {
   const name = await database();
-  const { stored } = await saved(name);
+  const { stored } = await dump(name);
   const id = "00000000-0000-4000-8000-00000000000d";
   const work = { addons, addon: addonOf(name), id, source: source(stored), signal };
   await postgres.restore({ ...work, contents: "0".repeat(64) });
@@ -159,9 +159,9 @@ test("restores a backup of an earlier server with another hash version", async (
 
 test("rejects truncated bytes in the test restore", async () => {
   const name = await database();
-  const { stored, held } = await saved(name);
+  const { stored, description } = await dump(name);
   const cut = stored.subarray(0, stored.length - 20_000);
-  await expect(tried(name, cut, held)).rejects.toThrow("pg_restore");
+  await expect(testRestore(name, cut, description)).rejects.toThrow("pg_restore");
 });
 
 test("does not call a row cast defined by the owner during a backup", async () => {
@@ -172,8 +172,8 @@ test("does not call a row cast defined by the owner during a backup", async () =
      create function shout(accounts) returns text language plpgsql as 'begin raise exception ''called''; end';
      create cast (accounts as text) with function shout(accounts) as assignment;`,
   );
-  const { stored, held } = await saved(name);
-  await tried(name, stored, held);
+  const { stored, description } = await dump(name);
+  await testRestore(name, stored, description);
 });
 
 test("ignores the owner's session settings during a backup", async () => {
@@ -186,14 +186,14 @@ test("ignores the owner's session settings during a backup", async () => {
      alter database ${name} set quote_all_identifiers = on;
      alter database ${name} set role = 'kontor';`,
   );
-  const { stored, held } = await saved(name);
-  await tried(name, stored, held);
+  const { stored, description } = await dump(name);
+  await testRestore(name, stored, description);
 });
 
 test("restores the data with the owner's settings, and keeps the old data until the clean-up", async () => {
   const name = await database();
-  const { stored, held } = await saved(name);
-  const contents = await tried(name, stored, held);
+  const { stored, description } = await dump(name);
+  const contents = await testRestore(name, stored, description);
   await sql(name, "drop table accounts cascade;");
   await sql("postgres", `alter database ${name} set work_mem = '5MB';`);
   const id = "00000000-0000-4000-8000-00000000000a";
@@ -208,16 +208,17 @@ test("restores the data with the owner's settings, and keeps the old data until 
   await sql(name, "delete from accounts where id = 1;");
   await postgres.restore(work);
   expect(await sql(name, "select count(*) from accounts;")).toBe("4999\n");
-  const left = () => sql("postgres", "select count(*) from pg_database where datname like 'kontor_old%';");
+  const countOldDatabases = () =>
+    sql("postgres", "select count(*) from pg_database where datname like 'kontor_old%';");
   await postgres.cleanUp({ ...work, isCompleted: false });
-  expect(await left()).toBe("1\n");
+  expect(await countOldDatabases()).toBe("1\n");
   for (let once = 0; once < 2; once++) await postgres.cleanUp({ ...work, isCompleted: true });
-  expect(await left()).toBe("0\n");
+  expect(await countOldDatabases()).toBe("0\n");
 });
 
 test("leaves the old data in place and open when a restore fails", async () => {
   const name = await database();
-  const { stored } = await saved(name);
+  const { stored } = await dump(name);
   const id = "00000000-0000-4000-8000-00000000000b";
   const work = { addons, addon: addonOf(name), id, contents: null, signal };
   const cut = source(stored.subarray(0, stored.length / 2));
@@ -225,13 +226,16 @@ test("leaves the old data in place and open when a restore fails", async () => {
   const other = { ...work, source: source(stored), contents: "2:another" };
   await expect(postgres.restore(other)).rejects.toThrow("differs from the backup");
   expect(await sql(name, "select count(*) from accounts;")).toBe("5000\n");
-  const left = await sql("postgres", "select count(*) from pg_database where datname like 'kontor_new%';");
-  expect(left).toBe("0\n");
+  const countOldDatabases = await sql(
+    "postgres",
+    "select count(*) from pg_database where datname like 'kontor_new%';",
+  );
+  expect(countOldDatabases).toBe("0\n");
 });
 
 test("disconnects clients for the swap, and lets them reconnect", async () => {
   const name = await database();
-  const { stored } = await saved(name);
+  const { stored } = await dump(name);
   const sleeper = sql(name, "select pg_sleep(60);").then(
     () => "slept",
     () => "sent away",

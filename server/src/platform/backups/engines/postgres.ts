@@ -23,7 +23,7 @@ import {
 import { asPostgres, bin, psql, Session } from "./pg-session.ts";
 import { feed, outputOf, type Program, textOf } from "./streams.ts";
 
-interface Held {
+interface PostgresDescription {
   contents: Contents;
   /** Sequences before and after the dump. */
   sequences: readonly [Contents, Contents];
@@ -43,7 +43,7 @@ export const postgres: BackupEngine = {
     const database = databaseOf(addon);
     using session = await Session.open(guest, database, signal);
     const before = await readSequences(guest, database, signal);
-    const [snapshot = ""] = await session.ask(
+    const [snapshot = ""] = await session.query(
       "begin transaction isolation level repeatable read, read only;\nselect pg_export_snapshot();",
     );
     const taken = Promise.withResolvers<void>();
@@ -59,16 +59,19 @@ export const postgres: BackupEngine = {
       signal,
       (ends) => sink(dump(ends)),
       async (ends) => {
-        const lines = await session.ask(contentsScript, ends);
+        const lines = await session.query(contentsScript, ends);
         // pg_dump sends its first byte after it took the snapshot. Loading the test restore may take long, and no ALTER
         // TABLE should wait for it.
         await abortable(taken.promise, ends);
-        await session.ask("commit;", ends);
+        await session.query("commit;", ends);
         return lines;
       },
     );
-    const held: Held = { contents: readContents(contents), sequences: [before, after!] };
-    return { stored, held };
+    const description: PostgresDescription = {
+      contents: readContents(contents),
+      sequences: [before, after!],
+    };
+    return { stored, description };
   },
 
   async load(guest, addon, content, signal) {
@@ -76,8 +79,8 @@ export const postgres: BackupEngine = {
     await load(guest, trial, content, signal);
   },
 
-  async compare(guest, _addon, held, signal) {
-    const { contents: expected, sequences: stood } = held as Held;
+  async compare(guest, _addon, description, signal) {
+    const { contents: expected, sequences: stood } = description as PostgresDescription;
     const found = await readDatabase(guest, trial, signal);
     const differ = [
       ...differences(expected, found.contents),
@@ -100,13 +103,13 @@ export const postgres: BackupEngine = {
       const hash = hashOf(new Map([...found.contents, ...found.sequences]));
       if (contents !== null && isComparable(contents) && hash !== contents)
         throw new BackupFailed("The restored data differs from the backup.");
-      await ask(guest, "postgres", copySettings(database, names.beside), signal);
+      await query(guest, "postgres", copySettings(database, names.beside), signal);
       await swap(guest, database, names, signal);
     } catch (error) {
       const soon = AbortSignal.timeout(60_000);
       // The swap succeeded, but its response was lost.
       if (await exists(guest, names.before, soon)) return;
-      await ask(guest, "postgres", open(database), soon);
+      await query(guest, "postgres", open(database), soon);
       await dropDatabase(guest, names.beside, soon).catch(() => {});
       throw error;
     }
@@ -120,7 +123,7 @@ export const postgres: BackupEngine = {
     const guest = runningGuest(addons, addon.id);
     const { beside, before } = namesOf(id);
     const signal = AbortSignal.timeout(5 * 60_000);
-    await ask(guest, "postgres", open(databaseOf(addon)), signal);
+    await query(guest, "postgres", open(databaseOf(addon)), signal);
     for (const name of isCompleted ? [beside, before] : [beside]) await dropDatabase(guest, name, signal);
   },
 };
@@ -181,18 +184,18 @@ async function readDatabase(
   signal: AbortSignal,
 ): Promise<{ contents: Contents; sequences: Contents }> {
   using session = await Session.open(guest, database, signal);
-  const contents = readContents(await session.ask(contentsScript));
-  return { contents, sequences: readContents(await session.ask(sequences)) };
+  const contents = readContents(await session.query(contentsScript));
+  return { contents, sequences: readContents(await session.query(sequences)) };
 }
 
 async function readSequences(guest: Guest, database: string, signal: AbortSignal): Promise<Contents> {
   using session = await Session.open(guest, database, signal);
-  return readContents(await session.ask(sequences));
+  return readContents(await session.query(sequences));
 }
 
 async function createDatabase(guest: Guest, name: string, owner: string, signal: AbortSignal): Promise<void> {
   await dropDatabase(guest, name, signal);
-  await ask(
+  await query(
     guest,
     "postgres",
     `create database ${quote(name)} owner ${quote(owner)} template template0;
@@ -202,11 +205,11 @@ async function createDatabase(guest: Guest, name: string, owner: string, signal:
 }
 
 async function dropDatabase(guest: Guest, name: string, signal: AbortSignal): Promise<void> {
-  await ask(guest, "postgres", `drop database if exists ${quote(name)} with (force);`, signal);
+  await query(guest, "postgres", `drop database if exists ${quote(name)} with (force);`, signal);
 }
 
 async function exists(guest: Guest, name: string, signal: AbortSignal): Promise<boolean> {
-  const answer = await ask(
+  const answer = await query(
     guest,
     "postgres",
     `select count(*) from pg_database where datname = '${name}';`,
@@ -242,10 +245,10 @@ async function swap(
     alter database ${quote(database)} rename to ${quote(before)};
     alter database ${quote(beside)} rename to ${quote(database)};
     commit;`;
-  await ask(guest, "postgres", close, signal);
+  await query(guest, "postgres", close, signal);
   for (let attempt = 1; ; attempt++) {
     try {
-      await ask(guest, "postgres", `${sendAway}\n${rename}`, signal);
+      await query(guest, "postgres", `${sendAway}\n${rename}`, signal);
       return;
     } catch (error) {
       // A terminated session may take a moment to end; a rename waits five seconds for it.
@@ -258,13 +261,14 @@ function open(database: string): string {
   return `alter database ${quote(database)} with allow_connections true;`;
 }
 
-function ask(guest: Guest, database: string, statements: string, signal: AbortSignal): Promise<string> {
+function query(guest: Guest, database: string, statements: string, signal: AbortSignal): Promise<string> {
   return textOf(guest, { argv: [...psql(database), "-f", "-"], ...asPostgres, stdin: statements }, signal);
 }
 
 /** Names are made of letters, digits and underscores only. */
 function quote(name: string): string {
-  if (!/^[a-z][a-z0-9_]{0,62}$/.test(name)) throw new Error(`${name} is not a valid name of a role or database`);
+  if (!/^[a-z][a-z0-9_]{0,62}$/.test(name))
+    throw new Error(`${name} is not a valid name of a role or database`);
   return `"${name}"`;
 }
 

@@ -1,6 +1,6 @@
 /** Describes the content of a Redis server without blocking it for long. Pure. */
 
-export interface Held {
+export interface RedisDescription {
   /** Number of keys in each database; expired keys that still exist count. */
   counts: Record<string, number>;
   /** Digest of all keys; null if computing it would take too long. */
@@ -17,16 +17,18 @@ export function readKeyspace(info: string): Record<string, number> {
 }
 
 /** Lists the differences, one sentence each; empty if the contents are equal. */
-export function heldDifferences(expected: Held, found: Held): string[] {
-  const said: string[] = [];
+export function listDifferences(expected: RedisDescription, found: RedisDescription): string[] {
+  const sentences: string[] = [];
   for (const name of new Set([...Object.keys(expected.counts), ...Object.keys(found.counts)])) {
     const [is, was] = [found.counts[name] ?? 0, expected.counts[name] ?? 0];
-    if (is !== was) said.push(`${name} has ${is} keys, not ${was}`);
+    if (is !== was) sentences.push(`${name} has ${is} keys, not ${was}`);
   }
-  if (said.length === 0 && expected.digest !== found.digest) said.push("its keys have different values");
+  if (sentences.length === 0 && expected.digest !== found.digest)
+    sentences.push("its keys have different values");
   const other = Object.entries(expected.sample).filter(
     ([key, digest]) => found.sample[key] !== digest,
   ).length;
-  if (other > 0) said.push(`${other} of ${Object.keys(expected.sample).length} keys have different values`);
-  return said;
+  if (other > 0)
+    sentences.push(`${other} of ${Object.keys(expected.sample).length} keys have different values`);
+  return sentences;
 }

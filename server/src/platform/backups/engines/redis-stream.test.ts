@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { type Held, heldDifferences, readKeyspace } from "./redis-contents.ts";
+import { type RedisDescription, listDifferences, readKeyspace } from "./redis-contents.ts";
 import { withoutMark } from "./redis-stream.ts";
 
 const end = Buffer.from([0xff, 1, 2, 3, 4, 5, 6, 7, 8]);
@@ -24,15 +24,15 @@ test("removes only the mark behind an RDB file, at any split of the stream", asy
 test("counts keys by database, and names the differences", () => {
   const info = "# Keyspace\r\ndb0:keys=12,expires=3,avg_ttl=0\r\ndb3:keys=1,expires=0,avg_ttl=0\r\n";
   expect(readKeyspace(info)).toEqual({ db0: 12, db3: 1 });
-  const held: Held = { counts: { db0: 12 }, digest: null, sample: { a: "1", b: "2" } };
-  expect(heldDifferences(held, structuredClone(held))).toEqual([]);
-  const other = { ...held, counts: { db0: 11, db3: 1 }, sample: { a: "1", b: "3" } };
-  expect(heldDifferences(held, other)).toEqual([
+  const description: RedisDescription = { counts: { db0: 12 }, digest: null, sample: { a: "1", b: "2" } };
+  expect(listDifferences(description, structuredClone(description))).toEqual([]);
+  const other = { ...description, counts: { db0: 11, db3: 1 }, sample: { a: "1", b: "3" } };
+  expect(listDifferences(description, other)).toEqual([
     "db0 has 11 keys, not 12",
     "db3 has 1 keys, not 0",
     "1 of 2 keys have different values",
   ]);
-  expect(heldDifferences({ ...held, digest: "x" }, { ...held, digest: "y" })).toEqual([
+  expect(listDifferences({ ...description, digest: "x" }, { ...description, digest: "y" })).toEqual([
     "its keys have different values",
   ]);
 });

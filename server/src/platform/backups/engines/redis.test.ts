@@ -38,7 +38,7 @@ test("puts the old data back when Redis does not start with the restored data", 
   // The old data is set aside; Redis fails to read the restored data.
   const aside = before.replace("/persist", spec!.volume!.directory);
   expect(existsSync(aside)).toBe(true);
-  Object.defineProperty(host.played, "failsNextStart", {
+  Object.defineProperty(host.simulation, "failsNextStart", {
     get: () => (existsSync(aside) ? "Bad file format" : undefined),
     set: () => {},
   });

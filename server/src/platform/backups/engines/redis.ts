@@ -10,7 +10,7 @@ import type { Guest } from "#machines/host/guest.ts";
 import type { Addons } from "#platform/addons/addons.ts";
 import type { BackupEngine } from "./engine.ts";
 import { BackupFailed } from "../errors.ts";
-import { type Held, heldDifferences, readKeyspace } from "./redis-contents.ts";
+import { type RedisDescription, listDifferences, readKeyspace } from "./redis-contents.ts";
 import { withoutMark } from "./redis-stream.ts";
 import { outputOf, type Program, textOf } from "./streams.ts";
 
@@ -53,23 +53,25 @@ export const redis: BackupEngine = {
     for (let attempt = 1; ; attempt++) {
       await untilNoChild(guest, signal);
       const [dumped] = await runAllOrAbort(signal, async (ends) => {
-        const view = await look(guest, ends);
+        const view = await openView(guest, ends);
         // The transfer ends when the sink fails.
-        return view && { stored: await sink(view.content), held: view.held };
+        return view && { stored: await sink(view.content), description: view.description };
       });
       if (dumped) return dumped;
       if (attempt === viewTries) {
-        throw new BackupFailed("Redis could not be backed up at one moment: it is too busy. Try again later.");
+        throw new BackupFailed(
+          "Redis could not be backed up at one moment: it is too busy. Try again later.",
+        );
       }
     }
   },
 
   async load(guest, _addon, content) {
-    await put(guest, trial, trialFile, content);
+    await writeRestored(guest, trial, trialFile, content);
   },
 
-  async compare(guest, _addon, held, signal) {
-    const expected = held as Held;
+  async compare(guest, _addon, description, signal) {
+    const expected = description as RedisDescription;
     const socket = `${trial}/socket`;
     const ends = new AbortController();
     const running = outputOf(guest, replica(socket), AbortSignal.any([signal, ends.signal]));
@@ -79,23 +81,21 @@ export const redis: BackupEngine = {
       .catch(() => {})
       .finally(() => (hasEnded = true));
     try {
-      const ask = (...words: string[]) =>
+      const query = (...words: string[]) =>
         textOf(guest, { argv: ["redis-cli", "-s", socket, ...words], user: "redis" }, signal, 16 * mib);
-      while (!(await answers(ask))) {
+      while (!(await responds(query))) {
         if (hasEnded) throw new BackupFailed("Redis rejected the bytes of the test restore.");
         await sleep(lookEveryMs, undefined, { signal });
       }
-      const found: Held = {
-        counts: readKeyspace(await ask("INFO", "keyspace")),
-        digest: expected.digest === null ? null : (await ask("DEBUG", "DIGEST")).trim(),
-        sample: await digestsOf(ask, Object.keys(expected.sample)),
+      const found: RedisDescription = {
+        counts: readKeyspace(await query("INFO", "keyspace")),
+        digest: expected.digest === null ? null : (await query("DEBUG", "DIGEST")).trim(),
+        sample: await digestsOf(query, Object.keys(expected.sample)),
       };
-      const differ = heldDifferences(expected, found);
+      const differ = listDifferences(expected, found);
       if (differ.length > 0)
-        throw new BackupFailed(
-          `The test restore differs from the database: ${differ.join("; ")}.`,
-        );
-      return (await ask("DEBUG", "DIGEST")).trim();
+        throw new BackupFailed(`The test restore differs from the database: ${differ.join("; ")}.`);
+      return (await query("DEBUG", "DIGEST")).trim();
     } finally {
       ends.abort(new Error("the test restore has ended"));
       await reading;
@@ -107,7 +107,7 @@ export const redis: BackupEngine = {
     const names = namesOf(id);
     // An earlier run switched the files; only the clean-up is left.
     if (await isSwitched(guest, names)) return;
-    await put(guest, appendOnly, names.base, source());
+    await writeRestored(guest, appendOnly, names.base, source());
     signal.throwIfAborted();
     await addons.whileStopped(addon.id, async (stopped) => {
       const old = await textOf(stopped, { argv: ["cat", manifest] }, signal, mib);
@@ -142,47 +142,48 @@ export const redis: BackupEngine = {
     const guest = runningGuest(addons, addon.id);
     const names = namesOf(id);
     const signal = AbortSignal.timeout(60_000);
-    const listed = async (path: string) => filesOf(await textOf(guest, { argv: ["cat", path] }, signal, mib));
-    const kept = new Set(await listed(manifest));
+    const readManifest = async (path: string) =>
+      filesOf(await textOf(guest, { argv: ["cat", path] }, signal, mib));
+    const kept = new Set(await readManifest(manifest));
     const hasOld = await isSwitched(guest, names);
     if (hasOld && !isCompleted) return;
-    const old = hasOld ? await listed(names.before) : [];
+    const old = hasOld ? await readManifest(names.before) : [];
     for (const name of [...old, names.base, names.log])
-      if (!kept.has(name)) await drop(guest, `${appendOnly}/${name}`);
+      if (!kept.has(name)) await deleteIfPresent(guest, `${appendOnly}/${name}`);
     // Deleted last, because these files show the progress of the restore.
-    for (const path of [names.next, names.before]) await drop(guest, path);
+    for (const path of [names.next, names.before]) await deleteIfPresent(guest, path);
   },
 };
 
 interface View {
-  held: Held;
+  description: RedisDescription;
   content: AsyncIterable<Buffer>;
 }
 
 /** Undefined if it took longer than the pause of writes. */
-async function look(guest: Guest, signal: AbortSignal): Promise<View | undefined> {
-  const ask = (...words: string[]) => textOf(guest, asAdmin(...words), signal, 16 * mib);
-  await ask("CONFIG", "SET", "repl-diskless-sync", "yes", "repl-diskless-sync-delay", "0");
-  const bytes = Number(/^used_memory_dataset:(\d+)/m.exec(await ask("INFO", "memory"))?.[1] ?? Infinity);
+async function openView(guest: Guest, signal: AbortSignal): Promise<View | undefined> {
+  const query = (...words: string[]) => textOf(guest, asAdmin(...words), signal, 16 * mib);
+  await query("CONFIG", "SET", "repl-diskless-sync", "yes", "repl-diskless-sync-delay", "0");
+  const bytes = Number(/^used_memory_dataset:(\d+)/m.exec(await query("INFO", "memory"))?.[1] ?? Infinity);
   const until = performance.now() + pauseMs - 500;
-  await ask("CLIENT", "PAUSE", String(pauseMs), "WRITE");
+  await query("CLIENT", "PAUSE", String(pauseMs), "WRITE");
   try {
     const isSmall = bytes < digestAllBelowBytes;
-    const keys = isSmall ? [] : lines(await ask("EVAL_RO", sampleScript, "0"));
-    const held: Held = {
-      counts: readKeyspace(await ask("INFO", "keyspace")),
-      digest: isSmall ? (await ask("DEBUG", "DIGEST")).trim() : null,
-      sample: await digestsOf(ask, keys),
+    const keys = isSmall ? [] : lines(await query("EVAL_RO", sampleScript, "0"));
+    const description: RedisDescription = {
+      counts: readKeyspace(await query("INFO", "keyspace")),
+      digest: isSmall ? (await query("DEBUG", "DIGEST")).trim() : null,
+      sample: await digestsOf(query, keys),
     };
     const output = outputOf(guest, asAdmin("--rdb", "-"), signal);
     // The first bytes come after the fork, whose memory no longer changes.
     const first = await output.next();
     if (first.done) throw new BackupFailed("Redis sent no data.");
-    if (performance.now() < until) return { held, content: withoutMark(join(first.value, output)) };
+    if (performance.now() < until) return { description, content: withoutMark(join(first.value, output)) };
     await output.return(undefined);
     return undefined;
   } finally {
-    await ask("CLIENT", "UNPAUSE");
+    await query("CLIENT", "UNPAUSE");
   }
 }
 
@@ -198,8 +199,8 @@ async function* join(first: Buffer, rest: AsyncGenerator<Buffer>): AsyncGenerato
 /** Redis runs one child at a time; ours would wait for it while writes are paused. */
 async function untilNoChild(guest: Guest, signal: AbortSignal): Promise<void> {
   for (;;) {
-    const said = await textOf(guest, asAdmin("INFO", "persistence"), signal);
-    if (!/^(?:rdb_bgsave_in_progress|aof_rewrite_in_progress|loading):1/m.test(said)) return;
+    const info = await textOf(guest, asAdmin("INFO", "persistence"), signal);
+    if (!/^(?:rdb_bgsave_in_progress|aof_rewrite_in_progress|loading):1/m.test(info)) return;
     await sleep(lookEveryMs, undefined, { signal });
   }
 }
@@ -208,18 +209,18 @@ function asAdmin(...words: string[]): Program {
   return { argv: ["/bin/sh", admin, ...words] };
 }
 
-type Ask = (...words: string[]) => Promise<string>;
+type Query = (...words: string[]) => Promise<string>;
 
-async function digestsOf(ask: Ask, keys: readonly string[]): Promise<Record<string, string>> {
+async function digestsOf(query: Query, keys: readonly string[]): Promise<Record<string, string>> {
   if (keys.length === 0) return {};
-  const digests = lines(await ask("DEBUG", "DIGEST-VALUE", ...keys));
+  const digests = lines(await query("DEBUG", "DIGEST-VALUE", ...keys));
   return Object.fromEntries(keys.map((key, at) => [key, digests[at] ?? ""]));
 }
 
-async function answers(ask: Ask): Promise<boolean> {
+async function responds(query: Query): Promise<boolean> {
   // While it loads, Redis responds with an error.
-  return ask("PING").then(
-    (said) => said.trim() === "PONG",
+  return query("PING").then(
+    (info) => info.trim() === "PONG",
     () => false,
   );
 }
@@ -246,7 +247,7 @@ function replica(socket: string): Program {
   return { argv: ["redis-server", ...argv], user: "redis" };
 }
 
-async function put(
+async function writeRestored(
   guest: Guest,
   directory: string,
   name: string,
@@ -258,7 +259,7 @@ async function put(
   await textOf(guest, { argv: ["chown", "redis:redis", directory, path] }, AbortSignal.timeout(30_000));
 }
 
-async function drop(guest: Guest, path: string): Promise<void> {
+async function deleteIfPresent(guest: Guest, path: string): Promise<void> {
   if (await guest.stat(path)) await guest.remove(path, { roots });
 }
 

@@ -22,25 +22,25 @@ export interface Program {
  */
 export async function* outputOf(guest: Guest, program: Program, signal: AbortSignal): AsyncGenerator<Buffer> {
   const child = await start(guest, program, signal);
-  let said = "";
+  let captured = "";
   let gathered: Buffer[] = [];
   let bytes = 0;
-  let wanted = 1;
+  let threshold = 1;
   try {
     child.process.endStdin();
     for await (const { stream, data } of child.process.output) {
       if (stream === "stderr") {
-        said = (said + data.toString("utf8")).slice(-keptBytes);
+        captured = (captured + data.toString("utf8")).slice(-keptBytes);
         continue;
       }
       gathered.push(data);
       bytes += data.length;
-      if (bytes < wanted) continue;
+      if (bytes < threshold) continue;
       yield gathered.length === 1 ? data : Buffer.concat(gathered, bytes);
-      [gathered, bytes, wanted] = [[], 0, pieceBytes];
+      [gathered, bytes, threshold] = [[], 0, pieceBytes];
     }
     if (bytes > 0) yield Buffer.concat(gathered, bytes);
-    await requireSuccess(program, child.process, said);
+    await requireSuccess(program, child.process, captured);
   } catch (error) {
     throw signal.aborted ? signal.reason : error;
   } finally {
@@ -56,11 +56,11 @@ export async function feed(
   signal: AbortSignal,
 ): Promise<void> {
   const child = await start(guest, program, signal);
-  let said = "";
+  let captured = "";
   let isOver = false;
   const reading = (async () => {
     for await (const { data } of child.process.output)
-      said = (said + data.toString("utf8")).slice(-keptBytes);
+      captured = (captured + data.toString("utf8")).slice(-keptBytes);
     isOver = true;
   })();
   reading.catch(() => {});
@@ -72,7 +72,7 @@ export async function feed(
     }
     child.process.endStdin();
     await reading;
-    await requireSuccess(program, child.process, said);
+    await requireSuccess(program, child.process, captured);
   } catch (error) {
     throw signal.aborted ? signal.reason : error;
   } finally {
@@ -88,17 +88,18 @@ export async function textOf(
   maxBytes = 64 * 1024,
 ): Promise<string> {
   const child = await start(guest, program, signal);
-  const said = { stdout: "", stderr: "" };
+  const captured = { stdout: "", stderr: "" };
   try {
     if (program.stdin !== undefined) await child.process.writeStdin(Buffer.from(program.stdin));
     child.process.endStdin();
     for await (const { stream, data } of child.process.output) {
-      said[stream] += data.toString("utf8");
-      if (said.stdout.length > maxBytes) throw new BackupFailed(`${program.argv[0]} wrote too much output.`);
-      said.stderr = said.stderr.slice(-keptBytes);
+      captured[stream] += data.toString("utf8");
+      if (captured.stdout.length > maxBytes)
+        throw new BackupFailed(`${program.argv[0]} wrote too much output.`);
+      captured.stderr = captured.stderr.slice(-keptBytes);
     }
-    await requireSuccess(program, child.process, said.stderr);
-    return said.stdout;
+    await requireSuccess(program, child.process, captured.stderr);
+    return captured.stdout;
   } catch (error) {
     throw signal.aborted ? signal.reason : error;
   } finally {
@@ -134,16 +135,16 @@ export async function start(
 export async function requireSuccess(
   { argv }: Program,
   process: Pick<GuestProcess, "exit">,
-  said: string,
+  captured: string,
 ): Promise<void> {
   const { code, signal } = await process.exit;
   if (code === 0) return;
   const name = argv[0]?.split("/").at(-1);
   const how = code === null ? `was ended by signal ${signal}` : `ended with exit code ${code}`;
-  throw new BackupFailed(`${name} ${how}${lastWords(said)}`);
+  throw new BackupFailed(`${name} ${how}${lastLine(captured)}`);
 }
 
-function lastWords(said: string): string {
-  const line = said.trim().split("\n").filter(Boolean).slice(0, 2).join(" ").slice(0, 500);
+function lastLine(captured: string): string {
+  const line = captured.trim().split("\n").filter(Boolean).slice(0, 2).join(" ").slice(0, 500);
   return line === "" ? "." : `: ${line}`;
 }

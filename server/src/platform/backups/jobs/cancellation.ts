@@ -6,28 +6,28 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { BackupFailed } from "../errors.ts";
 
 /** Thrown when the server stops or the workspace is suspended. The work starts again later. */
-export class Interrupted extends Error {}
+export class Interruption extends Error {}
 /** The backup, restore or add-on was deleted. */
-export class Dropped extends Error {}
+export class JobDeleted extends Error {}
 
 /** Several times the time that the largest size takes on a slow host. */
 const deadlineMs = 6 * 60 * 60_000;
 const lookEveryMs = 1_000;
 export const attemptsMax = 3;
-export const gaveUp = `The server ended ${attemptsMax} times during this job; it is not retried.`;
+export const retriesExhausted = `The server ended ${attemptsMax} times during this job; it is not retried.`;
 
-/** `hold`: the workspace is suspended, so its database is frozen. */
-export type Wish = "go on" | "gone" | "hold";
+/** `suspend`: the workspace is suspended, so its database is frozen. */
+export type JobDecision = "continue" | "cancel" | "suspend";
 
-export async function within<T>(
+export async function runCancellable<T>(
   stops: AbortSignal,
-  wish: () => Promise<Wish>,
+  decide: () => Promise<JobDecision>,
   work: (signal: AbortSignal) => Promise<T>,
 ): Promise<T> {
   const ends = new AbortController();
   // A safety backup ends with the restore, for the same reason.
-  const isOurs = () => stops.reason instanceof Dropped || stops.reason instanceof BackupFailed;
-  const stop = () => ends.abort(isOurs() ? stops.reason : new Interrupted("the server stops"));
+  const isOurs = () => stops.reason instanceof JobDeleted || stops.reason instanceof BackupFailed;
+  const stop = () => ends.abort(isOurs() ? stops.reason : new Interruption("the server stops"));
   stops.addEventListener("abort", stop, { once: true });
   if (stops.aborted) stop();
   const hours = deadlineMs / 3_600_000;
@@ -36,7 +36,7 @@ export async function within<T>(
     deadlineMs,
   );
   const watched = new AbortController();
-  const watching = watch(wish, ends, watched.signal);
+  const watching = watch(decide, ends, watched.signal);
   try {
     return await work(ends.signal);
   } catch (error) {
@@ -50,13 +50,17 @@ export async function within<T>(
   }
 }
 
-async function watch(wish: () => Promise<Wish>, ends: AbortController, signal: AbortSignal): Promise<void> {
+async function watch(
+  decide: () => Promise<JobDecision>,
+  ends: AbortController,
+  signal: AbortSignal,
+): Promise<void> {
   while (!signal.aborted && !ends.signal.aborted) {
     await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
     if (signal.aborted) return;
     // While PostgreSQL is down, the work continues.
-    const wished = await wish().catch(() => "go on" as const);
-    if (wished === "gone") ends.abort(new Dropped("the job was deleted"));
-    if (wished === "hold") ends.abort(new Interrupted("the workspace is suspended"));
+    const decision = await decide().catch(() => "continue" as const);
+    if (decision === "cancel") ends.abort(new JobDeleted("the job was deleted"));
+    if (decision === "suspend") ends.abort(new Interruption("the workspace is suspended"));
   }
 }

@@ -2,10 +2,10 @@
 import { passKillPoint } from "#lib/kill-points.ts";
 import type { BackupsContext } from "../context.ts";
 import { dayMs } from "../plan.ts";
-import { dropOld, forgetBytes, listToRemove, markDeleted } from "../store.ts";
+import { deleteOldRows, clearBlobKey, listToRemove, markDeleted } from "../store.ts";
 
 /** The pruning job. */
-export async function removeUnwanted({ app, blobs }: Pick<BackupsContext, "app" | "blobs">): Promise<void> {
+export async function pruneBackups({ app, blobs }: Pick<BackupsContext, "app" | "blobs">): Promise<void> {
   const { db, clock } = app;
   const now = clock.now();
   for (const { id, blob_key: key, status, expires_at } of await listToRemove(db, now)) {
@@ -15,8 +15,8 @@ export async function removeUnwanted({ app, blobs }: Pick<BackupsContext, "app" 
     await passKillPoint("backup.unwanted");
     if (key !== null) await blobs.delete(key);
     await passKillPoint("backup.bytes-gone");
-    await forgetBytes(db, id);
+    await clearBlobKey(db, id);
   }
   // By then, no time zone's daily quota counts the row any more.
-  await dropOld(db, new Date(now.getTime() - 2 * dayMs));
+  await deleteOldRows(db, new Date(now.getTime() - 2 * dayMs));
 }

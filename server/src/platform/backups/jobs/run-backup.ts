@@ -1,6 +1,6 @@
 /**
- * Runs one backup: dumps into the store and into a throwaway instance at once, compares that with the description and
- * with the stored bytes, and completes the backup. The next server repeats a backup that a crash interrupted; after
+ * Runs one backup. The dump goes to the store and to a throwaway instance at once. Both are compared with the source
+ * before the backup completes. The next server repeats a backup that a crash interrupted; after
  * three crashes it fails.
  */
 import { createHash } from "node:crypto";
@@ -23,15 +23,15 @@ import type { Source } from "../engines/engine.ts";
 import { BackupFailed } from "../errors.ts";
 import {
   type BackupRow,
-  begin,
+  startAttempt,
   complete,
   fail,
   findById,
-  forgetAttempt,
-  forgetBytes,
-  wishOf,
+  uncountAttempt,
+  clearBlobKey,
+  decideBackup,
 } from "../store.ts";
-import { attemptsMax, Dropped, gaveUp, Interrupted, within } from "./cancellation.ts";
+import { attemptsMax, JobDeleted, retriesExhausted, Interruption, runCancellable } from "./cancellation.ts";
 
 /** After a start of the server an add-on is adopted within a moment; a new add-on takes longer. */
 const upWithinMs = 60_000;
@@ -39,14 +39,14 @@ const upWithinMs = 60_000;
 const roomWithinMs = 10 * 60_000;
 const lookAgainMs = 1_000;
 
-interface Made {
+interface StoredBackup {
   size_bytes: number;
   sha256: string;
   contents: string;
 }
 
 /** The job, which also makes safety backups. */
-export async function carryOut(backups: BackupsContext, id: string, stops: AbortSignal): Promise<void> {
+export async function runBackup(backups: BackupsContext, id: string, stops: AbortSignal): Promise<void> {
   const { db, clock } = backups.app;
   const found = await findById(db, id);
   const addon = found && (await findAddon(db, found.addon_id));
@@ -54,20 +54,20 @@ export async function carryOut(backups: BackupsContext, id: string, stops: Abort
   if (!addon)
     return void (await fail(db, id, { error: "The add-on was deleted.", key: found.blob_key }, clock.now()));
   const key = `${addonPrefix(addon.id)}${id}.${backups.engines[addon.kind].extension}`;
-  const row = await begin(db, id, key, clock.now());
+  const row = await startAttempt(db, id, key, clock.now());
   if (!row) return;
   await passKillPoint("backup.begun");
   try {
-    if (row.attempts > attemptsMax) throw new BackupFailed(gaveUp);
-    const made = await within(
+    if (row.attempts > attemptsMax) throw new BackupFailed(retriesExhausted);
+    const result = await runCancellable(
       stops,
-      () => wishOf(db, id),
-      (signal) => make(backups, addon, key, signal),
+      () => decideBackup(db, id),
+      (signal) => dumpAndVerify(backups, addon, key, signal),
     );
-    await end(backups, addon, row, made);
+    await completeBackup(backups, addon, row, result);
   } catch (error) {
-    if (error instanceof Interrupted) return forgetAttempt(db, id);
-    await endBadly(backups, addon, row, key, error);
+    if (error instanceof Interruption) return uncountAttempt(db, id);
+    await failBackup(backups, addon, row, key, error);
   }
 }
 
@@ -75,17 +75,17 @@ export async function carryOut(backups: BackupsContext, id: string, stops: Abort
  * Starts the test restore's instance first, because it may wait for memory; the snapshot is taken after that wait. The
  * instance loads the bytes while they are stored. Reading the stored bytes back verifies the store.
  */
-async function make(
+async function dumpAndVerify(
   backups: BackupsContext,
   addon: AddonView,
   key: string,
   signal: AbortSignal,
-): Promise<Made> {
+): Promise<StoredBackup> {
   const { addons, blobs } = backups;
   const engine = backups.engines[addon.kind];
   signal.throwIfAborted();
-  return inThrowaway(addons, addon, signal, async (other) => {
-    const guest = await guestOf(addons, addon.id, upWithinMs, signal);
+  return withThrowaway(addons, addon, signal, async (other) => {
+    const guest = await waitForGuest(addons, addon.id, upWithinMs, signal);
     const storeAndLoad = async (content: AsyncIterable<Buffer>) => {
       const read = tee(content);
       const [stored] = await runAllOrAbort(
@@ -95,11 +95,11 @@ async function make(
       );
       return stored;
     };
-    const { stored, held } = await engine.dump(guest, addon, storeAndLoad, signal);
+    const { stored, description } = await engine.dump(guest, addon, storeAndLoad, signal);
     await passKillPoint("backup.stored");
     const [contents] = await runAllOrAbort(
       signal,
-      (ends: AbortSignal) => engine.compare(other, addon, held, ends),
+      (ends: AbortSignal) => engine.compare(other, addon, description, ends),
       (ends: AbortSignal) => readBack(sourceOf(backups, key, stored), ends),
     );
     await passKillPoint("backup.verified");
@@ -132,7 +132,7 @@ export function sourceOf(
 }
 
 /** Waits for the add-on's running machine. */
-export async function guestOf(
+export async function waitForGuest(
   addons: Addons,
   addonId: string,
   withinMs: number,
@@ -147,7 +147,7 @@ export async function guestOf(
 }
 
 /** Removes the instance when the work ends. If the server dies, the next start removes it. */
-async function inThrowaway<T>(
+async function withThrowaway<T>(
   addons: Addons,
   addon: AddonView,
   signal: AbortSignal,
@@ -165,11 +165,16 @@ async function inThrowaway<T>(
   }
 }
 
-async function end({ app }: BackupsContext, addon: AddonView, row: BackupRow, made: Made): Promise<void> {
+async function completeBackup(
+  { app }: BackupsContext,
+  addon: AddonView,
+  row: BackupRow,
+  result: StoredBackup,
+): Promise<void> {
   const { db, clock } = app;
   const isKept = await transaction(db, async (tx) => {
-    if (!(await complete(tx, row.id, made, clock.now()))) return false;
-    const detail = { backup_id: row.id, kind: row.kind, size_bytes: made.size_bytes };
+    if (!(await complete(tx, row.id, result, clock.now()))) return false;
+    const detail = { backup_id: row.id, kind: row.kind, size_bytes: result.size_bytes };
     await recordActivity(
       tx,
       systemActor("backups"),
@@ -180,12 +185,12 @@ async function end({ app }: BackupsContext, addon: AddonView, row: BackupRow, ma
     );
     return true;
   });
-  if (!isKept) throw new Dropped("the backup was deleted before it completed");
+  if (!isKept) throw new JobDeleted("the backup was deleted before it completed");
   await passKillPoint("backup.completed");
 }
 
 /** Updates the row first: a backup completed by another run keeps its bytes, and a failed one records their key. */
-async function endBadly(
+async function failBackup(
   { app, blobs }: BackupsContext,
   addon: AddonView,
   row: BackupRow,
@@ -193,12 +198,12 @@ async function endBadly(
   cause: unknown,
 ): Promise<void> {
   const { db, clock, log } = app;
-  const error = cause instanceof Dropped ? "The backup was deleted." : sentenceOf(cause);
-  if (!(cause instanceof BackupFailed || cause instanceof Dropped))
+  const error = cause instanceof JobDeleted ? "The backup was deleted." : reasonOf(cause);
+  if (!(cause instanceof BackupFailed || cause instanceof JobDeleted))
     log.error({ backup: row.id, err: cause }, "backup failed on this server");
   const hasFailed = await transaction(db, async (tx) => {
     if (!(await fail(tx, row.id, { error, key }, clock.now()))) return false;
-    if (cause instanceof Dropped) return true;
+    if (cause instanceof JobDeleted) return true;
     await recordActivity(tx, systemActor("backups"), "backup.failed", target(addon), addon.workspace_id, {
       backup_id: row.id,
       kind: row.kind,
@@ -218,13 +223,13 @@ async function endBadly(
   if (!hasFailed) return;
   await passKillPoint("backup.failed");
   await blobs.delete(key).then(
-    () => forgetBytes(db, row.id),
+    () => clearBlobKey(db, row.id),
     () => log.warn({ backup: row.id }, "deleting the bytes of a failed backup is left to the next sweep"),
   );
 }
 
 /** Error text for the add-on's owner. */
-export function sentenceOf(error: unknown): string {
+export function reasonOf(error: unknown): string {
   if (error instanceof BackupFailed || error instanceof DomainError) return error.message;
   if (error instanceof BlobsFull) return "The backup store is full.";
   if (error instanceof BlobNotFound) return "The bytes are no longer in the store.";

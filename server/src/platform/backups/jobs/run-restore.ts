@@ -9,20 +9,20 @@ import { transaction } from "#db/db.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import { type AddonView, findAddon, target } from "#platform/addons/find.ts";
 import type { BackupsContext } from "../context.ts";
-import { guestOf, sentenceOf, sourceOf } from "./run-backup.ts";
+import { waitForGuest, reasonOf, sourceOf } from "./run-backup.ts";
 import { BackupFailed } from "../errors.ts";
 import {
-  beginRestore,
+  startRestoreAttempt,
   endRestore,
   fail,
   findById,
   findRestore,
-  forgetRestoreAttempt,
-  noteDoubt,
+  uncountRestoreAttempt,
+  recordDoubt,
   type RestoreRow,
-  wishOfRestore,
+  decideRestore,
 } from "../store.ts";
-import { attemptsMax, Dropped, gaveUp, Interrupted, within } from "./cancellation.ts";
+import { attemptsMax, JobDeleted, retriesExhausted, Interruption, runCancellable } from "./cancellation.ts";
 
 /** A new add-on may wait until its image is built. */
 const newUpWithinMs = 15 * 60_000;
@@ -34,35 +34,31 @@ const askableWithinMs = 60_000;
 const doubtMs = 60 * 60_000;
 const unkept = "The restore that needed this backup ended first.";
 
-export async function carryOutRestore(
-  backups: BackupsContext,
-  id: string,
-  stops: AbortSignal,
-): Promise<void> {
+export async function runRestore(backups: BackupsContext, id: string, stops: AbortSignal): Promise<void> {
   const { db } = backups.app;
   const found = await findRestore(db, id);
   const addon = found && (await findAddon(db, found.addon_id));
   // Deleting the add-on deletes the row.
   if (!found || !addon) return;
-  const row = await beginRestore(db, id);
+  const row = await startRestoreAttempt(db, id);
   // The result is recorded; only the clean-up is left.
   if (!row) return cleanUp(backups, addon, id, stops);
   await passKillPoint("restore.begun");
   try {
-    if (row.attempts > attemptsMax) throw new BackupFailed(gaveUp);
-    await within(
+    if (row.attempts > attemptsMax) throw new BackupFailed(retriesExhausted);
+    await runCancellable(
       stops,
-      () => wishOfRestore(db, id),
+      () => decideRestore(db, id),
       (signal) => restore(backups, addon, row, signal),
     );
     await passKillPoint("restore.in-place");
-    await end(backups, addon, row, { status: "completed", error: null });
+    await finishRestore(backups, addon, row, { status: "completed", error: null });
     await passKillPoint("restore.completed");
   } catch (error) {
-    if (error instanceof Interrupted) return forgetRestoreAttempt(db, id);
-    if (!(error instanceof BackupFailed || error instanceof Dropped))
+    if (error instanceof Interruption) return uncountRestoreAttempt(db, id);
+    if (!(error instanceof BackupFailed || error instanceof JobDeleted))
       backups.app.log.error({ restore: id, err: error }, "restore failed on this server");
-    await end(backups, addon, row, await outcomeOf(backups, addon, row, error, stops));
+    await finishRestore(backups, addon, row, await outcomeOf(backups, addon, row, error, stops));
   }
   await cleanUp(backups, addon, id, stops);
 }
@@ -74,12 +70,12 @@ async function restore(
   signal: AbortSignal,
 ): Promise<void> {
   const { addons, app } = backups;
-  if (row.safety_backup_id !== null) await keep(backups, row.safety_backup_id, signal);
+  if (row.safety_backup_id !== null) await makeSafetyBackup(backups, row.safety_backup_id, signal);
   await passKillPoint("restore.kept");
   const backup = await findById(app.db, row.backup_id);
   if (!backup?.blob_key || backup.sha256 === null || backup.size_bytes === null)
     throw new BackupFailed("The backup is gone.");
-  await guestOf(addons, addon.id, row.safety_backup_id === null ? newUpWithinMs : upWithinMs, signal);
+  await waitForGuest(addons, addon.id, row.safety_backup_id === null ? newUpWithinMs : upWithinMs, signal);
   const stored = { bytes: backup.size_bytes, sha256: backup.sha256 };
   await backups.engines[addon.kind].restore({
     addons,
@@ -107,15 +103,15 @@ async function outcomeOf(
   stops: AbortSignal,
 ): Promise<Outcome> {
   const { db, clock } = backups.app;
-  const failed = { status: "failed", error: sentenceOf(error) } as const;
-  if (error instanceof Dropped) return failed;
+  const failed = { status: "failed", error: reasonOf(error) } as const;
+  if (error instanceof JobDeleted) return failed;
   try {
     const isCompleted = await isInPlace(backups, addon, row, { putsBack: true, signal: stops });
     return isCompleted ? { status: "completed", error: null } : failed;
   } catch (unknown) {
     if (stops.aborted) throw unknown;
     const now = clock.now();
-    const since = await noteDoubt(db, row.id, now);
+    const since = await recordDoubt(db, row.id, now);
     if (now.getTime() - since.getTime() < doubtMs) throw unknown;
     return {
       status: "failed",
@@ -148,19 +144,19 @@ async function isInPlace(
 }
 
 /** Makes a safety backup of the add-on's current data. */
-async function keep(backups: BackupsContext, id: string, signal: AbortSignal): Promise<void> {
-  await backups.keep(id, signal);
+async function makeSafetyBackup(backups: BackupsContext, id: string, signal: AbortSignal): Promise<void> {
+  await backups.makeSafetyBackup(id, signal);
   signal.throwIfAborted();
   const kept = await findById(backups.app.db, id);
   if (kept?.status === "completed") return;
   // The safety backup noticed the suspension first.
-  if (kept && kept.status !== "failed") throw new Interrupted("the workspace is suspended");
+  if (kept && kept.status !== "failed") throw new Interruption("the workspace is suspended");
   throw new BackupFailed(
     `The safety backup failed, so the add-on's data is unchanged: ${kept?.error ?? "it is gone."}`,
   );
 }
 
-async function end(
+async function finishRestore(
   { app }: BackupsContext,
   addon: AddonView,
   row: RestoreRow,
@@ -173,10 +169,10 @@ async function end(
     const { safety_backup_id: keptId } = row;
     const kept = keptId === null ? undefined : await findById(tx, keptId);
     if (kept) await fail(tx, kept.id, { error: unkept, key: kept.blob_key }, clock.now());
-    const deed = status === "completed" ? "backup.restored" : "backup.restore_failed";
+    const action = status === "completed" ? "backup.restored" : "backup.restore_failed";
     const { workspace_id: workspaceId, name, project_name } = addon;
     const detail = { backup_id: row.backup_id, restore_id: row.id };
-    await recordActivity(tx, systemActor("backups"), deed, target(addon), workspaceId, detail);
+    await recordActivity(tx, systemActor("backups"), action, target(addon), workspaceId, detail);
     if (error === null) return;
     const holds = isInDoubt
       ? "The add-on has either the restored data or its earlier data; the earlier data is kept as a safety backup."
@@ -204,8 +200,8 @@ async function cleanUp(
   // A restore in doubt is cleaned up by the state found now. The data has been live since, so the old data is not put
   // back; a safety backup holds it.
   const wasInDoubt = row.status === "failed" && row.in_doubt_since !== null;
-  const look = { putsBack: false, signal: stops };
+  const check = { putsBack: false, signal: stops };
   const isCompleted =
-    row.status === "completed" || (wasInDoubt && (await isInPlace(backups, addon, row, look)));
+    row.status === "completed" || (wasInDoubt && (await isInPlace(backups, addon, row, check)));
   await engines[addon.kind].cleanUp({ addons, addon, id, isCompleted });
 }

@@ -1,5 +1,5 @@
 /**
- * Daily backups, each at its add-on's own time of day. One job starts the backups that are due, then queues itself for
+ * Daily backups, each at its add-on's own time of day. A single job starts the backups that are due, then queues itself for
  * the next minute. A backup missed because the server or the add-on was down is made as soon as possible, and its owner
  * is notified once.
  */
@@ -10,7 +10,7 @@ import { findAddon, target } from "#platform/addons/find.ts";
 import type { BackupsContext } from "../context.ts";
 import { queue } from "../create.ts";
 import { backupLimits, nextDaily } from "../plan.ts";
-import { type Due, listDue, lockAddon, noteMissed, setSchedule, whatRuns } from "../store.ts";
+import { type Due, listDue, lockAddon, recordMissed, setSchedule, findRunning } from "../store.ts";
 import { sweepTask, tickTask } from "./tasks.ts";
 
 const everyMs = 60_000;
@@ -20,7 +20,7 @@ const lateAfterMs = 60 * 60_000;
 export async function tick(backups: BackupsContext): Promise<void> {
   const { db, clock, log } = backups.app;
   try {
-    await beginDue(backups);
+    await startDueBackups(backups);
   } catch (error) {
     log.warn({ error }, "listing due backups failed; the next round retries");
   }
@@ -28,12 +28,12 @@ export async function tick(backups: BackupsContext): Promise<void> {
   await addJob(db, tickTask, {}, { key: tickTask, runAt: new Date(clock.now().getTime() + everyMs) });
 }
 
-export async function beginDue(backups: Pick<BackupsContext, "app">): Promise<void> {
+export async function startDueBackups(backups: Pick<BackupsContext, "app">): Promise<void> {
   const { db, clock } = backups.app;
-  for (const due of await listDue(db, clock.now())) await beginOne(backups, due);
+  for (const due of await listDue(db, clock.now())) await startDueBackup(backups, due);
 }
 
-async function beginOne({ app }: Pick<BackupsContext, "app">, due: Due): Promise<void> {
+async function startDueBackup({ app }: Pick<BackupsContext, "app">, due: Due): Promise<void> {
   const now = app.clock.now();
   await transaction(app.db, async (tx) => {
     if (!(await lockAddon(tx, due.id))) return;
@@ -42,7 +42,7 @@ async function beginOne({ app }: Pick<BackupsContext, "app">, due: Due): Promise
     const isLate = now.getTime() - addon.next_backup_at.getTime() > lateAfterMs;
     const isRunning = addon.status === "running";
     if (isLate && !addon.backup_missed_at) {
-      await noteMissed(tx, addon.id, addon.next_backup_at);
+      await recordMissed(tx, addon.id, addon.next_backup_at);
       const { workspace_id: workspaceId, name, project_name } = addon;
       await notify(tx, {
         workspaceId,
@@ -52,7 +52,7 @@ async function beginOne({ app }: Pick<BackupsContext, "app">, due: Due): Promise
         target: target(addon),
       });
     }
-    const { backup, restore } = await whatRuns(tx, addon.id);
+    const { backup, restore } = await findRunning(tx, addon.id);
     if (!isRunning || backup || restore) return;
     await setSchedule(tx, addon.id, { isOn: true, nextAt: nextDaily(addon.id, now) });
     // The plan was lowered: daily backups continue as soon as it is raised again.

@@ -1,6 +1,6 @@
 /**
- * The functions that a deployment needs: to fetch code, to make an image and to run it. `compose/` passes the real
- * ones, and tests of the state machine pass fakes.
+ * Functions of a deployment that fetch code, make an image and run it. The server uses those in `steps-on-host.ts`,
+ * and tests of the state machine use a fake.
  */
 import type { Plan } from "#accounts/roles.ts";
 import type { App } from "#app.ts";

@@ -10,8 +10,13 @@ import { readBuildLog, readLogs } from "../logs.ts";
 import { restart } from "../request/restart.ts";
 import { rollback } from "../request/rollback.ts";
 import { DeployQuery, toDeployment } from "../schema.ts";
-import { makeProject, personWithPlan, testDeployments, type TestProject } from "../testing/deployments-app.ts";
-import { untilAborted } from "../testing/played.ts";
+import {
+  makeProject,
+  personWithPlan,
+  testDeployments,
+  type TestProject,
+} from "../testing/deployments-app.ts";
+import { untilAborted } from "../testing/fake-pipeline.ts";
 
 const { db } = await testDatabase();
 const host = await testDeployments(db);
@@ -69,7 +74,7 @@ test("deploys an image without a repository, and records its reference and diges
   expect((await readBuildLog(app, actor, id)).text).toContain(`${image} is ${digestOf("1")}`);
 });
 
-test("resolves a tag anew at each deployment, and reuses the image while its digest is the same", async () => {
+test("resolves a tag again at each deployment, and reuses the image while its digest is the same", async () => {
   const { actor, project } = await start();
   host.pipeline.reuses = true;
   const first = await deployImage(actor, project);
@@ -167,7 +172,7 @@ test("warns of an image without a port, and fails for one without a command unle
   expect(text).not.toContain("names no port");
 });
 
-test("fails with the registry's reason, and leaves what is live", async () => {
+test("fails with the registry's reason, and keeps the live deployment", async () => {
   const { actor, project } = await start();
   const first = await deployImage(actor, project);
   host.pipeline.during.pull = async () => {
@@ -218,7 +223,7 @@ test("stops the pull when its deployment is cancelled", async () => {
 test("refuses an invalid reference, and an image together with a commit or tag", () => {
   const problem = (query: Record<string, string>) => DeployQuery.safeParse(query).error?.issues[0]?.message;
   expect(problem({ image: "https://example.com/app" })).toContain("must name an image as docker pull does");
-  expect(problem({ image, tag: "v1" })).toContain("in place of commit and tag");
-  expect(problem({ image, commit: "a".repeat(40) })).toContain("in place of commit and tag");
+  expect(problem({ image, tag: "v1" })).toContain("cannot be combined with commit or tag");
+  expect(problem({ image, commit: "a".repeat(40) })).toContain("cannot be combined with commit or tag");
   expect(DeployQuery.parse({ image: "nginx" }).image).toBe("docker.io/library/nginx:latest");
 });

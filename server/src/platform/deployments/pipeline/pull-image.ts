@@ -9,13 +9,13 @@ import type { ProjectRow } from "#platform/projects/projects.ts";
 import { openRegistryCredential } from "#platform/projects/registry-credential.ts";
 import type { BuiltImage } from "./pipeline.ts";
 import { DeploymentFailed } from "../worker/reasons.ts";
-import { holdEqual } from "./reuse.ts";
+import { reuseImage } from "./reuse.ts";
 import { defaultPort, runOf } from "./run-record.ts";
 import type { Context, Steps } from "./steps.ts";
 import type { DeploymentRow, Subject } from "../store.ts";
 import type { RunRecord } from "../tables.ts";
 
-/** Pulls the image of the deployment, or uses an equal one that the project has. */
+/** Pulls the image of the deployment, or uses an equal image of the project. */
 export async function pullImage(
   context: Context,
   steps: Steps,
@@ -37,7 +37,7 @@ export async function pullImage(
     const found = await pipeline.findRegistryImage(app, request, work);
     await work.log(`${text} is ${found.digest}\n`);
     await steps.note({ image_digest: found.digest });
-    const equal = deployment.rebuild ? undefined : await holdEqual(context, steps, project, found.key);
+    const equal = deployment.rebuild ? undefined : await reuseImage(context, steps, project, found.key);
     if (equal) await work.log(`Nothing is downloaded: image ${equal.tag} has the same digest.\n`);
     await rm(into, { recursive: true, force: true });
     const image = equal ?? (await pipeline.pullAppImage(app, { ...request, found, into }, work));
@@ -56,7 +56,10 @@ export async function pullImage(
 /** A rollback uses the recorded digest, because the tag may name a newer image by now. */
 function referenceOf({ image_reference, image_digest, trigger_kind }: DeploymentRow): ImageReference {
   const reference = parseReference(image_reference ?? "");
-  if (!reference) throw new DeploymentFailed(`${image_reference} is not a reference to an image: write registry.example.com/team/app:1.2.`);
+  if (!reference)
+    throw new DeploymentFailed(
+      `${image_reference} is not a reference to an image: write registry.example.com/team/app:1.2.`,
+    );
   const isEarlier = trigger_kind === "rollback" || trigger_kind === "restart";
   return isEarlier && image_digest !== null ? atDigest(reference, image_digest) : reference;
 }

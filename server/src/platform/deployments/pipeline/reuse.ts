@@ -7,7 +7,7 @@ import type { Context, Steps } from "./steps.ts";
  * Finds an image with this key. Retention keeps an image that a deployment names, so the tag is recorded first. The
  * image is then checked again, after any retention that had already started.
  */
-export async function holdEqual(
+export async function reuseImage(
   { app, pipeline }: Context,
   steps: Steps,
   { id }: { id: string },

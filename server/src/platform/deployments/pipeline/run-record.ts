@@ -3,7 +3,7 @@ import type { ProjectRow } from "#platform/projects/projects.ts";
 import type { BuiltImage } from "./pipeline.ts";
 import type { RunRecord } from "../tables.ts";
 
-/** Port of an app whose project, image and framework name none. */
+/** Port of an app if project, image and framework set none. */
 export const defaultPort = 8080;
 
 export function runOf(

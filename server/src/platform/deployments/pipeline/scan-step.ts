@@ -1,6 +1,6 @@
 /**
- * The scan of a deployment's image. It runs beside the other steps, and the deployment does not wait for it. A scan that
- * is not over when its deployment ends is finished by a job, so that a restart of the server does not lose it.
+ * The scan of a deployment's image. It runs in parallel to the other steps, and the deployment does not wait for it. A
+ * job completes a scan that outlasts its deployment, so that a restart of the server does not lose it.
  */
 import { payerOf } from "#accounts/payers.ts";
 import type { App } from "#app.ts";
@@ -9,7 +9,7 @@ import type { Db } from "#schema.ts";
 import { FairJobs } from "#jobs/fair-jobs.ts";
 import { addJob } from "#jobs/jobs.ts";
 import type { Pipeline } from "./pipeline.ts";
-import { told } from "../worker/reasons.ts";
+import { ownerMessage } from "../worker/reasons.ts";
 import type { Context, Steps } from "./steps.ts";
 import { type DeploymentRow, endLateScan, findLateScan } from "../store.ts";
 
@@ -43,11 +43,11 @@ export class Scan {
     await this.#starting;
     try {
       const found = await pipeline.scanImage(app, projectId, tag);
-      if (!this.#isOver) await log.say("scan", found);
+      if (!this.#isOver) await log.append("scan", found);
       await this.#end("succeeded", null);
     } catch (error) {
       app.log.warn({ err: error }, "an image could not be scanned");
-      await this.#end("failed", told(error) ?? noResult);
+      await this.#end("failed", ownerMessage(error) ?? noResult);
     }
   }
 
@@ -72,7 +72,7 @@ export class Scan {
 }
 
 /** Restarts a scan that an earlier server left running. */
-export function leftScan(context: Context, steps: Steps, deployment: DeploymentRow): Scan | undefined {
+export function resumeScan(context: Context, steps: Steps, deployment: DeploymentRow): Scan | undefined {
   const { image_tag: tag } = deployment;
   const isLeft = deployment.steps.some(
     ({ name, status }) => name === "scan" && (status === "running" || status === "pending"),
@@ -135,7 +135,7 @@ export async function finishLateScan(
     (cause: unknown) => {
       if (signal.aborted) throw cause;
       app.log.warn({ err: cause }, "an image could not be scanned");
-      return ["failed", told(cause) ?? noResult] as const;
+      return ["failed", ownerMessage(cause) ?? noResult] as const;
     },
   );
   await endLateScan(app.db, deploymentId, late, { status, error, at: app.clock.now() });

@@ -15,10 +15,10 @@ import type { Pipeline, Work } from "./pipeline.ts";
  * A server that has just started may not accept connections yet, and its apps may be starting, so the check is
  * repeated.
  */
-const askAgainMs = 500;
+const retryMs = 500;
 
 /** Scans the image and returns the result as a line of a log. */
-export async function describedScan(
+export async function scanAndDescribe(
   app: Pick<App, "db" | "machines" | "clock">,
   projectId: string,
   tag: string,
@@ -31,7 +31,7 @@ function pullHooks({ progress, ...hooks }: Work): PullHooks {
   return { ...hooks, progress: ({ fraction, message }) => progress(fraction, message) };
 }
 
-export function partsOf(apps: Apps): Pipeline {
+export function hostPipeline(apps: Apps): Pipeline {
   return {
     checkout,
     buildAppImage: (app, request, { progress, ...hooks }) =>
@@ -43,7 +43,7 @@ export function partsOf(apps: Apps): Pipeline {
     pullAppImage: (app, request, work) => pullAppImage(app, request, pullHooks(work)),
     findAppImage,
     findEqualImage: (app, projectId, buildKey) => findEqualAppImage(app, projectId, buildKey),
-    scanImage: describedScan,
+    scanImage: scanAndDescribe,
     release: (_app, { size, ...request }, work) => release(apps, { ...request, size: size as AppSize }, work),
     statusChanged: (_app, environmentId) => apps.routes.refresh(environmentId),
     async proveServed(_app, { id, host_label }, signal) {
@@ -57,7 +57,7 @@ export function partsOf(apps: Apps): Pipeline {
           return;
         } catch (error) {
           if (signal.aborted) throw error;
-          await sleep(askAgainMs, undefined, { signal });
+          await sleep(retryMs, undefined, { signal });
         }
       }
     },

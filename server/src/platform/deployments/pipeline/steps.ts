@@ -5,7 +5,14 @@ import { DomainError } from "#lib/errors.ts";
 import { ProgressWriter, type Span } from "#platform/progress.ts";
 import type { StepLog } from "#platform/step-log.ts";
 import type { Pipeline, Work } from "./pipeline.ts";
-import { asClause, Cancelled, DeploymentFailed, Dropped, Interrupted, told } from "../worker/reasons.ts";
+import {
+  asClause,
+  DeploymentCancelled,
+  DeploymentFailed,
+  DeploymentTargetDeleted,
+  DeploymentInterrupted,
+  ownerMessage,
+} from "../worker/reasons.ts";
 import { failures, type Step, type StepName } from "../states.ts";
 import {
   beginRoute,
@@ -43,7 +50,7 @@ const spans: Readonly<Record<StepName, Span>> = {
 const quietMs = 1_500;
 /** Time in which an aborted step can undo its effects. */
 const undoWithinMs = 15_000;
-const buildLinesTold = 30;
+const errorLines = 30;
 
 export interface Context {
   app: App;
@@ -73,7 +80,7 @@ export class Steps {
   }
 
   /** The image exists, so the steps before it keep their results and the steps after it run again. */
-  async goOnFrom({ steps }: DeploymentRow, isRollback: boolean): Promise<void> {
+  async resumeFrom({ steps }: DeploymentRow, isRollback: boolean): Promise<void> {
     const made: ReadonlySet<StepName> = new Set(["pull", "clone", "detect", "build"]);
     this.#steps = this.#steps.map((fresh, index) => {
       if (isRollback && (made.has(fresh.name) || fresh.name === "scan"))
@@ -98,7 +105,7 @@ export class Steps {
 
   /** Marks the step as skipped. The log has the reason. */
   async skip(name: StepName, why: string): Promise<void> {
-    await this.#context.log.say(name, why);
+    await this.#context.log.append(name, why);
     await this.mark(name, "skipped");
   }
 
@@ -109,15 +116,15 @@ export class Steps {
     await this.#progress.set(name, spans[name].from, message);
     const step = this.#marked(name, "running", null);
     if (name !== "route") await noteStep(app.db, this.#id, step);
-    else if (!(await beginRoute(app.db, this.#id, step))) throw new Cancelled();
-    const sayLater = setTimeout(() => void log.say(name, `${message}\n`).catch(() => {}), quietMs).unref();
+    else if (!(await beginRoute(app.db, this.#id, step))) throw new DeploymentCancelled();
+    const logLater = setTimeout(() => void log.append(name, `${message}\n`).catch(() => {}), quietMs).unref();
     try {
       const result = await within(quietLimitsMs[name], signal, (ends, touch) =>
         work({
           log: (text) => {
-            clearTimeout(sayLater);
+            clearTimeout(logLater);
             touch();
-            return log.say(name, text);
+            return log.append(name, text);
           },
           progress: (fraction, now) => {
             touch();
@@ -135,7 +142,7 @@ export class Steps {
       await this.mark(name, statusAfter(reason), error);
       throw reason;
     } finally {
-      clearTimeout(sayLater);
+      clearTimeout(logLater);
       await this.#progress.settled();
     }
   }
@@ -158,13 +165,13 @@ export class Steps {
   #reason(name: StepName, error: unknown): unknown {
     const { signal, app, log } = this.#context;
     if (signal.aborted && !(signal.reason instanceof DeploymentFailed)) return signal.reason;
-    if (error instanceof Cancelled || error instanceof Dropped) return error;
-    const why = told(error);
+    if (error instanceof DeploymentCancelled || error instanceof DeploymentTargetDeleted) return error;
+    const why = ownerMessage(error);
     if (why === undefined)
       app.log.error({ deployment: this.#id, step: name, err: error }, "a deployment failed on this server");
     // An error of git about the repository is a complete sentence.
     if (name === "clone" && error instanceof DomainError) return new DeploymentFailed(error.message);
-    const last = name === "build" ? log.last("build", buildLinesTold) : "";
+    const last = name === "build" ? log.last("build", errorLines) : "";
     return new DeploymentFailed(
       `${failures[name]}: ${why === undefined ? "this host reported an internal error; deploy again." : asClause(why)}` +
         (last === "" || why?.includes(last) ? "" : `\nLast output:\n${last}`),
@@ -174,8 +181,10 @@ export class Steps {
 
 /** A cancelled or interrupted step did not fail. An interrupted step starts again when the deployment resumes. */
 function statusAfter(reason: unknown): Step["status"] {
-  if (reason instanceof Interrupted) return "pending";
-  return reason instanceof Cancelled || reason instanceof Dropped ? "skipped" : "failed";
+  if (reason instanceof DeploymentInterrupted) return "pending";
+  return reason instanceof DeploymentCancelled || reason instanceof DeploymentTargetDeleted
+    ? "skipped"
+    : "failed";
 }
 
 /** Ends with the work, or a grace period after the abort. The limit counts from the last `touch`. */

@@ -19,7 +19,7 @@ import {
   environmentsOfBranch,
   findById,
   findUnderWay,
-  holdEnvironment,
+  lockEnvironment,
   insertDeployment,
   lockProject,
   type NewDeployment,
@@ -61,7 +61,7 @@ export function deploy(
   });
 }
 
-type Queued = Omit<NewDeployment, "steps" | "trigger_actor" | "trigger_user_id" | "created_at">;
+type QueueInput = Omit<NewDeployment, "steps" | "trigger_actor" | "trigger_user_id" | "created_at">;
 
 /**
  * Queues a deployment, rollback or restart. `more` runs under the lock, while no other deployment of the environment
@@ -70,12 +70,12 @@ type Queued = Omit<NewDeployment, "steps" | "trigger_actor" | "trigger_user_id" 
 export function queueAlone(
   app: Needs,
   actor: Actor,
-  wanted: Queued,
-  more?: (tx: Transaction) => Promise<Partial<Queued>>,
+  wanted: QueueInput,
+  more?: (tx: Transaction) => Promise<Partial<QueueInput>>,
 ): Promise<DeploymentRow> {
   return transaction(app.db, async (tx) => {
     await lock(tx, wanted.project_id);
-    if (!(await holdEnvironment(tx, wanted.environment_id))) throw environmentNotFound();
+    if (!(await lockEnvironment(tx, wanted.environment_id))) throw environmentNotFound();
     const [other] = await findUnderWay(tx, wanted.environment_id);
     if (other) throw deploymentInProgress(other);
     return queue(app, tx, actor, { ...wanted, ...(await more?.(tx)) });
@@ -91,7 +91,7 @@ const activities: Readonly<Partial<Record<Trigger, string>>> = {
  * Queues a deployment for every environment that follows the branch. It runs once no other one of its environment
  * runs, and replaces a queued one. Does nothing if the project's `auto_deploy` is off.
  */
-export function pushed(
+export function deployPush(
   app: Needs,
   push: { projectId: string; branch: string; sha: string; actor: Actor },
 ): Promise<DeploymentRow[]> {
@@ -119,7 +119,7 @@ async function lock(tx: Transaction, projectId: string) {
   return project;
 }
 
-async function queue(app: Needs, tx: Transaction, actor: Actor, wanted: Queued): Promise<DeploymentRow> {
+async function queue(app: Needs, tx: Transaction, actor: Actor, wanted: QueueInput): Promise<DeploymentRow> {
   const id = await insertDeployment(tx, {
     ...wanted,
     steps: newSteps(wanted),
@@ -128,8 +128,8 @@ async function queue(app: Needs, tx: Transaction, actor: Actor, wanted: Queued):
   });
   const row = (await findById(tx, id))!;
   await addJob(tx, runTask, {});
-  const deed = activities[wanted.trigger_kind] ?? "deployment.created";
-  await recordActivity(tx, actor, deed, target(row), row.workspace_id, {
+  const action = activities[wanted.trigger_kind] ?? "deployment.created";
+  await recordActivity(tx, actor, action, target(row), row.workspace_id, {
     project_id: row.project_id,
     environment_id: row.environment_id,
     trigger: row.trigger_kind,

@@ -16,7 +16,7 @@ import { ProjectCreate } from "../../projects/schema.ts";
 import { deploy } from "../request/deploy.ts";
 import { type DeploymentRow, getDeployment } from "../deployments.ts";
 import { Deployments } from "../worker/deployments-worker.ts";
-import { newStage, PlayedPipeline, type Stage } from "./played.ts";
+import { newStage, FakePipeline, type Stage } from "./fake-pipeline.ts";
 
 const hostId = "host_test";
 
@@ -24,7 +24,7 @@ export interface TestDeployments {
   app: App;
   clock: TestClock;
   stage: Stage;
-  pipeline: PlayedPipeline;
+  pipeline: FakePipeline;
   deployments: Deployments;
   /** Runs all queued deployments. */
   run(): Promise<void>;
@@ -75,7 +75,7 @@ export async function testDeployments(
   afterAll(() => stops.forEach((stop) => stop.abort()));
   const begin = () => {
     stops.push(new AbortController());
-    const pipeline = new PlayedPipeline(stage);
+    const pipeline = new FakePipeline(stage);
     return { pipeline, deployments: new Deployments(app, pipeline) };
   };
   const test: TestDeployments = {
@@ -150,17 +150,21 @@ export async function makeProject(
 }
 
 /** Queues a deployment like a request of the API. */
-export function ask({ app }: TestDeployments, actor: Actor, project: TestProject): Promise<DeploymentRow> {
+export function queueDeployment(
+  { app }: TestDeployments,
+  actor: Actor,
+  project: TestProject,
+): Promise<DeploymentRow> {
   return deploy(app, actor, { project, environmentId: project.environmentId, trigger: "api" });
 }
 
 /** Queues a deployment and runs it. */
-export async function deployed(
+export async function deployAndRun(
   test: TestDeployments,
   actor: Actor,
   project: TestProject,
 ): Promise<DeploymentRow> {
-  const { id } = await ask(test, actor, project);
+  const { id } = await queueDeployment(test, actor, project);
   await test.run();
   return getDeployment(test.app, actor, id);
 }

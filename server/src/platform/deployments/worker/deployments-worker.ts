@@ -17,18 +17,23 @@ import { passKillPoint } from "#lib/kill-points.ts";
 import { Semaphore } from "#lib/concurrency/semaphore.ts";
 import { interrupted, suspended } from "#platform/progress.ts";
 import { StepLog } from "#platform/step-log.ts";
-import { carryOut, workDirectory } from "./run-deployment.ts";
+import { runDeployment, workDirectory } from "./run-deployment.ts";
 import { runTask, target } from "../deployments.ts";
 import type { Pipeline } from "../pipeline/pipeline.ts";
-import { Cancelled, DeploymentFailed, Dropped, Interrupted } from "./reasons.ts";
+import {
+  DeploymentCancelled,
+  DeploymentFailed,
+  DeploymentTargetDeleted,
+  DeploymentInterrupted,
+} from "./reasons.ts";
 import { failures, type StepName } from "../states.ts";
 import {
   appendLog,
   type DeploymentRow,
   endRunning,
   findById,
-  findWish,
-  forgetAttempt,
+  findStopRequest,
+  uncountAttempt,
   hasServed,
   isSwitchedTo,
   resetProgress,
@@ -38,14 +43,14 @@ import {
 
 const attemptsMax = 3;
 /** Polling interval for a cancellation, a deletion or a suspension. */
-const lookEveryMs = 250;
+const pollEveryMs = 250;
 
 type End = { status: "live" | "failed" | "cancelled"; error: string | null };
 
 export class Deployments {
   readonly #app: App;
   readonly #pipeline: Pipeline;
-  readonly #carriedOut = new Set<string>();
+  readonly #executing = new Set<string>();
   readonly #recent = new RecentOwners();
   /** Two parallel queries would each take the other's deployment for a leftover of an earlier server. */
   readonly #taking = new Semaphore(1);
@@ -59,7 +64,7 @@ export class Deployments {
   readonly tasks: Tasks = { [runTask]: (_: unknown, { signal }) => this.run(signal) };
 
   /**
-   * Starts the worker. The server must accept connections before, because they prove a deployment. Removes checkouts
+   * Starts the worker. The server must accept connections by then, because they prove a deployment. Removes checkouts
    * of an earlier server, and resumes its deployments.
    */
   async begin(): Promise<void> {
@@ -79,9 +84,9 @@ export class Deployments {
       const next = await this.#taking.run(() => this.#take());
       if (!next) return;
       try {
-        await this.#carryOut(next.id, signal);
+        await this.#execute(next.id, signal);
       } finally {
-        this.#carriedOut.delete(next.id);
+        this.#executing.delete(next.id);
         this.#recent.recordEnd(next.payerId);
       }
     }
@@ -92,18 +97,18 @@ export class Deployments {
     const host = {
       id: machines.host.id,
       atOnce: config.deployConcurrency,
-      carriedOut: [...this.#carriedOut],
+      executing: [...this.#executing],
       recent: this.#recent.list(),
     };
     const next = await takeNext(db, host, clock.now());
-    if (next) this.#carriedOut.add(next.id);
+    if (next) this.#executing.add(next.id);
     return next;
   }
 
-  async #carryOut(id: string, stops: AbortSignal): Promise<void> {
+  async #execute(id: string, stops: AbortSignal): Promise<void> {
     const app = this.#app;
     const ends = new AbortController();
-    const stop = () => ends.abort(new Interrupted());
+    const stop = () => ends.abort(new DeploymentInterrupted());
     stops.addEventListener("abort", stop, { once: true });
     if (stops.aborted) stop();
     const minutes = app.config.deployTimeoutMinutes;
@@ -130,33 +135,37 @@ export class Deployments {
     const { db, log: serverLog } = this.#app;
     try {
       const deployment = await findById(db, id);
-      if (!deployment) throw new Dropped();
+      if (!deployment) throw new DeploymentTargetDeleted();
       if (deployment.attempts > attemptsMax && !(await isSwitchedTo(db, id)))
-        throw new DeploymentFailed(gaveUp);
-      await this.#noteStatus(id);
-      await carryOut({ app: this.#app, pipeline: this.#pipeline, log, signal }, id);
+        throw new DeploymentFailed(attemptsExceeded);
+      await this.#refreshStatus(id);
+      await runDeployment({ app: this.#app, pipeline: this.#pipeline, log, signal }, id);
       return { status: "live", error: null };
     } catch (error) {
       // A frozen app may fail its health check before the deployment notices the suspension.
-      const isHeld = error instanceof DeploymentFailed && (await findWish(db, id)) === "hold";
-      if (error instanceof Interrupted || isHeld) {
-        await forgetAttempt(db, id);
-        const isSuspended = isHeld || (await findWish(db, id)) === "hold";
+      const isHeld = error instanceof DeploymentFailed && (await findStopRequest(db, id)) === "suspended";
+      if (error instanceof DeploymentInterrupted || isHeld) {
+        await uncountAttempt(db, id);
+        const isSuspended = isHeld || (await findStopRequest(db, id)) === "suspended";
         await writeProgress(db, id, isSuspended ? suspended : interrupted);
         return undefined;
       }
-      if (error instanceof Dropped) return { status: "cancelled", error: "Its environment was deleted." };
-      if (error instanceof Cancelled) return { status: "cancelled", error: null };
+      if (error instanceof DeploymentTargetDeleted)
+        return { status: "cancelled", error: "The environment was deleted." };
+      if (error instanceof DeploymentCancelled) return { status: "cancelled", error: null };
       if (error instanceof DeploymentFailed) return { status: "failed", error: error.message };
       // The app serves, but this server failed. The next run of the job continues.
       if (await isSwitchedTo(db, id)) throw error;
       serverLog.error({ deployment: id, err: error }, "a deployment failed on this server");
-      return { status: "failed", error: "The deployment failed on this host, and the server's log has the cause. Deploy again." };
+      return {
+        status: "failed",
+        error: "The deployment failed on this host, and the server's log has the cause. Deploy again.",
+      };
     }
   }
 
   /** The page at the address shows whether the last deployment failed. */
-  async #noteStatus(id: string): Promise<void> {
+  async #refreshStatus(id: string): Promise<void> {
     try {
       const deployment = await findById(this.#app.db, id);
       if (deployment) await this.#pipeline.statusChanged?.(this.#app, deployment.environment_id);
@@ -167,13 +176,13 @@ export class Deployments {
 
   async #watch(id: string, ends: AbortController, signal: AbortSignal): Promise<void> {
     while (!signal.aborted && !ends.signal.aborted) {
-      await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
+      await sleep(pollEveryMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
       // Without PostgreSQL no cancellation can have been requested.
-      const wish = await findWish(this.#app.db, id).catch(() => "go on" as const);
-      if (wish === "cancel") ends.abort(new Cancelled());
-      if (wish === "gone") ends.abort(new Dropped());
-      if (wish === "hold") ends.abort(new Interrupted());
+      const request = await findStopRequest(this.#app.db, id).catch(() => "none" as const);
+      if (request === "cancel") ends.abort(new DeploymentCancelled());
+      if (request === "deleted") ends.abort(new DeploymentTargetDeleted());
+      if (request === "suspended") ends.abort(new DeploymentInterrupted());
     }
   }
 
@@ -184,20 +193,20 @@ export class Deployments {
       const deployment = ended ? await findById(tx, id) : undefined;
       if (!deployment) return;
       const actor = systemActor("deployments");
-      const deed = `deployment.${status === "live" ? "succeeded" : status}`;
-      await recordActivity(tx, actor, deed, target(deployment), deployment.workspace_id, {
+      const action = `deployment.${status === "live" ? "succeeded" : status}`;
+      await recordActivity(tx, actor, action, target(deployment), deployment.workspace_id, {
         project_id: deployment.project_id,
         environment_id: deployment.environment_id,
       });
       const isServing = await hasServed(tx, deployment.environment_id);
       if (status !== "cancelled") await notify(tx, newsOf(deployment, isServing));
     });
-    await this.#noteStatus(id);
+    await this.#refreshStatus(id);
     await passKillPoint("deploy.ended");
   }
 }
 
-const gaveUp = `The server stopped ${attemptsMax} times during this deployment. Deploy again to retry.`;
+const attemptsExceeded = `The server stopped ${attemptsMax} times during this deployment. Deploy again to retry.`;
 
 /** The output of builds and apps stays in the log, and out of notifications. */
 function newsOf(deployment: DeploymentRow, isServing: boolean): News {

@@ -6,16 +6,16 @@ import { AppUnhealthy } from "#platform/apps/errors.ts";
 /** Ends a deployment for a reason that its owner may read. */
 export class DeploymentFailed extends Error {}
 /** A user cancelled the deployment. */
-export class Cancelled extends Error {}
+export class DeploymentCancelled extends Error {}
 /** The project or the environment of the deployment was deleted. */
-export class Dropped extends Error {}
+export class DeploymentTargetDeleted extends Error {}
 /** Thrown when the server stops or the workspace is suspended. The deployment resumes later. */
-export class Interrupted extends Error {}
+export class DeploymentInterrupted extends Error {}
 
 const readable = [DomainError, DeploymentFailed, BuildFailed, AppUnhealthy];
 
 /** Returns the message if the owner may read it. Undefined for internal errors. */
-export function told(error: unknown): string | undefined {
+export function ownerMessage(error: unknown): string | undefined {
   return readable.some((kind) => error instanceof kind) ? (error as Error).message : undefined;
 }
 

@@ -17,34 +17,34 @@ import { buildKey } from "../pipeline/build-key.ts";
 import { imagePruned } from "../errors.ts";
 import type { BuiltImage, Candidate, Work } from "../pipeline/pipeline.ts";
 import { pullImage } from "../pipeline/pull-image.ts";
-import { DeploymentFailed, Dropped } from "./reasons.ts";
-import { holdEqual } from "../pipeline/reuse.ts";
+import { DeploymentFailed, DeploymentTargetDeleted } from "./reasons.ts";
+import { reuseImage } from "../pipeline/reuse.ts";
 import { runOf } from "../pipeline/run-record.ts";
-import { leftScan, Scan } from "../pipeline/scan-step.ts";
+import { resumeScan, Scan } from "../pipeline/scan-step.ts";
 import { sealEnv, openEnv } from "../pipeline/sealed-env.ts";
 import { newSteps } from "../states.ts";
 import { type Context, Steps } from "../pipeline/steps.ts";
 import { findSubject, type Subject } from "../store.ts";
 import type { RunRecord } from "../tables.ts";
 
-/** Directory of this server's checkouts. Each deployment has its own below it, named by its id. */
+/** Directory of this server's checkouts. Each deployment has a subdirectory, named by its id. */
 export function workDirectory(app: Pick<App, "config">, id = ""): string {
   return join(app.config.dataDir, "work", "deployments", id);
 }
 
 /** Runs the steps until the deployment serves the address. Rejects with the failure, or with the signal's reason. */
-export async function carryOut(context: Context, id: string): Promise<void> {
+export async function runDeployment(context: Context, id: string): Promise<void> {
   const { app, pipeline } = context;
   const subject = await findSubject(app.db, id);
-  if (!subject) throw new Dropped();
+  if (!subject) throw new DeploymentTargetDeleted();
   const { deployment, environment } = subject;
   // An earlier server switched to this deployment and stopped before it stored the result. Only the response of the app
   // is left to check.
   if (environment.live_deployment_id === id) {
     const steps = new Steps(context, deployment, deployment.steps);
-    const scan = leftScan(context, steps, deployment);
+    const scan = resumeScan(context, steps, deployment);
     try {
-      return await steps.take("route", visiting, ({ signal }) =>
+      return await steps.take("route", switchMessage, ({ signal }) =>
         pipeline.proveServed(app, environment, signal),
       );
     } finally {
@@ -62,7 +62,7 @@ export async function carryOut(context: Context, id: string): Promise<void> {
 
   const steps = new Steps(context, deployment, newSteps(deployment));
   if (kept && deployment.run) {
-    await steps.goOnFrom(deployment, isRollback);
+    await steps.resumeFrom(deployment, isRollback);
     return start(context, steps, { image: kept, run: deployment.run, isScanned: !isRollback }, subject);
   }
   await steps.begin("building");
@@ -105,8 +105,8 @@ async function build(
     const env = await variables(context, subject);
     const { recipe, context: rootDirectory } = found;
     const key = buildKey(app, { sha, recipe, context: rootDirectory, variables: env });
-    const equal = deployment.rebuild ? undefined : await holdEqual(context, steps, project, key);
-    if (equal) await steps.skip("build", reused(equal));
+    const equal = deployment.rebuild ? undefined : await reuseImage(context, steps, project, key);
+    if (equal) await steps.skip("build", reuseMessage(equal));
     const image =
       equal ??
       (await steps.take("build", "Preparing the build.", (work) => {
@@ -135,10 +135,10 @@ async function build(
   }
 }
 
-const reused = ({ tag }: BuiltImage): string =>
+const reuseMessage = ({ tag }: BuiltImage): string =>
   `Nothing is built: image ${tag} was built from the same commit, settings and variables. Deploy with rebuild=true to build it again.`;
 
-interface Detected {
+interface Detection {
   recipe: string;
   context: string;
   port: number | null;
@@ -146,8 +146,8 @@ interface Detected {
   isOwnRecipe: boolean;
 }
 
-async function detect(project: ProjectRow, directory: string, { log }: Work): Promise<Detected> {
-  const analysis = await refusing(() =>
+async function detect(project: ProjectRow, directory: string, { log }: Work): Promise<Detection> {
+  const analysis = await reportUnsupported(() =>
     analyze(directoryTree(directory), {
       rootDirectory: project.root_directory,
       ...(project.framework === null ? {} : { framework: project.framework }),
@@ -157,16 +157,18 @@ async function detect(project: ProjectRow, directory: string, { log }: Work): Pr
   if (!analysis) throw new DeploymentFailed("the repository is empty: push a commit to it.");
   for (const line of analysis.evidence) await log(line);
   for (const line of analysis.warnings) await log(`warning: ${line}`);
-  const recipe = await refusing(() => recipeOf(analysis, overridesOf(project)));
+  const recipe = await reportUnsupported(() => recipeOf(analysis, overridesOf(project)));
   if (recipe === null) {
-    throw new DeploymentFailed(`${analysis.warnings.join("; ") || "the framework was not recognised: add a Dockerfile, or set framework of the project"}.`);
+    throw new DeploymentFailed(
+      `${analysis.warnings.join("; ") || "the framework was not recognised: add a Dockerfile, or set framework of the project"}.`,
+    );
   }
   const { context, port, dockerfile } = analysis;
   return { recipe, context, port, isOwnRecipe: dockerfile !== null };
 }
 
 /** Reports settings that no recipe supports as a failure of the deployment. */
-async function refusing<T>(work: () => T | Promise<T>): Promise<T> {
+async function reportUnsupported<T>(work: () => T | Promise<T>): Promise<T> {
   try {
     return await work();
   } catch (error) {
@@ -174,10 +176,10 @@ async function refusing<T>(work: () => T | Promise<T>): Promise<T> {
   }
 }
 
-const visiting = "Switching the address to the app, and sending a request there.";
+const switchMessage = "Switching the address to the app, and sending a request there.";
 
 /** 404 is normal for an API. On a static site it is a sign of a wrong output directory. */
-const emptySite = (path: string): string =>
+const emptySiteWarning = (path: string): string =>
   `warning: GET ${path} responds 404: the site has no page there. Set output_directory to the directory that holds its index.html.`;
 
 async function start(
@@ -208,10 +210,10 @@ async function start(
     const waiting = `Waiting for the app: GET ${run.health_check_path} on port ${run.port} must respond with a status below 500.`;
     await steps.take("health", waiting, async ({ log, signal }) => {
       const status = await started.waitHealthy(signal, log);
-      if (status === 404 && isSite(run.argv)) await log(emptySite(run.health_check_path));
+      if (status === 404 && isSite(run.argv)) await log(emptySiteWarning(run.health_check_path));
     });
     await passKillPoint("deploy.healthy");
-    await steps.take("route", visiting, ({ signal }) => started.takeOver(signal));
+    await steps.take("route", switchMessage, ({ signal }) => started.takeOver(signal));
     await passKillPoint("deploy.switched");
   } catch (error) {
     await candidate?.discard().catch((failure: unknown) => {

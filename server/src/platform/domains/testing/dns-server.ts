@@ -1,4 +1,4 @@
-/** A DNS server for tests: answers of its zone what is in it, by UDP on loopback (RFC 1035 §4). */
+/** DNS server for tests: serves its zone over UDP on loopback (RFC 1035, section 4). */
 import dgram from "node:dgram";
 import { once } from "node:events";
 
@@ -7,13 +7,13 @@ export interface Zone {
 }
 
 export interface TestDns {
-  /** As a resolver's address is written. */
+  /** Address as a resolver expects it. */
   address: string;
-  /** May be changed at any time. */
+  /** Tests may change it at any time. */
   zone: Zone;
-  /** Answers that it cannot (SERVFAIL) while it is set. */
+  /** Responds with SERVFAIL while true. */
   isBroken: boolean;
-  /** Awaited before an answer. */
+  /** Awaited before each response. */
   onQuestion: () => Promise<void>;
   close(): Promise<void>;
 }
@@ -48,7 +48,7 @@ function answer(message: Buffer, { zone, isBroken }: TestDns): Buffer {
   const type = types[message.readUInt16BE(at + 1) as keyof typeof types];
   const question = message.subarray(12, at + 5);
   const found = zone[labels.join(".").toLowerCase()];
-  // A real server answers any question for an alias with the alias.
+  // A real server returns the alias for any query of an alias.
   const kind = found?.CNAME === undefined ? type : "CNAME";
   const values = kind === undefined ? [] : [found?.[kind] ?? []].flat();
   const records =
@@ -64,7 +64,7 @@ function answer(message: Buffer, { zone, isBroken }: TestDns): Buffer {
 
 function record(type: number, bytes: Buffer): Buffer {
   const head = Buffer.alloc(12);
-  // The name is the question's.
+  // A pointer to the name in the question.
   head.writeUInt16BE(0xc00c, 0);
   head.writeUInt16BE(type, 2);
   head.writeUInt16BE(1, 4);

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { problemIn, pythonRequirement, sorted } from "./dependencies.ts";
+import { problemIn, pythonRequirement, sortDependencies } from "./dependencies.ts";
 
 const npm = (name: string, version: string) => problemIn("nodejs", { [name]: version });
 const pypi = (name: string, version: string) => problemIn("python", { [name]: version });
@@ -48,13 +48,16 @@ describe("dependencies of a Node.js function", () => {
     "$(id)",
     "^1.0.0 #",
     "1".repeat(201),
-  ])("%j is none", (version) => {
+  ])("refuses the npm version %j", (version) => {
     expect(npm("left-pad", version)).toMatchObject({ name: "left-pad" });
   });
 
-  test.each(["left-pad", "@scope/name", "JSONStream", "a", "lodash.get", "0x"])("accepts the npm name %s", (name) => {
-    expect(npm(name, "1")).toBeUndefined();
-  });
+  test.each(["left-pad", "@scope/name", "JSONStream", "a", "lodash.get", "0x"])(
+    "accepts the npm name %s",
+    (name) => {
+      expect(npm(name, "1")).toBeUndefined();
+    },
+  );
 
   test.each([
     "",
@@ -72,7 +75,7 @@ describe("dependencies of a Node.js function", () => {
     "https://x",
     "a".repeat(215),
     "a\n",
-  ])("%j is none", (name) => {
+  ])("refuses the npm name %j", (name) => {
     expect(npm(name, "1")).toMatchObject({ name });
   });
 });
@@ -91,7 +94,7 @@ describe("dependencies of a Python function", () => {
     ["1.0+a requests", "requests==1.0+arequests"],
     ["*", "requests"],
     ["latest", "requests"],
-  ])("%s is a version", (version, requirement) => {
+  ])("accepts the PyPI version %s", (version, requirement) => {
     expect(pypi("requests", version)).toBeUndefined();
     expect(pythonRequirement("requests", version)).toBe(requirement);
   });
@@ -111,16 +114,19 @@ describe("dependencies of a Python function", () => {
     ">=1,file:x",
     "./x",
     "git+https://example.com/x.git",
-  ])("%j is none", (version) => {
+  ])("refuses the PyPI version %j", (version) => {
     expect(pypi("requests", version)).toMatchObject({ name: "requests" });
   });
 
-  test.each(["requests", "Flask", "ruamel.yaml", "uvicorn[standard]", "a[b,c]"])("accepts the PyPI name %s", (name) => {
-    expect(pypi(name, "*")).toBeUndefined();
-  });
+  test.each(["requests", "Flask", "ruamel.yaml", "uvicorn[standard]", "a[b,c]"])(
+    "accepts the PyPI name %s",
+    (name) => {
+      expect(pypi(name, "*")).toBeUndefined();
+    },
+  );
 
   test.each(["", "-r", "--index-url", "a b", "a;b", "./a", "a[", "a[b]c", "a @ file:///etc", "x\n", "a==1"])(
-    "%j is none",
+    "refuses the PyPI name %j",
     (name) => {
       expect(pypi(name, "*")).toMatchObject({ name });
     },
@@ -135,5 +141,5 @@ describe("dependencies of a Python function", () => {
 });
 
 test("makes equal files of equal dependencies in any order", () => {
-  expect(sorted({ b: "1", a: "2" })).toEqual(sorted({ a: "2", b: "1" }));
+  expect(sortDependencies({ b: "1", a: "2" })).toEqual(sortDependencies({ a: "2", b: "1" }));
 });

@@ -33,14 +33,18 @@ export function problemIn(
     if (!rules.isName(name)) return { name, problem: rules.name };
     if (version.length > maxVersionChars || control.test(version) || !rules.isVersion(version))
       return { name, problem: rules.version };
-    if (seen.has(rules.normal(name))) return { name, problem: "names a package that is listed under another spelling already; remove one of them" };
+    if (seen.has(rules.normal(name)))
+      return {
+        name,
+        problem: "names a package that is listed under another spelling already; remove one of them",
+      };
     seen.add(rules.normal(name));
   }
   return undefined;
 }
 
 /** Sorts by name, so that equal dependencies make equal files. */
-export function sorted(dependencies: Dependencies): [name: string, version: string][] {
+export function sortDependencies(dependencies: Dependencies): [name: string, version: string][] {
   return Object.entries(dependencies).toSorted(([a], [b]) => (a < b ? -1 : 1));
 }
 

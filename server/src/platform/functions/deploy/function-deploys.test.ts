@@ -12,7 +12,7 @@ import { openMachines } from "#machines/open.ts";
 import { silentLog, testClock, testConfig, testDatabase, testSecrets } from "../../../../test/harness.ts";
 import { personOn } from "#platform/testing/platform-app.ts";
 import { createFunction } from "../create.ts";
-import { carryOutDeletion, deleteFunction } from "../delete.ts";
+import { removeFunction, deleteFunction } from "../delete.ts";
 import { deployFunction, queueDeploy } from "./queue-deploy.ts";
 import { FunctionDeploys } from "./function-deploys.ts";
 import { get } from "../functions.ts";
@@ -273,9 +273,10 @@ describe("function deploys", () => {
   test("leaves nothing pending when the code is changed back to the live version", async () => {
     const made = await make();
     await deploy(made);
-    const changed = async (handler_code: string) => (await change(made, { handler_code })).pending_deploy;
-    expect(await changed("export default () => 2")).toBe(true);
-    expect(await changed('export default () => "hello"')).toBe(false);
+    const isPendingAfter = async (handler_code: string) =>
+      (await change(made, { handler_code })).pending_deploy;
+    expect(await isPendingAfter("export default () => 2")).toBe(true);
+    expect(await isPendingAfter('export default () => "hello"')).toBe(false);
   });
 
   test("refuses a second deploy while one of the function runs", async () => {
@@ -352,7 +353,9 @@ describe("failed function deploys", () => {
       throw new Error("EACCES: /srv/kontor/secret");
     };
     const { record: after } = await deploy(made);
-    expect(after.error).toBe("The deploy failed on this host, and the server's log has the cause. Deploy again.");
+    expect(after.error).toBe(
+      "The deploy failed on this host, and the server's log has the cause. Deploy again.",
+    );
   });
 
   test("keeps the first line and the last lines of a long error", async () => {
@@ -431,7 +434,7 @@ describe("images of functions", () => {
     const made = await make();
     const { version } = await deploy(made);
     await deleteFunction(app, made.actor, made.id);
-    await carryOutDeletion(app, made.id, parts);
+    await removeFunction(app, made.id, parts);
     await sweepAppImages(app);
     expect(await there(version.image_id)).toBe(false);
   });
@@ -445,7 +448,7 @@ describe("images of functions", () => {
     };
     await queueDeploy(app, made.actor, made.id);
     await server.run();
-    await carryOutDeletion(app, made.id, parts);
+    await removeFunction(app, made.id, parts);
     await sweepAppImages(app);
     expect((await builder.images()).filter((id) => !before.includes(id))).toEqual([]);
     expect(played.switched).not.toContain(made.id);

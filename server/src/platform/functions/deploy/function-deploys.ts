@@ -22,7 +22,7 @@ import { HandlerFailed } from "#platform/instances/errors.ts";
 import { deployTask } from "./queue-deploy.ts";
 import { target } from "../functions.ts";
 import { VersionOutput } from "../versions/version-output.ts";
-import { contentHash, layOut, recipeOf } from "./image.ts";
+import { contentHash, writeBuildDirectory, recipeOf } from "./image.ts";
 import { interrupted, suspended } from "#platform/progress.ts";
 import type { FunctionParts } from "../parts.ts";
 import {
@@ -32,7 +32,7 @@ import {
   findLock,
   findSubject,
   findVersion,
-  forgetAttempt,
+  uncountAttempt,
   lockAny,
   makeLive,
   noteVersionProgress,
@@ -44,7 +44,7 @@ import {
 
 const attemptsMax = 3;
 /** Polling interval for the deletion of the function. */
-const lookEveryMs = 250;
+const pollEveryMs = 250;
 /** Images that are kept besides the live one, so that a return to recent code needs no build. */
 const keptImages = 2;
 const errorMaxChars = 4000;
@@ -52,21 +52,21 @@ const errorMaxLines = 40;
 
 /** Failure with a message for the owner. */
 class DeployFailed extends Error {}
-/** The function is deleted, or the version does not wait for a build any more. */
-class Dropped extends DeployFailed {
+/** The function is deleted, or the version has ended already. */
+class DeployTargetDeleted extends DeployFailed {
   constructor() {
     super("The function was deleted.");
   }
 }
 /** Thrown when the server stops or the workspace is suspended. */
-class Interrupted extends Error {}
+class DeployInterrupted extends Error {}
 
 type Needs = Pick<App, "db" | "machines" | "config" | "clock" | "log">;
 
 export class FunctionDeploys {
   readonly #app: Needs;
   readonly #parts: FunctionParts;
-  readonly #carriedOut = new Set<string>();
+  readonly #executing = new Set<string>();
   readonly #recent = new RecentOwners();
   /** Two parallel queries would each take the other's version for a leftover of an earlier server. */
   readonly #taking = new Semaphore(1);
@@ -91,9 +91,9 @@ export class FunctionDeploys {
       const next = await this.#taking.run(() => this.#take());
       if (!next) return;
       try {
-        await this.#carryOut(next.id, signal);
+        await this.#execute(next.id, signal);
       } finally {
-        this.#carriedOut.delete(next.id);
+        this.#executing.delete(next.id);
         this.#recent.recordEnd(next.payerId);
       }
     }
@@ -101,22 +101,22 @@ export class FunctionDeploys {
 
   async #take(): Promise<NextEntry | undefined> {
     const { db, machines, config } = this.#app;
-    if (this.#carriedOut.size >= config.deployConcurrency) return undefined;
+    if (this.#executing.size >= config.deployConcurrency) return undefined;
     const host = {
       id: machines.host.id,
       atOnce: config.deployConcurrency,
-      carriedOut: [...this.#carriedOut],
+      executing: [...this.#executing],
       recent: this.#recent.list(),
     };
     const next = await takeNextVersion(db, host);
-    if (next) this.#carriedOut.add(next.id);
+    if (next) this.#executing.add(next.id);
     return next;
   }
 
-  async #carryOut(id: string, stops: AbortSignal): Promise<void> {
+  async #execute(id: string, stops: AbortSignal): Promise<void> {
     const { db, config, log } = this.#app;
     const ends = new AbortController();
-    const stop = () => ends.abort(new Interrupted());
+    const stop = () => ends.abort(new DeployInterrupted());
     stops.addEventListener("abort", stop, { once: true });
     if (stops.aborted) stop();
     const minutes = config.deployTimeoutMinutes;
@@ -130,17 +130,18 @@ export class FunctionDeploys {
     } catch (error) {
       // A frozen instance may fail before the suspension is noticed.
       const isHeld = await this.#isHeld(id);
-      if (error instanceof Interrupted || isHeld) {
+      if (error instanceof DeployInterrupted || isHeld) {
         await output.flush();
-        await forgetAttempt(db, id);
+        await uncountAttempt(db, id);
         return await noteVersionProgress(db, id, isHeld ? suspended : interrupted);
       }
       const reason = reasonOf(error);
       if (reason === undefined) log.error({ version: id, err: error }, "a deploy of a function failed");
-      const told = reason ?? "The deploy failed on this host, and the server's log has the cause. Deploy again.";
+      const message =
+        reason ?? "The deploy failed on this host, and the server's log has the cause. Deploy again.";
       // The log already has the builder's output, so only the first line of the error is added.
-      await output.fail(error instanceof BuildFailed ? error.message : told);
-      await this.#fail(id, told);
+      await output.fail(error instanceof BuildFailed ? error.message : message);
+      await this.#fail(id, message);
     } finally {
       await output.flush();
       stops.removeEventListener("abort", stop);
@@ -154,17 +155,17 @@ export class FunctionDeploys {
   async #deploy(id: string, output: VersionOutput, signal: AbortSignal): Promise<void> {
     const { db } = this.#app;
     const version = await findVersion(db, id);
-    if (!version) throw new Dropped();
+    if (!version) throw new DeployTargetDeleted();
     if (version.attempts > attemptsMax)
       throw new DeployFailed(
         `The server stopped ${attemptsMax} times during this deploy. Deploy again to retry.`,
       );
-    const built = await this.#built(version, output, signal);
+    const built = await this.#reuseOrBuild(version, output, signal);
     await passKillPoint("function_deploy.built");
     await output.begin("start", "Starting an instance to load the handler.");
     const { lock } = await this.#parts.prove(built, signal);
     signal.throwIfAborted();
-    await output.say(`The handler is loaded: version ${version.number} goes live.\n`);
+    await output.append(`The handler is loaded: version ${version.number} goes live.\n`);
     await output.flush();
     await passKillPoint("function_deploy.proved");
     await transaction(db, (tx) => this.#switch(tx, built, lock ?? built.lock));
@@ -174,7 +175,7 @@ export class FunctionDeploys {
       .catch((error: unknown) => this.#app.log.error({ err: error }, "a new version is not served yet"));
   }
 
-  async #built(version: VersionRow, output: VersionOutput, signal: AbortSignal): Promise<VersionRow> {
+  async #reuseOrBuild(version: VersionRow, output: VersionOutput, signal: AbortSignal): Promise<VersionRow> {
     if (version.image_id === null) return this.#build(version, output, signal);
     const { attempts, rolled_back_from } = version;
     const to = rolled_back_from === null ? undefined : await findVersion(this.#app.db, rolled_back_from);
@@ -191,12 +192,12 @@ export class FunctionDeploys {
   async #build(version: VersionRow, output: VersionOutput, signal: AbortSignal): Promise<VersionRow> {
     const { db } = this.#app;
     const subject = await findSubject(db, version.id);
-    if (!subject) throw new Dropped();
+    if (!subject) throw new DeployTargetDeleted();
     const hash = await contentHash(version);
     const equal = await findEqual(db, version, hash);
     if (equal?.image_id) {
       const image = { imageId: equal.image_id, contentHash: hash, lock: equal.lock, isReused: true };
-      if (!(await setImage(db, version.id, image))) throw new Dropped();
+      if (!(await setImage(db, version.id, image))) throw new DeployTargetDeleted();
       await output.begin(
         "build",
         `Nothing is built: version ${equal.number} has the same code and dependencies, and its image is kept.`,
@@ -207,7 +208,7 @@ export class FunctionDeploys {
     const lock = version.lock ?? (await findLock(db, version));
     await output.begin("build", `Building version ${version.number}.`);
     const directory = workDirectory(this.#app, version.id);
-    await layOut(directory, version, lock);
+    await writeBuildDirectory(directory, version, lock);
     return buildImage(
       this.#app,
       {
@@ -218,9 +219,10 @@ export class FunctionDeploys {
         secrets: {},
         plan: subject.plan,
       },
-      { log: (text) => output.say(text), progress: output.build, signal },
+      { log: (text) => output.append(text), progress: output.build, signal },
       async (tx, { id: imageId }) => {
-        if (!(await setImage(tx, version.id, { imageId, contentHash: hash, lock }))) throw new Dropped();
+        if (!(await setImage(tx, version.id, { imageId, contentHash: hash, lock })))
+          throw new DeployTargetDeleted();
         return { ...version, image_id: imageId, lock };
       },
     );
@@ -231,7 +233,7 @@ export class FunctionDeploys {
     const now = this.#app.clock.now();
     const row = await lockAny(tx, version.function_id);
     const current = await findVersion(tx, version.id);
-    if (!row || row.deleted_at !== null || current?.state !== "building") throw new Dropped();
+    if (!row || row.deleted_at !== null || current?.state !== "building") throw new DeployTargetDeleted();
     await makeLive(tx, version, { lock, kept: keptImages, now });
     const isCurrent =
       row.handler_code === version.handler_code && isDeepStrictEqual(row.dependencies, version.dependencies);
@@ -286,12 +288,12 @@ export class FunctionDeploys {
   async #watch(id: string, ends: AbortController, signal: AbortSignal): Promise<void> {
     const { db } = this.#app;
     while (!signal.aborted && !ends.signal.aborted) {
-      await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
+      await sleep(pollEveryMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
       // Without PostgreSQL no deletion can have been requested.
       const subject = await findSubject(db, id).catch(() => "unknown" as const);
-      if (subject === undefined) ends.abort(new Dropped());
-      else if (subject !== "unknown" && subject.held_since !== null) ends.abort(new Interrupted());
+      if (subject === undefined) ends.abort(new DeployTargetDeleted());
+      else if (subject !== "unknown" && subject.held_since !== null) ends.abort(new DeployInterrupted());
     }
   }
 }
@@ -300,13 +302,13 @@ const actor = systemActor("functions");
 
 /** Undefined for an internal error, which the owner cannot fix. */
 function reasonOf(error: unknown): string | undefined {
-  if (error instanceof DeployFailed || error instanceof HandlerFailed) return cut(error.message);
-  if (error instanceof BuildFailed) return cut(`${error.message}\n${error.last}`);
+  if (error instanceof DeployFailed || error instanceof HandlerFailed) return shortenError(error.message);
+  if (error instanceof BuildFailed) return shortenError(`${error.message}\n${error.last}`);
   return undefined;
 }
 
 /** Keeps the first line and the last lines: an installer's last lines name the cause. */
-function cut(text: string): string {
+function shortenError(text: string): string {
   const lines = text.replaceAll("\0", "").trim().split("\n");
   const kept = lines.length > errorMaxLines ? [lines[0], "…", ...lines.slice(-errorMaxLines + 2)] : lines;
   const whole = kept.join("\n");
@@ -315,7 +317,7 @@ function cut(text: string): string {
     : whole;
 }
 
-/** Directory of builds. Each version has its own below it, named by its id. */
+/** Directory of builds. Each version has a subdirectory, named by its id. */
 function workDirectory({ config }: Pick<App, "config">, id = ""): string {
   return join(config.dataDir, "work", "functions", id);
 }

@@ -8,7 +8,7 @@ import { chmod, mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { run } from "#builds/detection/dockerfile.ts";
-import { type Dependencies, pythonRequirement, type Runtime, sorted } from "./dependencies.ts";
+import { type Dependencies, pythonRequirement, type Runtime, sortDependencies } from "./dependencies.ts";
 
 export interface Content {
   runtime: Runtime;
@@ -47,7 +47,7 @@ const kinds: Readonly<Record<Runtime, Kind>> = {
     cache: "/root/.npm",
     manifest: (dependencies) => ({
       name: "package.json",
-      text: `${JSON.stringify({ name: "function", private: true, dependencies: Object.fromEntries(sorted(dependencies)) }, null, 2)}\n`,
+      text: `${JSON.stringify({ name: "function", private: true, dependencies: Object.fromEntries(sortDependencies(dependencies)) }, null, 2)}\n`,
     }),
     lockName: "package-lock.json",
     install: `npm install ${npm}`,
@@ -60,7 +60,7 @@ const kinds: Readonly<Record<Runtime, Kind>> = {
     cache: "/root/.cache/pip",
     manifest: (dependencies) => ({
       name: "requirements.txt",
-      text: sorted(dependencies)
+      text: sortDependencies(dependencies)
         .map(([name, version]) => `${pythonRequirement(name, version)}\n`)
         .join(""),
     }),
@@ -106,12 +106,16 @@ export async function contentHash(content: Content): Promise<Buffer> {
     createHash("sha256").update(text).digest("hex"),
   ]);
   return hash
-    .update(JSON.stringify([recipeOf(content, false), served, sorted(dependencies), handler_code]))
+    .update(JSON.stringify([recipeOf(content, false), served, sortDependencies(dependencies), handler_code]))
     .digest();
 }
 
 /** Writes the build directory, and replaces an earlier one. */
-export async function layOut(directory: string, content: Content, lock: string | null): Promise<void> {
+export async function writeBuildDirectory(
+  directory: string,
+  content: Content,
+  lock: string | null,
+): Promise<void> {
   const { runtime, handler_code, dependencies } = content;
   const kind = kinds[runtime];
   const manifest = kind.manifest(dependencies);
@@ -130,11 +134,11 @@ export async function layOut(directory: string, content: Content, lock: string |
   };
   await rm(directory, { recursive: true, force: true });
   await mkdir(directory, { recursive: true, mode: 0o700 });
-  for (const [name, text] of Object.entries(files)) await put(join(directory, name), text);
+  for (const [name, text] of Object.entries(files)) await writeReadable(join(directory, name), text);
 }
 
 /** Everyone can read the file in the image, whatever the umask of this process is. */
-async function put(path: string, text: string | Buffer): Promise<void> {
+async function writeReadable(path: string, text: string | Buffer): Promise<void> {
   const made = await mkdir(dirname(path), { recursive: true });
   for (let at = dirname(path); made !== undefined && at.length >= made.length; at = dirname(at))
     await chmod(at, 0o755);

@@ -14,7 +14,7 @@ import { deployInProgress } from "../errors.ts";
 import { type FunctionRow, get, lockWritableFunction, type Needs, target } from "../functions.ts";
 import type { FunctionParts } from "../parts.ts";
 import type { FunctionRecord } from "../schema.ts";
-import { findBuilding, findVersion, forgetOld, insertVersion, type NewVersion } from "../store.ts";
+import { findBuilding, findVersion, deleteOldVersions, insertVersion, type NewVersion } from "../store.ts";
 
 /** Name of the task that builds versions. */
 export const deployTask = "platform.functions.deploy";
@@ -65,10 +65,10 @@ export async function insertQueued(
     content,
     ...(from && { from }),
   });
-  await forgetOld(tx, row.id, version.number - keptVersions);
+  await deleteOldVersions(tx, row.id, version.number - keptVersions);
   await addJob(tx, deployTask, {});
-  const deed = trigger === "rollback" ? "function.rolled_back" : "function.deploy_requested";
-  await recordActivity(tx, actor, deed, target(row), row.workspace_id, { version: version.number });
+  const action = trigger === "rollback" ? "function.rolled_back" : "function.deploy_requested";
+  await recordActivity(tx, actor, action, target(row), row.workspace_id, { version: version.number });
   return version.id;
 }
 

@@ -28,12 +28,12 @@ export class VersionOutput {
   async begin(step: VersionStep, message: string): Promise<void> {
     this.#step = step;
     await this.#progress.set(step, spans[step].from, message);
-    await this.say(`${message}\n`);
+    await this.append(`${message}\n`);
   }
 
-  async say(text: string): Promise<void> {
+  async append(text: string): Promise<void> {
     // The caller continues if the log cannot be written. The lines of that write are missing in it.
-    await this.#log.say(this.#step, text).catch(() => {});
+    await this.#log.append(this.#step, text).catch(() => {});
   }
 
   readonly build = ({ fraction, message }: { fraction: number; message: string }): void => {
@@ -41,7 +41,7 @@ export class VersionOutput {
   };
 
   async fail(reason: string): Promise<void> {
-    await this.say(`${reason}\n`);
+    await this.append(`${reason}\n`);
     await this.flush();
   }
 

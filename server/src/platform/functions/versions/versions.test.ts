@@ -56,9 +56,9 @@ afterEach(async () => {
 });
 
 let named = 0;
-type Made = { actor: Actor; id: string };
+type TestFunction = { actor: Actor; id: string };
 
-async function make(code = "export default () => 1", plan: "starter" | "pro" = "pro"): Promise<Made> {
+async function make(code = "export default () => 1", plan: "starter" | "pro" = "pro"): Promise<TestFunction> {
   const actor = await personOn(db, plan);
   const body = { name: `versioned-${++named}`, runtime: "nodejs", handler_code: code };
   return { actor, id: (await createFunction(app, parts, actor, FunctionCreate.parse(body))).id };
@@ -66,7 +66,7 @@ async function make(code = "export default () => 1", plan: "starter" | "pro" = "
 
 const run = () => server.run(new AbortController().signal);
 
-async function deploy({ actor, id }: Made, code?: string) {
+async function deploy({ actor, id }: TestFunction, code?: string) {
   if (code !== undefined) {
     await updateFunction(app, parts, actor, id, FunctionUpdate.parse({ handler_code: code }));
   }
@@ -75,14 +75,14 @@ async function deploy({ actor, id }: Made, code?: string) {
   return getVersion(app, actor, { id, versionId: version });
 }
 
-async function rollBack({ actor, id }: Made, versionId: string, allowRebuild = false) {
+async function rollBack({ actor, id }: TestFunction, versionId: string, allowRebuild = false) {
   const version = await queueRollback(app, actor, { id, versionId }, allowRebuild);
   await run();
   return getVersion(app, actor, { id, versionId: version });
 }
 
-describe("a list of versions", () => {
-  test("has the number, state, trigger and error of each version, newest first, without code", async () => {
+describe("version lists", () => {
+  test("lists the number, state, trigger and error of each version, newest first, without code", async () => {
     const made = await make();
     await deploy(made);
     proving = () => Promise.reject(new HandlerFailed("SyntaxError: no"));
@@ -95,7 +95,7 @@ describe("a list of versions", () => {
     expect(JSON.stringify(list)).not.toContain("export default");
   });
 
-  test("shows the address behind a session's deploy until the account is deleted, and stores none", async () => {
+  test("shows the email address of a session's deploy until the account is deleted, and stores none", async () => {
     const made = await make();
     const person = await personOn(db, "pro");
     const by: Actor = {
@@ -107,20 +107,20 @@ describe("a list of versions", () => {
     };
     const versionId = await queueDeploy(app, by, made.id);
     await run();
-    const shown = async () => {
+    const readTriggerActor = async () => {
       const [listed] = (await getVersions(app, made.actor, made.id)).map(toVersionSummary);
       const read = toVersion(await getVersion(app, made.actor, { id: made.id, versionId }));
       expect(read.trigger).toEqual(listed!.trigger);
       return read.trigger!.actor;
     };
-    expect(await shown()).toEqual({ kind: "user", id: person.userId, label: person.label });
+    expect(await readTriggerActor()).toEqual({ kind: "user", id: person.userId, label: person.label });
     const stored = await db.selectFrom("function_versions").selectAll().where("id", "=", versionId).execute();
     expect(JSON.stringify(stored)).not.toContain(person.label);
     await db.deleteFrom("users").where("id", "=", person.userId).execute();
-    expect(await shown()).toMatchObject({ label: "deleted account" });
+    expect(await readTriggerActor()).toMatchObject({ label: "deleted account" });
   });
 
-  test("is not found by another workspace, and a version is not found under another function", async () => {
+  test("hides versions from another workspace, and under another function", async () => {
     const made = await make();
     const { id: versionId } = await deploy(made);
     const other = await make();
@@ -139,8 +139,8 @@ describe("a list of versions", () => {
   });
 });
 
-describe("a rollback", () => {
-  test("serves the version's image again without a build, and does not change the stored code", async () => {
+describe("rollbacks of functions", () => {
+  test("rolls back to a version's image without a build, and keeps the stored code", async () => {
     const made = await make();
     const first = await deploy(made);
     await deploy(made, "export default () => 2");
@@ -167,7 +167,7 @@ describe("a rollback", () => {
     );
   });
 
-  test("is refused for a version that never went live, and on plan starter", async () => {
+  test("refuses a rollback to a version that was never live, and on plan starter", async () => {
     const made = await make();
     proving = () => Promise.reject(new HandlerFailed("no"));
     const failed = await deploy(made);
@@ -178,7 +178,7 @@ describe("a rollback", () => {
     await expect(rollBack(starter, first.id)).rejects.toMatchObject({ code: "plan_limit", status: 403 });
   });
 
-  test("needs allow_rebuild when the image is pruned, and then builds the version's own code", async () => {
+  test("requires allow_rebuild when the image is pruned, and then builds the version's own code", async () => {
     const made = await make();
     const first = await deploy(made);
     for (const next of [2, 3, 4]) await deploy(made, `export default () => ${next}`);
@@ -208,7 +208,7 @@ describe("a rollback", () => {
     );
   });
 
-  test("is refused while another deploy of the function runs", async () => {
+  test("refuses a rollback while another deploy of the function runs", async () => {
     const made = await make();
     const first = await deploy(made);
     await queueDeploy(app, made.actor, made.id);
@@ -219,8 +219,8 @@ describe("a rollback", () => {
   });
 });
 
-describe("the log of a build", () => {
-  test("has the builder's output and the handler's trace, each with its step", async () => {
+describe("build logs of functions", () => {
+  test("stores the builder's output and the handler's trace, each with its step", async () => {
     const made = await make();
     builder.during = async (_, { log }) => {
       log("added 12 packages\n");
@@ -238,7 +238,7 @@ describe("the log of a build", () => {
     expect(truncated).toBe(false);
   });
 
-  test("has the reason of a failed build", async () => {
+  test("stores the reason of a failed build", async () => {
     const made = await make();
     builder.during = async (_, { log }) => {
       log("npm error 404\n");
@@ -250,7 +250,7 @@ describe("the log of a build", () => {
     expect(text).toMatch(/npm error 404\n[^]*npm install exited with 1\n/);
   });
 
-  test("streams to the version's end during the build, and resumes after any piece", async () => {
+  test("streams a build log until the version ends, and resumes after any piece", async () => {
     const made = await make();
     const said = Promise.withResolvers<void>();
     const goOn = Promise.withResolvers<void>();

@@ -3,12 +3,7 @@ import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { Watchers } from "#lib/watcher.ts";
-import {
-  followLog,
-  lookEveryMs,
-  type LogSource,
-  type StepLogPiece,
-} from "#platform/step-log.ts";
+import { followLog, lookEveryMs, type LogSource, type StepLogPiece } from "#platform/step-log.ts";
 import { versionNotFound } from "../errors.ts";
 import { getFunction } from "../functions.ts";
 import {

@@ -22,7 +22,7 @@ const { db } = await testDatabase();
 const app = await gitApp(db, { gitCheckoutMaxMb: "8" });
 const { workspace } = await makePerson(db);
 
-async function hosted() {
+async function hostedProject() {
   const project = await makeProject(app, workspace.id);
   return { project, repository: repositoryDirectory(app, project.id) };
 }
@@ -43,7 +43,7 @@ const refusal = (work: Promise<unknown>) =>
   );
 
 test("checks out the newest commit of a branch as a plain directory, without leftovers", async () => {
-  const { project, repository } = await hosted();
+  const { project, repository } = await hostedProject();
   await commitFiles(repository, "main", { "index.html": "one" }, "first");
   const sha = await commitFiles(
     repository,
@@ -63,7 +63,7 @@ test("checks out the newest commit of a branch as a plain directory, without lef
 });
 
 test("checks out a commit by its id, and names a missing commit", async () => {
-  const { project, repository } = await hosted();
+  const { project, repository } = await hostedProject();
   const first = await commitFiles(repository, "main", { f: "one" });
   await commitFiles(repository, "main", { f: "two" });
   const into = await temporary();
@@ -74,7 +74,7 @@ test("checks out a commit by its id, and names a missing commit", async () => {
 });
 
 test("checks out the commit of a tag, annotated or not, and refuses a tag without a commit", async () => {
-  const { project, repository } = await hosted();
+  const { project, repository } = await hostedProject();
   const first = await commitFiles(repository, "main", { f: "one" });
   await userGit(repository, ["tag", "light", first]);
   await userGit(repository, ["tag", "--annotate", "--message", "release", "v1", first]);
@@ -92,7 +92,7 @@ test("checks out the commit of a tag, annotated or not, and refuses a tag withou
 });
 
 test("refuses an empty repository, a missing branch and names that look like options", async () => {
-  const { project, repository } = await hosted();
+  const { project, repository } = await hostedProject();
   const into = await temporary();
   expect(await refusal(checkout(app, project, input(into)))).toBe("repository_empty");
   await commitFiles(repository, "main", { f: "one" });
@@ -112,7 +112,7 @@ test("refuses an empty repository, a missing branch and names that look like opt
 });
 
 test("keeps symlinks, and writes hooks, attributes and configuration as plain files", async () => {
-  const { project, repository } = await hosted();
+  const { project, repository } = await hostedProject();
   const env = { GIT_INDEX_FILE: join(repository, "links") };
   const add = async (mode: string, path: string, text: string) => {
     const { stdout } = await userGit(repository, ["hash-object", "-w", "--stdin"], { stdin: text });
@@ -134,7 +134,7 @@ test("keeps symlinks, and writes hooks, attributes and configuration as plain fi
 });
 
 test("aborts before it writes a tree of a billion files packed in a few kilobytes", async () => {
-  const { project, repository } = await hosted();
+  const { project, repository } = await hostedProject();
   const { stdout } = await userGit(repository, ["hash-object", "-w", "--stdin"], { stdin: "x" });
   let entry = `100644 blob ${stdout.trim()}`;
   let tree = "";
@@ -150,7 +150,7 @@ test("aborts before it writes a tree of a billion files packed in a few kilobyte
 });
 
 test("aborts before it writes files whose total size exceeds the limit", async () => {
-  const { project, repository } = await hosted();
+  const { project, repository } = await hostedProject();
   const half = "x".repeat(3 * 1024 ** 2);
   await commitFiles(repository, "main", { a: half, b: half, c: half });
   const into = await temporary();
@@ -168,7 +168,7 @@ test("refuses a submodule on this host, by file path or by program, without touc
     "https://u:p@x.test/a",
     "git://x/y",
   ]) {
-    const { project, repository } = await hosted();
+    const { project, repository } = await hostedProject();
     const env = { GIT_INDEX_FILE: join(repository, "modules") };
     const modules = `[submodule "m"]\n\tpath = m\n\turl = ${url}\n\tupdate = !touch /nonexistent\n`;
     const { stdout } = await userGit(repository, ["hash-object", "-w", "--stdin"], { stdin: modules });
@@ -185,14 +185,14 @@ test("refuses a submodule on this host, by file path or by program, without touc
 });
 
 test("aborts a checkout when its signal aborts", async () => {
-  const { project, repository } = await hosted();
+  const { project, repository } = await hostedProject();
   await commitFiles(repository, "main", { f: "one" });
   const signal = AbortSignal.abort(new Error("cancelled"));
   await expect(checkout(app, project, input(await temporary(), { signal }))).rejects.toThrow("cancelled");
 });
 
 test("creates and removes a repository repeatedly", async () => {
-  const { project, repository } = await hosted();
+  const { project, repository } = await hostedProject();
   await commitFiles(repository, "main", { f: "one" });
   await createRepository(app, project.id);
   expect((await userGit(repository, ["rev-parse", "--verify", "main"])).code).toBe(0);

@@ -15,7 +15,7 @@ import {
   repositoryRefused,
   tagNotFound,
 } from "../errors.ts";
-import { Fetcher, type Wanted } from "./fetch.ts";
+import { Fetcher, type CommitRef } from "./fetch.ts";
 import { checkoutsDirectory, git, mebibyte, repositoryDirectory, timeoutMsOf } from "../git.ts";
 import { isBranchName, isCommitId } from "../names.ts";
 import { parseRemote, type Remote, resolveRemote } from "./remotes.ts";
@@ -87,12 +87,12 @@ export async function checkout(
   };
   try {
     const gitDir = await initialise(work);
-    const wanted: Wanted = sha !== null ? { sha } : tag !== null ? { tag } : { branch };
+    const wanted: CommitRef = sha !== null ? { sha } : tag !== null ? { tag } : { branch };
     const remote = project.repo_url === null ? null : projectRemote(project.repo_url);
     await log(`Fetching ${remote?.address ?? "the hosted repository"} (${sha ?? tag ?? branch})\n`);
     const commit =
       remote === null
-        ? await borrow(work, gitDir, wanted)
+        ? await useHostedObjects(work, gitDir, wanted)
         : await fetcher.fetch(gitDir, remote, wanted, branch);
     await mkdir(into, { recursive: true });
     await write(work, { gitDir, sha: commit, into, remote, depth: 0 });
@@ -149,7 +149,7 @@ async function initialise(work: Work): Promise<string> {
 }
 
 /** Reads the objects of the hosted repository in place. */
-async function borrow(work: Work, gitDir: string, wanted: Wanted): Promise<string> {
+async function useHostedObjects(work: Work, gitDir: string, wanted: CommitRef): Promise<string> {
   const heads = await headsOf(work.app, work.project.id);
   if (heads.size === 0) throw repositoryEmpty();
   const objects = join(repositoryDirectory(work.app, work.project.id), "objects");

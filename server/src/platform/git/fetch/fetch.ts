@@ -21,7 +21,7 @@ import {
 import { Gate } from "./proxy-gate.ts";
 import { git, type GitSettings, isLate, mebibyte } from "../git.ts";
 import type { HttpRemote, Remote, SshRemote } from "./remotes.ts";
-import { openGitSecret } from "../sealed.ts";
+import { openGitSecret } from "../git-secrets.ts";
 import { prepareSsh, type Ssh } from "./ssh.ts";
 import { type ProjectRow, saveKnownHosts } from "../store.ts";
 
@@ -36,7 +36,7 @@ export interface FetchContext {
 }
 
 /** The commit to fetch: by id, by tag, or the newest commit of a branch. */
-export type Wanted = { sha: string } | { tag: string } | { branch: string };
+export type CommitRef = { sha: string } | { tag: string } | { branch: string };
 
 /** Ref that holds the fetched commit in the checkout's own repository. */
 const wantedRef = "refs/kontor/wanted";
@@ -66,7 +66,7 @@ export class Fetcher {
   }
 
   /** Returns the commit's id. `branch` is searched for the commit if the server refuses to serve it by its id. */
-  async fetch(gitDir: string, remote: Remote, wanted: Wanted, branch: string | null): Promise<string> {
+  async fetch(gitDir: string, remote: Remote, wanted: CommitRef, branch: string | null): Promise<string> {
     const call = await this.#route(remote, gitDir);
     const failure = await call.fetch(1, refOf(wanted));
     if (failure === undefined) return this.#resolve(gitDir, wanted);
@@ -102,7 +102,7 @@ export class Fetcher {
     throw commitNotFound(sha);
   }
 
-  async #resolve(gitDir: string, wanted: Wanted): Promise<string> {
+  async #resolve(gitDir: string, wanted: CommitRef): Promise<string> {
     const args = ["rev-parse", "--verify", "--quiet", "--end-of-options", `${wantedRef}^{commit}`];
     const { signal, deadline } = this.#context;
     const call = { cwd: gitDir, timeoutMs: deadline.timeoutMs(), okCodes: anyCode, signal };
@@ -227,7 +227,7 @@ export class Fetcher {
   }
 }
 
-function refOf(wanted: Wanted): string {
+function refOf(wanted: CommitRef): string {
   if ("sha" in wanted) return wanted.sha;
   return "tag" in wanted ? `refs/tags/${wanted.tag}` : `refs/heads/${wanted.branch}`;
 }

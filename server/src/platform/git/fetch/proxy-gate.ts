@@ -13,7 +13,7 @@ export interface GateOptions {
   /** Workspace to which DNS look-ups are counted. */
   owner: string;
   opened: OpenedHosts;
-  /** For plain http: only what the operator opened, wherever on the internet it is. */
+  /** Plain http: only hosts that the operator allowed, public or private. */
   onlyOpened: boolean;
   /** Maximum of received bytes over all connections. */
   maxBytes: number;
@@ -64,7 +64,7 @@ export class Gate {
   }
 
   async #serve(client: Socket): Promise<void> {
-    this.#hold(client);
+    this.#track(client);
     try {
       const read = reader(client);
       const [version, count = 0] = await read(2);
@@ -102,7 +102,7 @@ export class Gate {
       this.refusal ??= `${host} does not respond.`;
       return void client.end(reply(hostUnreachable));
     }
-    this.#hold(upstream);
+    this.#track(upstream);
     client.write(reply(0));
     upstream.write(early);
     upstream.on("data", (piece: Buffer) => {
@@ -118,7 +118,7 @@ export class Gate {
     client.on("close", () => upstream.destroy());
   }
 
-  #hold(socket: Socket): void {
+  #track(socket: Socket): void {
     this.#sockets.add(socket);
     socket.on("close", () => this.#sockets.delete(socket));
     socket.on("error", () => socket.destroy());
@@ -145,11 +145,11 @@ type Read = ((bytes: number) => Promise<Buffer>) & { rest: () => Buffer };
 
 /** Reads a handshake step by step; `rest` returns the bytes after it. */
 function reader(socket: Socket): Read {
-  let held = Buffer.alloc(0);
+  let buffered = Buffer.alloc(0);
   let total = 0;
   let wake: () => void = () => {};
   const take = (piece: Buffer) => {
-    held = Buffer.concat([held, piece]);
+    buffered = Buffer.concat([buffered, piece]);
     total += piece.length;
     if (total > handshakeMaxBytes) socket.destroy();
     wake();
@@ -158,12 +158,12 @@ function reader(socket: Socket): Read {
   socket.on("data", take);
   socket.on("close", wakeUp);
   const read = async (bytes: number) => {
-    while (held.length < bytes) {
+    while (buffered.length < bytes) {
       if (socket.destroyed) throw new Error("the client disconnected");
       await new Promise<void>((resolve) => (wake = resolve));
     }
-    const piece = held.subarray(0, bytes);
-    held = held.subarray(bytes);
+    const piece = buffered.subarray(0, bytes);
+    buffered = buffered.subarray(bytes);
     return piece;
   };
   return Object.assign(read, {
@@ -171,7 +171,7 @@ function reader(socket: Socket): Read {
       socket.off("data", take);
       socket.off("close", wakeUp);
       socket.pause();
-      return held;
+      return buffered;
     },
   });
 }

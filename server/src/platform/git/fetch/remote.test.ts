@@ -207,11 +207,11 @@ describe("by https", () => {
     await checkout(app, right, input(await temporary(), { log: (text) => void lines.push(text) }));
     expect(lines.join("")).not.toContain("canary");
     const wrong = await makeProject(app, workspace.id, { repo_url: url, gitToken: "other-canary" });
-    const said = await refusal(checkout(app, wrong, input(await temporary())));
-    expect(said).toContain(
+    const error = await refusal(checkout(app, wrong, input(await temporary())));
+    expect(error).toContain(
       "repository_unavailable: The repository can't be fetched: the forge requires a sign-in",
     );
-    expect(said).not.toContain("canary");
+    expect(error).not.toContain("canary");
   });
 
   test("rejects a certificate of an untrusted authority", async () => {
@@ -302,7 +302,7 @@ describe("by https", () => {
     const hasty = { ...app, config: { ...app.config, gitTimeoutMinutes: 1 / 30 } };
     const project = await makeProject(app, workspace.id, { repo_url: (await repository()).url });
     const refused = await refusal(checkout(hasty, project, input(await temporary())));
-    expect(refused).toMatch(/^repository_unavailable.*it took too long/s);
+    expect(refused).toMatch(/^repository_unavailable.*the fetch took too long/s);
     expect(forge.requests).toHaveLength(1);
   });
 

@@ -43,12 +43,12 @@ export async function prepareSsh(
   const lines = {
     HostName: address,
     HostKeyAlias: alias,
-    UserKnownHostsFile: quoted(strictFile ?? known),
+    UserKnownHostsFile: quotePath(strictFile ?? known),
     GlobalKnownHostsFile: "/dev/null",
     StrictHostKeyChecking: strictFile === null ? "accept-new" : "yes",
     UpdateHostKeys: "no",
     HashKnownHosts: "no",
-    IdentityFile: privateKey === null ? "none" : quoted(key),
+    IdentityFile: privateKey === null ? "none" : quotePath(key),
     IdentitiesOnly: "yes",
     IdentityAgent: "none",
     BatchMode: "yes",
@@ -81,6 +81,6 @@ export async function prepareSsh(
 }
 
 /** Quotes a path for ssh_config(5), which has no escape for a quote and expands percent signs. */
-function quoted(path: string): string {
+function quotePath(path: string): string {
   return `"${path.replaceAll("%", "%%")}"`;
 }

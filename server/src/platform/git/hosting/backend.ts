@@ -1,5 +1,5 @@
 /**
- * Git's own `http-backend` (CGI, RFC 3875) for one request. Its environment carries the request's head. The body is
+ * Git's own `http-backend` (CGI, RFC 3875) for one request. The environment carries the request's head. The body is
  * piped in as it arrives. The response is a parsed head and a stream.
  */
 import type { Readable } from "node:stream";

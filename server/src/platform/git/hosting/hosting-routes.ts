@@ -36,7 +36,7 @@ import {
   repositoryElsewhere,
   repositoryFull,
   repositoryNotFound,
-  tokenWanted,
+  tokenRequired,
   tooManyWaiting,
 } from "../errors.ts";
 import {
@@ -46,7 +46,7 @@ import {
   repositoryDirectory,
   timeoutMsOf,
 } from "../git.ts";
-import type { Pushes, PushNews } from "./push.ts";
+import type { Pushes, PushOutcome } from "./push.ts";
 import { createRepository, pointHead, sizeOf } from "./repositories.ts";
 import { keepAlive, message, Report } from "./sideband.ts";
 import { findBySlug, type ProjectRow } from "../store.ts";
@@ -57,7 +57,7 @@ type Needs = Pick<App, "config" | "db" | "clock" | "log">;
 const idleMs = 60_000;
 const keepAliveMs = 5_000;
 /** The rest of a request is read for this long after an early response, so that the client reads the response. */
-const hearOutMs = 30_000;
+const drainRequestMs = 30_000;
 /** Most requests of a payer that may wait for a slot. */
 const maxWaiting = 25;
 /** Bytes of a body that arrive before it takes a slot: a whole fetch, or the head of a push. */
@@ -67,7 +67,7 @@ const minimumRate = { bytesPerSecond: 1024, windowMs: 30_000 };
 /** Windows for a response, whose bytes count in large chunks once the kernel has accepted them. */
 const drainWindows = 4;
 
-interface Wanted {
+interface GitTarget {
   slug: string;
   service: Service;
   isAnnouncement: boolean;
@@ -118,18 +118,18 @@ class Hosting {
     response: ServerResponse,
     { draining, streams }: { draining: AbortSignal; streams: OpenStreams },
   ): Promise<void> {
-    const wanted = parseTarget(request);
+    const target = parseTarget(request);
     const { actor, credential } = await this.#authenticate(request);
     const unwatch = streams.add({ actor, credential, end: () => request.socket.destroy() });
     response.once("close", unwatch);
     if (response.destroyed) unwatch();
-    const isPush = wanted.service === "git-receive-pack";
+    const isPush = target.service === "git-receive-pack";
     const scope = isPush ? "platform:write" : "platform:read";
     if (!hasScope(actor, scope)) throw missingScope(scope);
-    const project = await this.#projectOf(actor, wanted.slug, isPush);
+    const project = await this.#projectOf(actor, target.slug, isPush);
     const settings = isPush ? await this.#pushSettings(project) : [];
     const call: BackendRequest = {
-      ...wanted,
+      ...target,
       repositories: repositoriesDirectory(this.#app),
       name: `${project.id}.git`,
       headers: headersOf(request),
@@ -140,17 +140,17 @@ class Hosting {
     request.setTimeout(idleMs, () => request.socket.destroy());
     try {
       const body = await RequestBody.open(request, this.#rate());
-      if (isPush && !wanted.isAnnouncement)
+      if (isPush && !target.isAnnouncement)
         await this.#push(project, actor, call, { body, response, draining });
       else {
-        await this.#inTurn(project, response, () =>
+        await this.#withSlot(project, response, () =>
           exchange(call, body, response, this.#rate(drainWindows), (_, piece) => piece),
         );
         response.end();
       }
     } finally {
       request.setTimeout(0);
-      if (!request.complete) hearOut(request);
+      if (!request.complete) drainRequest(request);
     }
   }
 
@@ -160,7 +160,7 @@ class Hosting {
     const actor = credential && (await findActor(this.#app, credential));
     if (!actor) {
       if (credential) this.#countUnknown(clientAddress(request, this.#isTrusted) ?? undefined);
-      throw tokenWanted();
+      throw tokenRequired();
     }
     if (this.#app.config.rateLimits) {
       for (const rule of rateRules(this.#app.config, { api: "platform" }, actor)) {
@@ -227,30 +227,30 @@ class Hosting {
       exchange(call, body, response, this.#rate(drainWindows), ({ status }, piece) =>
         status === 200 ? report.take(piece) : piece,
       );
-    await this.#inTurn(project, response, receive).catch((error: unknown) => {
+    await this.#withSlot(project, response, receive).catch((error: unknown) => {
       if (!response.destroyed) throw error;
     });
     // A push counts even after its client disconnects.
-    const news = await this.#pushes.settle(project, actor);
-    if (news.lines.length + news.deployments.length > 0)
+    const outcome = await this.#pushes.deployNewCommits(project, actor);
+    if (outcome.lines.length + outcome.deployments.length > 0)
       await pointHead(this.#app, project.id, project.branch);
     await write(response, report.report());
-    if (report.isBanded) await this.#tell(response, news, draining);
+    if (report.isBanded) await this.#reportPush(response, outcome, draining);
     await write(response, report.end());
     response.end();
   }
 
   /** Sends the lines and the deployments' logs to the pusher while it is connected. */
-  async #tell(
+  async #reportPush(
     response: ServerResponse,
-    { lines, deployments }: PushNews,
+    { lines, deployments }: PushOutcome,
     draining: AbortSignal,
   ): Promise<void> {
     for (const line of lines) await write(response, message(`${line}\n`));
-    const gone = new AbortController();
-    response.once("close", () => gone.abort());
-    if (response.destroyed) gone.abort();
-    const signal = AbortSignal.any([gone.signal, draining]);
+    const disconnected = new AbortController();
+    response.once("close", () => disconnected.abort());
+    if (response.destroyed) disconnected.abort();
+    const signal = AbortSignal.any([disconnected.signal, draining]);
     const alive = setInterval(() => response.write(keepAlive), keepAliveMs);
     try {
       for (const deployment of deployments) {
@@ -273,24 +273,24 @@ class Hosting {
   ): Promise<void> {
     let step = "";
     let shown = "";
-    const sayQueued = setTimeout(() => void write(response, message(queued)), queuedAfterMs);
+    const queuedTimer = setTimeout(() => void write(response, message(queued)), queuedAfterMs);
     try {
-      for await (const news of this.#pushes.follow(id, signal)) {
+      for await (const event of this.#pushes.follow(id, signal)) {
         if (signal.aborted) return;
-        if ("text" in news) {
-          clearTimeout(sayQueued);
-          const head = news.step === step ? "" : `-----> ${news.step}\n`;
-          step = news.step;
-          shown = (shown + news.text).slice(-shownChars);
-          await write(response, message(head + news.text));
+        if ("text" in event) {
+          clearTimeout(queuedTimer);
+          const head = event.step === step ? "" : `-----> ${event.step}\n`;
+          step = event.step;
+          shown = (shown + event.text).slice(-shownChars);
+          await write(response, message(head + event.text));
         } else {
-          const isServed = news.status === "failed" && (await this.#pushes.isServed(id));
-          const said = endings[news.status]?.(url, causeOf(news.error, shown), isServed);
-          if (said !== undefined) await write(response, message(`${said}\n`));
+          const isServed = event.status === "failed" && (await this.#pushes.isServed(id));
+          const ending = endings[event.status]?.(url, causeOf(event.error, shown), isServed);
+          if (ending !== undefined) await write(response, message(`${ending}\n`));
         }
       }
     } finally {
-      clearTimeout(sayQueued);
+      clearTimeout(queuedTimer);
     }
   }
 
@@ -299,14 +299,14 @@ class Hosting {
   }
 
   /** Runs `work` in a slot of the project's payer; a client that disconnects leaves the queue. */
-  async #inTurn(project: ProjectRow, response: ServerResponse, work: () => Promise<void>): Promise<void> {
+  async #withSlot(project: ProjectRow, response: ServerResponse, work: () => Promise<void>): Promise<void> {
     const payer = await payerOf(this.#app.db, project.workspace_id);
-    const gone = new AbortController();
-    const leave = () => gone.abort();
+    const disconnected = new AbortController();
+    const leave = () => disconnected.abort();
     response.once("close", leave);
     if (response.destroyed) leave();
     try {
-      await this.#slots.run(payer, work, { signal: gone.signal });
+      await this.#slots.run(payer, work, { signal: disconnected.signal });
     } finally {
       response.off("close", leave);
     }
@@ -428,18 +428,18 @@ async function exchange(
 async function write(to: Writable, bytes: Buffer, rate?: MinimumRate): Promise<void> {
   if (bytes.length === 0 || to.destroyed || to.write(bytes)) return;
   const moved = new Promise<void>((resolve) => {
-    const done = () => {
-      to.off("drain", done);
-      to.off("close", done);
+    const finish = () => {
+      to.off("drain", finish);
+      to.off("close", finish);
       resolve();
     };
-    to.once("drain", done);
-    to.once("close", done);
+    to.once("drain", finish);
+    to.once("close", finish);
   });
   await (rate ? rate.wait(moved, () => bytes.length) : moved);
 }
 
-function parseTarget({ url = "", method = "" }: IncomingMessage): Wanted {
+function parseTarget({ url = "", method = "" }: IncomingMessage): GitTarget {
   const [, slug = "", rest, query = ""] =
     /^\/git\/([a-z0-9-]{1,64})\.git\/([a-z/-]{1,40})(?:\?(.*))?$/.exec(url) ?? [];
   const isAnnouncement = rest === "info/refs";
@@ -462,12 +462,12 @@ function secretOf(authorization: string | undefined): string | undefined {
 
 /** Headers for the backend's environment; a malformed value is left out. */
 function headersOf({ headers }: IncomingMessage): BackendRequest["headers"] {
-  const shaped = (value: string | string[] | undefined, shape: RegExp) =>
+  const matchValue = (value: string | string[] | undefined, shape: RegExp) =>
     typeof value === "string" && shape.test(value) ? value : undefined;
   return {
-    contentType: shaped(headers["content-type"], /^[\w./+-]{1,100}$/),
-    contentEncoding: shaped(headers["content-encoding"], /^(?:x-)?gzip$/),
-    gitProtocol: shaped(headers["git-protocol"], /^[\w=:.-]{1,100}$/),
+    contentType: matchValue(headers["content-type"], /^[\w./+-]{1,100}$/),
+    contentEncoding: matchValue(headers["content-encoding"], /^(?:x-)?gzip$/),
+    gitProtocol: matchValue(headers["git-protocol"], /^[\w=:.-]{1,100}$/),
   };
 }
 
@@ -482,14 +482,14 @@ function refuse(request: IncomingMessage, response: ServerResponse, error: Domai
     ...(status === 408 ? { connection: "close" } : {}),
   });
   response.end(`${detail}\n`);
-  if (!request.complete) hearOut(request);
+  if (!request.complete) drainRequest(request);
 }
 
 /** Closing early would break the pipe of a client that still sends, and it would never read the reason. */
-function hearOut(request: IncomingMessage): void {
+function drainRequest(request: IncomingMessage): void {
   request.resume();
-  const cut = setTimeout(() => request.socket.destroy(), hearOutMs);
-  const done = () => clearTimeout(cut);
-  request.once("end", done);
-  request.socket.once("close", done);
+  const cut = setTimeout(() => request.socket.destroy(), drainRequestMs);
+  const finish = () => clearTimeout(cut);
+  request.once("end", finish);
+  request.socket.once("close", finish);
 }

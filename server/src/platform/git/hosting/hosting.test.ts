@@ -10,7 +10,7 @@ import { makePerson, makeTeam, makeToken } from "../../../../test/factories.ts";
 import { testDatabase } from "../../../../test/harness.ts";
 import { repositoryDirectory } from "../git.ts";
 import { gitSite } from "./hosting-routes.ts";
-import { type Deployments, type Pushed, Pushes } from "./push.ts";
+import { type Deployments, type PushedBranch, Pushes } from "./push.ts";
 import type { ProjectRow } from "../store.ts";
 import { commitFiles, gitApp, makeProject, temporary, userGit } from "../testing/git-app.ts";
 
@@ -27,10 +27,10 @@ const token = (await makeToken(db, user.id)).plaintext;
 
 /** Deployments controlled by the test. */
 const deployments = {
-  pushes: [] as Pushed[],
-  news: [] as ({ step: string; text: string } | { status: string; error: string | null })[],
+  pushes: [] as PushedBranch[],
+  events: [] as ({ step: string; text: string } | { status: string; error: string | null })[],
   /** Awaited before the last event. */
-  hold: Promise.resolve() as Promise<void>,
+  gate: Promise.resolve() as Promise<void>,
   /** Number of followed deployments. */
   followed: 0,
   isServed: false,
@@ -44,10 +44,10 @@ const played: Deployments = {
   async *follow(_id, signal) {
     deployments.followed += 1;
     try {
-      for (const one of deployments.news.slice(0, -1)) yield one;
+      for (const one of deployments.events.slice(0, -1)) yield one;
       const gone = new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
-      await Promise.race([deployments.hold, gone]);
-      yield* deployments.news.slice(-1);
+      await Promise.race([deployments.gate, gone]);
+      yield* deployments.events.slice(-1);
     } finally {
       deployments.followed -= 1;
     }
@@ -68,8 +68,8 @@ afterAll(() => server.close());
 
 beforeEach(() => {
   deployments.pushes = [];
-  deployments.news = [{ status: "live", error: null }];
-  deployments.hold = Promise.resolve();
+  deployments.events = [{ status: "live", error: null }];
+  deployments.gate = Promise.resolve();
 });
 
 const urlOf = (project: Pick<ProjectRow, "name">, password: string | null = token) =>
@@ -96,7 +96,7 @@ const deliveryOf = async ({ id }: Pick<ProjectRow, "id">) =>
 
 test("stores a push, deploys it and streams its log to the end; a clone has the pushed commit", async () => {
   const project = await makeProject(app, workspace.id);
-  deployments.news = [
+  deployments.events = [
     { status: "building", error: null },
     { step: "clone", text: "Fetching\n" },
     { step: "build", text: "step 1\nstep \u001b[2J2\n" },
@@ -105,8 +105,8 @@ test("stores a push, deploys it and streams its log to the end; a clone has the 
   const directory = await work();
   const { code, stderr } = await push(directory, project);
   expect(code, stderr).toBe(0);
-  const said = [...stderr.matchAll(/^remote: (.*?) *$/gm)].map(([, line]) => line);
-  expect(said).toEqual([
+  const lines = [...stderr.matchAll(/^remote: (.*?) *$/gm)].map(([, line]) => line);
+  expect(lines).toEqual([
     "Deploying to https://shop.apps.test",
     "-----> clone",
     "Fetching",
@@ -138,7 +138,7 @@ test("stores a push, deploys it and streams its log to the end; a clone has the 
 
 test("reports a push as successful when its deployment fails, with the cause", async () => {
   const project = await makeProject(app, workspace.id);
-  deployments.news = [{ status: "failed", error: "the build ended with 1" }];
+  deployments.events = [{ status: "failed", error: "the build ended with 1" }];
   const { code, stderr } = await push(await work(), project);
   expect(code).toBe(0);
   expect(stderr).toContain("failed: the build ended with 1");
@@ -149,7 +149,7 @@ test("prints the cause of a failure once, and that the previous version stays li
   const project = await makeProject(app, workspace.id);
   const words = "npm error missing script: build";
   deployments.isServed = true;
-  deployments.news = [
+  deployments.events = [
     { step: "build", text: `RUN npm run build\n${words}\n` },
     { status: "failed", error: `The build failed: RUN npm run build exited with 1\nLast output:\n${words}` },
   ];
@@ -164,7 +164,7 @@ test("prints the cause of a failure once, and that the previous version stays li
 test("prints the last output of an app if the log of the deployment lacks it", async () => {
   const project = await makeProject(app, workspace.id);
   const error = "The app did not become healthy: the app ended with exit code 1. Last output:\nno database";
-  deployments.news = [
+  deployments.events = [
     { step: "health", text: "Waiting for the app.\n" },
     { status: "failed", error },
   ];
@@ -174,26 +174,26 @@ test("prints the last output of an app if the log of the deployment lacks it", a
 test("prints that a deployment is queued", async () => {
   const project = await makeProject(app, workspace.id);
   const turn = Promise.withResolvers<void>();
-  deployments.hold = turn.promise;
-  deployments.news = [{ status: "live", error: null }];
+  deployments.gate = turn.promise;
+  deployments.events = [{ status: "live", error: null }];
   const pushing = push(await work(), project);
   await expect.poll(() => deployments.followed).toBe(1);
   // The line is written after a moment of silence, and the deployment ends after the line.
   setTimeout(turn.resolve, 3_000);
   const { stderr } = await pushing;
-  deployments.hold = Promise.resolve();
+  deployments.gate = Promise.resolve();
   expect(stderr).toMatch(/queued: waiting for its turn[\s\S]*live at/);
 });
 
 test("stores and deploys a push when its client disconnects during the deployment", async () => {
   const project = await makeProject(app, workspace.id);
   const directory = await work();
-  deployments.hold = new Promise(() => {});
+  deployments.gate = new Promise(() => {});
   const gone = new AbortController();
   const pushing = userGit(directory, ["push", urlOf(project), "main"], { signal: gone.signal });
   await expect.poll(() => deployments.pushes.length).toBe(1);
   gone.abort();
-  await expect(pushing).rejects.toThrow("was stopped");
+  await expect(pushing).rejects.toThrow("was aborted");
   // A disconnected client follows no deployment.
   await expect.poll(() => deployments.followed).toBe(0);
   const { stdout } = await userGit(directory, ["ls-remote", urlOf(project)]);
@@ -204,7 +204,7 @@ test("stores and deploys a push when its client disconnects during the deploymen
 test("stops following the build log of a push when its token is revoked", { timeout: 60_000 }, async () => {
   const project = await makeProject(app, workspace.id);
   const { plaintext, row } = await makeToken(db, user.id);
-  deployments.hold = new Promise(() => {});
+  deployments.gate = new Promise(() => {});
   const pushing = userGit(await work(), ["push", urlOf(project, plaintext), "main"], {
     okCodes: [0, 1, 128],
   });
@@ -288,22 +288,24 @@ test("requires a token, hides other users' projects as missing, and enforces sco
 test("lets a suspended account fetch, and refuses its push", async () => {
   const person = await makePerson(db, { workspace: { suspended_at: new Date() } });
   const project = await makeProject(app, person.workspace.id);
-  const held = (await makeToken(db, person.user.id)).plaintext;
+  const plaintextToken = (await makeToken(db, person.user.id)).plaintext;
   clearActorCache(app);
   const directory = await work();
-  const { stderr } = await userGit(directory, ["push", urlOf(project, held), "main"], { okCodes: [128] });
+  const { stderr } = await userGit(directory, ["push", urlOf(project, plaintextToken), "main"], {
+    okCodes: [128],
+  });
   expect(stderr).toContain("suspended");
-  expect((await userGit(directory, ["ls-remote", urlOf(project, held)])).code).toBe(0);
+  expect((await userGit(directory, ["ls-remote", urlOf(project, plaintextToken)])).code).toBe(0);
 });
 
 test("lets a viewer of the team fetch, and refuses its push", async () => {
   const viewer = await makePerson(db);
   const team = await makeTeam(db, { [user.id]: "owner", [viewer.user.id]: "viewer" });
   const project = await makeProject(app, team.id);
-  const held = (await makeToken(db, viewer.user.id)).plaintext;
+  const plaintextToken = (await makeToken(db, viewer.user.id)).plaintext;
   const bound = (await makeToken(db, viewer.user.id, { workspaceId: team.id })).plaintext;
   const directory = await work();
-  for (const secret of [held, bound]) {
+  for (const secret of [plaintextToken, bound]) {
     const push = ["push", urlOf(project, secret), "main"];
     expect((await userGit(directory, push, { okCodes: [128] })).stderr).toContain("A viewer can only read");
     const { code, stdout } = await userGit(directory, ["ls-remote", urlOf(project, secret)]);
@@ -434,7 +436,7 @@ async function serve(overrides: { gitConcurrency: string }, options: { rateWindo
   return { open, info };
 }
 
-test("serves other payers while the workspaces of one person hold their whole share of slots", async () => {
+test("serves other payers while the workspaces of one person gate their whole share of slots", async () => {
   const { open, info } = await serve({ gitConcurrency: "4" });
   const team = await makeTeam(db, { [user.id]: "owner" });
   const mine = await Promise.all(

@@ -21,7 +21,7 @@ import {
   saveHead,
 } from "../store.ts";
 
-export interface Pushed {
+export interface PushedBranch {
   projectId: string;
   branch: string;
   sha: string;
@@ -31,7 +31,7 @@ export interface Pushed {
 /** Deployments API that pushes use; main passes it in. */
 export interface Deployments {
   /** Queues a deployment in every environment that follows the branch. */
-  pushed(push: Pushed): Promise<readonly { id: string; host_label: string }[]>;
+  pushed(push: PushedBranch): Promise<readonly { id: string; host_label: string }[]>;
   /** Log and states of one deployment, to its end. */
   follow(
     id: string,
@@ -41,7 +41,7 @@ export interface Deployments {
   isServed(id: string): Promise<boolean>;
 }
 
-export interface PushNews {
+export interface PushOutcome {
   /** Text for the pusher. */
   lines: string[];
   deployments: { id: string; host_label: string }[];
@@ -60,8 +60,8 @@ export class Pushes {
   }
 
   /** Handles every new commit of the repository. Calls of one project run one by one. */
-  settle(project: ProjectRow, actor: Actor): Promise<PushNews> {
-    return this.#turns.run(project.id, () => this.#settle(project, actor));
+  deployNewCommits(project: ProjectRow, actor: Actor): Promise<PushOutcome> {
+    return this.#turns.run(project.id, () => this.#deployNewCommits(project, actor));
   }
 
   /** Handles pushes that arrived while the server died; runs before the first push to this server. */
@@ -80,24 +80,24 @@ export class Pushes {
   async #catchUpWith(project: ProjectRow): Promise<void> {
     await createRepository(this.#app, project.id);
     await sweepRepository(this.#app, project.id);
-    await this.settle(project, systemActor("git"));
+    await this.deployNewCommits(project, systemActor("git"));
   }
 
-  async #settle(project: ProjectRow, actor: Actor): Promise<PushNews> {
+  async #deployNewCommits(project: ProjectRow, actor: Actor): Promise<PushOutcome> {
     const { db, clock } = this.#app;
     const [heads, known] = await Promise.all([headsOf(this.#app, project.id), listHeads(db, project.id)]);
-    const news: PushNews = { lines: [], deployments: [] };
+    const outcome: PushOutcome = { lines: [], deployments: [] };
     const changed = [...heads].filter(([branch, sha]) => known.get(branch) !== sha);
     const followed = changed.length === 0 ? [] : await followedBranches(db, project.id);
     for (const [branch, sha] of changed) {
       await passKillPoint("git.push.before_deploy");
-      const [lines, queued] = [news.lines.length, news.deployments.length];
-      if (followed.includes(branch)) await this.#deploy(project, { branch, sha, actor }, news);
-      else news.lines.push(...notFollowed(branch, followed));
+      const [lines, queued] = [outcome.lines.length, outcome.deployments.length];
+      if (followed.includes(branch)) await this.#deploy(project, { branch, sha, actor }, outcome);
+      else outcome.lines.push(...explainNotFollowed(branch, followed));
       await transaction(db, async (tx) => {
         await saveHead(tx, project.id, branch, sha);
-        const isQueued = news.deployments.length > queued;
-        const detail = isQueued ? `A deployment of ${branch} is queued.` : (news.lines[lines] ?? "");
+        const isQueued = outcome.deployments.length > queued;
+        const detail = isQueued ? `A deployment of ${branch} is queued.` : (outcome.lines[lines] ?? "");
         const delivery = { at: clock.now().toISOString(), event: "push", status: 202, detail };
         await saveDelivery(tx, project.id, delivery, null);
         await recordActivity(tx, actor, "repository.pushed", target(project), project.workspace_id, {
@@ -111,13 +111,13 @@ export class Pushes {
       project.id,
       [...known.keys()].filter((branch) => !heads.has(branch)),
     );
-    return news;
+    return outcome;
   }
 
   async #deploy(
     project: ProjectRow,
-    push: Omit<Pushed, "projectId">,
-    { lines, deployments }: PushNews,
+    push: Omit<PushedBranch, "projectId">,
+    { lines, deployments }: PushOutcome,
   ): Promise<void> {
     if (!project.auto_deploy) {
       lines.push(`${push.branch} is stored and not deployed: auto-deploy is off for this project.`);
@@ -138,7 +138,7 @@ export class Pushes {
 const target = ({ id, name }: ProjectRow) => ({ kind: "project", id, label: name });
 
 /** The commonest surprise is a first push of `master` to a project that deploys `main`, or the reverse. */
-function notFollowed(branch: string, followed: readonly string[]): string[] {
+function explainNotFollowed(branch: string, followed: readonly string[]): string[] {
   const [first] = followed;
   if (first === undefined) return [`${branch} is stored. The project has no environment to deploy it to.`];
   return [

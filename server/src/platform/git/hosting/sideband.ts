@@ -41,7 +41,7 @@ const reportMaxBytes = 32 * 1024 ** 2;
 
 export class Report {
   #bytes = Buffer.alloc(0);
-  readonly #held: Buffer[] = [];
+  readonly #heldBack: Buffer[] = [];
   #heldBytes = 0;
   /** Undefined until the first packet has arrived. */
   #isBanded: boolean | undefined;
@@ -58,20 +58,20 @@ export class Report {
     for (let one = this.#next(); one !== undefined; one = this.#next()) {
       // The caller writes the flush packet that ends a banded response.
       if (one.length === 4) {
-        if (this.#isBanded === false) this.#hold(one);
+        if (this.#isBanded === false) this.#holdBack(one);
         continue;
       }
       const band = one[4];
       this.#isBanded ??= band === reportBand || band === progressBand;
       if (this.#isBanded && (band !== reportBand || one.length === 5)) passed.push(one);
-      else this.#hold(one);
+      else this.#holdBack(one);
     }
     return Buffer.concat(passed);
   }
 
   /** The report that was held back. */
   report(): Buffer {
-    return Buffer.concat([...this.#held, this.#bytes]);
+    return Buffer.concat([...this.#heldBack, this.#bytes]);
   }
 
   /** The packet that ends the response. */
@@ -79,8 +79,8 @@ export class Report {
     return this.isBanded ? flush : Buffer.alloc(0);
   }
 
-  #hold(one: Buffer): void {
-    this.#held.push(one);
+  #holdBack(one: Buffer): void {
+    this.#heldBack.push(one);
     this.#heldBytes += one.length;
     if (this.#heldBytes > reportMaxBytes) throw new Error("the report of a push is too long");
   }

@@ -11,7 +11,7 @@ import type { Db } from "#schema.ts";
 import { silentLog, testClock, testConfig, testSecrets } from "../../../../test/harness.ts";
 import { newHook } from "../webhooks/hook-address.ts";
 import { createRepository } from "../hosting/repositories.ts";
-import { sealGitSecret } from "../sealed.ts";
+import { sealGitSecret } from "../git-secrets.ts";
 import type { ProjectRow } from "../store.ts";
 
 export type GitApp = Pick<App, "config" | "db" | "secrets" | "clock" | "log">;

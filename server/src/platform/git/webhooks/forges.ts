@@ -103,8 +103,8 @@ const signatures = [
 
 /** True if the sender knows the secret, compared in constant time. GitLab sends the secret, the others sign with it. */
 export function isSigned(headers: IncomingHttpHeaders, body: Buffer, secret: string): boolean {
-  const shown = headers["x-gitlab-token"];
-  if (typeof shown === "string") return isSame(Buffer.from(shown), Buffer.from(secret));
+  const quoteRef = headers["x-gitlab-token"];
+  if (typeof quoteRef === "string") return isSame(Buffer.from(quoteRef), Buffer.from(secret));
   const expected = createHmac("sha256", secret).update(body).digest();
   return signatures.some((name) => {
     const [, digits] = /^(?:sha256=)?([0-9a-f]{64})$/i.exec(textOf(headers[name]) ?? "") ?? [];
@@ -125,10 +125,10 @@ function textOf(header: string | string[] | undefined): string | null {
 /** GitHub, GitLab, Gitea, Forgejo: each delivery names one ref and its new commit. */
 function readRef(payload: unknown): Meaning {
   const { ref, after, deleted } = objectOf(payload);
-  if (typeof ref !== "The delivery names no branch.") return { ignored: "It names no branch." };
-  if (!ref.startsWith("refs/heads/")) return { ignored: `${shown(ref)} is not a branch.` };
+  if (typeof ref !== "string") return { ignored: "The delivery names no branch." };
+  if (!ref.startsWith("refs/heads/")) return { ignored: `${quoteRef(ref)} is not a branch.` };
   const branch = ref.slice("refs/heads/".length);
-  if (deleted === true || isNone(after)) return { ignored: `${shown(branch)} was deleted.` };
+  if (deleted === true || isNone(after)) return { ignored: `${quoteRef(branch)} was deleted.` };
   return toChanges([{ branch, sha: after }]);
 }
 
@@ -167,7 +167,7 @@ function objectOf(value: unknown): Record<string, unknown> {
 }
 
 const isNone = (sha: unknown): boolean => typeof sha === "string" && /^0+$/.test(sha);
-const shown = (text: string): string => text.replaceAll(/[^\u0021-\u007e]/g, "?").slice(0, 100);
+const quoteRef = (text: string): string => text.replaceAll(/[^\u0021-\u007e]/g, "?").slice(0, 100);
 
 /** Guesses the forge of an address before its first delivery. */
 export function guessProvider(repositoryUrl: string | null): Provider {

@@ -51,7 +51,7 @@ beforeEach(async () => {
 const hmac = (body: string, key = secret) => createHmac("sha256", key).update(body).digest("hex");
 const send = async (headers: Record<string, string>, body: string) =>
   receiveHook(app, await findHookProject(app, project.hook_id), { headers, body: Buffer.from(body) });
-const deployed = () =>
+const queuedDeployments = () =>
   db
     .selectFrom("deployments")
     .select(["wanted_sha", "trigger_kind", "trigger_actor"])
@@ -122,58 +122,54 @@ const forges: Record<string, (branch: string, delivery: string) => [Record<strin
   },
 };
 
+test.each(Object.keys(forges))("deploys a push that %s delivers, once for each delivery", async (name) => {
+  const forge = forges[name]!;
+  const [headers, body] = forge("main", "delivery-1");
+  expect(await send(headers, body)).toMatchObject({ result: "queued", deployments: [expect.any(String)] });
+  expect(await queuedDeployments()).toEqual([
+    { wanted_sha: sha, trigger_kind: "push", trigger_actor: { kind: "system", id: "system", label: name } },
+  ]);
+  const [first] = await db
+    .selectFrom("deployments")
+    .select("id")
+    .where("project_id", "=", project.id)
+    .execute();
+  expect(await send(headers, body)).toMatchObject({ result: "ignored", deployments: [] });
+  await Promise.all([send(...forge("main", "delivery-2")), send(...forge("main", "delivery-2"))]);
+  const all = await db.selectFrom("deployments").select("id").where("project_id", "=", project.id).execute();
+  expect(all).toHaveLength(2);
+  expect(all).toContainEqual(first);
+  expect(await webhook()).toMatchObject({
+    provider: name,
+    url: expect.stringMatching(new RegExp(`/api/v1/hooks/git/${project.hook_id}$`)),
+    secret_hint: `…${secret.slice(-4)}`,
+    last_delivery: { at: app.clock.now().toISOString(), status: 202 },
+  });
+});
+
 test.each(Object.keys(forges))(
-  "deploys a push that %s delivers, once for each delivery",
+  "refuses a delivery that is not sendSigned with the secret, in the signature form of %s",
   async (name) => {
-    const forge = forges[name]!;
-    const [headers, body] = forge("main", "delivery-1");
-    expect(await send(headers, body)).toMatchObject({ result: "queued", deployments: [expect.any(String)] });
-    expect(await deployed()).toEqual([
-      { wanted_sha: sha, trigger_kind: "push", trigger_actor: { kind: "system", id: "system", label: name } },
-    ]);
-    const [first] = await db
-      .selectFrom("deployments")
-      .select("id")
-      .where("project_id", "=", project.id)
-      .execute();
-    expect(await send(headers, body)).toMatchObject({ result: "ignored", deployments: [] });
-    await Promise.all([send(...forge("main", "delivery-2")), send(...forge("main", "delivery-2"))]);
-    const all = await db
-      .selectFrom("deployments")
-      .select("id")
-      .where("project_id", "=", project.id)
-      .execute();
-    expect(all).toHaveLength(2);
-    expect(all).toContainEqual(first);
-    expect(await webhook()).toMatchObject({
-      provider: name,
-      url: expect.stringMatching(new RegExp(`/api/v1/hooks/git/${project.hook_id}$`)),
-      secret_hint: `…${secret.slice(-4)}`,
-      last_delivery: { at: app.clock.now().toISOString(), status: 202 },
-    });
+    const [headers, body] = forges[name]!("main", "d");
+    const forged = Object.fromEntries(
+      Object.entries(headers).map(([header, value]) => [
+        header,
+        value.includes(hmac(body))
+          ? value.replace(hmac(body), hmac(body, "another"))
+          : value.replace(secret, "no"),
+      ]),
+    );
+    expect(await refusal(send(forged, body))).toBe("401 signature_invalid");
+    const unsigned = Object.fromEntries(
+      Object.entries(headers).filter(([header]) => !/signature|token/.test(header)),
+    );
+    expect(await refusal(send(unsigned, body))).toBe("401 signature_invalid");
+    // Only GitLab sends the token itself, so its body is unsigned.
+    if (name !== "gitlab") expect(await refusal(send(headers, `${body} `))).toBe("401 signature_invalid");
+    expect(await queuedDeployments()).toEqual([]);
+    expect(await webhook()).toMatchObject({ provider: "generic", last_delivery: { status: 401 } });
   },
 );
-
-test.each(Object.keys(forges))("refuses a delivery that is not signed with the secret, in the signature form of %s", async (name) => {
-  const [headers, body] = forges[name]!("main", "d");
-  const forged = Object.fromEntries(
-    Object.entries(headers).map(([header, value]) => [
-      header,
-      value.includes(hmac(body))
-        ? value.replace(hmac(body), hmac(body, "another"))
-        : value.replace(secret, "no"),
-    ]),
-  );
-  expect(await refusal(send(forged, body))).toBe("401 signature_invalid");
-  const unsigned = Object.fromEntries(
-    Object.entries(headers).filter(([header]) => !/signature|token/.test(header)),
-  );
-  expect(await refusal(send(unsigned, body))).toBe("401 signature_invalid");
-  // Only GitLab sends the token itself, so its body is unsigned.
-  if (name !== "gitlab") expect(await refusal(send(headers, `${body} `))).toBe("401 signature_invalid");
-  expect(await deployed()).toEqual([]);
-  expect(await webhook()).toMatchObject({ provider: "generic", last_delivery: { status: 401 } });
-});
 
 test("refuses a SHA-1 signature and an empty one", async () => {
   const [{ "x-hub-signature-256": _, ...headers }, body] = forges["github"]!("main", "d");
@@ -185,17 +181,17 @@ test("refuses a SHA-1 signature and an empty one", async () => {
 });
 
 test("deploys nothing for pings, tags, deleted branches, other branches and other events, with the reason", async () => {
-  const signed = (body: string, event = "push") =>
+  const sendSigned = (body: string, event = "push") =>
     send({ "x-github-event": event, "x-hub-signature-256": `sha256=${hmac(body)}` }, body);
   const none = "0".repeat(40);
   const results = await Promise.all([
-    signed(JSON.stringify({ zen: "Design for failure." }), "ping"),
-    signed(JSON.stringify({ ref: "refs/tags/v1", after: sha })),
-    signed(JSON.stringify({ ref: "refs/heads/main", after: none, deleted: true })),
-    signed(ref("other")),
-    signed(JSON.stringify({ action: "opened" }), "pull_request"),
-    signed(JSON.stringify({ ref: "refs/heads/main", after: "--upload-pack=x" })),
-    signed("[]"),
+    sendSigned(JSON.stringify({ zen: "Design for failure." }), "ping"),
+    sendSigned(JSON.stringify({ ref: "refs/tags/v1", after: sha })),
+    sendSigned(JSON.stringify({ ref: "refs/heads/main", after: none, deleted: true })),
+    sendSigned(ref("other")),
+    sendSigned(JSON.stringify({ action: "opened" }), "pull_request"),
+    sendSigned(JSON.stringify({ ref: "refs/heads/main", after: "--upload-pack=x" })),
+    sendSigned("[]"),
   ]);
   expect(results.map(({ detail }) => detail)).toEqual([
     "A ping; the webhook works.",
@@ -207,8 +203,8 @@ test("deploys nothing for pings, tags, deleted branches, other branches and othe
     "The delivery names no branch.",
   ]);
   expect(results.every(({ result }) => result === "ignored")).toBe(true);
-  expect(await deployed()).toEqual([]);
-  expect(await refusal(signed("no json"))).toBe("400 payload_invalid");
+  expect(await queuedDeployments()).toEqual([]);
+  expect(await refusal(sendSigned("no json"))).toBe("400 payload_invalid");
 });
 
 test("reads GitHub's form encoding, and the payload of a self-hosted Bitbucket", async () => {

@@ -7,15 +7,15 @@ import { systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
 import { KeyedMutex } from "#lib/concurrency/keyed-mutex.ts";
-import { pushed } from "#platform/deployments/request/deploy.ts";
+import { deployPush } from "#platform/deployments/request/deploy.ts";
 import { hookNotFound, payloadInvalid, signatureInvalid } from "../errors.ts";
 import { type Delivery, isSigned, recognise } from "./forges.ts";
-import { openGitSecret } from "../sealed.ts";
+import { openGitSecret } from "../git-secrets.ts";
 import {
   findByHook,
   followedBranches,
   isDelivered,
-  noteDelivery,
+  insertDeliveryId,
   type ProjectRow,
   saveDelivery,
 } from "../store.ts";
@@ -43,7 +43,7 @@ export async function receiveHook(
   { headers, body }: { headers: IncomingHttpHeaders; body: Buffer },
 ): Promise<HookResult> {
   const delivery = recognise(headers);
-  const note = (status: number, detail: string) =>
+  const record = (status: number, detail: string) =>
     saveDelivery(
       app.db,
       project.id,
@@ -55,48 +55,48 @@ export async function receiveHook(
     const secret = openGitSecret(app, "hook_secret", project.id, project.hook_secret_sealed);
     if (!isSigned(headers, body, secret)) throw signatureInvalid();
     const result = await turns.run(project.id, () =>
-      act(app, project, delivery, parsePayload(headers, body)),
+      handleDelivery(app, project, delivery, parsePayload(headers, body)),
     );
-    await note(202, result.detail);
+    await record(202, result.detail);
     return result;
   } catch (error) {
-    if (error instanceof DomainError) await note(error.status, error.detail);
+    if (error instanceof DomainError) await record(error.status, error.detail);
     throw error;
   }
 }
 
-async function act(
+async function handleDelivery(
   app: Needs,
   project: ProjectRow,
   delivery: Delivery,
   payload: unknown,
 ): Promise<HookResult> {
   const meaning = delivery.meaning(payload);
-  if ("ignored" in meaning) return ignored(meaning.ignored);
-  if (project.repo_url === null) return ignored("The project's repository is hosted here.");
-  if (!project.auto_deploy) return ignored("Auto-deploy is off for this project.");
+  if ("ignored" in meaning) return ignoreDelivery(meaning.ignored);
+  if (project.repo_url === null) return ignoreDelivery("The project's repository is hosted here.");
+  if (!project.auto_deploy) return ignoreDelivery("Auto-deploy is off for this project.");
   const followed = await followedBranches(app.db, project.id);
   const changes = meaning.changes.filter(({ branch }) => followed.includes(branch));
-  if (changes.length === 0) return ignored(`No environment follows ${meaning.changes[0]?.branch}.`);
+  if (changes.length === 0) return ignoreDelivery(`No environment follows ${meaning.changes[0]?.branch}.`);
   if (delivery.id !== null && (await isDelivered(app.db, project.id, delivery.id)))
-    return ignored("This delivery was handled before.");
+    return ignoreDelivery("This delivery was handled before.");
   const actor = systemActor(delivery.provider);
   const deployments: string[] = [];
   for (const change of changes) {
-    const queued = await pushed(app, { ...change, projectId: project.id, actor });
+    const queued = await deployPush(app, { ...change, projectId: project.id, actor });
     deployments.push(...queued.map(({ id }) => id));
   }
   // Recorded after the deployments are queued: a crash in between deploys twice at worst, and never skips a deployment.
   if (delivery.id !== null) {
     const at = app.clock.now();
     const since = new Date(at.getTime() - rememberedMs);
-    await noteDelivery(app.db, project.id, delivery.id, { at, since });
+    await insertDeliveryId(app.db, project.id, delivery.id, { at, since });
   }
   const branches = changes.map(({ branch }) => branch).join(", ");
   return { result: "queued", detail: `A deployment of ${branches} is queued.`, deployments };
 }
 
-const ignored = (detail: string): HookResult => ({ result: "ignored", detail, deployments: [] });
+const ignoreDelivery = (detail: string): HookResult => ({ result: "ignored", detail, deployments: [] });
 
 /** Parses JSON, or GitHub's default: a form whose field `payload` is JSON. */
 function parsePayload(headers: IncomingHttpHeaders, body: Buffer): unknown {

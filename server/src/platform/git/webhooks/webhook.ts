@@ -6,7 +6,7 @@ import { transaction } from "#db/db.ts";
 import { getProject, lockWritableProject, target } from "#platform/projects/projects.ts";
 import { guessProvider, type Provider } from "./forges.ts";
 import { newHookSecret } from "./hook-address.ts";
-import { openGitSecret, sealGitSecret } from "../sealed.ts";
+import { openGitSecret, sealGitSecret } from "../git-secrets.ts";
 import { changeHook, type ProjectRow } from "../store.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
@@ -28,17 +28,17 @@ export async function toggleWebhook(
   app: Needs,
   actor: Actor,
   projectId: string,
-  wanted: { enable: boolean; rotate_secret: boolean },
+  settings: { enable: boolean; rotate_secret: boolean },
 ): Promise<WebhookView> {
-  const secret = wanted.rotate_secret ? newHookSecret() : undefined;
+  const secret = settings.rotate_secret ? newHookSecret() : undefined;
   const project = await transaction(app.db, async (tx) => {
     const { project: before } = await lockWritableProject(tx, actor, projectId);
-    const deed = wanted.enable ? "webhook.enabled" : "webhook.disabled";
-    const deeds = before.auto_deploy === wanted.enable ? [] : [deed];
+    const action = settings.enable ? "webhook.enabled" : "webhook.disabled";
+    const deeds = before.auto_deploy === settings.enable ? [] : [action];
     if (secret !== undefined) deeds.push("webhook.secret_rotated");
     for (const action of deeds) await recordActivity(tx, actor, action, target(before), before.workspace_id);
     return changeHook(tx, projectId, {
-      auto_deploy: wanted.enable,
+      auto_deploy: settings.enable,
       updated_at: app.clock.now(),
       ...(secret === undefined
         ? {}

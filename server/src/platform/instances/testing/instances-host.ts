@@ -1,7 +1,7 @@
 /**
- * Functions on a real database and the fake driver: their processes are ordinary ones of this host, and serve a handler
- * by the same program as in a machine. Of a snapshot the fake driver keeps files and no process: what wakes from one is
- * tested on the real runtime.
+ * Functions on a real database and the fake driver. Their processes run on this host, with the same wrapper program as
+ * in a machine. Snapshots of the fake driver contain files and no process, so tests of the real runtime cover wakes
+ * from disk.
  */
 import { randomBytes } from "node:crypto";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
@@ -27,7 +27,7 @@ export interface InstancesHost {
   instances: FunctionInstances;
   driver: FakeDriver;
   image: string;
-  /** The server ends, however it stands, and another one starts. Processes of the fake driver are lost to it. */
+  /** Replaces the server without a shutdown. Processes of the fake driver are lost. */
   restart(): Promise<void>;
 }
 
@@ -75,7 +75,7 @@ export async function instancesHost(
   return host;
 }
 
-/** A version's process as an ordinary one of this host, with its handler in `directory`. */
+/** Launches a version's process on this host, with its handler in `directory`. */
 export const hostLaunch =
   (db: Db, directory: string) =>
   async (version: { id: string; runtime: "nodejs" | "python" }): Promise<Launch> => {
@@ -96,13 +96,13 @@ export const hostLaunch =
     };
   };
 
-export interface Made {
+export interface TestFunction {
   id: string;
   name: string;
   workspaceId: string;
 }
 
-/** A function without a version. */
+/** Creates a function without a version. */
 export async function makeFunction(
   db: Db,
   input: {
@@ -111,7 +111,7 @@ export async function makeFunction(
     timeout_seconds?: number;
     memory_mb?: number;
   } = {},
-): Promise<Made> {
+): Promise<TestFunction> {
   const { plan = "team", ...columns } = input;
   const { workspace } = await makePerson(db, { workspace: { plan } });
   const region = await db.selectFrom("regions").select("code").executeTakeFirstOrThrow();
@@ -144,7 +144,7 @@ export async function makeFunction(
 export function makeVersion(
   db: Db,
   host: Pick<InstancesHost, "image">,
-  { id: functionId }: Made,
+  { id: functionId }: TestFunction,
   number: number,
   code: string,
   runtime: "nodejs" | "python" = "nodejs",
@@ -172,7 +172,7 @@ export function makeVersion(
     .executeTakeFirstOrThrow();
 }
 
-/** What a deploy's last transaction says. */
+/** Makes the version live, like the last transaction of a deploy. */
 export async function goLive(db: Db, version: VersionRow): Promise<void> {
   await db.transaction().execute(async (tx) => {
     await tx
@@ -194,11 +194,11 @@ export async function goLive(db: Db, version: VersionRow): Promise<void> {
   });
 }
 
-/** Proved and live. */
-export async function deployed(
+/** Proves a version and makes it live. */
+export async function deployHandler(
   db: Db,
   host: InstancesHost,
-  made: Made,
+  made: TestFunction,
   code: string,
   { number = 1, runtime = "nodejs" }: { number?: number; runtime?: "nodejs" | "python" } = {},
 ): Promise<VersionRow> {

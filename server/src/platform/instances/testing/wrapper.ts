@@ -1,4 +1,4 @@
-/** The programs that serve handlers, as ordinary processes of this host: what is tested is what machines run. */
+/** Runs the wrapper programs as processes of this host. Machines run the same programs. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
@@ -11,24 +11,24 @@ export type Runtime = "nodejs" | "python";
 
 export const wrappers = fileURLToPath(new URL("../../../../../templates/functions", import.meta.url));
 
-export interface Served {
+export interface ServedHandler {
   url: string;
   /** Records of the wrapper, and plain lines as `{ plain }`. */
-  said: Record<string, unknown>[];
+  records: Record<string, unknown>[];
   child: ChildProcess;
-  /** Once a record fits. */
-  saying(fits: (record: Record<string, unknown>) => boolean): Promise<Record<string, unknown>>;
-  /** Its exit code. */
+  /** Resolves with the first record that matches. */
+  waitForRecord(fits: (record: Record<string, unknown>) => boolean): Promise<Record<string, unknown>>;
+  /** Exit code of the process. */
   ended: Promise<number | null>;
 }
 
-/** Runs until the test takes it away; `isUp`: false where it is to end by itself. */
+/** Runs until the test ends it. With `isUp: false` the process is expected to end by itself. */
 export async function serve(
   directory: string,
   runtime: Runtime,
   code: string,
   { env = {}, isUp = true }: { env?: Record<string, string>; isUp?: boolean } = {},
-): Promise<Served> {
+): Promise<ServedHandler> {
   const extension = runtime === "nodejs" ? "mjs" : "py";
   const file = join(directory, `handler-${randomBytes(4).toString("hex")}.${extension}`);
   writeFileSync(file, code);
@@ -44,37 +44,39 @@ export async function serve(
     },
     stdio: ["ignore", "pipe", "pipe"],
   });
-  const said: Record<string, unknown>[] = [];
-  const heard = new Set<() => void>();
-  const hear = (line: string) => {
-    said.push(
+  const records: Record<string, unknown>[] = [];
+  const listeners = new Set<() => void>();
+  const receive = (line: string) => {
+    records.push(
       line.startsWith("\u001e") ? (JSON.parse(line.slice(1)) as Record<string, unknown>) : { plain: line },
     );
-    for (const listener of heard) listener();
+    for (const listener of listeners) listener();
   };
   for (const stream of [child.stdout, child.stderr]) {
     let rest = "";
     stream.setEncoding("utf8").on("data", (text: string) => {
       const lines = (rest + text).split("\n");
       rest = lines.pop() ?? "";
-      for (const line of lines) hear(line);
+      for (const line of lines) receive(line);
     });
   }
   const ended = once(child, "close").then(([code]) => code as number | null);
-  const saying = (fits: (record: Record<string, unknown>) => boolean) =>
+  const waitForRecord = (fits: (record: Record<string, unknown>) => boolean) =>
     new Promise<Record<string, unknown>>((resolve, reject) => {
-      const look = () => {
-        const found = said.find(fits);
+      const check = () => {
+        const found = records.find(fits);
         if (found === undefined) return;
-        heard.delete(look);
+        listeners.delete(check);
         resolve(found);
       };
-      heard.add(look);
-      void ended.then(() => reject(new Error(`it ended; it said ${JSON.stringify(said)}`)));
-      look();
+      listeners.add(check);
+      void ended.then(() =>
+        reject(new Error(`the process ended with the output ${JSON.stringify(records)}`)),
+      );
+      check();
     });
-  if (isUp) await saying(({ k }) => k === "ready");
-  return { url: `http://127.0.0.1:${port}`, said, child, saying, ended };
+  if (isUp) await waitForRecord(({ k }) => k === "ready");
+  return { url: `http://127.0.0.1:${port}`, records, child, waitForRecord, ended };
 }
 
 async function freePort(): Promise<number> {

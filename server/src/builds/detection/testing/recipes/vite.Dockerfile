@@ -9,7 +9,7 @@ RUN --mount=type=cache,target=/root/.bun/install/cache \
 COPY . ./
 ENV NODE_ENV=production
 RUN bun run build
-RUN ["/bin/sh", "-c", "test -d 'dist' || { echo \"kontor: The build wrote no directory \"'dist'\". Set output_directory to one that is there. index.html is in: $(find . -maxdepth 4 -name index.html -not -path '*/node_modules/*' | head -n 5 | tr '\\n' ' '); there is: $(ls -p | grep -v '^node_modules/$' | head -n 40 | tr '\\n' ' ')\"; exit 1; }"]
+RUN ["/bin/sh", "-c", "test -d 'dist' || { echo \"kontor: The build wrote no directory \"'dist'\". Set output_directory to one that exists. index.html is in: $(find . -maxdepth 4 -name index.html -not -path '*/node_modules/*' | head -n 5 | tr '\\n' ' '); existing: $(ls -p | grep -v '^node_modules/$' | head -n 40 | tr '\\n' ' ')\"; exit 1; }"]
 
 FROM kontor/static-site:1
 RUN printf '%s\n' \

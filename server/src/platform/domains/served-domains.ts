@@ -1,7 +1,6 @@
 /**
- * Which custom names are served, by heart: a request for one asks nobody else. Read anew every two seconds, so that a
- * name is served that long after it was verified, and no longer than that after it was taken away, whichever server
- * of the database did it.
+ * The served custom names, in memory, so that a request needs no query. They are read every two seconds. So a verified
+ * name is served, and a removed one is not, within two seconds of a change by any server.
  */
 import type { App } from "#app.ts";
 import { hostname } from "#config.ts";
@@ -25,7 +24,7 @@ export class ServedDomains {
     await this.read();
     this.#timer = setInterval(() => {
       this.#reading ??= this.read()
-        .catch((error: unknown) => this.#app.log.warn({ error }, "custom domains could not be read"))
+        .catch((error: unknown) => this.#app.log.warn({ error }, "reading custom domains failed"))
         .finally(() => (this.#reading = undefined));
     }, readEveryMs).unref();
   }
@@ -41,7 +40,7 @@ export class ServedDomains {
     this.#generated = new Map(rows.map((row) => [row.custom_domain, `${row.host_label}.${apps}`]));
   }
 
-  /** The host that the custom one stands for; both in lower case, without ports. */
+  /** Returns the generated host of a custom host; both are lower case, without ports. */
   generatedOf(host: string): string | undefined {
     return this.#generated.get(host);
   }

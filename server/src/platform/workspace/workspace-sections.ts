@@ -1,7 +1,7 @@
-/** What a workspace has beside projects: rooms this one may not know. Main hands it in. */
+/** A workspace's sections from rooms that this room may not import. Main passes them in. */
 import type { Db } from "#schema.ts";
 
-/** The first of them, and how many there are. */
+/** The first items, and their total number. */
 export interface Page<T> {
   items: T[];
   total: number;
@@ -19,7 +19,7 @@ export interface SandboxSummary {
   expires_at: Date;
 }
 
-/** An agent, as who acts for it. */
+/** An agent, with the identity under which it acts. */
 export interface WorkerSummary {
   id: string;
   name: string;
@@ -37,7 +37,7 @@ export interface ApprovalSummary {
   expires_at: Date;
 }
 
-export interface Beside {
+export interface WorkspaceSections {
   sandboxes: Lister<SandboxSummary>;
   workers: Lister<WorkerSummary>;
   pendingApprovals: Lister<ApprovalSummary>;

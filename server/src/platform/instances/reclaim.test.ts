@@ -1,11 +1,11 @@
-/** A host that holds one machine: whoever needs it gets it of a function that nobody asks. */
+/** A host with memory for one machine: an idle function frees it for another one. */
 import { afterAll, expect, test, vi } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
 import {
-  deployed,
+  deployHandler,
   goLive,
   instancesHost,
-  type Made,
+  type TestFunction,
   makeFunction,
   makeVersion,
 } from "./testing/instances-host.ts";
@@ -18,12 +18,12 @@ afterAll(async () => {
   for (const { id } of await db.selectFrom("functions").select("id").execute()) await host.instances.stop(id);
 });
 
-function ask({ id }: Made) {
+function ask({ id }: TestFunction) {
   const asked = { method: "GET", path: "/", headers: {}, body: Buffer.alloc(0) };
   return host.instances.invoke(id, asked, new AbortController().signal);
 }
 
-async function stateOf({ id }: Made): Promise<string[]> {
+async function stateOf({ id }: TestFunction): Promise<string[]> {
   const rows = await db
     .selectFrom("function_instances")
     .select("state")
@@ -32,9 +32,9 @@ async function stateOf({ id }: Made): Promise<string[]> {
   return rows.map(({ state }) => state);
 }
 
-test("a function that is held goes to disk for another one; one that answers does not", async () => {
+test("stores a frozen function on disk when another one needs its memory, but not a busy one", async () => {
   const one = await makeFunction(db);
-  await deployed(db, host, one, code);
+  await deployHandler(db, host, one, code);
   const other = await makeFunction(db);
   await goLive(db, await makeVersion(db, host, other, 1, code));
   await host.instances.switched(other.id);

@@ -1,24 +1,27 @@
 /**
- * What the world's DNS says about a custom name. It is ours where its CNAME, by way of others if need be, names the
- * project's generated host. An apex name can have no CNAME (RFC 1034 §3.6.2): it leads to our addresses, by its
- * provider's ALIAS or by A records, and since any project's would look like that, a TXT record says which one is meant.
+ * Looks up a custom name in DNS. The name is ours if its CNAME, directly or through others, names the project's
+ * generated host. An apex name can have no CNAME (RFC 1034, section 3.6.2). It has our addresses, by its provider's
+ * ALIAS or by A records. All projects have the same addresses, so a TXT record names the project.
  */
 import { Resolver } from "node:dns/promises";
 
 export type Finding =
   | { is: "ours" }
-  /** `error` says what to set. */
+  /** `error` names the record to set. */
   | { is: "elsewhere"; error: string }
-  /** Nobody answered: it says nothing about the name. */
+  /** No DNS server responded, so the state of the name is unknown. */
   | { is: "unknown"; error: string };
 
 const timeoutMs = 2_000;
 const tries = 2;
 const maxHops = 8;
-/** Deadline of all queries for a name: eight hops over slow servers would take half a minute. */
+/** Deadline for all queries of a name: eight hops over slow servers would take half a minute. */
 const deadlineMs = 10_000;
 
-/** Names in lower case, without a final dot. `servers`: resolvers, with a port where it is not 53; null: the host's own. */
+/**
+ * Names are lower case, without a final dot. `servers` are resolvers, with a port if it is not 53; null means the
+ * host's own.
+ */
 export async function lookUp(
   { hostname, target }: { hostname: string; target: string },
   servers: readonly string[] | null,
@@ -32,7 +35,7 @@ export async function lookUp(
     late.reject(new Late());
   }, withinMs);
   const found = find(resolver, hostname, target);
-  // After the deadline its last query is cancelled, and the rejection needs a handler.
+  // At the deadline the last query is cancelled, and its rejection needs a handler.
   found.catch(() => {});
   try {
     return await Promise.race([found, late.promise]);
@@ -41,11 +44,14 @@ export async function lookUp(
       const seconds = `${withinMs / 1000} s`;
       return {
         is: "unknown",
-        error: `The DNS servers for ${hostname} did not answer within ${seconds}. Check that they work, then verify again.`,
+        error: `The DNS servers for ${hostname} did not respond within ${seconds}. Check that they work, then verify again.`,
       };
     }
     const { code } = error as NodeJS.ErrnoException;
-    return { is: "unknown", error: `The DNS servers did not answer for ${hostname} (${code ?? "unknown"}).` };
+    return {
+      is: "unknown",
+      error: `The DNS servers did not respond for ${hostname} (${code ?? "unknown"}).`,
+    };
   } finally {
     clearTimeout(timer);
   }
@@ -61,14 +67,14 @@ async function find(resolver: Resolver, hostname: string, target: string): Promi
   const theirs = await addressesOf(resolver, hostname);
   if (theirs.length === 0) return elsewhere(`There is no record for ${hostname}. ${set}`);
   const ours = new Set(await addressesOf(resolver, target));
-  const apex = `Where the name can have no CNAME, set an ALIAS (ANAME) record to ${target} and a TXT record _kontor.${hostname} with the text ${target}.`;
+  const apex = `If the name can have no CNAME, set an ALIAS (ANAME) record to ${target} and a TXT record _kontor.${hostname} with the text ${target}.`;
   if (!theirs.every((address) => ours.has(address))) {
     return elsewhere(`${hostname} leads to ${theirs.slice(0, 3).join(", ")}. ${set} ${apex}`);
   }
   const texts = await records(() => resolver.resolveTxt(`_kontor.${hostname}`));
   if (texts.some((pieces) => plain(pieces.join("")) === target)) return { is: "ours" };
   return elsewhere(
-    `${hostname} leads here, and nothing says to which project. Set a TXT record _kontor.${hostname} with the text ${target}, or a CNAME record to ${target}.`,
+    `${hostname} leads here, but no record names the project. Set a TXT record _kontor.${hostname} with the text ${target}, or a CNAME record to ${target}.`,
   );
 }
 
@@ -92,10 +98,10 @@ async function addressesOf(resolver: Resolver, hostname: string): Promise<string
   return [...four, ...six];
 }
 
-/** None where the name is not there, or has nothing of the kind. */
-async function records<T>(ask: () => Promise<T[]>): Promise<T[]> {
+/** Empty if the name does not exist, or has no record of the type. */
+async function records<T>(query: () => Promise<T[]>): Promise<T[]> {
   try {
-    return await ask();
+    return await query();
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code === "ENOTFOUND" || code === "ENODATA") return [];

@@ -5,7 +5,7 @@ import type { App } from "#app.ts";
 import type { BuiltImage, Candidate, Pipeline, PullRequest, Work } from "../pipeline/pipeline.ts";
 import type { StepName } from "../states.ts";
 
-type Played = Exclude<StepName, "detect"> | "proof";
+type FakeStep = Exclude<StepName, "detect"> | "proof";
 
 /** State that outlives the server: images, and the apps that serve. */
 export interface Stage {
@@ -36,10 +36,10 @@ const silent = { log: async () => {}, progress: () => {} };
 
 const keyOf = (projectId: string, buildKey: Buffer) => `${projectId} ${buildKey.toString("hex")}`;
 
-export class PlayedPipeline implements Pipeline {
+export class FakePipeline implements Pipeline {
   readonly #stage: Stage;
   /** Runs at the start of a step: throws, waits or logs. */
-  readonly during: Partial<Record<Played, (work: Work) => Promise<void>>> = {};
+  readonly during: Partial<Record<FakeStep, (work: Work) => Promise<void>>> = {};
 
   /** Status of the health check. */
   status = 200;

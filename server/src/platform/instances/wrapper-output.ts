@@ -1,11 +1,11 @@
 /**
- * What a function's process says, line by line: records of the program that serves the handler, and plain text of
- * everything else. A record is a machine's word like any other; what it may claim is its own level and request.
+ * Parses the output of a function's process: records of the wrapper program, and plain text. Records are untrusted, so
+ * only level and request id are taken from them.
  */
 import type { LogLine } from "#machines/host/log-rings.ts";
 import type { ReadLine } from "../apps/output/output.ts";
 
-/** What the program says of itself. */
+/** Event that the wrapper program reports. */
 export type Event = { kind: "ready" } | { kind: "failed" } | { kind: "waits"; isWaiting: boolean };
 
 const separator = "\u001e";
@@ -13,24 +13,24 @@ const levels = ["debug", "info", "warn", "error"] as const;
 type Level = (typeof levels)[number];
 const requestId = /^[A-Za-z0-9._-]{1,128}$/;
 
-/** Reads lines for a log, and hands on what is none. */
-export function readerOf(heard: (event: Event) => void, said: (text: string) => void): ReadLine {
+/** Makes a parser for a log: passes events and texts to the callbacks, and returns the lines to log. */
+export function makeOutputReader(onEvent: (event: Event) => void, onText: (text: string) => void): ReadLine {
   return (line) => {
     const record = line.text.startsWith(separator) ? parse(line.text.slice(1)) : undefined;
     if (record === undefined) {
-      said(line.text);
+      onText(line.text);
       return line;
     }
     if ("kind" in record) {
-      heard(record);
+      onEvent(record);
       return undefined;
     }
-    said(record.text);
+    onText(record.text);
     return record;
   };
 }
 
-/** Undefined where it is no record after all. */
+/** Undefined if the text is not a record. */
 function parse(json: string): Event | (Pick<LogLine, "stream" | "text"> & Partial<LogLine>) | undefined {
   let record: { k?: unknown; n?: unknown; l?: unknown; r?: unknown; t?: unknown };
   try {
