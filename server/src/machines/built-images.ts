@@ -9,7 +9,7 @@ import { imagesInUse } from "./store.ts";
 /**
  * Removes unused images of repositories. `isUnderWay`: the image is being built, so no record can name it yet.
  */
-export async function dropUnusedAppImages(
+export async function removeUnusedAppImages(
   app: Pick<App, "db" | "machines" | "log">,
   wanted: () => Promise<ReadonlySet<string>>,
   isUnderWay: (id: string) => boolean,
@@ -19,7 +19,7 @@ export async function dropUnusedAppImages(
   const keep = await wanted();
   const unwanted = there.filter((id) => !keep.has(id));
   // Warm machines of a template would keep its image in use.
-  for (const id of unwanted) await pool.forget(id);
+  for (const id of unwanted) await pool.removeTemplate(id);
   const used = await imagesInUse(app.db, host.id);
   for (const id of unwanted) {
     if (used.has(id)) continue;
@@ -29,7 +29,7 @@ export async function dropUnusedAppImages(
 }
 
 /** `wanted` is read after the images are listed. An image built in between is in neither list, and stays. */
-export async function dropUnusedImages(
+export async function removeUnusedImages(
   app: Pick<App, "db" | "machines" | "log">,
   wanted: () => Promise<ReadonlySet<string>>,
 ): Promise<void> {
@@ -38,7 +38,7 @@ export async function dropUnusedImages(
   const keep = await wanted();
   const unwanted = there.filter(({ id }) => !keep.has(id));
   // Pooled machines have no owner, and would use the image for as long as they wait.
-  for (const { id } of unwanted) await pool.forget(id);
+  for (const { id } of unwanted) await pool.removeTemplate(id);
   const used = await imagesInUse(app.db, host.id);
   for (const { id } of unwanted) {
     if (used.has(id)) continue;

@@ -167,7 +167,7 @@ export function translate(error: unknown): unknown {
 }
 
 /** Runs a call into a machine with its errors translated. */
-export async function translated<T>(call: () => Promise<T>): Promise<T> {
+export async function withTranslatedErrors<T>(call: () => Promise<T>): Promise<T> {
   try {
     return await call();
   } catch (error) {

@@ -14,7 +14,7 @@ import { countMachines } from "./host/metrics.ts";
 import type { MachineOwners } from "./machine-owner.ts";
 import { Pool } from "./placement/pool.ts";
 import { reconcile } from "./reconcile.ts";
-import type { Announce, GiveRoom, MachineEgress, Machines, MachinesApp } from "./machines.ts";
+import type { Announce, ReclaimMemory, MachineEgress, Machines, MachinesApp } from "./machines.ts";
 import { Sampler } from "./host/sampler.ts";
 import { Suspension } from "./suspension/suspension.ts";
 import { sweepSnapshots } from "./snapshots/snapshots.ts";
@@ -39,12 +39,12 @@ export class HostMachines implements Machines {
   readonly suspension: Suspension;
   readonly #db: Db;
   readonly #log: Logger;
-  readonly #going = new Map<string, Promise<void>>();
+  readonly #removals = new Map<string, Promise<void>>();
   /** Services by machine, filled on first use. The image of a machine never changes. */
   readonly #services = new Map<string, ImageService | null>();
-  readonly #awaited = new Set<string>();
-  readonly #goingListeners: ((machine: string) => void)[] = [];
-  readonly #roomGivers: GiveRoom[] = [];
+  readonly #protected = new Set<string>();
+  readonly #removalListeners: ((machine: string) => void)[] = [];
+  readonly #memoryReclaimers: ReclaimMemory[] = [];
   readonly #timers: NodeJS.Timeout[] = [];
   #stopCounting: (() => void) | undefined;
   #closed = false;
@@ -79,7 +79,7 @@ export class HostMachines implements Machines {
   /** Adopts running machines, then watches them, with the database of `app`. */
   async start(app: MachinesApp, owners: MachineOwners, announce: Announce = async () => {}): Promise<void> {
     this.#stopCounting = countMachines({ db: this.#db, host: this.host, pool: this.pool });
-    await Promise.all(Object.values(owners).map((owner) => owner.begins()));
+    await Promise.all(Object.values(owners).map((owner) => owner.onServerStart()));
     await this.suspension.read();
     await reconcile(app, owners, { atStart: true });
     await this.suspension.look(owners);
@@ -100,7 +100,7 @@ export class HostMachines implements Machines {
     for (const timer of this.#timers) clearInterval(timer);
     this.sampler.close();
     await this.pool.close();
-    await Promise.allSettled(this.#going.values());
+    await Promise.allSettled(this.#removals.values());
     await this.logs.close();
     await this.host.close();
   }
@@ -114,7 +114,7 @@ export class HostMachines implements Machines {
     const known = this.#services.get(machine);
     if (known !== undefined) return known;
     const row = await findMachine(this.#db, machine);
-    if (!row || this.#going.has(machine)) return null;
+    if (!row || this.#removals.has(machine)) return null;
     const service = await this.host.service(row.image_id);
     this.#services.set(machine, service);
     return service;
@@ -128,53 +128,53 @@ export class HostMachines implements Machines {
 
   /** Removes a machine and then its row. Safe to call again; concurrent calls share one removal. */
   destroy(row: MachineRow): Promise<void> {
-    const going = this.#going.get(row.id);
-    if (going) return going;
-    for (const listener of this.#goingListeners) listener(row.id);
-    const removal = this.#remove(row).finally(() => this.#going.delete(row.id));
-    this.#going.set(row.id, removal);
+    const inFlight = this.#removals.get(row.id);
+    if (inFlight) return inFlight;
+    for (const listener of this.#removalListeners) listener(row.id);
+    const removal = this.#remove(row).finally(() => this.#removals.delete(row.id));
+    this.#removals.set(row.id, removal);
     return removal;
   }
 
   /** Removes a machine in the background. `reconcile` retries a failure. */
   destroyLater(row: MachineRow): void {
     this.destroy(row).catch((error: unknown) => {
-      this.#log.warn({ machine: row.id, err: error }, "a machine could not be removed yet");
+      this.#log.warn({ machine: row.id, err: error }, "could not remove a machine; reconcile retries it");
     });
   }
 
   /** Calls back when the removal of a machine begins; from then on the machine has no owner. */
-  onGoing(listener: (machine: string) => void): void {
-    this.#goingListeners.push(listener);
+  onRemoval(listener: (machine: string) => void): void {
+    this.#removalListeners.push(listener);
   }
 
   /** Registers a way to free memory, used when no machine fits. */
-  onShort(give: GiveRoom): void {
-    this.#roomGivers.push(give);
+  onLowMemory(give: ReclaimMemory): void {
+    this.#memoryReclaimers.push(give);
   }
 
   /** False if no owner can free memory. */
-  async giveRoom(): Promise<boolean> {
-    for (const give of this.#roomGivers) if (await give()) return true;
+  async reclaimMemory(): Promise<boolean> {
+    for (const give of this.#memoryReclaimers) if (await give()) return true;
     return false;
   }
 
-  isGoing(machine: string): boolean {
-    return this.#going.has(machine);
+  isBeingRemoved(machine: string): boolean {
+    return this.#removals.has(machine);
   }
 
   /** Protects machines from `reconcile` while `work` decides whether they get an owner or are removed. */
-  async whileAwaited<T>(machines: readonly string[], work: () => Promise<T>): Promise<T> {
-    for (const machine of machines) this.#awaited.add(machine);
+  async whileProtected<T>(machines: readonly string[], work: () => Promise<T>): Promise<T> {
+    for (const machine of machines) this.#protected.add(machine);
     try {
       return await work();
     } finally {
-      for (const machine of machines) this.#awaited.delete(machine);
+      for (const machine of machines) this.#protected.delete(machine);
     }
   }
 
-  isAwaited(machine: string): boolean {
-    return this.#awaited.has(machine);
+  isProtected(machine: string): boolean {
+    return this.#protected.has(machine);
   }
 
   /** Uses the database of upkeep, so that it runs even if requests hold every other connection. */
@@ -206,7 +206,7 @@ export class HostMachines implements Machines {
     try {
       const row = await findMachine(this.#db, machine);
       if (!row || row.desired === "removed" || this.host.isStarting(machine)) return;
-      // The machine was restored and has no owner yet. Its restore fails, and its owner stays paused.
+      // The machine was restored and has no owner yet. The restore fails, and its owner stays paused.
       if (row.snapshot_id !== null) return await this.destroy(row);
       const cpuSeconds = await this.cpuSeconds(machine);
       if (row.owner_kind !== "pool" && row.owner_id !== null) {

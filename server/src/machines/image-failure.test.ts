@@ -18,11 +18,11 @@ test.each([
     "A source of its packages did",
   ],
   [step("tar exited with 2: /srv/x: Cannot write: No space left on device"), "The host's disk is full."],
-  [step("mmdebstrap did not end within 900000 ms"), "It was not made in time."],
+  [step("mmdebstrap did not end within 900000 ms"), "The build did not finish in time."],
   [step("mmdebstrap is not installed"), "The host lacks a program that makes images."],
   [step("this host's apt names no Debian mirror: add"), "The host's apt has no Debian mirror."],
   [step("chroot exited with 1: /srv/kontor/images/x"), "Step 1 (installing 12 packages) failed."],
-  ["/srv/kontor: EPERM", "It could not be made."],
+  ["/srv/kontor: EPERM", "The build failed."],
 ])("describes %j in words", (message, words) => {
   const described = describeImageFailure(new RuntimeError("image_failed", message));
   expect(described).toContain(words);
@@ -32,7 +32,7 @@ test.each([
 
 test("describes the failure of a program in words", async () => {
   const late = await run(["sleep", "60"], { timeoutMs: 1 }).catch((error: unknown) => error);
-  expect(describeImageFailure(late)).toContain("It was not made in time.");
+  expect(describeImageFailure(late)).toContain("The build did not finish in time.");
   const missing = await run(["kontor-no-such-program"]).catch((error: unknown) => error);
   expect(describeImageFailure(missing)).toContain("The host lacks a program that makes images.");
 });

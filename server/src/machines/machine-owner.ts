@@ -20,12 +20,12 @@ export interface OwnerLabel {
 
 export interface MachineOwner {
   /** Called at start, before everything else: operations of an earlier server are no longer in flight. */
-  begins(): Promise<void>;
+  onServerStart(): Promise<void>;
   ended(ownerId: string, ending: Ending): Promise<void>;
   /** Workspace and name of the owner, for notifications about its machine. Absent when there are none. */
   describe?(ownerId: string): Promise<OwnerLabel | undefined>;
   /** A restore for this owner was lost before it completed. Absent for owners that never restore. */
-  unrestored?(ownerId: string): Promise<void>;
+  onRestoreLost?(ownerId: string): Promise<void>;
 }
 
 /** Machines of a kind without an owner here are removed when they end. */

@@ -32,17 +32,17 @@ export interface WarmPool {
   /** Keeps at least `floor` machines of this shape. */
   keep(shape: Shape, floor: number): void;
   /** Counts a request for a machine of this shape. */
-  used(shape: Shape): void;
+  countRequest(shape: Shape): void;
   /** Removes the waiting machines of a deleted template. */
-  forget(template: string): Promise<void>;
+  removeTemplate(template: string): Promise<void>;
   /** Refills soon. */
   nudge(delayMs?: number): void;
   /** Resolves when the pool is full; for tests and benchmarks. */
-  settled(): Promise<void>;
+  waitUntilFull(): Promise<void>;
 }
 
 /** Frees memory on the host; resolves to true if a machine was put on disk, so that another attempt is worth it. */
-export type GiveRoom = () => Promise<boolean>;
+export type ReclaimMemory = () => Promise<boolean>;
 
 /** Notifies a workspace that one of its machines was frozen or ended. */
 export type Announce = (owner: OwnerLabel, hold: DiskHold) => Promise<void>;
@@ -82,13 +82,13 @@ export interface Machines {
   /** Removes a machine in the background. `reconcile` retries a failure. */
   destroyLater(row: MachineRow): void;
   /** Calls back when the removal of a machine begins. */
-  onGoing(listener: (machine: string) => void): void;
+  onRemoval(listener: (machine: string) => void): void;
   /** Registers a way to free memory, used when no machine fits. */
-  onShort(give: GiveRoom): void;
-  giveRoom(): Promise<boolean>;
+  onLowMemory(give: ReclaimMemory): void;
+  reclaimMemory(): Promise<boolean>;
   /** True while the machine is being removed. */
-  isGoing(machine: string): boolean;
+  isBeingRemoved(machine: string): boolean;
   /** Protects machines from `reconcile` while `work` decides what becomes of them. */
-  whileAwaited<T>(machines: readonly string[], work: () => Promise<T>): Promise<T>;
-  isAwaited(machine: string): boolean;
+  whileProtected<T>(machines: readonly string[], work: () => Promise<T>): Promise<T>;
+  isProtected(machine: string): boolean;
 }

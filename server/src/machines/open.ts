@@ -19,7 +19,7 @@ import type { Clock } from "#lib/clock.ts";
 import { ensureHostId } from "#lib/host-id.ts";
 import { onKillPoint, passKillPoint } from "#lib/kill-points.ts";
 import type { Denials } from "./denials.ts";
-import { claimInstance } from "./host/host-slot.ts";
+import { claimHostSlot } from "./host/host-slot.ts";
 import { LocalHost } from "./host/local-host.ts";
 import { HostMachines, leaseSeconds } from "./host-machines.ts";
 import type { MachineEgress, Machines } from "./machines.ts";
@@ -58,7 +58,7 @@ export async function openMachines(deps: {
     });
   }
   const recipes = await loadRecipes();
-  const instance = config.runtime === "fake" ? 0 : (config.instance ?? claimInstance(config.dataDir));
+  const instance = config.runtime === "fake" ? 0 : (config.instance ?? claimHostSlot(config.dataDir));
   const driver = deps.driver ?? makeDriver(config, instance, log, egress);
   const builder = deps.builder ?? (await makeBuilder(config, instance, driver, recipes, log));
   await driver.open();
@@ -156,7 +156,12 @@ async function makeBuilder(
   });
 }
 
-function makeDriver(config: Config, instance: number, log: Logger, egress: EgressServices | undefined): Driver {
+function makeDriver(
+  config: Config,
+  instance: number,
+  log: Logger,
+  egress: EgressServices | undefined,
+): Driver {
   const stateDir = stateDirectory(config);
   if (config.runtime === "fake") return new FakeDriver({ directory: stateDir });
   return new LinuxDriver({

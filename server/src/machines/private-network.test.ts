@@ -7,11 +7,18 @@ import { serviceAddress } from "@kontor/runtime/network/addresses.ts";
 import type { App } from "#app.ts";
 import { systemClock } from "#lib/clock.ts";
 import { silentLog, testConfig, testDatabase, testSecrets } from "../../test/harness.ts";
-import { bringUp } from "./placement/start-reserved.ts";
+import { startReserved } from "./placement/start-reserved.ts";
 import { openMachines } from "./open.ts";
 import type { MachineOwner } from "./machine-owner.ts";
 import { type MachineRequest, place, type Reservation } from "./placement/placement.ts";
-import { bringBack, consume, free, keep, placeRestored, take } from "./snapshots/snapshots.ts";
+import {
+  restoreMachine,
+  consumeSnapshot,
+  releaseMachine,
+  commitSnapshot,
+  placeRestored,
+  captureMachine,
+} from "./snapshots/snapshots.ts";
 
 const { db } = await testDatabase();
 const directory = await mkdtemp(join(tmpdir(), "kontor-machines-"));
@@ -20,7 +27,7 @@ const config = { ...testConfig(overrides), dataDir: directory };
 const driver = new FakeDriver({ directory: join(directory, "machines") });
 const machines = await openMachines({ config, db, clock: systemClock, log: silentLog, driver });
 const app = { config, db, machines, secrets: testSecrets(), clock: systemClock, log: silentLog } as App;
-const nobody: MachineOwner = { begins: async () => {}, ended: async () => {} };
+const nobody: MachineOwner = { onServerStart: async () => {}, ended: async () => {} };
 await machines.start(app, { sandbox: nobody, build: nobody, app: nobody });
 afterAll(async () => {
   await machines.close();
@@ -51,7 +58,7 @@ async function request(change: Partial<MachineRequest> = {}): Promise<MachineReq
 async function start(change: Partial<MachineRequest> = {}): Promise<Reservation> {
   const asked = await request(change);
   const reservation = await db.transaction().execute((tx) => place(app, tx, asked));
-  await bringUp(app, reservation);
+  await startReserved(app, reservation);
   return reservation;
 }
 const networkOf = async (id: string) =>
@@ -66,7 +73,7 @@ test("starts a machine of a group in its network with its services, and records 
 test("never takes a pooled machine for a request with a group", async () => {
   const { shape } = await request();
   machines.pool.keep(shape, 1);
-  await machines.pool.settled();
+  await machines.pool.waitUntilFull();
   expect((await start({ privateNetwork: { group: "workspace" } })).warm).toBe(false);
   const warm = await start();
   expect(warm.warm).toBe(true);
@@ -77,14 +84,14 @@ test("never takes a pooled machine for a request with a group", async () => {
 test("returns a restored machine to its group, without services", async () => {
   const owner = { ownerKind: "sandbox", ownerId: "sbx_asleep" } as const;
   await start({ ...owner, privateNetwork: { group: "workspace", serves } });
-  const taken = await take(app, owner);
+  const taken = await captureMachine(app, owner);
   const how = { reason: "explicit", storedAt: systemClock.now(), expiresAt: null } as const;
-  const snapshot = await db.transaction().execute((tx) => keep(tx, taken, how));
-  free(app, taken);
+  const snapshot = await db.transaction().execute((tx) => commitSnapshot(tx, taken, how));
+  releaseMachine(app, taken);
   if (snapshot === undefined) throw new Error("it was not kept");
   const { row, evicted } = await db.transaction().execute((tx) => placeRestored(app, tx, snapshot));
-  await bringBack(app, { row, evicted });
-  await db.transaction().execute((tx) => consume(tx, row));
+  await restoreMachine(app, { row, evicted });
+  await db.transaction().execute((tx) => consumeSnapshot(tx, row));
   expect(await networkOf(row.id)).toEqual({ group: "workspace" });
   expect([row.private_group, row.serves]).toEqual(["workspace", null]);
 });

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { judge } from "./reconcile.ts";
+import { decideAction } from "./reconcile.ts";
 import type { MachineRow } from "./store.ts";
 
 const row = (change: Partial<MachineRow>): MachineRow => ({
@@ -30,35 +30,37 @@ const row = (change: Partial<MachineRow>): MachineRow => ({
   serves: null,
   ...change,
 });
-const found = (state: "running" | "frozen" | "dead") => ({ machine: "m", state, exit: null });
+const observedMachine = (state: "running" | "frozen" | "dead") => ({ machine: "m", state, exit: null });
 
 test("adopts an owned machine that is alive, frozen or not", () => {
-  expect(judge(row({}), found("running"))).toBe("adopt");
-  expect(judge(row({}), found("frozen"))).toBe("adopt");
+  expect(decideAction(row({}), observedMachine("running"))).toBe("adopt");
+  expect(decideAction(row({}), observedMachine("frozen"))).toBe("adopt");
 });
 
 test("ends an owned machine that is dead or missing, and notifies its owner", () => {
-  expect(judge(row({}), found("dead"))).toBe("ended");
-  expect(judge(row({}), undefined)).toBe("ended");
+  expect(decideAction(row({}), observedMachine("dead"))).toBe("ended");
+  expect(decideAction(row({}), undefined)).toBe("ended");
 });
 
 test("keeps a pool machine only while it is frozen and was ready, because a thawed one may have been used", () => {
   const warm = { owner_kind: "pool", owner_id: null, desired: "frozen" } as const;
-  expect(judge(row(warm), found("frozen"))).toBe("keep");
-  expect(judge(row(warm), found("running"))).toBe("remove");
-  expect(judge(row({ ...warm, observed: "starting" }), found("frozen"))).toBe("remove");
-  expect(judge(row(warm), undefined)).toBe("remove");
+  expect(decideAction(row(warm), observedMachine("frozen"))).toBe("keep");
+  expect(decideAction(row(warm), observedMachine("running"))).toBe("remove");
+  expect(decideAction(row({ ...warm, observed: "starting" }), observedMachine("frozen"))).toBe("remove");
+  expect(decideAction(row(warm), undefined)).toBe("remove");
 });
 
 test("removes a machine whose desired state is gone, in any observed state", () => {
   for (const state of ["running", "frozen", "dead"] as const) {
-    expect(judge(row({ desired: "removed" }), found(state))).toBe("remove");
+    expect(decideAction(row({ desired: "removed" }), observedMachine(state))).toBe("remove");
   }
-  expect(judge(row({ desired: "removed" }), undefined)).toBe("remove");
+  expect(decideAction(row({ desired: "removed" }), undefined)).toBe("remove");
 });
 
 test("undoes an unfinished restore and leaves its owner as before", () => {
-  expect(judge(row({ snapshot_id: "snap_1" }), found("running"))).toBe("undo");
-  expect(judge(row({ snapshot_id: "snap_1" }), undefined)).toBe("undo");
-  expect(judge(row({ snapshot_id: "snap_1", desired: "removed" }), found("running"))).toBe("remove");
+  expect(decideAction(row({ snapshot_id: "snap_1" }), observedMachine("running"))).toBe("undo");
+  expect(decideAction(row({ snapshot_id: "snap_1" }), undefined)).toBe("undo");
+  expect(decideAction(row({ snapshot_id: "snap_1", desired: "removed" }), observedMachine("running"))).toBe(
+    "remove",
+  );
 });

@@ -22,7 +22,7 @@ import { type MachineRow, machinesOfHost } from "./store.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "log">;
 
-interface Found {
+interface ObservedMachine {
   machine: string;
   state: MachineState;
   exit: MachineExit | null;
@@ -31,7 +31,11 @@ interface Found {
 export type Verdict = "keep" | "hold" | "adopt" | "ended" | "undo" | "remove";
 
 /** Decides the action for one row by the table above; pure. `isSuspended`: the workspace is suspended. */
-export function judge(row: MachineRow, found: Found | undefined, isSuspended = false): Verdict {
+export function decideAction(
+  row: MachineRow,
+  found: ObservedMachine | undefined,
+  isSuspended = false,
+): Verdict {
   if (row.desired === "removed") return "remove";
   if (row.snapshot_id !== null) return "undo";
   if (row.owner_kind === "pool") {
@@ -52,13 +56,13 @@ export async function reconcile(
   const rows = await machinesOfHost(app.db, host.id);
   const found = new Map((await host.list()).map((machine) => [machine.machine, machine]));
   const settled = rows.filter(
-    ({ id }) => !host.isStarting(id) && !app.machines.isGoing(id) && !app.machines.isAwaited(id),
+    ({ id }) => !host.isStarting(id) && !app.machines.isBeingRemoved(id) && !app.machines.isProtected(id),
   );
   for (const row of settled) {
     if (!options.atStart && isYoung(row)) continue;
     try {
       const isSuspended = options.atStart && (await app.machines.suspension.isToBeHeld(owners, row));
-      await actions[judge(row, found.get(row.id), isSuspended)](
+      await actions[decideAction(row, found.get(row.id), isSuspended)](
         app,
         owners,
         row,
@@ -86,7 +90,7 @@ const actions: Record<
     app: Needs,
     owners: MachineOwners,
     row: MachineRow,
-    found: Found | null,
+    found: ObservedMachine | null,
     atStart: boolean,
   ) => Promise<void> | void
 > = {
@@ -94,7 +98,7 @@ const actions: Record<
   remove: (app, _owners, row) => app.machines.destroy(row),
   undo: async (app, owners, row) => {
     if (row.owner_kind !== "pool" && row.owner_id !== null)
-      await owners[row.owner_kind]?.unrestored?.(row.owner_id);
+      await owners[row.owner_kind]?.onRestoreLost?.(row.owner_id);
     await app.machines.destroy(row);
   },
   hold: async (app, _owners, row, _found, atStart) => {

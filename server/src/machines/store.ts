@@ -460,7 +460,7 @@ export async function findSnapshotHost(db: Queryable, snapshot: SnapshotRow): Pr
 }
 
 /** Gives the restored machine to its owner. False if it is marked for removal. */
-export async function takeOver(tx: Queryable, id: string): Promise<boolean> {
+export async function assignRestored(tx: Queryable, id: string): Promise<boolean> {
   const { numUpdatedRows } = await tx
     .updateTable("machines")
     .set({ snapshot_id: null, claimed_at: sql<Date>`now()` })

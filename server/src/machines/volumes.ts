@@ -3,7 +3,7 @@
  * their owners, names and order of use.
  */
 import type { App } from "#app.ts";
-import { translated } from "./errors.ts";
+import { withTranslatedErrors } from "./errors.ts";
 import type { HostVolume } from "./host/host.ts";
 import { machinesWithVolume } from "./store.ts";
 
@@ -11,7 +11,7 @@ type Needs = Pick<App, "db" | "machines">;
 type Place = Pick<HostVolume, "id" | "region">;
 
 /** Waits for the removal of machines that had the volume. On return no machine has it. */
-export async function settleVolume(app: Needs, id: string): Promise<void> {
+export async function waitForVolumeRelease(app: Needs, id: string): Promise<void> {
   const holders = await machinesWithVolume(app.db, app.machines.host.id, id);
   const leaving = holders.filter((row) => row.desired === "removed");
   await Promise.all(leaving.map((row) => app.machines.destroy(row)));
@@ -26,13 +26,17 @@ export async function copyVolume(
   to: string,
   signal: AbortSignal,
 ): Promise<{ bytes: number; sha256: string }> {
-  await settleVolume(app, id);
-  return translated(() => app.machines.host.copyVolume({ id, region }, to, signal));
+  await waitForVolumeRelease(app, id);
+  return withTranslatedErrors(() => app.machines.host.copyVolume({ id, region }, to, signal));
 }
 
 /** Deletes all bytes of a volume in every region but one, including incomplete copies. */
-export async function dropVolume(app: Needs, id: string, options: { except?: string } = {}): Promise<void> {
-  await settleVolume(app, id);
+export async function deleteVolumeFiles(
+  app: Needs,
+  id: string,
+  options: { except?: string } = {},
+): Promise<void> {
+  await waitForVolumeRelease(app, id);
   for (const place of await app.machines.host.listVolumes()) {
     const isOurs = place.id === id || place.id === `${id}.unfinished`;
     if (isOurs && place.region !== options.except) await app.machines.host.dropVolume(place);

@@ -29,7 +29,7 @@ export const sandboxHoldings: readonly Holding[] = [
 ];
 
 /** Sandboxes in the workspace snapshot. */
-export const sandboxBeside = { sandboxes: liveSandboxes };
+export const sandboxSections = { sandboxes: liveSandboxes };
 
 export const sandboxRoutes = (app: App): Route[] => [
   ...sandboxesRoutes(app),

@@ -1,7 +1,7 @@
 /** Background jobs of this room, by their names in the queue. */
 import type { App } from "#app.ts";
 import type { Tasks } from "#jobs/jobs.ts";
-import { carryOut, moveTask } from "./volumes/move.ts";
+import { runMove, moveTask } from "./volumes/move.ts";
 import { deliverInTurn, newDeliveryTurns } from "./webhooks/deliver.ts";
 import { deliverTask } from "./webhooks/queue.ts";
 
@@ -12,6 +12,6 @@ export function sandboxTasks(
   return {
     [deliverTask]: ({ webhook }: { webhook: string }, { signal }) =>
       deliverInTurn(app, turns, webhook, signal),
-    [moveTask(app)]: (payload: { volume: string; to: string }, context) => carryOut(app, payload, context),
+    [moveTask(app)]: (payload: { volume: string; to: string }, context) => runMove(app, payload, context),
   };
 }

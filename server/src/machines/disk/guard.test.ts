@@ -6,7 +6,7 @@ import { FakeDriver } from "@kontor/runtime/fake/driver.ts";
 import type { App } from "#app.ts";
 import { systemClock } from "#lib/clock.ts";
 import { silentLog, testConfig, testDatabase, testSecrets } from "../../../test/harness.ts";
-import { bringUp } from "../placement/start-reserved.ts";
+import { startReserved } from "../placement/start-reserved.ts";
 import { openMachines } from "../open.ts";
 import { place } from "../placement/placement.ts";
 import type { MachineRow } from "../store.ts";
@@ -64,7 +64,7 @@ async function start(): Promise<MachineRow> {
       env: {},
     }),
   );
-  await bringUp(app, reservation);
+  await startReserved(app, reservation);
   return reservation.row;
 }
 

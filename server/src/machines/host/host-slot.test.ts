@@ -2,7 +2,7 @@ import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { claimInstance } from "./host-slot.ts";
+import { claimHostSlot } from "./host-slot.ts";
 
 function scratch(): string {
   const directory = mkdtempSync(join(tmpdir(), "kontor-instances-"));
@@ -12,24 +12,24 @@ function scratch(): string {
 
 test("a data directory keeps its number", () => {
   const directory = scratch();
-  expect(claimInstance("/data/a", directory)).toBe(claimInstance("/data/a", directory));
+  expect(claimHostSlot("/data/a", directory)).toBe(claimHostSlot("/data/a", directory));
 });
 
 test("keeps the number of a data directory when its preferred number becomes free", () => {
   const directory = scratch();
-  const wanted = claimInstance("/data/a", directory);
+  const wanted = claimHostSlot("/data/a", directory);
   rmSync(join(directory, String(wanted)));
   writeFileSync(join(directory, String(wanted)), "/data/other");
-  const second = claimInstance("/data/a", directory);
+  const second = claimHostSlot("/data/a", directory);
   expect(second).not.toBe(wanted);
   rmSync(join(directory, String(wanted)));
-  expect(claimInstance("/data/a", directory)).toBe(second);
+  expect(claimHostSlot("/data/a", directory)).toBe(second);
 });
 
 test("gives 60 data directories 60 numbers, and refuses the next directory", () => {
   const directory = scratch();
-  const numbers = new Set(Array.from({ length: 60 }, (_, n) => claimInstance(`/data/${n}`, directory)));
+  const numbers = new Set(Array.from({ length: 60 }, (_, n) => claimHostSlot(`/data/${n}`, directory)));
   expect(numbers.size).toBe(60);
   expect(readdirSync(directory)).toHaveLength(60);
-  expect(() => claimInstance("/data/60", directory)).toThrow(/are taken/);
+  expect(() => claimHostSlot("/data/60", directory)).toThrow(/are taken/);
 });

@@ -11,7 +11,7 @@ const count = 60;
 const claimsDirectory = "/run/kontor/instances";
 
 /** Returns the number of this data directory, or claims a free one. */
-export function claimInstance(dataDir: string, directory = claimsDirectory): number {
+export function claimHostSlot(dataDir: string, directory = claimsDirectory): number {
   mkdirSync(directory, { recursive: true, mode: 0o700 });
   // An earlier claim has priority over the preferred number, because machines run under the earlier one.
   const claims = readdirSync(directory).filter((name) => /^\d+$/.test(name));

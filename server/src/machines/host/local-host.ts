@@ -35,6 +35,7 @@ import type {
   SnapshotFacts,
   StartSpec,
 } from "./host.ts";
+import { requireUsableConfig } from "./image-config.ts";
 import { claimService, startService, whenWarm } from "./services.ts";
 
 type VolumePlace = Pick<HostVolume, "id" | "region">;
@@ -146,13 +147,14 @@ export class LocalHost implements Host {
 
   /** Registers the built layers as an image that machines boot from. */
   async #register(id: string, { layers, digest, sizeBytes, config }: BuiltLayers): Promise<BuiltAppImage> {
-    const env = Object.fromEntries(
-      (config.Env ?? []).flatMap((pair) => {
-        const at = pair.indexOf("=");
-        return at > 0 ? [[pair.slice(0, at), pair.slice(at + 1)]] : [];
-      }),
-    );
     try {
+      requireUsableConfig(config);
+      const env = Object.fromEntries(
+        (config.Env ?? []).flatMap((pair) => {
+          const at = pair.indexOf("=");
+          return at > 0 ? [[pair.slice(0, at), pair.slice(at + 1)]] : [];
+        }),
+      );
       await this.#driver.importImage({ id, name: id, layers, env, sizeBytes });
     } catch (error) {
       await this.#builder.remove(id);
@@ -311,7 +313,7 @@ export class LocalHost implements Host {
     if (service === null) return;
     const claimed = claimService(this.#driver.guest(order.machine), service, spec.env);
     if (!isAgain) return claimed;
-    // A service that does not run is started on its next use, with this environment. Its failure must not stop the
+    // A service that does not run is started on its next use, with this environment. The failure must not stop the
     // server's start.
     claimed.catch(() => {});
   }

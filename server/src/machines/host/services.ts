@@ -35,7 +35,7 @@ export async function startService(guest: Guest, { argv, port }: ImageService): 
 
 /** Returns once the service is warm, so that a first request need not wait. */
 export async function whenWarm(guest: Guest, service: ImageService): Promise<void> {
-  await expectOk(await askService(guest, service, { op: "ready" }), warmWithinMs);
+  await expectOk(await requestService(guest, service, { op: "ready" }), warmWithinMs);
 }
 
 /** Passes the new owner's environment to the service. Safe to repeat. Fails if the service does not run. */
@@ -47,27 +47,28 @@ export async function claimService(
   await expectOk(send(await guest.connect(service.port), { op: "claim", env }), claimedWithinMs);
 }
 
-async function expectOk(answer: ServiceAnswer, withinMs: number): Promise<void> {
+async function expectOk(answer: ServiceResponse, withinMs: number): Promise<void> {
   try {
     const said = await answer.next(withinMs);
-    if ((said as { type?: unknown } | undefined)?.type !== "ok") throw unexpected("an answer other than ok");
+    if ((said as { type?: unknown } | undefined)?.type !== "ok")
+      throw unexpectedResponse("an answer other than ok");
   } finally {
     answer.close();
   }
 }
 
 /** Sends a request; the caller reads the response from the result. */
-export async function askService(
+export async function requestService(
   guest: Guest,
   service: ImageService,
   request: object,
-): Promise<ServiceAnswer> {
+): Promise<ServiceResponse> {
   return send(await open(guest, service), request);
 }
 
-function send(stream: Duplex, request: object): ServiceAnswer {
+function send(stream: Duplex, request: object): ServiceResponse {
   stream.write(`${JSON.stringify(request)}\n`);
-  return new ServiceAnswer(stream);
+  return new ServiceResponse(stream);
 }
 
 /** Connects to the service, and starts it if it does not run. */
@@ -89,7 +90,7 @@ async function open(guest: Guest, service: ImageService): Promise<Duplex> {
 }
 
 /** Lines of a service's response, parsed but not validated. */
-export class ServiceAnswer {
+export class ServiceResponse {
   readonly #stream: Duplex;
   readonly #lines: AsyncGenerator<{ said: unknown; bytes: number }, undefined>;
   /** Length of the last line. */
@@ -108,7 +109,8 @@ export class ServiceAnswer {
    */
   async next(withinMs: number): Promise<unknown> {
     const timer = setTimeout(
-      () => this.#stream.destroy(new RuntimeError("timeout", "the machine's service did not answer in time")),
+      () =>
+        this.#stream.destroy(new RuntimeError("timeout", "the machine's service did not respond in time")),
       withinMs,
     );
     try {
@@ -132,7 +134,7 @@ async function* linesOf(stream: Duplex): AsyncGenerator<{ said: unknown; bytes: 
   try {
     for await (const chunk of stream as AsyncIterable<Buffer>) {
       all += chunk.length;
-      if (all > answerMaxBytes) throw unexpected("an answer that does not end");
+      if (all > answerMaxBytes) throw unexpectedResponse("an answer that does not end");
       let from = 0;
       for (let to = chunk.indexOf(10); to !== -1; to = chunk.indexOf(10, from)) {
         const whole = Buffer.concat([...pieces, chunk.subarray(from, to)]);
@@ -142,7 +144,7 @@ async function* linesOf(stream: Duplex): AsyncGenerator<{ said: unknown; bytes: 
         from = to + 1;
       }
       line += chunk.length - from;
-      if (line > lineMaxBytes) throw unexpected("a line that does not end");
+      if (line > lineMaxBytes) throw unexpectedResponse("a line that does not end");
       if (from < chunk.length) pieces.push(chunk.subarray(from));
     }
   } catch (error) {
@@ -153,14 +155,14 @@ async function* linesOf(stream: Duplex): AsyncGenerator<{ said: unknown; bytes: 
 }
 
 function parse(line: Buffer): unknown {
-  if (isNestedDeeper(line, lineMaxDepth)) throw unexpected("a line that is nested too deep");
+  if (isNestedDeeper(line, lineMaxDepth)) throw unexpectedResponse("a line that is nested too deep");
   try {
     return JSON.parse(line.toString("utf8"));
   } catch (error) {
-    throw unexpected("a line that is no JSON", error);
+    throw unexpectedResponse("a line that is no JSON", error);
   }
 }
 
-function unexpected(what: string, cause?: unknown): RuntimeError {
+function unexpectedResponse(what: string, cause?: unknown): RuntimeError {
   return new RuntimeError("guest_protocol", `the machine's service sent ${what}`, { cause });
 }

@@ -11,7 +11,7 @@ export interface Capacity {
   diskReserveBytes: number;
 }
 
-export interface Committed {
+export interface CommittedResources {
   memoryBytes: number;
   vcpus: number;
   machines: number;
@@ -20,7 +20,7 @@ export interface Committed {
 /** Undefined if the machine fits; else a text that names the short resource. */
 export function refusal(
   capacity: Omit<Capacity, "diskReserveBytes">,
-  committed: Committed,
+  committed: CommittedResources,
   wanted: { memoryBytes: number; vcpus: number },
 ): string | undefined {
   if (committed.machines + 1 > capacity.machines) return `${capacity.machines} machines run already`;

@@ -6,7 +6,7 @@ import type { Transaction } from "kysely";
 import type { App } from "#app.ts";
 import type { Database, Db } from "#schema.ts";
 import { refusal } from "./admission.ts";
-import { translated } from "../errors.ts";
+import { withTranslatedErrors } from "../errors.ts";
 import { orderFor } from "./order.ts";
 import {
   findOwned,
@@ -30,7 +30,7 @@ export function findMachineOf(db: Db, { ownerKind, ownerId }: Owner): Promise<Ma
 /**
  * Runs in the transaction of the owner's own record. After the commit, pass the result to `freeze` or `thaw`.
  */
-export function setHeld(
+export function setFrozen(
   tx: Transaction<Database>,
   { ownerKind, ownerId }: Owner,
   isHeld: boolean,
@@ -39,15 +39,17 @@ export function setHeld(
 }
 
 export function freeze({ machines }: Pick<App, "machines">, row: MachineRow): Promise<void> {
-  return translated(() => machines.host.freeze({ ...orderFor(row), hostEpoch: machines.host.epoch }));
+  return withTranslatedErrors(() =>
+    machines.host.freeze({ ...orderFor(row), hostEpoch: machines.host.epoch }),
+  );
 }
 
 export function thaw({ machines }: Pick<App, "machines">, row: MachineRow): Promise<void> {
-  return translated(() => machines.host.thaw({ ...orderFor(row), hostEpoch: machines.host.epoch }));
+  return withTranslatedErrors(() => machines.host.thaw({ ...orderFor(row), hostEpoch: machines.host.epoch }));
 }
 
 /** Changes the memory limit of a running machine. False if the host lacks room, or the machine is gone. */
-export async function giveMemory(
+export async function changeMemory(
   { db, machines }: Pick<App, "db" | "machines">,
   owner: Owner,
   memoryBytes: number,
@@ -65,7 +67,7 @@ export async function giveMemory(
   });
   if (!row) return false;
   const { vcpus, max_processes: maxProcesses } = row;
-  await translated(() =>
+  await withTranslatedErrors(() =>
     host.setResources({ ...orderFor(row), hostEpoch: host.epoch }, { vcpus, memoryBytes, maxProcesses }),
   );
   return true;

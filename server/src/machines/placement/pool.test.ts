@@ -64,7 +64,7 @@ test("fills the pool of one template while another is being made", async () => {
     machines.pool.keep({ poolKey: template, template, resources }, 1);
   await expect.poll(waiting).toEqual(["debian-12"]);
   gate.resolve();
-  await machines.pool.settled();
+  await machines.pool.waitUntilFull();
   expect(await waiting()).toEqual(["code-interpreter", "debian-12"]);
 });
 
@@ -86,7 +86,7 @@ test("does not make a template that failed again with each claim", async () => {
   onTestFinished(() => machines.close());
   for (let claim = 0; claim < 3; claim += 1) {
     machines.pool.keep({ poolKey: "debian-12", template: "debian-12", resources }, 1);
-    await machines.pool.settled();
+    await machines.pool.waitUntilFull();
   }
   expect(tries).toBe(1);
 });

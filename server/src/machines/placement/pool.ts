@@ -95,7 +95,7 @@ export class Pool implements WarmPool {
   }
 
   /** Counts a request for a machine of this shape. */
-  used(shape: Shape): void {
+  countRequest(shape: Shape): void {
     const entry = this.#entries.get(shape.poolKey) ?? { shape, floor: 0, claims: [] };
     entry.claims.push(this.#clock.now().getTime());
     this.#entries.set(shape.poolKey, entry);
@@ -104,7 +104,7 @@ export class Pool implements WarmPool {
   }
 
   /** Stops keeping machines of a deleted template, and releases those that wait. */
-  async forget(template: string): Promise<void> {
+  async removeTemplate(template: string): Promise<void> {
     for (const { shape } of this.#entries.values())
       if (shape.template === template) this.#entries.delete(shape.poolKey);
     await this.#giveBack({ image: template }, Number.MAX_SAFE_INTEGER);
@@ -117,7 +117,7 @@ export class Pool implements WarmPool {
   }
 
   /** Resolves when the pool is full; for tests and benchmarks. */
-  async settled(): Promise<void> {
+  async waitUntilFull(): Promise<void> {
     while (this.#timer || this.#filling || this.#making.size > 0) {
       await (this.#filling ??
         this.#making.values().next().value ??

@@ -11,7 +11,10 @@ import { DiskShort, noCapacity } from "../errors.ts";
 const mostTries = 16;
 
 /** `work` is a transaction that places a machine; it is repeated as long as freeing memory can help. */
-export async function withRoom<T>({ machines }: Pick<App, "machines">, work: () => Promise<T>): Promise<T> {
+export async function withReclaim<T>(
+  { machines }: Pick<App, "machines">,
+  work: () => Promise<T>,
+): Promise<T> {
   for (let tries = 1; ; tries += 1) {
     try {
       return await work();
@@ -19,7 +22,7 @@ export async function withRoom<T>({ machines }: Pick<App, "machines">, work: () 
       // Freeing memory writes to the disk, so it cannot help when the disk is full.
       const isFull =
         error instanceof DomainError && error.code === noCapacity.code && !(error.cause instanceof DiskShort);
-      if (!isFull || tries === mostTries || !(await machines.giveRoom())) throw error;
+      if (!isFull || tries === mostTries || !(await machines.reclaimMemory())) throw error;
     }
   }
 }

@@ -7,7 +7,7 @@ import { isVolumeMissing, startFailed, translate } from "../errors.ts";
 import { placeCold, type Reservation } from "./placement.ts";
 import { orderFor } from "./order.ts";
 import { markRemoved } from "../store.ts";
-import { settleVolume } from "../volumes.ts";
+import { waitForVolumeRelease } from "../volumes.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "log">;
 
@@ -15,11 +15,11 @@ type Needs = Pick<App, "db" | "machines" | "secrets" | "log">;
  * The machine runs on return. If a warm machine fails, a cold one replaces it once. A machine that fails for good is
  * removed, and the error goes to the caller, which records it.
  */
-export async function bringUp(app: Needs, reservation: Reservation): Promise<void> {
+export async function startReserved(app: Needs, reservation: Reservation): Promise<void> {
   for (const row of reservation.evicted) app.machines.destroyLater(row);
   const { volume, privateNetwork, shape } = reservation.request;
   // A request with a volume or a private network cannot use a warm machine.
-  if (!volume && !privateNetwork && shape.poolKey !== "") app.machines.pool.used(shape);
+  if (!volume && !privateNetwork && shape.poolKey !== "") app.machines.pool.countRequest(shape);
   try {
     await carryOut(app, reservation);
   } catch (error) {
@@ -27,7 +27,7 @@ export async function bringUp(app: Needs, reservation: Reservation): Promise<voi
     if (isVolumeMissing(error)) throw translate(error);
     if (!reservation.warm) throw startFailed(error);
     app.log.warn({ machine: reservation.row.id, err: error }, "a warm machine failed; starting a cold one");
-    await bringUp(app, await replace(app, reservation));
+    await startReserved(app, await replace(app, reservation));
   }
 }
 
@@ -38,7 +38,7 @@ async function carryOut(app: Needs, { row, request, warm }: Reservation): Promis
   if (warm) await app.machines.host.claim(orderFor(row), claimed);
   else {
     const resources = { ...adjustable, diskBytes };
-    if (volume) await settleVolume(app, volume.id);
+    if (volume) await waitForVolumeRelease(app, volume.id);
     const isBuild = row.owner_kind === "build";
     const { image_id: image, isolation } = row;
     const machine = { image, isolation, resources, network, hostname, env, isBuild };

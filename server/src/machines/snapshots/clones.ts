@@ -1,8 +1,7 @@
 /**
  * Machines that start as copies of another machine. The model is a running machine, which is captured and continues, or
  * a stored snapshot, whose bytes get a second name. Either way a clone starts from bytes of its own, independent of the
- * model. These bytes have no row: if the server dies, the sweep of the next start deletes them. One transaction gives
- * all clones of a call to their owners, or none.
+ * model. These bytes have no row: if the server dies, the sweep of the next start deletes them. A single transaction gives all clones of a call to their owners, or none.
  */
 import type { Transaction } from "kysely";
 import type { App } from "#app.ts";
@@ -13,9 +12,9 @@ import { release } from "../placement/placement.ts";
 import { orderFor } from "../placement/order.ts";
 import { openEnv, sealEnv } from "../placement/sealed-env.ts";
 import {
-  bringBack,
+  restoreMachine,
   bytesOf,
-  drop,
+  deleteSnapshotFiles,
   type Model,
   type Place,
   placeFrom,
@@ -29,7 +28,7 @@ import {
   insertSnapshot,
   type MachineRow,
   markDamaged,
-  takeOver,
+  assignRestored,
 } from "../store.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "log" | "clock">;
@@ -127,17 +126,20 @@ export function placeClone(
 }
 
 /** Starts all clones. All of them run on return; a failure of one removes all. */
-export async function bringUpClones(app: Needs, places: readonly Place[]): Promise<void> {
-  const results = await Promise.allSettled(places.map((place) => bringBack(app, place, { isClone: true })));
+export async function startClones(app: Needs, places: readonly Place[]): Promise<void> {
+  const results = await Promise.allSettled(
+    places.map((place) => restoreMachine(app, place, { isClone: true })),
+  );
   const failed = results.find((result) => result.status === "rejected");
   if (!failed) return;
   throw isForGood(failed.reason as Error) ? snapshotDamaged() : failed.reason;
 }
 
 /** Gives the clones to their owners, from this transaction on. */
-export async function takeOverClones(tx: Transaction<Database>, places: readonly Place[]): Promise<void> {
+export async function assignClones(tx: Transaction<Database>, places: readonly Place[]): Promise<void> {
   for (const { row } of places) {
-    if (!(await takeOver(tx, row.id))) throw restoreFailed(new Error("a clone ended while others were made"));
+    if (!(await assignRestored(tx, row.id)))
+      throw restoreFailed(new Error("a clone ended while others were made"));
   }
 }
 
@@ -151,7 +153,7 @@ export async function releaseClones(tx: Transaction<Database>, places: readonly 
 // ---- named snapshots
 
 /** Stores bytes on disk as a named snapshot, from this transaction on. */
-export function keepNamed(
+export function insertNamedSnapshot(
   app: Secret,
   tx: Transaction<Database>,
   bytes: Bytes,
@@ -171,14 +173,14 @@ export function keepNamed(
 }
 
 /** Marks a snapshot as damaged: no machine starts from it any more, and it stays until it is deleted. */
-export function setDamaged(app: Pick<App, "db">, id: string): Promise<void> {
+export function markSnapshotDamaged(app: Pick<App, "db">, id: string): Promise<void> {
   return markDamaged(app.db, id);
 }
 
-/** Deletes the row of a named snapshot; `drop` its bytes after the transaction. */
-export async function forgetNamed(tx: Transaction<Database>, id: string): Promise<void> {
+/** Deletes the row of a named snapshot; call `deleteSnapshotFiles` for its bytes after the transaction. */
+export async function deleteNamedSnapshot(tx: Transaction<Database>, id: string): Promise<void> {
   await deleteSnapshot(tx, { ownerKind: "named", ownerId: id });
 }
 
-export { drop, findSnapshot };
+export { deleteSnapshotFiles as drop, findSnapshot };
 export type { MachineRow, Model, Place, SnapshotRow };

@@ -30,16 +30,16 @@ import {
   markRemoved,
   type SnapshotRow,
   snapshotsOfHost,
-  takeOver,
+  assignRestored,
 } from "../store.ts";
-import { settleVolume } from "../volumes.ts";
+import { waitForVolumeRelease } from "../volumes.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "log" | "clock">;
 /** Owners that may be paused with only a snapshot. */
 type Owner = { ownerKind: "sandbox" | "function"; ownerId: string };
 
-/** A frozen machine with its bytes on disk: pass it to `keep` or `putBack`. */
-export interface Taken {
+/** A frozen machine with its bytes on disk: pass it to `commitSnapshot` or `resumeOriginal`. */
+export interface CapturedMachine {
   id: string;
   machine: MachineRow;
   facts: SnapshotFacts;
@@ -49,7 +49,10 @@ export interface Taken {
 /**
  * Captures the owner's machine and freezes it. On failure it keeps running; `not_checkpointable` names the obstacle.
  */
-export async function take(app: Pick<App, "db" | "machines">, owner: Owner): Promise<Taken> {
+export async function captureMachine(
+  app: Pick<App, "db" | "machines">,
+  owner: Owner,
+): Promise<CapturedMachine> {
   const machine = await findOwned(app.db, owner.ownerKind, owner.ownerId);
   if (!machine) throw new Error("a running owner has a machine");
   const id = newId("snap_");
@@ -62,12 +65,12 @@ export async function take(app: Pick<App, "db" | "machines">, owner: Owner): Pro
 }
 
 /**
- * Gives the snapshot to the owner and releases its machine, in this transaction; call `free` after the commit.
+ * Gives the snapshot to the owner and releases its machine, in this transaction; call `releaseMachine` after the commit.
  * Undefined if the machine ended before.
  */
-export async function keep(
+export async function commitSnapshot(
   tx: Transaction<Database>,
-  { id, machine, facts }: Taken,
+  { id, machine, facts }: CapturedMachine,
   options: { reason: SnapshotRow["reason"]; storedAt: Date; expiresAt: Date | null },
 ): Promise<SnapshotRow | undefined> {
   if (!machine.owner_id || (machine.owner_kind !== "sandbox" && machine.owner_kind !== "function"))
@@ -111,16 +114,19 @@ export function bytesOf(machine: MachineRow, facts: SnapshotFacts) {
   };
 }
 
-/** Frees the machine; call it after the commit of `keep`. */
-export function free(app: Pick<App, "machines">, { machine }: Taken): void {
+/** Frees the machine; call it after the commit of `commitSnapshot`. */
+export function releaseMachine(app: Pick<App, "machines">, { machine }: CapturedMachine): void {
   app.machines.destroyLater(machine);
 }
 
 /** Cancels a pause: thaws the machine if its owner still wants it, and deletes the bytes. */
-export async function putBack(app: Pick<App, "machines">, { id, machine }: Taken): Promise<void> {
+export async function resumeOriginal(
+  app: Pick<App, "machines">,
+  { id, machine }: CapturedMachine,
+): Promise<void> {
   const { host } = app.machines;
   await host.thaw({ ...orderFor(machine), hostEpoch: host.epoch }).catch((error: unknown) => {
-    if (!app.machines.isGoing(machine.id)) throw error;
+    if (!app.machines.isBeingRemoved(machine.id)) throw error;
   });
   await host.dropSnapshot(id);
 }
@@ -156,7 +162,7 @@ export async function placeRestored(
   });
 }
 
-/** Reserves a place for a machine like the model; it has no owner until `takeOver`. */
+/** Reserves a place for a machine like the model; it has no owner until `assignRestored`. */
 export async function placeFrom(
   app: Pick<App, "machines">,
   tx: Transaction<Database>,
@@ -192,9 +198,9 @@ export async function placeFrom(
 }
 
 /**
- * Restores the machine. It runs on return, without an owner until `consume` commits. A failure removes it.
+ * Restores the machine. It runs on return, without an owner until `consumeSnapshot` commits. A failure removes it.
  */
-export async function bringBack(
+export async function restoreMachine(
   app: Needs,
   { row, evicted }: Place,
   options?: { isClone: boolean },
@@ -202,7 +208,7 @@ export async function bringBack(
   for (const other of evicted) app.machines.destroyLater(other);
   const { vcpus, memory_bytes: memoryBytes, disk_bytes: diskBytes, max_processes: maxProcesses } = row;
   try {
-    if (row.volume) await settleVolume(app, row.volume.id);
+    if (row.volume) await waitForVolumeRelease(app, row.volume.id);
     const spec = {
       image: row.image_id,
       resources: { vcpus, memoryBytes, diskBytes, maxProcesses },
@@ -225,14 +231,14 @@ export async function bringBack(
  * Gives the restored machine to the owner and deletes the snapshot's row, in this transaction. False if the snapshot
  * was deleted before.
  */
-export async function consume(tx: Transaction<Database>, row: MachineRow): Promise<boolean> {
-  if (!(await takeOver(tx, row.id))) return false;
+export async function consumeSnapshot(tx: Transaction<Database>, row: MachineRow): Promise<boolean> {
+  if (!(await assignRestored(tx, row.id))) return false;
   await deleteSnapshot(tx, { id: row.snapshot_id ?? "" });
   return true;
 }
 
-/** Deletes the snapshot's row of an owner that ends while paused. `drop` the result after the commit. */
-export function abandon(tx: Transaction<Database>, owner: Owner): Promise<SnapshotRow | undefined> {
+/** Deletes the snapshot's row of an owner that ends while paused. Pass the result to `deleteSnapshotFiles` after the commit. */
+export function detachSnapshot(tx: Transaction<Database>, owner: Owner): Promise<SnapshotRow | undefined> {
   return deleteSnapshot(tx, owner);
 }
 
@@ -240,7 +246,7 @@ export function abandon(tx: Transaction<Database>, owner: Owner): Promise<Snapsh
  * Deletes snapshot rows of owners of this kind that are not in the list of existing ones; the next sweep deletes the
  * bytes.
  */
-export function abandonOrphans(
+export function detachOrphanSnapshots(
   app: Pick<App, "db">,
   ownerKind: Owner["ownerKind"],
   owners: readonly string[],
@@ -249,7 +255,7 @@ export function abandonOrphans(
 }
 
 /** Deletes the bytes of a snapshot without a row. The next start retries a failure. */
-export function drop(app: Pick<App, "machines" | "log">, id: string): void {
+export function deleteSnapshotFiles(app: Pick<App, "machines" | "log">, id: string): void {
   app.machines.host.dropSnapshot(id).catch((error: unknown) => {
     app.log.warn({ snapshot: id, err: error }, "a snapshot could not be deleted yet");
   });

@@ -10,7 +10,7 @@ import type { App } from "#app.ts";
 import { systemClock } from "#lib/clock.ts";
 import { makePerson } from "../../../test/factories.ts";
 import { silentLog, testConfig, testDatabase, testSecrets } from "../../../test/harness.ts";
-import { bringUp } from "../placement/start-reserved.ts";
+import { startReserved } from "../placement/start-reserved.ts";
 import { openMachines } from "../open.ts";
 import { place } from "../placement/placement.ts";
 import { orderFor } from "../placement/order.ts";
@@ -37,7 +37,7 @@ const described: string[] = [];
 const workspaces = new Map<string, string>();
 const owners = {
   sandbox: {
-    begins: async () => {},
+    onServerStart: async () => {},
     ended: async () => {},
     describe: async (id: string) => {
       described.push(id);
@@ -64,7 +64,7 @@ async function start(): Promise<{ row: MachineRow; workspaceId: string }> {
   const shape = { poolKey: `${template}/test`, template, resources };
   const request = { ownerKind: "sandbox", ownerId, shape, image, network: "off", hostname: "test" } as const;
   const reservation = await db.transaction().execute((tx) => place(app, tx, { ...request, env: {} }));
-  await bringUp(app, reservation);
+  await startReserved(app, reservation);
   return { row: reservation.row, workspaceId: workspace.id };
 }
 

@@ -101,7 +101,7 @@ test.for([
   [{ text: "# t", markdown: "# t", latex: "$t$" }, "text"],
   [{ text: "t", html: "<table>", table }, "html"],
   [{ json: 0 }, "json"],
-] as const)("of %j selects %s as the richest form", ([data, type]) => {
+] as const)("for %j selects %s as the richest form", ([data, type]) => {
   const item = toItem({ type: "result", ...data } as never);
   expect(item).toEqual({ type, ...nothing, ...data });
   expect(CodeItem.safeParse(item).error).toBeUndefined();
@@ -295,7 +295,7 @@ test("a pooled machine has a warm interpreter, which receives the owner's enviro
   const pooled = playInterpreter();
   const other = await testHost(db, { services: { [protocol]: pooled }, poolCeiling: 1 });
   other.app.machines.pool.keep(shapeOf("code-interpreter", "small", 1), 1);
-  await other.app.machines.pool.settled();
+  await other.app.machines.pool.waitUntilFull();
   expect(pooled.requests).toEqual([{ op: "ready" }]);
   const env = { OWN: "mine" };
   await createSandbox(other.app, actor, createInput({ template: "code-interpreter", env }));

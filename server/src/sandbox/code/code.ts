@@ -9,7 +9,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
 import { machineDied } from "#machines/errors.ts";
 import { explain, inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
-import { type DeniedTargets, watchDenials } from "../exec/denied.ts";
+import { type DeniedTargets, watchDenials } from "../exec/egress-denials.ts";
 import { type Frame, interpreterOf, refuseWhereGone, RunningCell } from "./interpreter.ts";
 import type { Code, CodeError, CodeItem, CodeResult, CodeSummary, Language } from "./schema.ts";
 

@@ -46,7 +46,7 @@ export async function restartContext(
   id: string,
   context: string,
 ): Promise<CodeContext> {
-  return one(app, actor, id, { op: "restart_context", id: known(context) });
+  return one(app, actor, id, { op: "restart_context", id: parseContextId(context) });
 }
 
 export async function deleteContext(
@@ -55,7 +55,7 @@ export async function deleteContext(
   id: string,
   context: string,
 ): Promise<CodeContext> {
-  return one(app, actor, id, { op: "delete_context", id: known(context) });
+  return one(app, actor, id, { op: "delete_context", id: parseContextId(context) });
 }
 
 async function one(app: Needs, actor: Actor, id: string, request: Ask): Promise<CodeContext> {
@@ -68,7 +68,7 @@ async function one(app: Needs, actor: Actor, id: string, request: Ask): Promise<
 }
 
 /** Rejects a text that cannot be the id of a context. */
-function known(context: string): string {
+function parseContextId(context: string): string {
   if (!/^(ctx_[a-z0-9]{1,40}|default(-[a-z]+)?)$/.test(context)) throw contextNotFound();
   return context;
 }

@@ -4,7 +4,7 @@
  */
 import { z } from "zod";
 import type { Guest, ImageService } from "#machines/host/guest.ts";
-import { askService, type ServiceAnswer } from "#machines/host/services.ts";
+import { requestService, type ServiceResponse } from "#machines/host/services.ts";
 import { invalidField } from "../sandboxes/errors.ts";
 import {
   contextBusy,
@@ -96,7 +96,7 @@ const Answer = z.discriminatedUnion("type", [
 
 /** Contexts that a response names: one, or several for a list. */
 export async function ask(guest: Guest, service: ImageService, request: Ask): Promise<CodeContext[]> {
-  const answer = await askService(guest, service, request);
+  const answer = await requestService(guest, service, request);
   try {
     const said = read(Answer, await answer.next(answersWithinMs));
     if (said.type === "refused") throw refusal(said);
@@ -118,10 +118,10 @@ export interface Cell {
 
 /** A cell that has left the queue and runs. */
 export class RunningCell {
-  readonly #answer: ServiceAnswer;
+  readonly #answer: ServiceResponse;
   readonly #withinMs: number;
 
-  private constructor(answer: ServiceAnswer, withinMs: number) {
+  private constructor(answer: ServiceResponse, withinMs: number) {
     this.#answer = answer;
     this.#withinMs = withinMs;
   }
@@ -133,7 +133,7 @@ export class RunningCell {
     cell: Cell,
     signal?: AbortSignal,
   ): Promise<RunningCell> {
-    const answer = await askService(guest, service, { op: "run", ...cell });
+    const answer = await requestService(guest, service, { op: "run", ...cell });
     const giveUp = (): void => answer.close();
     signal?.addEventListener("abort", giveUp, { once: true });
     try {

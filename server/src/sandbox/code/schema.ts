@@ -1,6 +1,6 @@
 /** Request and response schemas of the code interpreter. */
 import { z } from "zod";
-import { EgressDenied } from "../exec/denied.ts";
+import { EgressDenied } from "../exec/egress-denials.ts";
 import { outputStream, sandboxIdParameter } from "../fields.ts";
 import { Env } from "../sandboxes/schema.ts";
 

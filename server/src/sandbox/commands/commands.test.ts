@@ -5,7 +5,7 @@ import { testDatabase } from "../../../test/harness.ts";
 import { createSandbox } from "../sandboxes/lifecycle/create.ts";
 import { terminateSandbox } from "../sandboxes/lifecycle/terminate.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
-import { getCommand, killCommand, list, seen, startCommand, writeInput } from "./commands.ts";
+import { getCommand, killCommand, list, currentState, startCommand, writeInput } from "./commands.ts";
 import { followLogs, readLogs } from "./logs.ts";
 import { CommandStart, type LogEvent } from "./schema.ts";
 import { findCommand } from "./store.ts";
@@ -28,7 +28,7 @@ const logs = async (id: string, command: string, offset = 0, limit = 1000) => {
     text: answer.chunks.map(({ data }) => Buffer.from(data, "base64").toString()).join(""),
   };
 };
-const ended = async (id: string, command: string) => {
+const waitForEnd = async (id: string, command: string) => {
   await expect.poll(async () => (await get(id, command)).status, { timeout: 10_000 }).not.toBe("running");
   return get(id, command);
 };
@@ -72,7 +72,7 @@ test("runs a command in the background, and returns its record, output and end",
   expect(await writeInput(host.app, actor, id, started.id, { data: "Cg==", eof: true })).toEqual({
     bytes_written: 1,
   });
-  expect(await ended(id, started.id)).toMatchObject({ status: "exited", exit_code: 4, output_bytes: 6 });
+  expect(await waitForEnd(id, started.id)).toMatchObject({ status: "exited", exit_code: 4, output_bytes: 6 });
   expect(await logs(id, started.id)).toMatchObject({ text: "a\nerr\n", next_offset: 6, dropped_bytes: 0 });
   expect(await logs(id, started.id, 1, 2)).toMatchObject({ text: "\ne", next_offset: 3 });
   expect(await code(writeInput(host.app, actor, id, started.id, { data: "", eof: true }))).toBe(
@@ -85,7 +85,7 @@ test("never shows an end time before the start time of a command", async () => {
   const { id: command } = await start(id, "true");
   const isInOrder = ({ started_at, ended_at }: { started_at: string; ended_at: string | null }) =>
     ended_at !== null && ended_at >= started_at;
-  expect(await ended(id, command)).toSatisfy(isInOrder);
+  expect(await waitForEnd(id, command)).toSatisfy(isInOrder);
   expect((await list(host.app, actor, id, { limit: 1 })).items[0]).toSatisfy(isInOrder);
   await terminateSandbox(host.app, actor, id);
   expect(await get(id, command)).toSatisfy(isInOrder);
@@ -145,7 +145,7 @@ test("the last frame of a stream reports that the sandbox ended", async () => {
 test("keeps the last known state of a command after its sandbox, and reports `lost` if its end is unknown", async () => {
   const id = await sandbox();
   const [seen, unseen] = [await start(id, "exit 3"), await start(id, "exec sleep 60", { tag: "t" })];
-  const record = await ended(id, seen.id);
+  const record = await waitForEnd(id, seen.id);
   await terminateSandbox(host.app, actor, id);
   expect(await get(id, seen.id)).toEqual(record);
   expect(await get(id, unseen.id)).toEqual({ ...unseen, status: "lost" });
@@ -163,7 +163,7 @@ test("lists all commands, newest first, in pages, each in its current state", as
     host.clock.advance(1000);
     started.push((await start(id, `exit ${index}`)).id);
   }
-  await Promise.all(started.map((command) => ended(id, command)));
+  await Promise.all(started.map((command) => waitForEnd(id, command)));
   const listed: [string, number | null][] = [];
   let cursor: string | undefined;
   do {
@@ -236,7 +236,7 @@ test("runs a command with args, a user, a complete stdin and a timeout", async (
   const stdin = Buffer.from("hello").toString("base64");
   const upper = await begin({ args: ["tr", "a-z", "A-Z"], stdin });
   expect(upper.command).toBe("tr a-z A-Z");
-  expect(await ended(id, upper.id)).toMatchObject({ status: "exited", exit_code: 0 });
+  expect(await waitForEnd(id, upper.id)).toMatchObject({ status: "exited", exit_code: 0 });
   expect((await logs(id, upper.id)).text).toBe("HELLO");
   const late = await begin({ command: "sleep 600", timeout_seconds: 1 });
   await expect.poll(async () => (await get(id, late.id)).exit_code, { timeout: 30_000 }).toBe(124);
@@ -269,8 +269,8 @@ test("stores that a command was killed out of memory, and emits one event for it
     terminal: null,
   } as const;
   const killed = { status: "exited", exit_code: 137, killed_by: "out_of_memory" };
-  expect(await seen(host.app, id, row, record)).toMatchObject(killed);
-  expect(await seen(host.app, id, row, record)).toMatchObject(killed);
+  expect(await currentState(host.app, id, row, record)).toMatchObject(killed);
+  expect(await currentState(host.app, id, row, record)).toMatchObject(killed);
   await terminateSandbox(host.app, actor, id);
   expect(await get(id, command)).toMatchObject(killed);
   const events = await db

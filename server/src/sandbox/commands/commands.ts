@@ -9,7 +9,7 @@ import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { newId } from "#lib/ids.ts";
 import { openCursor, sealCursor } from "../cursor.ts";
-import { deniedField } from "../exec/denied.ts";
+import { deniedField } from "../exec/egress-denials.ts";
 import { blameDirectory, exitCode, killedBy } from "../exec/exec.ts";
 import { reportOutOfMemory } from "../sandboxes/machine-events/out-of-memory.ts";
 import { processPlace } from "../sandboxes/lifecycle/process-defaults.ts";
@@ -79,10 +79,12 @@ export async function saveStarted(
 
 export async function getCommand(app: Needs, actor: Actor, id: string, command: string): Promise<Command> {
   const stored = await findStored(app, actor, id, command);
-  if (!stored.isAlive) return toCommand(known(stored.row), stored.isOver);
+  if (!stored.isAlive) return toCommand(requireCommand(stored.row), stored.isOver);
   return inside(app, actor, id, async (guest, { machine_id: machine }) => {
     const record = await ask(() => guest.getCommand(command));
-    const now = record ? await seen(app, id, stored.row, record) : toCommand(known(stored.row), true);
+    const now = record
+      ? await currentState(app, id, stored.row, record)
+      : toCommand(requireCommand(stored.row), true);
     return withDenials(app, machine, now);
   });
 }
@@ -100,19 +102,19 @@ export async function findBegun(
     const record = await ask(() => guest.getCommand(command));
     if (!record) return row && toCommand(row, true);
     if (!row) await saveCommands(app.db, [toRow(app, id, record)]);
-    return seen(app, id, row, record);
+    return currentState(app, id, row, record);
   });
 }
 
 /** Sends SIGTERM, then SIGKILL. A command that has already ended is returned unchanged. */
 export async function killCommand(app: Needs, actor: Actor, id: string, command: string): Promise<Command> {
   const stored = await findStored(app, actor, id, command);
-  if (stored.isOver) return toCommand(known(stored.row), true);
+  if (stored.isOver) return toCommand(requireCommand(stored.row), true);
   return inside(app, actor, id, async (guest, { machine_id: machine }) => {
     const record = await ask(() => guest.killCommand(command));
-    if (!record) return toCommand(known(stored.row), true);
+    if (!record) return toCommand(requireCommand(stored.row), true);
     const last = (await untilEnded(guest, command)) ?? record;
-    return withDenials(app, machine, await seen(app, id, stored.row, last));
+    return withDenials(app, machine, await currentState(app, id, stored.row, last));
   });
 }
 
@@ -192,7 +194,7 @@ async function findStored(
   return { row, isAlive: status === "running", isOver: status === "terminated" };
 }
 
-function known(row: CommandRow | undefined): CommandRow {
+function requireCommand(row: CommandRow | undefined): CommandRow {
   if (!row) throw commandNotFound();
   return row;
 }
@@ -200,7 +202,7 @@ function known(row: CommandRow | undefined): CommandRow {
 /**
  * The current state of the command in its machine. An end is stored, so that it is known after the machine.
  */
-export async function seen(
+export async function currentState(
   app: Pick<App, "db" | "clock" | "log">,
   id: string,
   stored: CommandRow | undefined,

@@ -5,7 +5,7 @@ import type { App } from "#app.ts";
 import type { DomainError } from "#lib/errors.ts";
 import { errorFrame, lastFrame } from "../exec/exec.ts";
 import { explain, getSandbox, inside, refuseUnlessRunning } from "../sandboxes/sandboxes.ts";
-import { ask, isCommandId, isKind, type Needs, seen } from "./commands.ts";
+import { ask, isCommandId, isKind, type Needs, currentState } from "./commands.ts";
 import { commandNotFound, outputForgotten, tooManyReaders } from "./errors.ts";
 import type { CommandLogs, LogEvent } from "./schema.ts";
 import { findCommand } from "./store.ts";
@@ -77,7 +77,7 @@ async function* events(
         continue;
       }
       if (step.done) {
-        await seen(app, id, undefined, step.value);
+        await currentState(app, id, undefined, step.value);
         yield { id: at, data: lastFrame(exitOf(step.value)) };
         return;
       }

@@ -7,7 +7,7 @@ import { openEventStream } from "#http/streams/sse.ts";
 import { execFailed, machineErrors, tooManyProcesses } from "#machines/errors.ts";
 import { ExecFrame } from "../exec/schema.ts";
 import { pageQuery } from "../fields.ts";
-import { onSandbox } from "../audited.ts";
+import { onSandbox } from "../audit-target.ts";
 import { invalidField, readErrors, runningErrors } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { findBegun, getCommand, killCommand, list, startCommand, writeInput } from "./commands.ts";

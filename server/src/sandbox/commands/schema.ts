@@ -1,6 +1,6 @@
 /** Request and response schemas of background commands. */
 import { z } from "zod";
-import { EgressDenied } from "../exec/denied.ts";
+import { EgressDenied } from "../exec/egress-denials.ts";
 import { type ExecFrame, KilledBy } from "../exec/schema.ts";
 import { nextCursor, outputStream, processId, sandboxIdParameter } from "../fields.ts";
 import { Env } from "../sandboxes/schema.ts";

@@ -11,7 +11,7 @@ import { execFailed } from "#machines/errors.ts";
 import { reportOutOfMemory } from "../sandboxes/machine-events/out-of-memory.ts";
 import { processPlace } from "../sandboxes/lifecycle/process-defaults.ts";
 import { explain, inside, type InsideNeeds, type SandboxRow } from "../sandboxes/sandboxes.ts";
-import { type DeniedTargets, watchDenials } from "./denied.ts";
+import { type DeniedTargets, watchDenials } from "./egress-denials.ts";
 import { Head } from "./head.ts";
 import type { Exec, ExecFrame, ExecResult } from "./schema.ts";
 

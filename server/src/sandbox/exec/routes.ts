@@ -4,7 +4,7 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
 import { openEventStream } from "#http/streams/sse.ts";
 import { execFailed, machineErrors, tooManyProcesses } from "#machines/errors.ts";
-import { onSandbox } from "../audited.ts";
+import { onSandbox } from "../audit-target.ts";
 import { runningErrors } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { runBuffered, startStreamed } from "./exec.ts";

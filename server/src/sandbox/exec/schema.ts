@@ -1,6 +1,6 @@
 /** Request and response schemas of exec. */
 import { z } from "zod";
-import { EgressDenied } from "./denied.ts";
+import { EgressDenied } from "./egress-denials.ts";
 import { outputStream, processId } from "../fields.ts";
 import { Env } from "../sandboxes/schema.ts";
 
@@ -91,7 +91,7 @@ export const ExecResult = z
   .meta({ id: "ExecResult" });
 export type ExecResult = z.output<typeof ExecResult>;
 
-/** One `data:` line of the stream. */
+/** A `data:` line of the stream. */
 export const ExecFrame = z
   .discriminatedUnion("kind", [
     z.object({ kind: z.literal("exec_started").describe("First frame: the command runs."), pid: processId }),

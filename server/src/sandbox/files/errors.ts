@@ -3,8 +3,7 @@ import { defineError } from "#lib/errors.ts";
 export const signatureInvalid = defineError(
   "signature_invalid",
   403,
-  () =>
-    "The URL was not signed for this method, path and sandbox, or was changed. Create a new one.",
+  () => "The URL was not signed for this method, path and sandbox, or was changed. Create a new one.",
 );
 
 export const urlExpired = defineError(

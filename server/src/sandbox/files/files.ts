@@ -9,7 +9,7 @@ import type { FileStat as GuestStat } from "#machines/host/guest.ts";
 import type { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
-import { fileTooLarge, translated } from "#machines/errors.ts";
+import { fileTooLarge, withTranslatedErrors } from "#machines/errors.ts";
 import { inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
 import { openCursor, sealCursor } from "../cursor.ts";
 import { decode, sizeOfDecoded } from "./base64.ts";
@@ -67,7 +67,7 @@ export async function writeBatch(
       try {
         const to = absolute(Path.parse(path));
         const bytes = decodeWithin(content, "content");
-        const { sizeBytes } = await translated(() => guest.writeFile(to, bytes, { mode, roots }));
+        const { sizeBytes } = await withTranslatedErrors(() => guest.writeFile(to, bytes, { mode, roots }));
         results.push({ path, bytes_written: sizeBytes, error: null });
       } catch (error) {
         results.push({ path, bytes_written: null, error: rowError(error) });

@@ -5,7 +5,7 @@ import type { App } from "#app.ts";
 import { defineRoute, type Route, streamed } from "#http/define-route.ts";
 import { openEventStream } from "#http/streams/sse.ts";
 import { fileErrors, machineErrors, notPermitted } from "#machines/errors.ts";
-import { onSandbox } from "../audited.ts";
+import { onSandbox } from "../audit-target.ts";
 import { readErrors, runningErrors, sandboxTerminated } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { makeDirectory, move, read, remove, stat, writeBatch, writeFile } from "./files.ts";

@@ -103,7 +103,7 @@ const Changed = {
   is_dir: z.boolean().describe("True if the entry is a directory."),
 };
 
-/** One `data:` line of a watch. `watching` comes first, `ended` last. */
+/** A `data:` line of a watch. `watching` comes first, `ended` last. */
 export const WatchEvent = z
   .discriminatedUnion("kind", [
     z.object({

@@ -15,11 +15,11 @@ import { lengthRequired, methodNotAllowed, payloadTooLarge } from "#http/errors.
 import { renderError } from "#http/render-error.ts";
 import { endWithSlowReader } from "#http/streams/slow-readers.ts";
 import type { FileStat } from "#machines/host/guest.ts";
-import { onSandbox } from "../audited.ts";
+import { onSandbox } from "../audit-target.ts";
 import { requireAwake } from "../sandboxes/sandboxes.ts";
 import { uploadMaxBytes } from "./limits.ts";
 import { verify } from "./presign.ts";
-import { openDownload, receiveUpload, statDownload, type Wanted } from "./transfer.ts";
+import { openDownload, receiveUpload, statDownload, type ByteRange } from "./transfer.ts";
 
 type Needs = Pick<App, "db" | "config" | "machines" | "secrets" | "clock" | "log">;
 
@@ -193,7 +193,7 @@ function disposition(name: string): string {
 }
 
 /** Undefined if it is not a single range of bytes; the client then gets the whole file (RFC 9110, 14.2). */
-function parseRange(text: string): Wanted | undefined {
+function parseRange(text: string): ByteRange | undefined {
   const [, first, last] = /^bytes=(\d{0,15})-(\d{0,15})$/.exec(text.trim()) ?? [];
   if (first === undefined || last === undefined || (first === "" && last === "")) return undefined;
   if (first === "") return { count: Number(last) };
@@ -229,13 +229,13 @@ async function refuse(
 
 function hearOut(request: IncomingMessage, response: ServerResponse): Promise<void> {
   return new Promise((resolve) => {
-    const timer = setTimeout(done, hearOutMs);
-    function done(): void {
+    const timer = setTimeout(stopReading, hearOutMs);
+    function stopReading(): void {
       clearTimeout(timer);
       resolve();
     }
-    request.once("end", done);
-    response.once("close", done);
+    request.once("end", stopReading);
+    response.once("close", stopReading);
     request.resume();
   });
 }

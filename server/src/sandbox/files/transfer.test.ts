@@ -37,7 +37,7 @@ async function sandbox(input: Record<string, unknown> = {}): Promise<{ id: strin
   return { id, root };
 }
 
-function signed(id: string, method: TransferMethod, path: string, expires_in = 600) {
+function signUrl(id: string, method: TransferMethod, path: string, expires_in = 600) {
   return presign(app, actor, id, method, Presign.parse({ path, expires_in }));
 }
 
@@ -71,13 +71,13 @@ async function use(
   };
 }
 
-function put(url: string, body: Buffer, headers: Record<string, string> = {}): Promise<Answer> {
+function upload(url: string, body: Buffer, headers: Record<string, string> = {}): Promise<Answer> {
   return use(url, { method: "PUT", body, headers: { "content-length": String(body.length), ...headers } });
 }
 
 test("uploads and downloads the same bytes with signed URLs, as an attachment with the file's name", async () => {
   const { id } = await sandbox();
-  const up = await signed(id, "PUT", "out/Größe 'x'.bin");
+  const up = await signUrl(id, "PUT", "out/Größe 'x'.bin");
   expect(Presigned.safeParse(up).error).toBeUndefined();
   expect(up).toMatchObject({
     method: "PUT",
@@ -86,10 +86,10 @@ test("uploads and downloads the same bytes with signed URLs, as an attachment wi
   });
   expect(up.url).toMatch(new RegExp(`^https://files-${id.slice(4)}\\.sbx\\.localhost:8443/`));
   const bytes = randomBytes(3_000_001);
-  const written = await put(up.url, bytes);
+  const written = await upload(up.url, bytes);
   expect([written.status, written.json()]).toEqual([200, { path: up.path, bytes_written: bytes.length }]);
 
-  const { url } = await signed(id, "GET", up.path);
+  const { url } = await signUrl(id, "GET", up.path);
   const got = await use(url);
   expect(got.body.equals(bytes)).toBe(true);
   expect(got.headers).toMatchObject({
@@ -109,37 +109,37 @@ test("uploads and downloads the same bytes with signed URLs, as an attachment wi
 
 test("replaces a file by one with mode 0644, and accepts the URL again until it expires", async () => {
   const { id } = await sandbox();
-  const { url } = await signed(id, "PUT", "/workspace/again", 60);
-  for (const text of ["one", "another"]) expect((await put(url, Buffer.from(text))).status).toBe(200);
-  const { url: from } = await signed(id, "GET", "/workspace/again", 3600);
+  const { url } = await signUrl(id, "PUT", "/workspace/again", 60);
+  for (const text of ["one", "another"]) expect((await upload(url, Buffer.from(text))).status).toBe(200);
+  const { url: from } = await signUrl(id, "GET", "/workspace/again", 3600);
   expect((await use(from)).body.toString()).toBe("another");
   clock.advance(60_000);
-  const late = await put(url, Buffer.from("late"));
+  const late = await upload(url, Buffer.from("late"));
   expect([late.status, late.json().code]).toEqual([403, "url_expired"]);
   expect((await use(from)).body.toString()).toBe("another");
 });
 
 test("accepts a URL only for its own method, path, sandbox and time", async () => {
   const [{ id }, { id: other }] = [await sandbox(), await sandbox()];
-  await put((await signed(id, "PUT", "/workspace/a")).url, Buffer.from("a"));
-  const { url } = await signed(id, "GET", "/workspace/a");
-  const changed = (name: string, value: string): string => {
+  await upload((await signUrl(id, "PUT", "/workspace/a")).url, Buffer.from("a"));
+  const { url } = await signUrl(id, "GET", "/workspace/a");
+  const changeParameter = (name: string, value: string): string => {
     const copy = new URL(url);
     copy.searchParams.set(name, value);
     return copy.href;
   };
   const signature = new URL(url).searchParams.get("svc_sig") ?? "";
   const refusals = [
-    await put(url, Buffer.from("b")),
+    await upload(url, Buffer.from("b")),
     await use(url, { host: `files-${other.slice(4)}.sbx.localhost` }),
-    await use(changed("path", "/workspace/b")),
-    await use(changed("path", "/workspace/a/")),
-    await use(changed("svc_exp", "9999999999")),
-    await use(changed("svc_exp", "")),
-    await use(changed("svc_sig", "")),
-    await use(changed("svc_sig", `${signature}A`)),
+    await use(changeParameter("path", "/workspace/b")),
+    await use(changeParameter("path", "/workspace/a/")),
+    await use(changeParameter("svc_exp", "9999999999")),
+    await use(changeParameter("svc_exp", "")),
+    await use(changeParameter("svc_sig", "")),
+    await use(changeParameter("svc_sig", `${signature}A`)),
     await use(
-      changed(
+      changeParameter(
         "svc_sig",
         signature.replace(/^./, (first) => (first === "A" ? "B" : "A")),
       ),
@@ -154,7 +154,7 @@ test("accepts a URL only for its own method, path, sandbox and time", async () =
 
 test("verifies signed URLs of paths with separators, quotes and field names, each only for its own path", async () => {
   const { id } = await sandbox();
-  const { url: first } = await signed(id, "GET", "/workspace/a");
+  const { url: first } = await signUrl(id, "GET", "/workspace/a");
   const expires = new URL(first).searchParams.get("svc_exp") ?? "";
   const paths = [
     "a\nb",
@@ -169,7 +169,7 @@ test("verifies signed URLs of paths with separators, quotes and field names, eac
     "\u2028",
     "😀",
   ].map((name) => `/workspace/${name}`);
-  const urls = await Promise.all(paths.map(async (path) => (await signed(id, "GET", path)).url));
+  const urls = await Promise.all(paths.map(async (path) => (await signUrl(id, "GET", path)).url));
   const signatures = urls.map((url) => new URL(url).searchParams.get("svc_sig") ?? "");
   expect(new Set(signatures).size).toBe(paths.length);
   for (const [index, url] of urls.entries()) {
@@ -189,7 +189,7 @@ test("refuses to sign a path that is not valid Unicode", () => {
 
 test("refuses other methods with a list of the allowed ones, and serves a CORS preflight without a signature", async () => {
   const { id } = await sandbox();
-  const { url } = await signed(id, "PUT", "/workspace/a");
+  const { url } = await signUrl(id, "PUT", "/workspace/a");
   for (const method of ["POST", "DELETE", "PATCH"]) {
     const refused = await use(url, { method });
     expect([refused.status, refused.headers.allow]).toEqual([405, "GET, HEAD, PUT, OPTIONS"]);
@@ -201,7 +201,7 @@ test("refuses other methods with a list of the allowed ones, and serves a CORS p
 
 test("requires the size of an upload, and refuses one that is too large before reading it", async () => {
   const { id, root } = await sandbox();
-  const { url } = await signed(id, "PUT", "/workspace/a");
+  const { url } = await signUrl(id, "PUT", "/workspace/a");
   const chunked = await use(url, { method: "PUT", headers: { "transfer-encoding": "chunked" } });
   expect([chunked.status, chunked.json().code]).toEqual([411, "length_required"]);
   const { hostname, pathname, search } = new URL(url);
@@ -220,8 +220,8 @@ test("requires the size of an upload, and refuses one that is too large before r
 
 test("leaves the previous file and no remainder when an upload breaks off", async () => {
   const { id, root } = await sandbox();
-  const { url } = await signed(id, "PUT", "/workspace/kept");
-  await put(url, Buffer.from("kept"));
+  const { url } = await signUrl(id, "PUT", "/workspace/kept");
+  await upload(url, Buffer.from("kept"));
   const { hostname, pathname, search } = new URL(url);
   const request = httpRequest({
     port: (server.address() as AddressInfo).port,
@@ -239,22 +239,22 @@ test("leaves the previous file and no remainder when an upload breaks off", asyn
 test("limits uploads to the writable roots: by path at the signature, by symlink at each use", async () => {
   const { id, root } = await sandbox();
   for (const path of ["/etc/passwd", "/workspace/../etc/x", "/workspace", "/tmpfile", "../../x"]) {
-    await expect(signed(id, "PUT", path)).rejects.toMatchObject({ code: "not_permitted", status: 403 });
+    await expect(signUrl(id, "PUT", path)).rejects.toMatchObject({ code: "not_permitted", status: 403 });
   }
   await mkdir(join(root, "etc"), { recursive: true });
   await symlink("../etc", join(root, "workspace/out"));
-  const { url } = await signed(id, "PUT", "/workspace/out/x");
-  const refused = await put(url, Buffer.alloc(300_000));
+  const { url } = await signUrl(id, "PUT", "/workspace/out/x");
+  const refused = await upload(url, Buffer.alloc(300_000));
   expect([refused.status, refused.json().code]).toEqual([403, "not_permitted"]);
   expect(await readdir(join(root, "etc"))).toEqual([]);
 });
 
 test("resumes a download by range, and sends the whole file if it changed meanwhile", async () => {
   const { id } = await sandbox();
-  const { url: to } = await signed(id, "PUT", "/workspace/long");
+  const { url: to } = await signUrl(id, "PUT", "/workspace/long");
   const bytes = randomBytes(700_000);
-  await put(to, bytes);
-  const { url } = await signed(id, "GET", "/workspace/long");
+  await upload(to, bytes);
+  const { url } = await signUrl(id, "GET", "/workspace/long");
   const ranges: [string, number, number][] = [
     ["bytes=0-9", 0, 10],
     ["bytes=300000-", 300_000, 700_000],
@@ -276,21 +276,21 @@ test("resumes a download by range, and sends the whole file if it changed meanwh
   const { etag = "" } = (await use(url, { method: "HEAD" })).headers;
   const same = { range: "bytes=1-1", "if-range": etag };
   expect((await use(url, { headers: same })).status).toBe(206);
-  await put(to, randomBytes(700_001));
+  await upload(to, randomBytes(700_001));
   expect((await use(url, { headers: same })).body.length).toBe(700_001);
 });
 
 test("refuses a path that is not a file in words, and a signed URL of a deleted sandbox", async () => {
   const { id } = await sandbox();
-  const missing = await use((await signed(id, "GET", "/workspace/nothing")).url);
+  const missing = await use((await signUrl(id, "GET", "/workspace/nothing")).url);
   expect([missing.status, missing.json().code]).toEqual([404, "file_not_found"]);
-  const directory = await use((await signed(id, "GET", "/workspace")).url);
+  const directory = await use((await signUrl(id, "GET", "/workspace")).url);
   expect([directory.status, directory.json().code]).toEqual([400, "is_directory"]);
-  const { url } = await signed(id, "GET", "/workspace/a");
+  const { url } = await signUrl(id, "GET", "/workspace/a");
   await terminateSandbox(app, actor, id);
   const gone = await use(url);
   expect([gone.status, gone.json().code]).toEqual([409, "sandbox_terminated"]);
-  await expect(signed(id, "GET", "/workspace/a")).rejects.toMatchObject({
+  await expect(signUrl(id, "GET", "/workspace/a")).rejects.toMatchObject({
     code: "sandbox_terminated",
     status: 409,
   });
@@ -298,9 +298,9 @@ test("refuses a path that is not a file in words, and a signed URL of a deleted 
 
 test("signs URLs for a paused sandbox; a valid URL wakes it if allowed, an invalid one never does", async () => {
   const { id } = await sandbox({ auto_resume: true });
-  await put((await signed(id, "PUT", "/workspace/kept")).url, Buffer.from("kept"));
+  await upload((await signUrl(id, "PUT", "/workspace/kept")).url, Buffer.from("kept"));
   await pauseSandbox(app, actor, id);
-  const { url } = await signed(id, "GET", "/workspace/kept");
+  const { url } = await signUrl(id, "GET", "/workspace/kept");
   expect((await use(`${url}x`)).status).toBe(403);
   expect((await getSandbox(app, actor, id)).status).toBe("paused");
   const answers = await Promise.all(Array.from({ length: 8 }, () => use(url)));
@@ -309,13 +309,13 @@ test("signs URLs for a paused sandbox; a valid URL wakes it if allowed, an inval
 
   const { id: asleep } = await sandbox();
   await pauseSandbox(app, actor, asleep);
-  const refused = await put((await signed(asleep, "PUT", "/workspace/a")).url, Buffer.alloc(200_000));
+  const refused = await upload((await signUrl(asleep, "PUT", "/workspace/a")).url, Buffer.alloc(200_000));
   expect([refused.status, refused.json().code]).toEqual([409, "sandbox_paused"]);
 });
 
 test("does not wake a paused sandbox by a URL of a viewer, even without the viewer mark", async () => {
   const { id } = await sandbox({ auto_resume: true });
-  await put((await signed(id, "PUT", "/workspace/kept")).url, Buffer.from("kept"));
+  await upload((await signUrl(id, "PUT", "/workspace/kept")).url, Buffer.from("kept"));
   const workspaces = actor.workspaces.map((workspace) => ({ ...workspace, role: "viewer" as const }));
   const input = Presign.parse({ path: "/workspace/kept", expires_in: 600 });
   const { url } = await presign(app, { ...actor, workspaces }, id, "GET", input);
@@ -330,7 +330,7 @@ test("does not wake a paused sandbox by a URL of a viewer, even without the view
 test("aborts the response when the file becomes shorter during the download", async () => {
   const { id, root } = await sandbox();
   await writeFile(join(root, "workspace/shrinks"), Buffer.alloc(50_000_000));
-  const { hostname, pathname, search } = new URL((await signed(id, "GET", "/workspace/shrinks")).url);
+  const { hostname, pathname, search } = new URL((await signUrl(id, "GET", "/workspace/shrinks")).url);
   const request = httpRequest({
     port: (server.address() as AddressInfo).port,
     path: pathname + search,
@@ -345,7 +345,7 @@ test("audits each use of a URL with the client's address, and without the conten
   const { id, root } = await sandbox();
   await mkdir(join(root, "workspace"), { recursive: true });
   await writeFile(join(root, "workspace/noted"), "canary-bytes");
-  const { url } = await signed(id, "GET", "/workspace/noted");
+  const { url } = await signUrl(id, "GET", "/workspace/noted");
   expect((await use(url)).status).toBe(200);
   await use(url.replace(/svc_sig=[^&]*/, "svc_sig=forged"));
   await accessLogOf(app).flush();

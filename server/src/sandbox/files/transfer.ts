@@ -10,7 +10,7 @@ import { rangeNotSatisfiable } from "./errors.ts";
 import { defaultMode, writableRoots } from "./limits.ts";
 
 /** Requested range: the bytes from `first` to `last`, both included, or the last `count` bytes. */
-export type Wanted = { first: number; last: number } | { count: number };
+export type ByteRange = { first: number; last: number } | { count: number };
 
 /** A file or a part of it: `length` bytes from `offset` on. */
 export interface Download {
@@ -25,7 +25,7 @@ export function openDownload(
   app: InsideNeeds,
   id: string,
   path: string,
-  choose?: (stat: FileStat) => Wanted | undefined,
+  choose?: (stat: FileStat) => ByteRange | undefined,
 ): Promise<Download> {
   return insideSigned(app, id, async (guest) => {
     const known = choose && existing(await guest.stat(path), path);
@@ -64,7 +64,7 @@ function existing(stat: FileStat | undefined, path: string): FileStat {
   return stat;
 }
 
-function within(wanted: Wanted, sizeBytes: number): { offset: number; length: number } {
+function within(wanted: ByteRange, sizeBytes: number): { offset: number; length: number } {
   const offset = "count" in wanted ? Math.max(0, sizeBytes - wanted.count) : wanted.first;
   const end = "count" in wanted ? sizeBytes : Math.min(wanted.last + 1, sizeBytes);
   if (end <= offset) throw rangeNotSatisfiable(sizeBytes);

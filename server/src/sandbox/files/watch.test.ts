@@ -20,7 +20,7 @@ async function sandbox(): Promise<{ id: string; workspace: string }> {
 }
 
 /** Starts a watch, runs `work` after the first event, and collects all events. */
-async function heard(id: string, path: string, work: () => Promise<unknown>): Promise<WatchEvent[]> {
+async function collectEvents(id: string, path: string, work: () => Promise<unknown>): Promise<WatchEvent[]> {
   const { events } = await startWatch(app, actor, id, { path, recursive: true });
   const all: WatchEvent[] = [];
   for await (const event of events) {
@@ -34,7 +34,7 @@ async function heard(id: string, path: string, work: () => Promise<unknown>): Pr
 test("emits `watching`, then each change by its absolute path, and ends with the directory", async () => {
   const { id, workspace } = await sandbox();
   await mkdir(join(workspace, "seen"));
-  const all = await heard(id, "seen", async () => {
+  const all = await collectEvents(id, "seen", async () => {
     await writeFile(join(workspace, "seen/one"), "1");
     await sleep(100);
     await rm(join(workspace, "seen"), { recursive: true });
@@ -49,10 +49,10 @@ test("emits `watching`, then each change by its absolute path, and ends with the
 
 test("a watch ends with its sandbox's run and names the reason", async () => {
   const { id } = await sandbox();
-  const paused = await heard(id, "/workspace", () => pauseSandbox(app, actor, id));
+  const paused = await collectEvents(id, "/workspace", () => pauseSandbox(app, actor, id));
   expect(paused.at(-1)).toMatchObject({ kind: "ended", code: "sandbox_paused" });
   const { id: other } = await sandbox();
-  const terminated = await heard(other, "/workspace", () => terminateSandbox(app, actor, other));
+  const terminated = await collectEvents(other, "/workspace", () => terminateSandbox(app, actor, other));
   expect(terminated.at(-1)).toMatchObject({ kind: "ended", code: "sandbox_terminated" });
 });
 

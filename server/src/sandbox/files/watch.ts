@@ -4,7 +4,7 @@
 import type { FileChange } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
 import { DomainError } from "#lib/errors.ts";
-import { whenStill } from "../sandboxes/lifecycle/moves.ts";
+import { waitForMove } from "../sandboxes/lifecycle/moves.ts";
 import { explain, inside, type InsideNeeds } from "../sandboxes/sandboxes.ts";
 import { tooManyWatches } from "./errors.ts";
 import { absolute } from "./files.ts";
@@ -42,7 +42,7 @@ async function* eventsOf(
   } catch (error) {
     if (signal.aborted) return;
     // A pause releases the machine first, and completes later.
-    await whenStill(app, id).catch(() => undefined);
+    await waitForMove(app, id).catch(() => undefined);
     const why = await explain(app, actor, id, error);
     yield why instanceof DomainError
       ? { kind: "ended", code: why.code, message: why.detail }

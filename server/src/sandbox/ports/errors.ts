@@ -3,7 +3,8 @@ import { defineError } from "#lib/errors.ts";
 export const networkOff = defineError(
   "network_off",
   409,
-  () => "The sandbox has network=off, so its ports are not served; create it with network=restricted or open.",
+  () =>
+    "The sandbox has network=off, so its ports are not served; create it with network=restricted or open.",
 );
 
 export const portsNeedCard = defineError("ports_not_available", 409, (tier: string) => ({

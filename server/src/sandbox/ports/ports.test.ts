@@ -10,7 +10,7 @@ import { toSandbox } from "../sandboxes/schema.ts";
 import { terminateSandbox } from "../sandboxes/lifecycle/terminate.ts";
 import { createInput, personWithTier, testHost } from "../testing/sandbox-app.ts";
 import { exposePort } from "./ports.ts";
-import { VisitedSandboxes } from "./visited.ts";
+import { VisitedSandboxes } from "./visitor-targets.ts";
 
 const { db } = await testDatabase();
 const host = await testHost(db);
@@ -23,7 +23,7 @@ async function sandbox(actor: Actor, input: Record<string, unknown> = {}) {
 
 const person = (tier: SandboxTier = "payg") => personWithTier(db, tier);
 /** Counts the database queries of a look-up. */
-const spied = () => vi.spyOn(db, "selectFrom");
+const spyOnQueries = () => vi.spyOn(db, "selectFrom");
 
 test("builds a port's host from the port, the sandbox and the installation's domain", async () => {
   const { actor } = await person();
@@ -64,7 +64,7 @@ test("serves a running sandbox from memory, and forgets it when it is terminated
   const visited = new VisitedSandboxes(app);
   const { id, name, row } = await sandbox(actor);
   expect(await visited.find(name)).toEqual({ token: null, state: "running", machine: row.machine_id });
-  const selects = spied();
+  const selects = spyOnQueries();
   await visited.find(name);
   expect(selects).not.toHaveBeenCalled();
   selects.mockRestore();

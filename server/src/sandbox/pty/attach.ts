@@ -13,7 +13,7 @@ import {
   refuseUnlessRunning,
 } from "../sandboxes/sandboxes.ts";
 import { badMessage, tooManyViewers } from "./errors.ts";
-import { known } from "./pty.ts";
+import { requirePty } from "./pty.ts";
 import { exitMessage, type PtyAttach, type PtyMessage, PtyRequest } from "./schema.ts";
 
 /** A viewer's connection. */
@@ -37,7 +37,7 @@ export async function attachPty(
   { offset, scrollback, cols, rows }: PtyAttach,
 ): Promise<(viewer: Viewer) => Promise<void>> {
   const record = await inside(app, actor, id, async (guest) => {
-    const found = await known(pty, () => guest.getCommand(pty));
+    const found = await requirePty(pty, () => guest.getCommand(pty));
     if (cols !== undefined && rows !== undefined && found.status === "running")
       await resize(guest, pty, { cols, rows });
     return found;

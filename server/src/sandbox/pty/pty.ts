@@ -1,6 +1,5 @@
 /**
- * Terminals: a shell, or any program, on a pseudo-terminal. A terminal is a background command. Its machine runs it and
- * keeps its output, so it outlives its viewers, this server and a pause. The server stores nothing, and a terminal ends
+ * Terminals: a shell, or any program, on a pseudo-terminal. A terminal is a background command. The machine runs it and keeps its output, so it outlives its viewers, this server and a pause. The server stores nothing, and a terminal ends
  * with its machine. Up to 16 viewers share the same screen and keyboard.
  */
 import type { CommandRecord } from "#machines/host/guest.ts";
@@ -62,7 +61,7 @@ export async function listPtys(app: Needs, actor: Actor, id: string): Promise<{ 
 
 export async function getPty(app: Needs, actor: Actor, id: string, pty: string): Promise<Pty> {
   refuseUnlessRunning(await getSandbox(app, actor, id));
-  return inside(app, actor, id, async (guest) => toPty(await known(pty, () => guest.getCommand(pty))));
+  return inside(app, actor, id, async (guest) => toPty(await requirePty(pty, () => guest.getCommand(pty))));
 }
 
 /**
@@ -70,13 +69,13 @@ export async function getPty(app: Needs, actor: Actor, id: string, pty: string):
  */
 export function killPty(app: Needs, actor: Actor, id: string, pty: string): Promise<Pty> {
   return inside(app, actor, id, async (guest) => {
-    const record = await known(pty, () => guest.killCommand(pty));
+    const record = await requirePty(pty, () => guest.killCommand(pty));
     return toPty((await untilEnded(guest, pty)) ?? record);
   });
 }
 
 /** Reads a caller's terminal from the machine. */
-export async function known(pty: string, call: () => Promise<CommandRecord>): Promise<CommandRecord> {
+export async function requirePty(pty: string, call: () => Promise<CommandRecord>): Promise<CommandRecord> {
   const record = isPtyId(pty) ? await ask(call) : undefined;
   if (!record) throw ptyNotFound();
   return record;

@@ -1,7 +1,7 @@
 import type { App } from "#app.ts";
 import { defineRoute, type Route } from "#http/define-route.ts";
 import { execFailed, machineErrors, tooManyProcesses } from "#machines/errors.ts";
-import { onSandbox } from "../audited.ts";
+import { onSandbox } from "../audit-target.ts";
 import { runningErrors } from "../sandboxes/errors.ts";
 import { SandboxParams } from "../sandboxes/schema.ts";
 import { attachPty } from "./attach.ts";

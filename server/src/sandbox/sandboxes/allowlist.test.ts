@@ -18,7 +18,7 @@ const paid = await personWithTier(db, "enterprise");
 const create = (input: Record<string, unknown>) => createSandbox(host.app, paid.actor, createInput(input));
 const listOf = async (machine: string | null) => allowlistOf(db, machine ?? "", ["default.test"]);
 
-test("a restricted machine has its sandbox's own list where there is one, an empty one too, else the default", async () => {
+test("a restricted machine has its sandbox's own list if there is one, even an empty one, else the default", async () => {
   const own = await create({ network: "restricted", allow_domains: ["own.test"] });
   const none = await create({ network: "restricted", allow_domains: [] });
   const plain = await create({ network: "restricted" });
@@ -27,7 +27,7 @@ test("a restricted machine has its sandbox's own list where there is one, an emp
   expect(await listOf(plain.machine_id)).toEqual(["default.test"]);
 });
 
-test("a machine that is not restricted, has ended or is nobody's has no list at all", async () => {
+test("a machine that is not restricted, has ended or has no owner has no list", async () => {
   const open = await create({ network: "open", allow_domains: ["own.test"] });
   expect(await listOf(open.machine_id)).toBeUndefined();
   const ended = await create({ network: "restricted" });
@@ -36,7 +36,7 @@ test("a machine that is not restricted, has ended or is nobody's has no list at 
   expect(await listOf("m0000000000000000000")).toBeUndefined();
 });
 
-test("only a restricted sandbox is told of the proxy, and the caller's own environment wins", () => {
+test("sets the proxy variables only for a restricted sandbox, and the caller's environment overrides them", () => {
   expect(sandboxEnv("sbx_1", "open", { A: "b" })).toEqual({ KONTOR_SANDBOX_ID: "sbx_1", A: "b" });
   const env = sandboxEnv("sbx_1", "restricted", { HTTPS_PROXY: "", NO_PROXY: "*" });
   expect(env).toMatchObject({ HTTPS_PROXY: "", NO_PROXY: "*", HTTP_PROXY: "http://10.0.0.1:3128" });

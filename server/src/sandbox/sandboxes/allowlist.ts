@@ -1,8 +1,10 @@
-/** Which hosts a restricted sandbox may reach: its own list where it has one, which replaces the installation's. */
+/** Hosts that a restricted sandbox may reach. A sandbox's own list replaces the installation's default. */
 import type { App } from "#app.ts";
 import { findAllowDomains } from "./store.ts";
 
-/** By machine, for the egress proxy; undefined where the machine is no restricted sandbox's. */
+/**
+ * Looks up the list of a machine for the egress proxy; undefined if no restricted sandbox has the machine.
+ */
 export async function allowlistOf(
   db: App["db"],
   machine: string,

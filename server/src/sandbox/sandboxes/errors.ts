@@ -25,14 +25,15 @@ export const sandboxTerminated = defineError(
 export const sandboxPaused = defineError(
   "sandbox_paused",
   409,
-  () => "The sandbox is paused. Resume it first, or create sandboxes with auto_resume.",
+  () => "The sandbox is paused. Resume it first, or create the sandbox with auto_resume.",
 );
 
-/** Also where it runs again by now: what the call did before it was cut off, nobody can say. */
+/** Raised even if the sandbox runs again by now, because it is unknown how far the call came. */
 export const cutOffByPause = defineError(
   "sandbox_paused",
   409,
-  () => "The sandbox was paused while this call ran in it; how far the call came is not known.",
+  () =>
+    "The sandbox was paused during the call, so the call may be incomplete. Check its effects, then repeat it.",
 );
 
 export const snapshotCapReached = defineError("snapshot_cap_reached", 409, (cap: number, tier: string) => ({
@@ -44,7 +45,7 @@ export const volumeAttached = defineError(
   "volume_attached",
   409,
   () =>
-    "The sandbox has a volume, which can have one writer at a time: it can be neither forked nor kept as a snapshot.",
+    "The sandbox has a volume, which allows one writer at a time, so it cannot be forked or saved as a snapshot.",
 );
 
 export const moveTimedOut = defineError("sandbox_busy", 503, () => ({
@@ -70,7 +71,7 @@ export const invalidField = defineError(
   (field: string, why: string) => `${field}: ${why}`,
 );
 
-/** What a call may meet when it wakes a sandbox that is paused. */
+/** Errors of a call that wakes a paused sandbox. */
 export const wakeErrors = [noCapacity, restoreFailed, volumeMissing, moveTimedOut] as const;
 
 export const readErrors = [sandboxNotFound] as const;

@@ -1,9 +1,11 @@
-/** What sandboxes are labelled with, taken off where it names what is to be forgotten. */
+/** Removes labels of sandboxes that name an erased person. */
 import type { Db } from "#schema.ts";
 import { removeLabel } from "./store.ts";
 
-/** From all sandboxes of the workspace, whatever became of them, that have one of the values under the name. */
-export function dropLabel(
+/**
+ * Removes the label from all sandboxes of the workspace, in any state, that have one of the values under the name.
+ */
+export function removeSandboxLabel(
   tx: Db,
   workspaceId: string,
   name: string,

@@ -11,7 +11,7 @@ const { app } = await testHost(db);
 const mine = await personWithTier(db, "free");
 const others = await personWithTier(db, "free");
 
-/** Rows as a create leaves them, without machines. */
+/** Inserts rows like those of a create, without machines. */
 async function insert(
   workspaceId: string,
   rows: { id: string; at: string; metadata?: object; ended?: boolean }[],
@@ -47,7 +47,7 @@ async function insert(
     .execute();
 }
 
-// Many share their microsecond, and some differ by less than a JavaScript date can tell.
+// Many rows share a microsecond, and some differ by less than a JavaScript Date can express.
 const times = ["2030-01-01T00:00:00.000001Z", "2030-01-01T00:00:00.000002Z", "2030-01-01T00:00:00.000003Z"];
 const rows = Array.from({ length: 23 }, (_, n) => ({
   id: `sbx_list${String((n * 7) % 23).padStart(2, "0")}`,
@@ -61,7 +61,7 @@ const newestFirst = rows
   .toSorted((a, b) => (a.at === b.at ? (a.id < b.id ? 1 : -1) : a.at < b.at ? 1 : -1))
   .map(({ id }) => id);
 
-test("pages of any size, one after the other, are the whole list: newest first, none twice, none left out", async () => {
+test("pages of any size add up to the whole list: newest first, without repetition or omission", async () => {
   await fc.assert(
     fc.asyncProperty(fc.integer({ min: 1, max: 30 }), async (limit) => {
       const seen: string[] = [];
@@ -78,7 +78,7 @@ test("pages of any size, one after the other, are the whole list: newest first, 
   );
 });
 
-test("a sandbox made while somebody pages disturbs no page", async () => {
+test("a sandbox created between two pages changes no page", async () => {
   const first = await list(app, mine.actor, { limit: 10 });
   await insert(mine.workspace.id, [{ id: "sbx_newer", at: "2030-02-01T00:00:00Z" }]);
   const second = await list(app, mine.actor, { limit: 13, cursor: first.next_cursor ?? undefined });
@@ -86,26 +86,26 @@ test("a sandbox made while somebody pages disturbs no page", async () => {
   expect([...first.items, ...second.items].map(({ id }) => id)).toEqual(newestFirst);
 });
 
-test("every metadata pair must match exactly, whatever its characters", async () => {
-  const found = async (metadata: Record<string, string>) =>
+test("matches every metadata pair exactly, for any characters", async () => {
+  const findIds = async (metadata: Record<string, string>) =>
     (await list(app, mine.actor, { limit: 100, metadata })).items.length;
-  expect(await found({ third: "0" })).toBe(8);
-  expect(await found({ third: "0", all: "yes" })).toBe(8);
-  expect(await found({ third: "0", all: "no" })).toBe(0);
-  expect(await found({ "odd key \"'%": "v" })).toBe(23);
-  expect(await found({ "we[i]rd &k": "=[]" })).toBe(23);
-  expect(await found({ "we[i]rd &k": "=[" })).toBe(0);
-  expect(await found({ third: "" })).toBe(0);
-  expect(await found({})).toBe(23);
+  expect(await findIds({ third: "0" })).toBe(8);
+  expect(await findIds({ third: "0", all: "yes" })).toBe(8);
+  expect(await findIds({ third: "0", all: "no" })).toBe(0);
+  expect(await findIds({ "odd key \"'%": "v" })).toBe(23);
+  expect(await findIds({ "we[i]rd &k": "=[]" })).toBe(23);
+  expect(await findIds({ "we[i]rd &k": "=[" })).toBe(0);
+  expect(await findIds({ third: "" })).toBe(0);
+  expect(await findIds({})).toBe(23);
 });
 
-test("a status filter answers that status alone", async () => {
+test("a status filter returns only that status", async () => {
   expect((await list(app, mine.actor, { limit: 100, status: ["terminated"] })).items).toHaveLength(12);
   expect((await list(app, mine.actor, { limit: 100, status: ["running"] })).items).toHaveLength(11);
   expect((await list(app, mine.actor, { limit: 100, status: ["paused"] })).items).toEqual([]);
 });
 
-test("a cursor that is made up, cut, or somebody else's is refused", async () => {
+test("rejects a cursor that is invented, cut, or another caller's", async () => {
   const { next_cursor: cursor } = await list(app, mine.actor, { limit: 1 });
   for (const bad of ["x", "", cursor?.slice(0, -2) ?? "", `${cursor}aaaa`]) {
     await expect(list(app, mine.actor, { limit: 1, cursor: bad }), bad).rejects.toMatchObject({
@@ -118,7 +118,7 @@ test("a cursor that is made up, cut, or somebody else's is refused", async () =>
   });
 });
 
-test("nobody sees what belongs to another workspace", async () => {
+test("hides sandboxes of other workspaces", async () => {
   const { items } = await list(app, others.actor, { limit: 100, metadata: { all: "yes" } });
   expect(items.map(({ id }) => id)).toEqual(["sbx_others"]);
 });

@@ -26,7 +26,7 @@ export async function list(
   query: ListQuery,
 ): Promise<z.output<typeof SandboxList>> {
   const { order = "newest", cursor } = query;
-  // A cursor of one order is invalid in the other.
+  // A cursor of one order is invalid for the other.
   const place = order === "newest" ? "sandboxes" : "sandboxes:oldest";
   const rows = await listSandboxes(app.db, {
     workspaceIds: reachable(actor),

@@ -1,4 +1,4 @@
-/** The sandboxes of a workspace at a glance: those that live, newest first, with nothing of what is in them. */
+/** Overview of a workspace's live sandboxes, newest first, without their content. */
 import type { Db } from "#schema.ts";
 import { countLiveRows, findStates, listLiveRows } from "./store.ts";
 
@@ -12,7 +12,7 @@ export async function liveSandboxes(db: Db, workspaceId: string, limit: number) 
 
 export type SandboxState = Awaited<ReturnType<typeof findStates>>[number];
 
-/** For who keeps sandboxes: those of them that there is a record of. */
+/** States of the given sandboxes, for the owner of their records. Sandboxes without a row are left out. */
 export async function statesOf(db: Db, ids: readonly string[]): Promise<Map<string, SandboxState>> {
   const rows = ids.length === 0 ? [] : await findStates(db, ids);
   return new Map(rows.map((row) => [row.id, row]));

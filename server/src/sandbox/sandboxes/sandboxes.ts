@@ -1,8 +1,8 @@
 /**
- * Sandboxes: isolated machines for code somebody else wrote. This folder owns the sandbox's record and its life:
- * made from a template, running until its deadline, paused and resumed, terminated once and for good. It promises that a sandbox which
- * was answered exists after any crash, that its deadline is kept, and that delete works in every state. It never
- * touches the runtime: machines/ brings up and takes down what a row asks for.
+ * Sandboxes: isolated machines for untrusted code. This folder owns a sandbox's record and lifecycle: created from a
+ * template, running until its deadline, paused and resumed, terminated once. A sandbox that was returned to a caller
+ * exists after any crash, its deadline is enforced, and delete works in every state. This folder never calls the
+ * runtime: machines/ starts and removes machines by their rows.
  */
 import { accountSuspended } from "#accounts/errors.ts";
 import type { Guest } from "#machines/host/guest.ts";
@@ -10,7 +10,7 @@ import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { translate } from "#machines/errors.ts";
-import { whenStill } from "./lifecycle/moves.ts";
+import { waitForMove } from "./lifecycle/moves.ts";
 import { wake } from "./lifecycle/restore.ts";
 import { cutOffByPause, sandboxNotFound, sandboxPaused, sandboxTerminated } from "./errors.ts";
 import {
@@ -35,7 +35,7 @@ export async function getSandbox(app: Pick<App, "db">, actor: Actor, id: string)
   return row;
 }
 
-/** Undefined where its machine never started: the create came to nothing. */
+/** Undefined if its machine never started, because then the create failed. */
 export async function findStarted(
   app: Pick<App, "db">,
   actor: Actor,
@@ -45,7 +45,7 @@ export async function findStarted(
   return row.termination_reason === "start_failed" ? undefined : row;
 }
 
-/** Sandboxes a workspace still has, running or paused. */
+/** Number of a workspace's sandboxes that run or are paused. */
 export function countLive(db: Db, workspaceId: string): Promise<number> {
   return countLiveRows(db, workspaceId);
 }
@@ -56,20 +56,20 @@ export function refuseUnlessRunning(row: Pick<SandboxRow, "status" | "terminatio
 }
 
 /**
- * Whose visitors are to be served, whoever they are; waits while it is being paused or resumed. Undefined where there
- * is none, or its workspace is suspended.
+ * Finds a sandbox for its visitors, and waits for a pause or resume in progress. Undefined if there is none, or its
+ * workspace is suspended.
  */
 export async function findForVisitors(app: Pick<App, "db">, id: string): Promise<SandboxRow | undefined> {
   for (;;) {
     const row = await findVisited(app.db, id);
     if (!row || row.transition === null) return row;
-    await whenStill(app, id);
+    await waitForMove(app, id);
   }
 }
 
 export type InsideNeeds = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 
-/** The row as whoever asks may see it. */
+/** Reads the row with the access of the caller. */
 type Look = () => Promise<SandboxRow | undefined>;
 
 interface Entry {
@@ -78,9 +78,9 @@ interface Entry {
 }
 
 /**
- * Does something inside a running sandbox. One that is being paused or resumed is waited for, and one that is paused
- * and has `auto_resume` is woken, though not for a viewer of the team. Where the machine ends meanwhile, the sandbox's
- * own reason is the answer: "it ran out of memory" helps, "the connection broke" does not.
+ * Runs `work` inside a running sandbox. Waits for a pause or resume in progress, and wakes a paused sandbox with
+ * `auto_resume`, except for a viewer of the team. If the machine ends meanwhile, the error gives the sandbox's own
+ * reason, because "it ran out of memory" helps and "the connection broke" does not.
  */
 export function inside<T>(
   app: InsideNeeds,
@@ -92,18 +92,18 @@ export function inside<T>(
   return insideOf(app, { look, mayWake: (row) => !isViewer(actor, row) }, call);
 }
 
-/** Whether the actor is a viewer of the team that owns the sandbox. */
+/** True if the actor is a viewer of the team that owns the sandbox. */
 export function isViewer({ workspaces }: Actor, { workspace_id }: SandboxRow): boolean {
   return workspaces.some(({ id, role }) => id === workspace_id && role === "viewer");
 }
 
 /** Refuses a sandbox that a call would wake. */
 export async function requireAwake(app: Pick<App, "db">, id: string): Promise<void> {
-  const row = await whenStill(app, id);
+  const row = await waitForMove(app, id);
   if (row) refuseUnlessRunning(row);
 }
 
-/** The same for who has no token, but a signature of ours that names this sandbox. */
+/** Runs `work` for a caller without a token, whose signed URL names this sandbox. */
 export function insideSigned<T>(
   app: InsideNeeds,
   id: string,
@@ -127,12 +127,12 @@ async function insideOf<T>(
   }
 }
 
-/** The row of a sandbox that runs. */
+/** The row of a running sandbox; wakes it if allowed. */
 async function awake(app: InsideNeeds, { look, mayWake }: Entry): Promise<SandboxRow> {
   const row = await look();
   if (!row) throw sandboxNotFound();
   if (row.status === "running" && row.transition === null) return row;
-  const still = await whenStill(app, row.id);
+  const still = await waitForMove(app, row.id);
   if (still?.status === "paused" && still.auto_resume && mayWake(row)) await wake(app, row.id, null);
   const now = await look();
   if (!now) throw sandboxNotFound();
@@ -140,14 +140,14 @@ async function awake(app: InsideNeeds, { look, mayWake }: Entry): Promise<Sandbo
   return now;
 }
 
-/** The sandbox's own reason where its machine ended or was paused, else the error as a caller may see it. */
+/** The sandbox's own reason if its machine ended or was paused, else the error in the form for callers. */
 export function explain(app: Pick<App, "db">, actor: Actor, id: string, error: unknown): Promise<unknown> {
   return reason(() => findSandbox(app.db, id, reachable(actor)), error);
 }
 
 const diedKinds = new Set(["machine_died", "not_running", "not_found"]);
 
-/** `machine`: the one the call was in, where it is known. */
+/** `machine`: the machine that served the call, if known. */
 async function reason(look: Look, error: unknown, machine?: string | null): Promise<unknown> {
   const kind = (error as { kind?: string } | null)?.kind;
   if (kind === undefined || !diedKinds.has(kind)) return translate(error);
@@ -157,12 +157,14 @@ async function reason(look: Look, error: unknown, machine?: string | null): Prom
 }
 
 /**
- * A machine's end reaches its sandbox's row within milliseconds of its last process; a kernel that takes gigabytes
- * back from it may need seconds for that, and the driver gives a guest that fell silent five.
+ * A sandbox's row normally records the end within milliseconds of the machine's last process. The kernel may need
+ * seconds to free gigabytes, and the driver gives a silent guest five seconds.
  */
 const endedWithinMs = 8_000;
 
-/** The row once it runs no longer, or in another machine than the one named: paused and resumed since. */
+/**
+ * Waits until the sandbox stops running, or runs in another machine after a pause and a resume; returns the row.
+ */
 async function whenEnded(look: Look, machine?: string | null): Promise<SandboxRow | undefined> {
   const until = Date.now() + endedWithinMs;
   for (let waitMs = 20; Date.now() < until; waitMs = Math.min(waitMs * 1.5, 250)) {

@@ -1,4 +1,4 @@
-/** The wire: what a sandbox looks like in JSON, and what its calls take. */
+/** Request and response schemas of sandboxes. */
 import { z } from "zod";
 import type { App } from "#app.ts";
 import { randomText } from "#lib/ids.ts";
@@ -50,7 +50,7 @@ const hostname = z
     error: "must be a bare hostname such as api.example.com",
   });
 
-/** The documented maximum. The tier's own is checked later, with the code `timeout_too_long`. */
+/** The documented maximum. The tier's own maximum is checked later, with the code `timeout_too_long`. */
 const TimeoutSeconds = z.int().min(10).meta({ maximum: 86_400 });
 
 const AllowDomains = z.array(hostname).max(200);
@@ -59,7 +59,7 @@ const Metadata = z
   .record(z.string().min(1).max(64), z.string().max(512))
   .refine((metadata) => Object.keys(metadata).length <= 16, { error: "must have at most 16 keys" });
 
-/** Names as a process can have them; the sum counts names, values and the two bytes between and after. */
+/** Names that a process can have. The sum counts names, values and the two separator bytes. */
 export const Env = z
   .record(
     z.string().regex(/^[^=\0]{1,256}$/, { error: "must be a name without = or NUL" }),
@@ -328,7 +328,7 @@ export function toPauseRecord(snapshot: SnapshotRow): z.output<typeof PauseRecor
   };
 }
 
-/** The only way from a row to JSON. */
+/** The only conversion from a row to JSON. */
 export function toSandbox(app: Pick<App, "config" | "secrets" | "machines">, row: SandboxRow): Sandbox {
   const path = `/v1/sandboxes/${row.id}`;
   return {
@@ -369,7 +369,7 @@ export function toSandbox(app: Pick<App, "config" | "secrets" | "machines">, row
 
 const tokenAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
-/** Sealed to its sandbox, as it is stored. */
+/** A new preview token, encrypted for its sandbox. */
 export function newPreviewToken(app: Pick<App, "secrets">, id: string): Buffer {
   return app.secrets.seal(randomText(tokenAlphabet, 32), `sandboxes:preview_token:${id}`);
 }

@@ -1,10 +1,10 @@
-/** A sandbox's states and the moves between them: used by the verbs, written into OpenAPI, read by the console. */
+/** States of a sandbox and the transitions between them, for the operations, OpenAPI and the console. */
 export const statuses = ["running", "paused", "terminated"] as const;
 export type Status = (typeof statuses)[number];
 
 export const transitions = ["pausing", "resuming", "terminating"] as const;
 
-/** verb → the states it may start from, and the one it ends in */
+/** verb → its source states and its target state */
 export const moves = {
   create: { from: [], to: "running" },
   keepAlive: { from: ["running"], to: "running" },
@@ -16,7 +16,7 @@ export const moves = {
   terminate: { from: ["running", "paused"], to: "terminated" },
 } as const satisfies Record<string, { from: readonly Status[]; to: Status }>;
 
-/** Delete works in every state: on a terminated sandbox it changes nothing and answers the same. */
+/** Delete works in every state; a terminated sandbox is returned unchanged. */
 export const terminationReasons = [
   "requested",
   "timeout",

@@ -8,10 +8,10 @@ import type { SandboxesTable, TerminationReason } from "./tables.ts";
 
 type Queryable = Kysely<Database> | Transaction<Database>;
 
-/** A sandbox, the machine that runs it now, if any, and what its owner may. */
+/** A sandbox, its current machine, and the limits of its owner. */
 export type SandboxRow = Selectable<SandboxesTable> & {
   machine_id: string | null;
-  /** Its workspace's. */
+  /** Tier of the workspace. */
   sandbox_tier: SandboxTier;
 };
 
@@ -148,8 +148,10 @@ export function insertSandbox(
     .executeTakeFirstOrThrow();
 }
 
-/** A clone's reservation becomes a sandbox, whose life begins now. Undefined where it was taken back. */
-export function bearReserved(
+/**
+ * Turns a clone's reservation into a sandbox, whose lifetime begins now. Undefined if the reservation was deleted.
+ */
+export function activateReserved(
   tx: Transaction<Database>,
   id: string,
   at: Date,
@@ -168,12 +170,14 @@ export function bearReserved(
     .executeTakeFirst();
 }
 
-/** Of what nobody was told of yet; anything else stays. */
+/** Deletes reservations only; a row that callers have seen stays. */
 export async function deleteReserved(db: Queryable, ids: readonly string[]): Promise<void> {
   await db.deleteFrom("sandboxes").where("id", "in", ids).where("reserved", "=", true).execute();
 }
 
-/** Counts what runs or is paused, with creates of the same workspace held off until this transaction ends. */
+/**
+ * Counts running and paused sandboxes, and blocks creates in the same workspace until this transaction ends.
+ */
 export async function lockAndCountLive(tx: Transaction<Database>, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 1))`.execute(tx);
   return countLiveRows(tx, workspaceId);
@@ -215,11 +219,11 @@ export async function countLiveRows(db: Queryable, workspaceId: string): Promise
   return Number(count);
 }
 
-/** Seconds it ran in all, at a moment. */
-const lived = (until: Date) =>
+/** Seconds that the sandbox has run until a given time. */
+const lifetimeUntil = (until: Date) =>
   sql<number>`running_seconds + coalesce(greatest(0, extract(epoch from ${until}::timestamptz - running_since)), 0)`;
 
-/** Undefined where it was terminated already: of two who end it, one does. */
+/** Undefined if the row was terminated before; only one of two concurrent calls succeeds. */
 export async function terminateRow(
   tx: Queryable,
   id: string,
@@ -239,16 +243,16 @@ export async function terminateRow(
       termination_reason: ending.reason,
       terminated_at: ending.at,
       cpu_seconds: sql<number>`cpu_seconds + ${ending.cpuSeconds}`,
-      running_seconds: lived(ending.at),
+      running_seconds: lifetimeUntil(ending.at),
       running_since: null,
     })
     .where("id", "=", id)
     .where("status", "<>", "terminated");
-  // A keep-alive may have come between the look and the end of it.
+  // A keep-alive may have happened after the read.
   if (ending.expiredBy) {
     update = update.where("expires_at", "<=", ending.expiredBy).where("status", "=", "running");
   }
-  // A resume may have.
+  // A resume may have happened after the read.
   if (ending.snapshotExpiredBy) {
     update = update.where("status", "=", "paused").where("transition", "is", null);
   }
@@ -307,7 +311,7 @@ export async function setAllowDomains(
   return numUpdatedRows > 0n;
 }
 
-/** By as much as was asked for last; one that was just extended stays as it is. */
+/** Extends by the last requested length; a sandbox that was just extended does not change. */
 export async function extendRows(db: Queryable, ids: readonly string[], now: Date): Promise<void> {
   const whole = sql<Date>`${now}::timestamptz + make_interval(secs => timeout_seconds)`;
   await db
@@ -319,7 +323,7 @@ export async function extendRows(db: Queryable, ids: readonly string[], now: Dat
     .execute();
 }
 
-/** Begins a move where the sandbox is still in the state it starts from, and in no other move. */
+/** Begins a move if the sandbox is in its source state and in no other move. */
 export async function beginMove(
   tx: Queryable,
   id: string,
@@ -335,7 +339,7 @@ export async function beginMove(
   return (await update.executeTakeFirst()).numUpdatedRows > 0n;
 }
 
-/** It came to nothing. False where it had ended already. */
+/** Ends a failed move. False if the move had ended before. */
 export async function endMove(
   db: Queryable,
   id: string,
@@ -350,7 +354,7 @@ export async function endMove(
   return numUpdatedRows > 0n;
 }
 
-/** What the row says is under way, and is not. */
+/** Ends moves that rows record and that are not in progress. */
 export async function endMoves(db: Queryable, { except }: { except: readonly string[] }): Promise<void> {
   await db
     .updateTable("sandboxes")
@@ -371,7 +375,7 @@ export function pauseRow(
       status: "paused",
       transition: null,
       cpu_seconds: sql<number>`cpu_seconds + ${how.cpuSeconds}`,
-      running_seconds: lived(how.at),
+      running_seconds: lifetimeUntil(how.at),
       running_since: null,
     })
     .where("id", "=", id)
@@ -381,7 +385,7 @@ export function pauseRow(
     .executeTakeFirst();
 }
 
-/** Its lifetime starts anew, as long as was last asked for. */
+/** Restarts the lifetime with its last requested length. */
 export function resumeRow(
   tx: Queryable,
   id: string,
@@ -402,7 +406,10 @@ export function resumeRow(
     .executeTakeFirst();
 }
 
-/** What the workspace keeps paused or is pausing, with other pauses of it held off until this transaction ends. */
+/**
+ * Counts paused sandboxes and pauses in progress of the workspace, and blocks further pauses until this transaction
+ * ends.
+ */
 export async function lockAndCountSnapshots(tx: Transaction<Database>, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 2))`.execute(tx);
   const { count } = await tx
@@ -432,7 +439,7 @@ export async function isSuspended(db: Queryable, workspaceId: string): Promise<b
   return suspended_at !== null;
 }
 
-/** Past their deadline and in no move. */
+/** Running sandboxes past their deadline without a move in progress. */
 export function findExpired(
   db: Queryable,
   now: Date,
@@ -476,7 +483,7 @@ export async function moveDeadlines(tx: Queryable, workspaceId: string, ms: numb
     .execute();
 }
 
-/** Paused for longer than they are kept; one that is being resumed was used. */
+/** Paused sandboxes past their retention, without a resume in progress. */
 export function findExpiredSnapshots(db: Queryable, now: Date): Promise<{ id: string }[]> {
   return db
     .selectFrom("sandboxes")
@@ -503,7 +510,7 @@ export async function deleteTerminatedBefore(db: Queryable, before: Date): Promi
     .execute();
 }
 
-/** The row without its owner's leave: for what the machine layer tells us of, and for who brings a signature of ours. */
+/** Reads a row without an access check, for events of machines and for signed URLs. */
 export function findById(db: Queryable, id: string): Promise<SandboxRow | undefined> {
   return db
     .selectFrom("sandboxes")
@@ -513,7 +520,7 @@ export function findById(db: Queryable, id: string): Promise<SandboxRow | undefi
     .executeTakeFirst();
 }
 
-/** What its visitors are served by, whoever they are. Undefined where there is none, or its workspace is suspended. */
+/** Finds the sandbox that serves visitors. Undefined if there is none, or its workspace is suspended. */
 export function findVisited(db: Queryable, id: string): Promise<SandboxRow | undefined> {
   return db
     .selectFrom("sandboxes")
@@ -526,7 +533,9 @@ export function findVisited(db: Queryable, id: string): Promise<SandboxRow | und
     .executeTakeFirst();
 }
 
-/** What the sandbox of a restricted machine may reach: null where it is the default; undefined where it is none. */
+/**
+ * Allowlist of a restricted machine's sandbox: null for the default, undefined if there is no such sandbox.
+ */
 export async function findAllowDomains(db: Queryable, machine: string): Promise<string[] | null | undefined> {
   const row = await db
     .selectFrom("machines")

@@ -1,7 +1,10 @@
 import type { ColumnType, Generated } from "kysely";
 import type { ProcessDefaults } from "#builds/tables.ts";
 
-/** Columns as they are stored; see migrations/0004_sandboxes.sql, 0014_forks.sql, 0082_substituted_versions.sql and 0097_templates_of_images.sql. */
+/**
+ * Columns as they are stored; migrations/0004_sandboxes.sql, 0014_forks.sql, 0082_substituted_versions.sql and
+ * 0097_templates_of_images.sql explain them.
+ */
 export interface SandboxesTable {
   id: string;
   workspace_id: string;

@@ -24,7 +24,7 @@ export async function updateSandbox(
     await recordActivity(tx, actor, "sandbox.updated", target, row.workspace_id, { allow_domains: domains });
   });
   const now = await getSandbox(app, actor, id);
-  // A machine that a resume starts from now on reads the committed list.
+  // A later resume reads the committed list for its new machine.
   if (now.machine_id !== null) await app.machines.egress?.reload(now.machine_id);
   if (now.status === "terminated") throw sandboxTerminated(now.termination_reason);
   return now;

@@ -5,7 +5,7 @@ export const snapshotNotFound = defineError("snapshot_not_found", 404, () => "No
 export const snapshotNameTaken = defineError(
   "snapshot_name_taken",
   409,
-  (name: string) => `There is a snapshot "${name}" already. Delete it first, or choose another name.`,
+  (name: string) => `There is already a snapshot "${name}" already. Delete it first, or choose another name.`,
 );
 
 export const namedSnapshotCapReached = defineError(

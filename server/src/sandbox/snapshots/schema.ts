@@ -1,4 +1,4 @@
-/** The wire: what a snapshot looks like in JSON, and what its calls take. */
+/** Request and response schemas of snapshots. */
 import { z } from "zod";
 import { nextCursor, pageQuery } from "../fields.ts";
 import { createdQuery } from "../sandboxes/schema.ts";
@@ -70,7 +70,7 @@ export const SnapshotList = z
   })
   .meta({ id: "SnapshotList" });
 
-/** The only way from a row to JSON. */
+/** The only conversion from a row to JSON. */
 export function toSnapshot(row: NamedRow): Snapshot {
   return {
     id: row.id,

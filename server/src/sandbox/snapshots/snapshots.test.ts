@@ -75,7 +75,7 @@ async function refusal(work: Promise<unknown>): Promise<unknown> {
   }
 }
 
-test("a snapshot begins sandboxes as often as one likes, by name and by id, also when its sandbox is gone", async () => {
+test("creates any number of sandboxes from a snapshot, by name and by id, also after its sandbox was deleted", async () => {
   const source = await create({ env: { OWN: "source", BOTH: "source" }, network: "off" });
   await write(source.id, "prepared");
   const snapshot = await take(source.id, "base");
@@ -122,7 +122,7 @@ test("a snapshot begins sandboxes as often as one likes, by name and by id, also
   await expect.poll(there).toMatchObject({ machines: 2, snapshots: [] });
 });
 
-test("a paused sandbox is kept without being woken, and resumes as it was", async () => {
+test("takes a snapshot of a paused sandbox without waking it, and the sandbox resumes unchanged", async () => {
   const { id } = await create();
   await write(id, "kept");
   const paused = await pauseSandbox(host.app, actor, id);
@@ -132,7 +132,7 @@ test("a paused sandbox is kept without being woken, and resumes as it was", asyn
   expect(await contentOf((await createFrom(snapshot.id)).id)).toBe("kept");
 });
 
-test("a name is one snapshot's in a workspace, also for two who ask at once, and free again once it is deleted", async () => {
+test("a name is unique in a workspace, also for concurrent calls, and is free after the deletion", async () => {
   const { id } = await create();
   const answers = await Promise.all([refusal(take(id, "same")), refusal(take(id, "same"))]);
   expect(
@@ -145,7 +145,7 @@ test("a name is one snapshot's in a workspace, also for two who ask at once, and
   expect(await take(id, "same")).toMatchObject({ name: "same" });
 });
 
-test("the tier's cap is apart from that of pauses, and a refused snapshot does not stop the sandbox", async () => {
+test("counts snapshots apart from pauses, and a refused snapshot does not stop the sandbox", async () => {
   const free = await personWithTier(db, "free");
   const { id } = await create({}, free.actor);
   for (let n = 0; n < 3; n += 1) await take(id, undefined, free.actor);
@@ -162,7 +162,7 @@ test("the tier's cap is apart from that of pauses, and a refused snapshot does n
   expect(await pauseSandbox(host.app, free.actor, id)).toBeDefined();
 });
 
-test("another workspace's snapshot is not there: not to read, to delete or to begin from, whatever its name", async () => {
+test("hides another workspace's snapshot from reads, deletes and creates, by any name", async () => {
   const { id } = await create();
   const snapshot = await take(id, "mine");
   const stranger = (await personWithTier(db, "payg")).actor;
@@ -174,7 +174,7 @@ test("another workspace's snapshot is not there: not to read, to delete or to be
   expect((await list(host.app, stranger, { limit: 10 })).items).toEqual([]);
 });
 
-test("the list goes on where it left off", async () => {
+test("continues the list at its cursor", async () => {
   const { id } = await create();
   const made = [await take(id), await take(id), await take(id)].map((one) => one.id);
   const first = await list(host.app, actor, { limit: 2 });
@@ -183,7 +183,7 @@ test("the list goes on where it left off", async () => {
   expect(second.next_cursor).toBeNull();
 });
 
-test("what a sandbox has from its snapshot cannot be asked for otherwise", async () => {
+test("rejects create fields that the snapshot determines", async () => {
   const { id } = await create();
   const snapshot = await take(id);
   for (const input of [{ size: "medium" }, { region: "elsewhere" }, { volume: "data" }]) {
@@ -196,7 +196,7 @@ test("what a sandbox has from its snapshot cannot be asked for otherwise", async
   expect(SandboxCreate.safeParse({}).success).toBe(false);
 });
 
-test("a snapshot whose bytes are damaged or gone says so, and is not tried again", async () => {
+test("reports a damaged or missing snapshot, and does not retry it", async () => {
   const { id } = await create();
   const [broken, gone] = [await take(id), await take(id)];
   host.driver.fail("restore", new RuntimeError("not_restorable", "damaged"));
@@ -209,7 +209,7 @@ test("a snapshot whose bytes are damaged or gone says so, and is not tried again
   expect(toSnapshot(await getSnapshot(host.app, actor, gone.id))).toMatchObject({ status: "damaged" });
 });
 
-test("a snapshot whose bytes are missing when the server starts is damaged, and its sandbox runs on", async () => {
+test("marks a snapshot as damaged when its bytes are missing at the server's start, and its sandbox runs on", async () => {
   const { id } = await create();
   const snapshot = await take(id);
   await rm(join(host.directory, "snapshots", snapshot.id), { recursive: true });
@@ -218,7 +218,7 @@ test("a snapshot whose bytes are missing when the server starts is damaged, and 
   expect(await getSandbox(host.app, actor, id)).toMatchObject({ status: "running" });
 });
 
-test("a snapshot of other processors is not tried, says what it needs, and is good again where they are there", async () => {
+test("reports the required processors of a snapshot, and restores it once the host has them", async () => {
   const { id } = await create();
   const snapshot = await take(id);
   await db.updateTable("hosts").set({ cpu_class: "another" }).execute();
@@ -231,7 +231,7 @@ test("a snapshot of other processors is not tried, says what it needs, and is go
   expect(await createFrom(snapshot.id)).toMatchObject({ status: "running" });
 });
 
-test("a snapshot is kept for the tier's retention after its last use", async () => {
+test("keeps a snapshot for the tier's retention after its last use", async () => {
   const { id } = await create();
   const [used, unused] = [await take(id), await take(id)];
   host.clock.advance(20 * dayMs);
@@ -243,7 +243,7 @@ test("a snapshot is kept for the tier's retention after its last use", async () 
   await expect.poll(async () => (await there()).snapshots).toEqual([used.id]);
 });
 
-test("a snapshot that is deleted while a sandbox is made from it takes nothing away from that", async () => {
+test("deleting a snapshot while a sandbox is created from it does not affect the sandbox", async () => {
   const { id } = await create();
   await write(id, "kept");
   const snapshot = await take(id);
@@ -256,7 +256,7 @@ test("a snapshot that is deleted while a sandbox is made from it takes nothing a
 });
 
 test.each(["snapshot.written", "snapshot.committed"])(
-  "a server that ends at %s leaves the sandbox running, and a whole snapshot or none",
+  "a crash at %s leaves the sandbox running, and a complete snapshot or none",
   async (point) => {
     const { id } = await create();
     await write(id, "kept");
@@ -285,12 +285,12 @@ test("lists snapshots by sandbox, name, status and time, oldest first", async ()
   ];
   const first = await takeSnapshot(host.app, actor, one.id, { name: "filter-first" });
   const second = await takeSnapshot(host.app, actor, other.id, {});
-  const found = async (query: object) =>
+  const findNames = async (query: object) =>
     (await list(host.app, actor, { limit: 10, ...query })).items.map(({ id }) => id);
-  expect(await found({ sandbox_id: other.id })).toEqual([second.id]);
-  expect(await found({ name: "filter-first" })).toEqual([first.id]);
+  expect(await findNames({ sandbox_id: other.id })).toEqual([second.id]);
+  expect(await findNames({ name: "filter-first" })).toEqual([first.id]);
   const ours = async (query: object) =>
-    (await found(query)).filter((id) => id === first.id || id === second.id);
+    (await findNames(query)).filter((id) => id === first.id || id === second.id);
   expect(await ours({ template: "debian-12", status: ["ready"] })).toHaveLength(2);
   expect(await ours({ status: ["damaged"] })).toEqual([]);
   expect(await ours({ status: ["damaged", "ready"] })).toHaveLength(2);

@@ -1,8 +1,8 @@
 /**
- * Snapshots that are kept, under an id and a name of the caller's choice, to begin sandboxes from: as often as one likes,
- * also when the sandbox they were taken of is long gone. A snapshot is a row here and its bytes below machines/, both
- * from one transaction on. This folder promises that a snapshot which was answered is whole and on disk, that nothing
- * it is used for changes it, and that one whose bytes are damaged says so instead of being tried again and again.
+ * Named snapshots, from which any number of sandboxes can be created, also after the original sandbox was deleted. A
+ * snapshot is a row here and bytes below machines/; one transaction creates both. A snapshot that was returned to a
+ * caller is complete and on disk, and no use changes it. A snapshot with damaged bytes reports the damage instead of
+ * being retried.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -10,7 +10,7 @@ import { tierLimits } from "#accounts/plans.ts";
 import type { SandboxTier } from "#accounts/roles.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
-import { drop, forgetNamed } from "#machines/snapshots/clones.ts";
+import { drop, deleteNamedSnapshot } from "#machines/snapshots/clones.ts";
 import { openCursor, sealCursor } from "../cursor.ts";
 import { toMoment } from "../sandboxes/schema.ts";
 import { snapshotNotFound } from "./errors.ts";
@@ -23,7 +23,7 @@ import {
   findNamed,
   listNamed,
   type NamedRow,
-  prolong,
+  extendRetention,
 } from "./store.ts";
 
 type Needs = Pick<App, "db" | "machines" | "clock" | "log">;
@@ -60,7 +60,7 @@ export async function list(
   query: Partial<SnapshotQuery> & { limit: number },
 ): Promise<{ items: Snapshot[]; next_cursor: string | null }> {
   const { order = "newest", cursor, status } = query;
-  // A cursor of one order is invalid in the other.
+  // A cursor of one order is invalid for the other.
   const place = order === "newest" ? "snapshots" : "snapshots:oldest";
   const rows = await listNamed(app.db, {
     workspaceIds: reachable(actor),
@@ -85,43 +85,43 @@ export async function list(
   };
 }
 
-/** Sandboxes that were made from it are their own and run on. */
+/** Sandboxes made from the snapshot are independent and continue. */
 export async function deleteSnapshot(app: Needs, actor: Actor, id: string): Promise<void> {
   await app.db.transaction().execute(async (tx) => {
     const row = await deleteNamed(tx, id, { workspaceIds: reachable(actor) });
     if (!row) throw snapshotNotFound();
-    await forgetNamed(tx, id);
+    await deleteNamedSnapshot(tx, id);
     const target = { kind: "snapshot", id, label: row.name ?? id };
     await recordActivity(tx, actor, "snapshot.deleted", target, row.workspace_id);
   });
   drop(app, id);
 }
 
-/** How long a snapshot is kept after its last use. */
+/** End of a snapshot's retention after its last use. */
 export function keptUntil(tier: SandboxTier, from: Date): Date | null {
   const days = tierLimits[tier].pausedRetentionDays;
   return days === null ? null : new Date(from.getTime() + days * dayMs);
 }
 
-/** It was used just now. */
+/** Records a use of the snapshot now. */
 export function snapshotUsed(app: Pick<App, "db" | "clock">, id: string, tier: SandboxTier): Promise<void> {
-  return prolong(app.db, id, keptUntil(tier, app.clock.now()));
+  return extendRetention(app.db, id, keptUntil(tier, app.clock.now()));
 }
 
-/** Deletes what was not used for longer than its tier keeps it. */
+/** Deletes snapshots that were unused for longer than their tier keeps them. */
 export async function reclaimNamed(app: Needs): Promise<void> {
   const now = app.clock.now();
   for (const { id } of await findExpiredNamed(app.db, now)) {
     const isGone = await app.db.transaction().execute(async (tx) => {
       if (!(await deleteNamed(tx, id, { expiredBy: now }))) return false;
-      await forgetNamed(tx, id);
+      await deleteNamedSnapshot(tx, id);
       return true;
     });
     if (isGone) drop(app, id);
   }
 }
 
-/** Snapshots a workspace keeps. */
+/** Number of a workspace's snapshots. */
 export function countSnapshots(db: Db, workspaceId: string): Promise<number> {
   return countNamed(db, workspaceId);
 }

@@ -1,14 +1,14 @@
-/** All SQL of the snapshots a caller knows. The workspaces a caller can reach are an argument of every read. */
+/** All SQL of named snapshots. The workspaces a caller can reach are an argument of every read. */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db, Transaction } from "#schema.ts";
 import type { SandboxSnapshotsTable } from "./tables.ts";
 
-/** A snapshot and what is known of its bytes. */
+/** A snapshot with the facts about its bytes. */
 export type NamedRow = Selectable<SandboxSnapshotsTable> & { bytes: number; damaged: boolean };
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 
-function named(db: Db, workspaceIds: readonly string[]) {
+function selectNamed(db: Db, workspaceIds: readonly string[]) {
   return db
     .selectFrom("sandbox_snapshots")
     .innerJoin("snapshots", "snapshots.id", "sandbox_snapshots.id")
@@ -22,11 +22,11 @@ export function findNamed(
   id: string,
   workspaceIds: readonly string[],
 ): Promise<NamedRow | undefined> {
-  return named(db, workspaceIds).where("sandbox_snapshots.id", "=", id).executeTakeFirst();
+  return selectNamed(db, workspaceIds).where("sandbox_snapshots.id", "=", id).executeTakeFirst();
 }
 
 export function findByName(db: Db, name: string, workspaceId: string): Promise<NamedRow | undefined> {
-  return named(db, [workspaceId]).where("sandbox_snapshots.name", "=", name).executeTakeFirst();
+  return selectNamed(db, [workspaceId]).where("sandbox_snapshots.name", "=", name).executeTakeFirst();
 }
 
 /** Lists by creation time. `created_at_text` keeps the microseconds for the cursor, which a Date drops. */
@@ -46,7 +46,7 @@ export function listNamed(
     limit: number;
   },
 ): Promise<(NamedRow & { created_at_text: string })[]> {
-  let query = named(db, page.workspaceIds)
+  let query = selectNamed(db, page.workspaceIds)
     .select(sql<string>`sandbox_snapshots.created_at::text`.as("created_at_text"))
     .orderBy("sandbox_snapshots.created_at", page.order === "newest" ? "desc" : "asc")
     .orderBy("sandbox_snapshots.id", page.order === "newest" ? "desc" : "asc")
@@ -70,7 +70,7 @@ export function listNamed(
   return query.execute();
 }
 
-/** With others of the same workspace held off until this transaction ends. */
+/** Counts a workspace's snapshots, and blocks further ones until this transaction ends. */
 export async function lockAndCountNamed(tx: Transaction, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 4))`.execute(tx);
   return countNamed(tx, workspaceId);
@@ -92,8 +92,8 @@ export async function insertNamed(
   await tx.insertInto("sandbox_snapshots").values(snapshot).execute();
 }
 
-/** It was used: it is kept for as long again. */
-export async function prolong(db: Db, id: string, expiresAt: Date | null): Promise<void> {
+/** Extends the retention after a use. */
+export async function extendRetention(db: Db, id: string, expiresAt: Date | null): Promise<void> {
   await db.updateTable("sandbox_snapshots").set({ expires_at: expiresAt }).where("id", "=", id).execute();
 }
 

@@ -1,7 +1,10 @@
 import type { ColumnType } from "kysely";
 import type { ProcessDefaults } from "#builds/tables.ts";
 
-/** Columns as they are stored; see migrations/0014_forks.sql and 0082_substituted_versions.sql for what they mean, and 0097_templates_of_images.sql. */
+/**
+ * Columns as they are stored; migrations/0014_forks.sql, 0082_substituted_versions.sql and 0097_templates_of_images.sql
+ * explain them.
+ */
 export interface SandboxSnapshotsTable {
   id: string;
   workspace_id: string;

@@ -1,4 +1,7 @@
-/** A snapshot of a sandbox as it stands: one that runs goes on and stands still only while it is written, a paused one stays paused. */
+/**
+ * Takes a snapshot of a sandbox in its current state. A running sandbox stops only while it is captured; a paused one
+ * stays paused.
+ */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { tierLimits } from "#accounts/plans.ts";
@@ -12,14 +15,14 @@ import {
   envOf,
   findModel,
   findSnapshot,
-  keepNamed,
+  insertNamedSnapshot,
   newBytes,
   refuseUnlessRestorable,
   shareBytes,
 } from "#machines/snapshots/clones.ts";
 import { ownEnv } from "../sandboxes/lifecycle/environment.ts";
 import { sandboxNotFound, sandboxTerminated, volumeAttached } from "../sandboxes/errors.ts";
-import { whenStill } from "../sandboxes/lifecycle/moves.ts";
+import { waitForMove } from "../sandboxes/lifecycle/moves.ts";
 import { explain, getSandbox } from "../sandboxes/sandboxes.ts";
 import { namedSnapshotCapReached, snapshotNameTaken } from "./errors.ts";
 import type { SnapshotCreate } from "./schema.ts";
@@ -28,7 +31,7 @@ import { findByName, insertNamed, lockAndCountNamed, type NamedRow } from "./sto
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 
-/** It is on disk when this returns. */
+/** The snapshot is on disk on return. */
 export async function takeSnapshot(
   app: Needs,
   actor: Actor,
@@ -36,7 +39,7 @@ export async function takeSnapshot(
   input: SnapshotCreate,
 ): Promise<NamedRow> {
   const { workspace_id } = await getSandbox(app, actor, sandboxId);
-  // Asked before the work as well as after it: who is refused should not make the sandbox stand still.
+  // Checked before the capture as well as after it, because a refused call should not stop the sandbox.
   await app.db.transaction().execute((tx) => refuseUnlessFree(tx, actor, workspace_id, input));
   const id = newBytes();
   try {
@@ -48,7 +51,7 @@ export async function takeSnapshot(
       const source = await getSandbox({ db: tx }, actor, sandboxId);
       const { template, template_id, substituted, process_defaults, start_command_id } = source;
       const { size, cpu, memory_mb, region } = source;
-      await keepNamed(app, tx, bytes, { id, env, storedAt: at });
+      await insertNamedSnapshot(app, tx, bytes, { id, env, storedAt: at });
       await insertNamed(tx, {
         id,
         workspace_id,
@@ -99,7 +102,7 @@ async function write(
   id: string,
 ): Promise<{ bytes: Bytes; env: Record<string, string> }> {
   for (;;) {
-    const row = await whenStill(app, sandboxId);
+    const row = await waitForMove(app, sandboxId);
     if (!row) throw sandboxNotFound();
     if (row.status === "terminated") throw sandboxTerminated(row.termination_reason);
     if (row.volume_id !== null) throw volumeAttached();
@@ -114,7 +117,7 @@ async function write(
     const model = await findSnapshot(app.db, { ownerKind: "sandbox", ownerId: sandboxId });
     if (!model) continue;
     await refuseUnlessRestorable(app, model);
-    // Otherwise it was resumed or deleted since: look again.
+    // Otherwise the sandbox was resumed or deleted meanwhile, so the loop reads it again.
     if (await shareBytes(app, model, id)) return { bytes: model, env: ownEnv(envOf(app, model)) };
   }
 }

@@ -14,12 +14,12 @@ import { type Template, type TemplateCreate, toTemplate } from "./schema.ts";
 import { holdTemplate, insertTemplate, lockAndCountTemplates, type TemplateRow } from "./store.ts";
 import { target } from "./templates.ts";
 
-/** In one workspace; what they share with one another and their base takes no room. */
+/** Maximum of templates in a workspace. Templates share the layers of their base. */
 const templatesMax = 100;
 /** Maximum of own templates in a chain. Each image has a name for every file of the images below. */
 const depthMax = 20;
 
-/** The template is being built when this returns, and its build survives this server. */
+/** The template's build is queued on return, and survives this server. */
 export async function createTemplate(
   app: Pick<App, "db" | "machines" | "clock">,
   actor: Actor,
@@ -83,7 +83,7 @@ interface Source {
   base_template: string;
   recipe: string[];
   network: "restricted" | "open";
-  /** Undefined for a base and a recipe. */
+  /** Undefined for a template from a base and a recipe. */
   dockerfile?: string;
 }
 
@@ -93,7 +93,7 @@ function sourceOf({ base_template = "", recipe = [], dockerfile, image, network 
   if (text === undefined) return { base_template, recipe, network: network ?? "restricted" };
   const checked = checkDockerfile(text);
   if ("refused" in checked) throw invalidField(field, checked.refused);
-  // The enclosed builder has the internet, as it has for apps; the allowlist is of machines.
+  // The enclosed builder has internet access, as for apps. The allowlist applies to machines only.
   if (network === "restricted") {
     throw invalidField(
       "network",
@@ -112,7 +112,7 @@ async function baseOf(
   return resolveBase(app, workspaceId, base_template);
 }
 
-/** Who makes a template is told the id its start command has in every sandbox. */
+/** The response of a create contains the id that the start command has in every sandbox. */
 export function toCreated(row: TemplateRow): Template {
   const { start_command_id } = row;
   return { ...toTemplate(row), ...(start_command_id === null ? {} : { start_command_id }) };

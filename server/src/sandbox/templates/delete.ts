@@ -7,7 +7,10 @@ import { templateNotFound } from "./errors.ts";
 import { deleteTemplate } from "./store.ts";
 import { target } from "./templates.ts";
 
-/** In every state: a build that is under way ends. The image goes with the last sandbox and snapshot that stands on it. */
+/**
+ * Works in every state, and cancels a running build. The image is removed with the last sandbox and snapshot that uses
+ * it.
+ */
 export async function removeTemplate(
   app: Pick<App, "db" | "machines" | "log">,
   actor: Actor,

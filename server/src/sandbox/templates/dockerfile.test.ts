@@ -50,7 +50,7 @@ const input = (change: Record<string, unknown> = {}) =>
 const create = (change: Record<string, unknown> = {}) => createTemplate(host.app, actor, input(change));
 const build = () => host.builds.run(new AbortController().signal);
 const get = (id: string) => getTemplate(host.app, actor, id);
-const built = async (change: Record<string, unknown> = {}) => {
+const createAndBuild = async (change: Record<string, unknown> = {}) => {
   const { id } = await create(change);
   await build();
   return get(id);
@@ -102,7 +102,7 @@ test("builds a Dockerfile, and boots sandboxes with its ENV, WORKDIR and USER", 
 });
 
 test("numbers the pieces of the log by instruction", async () => {
-  const { id } = await built();
+  const { id } = await createAndBuild();
   const { items } = await readLogs(host.app, actor, id, { after: 0, limit: 1000 });
   expect(items.find((each) => each.text.includes("STEP 3/5"))?.step).toBe(3);
 });
@@ -119,7 +119,7 @@ test("reports the instruction in progress while the image is built", async () =>
 });
 
 test("builds a template of an image, like a Dockerfile of one FROM", async () => {
-  const made = await built({ dockerfile: undefined, image: "python:3.13-slim", network: "open" });
+  const made = await createAndBuild({ dockerfile: undefined, image: "python:3.13-slim", network: "open" });
   expect(made).toMatchObject({
     status: "ready",
     image: "python:3.13-slim",
@@ -137,7 +137,7 @@ test("starts commands, terminals and the start command with the image's defaults
   const spied = vi.spyOn(FakeGuest.prototype, "startCommand");
   onTestFinished(() => spied.mockRestore());
   const starts = () => spied.mock.calls.splice(0).map(([{ cwd, user }]) => ({ cwd, user }));
-  const { id: template } = await built({ start_command: "true" });
+  const { id: template } = await createAndBuild({ start_command: "true" });
   const { id } = await sandbox(template);
   await startCommand(host.app, actor, id, CommandStart.parse({ command: "true" }));
   await startPty(host.app, actor, id, PtyStart.parse({ command: "true" }));
@@ -150,7 +150,7 @@ test("starts commands, terminals and the start command with the image's defaults
 });
 
 test("keeps the defaults through pause and resume, in forks and in sandboxes of a snapshot", async () => {
-  const { id: template } = await built();
+  const { id: template } = await createAndBuild();
   const box = await sandbox(template);
   await pauseSandbox(host.app, actor, box.id);
   await resumeSandbox(host.app, actor, box.id);
@@ -161,7 +161,7 @@ test("keeps the defaults through pause and resume, in forks and in sandboxes of 
 });
 
 test("builds a recipe on a template of a Dockerfile, which may be deleted meanwhile, and keeps its defaults", async () => {
-  const base = await built();
+  const base = await createAndBuild();
   const child = await create({
     name: `${name}-child`,
     dockerfile: undefined,
@@ -268,7 +268,7 @@ test("refuses a restricted build of a Dockerfile or an image", async () => {
 test("refuses a plan without custom templates, and hides a template from another workspace", async () => {
   const free = await personWithTier(db, "free");
   expect(await refusal(createTemplate(host.app, free.actor, input()))).toMatch(/^plan_limit/);
-  const { id } = await built();
+  const { id } = await createAndBuild();
   expect(await refusal(getTemplate(host.app, stranger.actor, id))).toMatch(/^template_not_found/);
   expect(await refusal(readLogs(host.app, stranger.actor, id, { after: 0, limit: 1 }))).toMatch(
     /^template_not_found/,
@@ -284,9 +284,9 @@ test("refuses a plan without custom templates, and hides a template from another
 });
 
 test("reports the failed instruction, and leaves no image", async () => {
-  const { id, status, error_message } = await built({ dockerfile: "FROM debian:12\nRUN false" });
+  const { id, status, error_message } = await createAndBuild({ dockerfile: "FROM debian:12\nRUN false" });
   expect(status).toBe("failed");
-  expect(error_message).toMatch(/^"RUN false" exited with 1\. It printed last:\nSTEP/);
+  expect(error_message).toMatch(/^"RUN false" exited with 1\. Last output:\nSTEP/);
   expect(await images()).not.toContain(id);
 });
 
@@ -294,7 +294,7 @@ test.each([
   ["is missing in the image", "nobody-here", /^USER nobody-here: the image has no such user\. Create it/],
   ["is no name", '"a b"', /is not supported: use a name or a number/],
 ])("fails a build whose USER %s", async (_, user, message) => {
-  const { id, error_message } = await built({ dockerfile: `FROM debian:12\nUSER ${user}` });
+  const { id, error_message } = await createAndBuild({ dockerfile: `FROM debian:12\nUSER ${user}` });
   expect(error_message).toMatch(message);
   await expect
     .poll(async () => {
@@ -310,20 +310,20 @@ test("warns about an image without a shell, which runs programs by `args`", asyn
     .spyOn(FakeGuest.prototype, "spawn")
     .mockRejectedValue(new RuntimeError("exec_failed", "/bin/sh was not found"));
   onTestFinished(() => spied.mockRestore());
-  const { id, status } = await built({ dockerfile: "FROM scratch" });
+  const { id, status } = await createAndBuild({ dockerfile: "FROM scratch" });
   expect(status).toBe("ready");
   expect(await logOf(id)).toContain("Warning: the image has no working /bin/sh.");
 });
 
 test("refuses code cells, and names the template to use", async () => {
-  const box = await sandbox((await built()).id);
+  const box = await sandbox((await createAndBuild()).id);
   expect(await refusal(runCode(host.app, actor, box.id, Code.parse({ code: "1" })))).toMatch(
     /^interpreter_unavailable .*code-interpreter/,
   );
 });
 
 test("removes the image after the template and its last sandbox", async () => {
-  const { id } = await built();
+  const { id } = await createAndBuild();
   const box = await sandbox(id);
   await removeTemplate(host.app, actor, id);
   await sweepImages(host.app);
@@ -338,8 +338,8 @@ test("removes the image after the template and its last sandbox", async () => {
     .not.toContain(id);
 });
 
-test("keeps warm machines of the image, and gives them back with the template", async () => {
-  const { id } = await built();
+test("keeps warm machines of the image, and removes them with the template", async () => {
+  const { id } = await createAndBuild();
   const box = await sandbox(id);
   const warm = async () =>
     (
@@ -368,7 +368,7 @@ test("ends a running build when its template is deleted", async () => {
   expect(await images()).not.toContain(id);
 });
 
-test("builds again after a server ended behind the finished image", async () => {
+test("builds again after a server died behind the finished image", async () => {
   const { id } = await create();
   const stop = new AbortController();
   onKillPoint(async (point) => void (point === "build.stepped" && stop.abort()));

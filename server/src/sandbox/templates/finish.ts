@@ -1,11 +1,11 @@
-/** What a template becomes when its build has ended. */
+/** Updates a template when its build has ended. */
 import { systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import type { BuildOwner } from "#builds/builds.ts";
 import { byWhom, recordEvent } from "../events/events.ts";
 import { endTemplate, hasOtherReady, lockTags, putTag } from "./store.ts";
 
-/** Without being asked for, the first build of a name that is ready gets it. */
+/** The first ready build of a name gets this tag automatically. */
 const defaultTag = "default";
 
 export function templateBuilds(app: Pick<App, "clock">): BuildOwner {

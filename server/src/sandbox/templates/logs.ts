@@ -1,4 +1,4 @@
-/** What a template's build says: a piece of it, or all of it as it comes. */
+/** Log of a template's build: a part of it, or a stream of it. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { readLog, watchLog } from "#builds/builds.ts";
@@ -25,7 +25,10 @@ export async function readLogs(
   };
 }
 
-/** Pieces from there on, then how the build ended; ends without that where the template was deleted. */
+/**
+ * Yields log entries from an offset on, then the result of the build; ends without a result if the template was
+ * deleted.
+ */
 export async function* followLogs(
   app: Pick<App, "db">,
   actor: Actor,

@@ -1,4 +1,4 @@
-/** What a create's `template` stands for. */
+/** Resolves the `template` of a create. */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
 import { progressOf } from "#builds/builds.ts";
@@ -15,29 +15,31 @@ const lookEveryMs = 250;
 /** Maximum of a workspace's own templates in an error. */
 const knownMax = 20;
 
-export interface Resolved {
+export interface ResolvedTemplate {
   image: HostImage;
-  /** What names the image in a pool: the built-in's name, or the template's id. */
+  /** Name of the image in a pool: the built-in's name, or the template's id. */
   template: string;
-  /** Null for a built-in one. */
+  /** Null for a built-in template. */
   custom:
     | (Pick<TemplateRow, "id" | "start_command" | "start_command_id" | "process_defaults"> & {
-        /** Made of a Dockerfile or an image, which need not have the directories of a built-in one. */
+        /**
+         * True for a template from a Dockerfile or an image, which may lack the directories of a built-in one.
+         */
         isOfImage: boolean;
       })
     | null;
 }
 
 /**
- * A built-in name, an id, a name (whose tag `default` is meant) or `name:tag`, of this workspace. One that is still being
- * made is waited for up to `waitMs`.
+ * Accepts a built-in name, an id, a name (with the tag `default`) or `name:tag`, of this workspace. Waits up to
+ * `waitMs` for a template that is still being built.
  */
 export async function resolveTemplate(
   app: Needs,
   workspaceId: string,
   template: string,
   waitMs: number,
-): Promise<Resolved> {
+): Promise<ResolvedTemplate> {
   const { images } = app.machines;
   if (images.has(template)) {
     return { image: await images.ready(template, waitMs), template, custom: null };
@@ -54,13 +56,15 @@ export async function resolveTemplate(
   };
 }
 
-/** An image to build on: a built-in template, or a ready one of this workspace, named as in a sandbox's create. */
+/**
+ * An image to build on: a built-in template, or a ready one of this workspace, with the names of a sandbox's create.
+ */
 export interface Base {
-  /** Null for a built-in one. */
+  /** Null for a built-in template. */
   id: string | null;
   /** Number of own templates in the chain of a template on this base, including that template. */
   depth: number;
-  /** WORKDIR and USER that the base has of a Dockerfile or an image. */
+  /** WORKDIR and USER, if the base comes from a Dockerfile or an image. */
   defaults: ProcessDefaults | null;
 }
 
@@ -98,7 +102,7 @@ async function find(app: Needs, workspaceId: string, template: string): Promise<
   if (rest.length > 0) return undefined;
   const tagged = await findTagged(app.db, workspaceId, name, tag ?? "default");
   if (tagged || tag !== undefined) return tagged;
-  // The first build of a name is what it will stand for: one that is under way is worth waiting for.
+  // The first build of a name will get the default tag, so a running one is worth the wait.
   const newest = await findNewest(app.db, workspaceId, name);
   return newest?.status === "ready" ? undefined : newest;
 }

@@ -1,4 +1,4 @@
-/** The wire of templates. */
+/** Request and response schemas of templates. */
 import { z } from "zod";
 import type { BuildLog } from "#builds/builds.ts";
 import { nextCursor, pageQuery } from "../fields.ts";
@@ -9,7 +9,10 @@ const isText = (text: string): boolean => text.isWellFormed() && !text.includes(
 const notText = { error: "must be Unicode text without NUL" };
 const command = (most: number) => z.string().min(1).max(most).refine(isText, notText);
 
-/** Names of the documents' built-in templates, made here or not: a custom one could not be told from them. */
+/**
+ * Names of the documented built-in templates, even if this host lacks them. A custom template must not have such a
+ * name.
+ */
 const builtIn = ["python-3.12", "python-3.12-bare", "node-22", "debian-12", "code-interpreter"];
 
 const Tag = z
@@ -245,7 +248,7 @@ export const TemplateLogs = z
   .meta({ id: "TemplateLogs" });
 export type TemplateLogs = z.output<typeof TemplateLogs>;
 
-/** One `data:` line of a followed log; the last one says how the build ended. */
+/** A `data:` line of a followed log; the last line has the result of the build. */
 export const TemplateLogEvent = z
   .union([
     LogPiece.extend({ kind: z.literal("log").describe("Event with a piece of output.") }),
@@ -261,7 +264,7 @@ export const TemplateLogEvent = z
   .meta({ id: "TemplateLogEvent" });
 export type TemplateLogEvent = z.output<typeof TemplateLogEvent>;
 
-/** The only way from a row to JSON. */
+/** The only conversion from a row to JSON. */
 export function toTemplate(row: TemplateRow): Template {
   return {
     id: row.id,

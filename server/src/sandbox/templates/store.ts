@@ -1,10 +1,12 @@
-/** All SQL of the templates tables. The workspaces a caller can reach are an argument of what a caller does. */
+/**
+ * All SQL of the templates tables. The workspaces a caller can reach are an argument of the functions for callers.
+ */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { ProcessDefaults } from "#builds/tables.ts";
 import type { Db } from "#schema.ts";
 import type { TemplatesTable } from "./tables.ts";
 
-/** A template and the tags that lead to it. */
+/** A template and its tags. */
 export type TemplateRow = Selectable<TemplatesTable> & { tags: string[] };
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
@@ -14,7 +16,7 @@ const tags = sql<string[]>`(
   from template_tags t where t.template_id = templates.id
 )`.as("tags");
 
-/** With creates of the same workspace held off until this transaction ends. */
+/** Counts a workspace's templates, and blocks further ones until this transaction ends. */
 export async function lockAndCountTemplates(tx: Db, workspaceId: string): Promise<number> {
   await lockTags(tx, workspaceId);
   return countTemplateRows(tx, workspaceId);
@@ -29,7 +31,7 @@ export async function countTemplateRows(db: Db, workspaceId: string): Promise<nu
   return Number(count);
 }
 
-/** The names and tags of a workspace change one after the other. */
+/** Serializes changes of a workspace's names and tags. */
 export async function lockTags(tx: Db, workspaceId: string): Promise<void> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 5))`.execute(tx);
 }
@@ -80,7 +82,7 @@ export function findTagged(
     .executeTakeFirst();
 }
 
-/** Its newest build, whatever became of that. */
+/** The newest build of the name, in any state. */
 export function findNewest(db: Db, workspaceId: string, name: string): Promise<TemplateRow | undefined> {
   return db
     .selectFrom("templates")
@@ -107,7 +109,7 @@ export async function listNames(db: Db, workspaceId: string, limit: number): Pro
   return rows.map(({ name }) => name);
 }
 
-/** True where it is there and ready; a deletion of it waits for this transaction's end. */
+/** True if the template is ready; its deletion waits for the end of this transaction. */
 export async function holdTemplate(tx: Db, id: string): Promise<boolean> {
   const row = await tx
     .selectFrom("templates")
@@ -119,7 +121,7 @@ export async function holdTemplate(tx: Db, id: string): Promise<boolean> {
   return row !== undefined;
 }
 
-/** Newest first; `created_at_text` keeps the microseconds that a Date drops, for the cursor. */
+/** Newest first. `created_at_text` keeps the microseconds for the cursor, which a Date drops. */
 export function listTemplates(
   db: Db,
   filter: {
@@ -143,7 +145,7 @@ export function listTemplates(
   return query.execute();
 }
 
-/** Undefined where it is gone. */
+/** Undefined if the template was deleted. */
 export async function endTemplate(
   tx: Db,
   id: string,
@@ -154,7 +156,7 @@ export async function endTemplate(
         contents: Record<string, string>;
         substituted: boolean;
         substitute: string | null;
-        /** Undefined keeps those of the base. */
+        /** Undefined keeps the defaults of the base. */
         defaults: ProcessDefaults | undefined;
         at: Date;
       }
@@ -194,7 +196,7 @@ export async function hasOtherReady(tx: Db, { workspace_id, name, id }: Selectab
   return row !== undefined;
 }
 
-/** The tag leads here from now on, wherever it led before. */
+/** Moves the tag to this build, from any other. */
 export async function putTag(
   tx: Db,
   template: Pick<TemplatesTable, "id" | "workspace_id" | "name">,

@@ -1,7 +1,10 @@
 import type { ColumnType, Generated } from "kysely";
 import type { ProcessDefaults } from "#builds/tables.ts";
 
-/** Columns as they are stored; see migrations/0009_templates.sql, 0082_substituted_versions.sql, 0083_templates_on_own_templates.sql and 0097_templates_of_images.sql. */
+/**
+ * Columns as they are stored; migrations/0009_templates.sql, 0082_substituted_versions.sql,
+ * 0083_templates_on_own_templates.sql and 0097_templates_of_images.sql explain them.
+ */
 export interface TemplatesTable {
   id: string;
   workspace_id: string;

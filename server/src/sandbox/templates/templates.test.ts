@@ -46,7 +46,7 @@ const input = (change: Record<string, unknown> = {}) =>
   TemplateCreate.parse({ name, base_template: "debian-12", recipe: ["echo built > file"], ...change });
 const create = (change: Record<string, unknown> = {}) => createTemplate(host.app, actor, input(change));
 const build = () => host.builds.run(new AbortController().signal);
-const built = async (change: Record<string, unknown> = {}) => {
+const createAndBuild = async (change: Record<string, unknown> = {}) => {
   const { id } = await create(change);
   await build();
   return get(id);
@@ -88,7 +88,7 @@ test("keeps a suspended workspace's build queued until the suspension ends", asy
   expect(await get(id)).toMatchObject({ status: "ready" });
 });
 
-test("a build runs its steps in order and yields an image that sandboxes boot from", async () => {
+test("runs the steps of a build in order, and sandboxes boot from its image", async () => {
   const made = await create({ recipe: ["echo one > file", "echo two >> file; echo said; echo too >&2"] });
   expect(made).toMatchObject({
     status: "building",
@@ -117,7 +117,7 @@ test("a build runs its steps in order and yields an image that sandboxes boot fr
 });
 
 test("records the version of a substituted base with its sandboxes, clones and snapshots", async () => {
-  const { id } = await built({ base_template: "python-3.12" });
+  const { id } = await createAndBuild({ base_template: "python-3.12" });
   for (const template of ["python-3.12", id]) {
     const box = await sandbox(template);
     expect(toSandbox(host.app, box)).toMatchObject({ template, substituted: "3.13.5" });
@@ -131,7 +131,7 @@ test("records the version of a substituted base with its sandboxes, clones and s
 });
 
 test("builds on an own template by id, by name and by tag, and keeps that base's image until the build ends", async () => {
-  const base = await built({ tags: ["v1"], recipe: ["echo base > file"] });
+  const base = await createAndBuild({ tags: ["v1"], recipe: ["echo base > file"] });
   for (const [number, base_template] of [base.id, name, `${name}:v1`].entries()) {
     const child = await create({ name: `${name}-${number}`, base_template, recipe: ["echo more >> file"] });
     expect(child).toMatchObject({ base_template, base_template_id: base.id });
@@ -150,7 +150,7 @@ test("builds on an own template by id, by name and by tag, and keeps that base's
 });
 
 test("refuses a base that is another workspace's, unknown, not ready, or too deep", async () => {
-  const base = await built();
+  const base = await createAndBuild();
   const theirs = (base_template: string) =>
     createTemplate(host.app, stranger.actor, input({ name: "theirs", base_template })).catch(
       (error: DomainError) => `${error.code} ${error.detail}`,
@@ -167,14 +167,14 @@ test("refuses a base that is another workspace's, unknown, not ready, or too dee
   expect(await refusal(create({ base_template: building.id }))).toBe("400 invalid_request");
 });
 
-test("a step that fails ends the build, and its number, command and last words are the reason", async () => {
+test("fails the build at a failed step, with its number, command and last output as the reason", async () => {
   const before = await images();
   const { id } = await create({ recipe: ["true", "echo doomed >&2; exit 7", "touch never"] });
   await build();
   const failed = await get(id);
   expect(failed).toMatchObject({ status: "failed", tags: [], built_at: null, size_mb: null });
   expect(failed.error_message).toBe(
-    "Step 2 of 3 failed with exit code 7: echo doomed >&2; exit 7. It said last:\ndoomed",
+    "Step 2 of 3 failed with exit code 7: echo doomed >&2; exit 7. Last output:\ndoomed",
   );
   expect(await logOf(id)).not.toContain("Step 3");
   expect(await images()).toEqual(before);
@@ -183,7 +183,7 @@ test("a step that fails ends the build, and its number, command and last words a
   expect(await refusal(assignTag(host.app, actor, id, "x"))).toBe("409 template_not_ready");
 });
 
-test("an image that cannot be captured is the build's failure, with its reason", async () => {
+test("fails the build when its image cannot be captured, with the reason", async () => {
   host.driver.fail("captureImage", new RuntimeError("image_failed", "it holds too many files"));
   const { id } = await create();
   await build();
@@ -224,15 +224,15 @@ function shortBuild(): Promise<void> {
   return new Builds(app, { template: templateBuilds(host.app) }).run(new AbortController().signal);
 }
 
-test("the event of a build's end says whose and how, in the feed and to webhooks", async () => {
+test("emits an event at the end of a build with its owner and result, in the feed and to webhooks", async () => {
   const receiver = await startReceiver();
   const hook = await register(
     host.app,
     actor,
     WebhookCreate.parse({ url: receiver.url, event_types: ["template.build_finished"] }),
   );
-  const ready = await built();
-  const failed = await built({ recipe: ["exit 1"] });
+  const ready = await createAndBuild();
+  const failed = await createAndBuild({ recipe: ["exit 1"] });
   const [second, first] = await events();
   expect(first).toMatchObject({
     sandbox_id: null,
@@ -255,10 +255,10 @@ test("the event of a build's end says whose and how, in the feed and to webhooks
   });
 });
 
-test("tags lead to one build each: the first one is default, a later one when it is asked to be", async () => {
-  const first = await built({ recipe: ["echo 1 > file"], tags: ["v1", "stable", "v1"] });
+test("each tag points to one build: the first build is default, a later one by request", async () => {
+  const first = await createAndBuild({ recipe: ["echo 1 > file"], tags: ["v1", "stable", "v1"] });
   expect(first.tags).toEqual(["default", "stable", "v1"]);
-  const second = await built({ recipe: ["echo 2 > file"], tags: ["stable"] });
+  const second = await createAndBuild({ recipe: ["echo 2 > file"], tags: ["stable"] });
   expect(second.tags).toEqual(["stable"]);
   expect((await get(first.id)).tags).toEqual(["default", "v1"]);
   const of = async (template: string) => exec((await sandbox(template)).id, "cat file");
@@ -274,8 +274,8 @@ test("tags lead to one build each: the first one is default, a later one when it
   expect(await refusal(sandbox(`${name}:none:such`))).toBe("400 invalid_request");
 });
 
-test("a template is its workspace's alone", async () => {
-  const { id } = await built();
+test("shows a template only to its workspace", async () => {
+  const { id } = await createAndBuild();
   const { app } = host;
   expect(await refusal(getTemplate(app, stranger.actor, id))).toBe("404 template_not_found");
   expect(await refusal(removeTemplate(app, stranger.actor, id))).toBe("404 template_not_found");
@@ -288,14 +288,14 @@ test("a template is its workspace's alone", async () => {
     const theirs = createSandbox(app, stranger.actor, createInput({ template }));
     expect(await refusal(theirs)).toBe("400 invalid_request");
   }
-  // The same name is theirs to use.
+  // Another workspace may use the same name.
   const own = await createTemplate(app, stranger.actor, input());
   await build();
   expect((await getTemplate(app, stranger.actor, own.id)).tags).toEqual(["default"]);
   expect((await get(id)).tags).toEqual(["default"]);
 });
 
-test("what may not be built is refused at once", async () => {
+test("rejects invalid builds at once", async () => {
   const free = await personWithTier(db, "free");
   expect(await refusal(createTemplate(host.app, free.actor, input()))).toBe("403 plan_limit");
   expect(await refusal(create({ base_template: "fedora" }))).toBe("400 invalid_request");
@@ -316,7 +316,7 @@ test("what may not be built is refused at once", async () => {
     expect(TemplateCreate.safeParse({ ...input(), ...change }).success, JSON.stringify(change)).toBe(false);
 });
 
-test("the list goes page by page, newest first", async () => {
+test("lists templates page by page, newest first", async () => {
   const person = await personWithTier(db, "enterprise");
   for (const n of [1, 2, 3]) await createTemplate(host.app, person.actor, input({ name: `page-${n}` }));
   const page = await list(host.app, person.actor, { limit: 2 });
@@ -330,8 +330,8 @@ test("the list goes page by page, newest first", async () => {
   await build();
 });
 
-test("a deleted template's image goes when no sandbox stands on it any more", async () => {
-  const { id } = await built();
+test("removes a deleted template's image after its last sandbox", async () => {
+  const { id } = await createAndBuild();
   const box = await sandbox(name);
   await removeTemplate(host.app, actor, id);
   expect(await refusal(get(id))).toBe("404 template_not_found");
@@ -349,7 +349,7 @@ test("a deleted template's image goes when no sandbox stands on it any more", as
     .not.toContain(id);
 });
 
-test("a template that is deleted while it is built leaves nothing, and no event", async () => {
+test("deleting a template during its build leaves nothing and emits no event", async () => {
   const before = (await events()).length;
   const { id } = await create({ recipe: ["echo up > up; sleep 30"] });
   const running = build();
@@ -361,7 +361,7 @@ test("a template that is deleted while it is built leaves nothing, and no event"
   expect((await events()).length).toBe(before);
 });
 
-test("one that is deleted between two of its moves runs no step", async () => {
+test("runs no step of a template that is deleted between two state changes", async () => {
   const { id } = await create({ recipe: ["echo ran"] });
   onKillPoint(
     async (point) => void (point === "build.started" && (await removeTemplate(host.app, actor, id))),
@@ -374,7 +374,7 @@ test("one that is deleted between two of its moves runs no step", async () => {
   expect(await buildMachines()).toEqual([]);
 });
 
-test("one that is deleted while it waits is never begun", async () => {
+test("never starts the build of a template that is deleted while it waits", async () => {
   const { id } = await create();
   await removeTemplate(host.app, actor, id);
   await build();
@@ -382,7 +382,7 @@ test("one that is deleted while it waits is never begun", async () => {
 });
 
 test("names the workspace's own templates when a template is unknown", async () => {
-  await built();
+  await createAndBuild();
   const unknown = (who: Actor) =>
     createSandbox(host.app, who, createInput({ template: `${name}:nope` })).catch(
       (error: DomainError) => error.detail,
@@ -391,14 +391,14 @@ test("names the workspace's own templates when a template is unknown", async () 
   expect(await unknown(stranger.actor)).not.toMatch(new RegExp(`known are .*${name}`));
 });
 
-test("a create waits for a build that is under way", async () => {
+test("a create waits for a running build", async () => {
   const { id } = await create();
   const waiting = sandbox(id);
   await build();
   expect((await waiting).template_id).toBe(id);
 });
 
-test("builds come in turn, no more at once than the host is set to", async () => {
+test("runs no more builds at once than configured, in turn", async () => {
   const ids = [];
   for (let n = 0; n < 5; n += 1) ids.push((await create({ recipe: ["sleep 0.1"] })).id);
   let most = 0;
@@ -434,7 +434,7 @@ test("builds a payer's single template before another payer's twenty waiting tem
   expect(rows.slice(0, 3).map(({ id }) => id)).toEqual([busy[0], other.id, busy[1]]);
 });
 
-test("a build that a server left is begun again by the next one; one that saw three of them end is not", async () => {
+test("restarts the build of a dead server, but not after three dead servers", async () => {
   const { id } = await create();
   const doomed = await create();
   await db.updateTable("builds").set({ status: "running", attempts: 1 }).where("id", "=", id).execute();
@@ -450,7 +450,7 @@ test("a build that a server left is begun again by the next one; one that saw th
   expect((await get(id)).status).toBe("ready");
 });
 
-test("a server that stops puts its builds back, and they count as not begun", async () => {
+test("a stopping server returns its builds to the queue, without counting an attempt", async () => {
   const { id } = await create({ recipe: ["echo up; sleep 30"] });
   const stop = new AbortController();
   const running = host.builds.run(stop.signal);
@@ -463,7 +463,7 @@ test("a server that stops puts its builds back, and they count as not begun", as
   await removeTemplate(host.app, actor, id);
 });
 
-test("a build keeps so much of what it says, and its end for the reason", async () => {
+test("limits the stored output of a build, and uses its end for the reason", async () => {
   const { id } = await create({ recipe: ["yes 0123456789 | head -c 6000000; echo the end; exit 1"] });
   await build();
   const log = await logOf(id);
@@ -476,7 +476,7 @@ test("a build keeps so much of what it says, and its end for the reason", async 
   expect(error_message!.length).toBeLessThan(4096);
 });
 
-test("a reader who follows gets the log as it comes, and how it ended", async () => {
+test("streams the log to a follower, and then the result", async () => {
   const { id } = await create({ recipe: ["echo one", "echo two; exit 3"] });
   const seen: unknown[] = [];
   const reading = (async () => {
@@ -506,7 +506,7 @@ test("sends the whole log to each of many followers", async () => {
   for (const other of others) expect(other).toEqual(first);
 });
 
-test("the start command runs once in every sandbox made from it, under the id its create answered", async () => {
+test("runs the start command once in every sandbox, under the id that the create returned", async () => {
   const made = await create({ start_command: 'echo "started by $WHO" > started' });
   await build();
   expect(made.start_command_id).toMatch(/^cmd_/);
@@ -519,8 +519,8 @@ test("the start command runs once in every sandbox made from it, under the id it
   expect((await getSandbox(host.app, actor, box.id)).start_command_id).toBe(made.start_command_id);
 });
 
-test("warm machines of a template follow its use, and go with it", async () => {
-  const { id } = await built();
+test("adjusts warm machines to a template's use, and removes them with the template", async () => {
+  const { id } = await createAndBuild();
   await sandbox(name);
   const warm = async () =>
     (

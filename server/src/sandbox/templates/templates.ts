@@ -1,8 +1,8 @@
 /**
- * Custom templates: images of a workspace's own, which its sandboxes boot from. A template is one build and never
- * changes; its name is shared by the builds that followed one another, and tags say which of them is meant. This folder
- * owns the record, the tags and what a create's `template` stands for; builds/ makes the image. It promises that a tag
- * leads to a build that is ready, and that sandboxes and snapshots outlive the template they came from.
+ * Custom templates: images of a workspace, from which its sandboxes boot. A template is one build and never changes.
+ * Successive builds share a name, and tags select one of them. This folder owns the record, the tags and the resolution
+ * of a create's `template`; builds/ makes the image. A tag always points to a ready build, and sandboxes and snapshots
+ * outlive their template.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -56,12 +56,12 @@ export async function list(
   };
 }
 
-/** Templates a workspace still has. */
+/** Number of a workspace's templates. */
 export function countTemplates(db: Db, workspaceId: string): Promise<number> {
   return countTemplateRows(db, workspaceId);
 }
 
-/** The tag leads to this build from now on, and no more to another one of the same name. */
+/** Moves the tag to this build, away from any other build of the same name. */
 export function assignTag(app: Pick<App, "db">, actor: Actor, id: string, tag: string): Promise<Template> {
   return app.db.transaction().execute(async (tx) => {
     const row = await getRow(tx, actor, id);

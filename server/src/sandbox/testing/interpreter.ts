@@ -1,18 +1,18 @@
 /**
- * Plays the owner of a machine's kernels, by code/PROTOCOL.md, without any kernel: contexts are kept and cells answer
- * what a test wants them to, by default their own code as text.
+ * Imitates the owner of a machine's kernels, by code/PROTOCOL.md, without kernels. It stores contexts, and the test
+ * determines the output of cells; the default output is the cell's code.
  */
 import { createInterface } from "node:readline";
 import type { Duplex } from "node:stream";
 
-/** What a cell answers: frames after `started`; the last should be `done`. A string is sent as it is. */
+/** Output of a cell: frames after `started`; the last should be `done`. A string is sent unchanged. */
 export type Play = (request: { id: string; code: string }) => AsyncIterable<object | string>;
 
-export interface Played {
+export interface FakeInterpreter {
   (connection: Duplex): void;
-  /** Every request, as it came. */
+  /** Every request, unchanged. */
   requests: Record<string, unknown>[];
-  /** Every connection ends, as it does with its machine. */
+  /** Closes every connection, like the end of the machine. */
   hangUp(): void;
 }
 
@@ -25,7 +25,7 @@ export const done = {
   truncated: [],
 };
 
-export function playInterpreter(play: Play = echo): Played {
+export function playInterpreter(play: Play = echo): FakeInterpreter {
   const contexts = new Map<string, Record<string, unknown>>();
   const requests: Record<string, unknown>[] = [];
   const open = new Set<Duplex>();

@@ -1,9 +1,9 @@
 /**
- * What a sandbox may be and answer, whatever is done to it: the expectations of `lifecycle.property.test.ts`.
+ * Model of a sandbox's lifecycle: the expectations of `lifecycle.property.test.ts`.
  *
- * The model knows for each sandbox the state it is in and what its file holds. A round is one event, or several verbs
- * at once on one sandbox; while they run it may be in any state that those verbs can bring about (`states.ts`), each
- * answer must fit one of these, and what it is in afterwards is what the model goes on with.
+ * The model has the state of each sandbox and the content of its file. A round is one event, or several concurrent
+ * operations on one sandbox. During a round the sandbox may be in any state that these operations can reach
+ * (`states.ts`), and each response must fit one of them. The model continues with the state after the round.
  */
 import assert from "node:assert/strict";
 import { RuntimeError } from "@kontor/runtime/driver.ts";
@@ -33,7 +33,7 @@ interface Box {
   isAutoResumed: boolean;
   onTimeout: "kill" | "pause";
   status: Status;
-  /** What was acknowledged last; any of them where several writes were under way at once, or one was not answered. */
+  /** The last acknowledged content; several candidates after concurrent or unacknowledged writes. */
   contents: Set<string>;
   deadlineMs: number;
   pausedAtMs: number;
@@ -51,7 +51,7 @@ export type Event =
   | { kind: "restart" }
   | { kind: "dies"; nth: number; point: string };
 
-/** The states a sandbox may be in while these verbs run at once. */
+/** States that a sandbox may have during these concurrent operations. */
 function reachable(box: Box, verbs: readonly Verb[]): Set<Status> {
   const states = new Set<Status>([box.status]);
   const calls = verbs.some((name) => name === "read" || name === "write" || name === "exec");
@@ -65,7 +65,7 @@ function reachable(box: Box, verbs: readonly Verb[]): Set<Status> {
   return states;
 }
 
-/** What a verb may be refused with while the sandbox is in one of these states. */
+/** Error codes of an operation while the sandbox is in one of these states. */
 function refusals(
   name: Verb,
   box: Box,
@@ -77,7 +77,7 @@ function refusals(
   if (
     states.has("paused") &&
     name !== "resume" &&
-    // One that wakes by itself refuses no call but those that a pause cut off.
+    // With auto_resume, only calls that a pause interrupted are refused.
     (name === "pause" || name === "keepAlive" || !box.isAutoResumed || isPaused)
   ) {
     allowed.add("sandbox_paused");
@@ -98,7 +98,7 @@ export class LifecycleModel {
     this.#actor = actor;
   }
 
-  /** What runs holds what was written last. */
+  /** A running sandbox contains the last written content. */
   async readAll(): Promise<void> {
     for (const box of this.boxes.filter(({ status }) => status === "running")) {
       const found = (await this.#call("read", box, "")) as string;
@@ -178,7 +178,8 @@ export class LifecycleModel {
       else if (name === "write") acknowledged.push(texts[index]!);
     }
     const attempts = verbs.filter((name) => name === "write").length;
-    // One write that was answered is what is there; of several, any; one that was refused may have come through.
+    // After one acknowledged write its content is expected; after several, any of them. A refused write may have
+    // succeeded.
     if (attempts > 0)
       box.contents = acknowledged.length === 1 && attempts === 1 ? new Set(acknowledged) : written;
     if (verbs.includes("terminate"))
@@ -186,7 +187,7 @@ export class LifecycleModel {
     await this.#settle(box, states);
   }
 
-  /** The process ends at that point; another one starts. */
+  /** The process ends at that point, and a new one starts. */
   async #die(box: Box, point: string): Promise<void> {
     const name = point.startsWith("pause") ? "pause" : "resume";
     const there = Promise.withResolvers<void>();
@@ -216,7 +217,9 @@ export class LifecycleModel {
     }
   }
 
-  /** What it is in now is one of these, nothing is under way, and the record agrees with the machines. */
+  /**
+   * The current state is one of these, no operation is in flight, and the record agrees with the machines.
+   */
   async #settle(box: Box, states: ReadonlySet<Status>): Promise<void> {
     const row = await getSandbox(this.#host.app, this.#actor, box.id);
     assert(states.has(row.status), `it is ${row.status} where only ${[...states].join(" or ")} was possible`);

@@ -1,10 +1,12 @@
-/** A receiver of webhooks: a real server that checks signatures as the document says, and answers as it is told. */
+/**
+ * A receiver of webhooks: a real server that checks signatures as documented, with responses set by the test.
+ */
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 
-export interface Received {
+export interface ReceivedDelivery {
   path: string;
   headers: IncomingMessage["headers"];
   body: Buffer;
@@ -13,9 +15,9 @@ export interface Received {
 
 export interface Receiver {
   url: string;
-  received: Received[];
-  /** What to answer; 204 until it is set. */
-  answer: (got: Received, response: ServerResponse) => void;
+  received: ReceivedDelivery[];
+  /** Sends the response; 204 by default. */
+  answer: (got: ReceivedDelivery, response: ServerResponse) => void;
   close(): Promise<void>;
 }
 
@@ -25,7 +27,7 @@ export async function startReceiver(): Promise<Receiver> {
     request.on("data", (part: Buffer) => parts.push(part));
     request.on("end", () => {
       const body = Buffer.concat(parts);
-      const json = JSON.parse(body.toString()) as Received["json"];
+      const json = JSON.parse(body.toString()) as ReceivedDelivery["json"];
       const got = { path: request.url ?? "", headers: request.headers, body, json };
       receiver.received.push(got);
       receiver.answer(got, response);
@@ -47,8 +49,8 @@ export async function startReceiver(): Promise<Receiver> {
   return receiver;
 }
 
-/** As the document states it, and nothing else: `sha256=`, then the hex HMAC-SHA256 of the raw body. */
-export function isSigned({ headers, body }: Received, secret: string): boolean {
+/** The documented form exactly: `sha256=`, then the hex HMAC-SHA256 of the raw body. */
+export function isSigned({ headers, body }: ReceivedDelivery, secret: string): boolean {
   const expected = Buffer.from(`sha256=${createHmac("sha256", secret).update(body).digest("hex")}`);
   const given = Buffer.from(String(headers["x-service-signature"]));
   return given.length === expected.length && timingSafeEqual(given, expected);

@@ -1,4 +1,4 @@
-/** An app for tests of this room: a real database, the fake driver, time that stands still, and a person in it. */
+/** An app for tests of this room: a real database, the fake driver, a fixed clock, and a user. */
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -29,7 +29,7 @@ import { SandboxCreate } from "../sandboxes/schema.ts";
 
 export const hostId = "host_test";
 
-/** What the sandbox's verbs need; jobs are no part of it. */
+/** The app without jobs, which the operations of a sandbox do not use. */
 export type SandboxApp = Omit<App, "jobs">;
 
 export interface TestHost {
@@ -37,9 +37,9 @@ export interface TestHost {
   driver: FakeDriver;
   builds: Builds;
   clock: TestClock;
-  /** Of the machines and their snapshots. */
+  /** Directory of the machines and their snapshots. */
   directory: string;
-  /** The server ends and another one starts on the same database and the same machines. */
+  /** Ends the server, and starts another one on the same database and machines. */
   restart(whileAway?: (driver: FakeDriver) => Promise<void>): Promise<void>;
 }
 
@@ -59,7 +59,7 @@ const substitute: ImageRecipe = {
   ways: [{ steps: [], substitute: true }],
 };
 
-/** With a service, which a test plays. */
+/** An image with a service, which the test imitates. */
 const interpreter: ImageRecipe = {
   ...recipe,
   name: "code-interpreter",
@@ -132,7 +132,7 @@ export async function testHost(
     await machines.start(app as App, {
       sandbox: sandboxOwner(app),
       build: builds.machineOwner,
-      app: { begins: async () => {}, ended: async () => {} },
+      app: { onServerStart: async () => {}, ended: async () => {} },
     });
     await repairVolumes(app);
     return { app, driver, builds };
@@ -164,7 +164,7 @@ export async function personWithTier(db: Db, tier: SandboxTier): Promise<Person 
   return { ...person, actor: actorOf(person) };
 }
 
-/** Who a full-access token of this person is. */
+/** Actor of a full-access token of this user. */
 export function actorOf({ user, workspace }: Person): Actor {
   return {
     kind: "api_token",
@@ -188,7 +188,7 @@ export function actorOf({ user, workspace }: Person): Actor {
   };
 }
 
-/** The body of a create as the door hands it on, defaults filled in. */
+/** The body of a create after validation, with defaults. */
 export function createInput(input: Record<string, unknown> = {}): SandboxCreate {
   return SandboxCreate.parse({ template: recipe.name, ...input });
 }

@@ -1,4 +1,6 @@
-/** A volume on its way to a sandbox and back: always in the transaction that makes or ends the sandbox. */
+/**
+ * Attaches a volume to a sandbox and releases it, always in the transaction that creates or ends the sandbox.
+ */
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
@@ -7,21 +9,21 @@ import { volumeElsewhere, volumeNotFound } from "./errors.ts";
 import { changeVolume, lockVolume, releaseRow, type VolumeRow } from "./store.ts";
 import { addVolume, defaultSizeGb, knownRegion, requireFree } from "./volumes.ts";
 
-export interface Wanted {
-  /** Id or name. One that is named and not there is made. */
+export interface VolumeRequest {
+  /** Id or name. A missing volume with a name is created. */
   reference: string;
-  /** Where it has to be; undefined where it may be anywhere. */
+  /** Required region; undefined for any. */
   region: string | undefined;
   sandboxId: string;
   workspace: ReachableWorkspace;
   actor: Actor;
 }
 
-/** The volume is the sandbox's from this transaction on; of many that ask at once, one gets it. */
+/** Attaches the volume in this transaction; only one of many concurrent calls gets it. */
 export async function attachVolume(
   app: Pick<App, "machines" | "config" | "clock">,
   tx: Db,
-  wanted: Wanted,
+  wanted: VolumeRequest,
 ): Promise<HostVolume & { isNew: boolean }> {
   const row = requireFree(await findOrAdd(app, tx, wanted));
   if (wanted.region !== undefined && wanted.region !== row.region)
@@ -33,7 +35,7 @@ export async function attachVolume(
 async function findOrAdd(
   app: Pick<App, "machines" | "config" | "clock">,
   tx: Db,
-  { reference, region, workspace, actor }: Wanted,
+  { reference, region, workspace, actor }: VolumeRequest,
 ): Promise<VolumeRow> {
   const find = () => lockVolume(tx, reference, [workspace.id]);
   const there = await find();
@@ -46,18 +48,18 @@ async function findOrAdd(
     sizeGb: defaultSizeGb,
     region: knownRegion(app, region),
   });
-  // Otherwise somebody else's transaction made it meanwhile.
+  // Otherwise a concurrent transaction created the volume.
   const row = added ?? (await find());
   if (!row) throw volumeNotFound();
   return row;
 }
 
-/** Its bytes were made: from now on they have to be there. */
+/** Records that the volume's bytes exist; from now on missing bytes are an error. */
 export async function markMade(app: Pick<App, "db">, { id }: { id: string }): Promise<void> {
   await changeVolume(app.db, id, { is_made: true });
 }
 
-/** Whatever the sandbox has is free again. */
+/** Releases the sandbox's volume, if any. */
 export function releaseVolume(tx: Db, sandboxId: string): Promise<void> {
   return releaseRow(tx, sandboxId);
 }

@@ -5,7 +5,7 @@ export const volumeNotFound = defineError("volume_not_found", 404, () => "No suc
 export const volumeExists = defineError(
   "volume_exists",
   409,
-  (name: string) => `There is a volume "${name}" already.`,
+  (name: string) => `There is already a volume "${name}" already.`,
 );
 
 export const volumeInUse = defineError("volume_in_use", 409, (name: string, sandbox: string) => ({
@@ -14,7 +14,7 @@ export const volumeInUse = defineError("volume_in_use", 409, (name: string, sand
 }));
 
 export const volumeMoving = defineError("volume_moving", 409, (name: string, to: string) => ({
-  detail: `Volume "${name}" is on its way to ${to}; try again when it is there.`,
+  detail: `Volume "${name}" is moving to ${to}; try again after the move.`,
   meta: { region: to },
 }));
 

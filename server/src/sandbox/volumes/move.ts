@@ -1,8 +1,8 @@
 /**
- * A volume to another region. The row says where it is on its way to, and a job carries it there: copied aside, synced,
- * read back and compared; then one transaction says that it is there; then what is left at the old place goes. Until
- * that transaction the old place is the volume, after it the new one: a server that ends at any moment leaves it whole
- * at one of them, and its next start goes on from there.
+ * Moves a volume to another region. The row records the target, and a job performs the move. It copies the files to the
+ * target, syncs them, reads them back and compares them. Then one transaction records the new region, and the old files
+ * are deleted. The old place is valid before that transaction, the new one after it. A crash at any moment leaves one
+ * complete volume, and the next start continues the move.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
@@ -11,7 +11,7 @@ import type { Db } from "#schema.ts";
 import { addJob, type JobContext } from "#jobs/jobs.ts";
 import { DomainError } from "#lib/errors.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
-import { copyVolume, dropVolume } from "#machines/volumes.ts";
+import { copyVolume, deleteVolumeFiles } from "#machines/volumes.ts";
 import { recordEvent } from "../events/events.ts";
 import { volumeThere } from "./errors.ts";
 import type { Volume } from "./schema.ts";
@@ -20,14 +20,14 @@ import { knownRegion, lockFree, render, target } from "./volumes.ts";
 
 type Needs = Pick<App, "db" | "machines" | "config" | "clock">;
 
-/** Payload: `{ volume, to }`. For this host alone: only it has the bytes. */
+/** Payload: `{ volume, to }`. The task is for this host only, because it has the bytes. */
 export function moveTask(app: Pick<App, "machines">): string {
   return `sandbox.volumes.move@${app.machines.host.id}`;
 }
 
 const attempts = 5;
 
-/** Answers when the move is certain to be made; it is over with `volume.moved`. */
+/** Returns once the move is queued; `volume.moved` reports its end. */
 export async function move(app: Needs, actor: Actor, reference: string, to: string): Promise<Volume> {
   const region = knownRegion(app, to);
   const row = await app.db.transaction().execute(async (tx) => {
@@ -44,7 +44,7 @@ export async function move(app: Needs, actor: Actor, reference: string, to: stri
   return render(app, row);
 }
 
-/** One move at a time: it is as fast as the disk. */
+/** Moves run one at a time, because the disk limits their speed. */
 export async function queueMove(app: Pick<App, "machines">, db: Db, row: VolumeRow): Promise<void> {
   await addJob(
     db,
@@ -54,8 +54,11 @@ export async function queueMove(app: Pick<App, "machines">, db: Db, row: VolumeR
   );
 }
 
-/** The job. What cannot be moved, or not after some attempts, stays where it is, and the event says why. */
-export async function carryOut(
+/**
+ * The job. A volume that cannot be moved, or not after several attempts, stays in its region, and the event gives the
+ * reason.
+ */
+export async function runMove(
   app: Needs,
   { volume, to }: { volume: string; to: string },
   context: JobContext,
@@ -71,11 +74,11 @@ export async function carryOut(
     }
   }
   const now = await findVolume(app.db, volume);
-  if (now) await dropVolume(app, volume, { except: now.region });
+  if (now) await deleteVolumeFiles(app, volume, { except: now.region });
 }
 
 async function carry(app: Needs, row: VolumeRow, to: string, signal: AbortSignal): Promise<void> {
-  // One that was never used is a row.
+  // A volume that was never used has no bytes.
   const copied = row.is_made ? await copyVolume(app, row, to, signal) : { bytes: 0, sha256: null };
   await passKillPoint("volume.copied");
   await end(app, row, { to, region: to, copied });
@@ -87,7 +90,7 @@ function end(
   { id, region: from }: VolumeRow,
   outcome: {
     to: string;
-    /** Where it is now. */
+    /** Current region. */
     region: string;
     copied?: { bytes: number; sha256: string | null };
     failure?: unknown;

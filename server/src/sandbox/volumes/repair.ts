@@ -1,4 +1,4 @@
-/** At the server's start, when nothing is under way: what an earlier one had begun with volumes is brought to its end. */
+/** Completes unfinished operations on volumes of an earlier server, at start. */
 import type { App } from "#app.ts";
 import { queueMove } from "./move.ts";
 import { type VolumeRow, volumesOfHost } from "./store.ts";
@@ -15,21 +15,24 @@ export async function repairVolumes(app: Needs): Promise<void> {
       else if (row.moving_to !== null) await queueMove(app, app.db, row);
     });
   }
-  // Others have volumes too.
+  // Add-ons have volumes as well.
   for (const place of (await host.listVolumes()).filter(({ id }) => id.startsWith("vol_"))) {
     const row = rows.get(place.id.replace(/\.unfinished$/, ""));
     if (!row) {
-      // Somebody's files: a database that was put back knows less than the disk. A person decides.
-      app.log.error({ volume: place.id, region: place.region }, "the bytes of a volume nobody knows");
+      // The bytes may be files of a user: a restored database may lack newer rows. An operator has to decide.
+      app.log.error(
+        { volume: place.id, region: place.region },
+        "found the bytes of a volume without a row; the operator has to decide",
+      );
       continue;
     }
     if (place.id === row.id && place.region === row.region) continue;
-    app.log.info({ volume: place.id, region: place.region }, "half of a volume's move; deleting it");
+    app.log.info({ volume: place.id, region: place.region }, "deleting an incomplete copy of a volume");
     await orLater(app, row, () => host.dropVolume(place));
   }
 }
 
-/** One volume's trouble keeps neither the others nor the server from their start. */
+/** A failure of one volume stops neither the other repairs nor the server's start. */
 async function orLater(app: Needs, { id }: VolumeRow, work: () => Promise<void>): Promise<void> {
   try {
     await work();

@@ -1,4 +1,4 @@
-/** The wire of volumes. */
+/** Request and response schemas of volumes. */
 import { z } from "zod";
 import { nextCursor, pageQuery } from "../fields.ts";
 import type { VolumeRow } from "./store.ts";
@@ -15,7 +15,7 @@ export const VolumeName = z
   })
   .meta({ example: "training-data" });
 
-/** What a sandbox is made with. */
+/** The volume in a sandbox's create. */
 export const VolumeReference = z
   .string()
   .refine((text) => /^vol_[a-z0-9]{1,40}$/.test(text) || VolumeName.safeParse(text).success, {
@@ -79,7 +79,7 @@ export const VolumeList = z
   .meta({ id: "VolumeList" });
 export type VolumeList = z.output<typeof VolumeList>;
 
-/** The only way from a row to JSON; what it holds is asked of its host. */
+/** The only conversion from a row to JSON; the host reports the used bytes. */
 export function toVolume(row: VolumeRow, usedBytes: number): Volume {
   return {
     id: row.id,

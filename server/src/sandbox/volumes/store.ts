@@ -1,4 +1,6 @@
-/** All SQL of the volumes table. The workspaces a caller can reach are an argument of what a caller does. */
+/**
+ * All SQL of the volumes table. The workspaces a caller can reach are an argument of the functions for callers.
+ */
 import { type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { SandboxVolumesTable } from "./tables.ts";
@@ -7,9 +9,9 @@ export type VolumeRow = Selectable<SandboxVolumesTable>;
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 
-// ---- what callers do
+// ---- operations of callers
 
-/** With creations in the same workspace held off until this transaction ends. */
+/** Counts a workspace's volumes, and blocks further ones until this transaction ends. */
 export async function lockAndCountVolumes(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 10))`.execute(tx);
   return countVolumeRows(tx, workspaceId);
@@ -25,7 +27,7 @@ export async function countVolumeRows(db: Db, workspaceId: string): Promise<numb
   return Number(count);
 }
 
-/** Undefined where the name is taken. */
+/** Undefined if the name is taken. */
 export function insertVolume(
   tx: Db,
   volume: Pick<VolumeRow, "id" | "workspace_id" | "name" | "size_gb" | "region" | "host_id" | "created_at">,
@@ -40,7 +42,7 @@ export function insertVolume(
     .executeTakeFirst();
 }
 
-/** By its id or its name, and nobody else's to change until this transaction ends. */
+/** Finds a volume by id or name, and locks its row until this transaction ends. */
 export function lockVolume(
   tx: Db,
   reference: string,
@@ -56,7 +58,7 @@ export function lockVolume(
     .executeTakeFirst();
 }
 
-/** Newest first; `created_at_text` keeps the microseconds that a Date drops, for the cursor. */
+/** Newest first. `created_at_text` keeps the microseconds for the cursor, which a Date drops. */
 export function listVolumeRows(
   db: Db,
   workspaceIds: readonly string[],
@@ -78,7 +80,7 @@ export function listVolumeRows(
   return query.execute();
 }
 
-// ---- what becomes of a volume; its row is locked, or it is nobody else's
+// ---- changes of a volume; the caller has locked its row or is its only user
 
 export function changeVolume(
   tx: Db,
@@ -105,7 +107,7 @@ export function findVolume(db: Db, id: string): Promise<VolumeRow | undefined> {
   return db.selectFrom("sandbox_volumes").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-/** Ends its move, in `region`; undefined where it was not on its way there. */
+/** Ends a move in `region`; undefined if the volume was not moving there. */
 export function endMoveRow(
   tx: Db,
   id: string,

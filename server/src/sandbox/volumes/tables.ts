@@ -1,6 +1,6 @@
 import type { Generated } from "kysely";
 
-/** Columns as they are stored; see migrations/0010_volumes.sql. */
+/** Columns as they are stored; migrations/0010_volumes.sql explains them. */
 export interface SandboxVolumesTable {
   id: string;
   workspace_id: string;

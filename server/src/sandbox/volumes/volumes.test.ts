@@ -15,7 +15,7 @@ import { resumeSandbox } from "../sandboxes/lifecycle/resume.ts";
 import { getSandbox } from "../sandboxes/sandboxes.ts";
 import { terminateSandbox } from "../sandboxes/lifecycle/terminate.ts";
 import { createInput, personWithTier, type TestHost, testHost } from "../testing/sandbox-app.ts";
-import { carryOut, move } from "./move.ts";
+import { runMove, move } from "./move.ts";
 import { VolumeCreate } from "./schema.ts";
 import { findVolume } from "./store.ts";
 import { create, list, remove } from "./volumes.ts";
@@ -32,7 +32,7 @@ beforeEach(async () => {
 });
 afterEach(() => onKillPoint(undefined));
 
-const named = (name: string, more: object = {}) =>
+const createNamed = (name: string, more: object = {}) =>
   create(host.app, actor, VolumeCreate.parse({ name, ...more }));
 const sandboxWith = (volume: string, more: object = {}, by = actor) =>
   createSandbox(host.app, by, createInput({ volume, ...more }));
@@ -45,8 +45,8 @@ const only = async () => {
 const placeOf = (id: string, region = "eu-1") => join(host.directory, "volumes", region, id);
 const refusal = (code: string, status: number) => expect.objectContaining({ code, status });
 
-/** A volume with a file in it, which no sandbox has. */
-async function filled(name = "data") {
+/** A volume with a file in it, and without a sandbox. */
+async function makeFilledVolume(name = "data") {
   const { id } = await sandboxWith(name);
   const volume = await only();
   await writeFile(join(placeOf(volume.id), "file"), "kept");
@@ -56,8 +56,8 @@ async function filled(name = "data") {
 
 const contentAt = (id: string, region: string) => readFile(join(placeOf(id, region), "file"), "utf8");
 
-test("a volume is named, sized and listed, and takes no room before its first use", async () => {
-  const volume = await named("data");
+test("a volume has a name and a size, and occupies no disk before its first use", async () => {
+  const volume = await createNamed("data");
   expect(volume).toEqual({
     id: expect.stringMatching(/^vol_[a-z0-9]{20}$/),
     name: "data",
@@ -68,21 +68,21 @@ test("a volume is named, sized and listed, and takes no room before its first us
     used_bytes: 0,
     created_at: expect.any(String),
   });
-  await expect(named("data")).rejects.toThrow(refusal("volume_exists", 409));
-  const second = await named("more", { size_gb: 100, region: "us-1" });
+  await expect(createNamed("data")).rejects.toThrow(refusal("volume_exists", 409));
+  const second = await createNamed("more", { size_gb: 100, region: "us-1" });
   expect(await all()).toEqual(expect.arrayContaining([volume, second]));
   expect(existsSync(placeOf(volume.id))).toBe(false);
 });
 
-test("a list is read page by page", async () => {
-  for (const name of ["a", "b", "c"]) await named(name);
+test("lists volumes page by page", async () => {
+  for (const name of ["a", "b", "c"]) await createNamed(name);
   const first = await list(host.app, actor, { limit: 2 });
   const rest = await list(host.app, actor, { limit: 2, cursor: first.next_cursor ?? "" });
   expect([...first.items, ...rest.items].map(({ name }) => name).toSorted()).toEqual(["a", "b", "c"]);
   expect(rest.next_cursor).toBeNull();
 });
 
-test("one that is named in a create and not there is made, and kept when the sandbox ends", async () => {
+test("a create makes a missing volume by its name, and the volume outlives the sandbox", async () => {
   const sandbox = await sandboxWith("data");
   const volume = await only();
   expect(volume).toMatchObject({ name: "data", size_gb: 10, status: "attached", sandbox_id: sandbox.id });
@@ -95,19 +95,19 @@ test("one that is named in a create and not there is made, and kept when the san
   expect(await only()).toMatchObject({ sandbox_id: again.id });
 });
 
-test("an id that is not there is not made", async () => {
+test("does not create a volume for an unknown id", async () => {
   await expect(sandboxWith("vol_doesnotexist")).rejects.toThrow(refusal("volume_not_found", 404));
   expect(await all()).toEqual([]);
 });
 
-test("of twenty sandboxes that want a volume at once one gets it, and the volume is made once", async () => {
+test("gives a volume to one of twenty concurrent sandboxes, and creates it once", async () => {
   const tries = await Promise.allSettled(Array.from({ length: 20 }, () => sandboxWith("data")));
   const reasons = tries.flatMap((one) => (one.status === "rejected" ? [one.reason] : []));
   expect(reasons).toEqual(Array.from({ length: 19 }, () => refusal("volume_in_use", 409)));
   expect(await all()).toMatchObject([{ name: "data", status: "attached" }]);
 });
 
-test("a volume is free once its sandbox ended, also where its machine takes its time to go", async () => {
+test("releases a volume when its sandbox ends, also if the removal of its machine takes long", async () => {
   const { id } = await sandboxWith("data");
   host.driver.slow("remove", 300);
   await terminateSandbox(host.app, actor, id);
@@ -116,7 +116,7 @@ test("a volume is free once its sandbox ended, also where its machine takes its 
   expect(await only()).toMatchObject({ sandbox_id: next.id });
 });
 
-test("a start that fails, a deadline, and a machine that ends let go of the volume", async () => {
+test("a failed start, a deadline, and the end of a machine release the volume", async () => {
   host.driver.fail("create", new RuntimeError("failed", "no"));
   await expect(sandboxWith("data")).rejects.toThrow(refusal("start_failed", 503));
   expect(await only()).toMatchObject({ status: "available" });
@@ -131,7 +131,7 @@ test("a start that fails, a deadline, and a machine that ends let go of the volu
   await expect.poll(async () => (await only()).status).toBe("available");
 });
 
-test("a paused sandbox keeps its volume and has it again when it is resumed", async () => {
+test("a paused sandbox keeps its volume and has it again after a resume", async () => {
   const { id } = await sandboxWith("data");
   const volume = await only();
   await writeInside(host.app, actor, id, { path: "/persist/file", content: "a2VwdA==", mode: 0o644 });
@@ -149,7 +149,7 @@ test("a paused sandbox keeps its volume and has it again when it is resumed", as
   expect(await only()).toMatchObject({ status: "available" });
 });
 
-test("/persist is written to through the file calls where there is a volume, and nowhere else", async () => {
+test("file calls write to /persist only in a sandbox with a volume", async () => {
   const file = { path: "/persist/file", content: "", mode: 0o644 };
   const without = await createSandbox(host.app, actor, createInput());
   await expect(writeInside(host.app, actor, without.id, file)).rejects.toThrow(refusal("not_permitted", 403));
@@ -157,38 +157,38 @@ test("/persist is written to through the file calls where there is a volume, and
   expect(await writeInside(host.app, actor, id, file)).toMatchObject({ bytes_written: 0 });
 });
 
-test("the region follows the volume; another one, and one nobody knows, is refused", async () => {
-  await named("far", { region: "us-1" });
+test("a sandbox runs in its volume's region; another or unknown region is refused", async () => {
+  await createNamed("far", { region: "us-1" });
   const { id } = await sandboxWith("far");
   expect(await getSandbox(host.app, actor, id)).toMatchObject({ region: "us-1" });
   await terminateSandbox(host.app, actor, id);
   await expect(sandboxWith("far", { region: "eu-1" })).rejects.toThrow(/is in us-1; omit the region/);
   await expect(sandboxWith("far", { region: "mars" })).rejects.toThrow(/known: eu-1, us-1/);
-  await expect(named("other", { region: "mars" })).rejects.toThrow(refusal("invalid_request", 400));
+  await expect(createNamed("other", { region: "mars" })).rejects.toThrow(refusal("invalid_request", 400));
   await sandboxWith("new", { region: "us-1" });
   expect((await all()).find(({ name }) => name === "new")).toMatchObject({ region: "us-1" });
 });
 
-test("bytes that should be there and are not are never replaced by an empty volume", async () => {
-  const volume = await filled();
+test("never replaces missing bytes by an empty volume", async () => {
+  const volume = await makeFilledVolume();
   await rm(placeOf(volume.id), { recursive: true });
   await expect(sandboxWith("data")).rejects.toThrow(refusal("volume_missing", 503));
   expect(existsSync(placeOf(volume.id))).toBe(false);
   expect(await only()).toMatchObject({ status: "available" });
 });
 
-test("a tier has as many volumes as it allows, made ahead or at their first use", async () => {
+test("limits the volumes of a tier, created ahead or at their first use", async () => {
   ({ actor } = await personWithTier(db, "free"));
-  for (const name of ["a", "b", "c"]) await named(name);
+  for (const name of ["a", "b", "c"]) await createNamed(name);
   const atCap = refusal("plan_limit", 403);
-  await expect(named("d")).rejects.toThrow(atCap);
+  await expect(createNamed("d")).rejects.toThrow(atCap);
   await expect(sandboxWith("d")).rejects.toThrow(atCap);
   await sandboxWith("c");
   await remove(host.app, actor, "a");
-  await named("d");
+  await createNamed("d");
 });
 
-test("where the disk is nearly full no machine is started, and the disk is named", async () => {
+test("starts no machine when the disk is nearly full, and names the disk", async () => {
   host.driver.diskFreeBytes = 0;
   const refused = { code: "no_capacity", message: expect.stringContaining("disk: 0 MiB left") };
   await expect(createSandbox(host.app, actor, createInput())).rejects.toMatchObject(refused);
@@ -197,8 +197,8 @@ test("where the disk is nearly full no machine is started, and the disk is named
   expect(await all()).toEqual([]);
 });
 
-test("another workspace has volumes of the same name, and none of these", async () => {
-  const volume = await filled();
+test("hides volumes of another workspace, also with the same name", async () => {
+  const volume = await makeFilledVolume();
   const { actor: stranger } = await personWithTier(db, "payg");
   const unknown = refusal("volume_not_found", 404);
   await expect(remove(host.app, stranger, volume.id)).rejects.toThrow(unknown);
@@ -209,28 +209,28 @@ test("another workspace has volumes of the same name, and none of these", async 
   expect(await all(stranger)).toHaveLength(1);
 });
 
-describe("deleting", () => {
-  test("the bytes are gone when it is said, and the name is free", async () => {
-    const volume = await filled();
+describe("delete", () => {
+  test("removes the bytes and the name before it returns", async () => {
+    const volume = await makeFilledVolume();
     await remove(host.app, actor, "data");
     expect(existsSync(placeOf(volume.id))).toBe(false);
     expect(await all()).toEqual([]);
     expect(await findVolume(db, volume.id)).toBeUndefined();
-    await named("data");
+    await createNamed("data");
   });
 
-  test("a server that ends in the midst has nobody see it again, and finishes it at its next start", async () => {
-    const volume = await filled();
+  test("a crash during a delete hides the volume, and the next start completes the delete", async () => {
+    const volume = await makeFilledVolume();
     onKillPoint((point) => Promise.reject(new Error(point)));
     await expect(remove(host.app, actor, "data")).rejects.toThrow("volume.deleted");
     expect(await all()).toEqual([]);
-    await named("data");
+    await createNamed("data");
     await host.restart();
     expect(existsSync(placeOf(volume.id))).toBe(false);
     expect(await findVolume(db, volume.id)).toBeUndefined();
   });
 
-  test("bytes that no row speaks of are left to a person", async () => {
+  test("leaves bytes without a row for the operator", async () => {
     await mkdir(placeOf("vol_ofnobody"), { recursive: true });
     await mkdir(placeOf("not-ours"), { recursive: true });
     await host.restart();
@@ -239,24 +239,24 @@ describe("deleting", () => {
   });
 });
 
-describe("moving", () => {
+describe("move", () => {
   const job = (volume: string, attempt = 1) =>
-    carryOut(
+    runMove(
       host.app,
       { volume, to: "us-1" },
       { attempt, maxAttempts: 5, signal: new AbortController().signal },
     );
-  const moved = async () =>
+  const listMoveEvents = async () =>
     (await feed(host.app, actor, { limit: 10 })).items.filter(({ event }) => event === "volume.moved");
 
-  test("the bytes are at the new place and at no other, and the event says so", async () => {
-    const volume = await filled();
+  test("stores the bytes only in the new region, and emits an event", async () => {
+    const volume = await makeFilledVolume();
     expect(await move(host.app, actor, "data", "us-1")).toMatchObject({ status: "moving", region: "eu-1" });
     await job(volume.id);
     expect(await only()).toMatchObject({ status: "available", region: "us-1", used_bytes: 4 });
     expect(await contentAt(volume.id, "us-1")).toBe("kept");
     expect(existsSync(placeOf(volume.id))).toBe(false);
-    expect(await moved()).toMatchObject([
+    expect(await listMoveEvents()).toMatchObject([
       {
         sandbox_id: null,
         outcome: "ok",
@@ -267,16 +267,16 @@ describe("moving", () => {
     expect(region).toBe("us-1");
   });
 
-  test("a volume that was never used moves as well", async () => {
-    const volume = await named("data");
+  test("moves a volume that was never used", async () => {
+    const volume = await createNamed("data");
     await move(host.app, actor, volume.id, "us-1");
     await job(volume.id);
     expect(await only()).toMatchObject({ region: "us-1", status: "available" });
     await sandboxWith("data");
   });
 
-  test("while it moves nobody else does anything with it", async () => {
-    await filled();
+  test("refuses other operations on a moving volume", async () => {
+    await makeFilledVolume();
     await expect(move(host.app, actor, "data", "eu-1")).rejects.toThrow(/is in eu-1 already/);
     await expect(move(host.app, actor, "data", "mars")).rejects.toThrow(refusal("invalid_request", 400));
     await move(host.app, actor, "data", "us-1");
@@ -287,9 +287,9 @@ describe("moving", () => {
   });
 
   test.each(["volume.copied", "volume.moved"])(
-    "a server that ends at %s leaves it whole at one place, and the next start ends the move",
+    "a crash at %s leaves one complete copy, and the next start completes the move",
     async (last) => {
-      const volume = await filled();
+      const volume = await makeFilledVolume();
       await move(host.app, actor, "data", "us-1");
       onKillPoint(async (point) => {
         if (point === last) throw new Error(`ended at ${point}`);
@@ -310,31 +310,31 @@ describe("moving", () => {
       await job(volume.id);
       expect(await only()).toMatchObject({ region: "us-1", status: "available" });
       expect(await contentAt(volume.id, "us-1")).toBe("kept");
-      expect(await moved()).toHaveLength(1);
+      expect(await listMoveEvents()).toHaveLength(1);
     },
   );
 
-  test("one that cannot be moved stays where it is, and the event says why", async () => {
-    const volume = await filled();
+  test("leaves a volume that cannot be moved in its region, and gives the reason in the event", async () => {
+    const volume = await makeFilledVolume();
     await move(host.app, actor, "data", "us-1");
     await rm(placeOf(volume.id), { recursive: true });
     await job(volume.id);
     expect(await only()).toMatchObject({ region: "eu-1", status: "available" });
-    expect(await moved()).toMatchObject([
+    expect(await listMoveEvents()).toMatchObject([
       {
         outcome: "failed",
         detail: {
           from: "eu-1",
           to: "us-1",
           region: "eu-1",
-          reason: expect.stringMatching(/not at its place/),
+          reason: expect.stringMatching(/is missing on the host/),
         },
       },
     ]);
   });
 
-  test("what fails is tried again, and given up after the last attempt", async () => {
-    const volume = await filled();
+  test("retries a failed move, and gives up after the last attempt", async () => {
+    const volume = await makeFilledVolume();
     await move(host.app, actor, "data", "us-1");
     onKillPoint(() => Promise.reject(new Error("again")));
     await expect(job(volume.id, 4)).rejects.toThrow("again");

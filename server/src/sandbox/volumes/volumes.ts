@@ -1,9 +1,9 @@
 /**
- * Volumes: files that outlive sandboxes, mounted at `/persist` of one sandbox at a time. This folder owns which volumes
- * there are, who has each, and where its bytes lie. It promises that of any number of sandboxes that want a volume at
- * once one gets it; that a sandbox keeps it while it is paused and lets go of it when it ends, however it ends; that
- * bytes which should be there are never replaced by an empty volume; and that what was deleted is gone from the disk
- * before it is said. Bytes are made at the first use: until then a volume is a row.
+ * Volumes: files that outlive sandboxes, mounted at `/persist` of one sandbox at a time. This folder owns the list of
+ * volumes, their assignment and their region. If many sandboxes want a volume at once, one gets it. The sandbox
+ * keeps it while it is paused, and releases it at its end, whatever the reason. An empty volume never replaces missing
+ * bytes. A delete removes the bytes before it returns. Bytes are created at the first use; until then a volume is a
+ * row.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -15,7 +15,7 @@ import type { Db } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import { regionsOf } from "#lib/regions.ts";
-import { dropVolume } from "#machines/volumes.ts";
+import { deleteVolumeFiles } from "#machines/volumes.ts";
 import { openCursor, sealCursor } from "../cursor.ts";
 import { invalidField } from "../sandboxes/errors.ts";
 import { volumeExists, volumeInUse, volumeMoving, volumeNotFound } from "./errors.ts";
@@ -33,7 +33,7 @@ import {
 
 type Needs = Pick<App, "db" | "machines" | "config" | "clock">;
 
-/** GiB of one that is made at its first use. */
+/** Size in GiB of a volume that a create makes. */
 export const defaultSizeGb = 10;
 
 export async function create(app: Needs, actor: Actor, input: VolumeCreate): Promise<Volume> {
@@ -48,7 +48,7 @@ export async function create(app: Needs, actor: Actor, input: VolumeCreate): Pro
   return toVolume(row, 0);
 }
 
-/** A row within what the tier allows; undefined where the name is taken. */
+/** Inserts a row within the tier's limit; undefined if the name is taken. */
 export async function addVolume(
   app: Pick<App, "machines" | "clock">,
   tx: Db,
@@ -110,7 +110,7 @@ interface Position {
   id: string;
 }
 
-/** The bytes are gone when this returns. A server that ends before finishes it at its next start. */
+/** The bytes are removed on return. After a crash, the next start completes the removal. */
 export async function remove(app: Needs, actor: Actor, reference: string): Promise<void> {
   const row = await app.db.transaction().execute(async (tx) => {
     const free = await lockFree(tx, actor, reference);
@@ -121,13 +121,13 @@ export async function remove(app: Needs, actor: Actor, reference: string): Promi
   await destroy(app, row);
 }
 
-/** Of a volume whose row says that it is deleted. */
+/** Removes the bytes of a volume whose row is marked as deleted. */
 export async function destroy(app: Pick<App, "db" | "machines">, row: VolumeRow): Promise<void> {
-  await dropVolume(app, row.id);
+  await deleteVolumeFiles(app, row.id);
   await deleteRow(app.db, row.id);
 }
 
-/** A volume of the actor's that no sandbox has and that goes nowhere; its row is locked. */
+/** Finds and locks a volume of the actor that no sandbox has and that is not moving. */
 export async function lockFree(tx: Db, actor: Actor, reference: string): Promise<VolumeRow> {
   const row = await lockVolume(tx, reference, referableIds(actor, reference, "vol_"));
   if (!row) throw volumeNotFound();
@@ -140,7 +140,7 @@ export function requireFree(row: VolumeRow): VolumeRow {
   return row;
 }
 
-/** The default one where none is named. */
+/** The default region if `code` is absent. */
 export function knownRegion(app: Pick<App, "config">, code: string | undefined): string {
   const regions = regionsOf(app.config);
   const region = regions.find((known) => known.code === (code ?? regions[0].code));
@@ -154,13 +154,13 @@ export async function render(app: Pick<App, "machines">, row: VolumeRow): Promis
   return toVolume(row, Math.min(usedBytes, row.size_gb * 1024 ** 3));
 }
 
-/** Whether a sandbox could be made with it as far as its name says: one that is named and not there is made. */
+/** True if a create may use this reference; a missing volume with a valid name would be created. */
 export async function isVolume(db: Db, workspaceId: string, reference: string): Promise<boolean> {
   if (!reference.startsWith("vol_")) return true;
   return (await lockVolume(db, reference, [workspaceId])) !== undefined;
 }
 
-/** Volumes a workspace has. */
+/** Number of a workspace's volumes. */
 export function countVolumes(db: Db, workspaceId: string): Promise<number> {
   return countVolumeRows(db, workspaceId);
 }

@@ -1,8 +1,8 @@
 /**
- * Delivering what is due to one webhook, until nothing is. Deliveries of one sandbox go one after the other, each
- * until it arrived or was given up; different sandboxes go side by side. One process at a time has the turn, by a lease
- * in the row; whoever comes meanwhile looks again when the lease is over, and whoever leaves looks once more after
- * letting go, so that no delivery is left without somebody to come for it.
+ * Delivers to one webhook until nothing is due. Deliveries of one sandbox go in sequence, each until it succeeds or is
+ * given up; those of different sandboxes go in parallel. A lease in the webhook's row lets only one process deliver at
+ * a time. Other processes check again when the lease is over. The holder checks once more after the release, so that no
+ * delivery is forgotten.
  */
 import { createHmac, randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -36,22 +36,24 @@ import { openSecret } from "./webhooks.ts";
 
 type Needs = Pick<App, "db" | "secrets" | "config" | "clock" | "log">;
 
-/** Deliveries mostly wait for receivers. Half the workers of this server are left to other jobs. */
+/** Deliveries mostly wait for receivers. Half of this server's workers remain for other jobs. */
 const webhooksAtOnce = 12;
 const perPayer = 4;
 /** A webhook gives up its turn after this time if others wait. */
 const turnMs = 15_000;
 
-/** Sandboxes whose deliveries to one webhook are under way at once. */
+/** Sandboxes whose deliveries to one webhook may be in flight at once. */
 const atOnce = 16;
-/** So many of one sandbox, then whoever waits longest: to find that one takes a walk over all that waits before it. */
+/**
+ * Deliveries of one sandbox in sequence, before the sandbox that has waited longest is searched. The search scans every waiting delivery before it.
+ */
 const inARowMax = 20;
-/** Longer than an attempt takes, so that a lease that is renewed between attempts never runs out. */
+/** Longer than an attempt, so that a lease renewed between attempts never expires. */
 const leaseMs = 25_000;
-/** Not with every delivery: the row is written by each, and each would wait for the others. */
+/** Not with every delivery, because all deliveries would wait for writes of this row. */
 const renewEveryMs = 5_000;
 
-/** Queue in which the webhooks' payers take turns; one for each server. */
+/** Queue that serves the owners of webhooks in turn; one for each server. */
 export type DeliveryTurns = FairJobs;
 export const newDeliveryTurns = (): DeliveryTurns =>
   new FairJobs({ limit: webhooksAtOnce, perOwner: perPayer });
@@ -68,7 +70,7 @@ export async function deliverInTurn(
   if (!lease) return;
   if ((lease.until ?? new Date(0)) >= app.clock.now()) return comeBack(app, id);
   const key = laterKey(id);
-  const deferred = async () => {
+  const deferJob = async () => {
     if (await hasJob(app.db, key)) return;
     await addJob(app.db, deliverTask, { webhook: id }, { key, runAt: later(app, leaseMs) });
   };
@@ -77,10 +79,10 @@ export async function deliverInTurn(
     id,
     work: (stops: AbortSignal) =>
       deliver(app, id, stops, () => turns.hasWaiting).catch(async (error: unknown) => {
-        app.log.warn({ error, webhook: id }, "deliveries of a webhook are tried again later");
+        app.log.warn({ error, webhook: id }, "deliveries of a webhook failed; a later job retries them");
         await addJob(app.db, deliverTask, { webhook: id }, { key, runAt: later(app, attemptsApartMs) });
       }),
-    defer: deferred,
+    defer: deferJob,
   };
   await turns.run(job, signal);
 }
@@ -140,7 +142,7 @@ async function comeBack(app: Needs, id: string): Promise<void> {
 
 const laterKey = (id: string): string => `${deliverTask}:${id}:later`;
 
-/** What waits of one sandbox, in its order. */
+/** Sends the waiting deliveries of one sandbox in their order. */
 async function carryLane(
   app: Needs,
   webhook: WebhookRow,
@@ -157,7 +159,8 @@ async function carryLane(
 async function attempt(app: Needs, webhook: WebhookRow, delivery: DeliveryRow): Promise<void> {
   const error = await send(app, webhook, delivery);
   const at = app.clock.now();
-  // The webhook's row before the deliveries', always: the one that disables it takes all of them away.
+  // The webhook's row is always locked before the deliveries' rows, because disabling a webhook deletes all of its
+  // deliveries.
   await app.db.transaction().execute(async (tx) => {
     if (error === undefined) {
       await noteSuccess(tx, webhook.id, at);
@@ -167,7 +170,7 @@ async function attempt(app: Needs, webhook: WebhookRow, delivery: DeliveryRow): 
       await postpone(tx, delivery.seq, later(app, attemptsApartMs));
     } else {
       const noted = await noteFailure(tx, webhook.id, { at, error, most: failuresMax });
-      // Attempts that were under way when it was disabled count further.
+      // Attempts in flight when the webhook was disabled still count.
       if (noted?.active === false && noted.consecutive_failures === failuresMax)
         await notify(tx, disabledNews(webhook, error));
       if (noted?.active === false) await deleteDeliveriesOf(tx, webhook.id);
@@ -186,7 +189,7 @@ function disabledNews({ id, url, workspace_id: workspaceId }: WebhookRow, error:
   };
 }
 
-/** Undefined where it arrived, else what the owner may know of why not. */
+/** Undefined after a success, else the reason of the failure for the owner. */
 async function send(app: Needs, webhook: WebhookRow, delivery: DeliveryRow): Promise<string | undefined> {
   const body = Buffer.from(delivery.body);
   const signature = createHmac("sha256", openSecret(app, webhook)).update(body).digest("hex");

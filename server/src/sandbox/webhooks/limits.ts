@@ -1,4 +1,4 @@
-/** The document's numbers. */
+/** Documented limits. */
 export const webhooksMax = 10;
 export const answerWithinMs = 10_000;
 export const attemptsMax = 3;

@@ -1,4 +1,6 @@
-/** An event becomes deliveries in its own transaction: what commits is delivered, what does not never was. */
+/**
+ * Queues the deliveries of an event in the event's own transaction, so that either both commit or neither does.
+ */
 import { randomUUID } from "node:crypto";
 import type { Db } from "#schema.ts";
 import { addJob } from "#jobs/jobs.ts";
@@ -42,7 +44,7 @@ export async function queueDeliveries(tx: Db, event: Deliverable): Promise<void>
       body,
       due_at: event.at,
     });
-    // No key: two transactions that add a job of one key wait for one another.
+    // No key, because two transactions that add a job with the same key wait for each other.
     await addJob(tx, deliverTask, { webhook });
   }
 }

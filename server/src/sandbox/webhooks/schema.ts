@@ -1,4 +1,4 @@
-/** The wire of webhooks. */
+/** Request and response schemas of webhooks. */
 import { z } from "zod";
 import { eventNames } from "../events/names.ts";
 import type { WebhookRow } from "./store.ts";
@@ -65,7 +65,7 @@ function isWebAddress(text: string): boolean {
   return url !== null && /^https?:$/.test(url.protocol) && url.username === "" && url.password === "";
 }
 
-/** The only way from a row to JSON. */
+/** The only conversion from a row to JSON. */
 export function toWebhook(row: WebhookRow): Webhook {
   return {
     id: row.id,

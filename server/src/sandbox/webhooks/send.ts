@@ -1,4 +1,4 @@
-/** One POST to an address somebody else chose, checked as it is connected to. Redirects are not followed. */
+/** Sends one POST to a user's address, which is checked at the connection. Redirects are not followed. */
 import { request as requestHttp } from "node:http";
 import { request as requestHttps } from "node:https";
 import type { OpenedHosts } from "#lib/network/addresses.ts";
@@ -10,12 +10,12 @@ import {
 } from "#lib/network/checked-lookup.ts";
 import { answerWithinMs } from "./limits.ts";
 
-/** Its message may be shown to the webhook's owner. */
+/** The webhook's owner may see its message. */
 export class DeliveryError extends Error {
   override readonly name = "DeliveryError";
 }
 
-/** Resolves on a 2xx in time, and throws a `DeliveryError` otherwise. The look-up of the name counts for `owner`. */
+/** Resolves on a 2xx in time, and throws a `DeliveryError` otherwise. The DNS query counts for `owner`. */
 export function post(
   url: URL,
   opened: OpenedHosts,
@@ -30,7 +30,7 @@ export function post(
     const start = url.protocol === "https:" ? requestHttps : requestHttp;
     const request = start(url, {
       method: "POST",
-      // A connection of its own: one that is kept alive would outlast the check of its address.
+      // A new connection each time, because a kept one would outlast the check of its address.
       agent: false,
       lookup: checkedLookup(opened, message.owner),
       signal: AbortSignal.timeout(answerWithinMs),
@@ -39,17 +39,19 @@ export function post(
     request.on("error", (error) => reject(explain(error)));
     request.on("response", (response) => {
       const status = response.statusCode ?? 0;
-      // What it says beyond its status is not read.
+      // The body of the response is not read.
       response.on("error", () => {});
       response.destroy();
       if (status >= 200 && status < 300) resolve();
-      else reject(new DeliveryError(`The receiver answered ${status}.`));
+      else reject(new DeliveryError(`The receiver responded with ${status}.`));
     });
     request.end(message.body);
   });
 }
 
-/** Resolves where every address the URL's host resolves to may be connected to; throws a `DeliveryError`. */
+/**
+ * Resolves if the server may connect to every address of the URL's host; throws a `DeliveryError` otherwise.
+ */
 export async function checkAddress(url: URL, opened: OpenedHosts, owner: string): Promise<void> {
   await check(url, opened, owner).catch((error: Error) => {
     throw explain(error);
@@ -59,7 +61,7 @@ export async function checkAddress(url: URL, opened: OpenedHosts, owner: string)
 function explain(error: Error): DeliveryError {
   if (error instanceof AddressError) return new DeliveryError(error.message);
   if (error.name === "AbortError" || error.name === "TimeoutError") {
-    return new DeliveryError(`No answer within ${answerWithinMs / 1000} s.`);
+    return new DeliveryError(`No response within ${answerWithinMs / 1000} s.`);
   }
   const { code } = error as NodeJS.ErrnoException;
   return new DeliveryError(`The connection failed${code === undefined ? "" : ` (${code})`}.`);

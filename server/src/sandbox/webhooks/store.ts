@@ -1,4 +1,6 @@
-/** All SQL of the webhooks tables. The workspaces a caller can reach are an argument of what a caller does. */
+/**
+ * All SQL of the webhooks tables. The workspaces a caller can reach are an argument of the functions for callers.
+ */
 import { type Insertable, type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { EventName } from "../events/names.ts";
@@ -9,9 +11,9 @@ export type DeliveryRow = Selectable<SandboxWebhookDeliveriesTable>;
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 
-// ---- what callers do
+// ---- operations of callers
 
-/** With registrations of the same workspace held off until this transaction ends. */
+/** Counts a workspace's webhooks, and blocks further ones until this transaction ends. */
 export async function lockAndCountWebhooks(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 3))`.execute(tx);
   const { count } = await tx
@@ -66,7 +68,7 @@ export function deleteWebhook(
     .executeTakeFirst();
 }
 
-// ---- what is to be delivered
+// ---- due deliveries
 
 export async function findListeners(tx: Db, workspaceId: string, event: EventName): Promise<string[]> {
   const rows = await tx
@@ -87,7 +89,7 @@ export async function insertDelivery(
   await tx.insertInto("sandbox_webhook_deliveries").values(delivery).execute();
 }
 
-/** The oldest of each lane that is due, the oldest first. */
+/** The oldest due delivery of each lane, in ascending order. */
 export function dueDeliveries(
   db: Db,
   webhookId: string,
@@ -109,7 +111,7 @@ export function dueDeliveries(
     .execute();
 }
 
-/** The oldest of a delivery's lane, if it is due. */
+/** The oldest delivery of the same lane, if it is due. */
 export async function nextOfLane(
   db: Db,
   { webhook_id, lane }: DeliveryRow,
@@ -126,7 +128,7 @@ export async function nextOfLane(
   return oldest && oldest.due_at <= now ? oldest : undefined;
 }
 
-/** When there will be something to do: a lane is due when its oldest is. */
+/** Time of the next due delivery; a lane is due when its oldest delivery is. */
 export async function nextDue(db: Db, webhookId: string): Promise<Date | undefined> {
   const heads = db
     .selectFrom("sandbox_webhook_deliveries")
@@ -158,9 +160,12 @@ export async function postpone(tx: Db, seq: number, dueAt: Date): Promise<void> 
     .execute();
 }
 
-// ---- how it goes
+// ---- results
 
-/** To the second while all goes well: deliveries of many sandboxes would wait for one another at this row. */
+/**
+ * Written at most once a second while all deliveries succeed, because deliveries of many sandboxes would wait for this
+ * row.
+ */
 export async function noteSuccess(tx: Db, id: string, at: Date): Promise<void> {
   await tx
     .updateTable("sandbox_webhooks")
@@ -185,7 +190,7 @@ export async function noteAttempt(tx: Db, id: string, at: Date, error: string): 
     .execute();
 }
 
-/** Counts a failed delivery; the webhook that reached the most it may have is inactive from then on. */
+/** Counts a failed delivery, and disables the webhook at the maximum of failures. */
 export async function noteFailure(
   tx: Db,
   id: string,
@@ -204,9 +209,12 @@ export async function noteFailure(
     .executeTakeFirst();
 }
 
-// ---- whose turn it is
+// ---- the lease of a webhook
 
-/** The webhook, for whom nobody else delivers until then; undefined where somebody does, or it is gone. */
+/**
+ * Acquires the lease of the webhook until the given time; undefined if another process has it, or the webhook was
+ * deleted.
+ */
 export function takeLease(
   db: Db,
   id: string,

@@ -1,7 +1,7 @@
 import type { Generated } from "kysely";
 import type { EventName } from "../events/names.ts";
 
-/** Columns as they are stored; see migrations/0006_webhooks.sql for what they mean. */
+/** Columns as they are stored; migrations/0006_webhooks.sql explains them. */
 export interface SandboxWebhooksTable {
   id: string;
   workspace_id: string;

@@ -56,7 +56,7 @@ const refusal = (work: Promise<unknown>) =>
     (error: unknown) => (error instanceof DomainError ? `${error.status} ${error.code}` : error),
   );
 
-test("a delivery is as the document says, and its signature fits its very bytes", async () => {
+test("sends a delivery in the documented form, with a signature over its exact bytes", async () => {
   const webhook = await hook();
   const { id } = await createSandbox(host.app, actor, createInput());
   await run(webhook.id);
@@ -85,7 +85,7 @@ test("a delivery is as the document says, and its signature fits its very bytes"
   });
 });
 
-test("the secret is shown once, and sealed at rest", async () => {
+test("shows the secret once, and stores it encrypted", async () => {
   const { id, secret } = await hook();
   expect(secret).toMatch(/^whsec_[A-Za-z0-9]{40}$/);
   expect(await record(id)).not.toHaveProperty("secret");
@@ -93,7 +93,7 @@ test("the secret is shown once, and sealed at rest", async () => {
   expect(stored?.secret_sealed.toString("latin1")).not.toContain(secret);
 });
 
-test("a failed attempt is made again after 10 s with the same id and bytes, three times in all", async () => {
+test("retries a failed delivery after 10 s with the same id and bytes, up to three attempts", async () => {
   const { id } = await hook();
   receiver.answer = (_, response) => response.writeHead(500).end();
   await tell("sbx_a", "first");
@@ -102,7 +102,7 @@ test("a failed attempt is made again after 10 s with the same id and bytes, thre
   expect(receiver.received).toHaveLength(1);
   expect(await record(id)).toMatchObject({
     consecutive_failures: 0,
-    last_error: "The receiver answered 500.",
+    last_error: "The receiver responded with 500.",
   });
   for (let attempts = 2; attempts < 6; attempts += 1) {
     host.clock.advance(9_999);
@@ -117,7 +117,7 @@ test("a failed attempt is made again after 10 s with the same id and bytes, thre
   expect(await record(id)).toMatchObject({ active: true, consecutive_failures: 1 });
 });
 
-test("an event waits for the ones of its sandbox before it, and for no other's", async () => {
+test("an event waits only for earlier events of its sandbox", async () => {
   const { id } = await hook();
   let fails = 1;
   receiver.answer = (got, response) =>
@@ -132,7 +132,7 @@ test("an event waits for the ones of its sandbox before it, and for no other's",
   expect(summaries().filter((summary) => summary !== "b1")).toEqual(["a1", "a1", "a2"]);
 });
 
-test("many events of many sandboxes arrive whole, each sandbox's in its order, through a receiver that stumbles", async () => {
+test("delivers many events of many sandboxes complete and in order to a receiver that fails at times", async () => {
   const { id } = await hook();
   const tried = new Set<string>();
   receiver.answer = (got, response) => {
@@ -157,7 +157,7 @@ test("many events of many sandboxes arrive whole, each sandbox's in its order, t
   }
 });
 
-test("twenty failed deliveries in a row disable a webhook; a success between them resets, and so does enable", async () => {
+test("disables a webhook after twenty failed deliveries in a row; a success and enable reset the count", async () => {
   const { id } = await hook();
   const fail = async (count: number) => {
     receiver.answer = (_, response) => response.writeHead(410).end();
@@ -174,10 +174,10 @@ test("twenty failed deliveries in a row disable a webhook; a success between the
   await run(id);
   expect(await record(id)).toMatchObject({ active: true, consecutive_failures: 0, last_error: null });
   await fail(22);
-  expect(await record(id)).toMatchObject({ active: false, last_error: "The receiver answered 410." });
+  expect(await record(id)).toMatchObject({ active: false, last_error: "The receiver responded with 410." });
   const news = (await listNotifications(host.app, actor)).filter(({ target }) => target.id === id);
   expect(news).toMatchObject([
-    { kind: "webhook_disabled", body: expect.stringContaining("The receiver answered 410.") },
+    { kind: "webhook_disabled", body: expect.stringContaining("The receiver responded with 410.") },
   ]);
   receiver.received = [];
   await tell("sbx_no", "not sent");
@@ -194,29 +194,29 @@ test("twenty failed deliveries in a row disable a webhook; a success between the
   expect(summaries()).toEqual(["sent"]);
 });
 
-test("redirects are not followed, and are a failure", async () => {
+test("does not follow redirects and counts them as failures", async () => {
   const { id } = await hook();
   receiver.answer = (_, response) => response.writeHead(302, { location: `${receiver.url}/elsewhere` }).end();
   await tell("sbx_a", "x");
   await run(id);
   expect(receiver.received.map(({ path }) => path)).toEqual(["/hook"]);
-  expect(await record(id)).toMatchObject({ last_error: "The receiver answered 302." });
+  expect(await record(id)).toMatchObject({ last_error: "The receiver responded with 302." });
 });
 
-test("a receiver that does not answer within ten seconds has failed", async () => {
+test("fails a delivery without a response within ten seconds", async () => {
   const { id } = await hook();
   receiver.answer = () => {};
   await tell("sbx_a", "x");
-  // Nobody waits as long: a hundredth of what is asked for.
+  // Shortens the wait to a hundredth.
   const timeout = AbortSignal.timeout.bind(AbortSignal);
   const asked = vi.spyOn(AbortSignal, "timeout").mockImplementation((ms) => timeout(ms / 100));
   onTestFinished(() => asked.mockRestore());
   await run(id);
   expect(asked.mock.calls).toEqual([[10_000]]);
-  expect(await record(id)).toMatchObject({ last_error: "No answer within 10 s." });
+  expect(await record(id)).toMatchObject({ last_error: "No response within 10 s." });
 });
 
-test("a webhook hears what it asked for", async () => {
+test("delivers to a webhook only the events of its filter", async () => {
   const { id, event_types } = await hook({ event_types: ["sandbox.terminated", "sandbox.terminated"] });
   expect(event_types).toEqual(["sandbox.terminated"]);
   const row = await createSandbox(host.app, actor, createInput());
@@ -225,7 +225,7 @@ test("a webhook hears what it asked for", async () => {
   expect(receiver.received.map(({ json }) => json.event)).toEqual(["sandbox.terminated"]);
 });
 
-test("who has not the turn comes back when it is over, and a turn whose owner died is taken over", async () => {
+test("a process without the lease returns when the lease is over, and takes over from a dead holder", async () => {
   const { id } = await hook();
   await tell("sbx_a", "x");
   const until = new Date(host.clock.now().getTime() + 25_000);
@@ -238,7 +238,7 @@ test("who has not the turn comes back when it is over, and a turn whose owner di
   expect(summaries()).toEqual(["x"]);
 });
 
-test("an event that is told commits with its delivery, or neither does", async () => {
+test("commits an event together with its delivery, or neither", async () => {
   const { id } = await hook();
   await expect(
     db.transaction().execute(async (tx) => {
@@ -259,7 +259,7 @@ test("an event that is told commits with its delivery, or neither does", async (
   expect(receiver.received).toEqual([]);
 });
 
-test("the jobs carry deliveries out, retries too", async () => {
+test("the jobs deliver and retry", async () => {
   const time = { now: () => new Date() };
   const jobs = await openJobs({ db, pool, log: silentLog, hostId: "test", version: "test" });
   try {
@@ -292,7 +292,7 @@ test("delivers for another payer while ten webhooks of one payer do not respond"
     workers.push(work(id));
     await expect.poll(() => silent.length).toBe(workers.length);
   }
-  // Waiting jobs free their workers, and each has a later job in case this process dies.
+  // Waiting jobs release their workers, and each has a later job in case this process dies.
   for (const id of ids.slice(4)) {
     await work(id);
     expect(await hasJob(db, `sandbox.webhooks:${id}:later`)).toBe(true);
@@ -321,7 +321,7 @@ test("delivers for another payer while ten webhooks of one payer do not respond"
   expect(summaries().filter((summary) => summary === "silent")).toHaveLength(10);
 });
 
-test("addresses that are not of the internet are refused, at the registration and at each delivery", async () => {
+test("refuses private addresses, at the registration and at each delivery", async () => {
   const closed = { ...host.app, config: { ...host.app.config, allowPrivateHosts: [] } };
   for (const url of [
     receiver.url,
@@ -342,7 +342,7 @@ test("addresses that are not of the internet are refused, at the registration an
   expect(await record(id)).toMatchObject({ last_error: expect.stringContaining("private or internal") });
 });
 
-test("what is connected to is the address that was checked, by name as well", async () => {
+test("connects to the checked address, also by name", async () => {
   const server = createServer((_, response) => response.writeHead(200).end());
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
@@ -359,19 +359,19 @@ test("what is connected to is the address that was checked, by name as well", as
 });
 
 test.each(["ftp://example.test/", "https://user:password@example.test/", "no url", "/x", "javascript:1", ""])(
-  "%j is no address for a webhook",
+  "rejects %j as the address of a webhook",
   (url) => {
     expect(WebhookCreate.safeParse({ url }).success).toBe(false);
   },
 );
 
-test("an account has ten webhooks at most, however many register at once", async () => {
+test("limits an account to ten webhooks, also for concurrent registrations", async () => {
   const tries = await Promise.all(Array.from({ length: 13 }, () => refusal(hook())));
   expect(tries.filter((one) => one === "409 webhook_limit_reached")).toHaveLength(3);
   expect((await list(host.app, actor)).items).toHaveLength(10);
 });
 
-test("webhooks are their owner's, and what was to be delivered goes with them", async () => {
+test("hides webhooks from other owners, and deletes pending deliveries with the webhook", async () => {
   const { id } = await hook();
   await tell("sbx_a", "x");
   expect((await list(host.app, stranger.actor)).items).toEqual([]);

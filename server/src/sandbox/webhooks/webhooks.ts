@@ -1,8 +1,8 @@
 /**
- * Webhooks: addresses that hear of events. This folder owns who is registered and what is still to be delivered. It
- * promises that every event which committed reaches each active webhook that asked for it, in the order of its
- * sandbox, at least once, signed over the very bytes; that a receiver which fails twenty times in a row is left in
- * peace; and that nobody makes this server call what only this server can reach.
+ * Webhooks: addresses that receive events. This folder owns the registrations and the pending deliveries. Every
+ * committed event reaches each active webhook that subscribed to it, in the order of its sandbox, at least once, signed
+ * over its exact bytes. A receiver that fails twenty times in a row is disabled. A webhook cannot make this server call
+ * addresses inside its own network.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -26,7 +26,7 @@ import {
 
 type Needs = Pick<App, "db" | "secrets" | "config" | "clock">;
 
-/** The secret is in this answer and in no other. */
+/** The secret appears only in this response. */
 export async function register(app: Needs, actor: Actor, input: WebhookCreate): Promise<Webhook> {
   const workspace = requireNotSuspended(homeWorkspace(actor));
   const url = new URL(input.url);
@@ -57,7 +57,7 @@ export async function list(
   actor: Actor,
 ): Promise<{ items: Webhook[]; next_cursor: string | null }> {
   const rows = await listWebhooks(app.db, workspaceIds(actor));
-  // At most ten for each workspace: there is never another page.
+  // At most ten for each workspace, so there is never a second page.
   return { items: rows.map(toWebhook), next_cursor: null };
 }
 
@@ -67,7 +67,7 @@ export async function get(app: Needs, actor: Actor, id: string): Promise<Webhook
   return found;
 }
 
-/** Starts afresh: what failed is forgotten, and what happened meanwhile is not sent. */
+/** Resets the failures; events during the disabled time are not sent. */
 export async function enable(app: Needs, actor: Actor, id: string): Promise<Webhook> {
   return app.db.transaction().execute(async (tx) => {
     const row = await enableRow(tx, id, workspaceIds(actor));
@@ -77,7 +77,7 @@ export async function enable(app: Needs, actor: Actor, id: string): Promise<Webh
   });
 }
 
-/** What was to be delivered goes with it. */
+/** Deletes the webhook and its pending deliveries. */
 export async function remove(app: Needs, actor: Actor, id: string): Promise<void> {
   await app.db.transaction().execute(async (tx) => {
     const row = await deleteWebhook(tx, id, workspaceIds(actor));
@@ -94,7 +94,7 @@ function place(id: string): string {
   return `sandbox_webhooks:${id}:secret`;
 }
 
-/** The host alone: a path may be as good as a password. */
+/** Only the host is logged, because a path may contain a secret. */
 function target(row: WebhookRow): { kind: string; id: string; label: string } {
   return { kind: "sandbox_webhook", id: row.id, label: new URL(row.url).host };
 }

@@ -1,8 +1,8 @@
 /**
- * Sandboxes that begin where another one stands: with its memory, its processes and its files, and with an id, a name,
- * an address, a lifetime and a record of their own. All that one call asks for are made, or none: they are reserved
- * first, which no reader sees and every limit counts, then restored side by side, and are sandboxes in one transaction
- * at the end. Whatever ends before that, the server included, leaves nothing of them.
+ * Sandboxes that start as copies of another one: with its memory, processes and files, and with their own id, name,
+ * address, lifetime and record. A call creates all of its clones or none. They are reserved first, which no reader
+ * sees and every limit counts. Then they are restored in parallel, and one transaction makes all of them sandboxes. A
+ * failure or crash before it leaves nothing.
  */
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -13,22 +13,22 @@ import type { Transaction } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import {
-  bringUpClones,
+  startClones,
   drop,
   type Model,
   type Place,
   placeClone,
   releaseClones,
-  takeOverClones,
+  assignClones,
 } from "#machines/snapshots/clones.ts";
-import { withRoom } from "#machines/placement/reclaim.ts";
+import { withReclaim } from "#machines/placement/reclaim.ts";
 import { byWhom, recordEvent } from "#sandbox/events/events.ts";
 import { hostnameOf, sandboxEnv } from "./environment.ts";
 import { refuseByPlan } from "../limits/plan-limits.ts";
 import { newPreviewToken } from "../schema.ts";
 import { maxConcurrent, type Size } from "../limits/sizes.ts";
 import {
-  bearReserved,
+  activateReserved,
   deleteReserved,
   findTier,
   insertSandbox,
@@ -42,26 +42,28 @@ type Needs = Pick<App, "db" | "machines" | "secrets" | "config" | "clock" | "log
 export interface Clones {
   workspace: ReachableWorkspace;
   count: number;
-  /** What each of them is. */
+  /** Columns that all clones share. */
   like: Omit<NewSandbox, "id" | "workspace_id" | "preview_token_sealed" | "expires_at" | "created_at">;
   hasPreviewToken: boolean;
-  /** The caller's own. */
+  /** Environment from the caller. */
   env: Record<string, string>;
   model: Model;
-  /** What they are restored from, which goes with this call. */
+  /** Snapshot bytes to restore from; the call deletes them at its end. */
   bytes: string;
-  /** Writes the bytes, where that is not done. */
+  /** Writes the bytes, if they do not exist yet. */
   write?: () => Promise<unknown>;
 }
 
-/** They run when this returns. */
+/** Makes the clones; they run on return. */
 export async function makeClones(app: Needs, actor: Actor, clones: Clones): Promise<SandboxRow[]> {
   try {
     const { workspace, like } = clones;
     refuseByPlan(workspace, { ...like, size: like.size as Size });
-    const places = await withRoom(app, () => app.db.transaction().execute((tx) => reserve(app, tx, clones)));
+    const places = await withReclaim(app, () =>
+      app.db.transaction().execute((tx) => reserve(app, tx, clones)),
+    );
     const machines = places.map(({ row }) => row.id);
-    return await app.machines.whileAwaited(machines, () => carryOut(app, actor, clones, places));
+    return await app.machines.whileProtected(machines, () => carryOut(app, actor, clones, places));
   } finally {
     drop(app, clones.bytes);
   }
@@ -109,7 +111,7 @@ async function carryOut(
     await passKillPoint("clone.reserved");
     await clones.write?.();
     await passKillPoint("clone.written");
-    await bringUpClones(app, places);
+    await startClones(app, places);
     await passKillPoint("clone.restored");
     const rows = await app.db.transaction().execute((tx) => bear(app, tx, actor, places));
     await passKillPoint("clone.committed");
@@ -133,11 +135,11 @@ async function bear(
   actor: Actor,
   places: readonly Place[],
 ): Promise<SandboxRow[]> {
-  await takeOverClones(tx, places);
+  await assignClones(tx, places);
   const at = app.clock.now();
   const rows: SandboxRow[] = [];
   for (const { row: machine } of places) {
-    const row = await bearReserved(tx, machine.owner_id ?? "", at);
+    const row = await activateReserved(tx, machine.owner_id ?? "", at);
     if (!row) throw new Error("a clone that has a machine has its reservation");
     rows.push({ ...row, machine_id: machine.id, sandbox_tier: await findTier(tx, row.workspace_id) });
     const { id, template, size, network, region, workspace_id } = row;

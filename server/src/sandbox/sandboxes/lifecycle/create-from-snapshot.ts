@@ -1,4 +1,4 @@
-/** A sandbox that begins where a kept snapshot stands, in its workspace; the snapshot stays as it is. */
+/** Creates a sandbox from a named snapshot, in the snapshot's workspace; the snapshot does not change. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
@@ -7,7 +7,7 @@ import {
   findSnapshot,
   newBytes,
   refuseUnlessRestorable,
-  setDamaged,
+  markSnapshotDamaged,
   shareBytes,
 } from "#machines/snapshots/clones.ts";
 import { snapshotDamaged } from "#machines/errors.ts";
@@ -76,8 +76,9 @@ export async function createFromSnapshot(
     await snapshotUsed(app, snapshot.id, workspace.sandboxTier);
     return row;
   } catch (error) {
-    // It would be no other the next time.
-    if (error instanceof DomainError && error.code === "snapshot_damaged") await setDamaged(app, snapshot.id);
+    // A damaged snapshot stays damaged, so no later attempt is made.
+    if (error instanceof DomainError && error.code === "snapshot_damaged")
+      await markSnapshotDamaged(app, snapshot.id);
     throw error;
   }
 }

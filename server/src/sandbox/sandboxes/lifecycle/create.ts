@@ -6,9 +6,9 @@ import type { App } from "#app.ts";
 import type { Transaction } from "#schema.ts";
 import { newId } from "#lib/ids.ts";
 import { makeWorkspace } from "./process-defaults.ts";
-import { bringUp } from "#machines/placement/start-reserved.ts";
+import { startReserved } from "#machines/placement/start-reserved.ts";
 import { place } from "#machines/placement/placement.ts";
-import { withRoom } from "#machines/placement/reclaim.ts";
+import { withReclaim } from "#machines/placement/reclaim.ts";
 import { byWhom, recordEvent } from "#sandbox/events/events.ts";
 import { resolveTemplate } from "#sandbox/templates/resolve.ts";
 import { holdTemplate } from "#sandbox/templates/templates.ts";
@@ -26,25 +26,25 @@ import { endSandbox } from "./terminate.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "config" | "clock" | "log">;
 
-/** A template that is still being made is waited for this long before the caller is asked to come back. */
+/** Maximum wait for a template that is still being built, before the caller has to retry. */
 const templateWaitMs = 30_000;
 
-/** Makes a sandbox; its machine runs when this returns, or nothing of it is left. */
+/** Creates a sandbox. The machine runs on return, or nothing of the sandbox is left. */
 export function createSandbox(app: Needs, actor: Actor, input: SandboxCreate): Promise<SandboxRow> {
   const { snapshot } = input;
   if (snapshot !== undefined) return createFromSnapshot(app, actor, { ...input, snapshot });
   return createKept(app, actor, input, async () => {});
 }
 
-/** What else comes to be in the transaction in which the sandbox does; begun anew where that is. */
-export type Beside = (tx: Transaction, sandboxId: string) => Promise<void>;
+/** Further writes in the transaction that inserts the sandbox; repeated if the transaction is. */
+export type CreateHook = (tx: Transaction, sandboxId: string) => Promise<void>;
 
-/** The same for who keeps a record of the sandbox: neither is ever there without the other. Of a template alone. */
+/** Creates a sandbox together with the caller's own record of it, in one transaction. Templates only. */
 export function createKept(
   app: Needs,
   actor: Actor,
   input: SandboxCreate,
-  beside: Beside,
+  beside: CreateHook,
 ): Promise<SandboxRow> {
   const { template } = input;
   if (template === undefined) throw new Error("a create has a template or a snapshot");
@@ -57,7 +57,7 @@ async function createFromTemplate(
   app: Needs,
   actor: Actor,
   input: FromTemplate,
-  beside: Beside,
+  beside: CreateHook,
 ): Promise<SandboxRow> {
   const workspace = homeWorkspace(actor);
   const timeoutSeconds = input.timeout_seconds ?? defaultTimeoutSeconds;
@@ -72,13 +72,13 @@ async function createFromTemplate(
   const now = app.clock.now();
   const id = newId("sbx_");
 
-  const { row, reservation } = await withRoom(app, () =>
+  const { row, reservation } = await withReclaim(app, () =>
     app.db.transaction().execute(async (tx) => {
       const live = await lockAndCountLive(tx, workspace.id);
       const allowed = maxConcurrent(app.config, workspace.sandboxTier);
       if (live >= allowed)
         throw planLimit("max_concurrent_sandboxes", allowed, nextTier(workspace.sandboxTier), workspace.id);
-      // Deleted meanwhile, and its image perhaps with it; from here on it stays until the machine's row says who needs it.
+      // The template may have been deleted meanwhile. From here on its image stays until the machine's row requires it.
       if (custom && !(await holdTemplate(tx, custom.id))) throw unknownTemplate(input.template, []);
       const volume = await volumeFor(app, tx, { actor, workspace, sandboxId: id, input });
       const row = await insertSandbox(tx, {
@@ -139,7 +139,7 @@ async function createFromTemplate(
   );
 
   try {
-    await bringUp(app, reservation);
+    await startReserved(app, reservation);
     if (custom?.isOfImage) await makeWorkspace(app, reservation.row.id, row);
     const { volume } = reservation.request;
     if (volume?.isNew) await markMade(app, volume);
@@ -160,7 +160,7 @@ async function volumeFor(
   return reference === undefined ? undefined : attachVolume(app, tx, { ...made, reference, region });
 }
 
-/** Where a create without a workspace goes: the personal one, or the one the token is bound to. */
+/** Workspace of a create without `workspace`: the personal one, or the one that the token is bound to. */
 function homeWorkspace(actor: Actor): ReachableWorkspace {
   const home = actor.workspaces.find((workspace) => workspace.kind === "personal") ?? actor.workspaces[0];
   if (!home) throw new Error("an actor reaches at least one workspace");

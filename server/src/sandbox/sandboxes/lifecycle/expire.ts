@@ -1,7 +1,7 @@
 /**
- * Deadlines are kept by a look at the table every second, not by a job per sandbox: a create stays free of queue
- * writes, a keep-alive is one update, and a server that was down catches up with its first look. What ends at its
- * deadline is ended at once; what pauses takes seconds and is looked at apart, so that it holds up no other.
+ * Enforces deadlines by a query every second instead of a job per sandbox. A create then writes nothing to the queue, a
+ * keep-alive is one update, and a restarted server catches up with its first query. Terminations happen at once; pauses
+ * take seconds and run in a loop of their own, so that they delay no termination.
  */
 import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
@@ -26,13 +26,13 @@ const lookEveryMs = 1_000;
 const reclaimEveryMs = 60_000;
 const forgetEveryMs = 3_600_000;
 const keepTerminatedMs = 30 * 24 * 3_600_000;
-/** A machine that cannot be paused at its deadline is tried again for this long, and then terminated. */
+/** A failed pause at the deadline is retried for this long; then the sandbox is terminated. */
 const retryPauseForMs = 60_000;
 const retryPauseEveryMs = 5_000;
-/** A pause is a second of disk and processor. */
+/** A pause takes a second of disk and processor. */
 const pausesAtOnce = 2;
 
-/** Ends and pauses what reached its deadline; answers how many did. */
+/** Terminates and pauses sandboxes at their deadline; returns how many. */
 export async function expireSandboxes(app: Needs): Promise<number> {
   return (await endExpired(app)) + (await pauseExpired(app));
 }
@@ -54,7 +54,7 @@ async function pauseExpired(app: Needs): Promise<number> {
   return expired.length;
 }
 
-/** When each sandbox that could not be paused may be tried again. */
+/** Earliest retry for each sandbox whose pause failed. */
 const notBefore = new Map<string, number>();
 
 async function pauseOrEnd(
@@ -65,7 +65,7 @@ async function pauseOrEnd(
   if ((notBefore.get(row.id) ?? 0) > expiredBy.getTime()) return;
   try {
     const tier = await findTier(app.db, row.workspace_id);
-    // Those who pay are never refused here: their sandbox was to be paused and is.
+    // The cap binds only the free tier. A paid sandbox is always paused at its deadline.
     await pause(app, row, { reason: "deadline", tier, isCapped: tier === "free", expiredBy });
     notBefore.delete(row.id);
   } catch (error) {
@@ -78,11 +78,14 @@ async function pauseOrEnd(
       return;
     }
     notBefore.set(row.id, expiredBy.getTime() + retryPauseEveryMs);
-    app.log.warn({ sandbox: row.id, err: error }, "a sandbox could not be paused at its deadline yet");
+    app.log.warn(
+      { sandbox: row.id, err: error },
+      "a sandbox could not be paused at its deadline; the next pass retries it",
+    );
   }
 }
 
-/** Terminates what was paused for longer than its tier keeps it. */
+/** Terminates sandboxes that were paused for longer than their tier keeps them. */
 export async function reclaimSnapshots(app: Needs): Promise<number> {
   const now = app.clock.now();
   const expired = await findExpiredSnapshots(app.db, now);
@@ -96,7 +99,7 @@ export async function reclaimSnapshots(app: Needs): Promise<number> {
 export const moveSandboxDeadlines: MoveDeadlines = (tx, { workspaceId, ms }) =>
   moveDeadlines(tx, workspaceId, ms);
 
-/** Starts the looks; answers how to stop them. */
+/** Starts the periodic passes; `stop` ends them. */
 export function startExpiry(app: Needs): { stop: () => void } {
   const every = (ms: number, what: string, work: () => Promise<unknown>) => {
     let isBusy = false;

@@ -51,7 +51,7 @@ const contentOf = async (id: string) => {
   return Buffer.from(file.is_dir ? "" : (file.content ?? ""), "base64").toString();
 };
 const idsOf = (rows: readonly { id: string }[]) => rows.map(({ id }) => id);
-const listed = async () => idsOf((await list(host.app, actor, { status: ["running"], limit: 100 })).items);
+const listIds = async () => idsOf((await list(host.app, actor, { status: ["running"], limit: 100 })).items);
 
 async function there() {
   return {
@@ -69,7 +69,7 @@ async function refusal(work: Promise<unknown>): Promise<unknown> {
   }
 }
 
-test("clones have the source's files and settings, and names, tokens, environments and lifetimes of their own", async () => {
+test("clones have the source's files and settings, and their own names, tokens, environments and lifetimes", async () => {
   const source = await create({
     network: "open",
     timeout_seconds: 100,
@@ -111,7 +111,7 @@ test("clones have the source's files and settings, and names, tokens, environmen
   await expect.poll(there).toEqual({ machines: 4, rows: 4, snapshots: [] });
 });
 
-test("what a fork is asked for stands over what the source has", async () => {
+test("settings of a fork request override those of the source", async () => {
   const { id } = await create({ preview_auth: true, network: "restricted" });
   const input = { timeout_seconds: 77, on_timeout: "pause", auto_resume: true, preview_auth: false };
   const [clone] = await fork(id, { ...input, metadata: { is: "clone" } });
@@ -125,7 +125,7 @@ test("what a fork is asked for stands over what the source has", async () => {
   expect(await fork(clone?.id ?? "")).toMatchObject([{ forked_from: clone?.id, timeout_seconds: 77 }]);
 });
 
-test("a paused sandbox is forked from its snapshot, and stays paused as it was", async () => {
+test("forks a paused sandbox from its snapshot and leaves it paused", async () => {
   const { id } = await create();
   await write(id, "kept");
   const snapshot = await pauseSandbox(host.app, actor, id);
@@ -137,7 +137,7 @@ test("a paused sandbox is forked from its snapshot, and stays paused as it was",
   expect(await contentOf(id)).toBe("kept");
 });
 
-test("what becomes of the source while clones are made is no matter to them", async () => {
+test("clones do not depend on changes of the source during the fork", async () => {
   const { id } = await create();
   await write(id, "kept");
   await pauseSandbox(host.app, actor, id);
@@ -148,7 +148,7 @@ test("what becomes of the source while clones are made is no matter to them", as
   for (const clone of await forking) expect(await contentOf(clone.id)).toBe("kept");
 });
 
-test("events and the record say where a clone is from", async () => {
+test("events and records name the source of a clone", async () => {
   const { id } = await create();
   const [clone] = await fork(id);
   const events = await db
@@ -162,7 +162,7 @@ test("events and the record say where a clone is from", async () => {
   expect(clone && toSandbox(host.app, clone)).toMatchObject({ forked_from: id });
 });
 
-test("a terminated sandbox is not forked, and another workspace's is not there", async () => {
+test("refuses to fork a terminated sandbox, and hides one of another workspace", async () => {
   const { id } = await create();
   const stranger = await personWithTier(db, "payg");
   expect(await refusal(fork(id, {}, stranger.actor))).toMatchObject({
@@ -173,7 +173,7 @@ test("a terminated sandbox is not forked, and another workspace's is not there",
   expect(await refusal(fork(id))).toMatchObject({ code: "sandbox_terminated", status: 409 });
 });
 
-test("clones count for the tier's cap, also while they are made and when forks come at once", async () => {
+test("counts clones for the tier's cap, also while they are made and in concurrent forks", async () => {
   const free = await personWithTier(db, "free");
   const source = await create({}, free.actor);
   const cap = host.app.config.maxSandboxesFree;
@@ -193,24 +193,24 @@ test("clones count for the tier's cap, also while they are made and when forks c
   });
 });
 
-test("a fork for which the host has no room makes nothing", async () => {
+test("creates nothing when the host lacks room for a fork", async () => {
   const { id } = await create();
   const before = await there();
   host.app.machines.capacity.machines = 3;
   expect(await refusal(fork(id, { count: 3 }))).toMatchObject({ code: "no_capacity" });
   host.app.machines.capacity.machines = 100;
   expect(await there()).toEqual(before);
-  expect(await listed()).toEqual([id]);
+  expect(await listIds()).toEqual([id]);
 });
 
-test("nobody sees a clone before all of them run; a failure of one leaves none of them, and the source runs on", async () => {
+test("shows no clone before all of them run; a failure of one removes all, and the source continues", async () => {
   const { id } = await create();
   await write(id, "kept");
   host.driver.slow("restore", 50);
   host.driver.fail("restore", new RuntimeError("failed", "no luck"));
   const forking = refusal(fork(id, { count: 4 }));
   await expect.poll(there).toMatchObject({ rows: 5 });
-  expect(await listed()).toEqual([id]);
+  expect(await listIds()).toEqual([id]);
   host.clock.advance(1000);
   await expireSandboxes(host.app);
   expect(await forking).toMatchObject({ code: "restore_failed", status: 503 });
@@ -220,16 +220,16 @@ test("nobody sees a clone before all of them run; a failure of one leaves none o
   expect(await contentOf(id)).toBe("kept");
 });
 
-test("a source that cannot be written down says why, and runs on", async () => {
+test("reports why a source cannot be captured, and the source continues", async () => {
   const { id } = await create();
   const found = { pid: 7, process: "python3", file: "/persist/x" };
   host.driver.fail("checkpoint", new RuntimeError("not_checkpointable", "x is open", { details: found }));
   expect(await refusal(fork(id, { count: 2 }))).toMatchObject({ code: "not_checkpointable", ...found });
   await expect.poll(there).toEqual({ machines: 1, rows: 1, snapshots: [] });
-  expect(await listed()).toEqual([id]);
+  expect(await listIds()).toEqual([id]);
 });
 
-test("a clone that ends while others are made ends all of them", async () => {
+test("removes all clones when one ends while others are made", async () => {
   const { id } = await create();
   const forking = Promise.withResolvers<void>();
   onKillPoint(async (point) => {
@@ -245,7 +245,7 @@ test("a clone that ends while others are made ends all of them", async () => {
   await expect.poll(there).toEqual({ machines: 1, rows: 1, snapshots: [] });
 });
 
-test("a snapshot of another runtime build or other processors is said to be one", async () => {
+test("reports that a snapshot needs another runtime build or other processors", async () => {
   const { id } = await create();
   await pauseSandbox(host.app, actor, id);
   const { cpu_class } = await db.selectFrom("hosts").select("cpu_class").executeTakeFirstOrThrow();
@@ -256,7 +256,7 @@ test("a snapshot of another runtime build or other processors is said to be one"
 });
 
 test.each(["clone.reserved", "clone.written", "clone.restored", "clone.committed"])(
-  "a server that ends at %s leaves the source as it was, and all clones or none",
+  "a crash at %s leaves the source unchanged, and all clones or none",
   async (point) => {
     const { id } = await create();
     await write(id, "kept");
@@ -264,14 +264,14 @@ test.each(["clone.reserved", "clone.written", "clone.restored", "clone.committed
     onKillPoint(async (at) => {
       if (at !== point) return;
       here.resolve();
-      // The end of a process: nothing after this point ever happens.
+      // Simulates the end of the process: nothing after this point happens.
       await new Promise(() => {});
     });
     void fork(id, { count: 2 });
     await here.promise;
     onKillPoint(undefined);
     await host.restart();
-    const clones = (await listed()).filter((one) => one !== id);
+    const clones = (await listIds()).filter((one) => one !== id);
     expect(clones).toHaveLength(point === "clone.committed" ? 2 : 0);
     await expect.poll(there).toEqual({ machines: 1 + clones.length, rows: 1 + clones.length, snapshots: [] });
     for (const one of [id, ...clones]) expect(await contentOf(one)).toBe("kept");

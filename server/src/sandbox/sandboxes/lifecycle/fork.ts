@@ -1,4 +1,6 @@
-/** Clones of a sandbox as it stands: one that runs goes on and stands still only while it is written, a paused one stays paused. */
+/**
+ * Clones a sandbox in its current state. A running sandbox stops only while it is captured; a paused one stays paused.
+ */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import {
@@ -13,14 +15,14 @@ import {
 import { type Clones, makeClones } from "./clone.ts";
 import { ownEnv } from "./environment.ts";
 import { sandboxNotFound, sandboxTerminated, volumeAttached } from "../errors.ts";
-import { whenStill } from "./moves.ts";
+import { waitForMove } from "./moves.ts";
 import { explain, getSandbox } from "../sandboxes.ts";
 import type { SandboxFork } from "../schema.ts";
 import type { SandboxRow } from "../store.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "config" | "clock" | "log">;
 
-/** All clones that were asked for, or none. */
+/** Creates all requested clones, or none. */
 export async function forkSandbox(
   app: Needs,
   actor: Actor,
@@ -29,12 +31,12 @@ export async function forkSandbox(
 ): Promise<SandboxRow[]> {
   await getSandbox(app, actor, id);
   for (;;) {
-    const source = await whenStill(app, id);
+    const source = await waitForMove(app, id);
     if (!source) throw sandboxNotFound();
     if (source.status === "terminated") throw sandboxTerminated(source.termination_reason);
     if (source.volume_id !== null) throw volumeAttached();
-    const origin = await (source.status === "running" ? running(app, actor, id) : paused(app, id));
-    // Otherwise it was paused, resumed or deleted since: look again.
+    const origin = await (source.status === "running" ? running(app, actor, id) : originOfPaused(app, id));
+    // Otherwise the sandbox was paused, resumed or deleted meanwhile, so the loop reads it again.
     if (!origin) continue;
     const workspace = actor.workspaces.find((one) => one.id === source.workspace_id);
     if (!workspace) throw sandboxNotFound();
@@ -48,7 +50,7 @@ export async function forkSandbox(
         template_id,
         substituted,
         process_defaults,
-        // Where it runs still, it runs in the clones as well, under the same id.
+        // A start command that still runs also runs in the clones, under the same id.
         start_command_id,
         size,
         cpu,
@@ -90,7 +92,7 @@ async function running(app: Needs, actor: Actor, id: string): Promise<Origin | u
   };
 }
 
-async function paused(app: Needs, id: string): Promise<Origin | undefined> {
+async function originOfPaused(app: Needs, id: string): Promise<Origin | undefined> {
   const model = await findSnapshot(app.db, { ownerKind: "sandbox", ownerId: id });
   if (!model) return undefined;
   await refuseUnlessRestorable(app, model);

@@ -5,7 +5,7 @@ import { timeoutTooLong } from "../errors.ts";
 import { getSandbox, refuseUnlessRunning } from "../sandboxes.ts";
 import { extendRow, extendRows, type SandboxRow } from "../store.ts";
 
-/** Restarts the clock from now; what was left of it is not added. */
+/** Restarts the lifetime from now; the remaining time is not added. */
 export async function keepAlive(
   app: Pick<App, "db" | "clock">,
   actor: Actor,
@@ -20,13 +20,15 @@ export async function keepAlive(
   const expiresAt = new Date(app.clock.now().getTime() + timeoutSeconds * 1000);
   const extended = await extendRow(app.db, id, timeoutSeconds, expiresAt);
   if (extended) return { ...extended, machine_id: row.machine_id, sandbox_tier: row.sandbox_tier };
-  // It ended between the look and the change: say so as a look would now.
+  // The sandbox ended between the read and the update, so the error is that of a new read.
   const now = await getSandbox(app, actor, id);
   refuseUnlessRunning(now);
   return now;
 }
 
-/** Restarts the clocks of those that run, for who keeps them: each runs as long again as was asked for last. */
+/**
+ * Restarts the lifetimes of running sandboxes for the owner of their records; each keeps its last requested length.
+ */
 export function keepAllAlive(app: Pick<App, "db" | "clock">, ids: readonly string[]): Promise<void> {
   return extendRows(app.db, ids, app.clock.now());
 }

@@ -1,9 +1,9 @@
 /**
- * Whatever several clients do in whatever order, with failures and ends of the server in between: a sandbox is in a
- * state that the table allows, nothing acknowledged is lost, nothing sticks, and after a delete nothing is left. What is
- * expected of each answer is the model's, `testing/lifecycle-model.ts`.
+ * Runs random operations of several clients in any order, with failures and restarts of the server. A sandbox is always
+ * in a state of the table, nothing acknowledged is lost, nothing blocks for ever, and a delete leaves nothing. The
+ * model `testing/lifecycle-model.ts` holds the expected responses.
  *
- * `KONTOR_PROPERTY_RUNS` is how many sequences are tried; a failing one is printed with its seed.
+ * `KONTOR_PROPERTY_RUNS` is the number of sequences; a failing one is printed with its seed.
  */
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
@@ -22,7 +22,7 @@ const { actor } = await personWithTier(db, "payg");
 const runs = Number(process.env["KONTOR_PROPERTY_RUNS"] ?? 10);
 const verb = fc.constantFrom<Verb>(
   ...(["read", "write", "exec", "keepAlive", "get"] as const),
-  // Twice as likely: what changes the state is what this is about.
+  // Twice as likely, because this test is about changes of state.
   ...(["pause", "pause", "resume", "resume"] as const),
   "terminate",
 );
@@ -84,7 +84,7 @@ async function leftovers() {
 }
 
 test(
-  "no order of verbs, failures and ends of the server brings a sandbox out of its states, or leaves anything behind",
+  "keeps every sandbox in a valid state under any order of operations, failures and restarts, and leaves nothing",
   async () => {
     await fc.assert(
       fc.asyncProperty(create, fc.array(event, { minLength: 8, maxLength: 16 }), async (first, events) => {

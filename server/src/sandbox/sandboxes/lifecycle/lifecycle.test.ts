@@ -21,7 +21,7 @@ const create = (input: Record<string, unknown> = {}) =>
   createSandbox(host.app, paid.actor, createInput(input));
 const get = (id: string) => getSandbox(host.app, paid.actor, id);
 
-/** The refusal's code, or what came instead. */
+/** Error code of a refusal, or the result if the call succeeded. */
 async function refusal(work: Promise<unknown>): Promise<unknown> {
   try {
     return await work;
@@ -30,7 +30,7 @@ async function refusal(work: Promise<unknown>): Promise<unknown> {
   }
 }
 
-/** Machine rows and machines of the host, once nothing is under way. */
+/** Number of machine rows and of machines on the host, once no operation is in flight. */
 async function machineCount(): Promise<{ rows: number; machines: number }> {
   await expect
     .poll(() => db.selectFrom("machines").select("id").where("desired", "=", "removed").execute())
@@ -47,7 +47,7 @@ function withMark(mark: string) {
     .execute();
 }
 
-test("a sandbox that was answered has a row and a machine of its own that runs", async () => {
+test("a created sandbox has a row and a running machine of its own", async () => {
   const before = await machineCount();
   const row = await create({ env: { A: "b" }, network: "off" });
   expect(await machineCount()).toEqual({ rows: before.rows + 1, machines: before.machines + 1 });
@@ -65,7 +65,7 @@ test("a sandbox that was answered has a row and a machine of its own that runs",
   expect(await machineCount()).toEqual(before);
 });
 
-test("the environment is sealed in the database", async () => {
+test("stores the environment encrypted", async () => {
   const row = await create({ env: { TOKEN: "canary-value" } });
   const stored = await db.selectFrom("machines").selectAll().where("id", "=", row.machine_id).execute();
   expect(JSON.stringify(stored)).not.toContain("canary-value");
@@ -73,7 +73,7 @@ test("the environment is sealed in the database", async () => {
   await terminateSandbox(host.app, paid.actor, row.id);
 });
 
-test("a start that fails leaves a terminated row that says so, and no machine", async () => {
+test("a failed start leaves a terminated row with its reason, and no machine", async () => {
   const before = await machineCount();
   host.driver.fail("create", new RuntimeError("failed", "no luck"));
   const mark = { mark: "fails" };
@@ -84,7 +84,7 @@ test("a start that fails leaves a terminated row that says so, and no machine", 
   ]);
 });
 
-test("of many creates at once, as many succeed as the tier allows", async () => {
+test("accepts as many concurrent creates as the tier allows", async () => {
   const free = await personWithTier(db, "free");
   const tries = await Promise.all(
     Array.from({ length: 6 }, () => refusal(createSandbox(host.app, free.actor, createInput()))),
@@ -105,7 +105,7 @@ test("of many creates at once, as many succeed as the tier allows", async () => 
   expect(await createSandbox(host.app, free.actor, createInput())).toMatchObject({ status: "running" });
 });
 
-test("a tier refuses what it does not hold: larger sizes, longer lives, an own allowlist", async () => {
+test("refuses sizes, lifetimes and allowlists above the tier's limits", async () => {
   const { actor } = await personWithTier(db, "free");
   const tryFree = (input: Record<string, unknown>) =>
     refusal(createSandbox(host.app, actor, createInput(input)));
@@ -123,7 +123,7 @@ test("a tier refuses what it does not hold: larger sizes, longer lives, an own a
   expect(await keepAlive(host.app, actor, made.id, 1800)).toMatchObject({ timeout_seconds: 1800 });
 });
 
-test("a suspended account makes nothing", async () => {
+test("refuses creates of a suspended account", async () => {
   const { actor } = await personWithTier(db, "payg");
   const suspended = { ...actor, workspaces: actor.workspaces.map((one) => ({ ...one, suspended: true })) };
   expect(await refusal(createSandbox(host.app, suspended, createInput()))).toMatchObject({
@@ -132,7 +132,7 @@ test("a suspended account makes nothing", async () => {
   });
 });
 
-test("at its deadline a sandbox ends, not before, and with the reason timeout", async () => {
+test("terminates a sandbox at its deadline and not before, with the reason timeout", async () => {
   const row = await create({ timeout_seconds: 60 });
   host.clock.advance(59_999);
   await expireSandboxes(host.app);
@@ -148,7 +148,7 @@ test("at its deadline a sandbox ends, not before, and with the reason timeout", 
   });
 });
 
-test("a keep-alive between the look at a deadline and the end it leads to keeps the sandbox", async () => {
+test("a keep-alive between the read of a deadline and the termination saves the sandbox", async () => {
   const row = await create({ timeout_seconds: 60 });
   host.clock.advance(60_000);
   const lookedAt = host.clock.now();
@@ -161,7 +161,7 @@ test("a keep-alive between the look at a deadline and the end it leads to keeps 
   await terminateSandbox(host.app, paid.actor, row.id);
 });
 
-test("of many who end a sandbox at once one does, and its reason stays", async () => {
+test("only the first of many concurrent deletes terminates the sandbox, and its reason stays", async () => {
   const row = await create();
   const ends = await Promise.all([
     endSandbox(host.app, { id: row.id, reason: "requested" }),
@@ -184,10 +184,10 @@ test.for([
   expect((await machineCount()).machines).toBe((await machineCount()).rows);
 });
 
-test("after a restart a sandbox has its machine again, and one that was never started is ended as start_failed", async () => {
+test("after a restart a sandbox has its machine again, and an unfinished start ends as start_failed", async () => {
   const before = await machineCount();
   const kept = await create();
-  // A server that died between its commit and the start leaves the rows and no machine.
+  // A server that died between commit and start leaves the rows and no machine.
   const half = await create();
   await host.restart((meanwhile) => meanwhile.remove(half.machine_id ?? ""));
   expect(await get(kept.id)).toMatchObject({ status: "running", machine_id: kept.machine_id });
@@ -207,7 +207,7 @@ test("a restart gives an adopted machine its owner's environment and host name a
   await terminateSandbox(host.app, paid.actor, row.id);
 });
 
-test("metrics of what runs and of what ended keep their lifetime and never refuse", async () => {
+test("metrics of a running or ended sandbox include its lifetime and never fail", async () => {
   const row = await create({ size: "medium" });
   host.clock.advance(10_000);
   const running = await metrics(host.app, paid.actor, row.id, undefined);
@@ -225,7 +225,7 @@ test("metrics of what runs and of what ended keep their lifetime and never refus
   });
 });
 
-test("a preview token is in the record alone, sealed in its row", async () => {
+test("shows a preview token only in the record, and stores it encrypted", async () => {
   const row = await create({ preview_auth: true });
   const token = toSandbox(host.app, row).preview_auth_token ?? "";
   expect(token).toMatch(/^[A-Za-z0-9]{32}$/);
@@ -234,7 +234,7 @@ test("a preview token is in the record alone, sealed in its row", async () => {
   await terminateSandbox(host.app, paid.actor, row.id);
 });
 
-test("a host without room says what is short, and takes nothing back from anybody", async () => {
+test("a host without room names the short resource, and evicts no owner", async () => {
   const other = await testDatabase();
   const small = await testHost(other.db, { capacity: { machines: 1 } });
   const person = await personWithTier(other.db, "enterprise");

@@ -1,7 +1,7 @@
 /**
- * A sandbox that is being paused or resumed: what comes meanwhile waits for the move to end instead of being refused. A
- * move that says in the row that it is under way, and is not, would hold everybody up: its end could not be written, or
- * the server ended. The first is found by a look now and then, the second at the next start.
+ * A move is a pause or a resume in progress. Calls meanwhile wait for its end instead of being refused. A row may
+ * record a move that is no longer in progress, because its end could not be written or the server died. Such a row
+ * would block all callers. A periodic pass ends a move of the first kind, the next start a move of the second.
  */
 import type { Selectable } from "kysely";
 import type { App } from "#app.ts";
@@ -9,11 +9,11 @@ import { moveTimedOut } from "../errors.ts";
 import { endMoves, findById } from "../store.ts";
 import type { SandboxesTable } from "../tables.ts";
 
-/** Longer than the deadlines of a checkpoint and a restore of gigabytes. */
+/** Above the deadlines of a checkpoint and a restore of gigabytes. */
 const waitMs = 180_000;
 
-/** The row once nothing is under way; undefined where there is none. */
-export async function whenStill(
+/** Waits for the end of a move and returns the row; undefined if there is none. */
+export async function waitForMove(
   app: Pick<App, "db">,
   id: string,
 ): Promise<Selectable<SandboxesTable> | undefined> {
@@ -26,7 +26,7 @@ export async function whenStill(
   throw moveTimedOut();
 }
 
-/** How many moves of each sandbox this server has under way. */
+/** Number of moves in flight in this server, by sandbox. */
 const moving = new Map<string, number>();
 
 export async function underWay<T>(id: string, work: () => Promise<T>): Promise<T> {

@@ -71,7 +71,7 @@ async function refusal(work: Promise<unknown>): Promise<unknown> {
   }
 }
 
-test("a paused sandbox has a snapshot and no machine; resumed it has its files, and the snapshot is gone", async () => {
+test("a paused sandbox has a snapshot and no machine; a resume restores its files and removes the snapshot", async () => {
   const { id } = await create({ timeout_seconds: 100, metadata: { a: "b" } });
   await write(id, "/workspace/kept", "kept");
   host.clock.advance(50_000);
@@ -96,7 +96,7 @@ test("a paused sandbox has a snapshot and no machine; resumed it has its files, 
   expect(spec).toMatchObject({ hostname: id.replace("_", "-"), env: { KONTOR_SANDBOX_ID: id } });
 });
 
-test("what a paused sandbox cannot do is refused; its metrics are null and its lifetime stays", async () => {
+test("refuses calls that a paused sandbox cannot serve; its metrics are null and its lifetime stays", async () => {
   const { id } = await create();
   host.clock.advance(10_000);
   await pause(id);
@@ -113,13 +113,13 @@ test("what a paused sandbox cannot do is refused; its metrics are null and its l
   });
 });
 
-test("a resume of a sandbox that runs changes nothing", async () => {
+test("a resume of a running sandbox changes nothing", async () => {
   const before = await create();
   host.clock.advance(1000);
   expect(await resume(before.id)).toEqual(before);
 });
 
-test("with auto_resume a file call and an exec wake the sandbox, once however many there are", async () => {
+test("concurrent file and exec calls wake a sandbox with auto_resume once", async () => {
   const { id } = await create({ auto_resume: true });
   await write(id, "/workspace/kept", "kept");
   await pause(id);
@@ -165,15 +165,15 @@ test("does not wake a paused sandbox with auto_resume for a viewer of the team",
   const { id } = await create({ auto_resume: true });
   await write(id, "/workspace/kept", "kept");
   const workspaces = actor.workspaces.map((workspace) => ({ ...workspace, role: "viewer" as const }));
-  const viewed = () => read(host.app, { ...actor, workspaces }, id, "/workspace/kept");
-  expect(await viewed()).toMatchObject({ is_dir: false });
+  const readAsViewer = () => read(host.app, { ...actor, workspaces }, id, "/workspace/kept");
+  expect(await readAsViewer()).toMatchObject({ is_dir: false });
   await pause(id);
-  await expect(viewed()).rejects.toMatchObject({ code: "sandbox_paused", status: 409 });
+  await expect(readAsViewer()).rejects.toMatchObject({ code: "sandbox_paused", status: 409 });
   expect(await get(id)).toMatchObject({ status: "paused" });
   expect(await contentOf(id, "/workspace/kept")).toBe("kept");
 });
 
-test("a call that comes while the sandbox is being paused waits, and is then answered by what became of it", async () => {
+test("a call during a pause waits, and then sees the paused sandbox", async () => {
   const { id } = await create({ auto_resume: true });
   await write(id, "/workspace/kept", "kept");
   host.driver.slow("checkpoint", 100);
@@ -184,7 +184,7 @@ test("a call that comes while the sandbox is being paused waits, and is then ans
   host.driver.slow("checkpoint", 0);
 });
 
-test("a pause that fails leaves the sandbox running and says why", async () => {
+test("a failed pause leaves the sandbox running and reports the reason", async () => {
   const { id } = await create();
   await write(id, "/workspace/kept", "kept");
   const found = { pid: 7, process: "python3", file: "/persist/x" };
@@ -195,7 +195,7 @@ test("a pause that fails leaves the sandbox running and says why", async () => {
   expect((await leftovers()).snapshots).toEqual([]);
 });
 
-test("a resume that fails leaves the sandbox paused, and the next one succeeds", async () => {
+test("a failed resume leaves the sandbox paused, and the next one succeeds", async () => {
   const { id } = await create();
   await pause(id);
   await expect.poll(leftovers).toMatchObject({ machines: 0 });
@@ -205,7 +205,7 @@ test("a resume that fails leaves the sandbox paused, and the next one succeeds",
   expect(await resume(id)).toMatchObject({ status: "running" });
 });
 
-test("a snapshot of another runtime build or other processors is not tried, and kept", async () => {
+test("keeps a snapshot of another runtime build or other processors without trying to restore it", async () => {
   const { id } = await create();
   await pause(id);
   const { cpu_class } = await db.selectFrom("hosts").select("cpu_class").executeTakeFirstOrThrow();
@@ -215,7 +215,7 @@ test("a snapshot of another runtime build or other processors is not tried, and 
   expect(await resume(id)).toMatchObject({ status: "running" });
 });
 
-test("a paused sandbox that is deleted takes its snapshot along", async () => {
+test("deleting a paused sandbox deletes its snapshot", async () => {
   const { id } = await create();
   await pause(id);
   expect(await terminateSandbox(host.app, actor, id)).toMatchObject({ status: "terminated" });
@@ -223,7 +223,7 @@ test("a paused sandbox that is deleted takes its snapshot along", async () => {
   expect(await refusal(resume(id))).toMatchObject({ code: "sandbox_terminated", status: 409 });
 });
 
-test("a delete works in the midst of a pause and of a resume, and leaves nothing", async () => {
+test("a delete during a pause or a resume leaves nothing", async () => {
   const { id } = await create();
   host.driver.slow("checkpoint", 100);
   const pausing = refusal(pause(id));
@@ -243,7 +243,7 @@ test("a delete works in the midst of a pause and of a resume, and leaves nothing
   await expect.poll(leftovers).toEqual(nothing);
 });
 
-test("a tier's cap binds explicit pauses, also when they come at once, and the free tier's deadline", async () => {
+test("applies a tier's cap to explicit and concurrent pauses, and the free tier's at the deadline", async () => {
   const free = await personWithTier(db, "free");
   const rows = [];
   for (let n = 0; n < 5; n += 1) rows.push(await create({ on_timeout: "pause" }, free.actor));
@@ -264,7 +264,7 @@ test("a tier's cap binds explicit pauses, also when they come at once, and the f
   expect(now.find(({ status }) => status === "terminated")).toMatchObject({ termination_reason: "timeout" });
 });
 
-test("at its deadline a sandbox with on_timeout=pause is paused; those who pay are held to no cap", async () => {
+test("pauses a sandbox with on_timeout=pause at its deadline, without a cap for paid tiers", async () => {
   const one = await create({ on_timeout: "pause", timeout_seconds: 10 });
   const kill = await create({ timeout_seconds: 10 });
   await db
@@ -284,21 +284,21 @@ test("at its deadline a sandbox with on_timeout=pause is paused; those who pay a
   expect(stored).toEqual({ reason: "deadline" });
 });
 
-test("what cannot be paused at its deadline is tried for a minute, then terminated", async () => {
+test("retries a failed pause at the deadline for a minute, then terminates the sandbox", async () => {
   const { id } = await create({ on_timeout: "pause", timeout_seconds: 10 });
-  const blocked = () =>
+  const blockCheckpoint = () =>
     host.driver.fail("checkpoint", new RuntimeError("not_checkpointable", "a file is open"));
   host.clock.advance(11_000);
-  blocked();
+  blockCheckpoint();
   await expireSandboxes(host.app);
   expect(await get(id)).toMatchObject({ status: "running", transition: null });
   host.clock.advance(60_000);
-  blocked();
+  blockCheckpoint();
   await expireSandboxes(host.app);
   expect(await get(id)).toMatchObject({ status: "terminated", termination_reason: "timeout" });
 });
 
-test("a snapshot that is kept no longer ends its sandbox; an enterprise one is kept for ever", async () => {
+test("terminates a sandbox when its snapshot expires; an enterprise snapshot never expires", async () => {
   const enterprise = await personWithTier(db, "enterprise");
   const [short, long] = [await create(), await create({}, enterprise.actor)];
   await pause(short.id);
@@ -318,7 +318,7 @@ test("a snapshot that is kept no longer ends its sandbox; an enterprise one is k
   await expect.poll(async () => (await leftovers()).snapshots).toHaveLength(1);
 });
 
-test("a move whose end could not be written is ended later, and holds nobody up", async () => {
+test("ends a move later whose end could not be written, and blocks no caller", async () => {
   const { id } = await create();
   await db.updateTable("sandboxes").set({ transition: "pausing" }).where("id", "=", id).execute();
   const answer = refusal(contentOf(id, "/workspace"));
@@ -331,7 +331,7 @@ const untilPaused = ["pause.begun", "pause.taken", "pause.committed"];
 const untilResumed = ["resume.begun", "resume.restored", "resume.committed"];
 
 test.each([...untilPaused, ...untilResumed])(
-  "a server that ends at %s leaves a sandbox that can be used, resumed and deleted",
+  "a crash at %s leaves a sandbox that can be used, resumed and deleted",
   async (point) => {
     const { id } = await create();
     await write(id, "/workspace/kept", "kept");
@@ -340,7 +340,7 @@ test.each([...untilPaused, ...untilResumed])(
     onKillPoint(async (at) => {
       if (at !== point) return;
       there.resolve();
-      // The end of a process: nothing after this point ever happens.
+      // Simulates the end of the process: nothing after this point happens.
       await new Promise(() => {});
     });
     void (untilPaused.includes(point) ? pause(id) : resume(id));
@@ -365,7 +365,7 @@ test.each([...untilPaused, ...untilResumed])(
   },
 );
 
-test("a paused sandbox whose snapshot is gone from the disk is terminated at the next start", async () => {
+test("terminates at the next start a paused sandbox whose snapshot is missing on the disk", async () => {
   const { id } = await create();
   const snapshot = await pause(id);
   await host.app.machines.host.dropSnapshot(snapshot.id);

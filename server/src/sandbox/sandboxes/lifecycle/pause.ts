@@ -1,6 +1,7 @@
 /**
- * Pausing: memory, processes and files to disk, then said, then freed. Whoever asks for a sandbox meanwhile is held.
- * Whatever goes wrong before the row says "paused" leaves the sandbox running; what comes after is cleaning up.
+ * Pauses a sandbox: writes memory, processes and files to disk, records "paused", then frees the machine. Concurrent
+ * calls wait meanwhile. A failure before the row records "paused" leaves the sandbox running; later steps only clean
+ * up.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { SandboxTier } from "#accounts/roles.ts";
@@ -8,10 +9,17 @@ import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import { tierLimits } from "#accounts/plans.ts";
 import type { App } from "#app.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
-import { drop, free, keep, putBack, type SnapshotRow, take } from "#machines/snapshots/snapshots.ts";
+import {
+  deleteSnapshotFiles,
+  releaseMachine,
+  commitSnapshot,
+  resumeOriginal,
+  type SnapshotRow,
+  captureMachine,
+} from "#machines/snapshots/snapshots.ts";
 import { byWhom, recordEvent } from "#sandbox/events/events.ts";
 import { sandboxNotFound, snapshotCapReached } from "../errors.ts";
-import { underWay, whenStill } from "./moves.ts";
+import { underWay, waitForMove } from "./moves.ts";
 import { getSandbox, refuseUnlessRunning } from "../sandboxes.ts";
 import { beginMove, endMove, findTier, lockAndCountSnapshots, pauseRow } from "../store.ts";
 
@@ -23,19 +31,21 @@ const dayMs = 24 * 3_600_000;
 export async function pauseSandbox(app: Needs, actor: Actor, id: string): Promise<SnapshotRow> {
   await getSandbox(app, actor, id);
   for (;;) {
-    const row = await whenStill(app, id);
+    const row = await waitForMove(app, id);
     if (!row) throw sandboxNotFound();
     refuseUnlessRunning(row);
     const tier = await findTier(app.db, row.workspace_id);
     const snapshot = await pause(app, row, { reason: "explicit", tier, isCapped: true, actor });
-    // Otherwise somebody else was first: look again.
+    // Otherwise another caller was first, so the loop reads the row again.
     if (snapshot) return snapshot;
   }
 }
 
-/** Pauses what nobody uses, for who keeps it. False where it does not run; those who pay are never refused. */
+/**
+ * Pauses an idle sandbox for the owner of its record. False if it does not run; paid tiers are never refused.
+ */
 export async function park(app: Needs, id: string, actor: Actor): Promise<boolean> {
-  const row = await whenStill(app, id);
+  const row = await waitForMove(app, id);
   if (row?.status !== "running") return false;
   const tier = await findTier(app.db, row.workspace_id);
   const isCapped = tier === "free";
@@ -45,14 +55,14 @@ export async function park(app: Needs, id: string, actor: Actor): Promise<boolea
 export interface Pausing {
   reason: SnapshotRow["reason"];
   tier: SandboxTier;
-  /** Refuse with `snapshot_cap_reached` at the tier's cap. */
+  /** Fails with `snapshot_cap_reached` at the tier's cap. */
   isCapped: boolean;
-  /** Only if its deadline is not later than this. */
+  /** Pauses only if the deadline is not later than this. */
   expiredBy?: Date;
   actor?: Actor;
 }
 
-/** Undefined where it does not run any more, or is on its way somewhere else. */
+/** Undefined if the sandbox does not run, or another move is in progress. */
 export function pause(
   app: Needs,
   row: { id: string; workspace_id: string },
@@ -77,32 +87,32 @@ async function carryOut(
   await passKillPoint("pause.begun");
   const owner = { ownerKind: "sandbox", ownerId: id } as const;
   try {
-    const taken = await take(app, owner);
+    const taken = await captureMachine(app, owner);
     await passKillPoint("pause.taken");
     const snapshot = await commit(app, taken, how).catch(async (error: unknown) => {
-      await putBack(app, taken);
+      await resumeOriginal(app, taken);
       throw error;
     });
     await passKillPoint("pause.committed");
-    if (snapshot) free(app, taken);
-    // It was deleted meanwhile, and its machine with it.
-    else drop(app, taken.id);
+    if (snapshot) releaseMachine(app, taken);
+    // The sandbox and its machine were deleted meanwhile.
+    else deleteSnapshotFiles(app, taken.id);
     return snapshot;
   } catch (error) {
     if (await endMove(app.db, id, "pausing")) throw error;
-    // It ended meanwhile, which is why it could not be paused.
+    // The sandbox ended meanwhile, and therefore the pause failed.
     return undefined;
   }
 }
 
-function commit(app: Needs, taken: Awaited<ReturnType<typeof take>>, how: Pausing) {
+function commit(app: Needs, taken: Awaited<ReturnType<typeof captureMachine>>, how: Pausing) {
   return app.db.transaction().execute(async (tx) => {
     const at = app.clock.now();
     const days = tierLimits[how.tier].pausedRetentionDays;
     const id = taken.machine.owner_id ?? "";
     const row = await pauseRow(tx, id, { at, cpuSeconds: taken.cpuSeconds });
     if (!row) return undefined;
-    const snapshot = await keep(tx, taken, {
+    const snapshot = await commitSnapshot(tx, taken, {
       reason: how.reason,
       storedAt: at,
       expiresAt: days === null ? null : new Date(at.getTime() + days * dayMs),

@@ -1,6 +1,6 @@
 /**
- * Resuming: the machine comes back from its snapshot, and only then the row says "running" and the snapshot is gone.
- * However many ask, one resume runs and all of them wait for it. A failure leaves the sandbox paused as it was.
+ * Resumes a sandbox: restores the machine from its snapshot, then records "running" and deletes the snapshot.
+ * Concurrent callers share one resume. A failure leaves the sandbox paused.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
@@ -9,16 +9,22 @@ import { passKillPoint } from "#lib/kill-points.ts";
 import { SingleFlight } from "#lib/concurrency/single-flight.ts";
 import { restoreFailed } from "#machines/errors.ts";
 import { release } from "#machines/placement/placement.ts";
-import { bringBack, consume, drop, findSnapshot, placeRestored } from "#machines/snapshots/snapshots.ts";
-import { withRoom } from "#machines/placement/reclaim.ts";
+import {
+  restoreMachine,
+  consumeSnapshot,
+  deleteSnapshotFiles,
+  findSnapshot,
+  placeRestored,
+} from "#machines/snapshots/snapshots.ts";
+import { withReclaim } from "#machines/placement/reclaim.ts";
 import { byWhom, recordEvent } from "#sandbox/events/events.ts";
 import { sandboxNotFound, sandboxPaused, sandboxTerminated } from "../errors.ts";
-import { underWay, whenStill } from "./moves.ts";
+import { underWay, waitForMove } from "./moves.ts";
 import { beginMove, endMove, isSuspended, resumeRow } from "../store.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 
-/** One for each server, of which a process of tests has many. */
+/** Entries are by server, because a test process has several. */
 const flights = new WeakMap<App["machines"], SingleFlight<void>>();
 
 function flightsOf({ machines }: Needs): SingleFlight<void> {
@@ -27,10 +33,10 @@ function flightsOf({ machines }: Needs): SingleFlight<void> {
   return known;
 }
 
-/** The sandbox runs when this returns. `actor` is who asked, null where a call woke it. */
+/** The sandbox runs on return. `actor` requested the resume; null if a call woke the sandbox. */
 export async function wake(app: Needs, id: string, actor: Actor | null): Promise<void> {
   for (;;) {
-    const row = await whenStill(app, id);
+    const row = await waitForMove(app, id);
     if (!row) throw sandboxNotFound();
     if (row.status === "terminated") throw sandboxTerminated(row.termination_reason);
     if (row.status === "running") return;
@@ -42,7 +48,7 @@ export async function wake(app: Needs, id: string, actor: Actor | null): Promise
 
 async function resume(app: Needs, id: string, actor: Actor | null): Promise<void> {
   const owner = { ownerKind: "sandbox", ownerId: id } as const;
-  const place = await withRoom(app, () =>
+  const place = await withReclaim(app, () =>
     app.db.transaction().execute(async (tx) => {
       if (!(await beginMove(tx, id, { transition: "resuming", from: "paused" }))) return undefined;
       const snapshot = await findSnapshot(tx, owner);
@@ -50,18 +56,18 @@ async function resume(app: Needs, id: string, actor: Actor | null): Promise<void
       return placeRestored(app, tx, snapshot);
     }),
   );
-  // Somebody else was first: the caller looks again.
+  // Another caller was first, so the caller of this function reads the row again.
   if (!place) return;
   const { row: machine } = place;
   await passKillPoint("resume.begun");
   try {
-    await bringBack(app, place);
+    await restoreMachine(app, place);
     await passKillPoint("resume.restored");
     const isRunning = await app.db.transaction().execute(async (tx) => {
       const at = app.clock.now();
       const row = await resumeRow(tx, id, at);
       if (!row) return false;
-      if (!(await consume(tx, machine))) throw restoreFailed(new Error("the restored machine ended"));
+      if (!(await consumeSnapshot(tx, machine))) throw restoreFailed(new Error("the restored machine ended"));
       const target = { kind: "sandbox", id, label: row.template };
       const by = actor ?? systemActor("a call to a paused sandbox");
       await recordActivity(tx, by, "sandbox.resumed", target, row.workspace_id, {
@@ -87,10 +93,10 @@ async function resume(app: Needs, id: string, actor: Actor | null): Promise<void
       return true;
     });
     await passKillPoint("resume.committed");
-    // Otherwise it was deleted meanwhile: its machine and its snapshot went with it.
+    // Otherwise the sandbox was deleted meanwhile, with its machine and its snapshot.
     if (!isRunning) return;
     app.machines.sampler.watch(machine.id);
-    drop(app, machine.snapshot_id ?? "");
+    deleteSnapshotFiles(app, machine.snapshot_id ?? "");
   } catch (error) {
     const isPaused = await app.db.transaction().execute(async (tx) => {
       if (!(await endMove(tx, id, "resuming"))) return false;

@@ -1,17 +1,19 @@
-/** The command a template has run on the first boot of every sandbox made from it. */
+/** The command that a template runs at the first boot of every sandbox made from it. */
 import type { App } from "#app.ts";
 import { saveStarted } from "#sandbox/commands/commands.ts";
-import type { Resolved } from "#sandbox/templates/resolve.ts";
+import type { ResolvedTemplate } from "#sandbox/templates/resolve.ts";
 import { processPlace } from "./process-defaults.ts";
 import { forgetStartCommand, type SandboxRow } from "../store.ts";
 
 type Needs = Pick<App, "db" | "machines" | "clock" | "log">;
 
-/** It runs by itself from here on. Where it cannot be started the sandbox is none the worse, and shows no id of it. */
+/**
+ * Starts the command in the background. If the start fails, the sandbox continues, and its record has no command id.
+ */
 export async function runStartCommand(
   app: Needs,
   row: SandboxRow,
-  custom: NonNullable<Resolved["custom"]>,
+  custom: NonNullable<ResolvedTemplate["custom"]>,
 ): Promise<SandboxRow> {
   const { start_command: shell, start_command_id: command } = custom;
   if (shell === null || command === null || row.machine_id === null) return row;

@@ -2,7 +2,7 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
 import { release } from "#machines/placement/placement.ts";
-import { abandon, drop } from "#machines/snapshots/snapshots.ts";
+import { detachSnapshot, deleteSnapshotFiles } from "#machines/snapshots/snapshots.ts";
 import { byWhom, recordEvent } from "#sandbox/events/events.ts";
 import { releaseVolume } from "#sandbox/volumes/attach.ts";
 import { sandboxNotFound, whyTerminated } from "../errors.ts";
@@ -12,7 +12,7 @@ import type { TerminationReason } from "../tables.ts";
 
 type Needs = Pick<App, "db" | "machines" | "clock" | "log">;
 
-/** Ends a sandbox for a caller. Works in every state; ending an ended one answers it as it is. */
+/** Terminates a sandbox for a caller. Works in every state; a terminated sandbox is returned unchanged. */
 export async function terminateSandbox(app: Needs, actor: Actor, id: string): Promise<SandboxRow> {
   const row = await getSandbox(app, actor, id);
   await endSandbox(app, { id, reason: "requested", actor, row });
@@ -24,25 +24,25 @@ export async function terminateSandbox(app: Needs, actor: Actor, id: string): Pr
 export interface Ending {
   id: string;
   reason: TerminationReason;
-  /** Only if its deadline is not later than this. */
+  /** Terminates only if the deadline is not later than this. */
   expiredBy?: Date;
-  /** Only if it is paused still: its snapshot is kept no longer than this. */
+  /** Terminates only if the sandbox is paused and its snapshot expires no later than this. */
   snapshotExpiredBy?: Date;
-  /** CPU of the machine that is gone; read from it where absent. */
+  /** CPU time of the removed machine; read from the machine if absent. */
   cpuSeconds?: number;
   actor?: Actor;
-  /** More of why, for the record. */
+  /** Details of the reason, for the record. */
   detail?: Record<string, unknown>;
   row?: Pick<SandboxRow, "machine_id">;
 }
 
-/** Aged out: of these nothing but `sandbox.expired` is told. */
+/** Reasons for which `sandbox.expired` is the only event. */
 const hasExpired: ReadonlySet<TerminationReason> = new Set(["timeout", "snapshot_expired"]);
 const hasFailed: ReadonlySet<TerminationReason> = new Set(["out_of_memory", "host_lost", "start_failed"]);
 
 /**
- * The one way a sandbox ends, whoever ends it. The row and the machine's fate commit together; the machine itself
- * goes after that, and again at the next reconcile if it would not. False where somebody else was first.
+ * The only path that terminates a sandbox. The row and the desired state of the machine commit together. The machine is
+ * removed afterwards, and the next reconcile retries a failure. False if another caller was first.
  */
 export async function endSandbox(app: Needs, ending: Ending): Promise<boolean> {
   const machineId = ending.row?.machine_id;
@@ -66,7 +66,7 @@ export async function endSandbox(app: Needs, ending: Ending): Promise<boolean> {
     });
     const owner = { ownerKind: "sandbox", ownerId: id } as const;
     if (row.volume_id !== null) await releaseVolume(tx, id);
-    const freed = { machine: await release(tx, owner), snapshot: await abandon(tx, owner) };
+    const freed = { machine: await release(tx, owner), snapshot: await detachSnapshot(tx, owner) };
     await recordEvent(tx, {
       workspaceId: row.workspace_id,
       event: hasExpired.has(reason) ? "sandbox.expired" : "sandbox.terminated",
@@ -87,6 +87,6 @@ export async function endSandbox(app: Needs, ending: Ending): Promise<boolean> {
     return freed;
   });
   if (released?.machine) app.machines.destroyLater(released.machine);
-  if (released?.snapshot) drop(app, released.snapshot.id);
+  if (released?.snapshot) deleteSnapshotFiles(app, released.snapshot.id);
   return released !== undefined;
 }

@@ -1,4 +1,4 @@
-/** What a workspace's plan says no to, whichever way its sandbox comes to be. */
+/** Limits of a workspace's plan, for every way to create a sandbox. */
 import type { ReachableWorkspace } from "#accounts/actor.ts";
 import { accountSuspended, planLimit } from "#accounts/errors.ts";
 import { tierLimits } from "#accounts/plans.ts";
@@ -7,14 +7,14 @@ import type { Size } from "./sizes.ts";
 
 export const defaultTimeoutSeconds = 600;
 
-export interface Wanted {
+export interface RequestedLimits {
   size: Size;
   network: "off" | "restricted" | "open";
   allow_domains?: readonly string[] | null | undefined;
   timeout_seconds: number;
 }
 
-export function refuseByPlan(workspace: ReachableWorkspace, wanted: Wanted): void {
+export function refuseByPlan(workspace: ReachableWorkspace, wanted: RequestedLimits): void {
   if (workspace.suspended) throw accountSuspended();
   const tier = tierLimits[workspace.sandboxTier];
   if (!tier.sizes.includes(wanted.size)) throw planLimit("size", tier.sizes, "payg");

@@ -1,4 +1,4 @@
-/** The three sizes a sandbox comes in, and the machine each one is. */
+/** The three sizes of a sandbox, with the resources of each machine. */
 import type { SandboxTier } from "#accounts/roles.ts";
 import type { Config } from "#config.ts";
 import type { Shape } from "#machines/placement/shape.ts";
@@ -11,7 +11,7 @@ export const sizes = {
 export type Size = keyof typeof sizes;
 export const sizeNames = Object.keys(sizes) as [Size, ...Size[]];
 
-/** A fork bomb ends here; a build with a few hundred compilers does not. */
+/** The limit stops a fork bomb, and allows a build with a few hundred compilers. */
 const maxProcesses = 1024;
 
 export function shapeOf(template: string, size: Size, diskGb: number): Shape {
@@ -27,7 +27,7 @@ export function shapeOf(template: string, size: Size, diskGb: number): Shape {
   };
 }
 
-/** Sandboxes a workspace may hold at once, running or paused. */
+/** Sandboxes that a workspace may have at once, running or paused. */
 export function maxConcurrent(config: Config, tier: SandboxTier): number {
   return {
     free: config.maxSandboxesFree,

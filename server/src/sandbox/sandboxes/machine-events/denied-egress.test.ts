@@ -15,7 +15,7 @@ afterAll(() => events.stop());
 
 const deny = (machine: string | null, target: string, code = "not_allowed") =>
   host.app.machines.denials.add(machine ?? "", { target, code });
-const told = async (id: string) => {
+const listEvents = async (id: string) => {
   const query = EventQuery.parse({ sandbox_id: id, event_type: ["sandbox.egress_denied"] });
   return (await feed(host.app, actor, query)).items;
 };
@@ -27,7 +27,7 @@ test("collects a sandbox's denials in one event, with the request that allows th
   deny(machine, "10.0.0.1:22", "address");
   deny("m_of_nobody", "nobody.test:443");
   await events.flush({ force: true });
-  expect(await told(id)).toMatchObject([
+  expect(await listEvents(id)).toMatchObject([
     {
       outcome: "failed",
       summary: `Denied a connection to example.com:443 and 1 more. To allow example.com, send PATCH /v1/sandboxes/${id} with an allow_domains list that has it.`,
@@ -40,7 +40,7 @@ test("collects a sandbox's denials in one event, with the request that allows th
   ]);
   deny(machine, "example.com:443");
   await events.flush({ force: true });
-  expect(await told(id)).toHaveLength(1);
+  expect(await listEvents(id)).toHaveLength(1);
 });
 
 test("limits the targets of an event and of a machine, and emits at most one event a minute", async () => {
@@ -49,17 +49,19 @@ test("limits the targets of an event and of a machine, and emits at most one eve
   await events.flush({ force: true });
   deny(machine, "later.test:443");
   await events.flush();
-  expect((await told(id)).map(({ detail }) => (detail["egress_denied"] as string[]).length)).toEqual([20]);
+  expect((await listEvents(id)).map(({ detail }) => (detail["egress_denied"] as string[]).length)).toEqual([
+    20,
+  ]);
   for (let round = 0; round < 20; round += 1) {
     for (let n = 0; n < 20; n += 1) deny(machine, `r${round}n${n}.test:443`);
     await events.flush({ force: true });
   }
-  expect(await told(id)).toHaveLength(10);
+  expect(await listEvents(id)).toHaveLength(10);
 });
 
 test("emits the denials of a sandbox that ends before the event is due", async () => {
   const { id, machine_id: machine } = await createSandbox(host.app, actor, createInput());
   deny(machine, "last.test:443");
   await terminateSandbox(host.app, actor, id);
-  await expect.poll(async () => (await told(id)).length, { timeout: 10_000 }).toBe(1);
+  await expect.poll(async () => (await listEvents(id)).length, { timeout: 10_000 }).toBe(1);
 });

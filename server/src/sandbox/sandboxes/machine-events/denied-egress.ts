@@ -32,7 +32,7 @@ export class DeniedEgress {
   constructor(app: Needs) {
     this.#app = app;
     app.machines.denials.onDenied((machine, { target, code }) => this.#add(machine, target, code));
-    app.machines.onGoing((machine) => {
+    app.machines.onRemoval((machine) => {
       const pending = this.#machines.get(machine);
       this.#machines.delete(machine);
       if (pending) void this.#report(machine, pending.targets);
@@ -65,7 +65,7 @@ export class DeniedEgress {
 
   #add(machine: string, target: string, code: string): void {
     // The machine's last event is being written.
-    if (this.#app.machines.isGoing(machine)) return;
+    if (this.#app.machines.isBeingRemoved(machine)) return;
     const pending = this.#machines.get(machine) ?? {
       targets: new Map<string, string>(),
       reported: new Set<string>(),
@@ -96,7 +96,7 @@ export class DeniedEgress {
         }),
       );
     } catch (error) {
-      log.warn({ machine, err: error }, "denied connections could not be written as an event");
+      log.warn({ machine, err: error }, "could not write an event for denied connections");
     }
   }
 }

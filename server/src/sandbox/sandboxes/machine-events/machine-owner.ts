@@ -1,4 +1,4 @@
-/** What a sandbox does when its machine ended unasked. */
+/** Reactions of a sandbox when its machine ends unexpectedly. */
 import type { App } from "#app.ts";
 import type { Ending, MachineOwner } from "#machines/machine-owner.ts";
 import { deleteReserved, endMoves, findById } from "../store.ts";
@@ -7,7 +7,7 @@ import { endSandbox } from "../lifecycle/terminate.ts";
 
 export function sandboxOwner(app: Pick<App, "db" | "machines" | "clock" | "log">): MachineOwner {
   return {
-    begins: () => endMoves(app.db, { except: [] }),
+    onServerStart: () => endMoves(app.db, { except: [] }),
     ended: async (id, ending) => {
       await endSandbox(app, { id, reason: reasonOf(ending), cpuSeconds: ending.cpuSeconds });
     },
@@ -15,8 +15,8 @@ export function sandboxOwner(app: Pick<App, "db" | "machines" | "clock" | "log">
       const row = await findById(app.db, id);
       return row && { workspaceId: row.workspace_id, target: { kind: "sandbox", id, label: id } };
     },
-    // One that was being resumed is paused as it was; a clone that was being made never was.
-    unrestored: (id) => deleteReserved(app.db, [id]),
+    // An interrupted resume leaves the sandbox paused. An interrupted clone is removed.
+    onRestoreLost: (id) => deleteReserved(app.db, [id]),
   };
 }
 

@@ -12,7 +12,7 @@ export async function reportOutOfMemory(app: Needs, id: string, ended: string): 
     await record(app, id, ended);
   } catch (error) {
     // The command has run, so a lost event does not fail its response.
-    app.log.warn({ sandbox: id, err: error }, "a process out of memory could not be written as an event");
+    app.log.warn({ sandbox: id, err: error }, "could not write an event for a process killed out of memory");
   }
 }
 
@@ -27,7 +27,7 @@ async function record(app: Needs, id: string, ended: string): Promise<void> {
       sandboxId: id,
       at: app.clock.now(),
       outcome: "failed",
-      summary: `A process of sandbox ${id} was ended because the sandbox ran out of memory (${sandbox.memory_mb} MB).`,
+      summary: `A process of sandbox ${id} was killed because the sandbox ran out of memory (${sandbox.memory_mb} MB).`,
       detail: { ...byWhom(actor), ended, memory_mb: sandbox.memory_mb },
       actor,
     }),

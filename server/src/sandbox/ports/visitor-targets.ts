@@ -1,6 +1,6 @@
 /**
  * Maps a host name to its sandbox from memory, so that a visitor's request needs no database query while the sandbox
- * runs. An entry is forgotten when the removal of its machine begins. That is after the commit that ended or paused the
+ * runs. An entry is forgotten when the removal of its machine begins. This happens after the commit that ended or paused the
  * sandbox, and before any caller sees the new state. Later requests never use a look-up that began before the removal.
  */
 import type { Duplex } from "node:stream";
@@ -16,7 +16,7 @@ import { canExpose, idOf } from "./hosts.ts";
 type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 
 /** A sandbox as its visitors find it. `token` is required to see it; null: it is public. */
-export type Visited = { token: string | null } & (
+export type VisitorTarget = { token: string | null } & (
   | { state: "running"; machine: string }
   | { state: "paused"; wakes: boolean }
   | { state: "terminated"; detail: string }
@@ -28,21 +28,21 @@ const maxRemembered = 10_000;
 
 export class VisitedSandboxes {
   readonly #app: Needs;
-  readonly #known = new Map<string, { visited: Visited | undefined; until: number }>();
-  readonly #looks = new SingleFlight<Visited | undefined>();
+  readonly #known = new Map<string, { visited: VisitorTarget | undefined; until: number }>();
+  readonly #looks = new SingleFlight<VisitorTarget | undefined>();
   /** Number of removed machines. */
   #gone = 0;
 
   constructor(app: Needs) {
     this.#app = app;
-    app.machines.onGoing((machine) => this.#forget(machine));
+    app.machines.onRemoval((machine) => this.#forget(machine));
   }
 
   /** `name` is the id without its prefix. Undefined if there is nothing for visitors. */
   async find(
     name: string,
     { afresh }: { afresh: boolean } = { afresh: false },
-  ): Promise<Visited | undefined> {
+  ): Promise<VisitorTarget | undefined> {
     const known = this.#known.get(name);
     if (!afresh && known !== undefined && known.until > Date.now()) return known.visited;
     return this.#looks.run(`${name} ${this.#gone}`, () => this.#look(name));
@@ -57,7 +57,7 @@ export class VisitedSandboxes {
     return this.#app.machines.connect(machine).connect(port);
   }
 
-  async #look(name: string): Promise<Visited | undefined> {
+  async #look(name: string): Promise<VisitorTarget | undefined> {
     const gone = this.#gone;
     const row = await findForVisitors(this.#app, idOf(name));
     const visited = row && canExpose(row) ? toVisited(this.#app, row) : undefined;
@@ -67,7 +67,7 @@ export class VisitedSandboxes {
     return visited;
   }
 
-  #remember(name: string, visited: Visited | undefined): void {
+  #remember(name: string, visited: VisitorTarget | undefined): void {
     const oldest = this.#known.keys().next().value;
     if (oldest !== undefined && this.#known.size >= maxRemembered) this.#known.delete(oldest);
     this.#known.delete(name);
@@ -82,7 +82,7 @@ export class VisitedSandboxes {
   }
 }
 
-function toVisited(app: Needs, row: SandboxRow): Visited {
+function toVisited(app: Needs, row: SandboxRow): VisitorTarget {
   const token = openPreviewToken(app, row);
   if (row.status === "running" && row.machine_id !== null) {
     return { token, state: "running", machine: row.machine_id };
