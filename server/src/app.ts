@@ -1,4 +1,4 @@
-/** What the whole server stands on: machinery only, never a domain. Made once, in main.ts, and handed down. */
+/** The base of the whole server: machinery only, never a domain. Made once, in main.ts, and handed down. */
 import type { Logger } from "pino";
 import type { Config } from "./config.ts";
 import type { Db } from "#schema.ts";
@@ -11,7 +11,7 @@ export interface App {
   config: Config;
   db: Db;
   jobs: Jobs;
-  /** What runs on this host: the pool, the images, the connection to each machine. */
+  /** Machines of this host: the pool, the images, the connection to each machine. */
   machines: Machines;
   secrets: SecretBox;
   clock: Clock;

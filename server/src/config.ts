@@ -299,7 +299,7 @@ const keys = {
     "database",
     optional(databaseUrl),
     null,
-    "PostgreSQL 15 or newer to use. Default: an own PostgreSQL under <data>/postgres.",
+    "PostgreSQL 15 or newer to use. Default: the server's own PostgreSQL under <data>/postgres.",
     { secret: true, alias: "DATABASE_URL" },
   ),
   databaseConnections: key(

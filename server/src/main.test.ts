@@ -73,7 +73,7 @@ async function ready(server: Server): Promise<string> {
   );
 }
 
-/** As a client who trusts the installation's own authority. */
+/** Connects as a client that trusts the installation's own authority. */
 function healthByTls(ca: string): Promise<number | undefined> {
   const { tls_port: port } = readJson<{ tls_port: number }>("server.json");
   return new Promise((resolve, reject) => {

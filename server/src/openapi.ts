@@ -7,8 +7,8 @@
  */
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { agentBeside, agentRoutes } from "#agent/api.ts";
-import { AgentRuns } from "#agent/runs/engine/run-executor.ts";
+import { agentSections, agentRoutes } from "#agent/api.ts";
+import { RunExecutor } from "#agent/runs/engine/run-executor.ts";
 import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/documents/openapi.ts";
 import { systemClock } from "#lib/clock.ts";
@@ -18,7 +18,7 @@ import { Addons } from "#platform/addons/addons.ts";
 import { Backups } from "#platform/backups/backups.ts";
 import { openBlobs } from "#platform/backups/blobs.ts";
 import { Apps } from "#platform/apps/apps.ts";
-import { sandboxBeside, sandboxRoutes } from "#sandbox/api.ts";
+import { sandboxSections, sandboxRoutes } from "#sandbox/api.ts";
 import type { App } from "./app.ts";
 import { loadConfig } from "./config.ts";
 import { introductions } from "./compose/introductions.ts";
@@ -32,15 +32,15 @@ export function allRoutes(): Record<Api, Route[]> {
   return {
     platform: platformRoutes(app, {
       holdings: [],
-      ...sandboxBeside,
-      ...agentBeside,
+      ...sandboxSections,
+      ...agentSections,
       apps: new Apps(app),
       functions: new FunctionInstances(app),
       addons,
       backups: new Backups(app, addons, openBlobs(app.config)),
     }),
     sandbox: sandboxRoutes(app),
-    agent: agentRoutes(app, new AgentRuns(app)),
+    agent: agentRoutes(app, new RunExecutor(app)),
   };
 }
 

@@ -126,14 +126,14 @@ const planted: Offender[] = [
   },
 ];
 
-/** file → rules it broke */
+/** Maps each file to the rules that it broke. */
 function lint(): Map<string, Set<string>> {
   for (const { file, source } of planted) {
     mkdirSync(path.join(outline, path.dirname(file)), { recursive: true });
     writeFileSync(path.join(outline, file), source);
   }
   cpSync(path.join(root, "server/package.json"), path.join(outline, "server/package.json"));
-  // The fence is syntax. Without types, the linter needs no tsconfig and no packages in the outline.
+  // The layer rules need only syntax. Without type checks, the linter needs no tsconfig and no packages here.
   writeFileSync(path.join(outline, ".oxlintrc.json"), JSON.stringify({ ...oxlintConfig, options: {} }));
   const { stdout } = spawnSync(
     process.execPath,

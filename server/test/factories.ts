@@ -1,4 +1,4 @@
-/** Rows that tests start from, written straight into the tables: a person with a workspace, a team, a token. */
+/** Creates rows for tests directly in the tables: a user with a workspace, a team, a token. */
 import { createHash, randomBytes } from "node:crypto";
 import type { Selectable } from "kysely";
 import type { ApiTokensTable, UsersTable, WorkspacesTable } from "#accounts/tables.ts";
@@ -10,11 +10,11 @@ const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 export interface Person {
   user: Selectable<UsersTable>;
-  /** The personal one. */
+  /** The user's personal workspace. */
   workspace: Selectable<WorkspacesTable>;
 }
 
-/** A user with a personal workspace. Nobody knows the password: the hash is of no password. */
+/** A user with a personal workspace. No password matches the hash. */
 export async function makePerson(
   db: Db,
   options: {
@@ -37,7 +37,7 @@ export async function makePerson(
   return { user, workspace };
 }
 
-/** A team, whose id is its workspace's. */
+/** A team; its id is also the id of its workspace. */
 export async function makeTeam(
   db: Db,
   members: Record<string, TeamRole>,
@@ -56,7 +56,7 @@ export async function makeTeam(
   return team;
 }
 
-/** A project without a repository, and its production environment; nothing of it is deployed. */
+/** A project without a repository, with a production environment and without deployments. */
 export async function makeProject(
   db: Db,
   workspaceId: string,
@@ -117,7 +117,7 @@ export async function makeProject(
   return { id, environmentId: environment.id };
 }
 
-/** A token that authenticates: `plaintext` is what goes behind `Bearer`. */
+/** A valid token: `plaintext` goes after `Bearer`. */
 export async function makeToken(
   db: Db,
   userId: string,

@@ -1,6 +1,6 @@
 /**
- * One PostgreSQL for a whole run of tests, in a directory of its own, with a migrated template database that
- * `testDatabase()` clones. What a run that was killed left behind is removed by the next one.
+ * A PostgreSQL for a whole run of tests, in its own directory, with a migrated template database that
+ * `testDatabase()` clones. The next run removes the remains of a killed one.
  */
 import { chmodSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -26,9 +26,9 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
     rmSync(directory, { recursive: true, force: true });
   };
   try {
-    // mkdtemp makes 0700, which PostgreSQL's account could not enter.
+    // mkdtemp creates mode 0700, which PostgreSQL's account cannot enter.
     chmodSync(directory, 0o711);
-    // Nothing here has to survive a power cut, and a clone is a copy of files.
+    // Test data need not survive a power cut, and a clone is a copy of files.
     const { connection } = await ensureEmbedded(directory, {
       settings: { fsync: "off", full_page_writes: "off", synchronous_commit: "off", max_connections: "300" },
     });
@@ -42,7 +42,7 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
   }
 }
 
-/** The name holds the pid of the run it belonged to. */
+/** The name contains the pid of its run. */
 async function removeLeftovers(): Promise<void> {
   for (const name of readdirSync(tmpdir()).filter((entry) => entry.startsWith(prefix))) {
     if (exists(Number.parseInt(name.slice(prefix.length), 10))) continue;

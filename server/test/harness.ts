@@ -1,6 +1,6 @@
 /**
- * What tests of the server stand on: a real, migrated database of their own, a clock that stands still, and a log
- * that is thrown away. Everything is cleaned up after the file, also when a test failed.
+ * Common parts of server tests: a real, migrated database for each file, a clock that the test moves, and a log that is
+ * discarded. Everything is removed after the file, also after a failed test.
  */
 import { randomBytes } from "node:crypto";
 import { pino, type Logger } from "pino";
@@ -16,23 +16,25 @@ export interface TestDatabase extends OpenDatabase<Database> {
   connection: Connection;
 }
 
-/** A migrated database for this file alone; `empty` for one without tables. Call it at the top of a file. */
+/**
+ * A migrated database for this file alone; `empty` creates one without tables. Call it at the top of a file.
+ */
 export async function testDatabase(options: { empty?: boolean } = {}): Promise<TestDatabase> {
   const { socketDirectory, user } = inject("postgres");
   const name = `test_${randomBytes(8).toString("hex")}`;
   const administration = { socketDirectory, user, database: "postgres" };
   afterAll(() => query(administration, `drop database if exists ${name} with (force)`));
   const template = options.empty ? "template0" : templateDatabase;
-  // By default each page of the copy goes through the log as well, which takes seven times as long.
+  // By default each page of the copy also goes through the write-ahead log, which takes seven times as long.
   await query(administration, `create database ${name} template ${template} strategy file_copy`);
   const connection = { socketDirectory, user, database: name };
   const opened = openDatabase<Database>(connection, { maxConnections: 10, onError: () => {} });
-  // Runs before the drop: hooks registered later run first.
+  // Registered before the drop, because hooks run in reverse order.
   afterAll(() => opened.close());
   return { ...opened, connection };
 }
 
-/** Time that moves when the test says so. */
+/** A clock that only the test moves. */
 export interface TestClock extends Clock {
   advance(milliseconds: number): void;
   set(at: Date): void;
@@ -51,7 +53,9 @@ export function testClock(start = new Date("2030-01-01T00:00:00Z")): TestClock {
   };
 }
 
-/** The defaults, with the fake runtime, and what the test overrides (as text, as in the environment). */
+/**
+ * The default configuration with the fake runtime and the test's overrides (as text, as in the environment).
+ */
 export function testConfig(overrides: Partial<Record<ConfigKey, string>> = {}): Config {
   return loadConfig({
     env: {},
@@ -61,8 +65,8 @@ export function testConfig(overrides: Partial<Record<ConfigKey, string>> = {}): 
 }
 
 /**
- * What a program of ours is started with in a test: nothing of the tester's, but what `./kontor` gives the server as
- * well. Half of a start is reading the code otherwise.
+ * Environment of a server program in a test: nothing from the tester's shell, but the compile cache that `./kontor`
+ * gives the server. Without that cache, half of a start is compilation.
  */
 export function programEnv(): Record<string, string> {
   const { PATH = "", NODE_COMPILE_CACHE } = process.env;

@@ -1,4 +1,4 @@
-/** The migrated database that every test's own one is a copy of. */
+/** The migrated template database, which each test database is a copy of. */
 import pg from "pg";
 import { clientOptions, type Connection } from "#db/db.ts";
 import { migrate } from "#db/migrate.ts";

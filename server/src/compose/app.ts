@@ -84,7 +84,7 @@ export async function openApp(
 function readDefaultAllowlist(config: Config): Promise<readonly string[]> {
   return expandAllowlist(config.defaultEgressAllowlist, {
     // A program that hangs leaves its hosts out of the list; it does not delay the start for longer.
-    ask: async (argv) => (await run(argv, { cwd: "/", timeoutMs: 5_000 })).stdout,
+    run: async (argv) => (await run(argv, { cwd: "/", timeoutMs: 5_000 })).stdout,
     aptArchives: async () => Object.values(await hostMirrors()).filter((address) => address !== null),
   });
 }

@@ -46,7 +46,7 @@ function get(
   });
 }
 
-async function counted(environmentId: string): Promise<number> {
+async function countVisits(environmentId: string): Promise<number> {
   const rows = await db
     .selectFrom("request_minutes")
     .select("requests")
@@ -74,7 +74,7 @@ test("real visits and releases replace each other, and no visitor is lost or cou
   agent.destroy();
   expect(new Set(answers.map(({ status }) => status))).toEqual(new Set([200]));
   expect(new Set(answers.map(({ text }) => text)).size).toBeGreaterThan(1);
-  await expect.poll(() => counted(environment.id), { timeout: 10_000 }).toBe(answers.length + 3);
+  await expect.poll(() => countVisits(environment.id), { timeout: 10_000 }).toBe(answers.length + 3);
 });
 
 test("wakes a sleeping app for concurrent requests and serves all of them", async () => {

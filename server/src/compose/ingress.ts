@@ -15,12 +15,12 @@ import type { Addons } from "#platform/addons/addons.ts";
 import type { Apps } from "#platform/apps/apps.ts";
 import { RequestLog } from "#platform/apps/output/request-log.ts";
 import { wake } from "#platform/apps/running/wake.ts";
-import { ServedDomains } from "#platform/domains/served.ts";
+import { ServedDomains } from "#platform/domains/served-domains.ts";
 import type { FunctionInstances } from "#platform/instances/instances.ts";
 import { RequestRecorder } from "#platform/metrics/recorder.ts";
 import { transferHandler } from "#sandbox/files/transfer-routes.ts";
 import { idOf } from "#sandbox/ports/hosts.ts";
-import { VisitedSandboxes } from "#sandbox/ports/visited.ts";
+import { VisitedSandboxes } from "#sandbox/ports/visitor-targets.ts";
 import { findForVisitors } from "#sandbox/sandboxes/sandboxes.ts";
 import type { App } from "#app.ts";
 import { type Config, hostname } from "#config.ts";
@@ -42,7 +42,7 @@ export async function openIngress(
   const [preview, appsDomain] = [hostname(config.previewDomain), hostname(config.appsDomain)];
   const sandboxes = new VisitedSandboxes(app);
   const upstreams = new Upstreams((machine, port) => sandboxes.connect(machine, port));
-  app.machines.onGoing((machine) => upstreams.end(machine));
+  app.machines.onRemoval((machine) => upstreams.end(machine));
   // A kept connection to a frozen machine would accept requests without a response.
   app.machines.suspension.onHold((machine) => upstreams.end(machine));
   const transfer = transferHandler(app);
@@ -98,7 +98,7 @@ export async function openIngress(
     async start() {
       await domains.start();
       requests.start();
-      addons.doors.encryptWith(async (name) => certificates?.contextFor(name));
+      addons.publicPorts.useCertificates(async (name) => certificates?.contextFor(name));
     },
     async close() {
       await domains.stop();

@@ -1,5 +1,5 @@
 /** The long-lived objects of the rooms. Their construction starts nothing; `services.ts` starts them in order. */
-import { AgentRuns } from "#agent/runs/engine/run-executor.ts";
+import { RunExecutor } from "#agent/runs/engine/run-executor.ts";
 import { Scheduler } from "#agent/schedules/scheduler.ts";
 import type { App } from "#app.ts";
 import { Builds } from "#builds/run.ts";
@@ -10,8 +10,8 @@ import { Backups } from "#platform/backups/backups.ts";
 import { openBlobs } from "#platform/backups/blobs.ts";
 import { isEnvironmentServed } from "#platform/deployments/deployments.ts";
 import { followDeployment } from "#platform/deployments/logs.ts";
-import { partsOf } from "#platform/deployments/pipeline/steps-on-host.ts";
-import { pushed } from "#platform/deployments/request/deploy.ts";
+import { hostPipeline } from "#platform/deployments/pipeline/steps-on-host.ts";
+import { deployPush } from "#platform/deployments/request/deploy.ts";
 import { Deployments } from "#platform/deployments/worker/deployments-worker.ts";
 import { FunctionDeploys } from "#platform/functions/deploy/function-deploys.ts";
 import { Pushes } from "#platform/git/hosting/push.ts";
@@ -34,7 +34,7 @@ export interface Parts extends Owners {
   functionDeploys: FunctionDeploys;
   pushes: Pushes;
   preparedImages: PreparedImages;
-  agentRuns: AgentRuns;
+  agentRuns: RunExecutor;
   scheduler: Scheduler;
 }
 
@@ -61,17 +61,17 @@ export function machineOwners(app: App, { builds, apps, functions, addons }: Own
 /** `hostId`: identity of this host, by which a restarted server finds the runs of its dead process. */
 export function makeParts(app: App, hostId: string): Parts {
   const owners = makeOwners(app);
-  const agentRuns = new AgentRuns(app, {
+  const agentRuns = new RunExecutor(app, {
     hostId,
     heldWorkspaces: () => app.machines.suspension.heldWorkspaces,
   });
   return {
     ...owners,
     backups: new Backups(app, owners.addons, openBlobs(app.config)),
-    deployments: new Deployments(app, partsOf(owners.apps)),
+    deployments: new Deployments(app, hostPipeline(owners.apps)),
     functionDeploys: new FunctionDeploys(app, owners.functions),
     pushes: new Pushes(app, {
-      pushed: (push) => pushed(app, push),
+      pushed: (push) => deployPush(app, push),
       follow: (id, signal) => followDeployment(app, id, signal),
       isServed: (id) => isEnvironmentServed(app, id),
     }),

@@ -8,7 +8,7 @@ import { moveApprovalDeadlines } from "#agent/approvals/expire.ts";
 import { agentTasks } from "#agent/jobs.ts";
 import { moveSignInDeadlines } from "#agent/oauth/waits/waits.ts";
 import { moveTurnDeadlines } from "#agent/runs/engine/turns.ts";
-import { startMachineCare } from "#agent/vm/park-machines.ts";
+import { startMachineSweeps } from "#agent/vm/park-machines.ts";
 import type { App } from "#app.ts";
 import { baseUrl } from "#config.ts";
 import { sweepTask } from "#builds/app-images.ts";
@@ -75,8 +75,8 @@ export function services(kontor: Kontor): Service[] {
       start: () => void prepareTemplates(app).then(() => parts.preparedImages.run(preparing.signal)),
       stop: () => preparing.abort(new Error("the server ends")),
     },
-    opened("denied connections", () => new DeniedEgress(caretaker)),
-    opened("expiry", () => startExpiry(caretaker)),
+    runningService("denied connections", () => new DeniedEgress(caretaker)),
+    runningService("expiry", () => startExpiry(caretaker)),
     // Before the jobs: a deployment that resumes checks out again.
     { name: "checkouts", start: () => sweepCheckouts(app) },
     { name: "deployments", start: () => deployments.resetProgress() },
@@ -102,7 +102,7 @@ export function services(kontor: Kontor): Service[] {
     // A run may use the schedules and machines below until it has stopped.
     { name: "agent runs", stop: () => agentRuns.stop() },
     { name: "schedules", start: () => scheduler.start(), stop: () => scheduler.stop() },
-    opened("machines of sessions", () => startMachineCare(caretaker)),
+    runningService("machines of sessions", () => startMachineSweeps(caretaker)),
     { name: "backups", start: () => backups.start() },
     // Orphaned images of a killed server are removed at start, and every hour afterwards.
     { name: "orphaned images", start: () => jobs.add(db, sweepTask, {}, { key: sweepTask }) },
@@ -136,7 +136,7 @@ export async function startServices(all: readonly Service[], running: AsyncDispo
 }
 
 /** A service that runs from its construction on. */
-function opened(name: string, open: () => { stop(): unknown }): Service {
+function runningService(name: string, open: () => { stop(): unknown }): Service {
   let service: { stop(): unknown } | undefined;
   return {
     name,

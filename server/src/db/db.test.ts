@@ -8,7 +8,9 @@ const { db, connection } = await testDatabase();
 test("reads a bigint as a number, and rejects one beyond the safe range", async () => {
   const one = await sql<{ n: unknown }>`select 9007199254740991::bigint as n, count(*) as c`.execute(db);
   expect(one.rows).toEqual([{ n: 9_007_199_254_740_991, c: 1 }]);
-  await expect(sql`select 9007199254740993::bigint`.execute(db)).rejects.toThrow("larger than the largest number");
+  await expect(sql`select 9007199254740993::bigint`.execute(db)).rejects.toThrow(
+    "larger than the largest number",
+  );
 });
 
 test("reads times as Dates and parses json, and keeps numeric as text", async () => {

@@ -1,9 +1,9 @@
 /**
  * The connection to PostgreSQL. The tables are a type parameter; `#schema.ts` names them.
  *
- * This module decides how values are read: `bigint` is a number, and a value past 2^53 is an error instead of a wrong
- * number; `timestamptz` is a Date; `numeric` stays text; `json` is parsed. A JSON value is written as text
- * (`JSON.stringify`), because pg would send an array as a PostgreSQL array.
+ * This module decides how values are read. `bigint` becomes a number, and a value above 2^53 is an error instead of a
+ * wrong number. `timestamptz` becomes a Date, `numeric` stays text, and `json` is parsed. A JSON value is written as
+ * text (`JSON.stringify`), because pg would send an array as a PostgreSQL array.
  */
 import { Kysely, PostgresDialect, type Transaction } from "kysely";
 import pg from "pg";
@@ -24,8 +24,8 @@ export interface OpenDatabase<Schema> {
 const upkeepConnections = 4;
 
 /**
- * Opens a pool of at most `maxConnections`, and a small pool for upkeep. `onError` is called for idle connections that
- * broke; the pool replaces them.
+ * Opens a pool of at most `maxConnections`, and a small pool for upkeep. `onError` gets the errors of idle connections;
+ * the pool replaces these.
  */
 export function openDatabase<Schema>(
   connection: Connection,

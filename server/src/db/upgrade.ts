@@ -1,9 +1,9 @@
 /**
  * Files of an upgrade in progress, in `<data>/upgrade/`. Before the first start of the new code, `kontor upgrade`
  * writes a copy of the database there, then `state.json`, which names both directories of code. The link
- * `<data>/current` decides which code runs. It leads back to the old code only when the upgrade is rolled back, so an
- * old server that finds `state.json` restores the database before it reads it. After a killed upgrade, a server can
- * therefore always start. `state.json` is removed when the new server responds.
+ * `<data>/current` decides which code runs. It leads back to the old code only when the upgrade is rolled back. So an
+ * old server that finds `state.json` first restores the database. After a killed upgrade, a server can therefore always
+ * start. `state.json` is removed when the new server responds.
  */
 import { existsSync, readFileSync, realpathSync, rmSync } from "node:fs";
 import { join } from "node:path";

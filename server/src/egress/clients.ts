@@ -103,7 +103,7 @@ export class Client {
   }
 
   /** Aborts when the machine is removed or no longer restricted. */
-  get gone(): AbortSignal {
+  get signal(): AbortSignal {
     return this.#gone.signal;
   }
 

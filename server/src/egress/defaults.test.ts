@@ -14,7 +14,7 @@ const printed: Record<string, string> = {
   git: "url.https://user@git.ours.test/.insteadof https://elsewhere.test/\n",
 };
 const host: HostPrograms = {
-  ask: async ([program = "", flag = ""]) => printed[program] ?? printed[`${program} ${flag}`] ?? "",
+  run: async ([program = "", flag = ""]) => printed[program] ?? printed[`${program} ${flag}`] ?? "",
   aptArchives: async () => ["http://deb.mirror.test/debian", "http://deb.mirror.test/debian-security"],
 };
 
@@ -41,13 +41,13 @@ test("adds the setting's entries to auto if it includes auto, and replaces auto 
 
 test("expands auto to the forges alone on a host without these programs", async () => {
   const bare: HostPrograms = {
-    ask: async () => Promise.reject(new Error("not installed")),
+    run: async () => Promise.reject(new Error("not installed")),
     aptArchives: async () => Promise.reject(new Error("no Debian")),
   };
   expect((await expandAllowlist(["auto"], bare)).every((entry) => !entry.endsWith(".test"))).toBe(true);
 });
 
 test("ignores unreadable output of a program", async () => {
-  const expanded = await expandAllowlist(["auto"], { ...host, ask: async () => "{nonsense" });
+  const expanded = await expandAllowlist(["auto"], { ...host, run: async () => "{nonsense" });
   expect(expanded.filter((entry) => entry.endsWith(".test"))).toEqual(["deb.mirror.test"]);
 });

@@ -9,7 +9,7 @@ export const AUTO = "auto";
 
 export interface HostPrograms {
   /** Returns the output of a program. Fails if it is not installed or fails. */
-  ask: (argv: readonly string[]) => Promise<string>;
+  run: (argv: readonly string[]) => Promise<string>;
   /** Addresses of the package archives of the host's apt. */
   aptArchives: () => Promise<readonly string[]>;
 }
@@ -27,8 +27,8 @@ const FORGES: readonly string[] = [
 ];
 
 /**
- * Debian's own Python. The first one on PATH may be a shim of a version manager with side effects: pyenv's takes a
- * lock, and killing it while it holds the lock delays the next call by a minute.
+ * Debian's own Python. The first one on PATH may be a shim of a version manager with side effects. For example, pyenv's
+ * shim takes a lock, and a kill while it holds the lock delays the next call by a minute.
  */
 const PYTHON = "/usr/bin/python3";
 
@@ -62,7 +62,7 @@ async function hostsOf(host: HostPrograms): Promise<string[]> {
     host.aptArchives().catch(() => []),
     ...programs.map(({ argv, read }) =>
       host
-        .ask(argv)
+        .run(argv)
         .then(read)
         .catch(() => []),
     ),

@@ -51,7 +51,7 @@ export class AllowedNameResolver {
 
   /** Returns the name's IPv4 addresses. Throws a Denial if connections to any of them are forbidden. */
   async resolve(name: string): Promise<string[]> {
-    const addresses = await this.#ask(name);
+    const addresses = await this.#query(name);
     if (addresses.length === 0) throw new Denial("no_such_name", name);
     const own = ownAddresses();
     const isOpened = (address: string) =>
@@ -62,7 +62,7 @@ export class AllowedNameResolver {
     return addresses;
   }
 
-  async #ask(name: string): Promise<string[]> {
+  async #query(name: string): Promise<string[]> {
     // A resolver per name reads the host's current resolvers, and a slow look-up delays no other.
     const resolver = new Resolver({ timeout: RESOLVE_TIMEOUT_MS, tries: RESOLVE_TRIES });
     if (this.#servers !== null) resolver.setServers(this.#servers);

@@ -1,5 +1,5 @@
 /**
- * Tests the proxy and the resolver on loopback: each address of 127.0.0.0/8 stands for a machine, a test resolver
+ * Tests the proxy and the resolver on loopback. Each address of 127.0.0.0/8 stands for a machine. A test resolver
  * replaces the public DNS, and loopback is opened as a private range. Tests that need real addresses are in e2e.
  */
 import dgram from "node:dgram";
@@ -326,7 +326,7 @@ test("accepts one request per connection, and ignores all bytes after it", async
   expect(rawSeen.match(/ HTTP\/1\.1\r\n/g)).toHaveLength(1);
 });
 
-test("sends a GET without a body as such", async () => {
+test("forwards a GET without a body without adding one", async () => {
   await get(`http://raw.test:${portOf(raw)}?q=1`);
   expect(rawSeen).toBe(`GET /?q=1 HTTP/1.1\r\nHost: raw.test:${portOf(raw)}\r\nConnection: close\r\n\r\n`);
 });

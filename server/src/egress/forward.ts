@@ -1,7 +1,7 @@
 /**
  * Forwards plain HTTP to an allowed host. A connection carries a single request. Node's strict parser reads the
  * request, the allowlist is checked, and the request is written anew on a separate connection. Both connections close
- * after the response. So the other end can never read a client's bytes as a second request (request smuggling), and a
+ * after the response. So the other end can never read a client's bytes as a second request (request smuggling). A
  * machine's open connections are its requests in flight.
  */
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
@@ -50,7 +50,7 @@ export async function forward(
     authority = `${target.host}:${target.port}`;
     const name = await client.checkDestination(request.socket, target.host, target.port);
     const addresses = await deps.names.resolve(name);
-    const socket = await dial({ name, port: target.port, addresses }, client.gone);
+    const socket = await dial({ name, port: target.port, addresses }, client.signal);
     client.track(socket);
     if (response.destroyed) {
       socket.destroy();
@@ -89,7 +89,7 @@ export async function forward(
       response.destroy();
       return;
     }
-    // `Connection: close` prevents that the rest of the request is read as another request.
+    // With `Connection: close`, the rest of the request is never read as another request.
     response.writeHead(denial.status, denial.phrase, denial.headers).end(denial.body);
   }
 }

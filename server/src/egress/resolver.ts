@@ -36,7 +36,7 @@ export async function openResolver(deps: ResolverDeps, address: string): Promise
     client.questions += 1;
     void respond(deps, client, message)
       .then((bytes) => {
-        if (bytes !== null && isOpen && !client.gone.aborted) socket.send(bytes, from.port, from.address);
+        if (bytes !== null && isOpen && !client.signal.aborted) socket.send(bytes, from.port, from.address);
       })
       .finally(() => (client.questions -= 1));
   });

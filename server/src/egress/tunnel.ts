@@ -46,7 +46,7 @@ export async function tunnel(
       deps.serveHttp(socket, client, name);
       return;
     }
-    const upstream = await dial(destination, client.gone);
+    const upstream = await dial(destination, client.signal);
     client.track(upstream);
     socket.on("close", () => upstream.destroy());
     if (socket.destroyed) {

@@ -104,8 +104,8 @@ export async function requireActive(visit: Visit): Promise<void> {
 }
 
 /**
- * Returns the actor of a write without the teams of which it is a viewer, so that no field of the body reaches these
- * teams. Refuses a path that names an object of such a team.
+ * Returns the actor of a write without the teams of which it is a viewer, so no field of the body reaches them. Refuses
+ * a path that names an object of such a team.
  */
 export async function requireEditor(visit: Visit): Promise<Actor> {
   const { actor } = visit;

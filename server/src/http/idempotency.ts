@@ -152,7 +152,7 @@ export class IdempotencyKeys {
 
   /**
    * Records a created resource in the transaction that creates it, once for each resource. Throws if another process
-   * took over the key, which rolls the transaction back.
+   * took over the key; the error rolls the transaction back.
    */
   async note(tx: Db, request: KeyedRequest, made: CreatedResource): Promise<void> {
     const noted = await this.#own(request, tx)
@@ -203,7 +203,9 @@ export class IdempotencyKeys {
         expires_at: new Date(this.#clock.now().getTime() + keptMs),
       })
       .execute()
-      .catch((error: unknown) => this.#log.error({ error }, "an idempotent answer was not stored"));
+      .catch((error: unknown) =>
+        this.#log.error({ error }, "could not store the response of an idempotent request"),
+      );
     this.#running.delete(nameOf(request));
   }
 
@@ -213,7 +215,7 @@ export class IdempotencyKeys {
    */
   async release(request: KeyedRequest): Promise<void> {
     await this.#release(request).catch((error: unknown) =>
-      this.#log.error({ error }, "an idempotency key was not released"),
+      this.#log.error({ error }, "could not release an idempotency key"),
     );
     this.#running.delete(nameOf(request));
   }
@@ -261,8 +263,8 @@ export class IdempotencyKeys {
     const running = [...this.#running.values()];
     const column = (name: "caller" | "route" | "key") => sql.val(running.map((request) => request[name]));
     // Extends only requests that this process runs, so the lease of a row whose end was not stored expires. A
-    // transaction that recorded a resource locks its row. Waiting for the lock could delay others, so the next beat
-    // extends such a row.
+    // transaction that recorded a resource locks its row. Waiting for the lock could delay others, so the next
+    // heartbeat extends such a row.
     await sql`update idempotency_keys set expires_at = ${new Date(this.#clock.now().getTime() + leaseMs)}
       from (select caller, route, key from idempotency_keys
         where process_id = ${this.#process} and state = 'running' and (caller, route, key) in
@@ -271,7 +273,7 @@ export class IdempotencyKeys {
       where (idempotency_keys.caller, idempotency_keys.route, idempotency_keys.key)
         = (own.caller, own.route, own.key)`
       .execute(this.#db)
-      .catch((error: unknown) => this.#log.error({ error }, "idempotency leases were not extended"));
+      .catch((error: unknown) => this.#log.error({ error }, "could not extend idempotency leases"));
   }
 
   async #pruneExpired(): Promise<void> {
@@ -279,7 +281,7 @@ export class IdempotencyKeys {
       .deleteFrom("idempotency_keys")
       .where(isExpired(this.#clock.now()))
       .execute()
-      .catch((error: unknown) => this.#log.error({ error }, "old idempotency keys were not removed"));
+      .catch((error: unknown) => this.#log.error({ error }, "could not prune old idempotency keys"));
   }
 }
 

@@ -106,7 +106,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
     exposeHeadRoute: route.method === "GET" && !isStream(route),
     config: { api: route.api, path: route.path },
     onRequest: async (request, reply) => {
-      // A page of another site could open a socket with our cookie and read from it, so the origin is checked as for a
+      // A page of another site could open a socket with our cookie and read from it. So the origin is checked as for a
       // write.
       const isSocket = isHandshake(request);
       if (route.scope === "public") countAddress(services, request.ip);

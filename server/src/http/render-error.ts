@@ -44,7 +44,7 @@ function headersOf({ status, code, meta }: DomainError): Record<string, string> 
 }
 
 /**
- * Converts errors of Fastify and PostgreSQL that stand for a client error or a temporary failure. Returns other errors
+ * Converts errors of Fastify and PostgreSQL that mean a client error or a temporary failure. Returns other errors
  * unchanged.
  */
 function translate(error: unknown): unknown {

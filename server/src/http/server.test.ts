@@ -620,7 +620,7 @@ test("repeats the first response for the same key, token and body, without its s
   expect(JSON.stringify(rows)).not.toContain(secretInDetail);
 });
 
-test("returns 409 with Retry-After while a key's request runs, and takes the key over when its process is gone", async () => {
+test("returns 409 with Retry-After while a key's request runs, and takes the key over when its process is dead", async () => {
   const headers = { "idempotency-key": "key-2" };
   const running = call("POST", "/v1/fail/wait", { headers });
   await expect

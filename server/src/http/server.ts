@@ -1,7 +1,7 @@
 /**
  * The HTTP server of the three APIs. A request passes six steps: this file (id, size, deadlines), `authenticate`,
- * `validate`, a verb of a room, its store or the machines, and `pick` for the response. Any error goes straight to
- * `renderError`. `defineRoute` declares paths, inputs and responses; this file knows no route.
+ * `validate`, a verb of a room, its store or the machines, and `pick-declared.ts` for the response. Any error goes
+ * straight to `renderError`. `defineRoute` declares paths, inputs and responses; this file knows no route.
  */
 import { randomUUID } from "node:crypto";
 import http, {

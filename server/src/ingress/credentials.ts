@@ -1,6 +1,6 @@
 /**
- * Credentials that a visitor sends to Kontor and that a guest must never see: the preview token in its three places,
- * the console's session cookie, and an API token sent to the wrong address.
+ * Credentials that a visitor sends to Kontor and that a guest must never see. They are the preview token in its three
+ * places, the console's session cookie, and an API token sent to the wrong address.
  */
 import { createHash, timingSafeEqual } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";

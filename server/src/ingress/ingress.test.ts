@@ -104,13 +104,13 @@ async function guest(answer: RequestListener): Promise<http.Server> {
 }
 
 /** Starts a program in the machine that sends arbitrary bytes. */
-async function rawGuest(speak: (socket: Socket) => void): Promise<Set<Socket>> {
+async function rawGuest(respond: (socket: Socket) => void): Promise<Set<Socket>> {
   const sockets = new Set<Socket>();
   const inside = net.createServer((socket) => {
     sockets.add(socket);
     socket.on("error", () => {});
     socket.once("close", () => sockets.delete(socket));
-    speak(socket);
+    respond(socket);
   });
   await new Promise<void>((resolve) => inside.listen(0, "127.0.0.1", resolve));
   guestPort = (inside.address() as AddressInfo).port;
@@ -501,13 +501,13 @@ describe("invalid responses of a guest", () => {
     ["headers without end", `HTTP/1.1 200 OK\r\n${"x: y\r\n".repeat(20_000)}`],
     ["a header of 100 KB", `HTTP/1.1 200 OK\r\nx: ${"y".repeat(100_000)}\r\n\r\n`],
     [
-      "an answer nobody asked for",
+      "an unrequested response",
       "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
     ],
-    ["interim answers without end", "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(100)],
+    ["endless interim responses", "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(100)],
     ["two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"],
-    ["a length that is none", "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"],
-    ["a status that is none", "HTTP/1.1 1000 X\r\n\r\n"],
+    ["an invalid length", "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"],
+    ["an invalid status", "HTTP/1.1 1000 X\r\n\r\n"],
     ["a control character in the reason phrase", "HTTP/1.1 200 a\x01b\r\nContent-Length: 0\r\n\r\n"],
     ["a line break in a header", "HTTP/1.1 200 OK\r\nx: a\rb\r\nContent-Length: 0\r\n\r\n"],
     ["silence", ""],

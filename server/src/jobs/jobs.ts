@@ -5,8 +5,8 @@
  * runs at least once, so tasks are idempotent. Work for one host goes to a task named `<task>@<host id>`, because a
  * worker takes only names it registers.
  *
- * graphile-worker releases a dead process's jobs after 4 hours. Here every process sends heartbeats to `processes`, and
- * any process releases the locks of worker pools without a heartbeat, within about 10 seconds of a kill -9.
+ * graphile-worker releases a dead process's jobs after 4 hours. Here every process sends heartbeats to `processes`. Any
+ * process releases the locks of worker pools without a heartbeat, within about 10 seconds of a kill -9.
  */
 import { randomUUID } from "node:crypto";
 import { EventEmitter } from "node:events";
@@ -196,8 +196,8 @@ class ProcessJobs implements Jobs {
   }
 
   /**
-   * Upserts this process's row, because another process may have removed it. Returns false if the last heartbeat is too
-   * old.
+   * Upserts the row of this process, because another process may have removed it. Returns false if the last heartbeat
+   * is too old.
    */
   async #upsertRow(): Promise<boolean> {
     const workerPool = this.#workerPool?.id ?? null;
@@ -216,7 +216,7 @@ class ProcessJobs implements Jobs {
 
   /**
    * Removes the rows of dead processes and releases their locks. A lock is orphaned if no living process owns it and
-   * its owner has had time to register, which covers a worker that died before its first heartbeat. This process counts
+   * its owner has had time to register. This covers a worker that died before its first heartbeat. This process counts
    * as alive, even if its own heartbeat was committed late.
    */
   async #releaseDead(): Promise<void> {

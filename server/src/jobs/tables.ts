@@ -1,6 +1,6 @@
 import type { Generated } from "kysely";
 
-/** Columns as they are stored; migrations/0002_jobs.sql says what they mean. */
+/** Columns as they are stored; migrations/0002_jobs.sql describes them. */
 export interface ProcessesTable {
   id: string;
   host_id: string | null;

@@ -86,7 +86,7 @@ function wrongWith(operation: Operation, { expects }: Attack, reply: Reply): str
   return fault ?? (expects?.(reply) === false ? "is not the one expected" : undefined);
 }
 
-describe.skipIf(minutes > 0)("one seed", () => {
+describe.skipIf(minutes > 0)("a fixed seed", () => {
   test.each(operations)("$id withstands hostile requests", async (operation) => {
     expect(await attack(operation, firstSeed, 1)).toEqual([]);
   });

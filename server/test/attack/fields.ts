@@ -58,18 +58,19 @@ const placeholder = "placeholder-of-a-hostile-value";
 
 /** The body's JSON with `json` at the path; missing objects on the path are created. */
 export function withField(body: unknown, { path, constants }: Field, json: string): string {
-  const replaced = put(body, path, constants);
+  const replaced = replaceAt(body, path, constants);
   return JSON.stringify(replaced).replace(`"${placeholder}"`, () => json);
 }
 
-function put(
+function replaceAt(
   value: unknown,
   [head, ...rest]: Field["path"],
   [fixed, ...constants]: Field["constants"],
 ): unknown {
   if (head === undefined) return placeholder;
-  if (typeof head === "number") return [put(Array.isArray(value) ? value[0] : undefined, rest, constants)];
+  if (typeof head === "number")
+    return [replaceAt(Array.isArray(value) ? value[0] : undefined, rest, constants)];
   const object = typeof value === "object" && value !== null && !Array.isArray(value) ? value : {};
-  const inner = put((object as Record<string, unknown>)[head], rest, constants);
+  const inner = replaceAt((object as Record<string, unknown>)[head], rest, constants);
   return { ...object, ...fixed, [head]: inner };
 }

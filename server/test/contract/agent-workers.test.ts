@@ -1,8 +1,8 @@
-/** Agents that act on the platform and on sandboxes: through the whole API, with real tokens. */
+/** Agents that act on the platform and on sandboxes, through the whole API and with real tokens. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
-import { whyNotSchema } from "#agent/json-schema.ts";
-import { AgentRuns } from "#agent/runs/engine/run-executor.ts";
+import { findSchemaFault } from "#agent/json-schema.ts";
+import { RunExecutor } from "#agent/runs/engine/run-executor.ts";
 import { startModelServer } from "#agent/testing/model-server.ts";
 import { ownApi } from "#agent/workers/api.ts";
 import { verbs } from "#agent/workers/verbs.ts";
@@ -14,7 +14,7 @@ import { openWorld } from "./world.ts";
 // oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what these tests are about
 type Json = any;
 
-/** Every token that was acted by. */
+/** Every token that an agent used. */
 const tokens = new Set<string>();
 let api: OwnApi | undefined;
 const world = await openWorld({
@@ -64,43 +64,43 @@ const asks = (name: string, values: object = {}) => ({
 });
 const invoke = async (name: string, body: object = {}): Promise<Json> =>
   (await call("POST", `/v1/agents/${name}/invoke`, { input: "Go.", ...body })).json;
-/** What the model was told of its last calls. */
-const told = (request: Json): string[] =>
+/** Tool results in the last request to the model. */
+const toolResultsOf = (request: Json): string[] =>
   request.messages.filter(({ role }: Json) => role === "tool").map(({ content }: Json) => content);
-const offered = (request: Json): string[] =>
+const toolNamesOf = (request: Json): string[] =>
   (request.tools ?? []).map((tool: Json) => tool.function.name as string);
 const runTokens = (runId: string) =>
   app.db.selectFrom("api_tokens").selectAll().where("run_id", "=", runId).execute();
 
 const all = { scopes: ["platform:write", "sandboxes:write"], policy: "allow" };
 
-test("every tool has an operation, and a schema that models and the checker can use", async () => {
+test("every tool has an operation, and a schema that models and the validator accept", async () => {
   expect(api!.operations.map(({ name }) => name)).toEqual(
     Object.keys(verbs).map((name) => `kontor__${name}`),
   );
   for (const { name, parameters } of api!.operations) {
-    expect(await whyNotSchema("a", parameters), name).toBeUndefined();
+    expect(await findSchemaFault("a", parameters), name).toBeUndefined();
     expect(name).toMatch(/^[A-Za-z0-9_-]{1,64}$/);
     expect(JSON.stringify(parameters)).not.toMatch(/"(follow|stream|workspace|git_token)"/);
   }
 });
 
-test("an agent makes a project of its account, and the audit log says that it was the agent", async () => {
+test("an agent creates a project in its account, and the audit log names the agent", async () => {
   const { name, worker_id } = await agent(all);
   model.script([asks("create_project", { name: `by-agent-${(made += 1)}` }), asks("list_projects"), {}]);
   const run = await invoke(name);
   expect(run.status).toBe("completed");
-  const [created] = told(model.asked[1]);
+  const [created] = toolResultsOf(model.asked[1]);
   const project = JSON.parse(created!);
   expect((await call("GET", `/api/v1/projects/${project.id}`)).json.name).toBe(project.name);
-  expect(told(model.asked[2])[1]).toContain(project.id);
+  expect(toolResultsOf(model.asked[2])[1]).toContain(project.id);
   const { json } = await call("GET", `/api/v1/activity?actor=${worker_id}`);
   expect(json.items[0]).toMatchObject({
     action: "project.created",
     actor: { kind: "worker", id: worker_id, label: name },
     target: { id: project.id },
   });
-  // What is answered once, for a person, is no model's to know; a change carries the call's id.
+  // The model never gets a secret that is shown to a person once. A change has the id of its call.
   expect(project.webhook).toBe("[secret]");
   const { tools_called } = (await call("GET", `/v1/agents/runs/${run.run_id}`)).json;
   expect(tools_called).toMatchObject([
@@ -121,27 +121,27 @@ test("an agent makes a project of its account, and the audit log says that it wa
   });
 });
 
-test("an agent has the tools of its scopes and no others, and is refused what it guesses", async () => {
+test("an agent has only the tools of its scopes, and guessed ones are refused", async () => {
   const reader = await agent({ scopes: ["platform:read"] });
   model.script([asks("create_project", { name: "never-made" }), {}]);
   await invoke(reader.name);
-  expect(offered(model.asked[0])).toContain("kontor__list_projects");
-  expect(offered(model.asked[0]).filter((name) => /deploy$|create|sandbox/.test(name))).toEqual([]);
-  expect(told(model.asked[1])).toEqual(["There is no such tool."]);
+  expect(toolNamesOf(model.asked[0])).toContain("kontor__list_projects");
+  expect(toolNamesOf(model.asked[0]).filter((name) => /deploy$|create|sandbox/.test(name))).toEqual([]);
+  expect(toolResultsOf(model.asked[1])).toEqual(["There is no such tool."]);
   expect(
     (await call("GET", "/api/v1/projects?limit=100")).json.items.map((one: Json) => one.name),
   ).not.toContain("never-made");
   const denied = await agent({ scopes: ["platform:write"], policy: "deny" });
   model.script([{}]);
   await invoke(denied.name);
-  expect(offered(model.asked[0])).toEqual([]);
+  expect(toolNamesOf(model.asked[0])).toEqual([]);
   const { name } = await agent();
   model.script([{}]);
   await invoke(name);
-  expect(offered(model.asked[0])).toEqual([]);
+  expect(toolNamesOf(model.asked[0])).toEqual([]);
 });
 
-test("what is another account's is not there for an agent", async () => {
+test("hides resources of another account from an agent", async () => {
   const { name } = await agent(all);
   const { id } = await makeProject(app.db, world.stranger.workspaceId);
   model.script([
@@ -150,12 +150,12 @@ test("what is another account's is not there for an agent", async () => {
     {},
   ]);
   await invoke(name);
-  const [read, change] = told(model.asked[2]);
+  const [read, change] = toolResultsOf(model.asked[2]);
   expect(read).toMatch(/^HTTP 404: .*"code":"project_not_found"/);
   expect(change).toMatch(/^HTTP 404: /);
 });
 
-test("what does not fit is said to the model, and reaches no other address", async () => {
+test("returns invalid input to the model as an error, and calls no other address", async () => {
   const { name } = await agent(all);
   model.script([
     asks("get_project", { project_id: "../activity" }),
@@ -165,16 +165,16 @@ test("what does not fit is said to the model, and reaches no other address", asy
     {},
   ]);
   await invoke(name);
-  const answers = told(model.asked[4]);
+  const answers = toolResultsOf(model.asked[4]);
   expect(answers.slice(0, 3)).toEqual([
     expect.stringContaining("do not fit"),
-    "id can't stand in an address",
+    "id must not be empty, . or ..",
     expect.stringContaining("do not fit"),
   ]);
   expect(answers[3]).toMatch(/^HTTP 404: .*sandbox_not_found/);
 });
 
-test("an agent runs commands in a sandbox that it made, and long answers are cut", async () => {
+test("an agent runs commands in a sandbox that it created, and long outputs are cut", async () => {
   const { name } = await agent(all);
   model.script(({ messages }: Json) => {
     const results = messages.filter(({ role }: Json) => role === "tool");
@@ -188,13 +188,13 @@ test("an agent runs commands in a sandbox that it made, and long answers are cut
     ][results.length]!;
   });
   expect((await invoke(name)).status).toBe("completed");
-  const [created, executed, ended] = told(model.asked[3]);
+  const [created, executed, ended] = toolResultsOf(model.asked[3]);
   expect(JSON.parse(created!)).toMatchObject({ status: "running", preview_auth_token: "[secret]" });
   expect(executed).toMatch(/^\{"stdout":"a+\n\[cut off after 65536 bytes\]$/);
   expect(JSON.parse(ended!).status).toBe("terminated");
 });
 
-test("a run's token is bound to the account and to what is granted, and dies with the run", async () => {
+test("binds a run's token to the account and the granted scopes, and revokes it with the run", async () => {
   const { name, worker_id } = await agent(all);
   let goOn = () => {};
   const until = new Promise<void>((resolve) => (goOn = resolve));
@@ -224,7 +224,7 @@ test("a run's token is bound to the account and to what is granted, and dies wit
   await expect.poll(async () => (await call("GET", "/api/v1/projects", undefined, token)).status).toBe(401);
 });
 
-test("a run that is cancelled takes its token along at once", async () => {
+test("revokes the token at once when a run is cancelled", async () => {
   const { name } = await agent(all);
   tokens.clear();
   model.script([asks("list_projects"), { until: new Promise(() => {}) }]);
@@ -237,7 +237,7 @@ test("a run that is cancelled takes its token along at once", async () => {
   await expect.poll(async () => (await call("GET", "/api/v1/projects", undefined, token)).status).toBe(401);
 });
 
-test("whoever takes a run over leaves nothing of the token that it had", async () => {
+test("revokes the previous token when another process takes over a run", async () => {
   const { name } = await agent(all);
   tokens.clear();
   model.script([asks("list_projects"), { until: new Promise(() => {}) }]);
@@ -245,10 +245,10 @@ test("whoever takes a run over leaves nothing of the token that it had", async (
   while (tokens.size === 0 || model.asked.length < 2) await sleep(10);
   const [token] = tokens;
   model.script([{ text: ["Done."] }]);
-  const next = new AgentRuns(app, { pauseMs: 5 });
+  const next = new RunExecutor(app, { pauseMs: 5 });
   await next.start(api);
   try {
-    await next.settled(run_id, 10_000);
+    await next.waitForOutcome(run_id, 10_000);
     expect((await call("GET", `/v1/agents/runs/${run_id}`)).json).toMatchObject({
       status: "completed",
       attempts: 2,
@@ -260,7 +260,7 @@ test("whoever takes a run over leaves nothing of the token that it had", async (
   }
 });
 
-test("a server that ends tells nobody of an outcome that was none", async () => {
+test("reports no outcome for a run that a stopping server leaves unfinished", async () => {
   const server = await createHttpServer(
     app,
     { platform: [], sandbox: [], agent: [] },
@@ -275,7 +275,7 @@ test("a server that ends tells nobody of an outcome that was none", async () => 
   await expect(sent).rejects.toThrow("it goes on elsewhere");
 });
 
-test("where the config says nothing a person is asked before anything is changed, and no token waits for them", async () => {
+test("asks a person before every change by default, and keeps no token while it waits", async () => {
   const { name } = await agent({ scopes: all.scopes });
   const values = { name: `asked-for-${(made += 1)}` };
   model.script([asks("list_projects"), asks("create_project", values), {}]);
@@ -292,7 +292,7 @@ test("where the config says nothing a person is asked before anything is changed
   expect(items.map((one: Json) => one.name)).toContain(values.name);
 });
 
-test("nobody gives an agent what they do not have themselves", async () => {
+test("refuses to give an agent scopes that its creator lacks", async () => {
   const { name } = await agent();
   const token = await world.tokenWith(["agents:write", "platform:read"]);
   const wide = { config: config({ scopes: ["platform:read", "platform:write"], policy: "allow" }) };
@@ -306,7 +306,7 @@ test("nobody gives an agent what they do not have themselves", async () => {
   expect((await call("POST", `/v1/agents/${name}/versions`, narrow, token)).status).toBe(201);
 });
 
-test("no token is in anything that is kept or told", async () => {
+test("stores and sends no token anywhere", async () => {
   const { name } = await agent(all);
   tokens.clear();
   model.script([asks("list_projects"), asks("list_activity"), {}]);

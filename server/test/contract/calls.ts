@@ -1,4 +1,4 @@
-/** A case's call as a request, by any caller, and secrets that show where an answer holds one. */
+/** Sends the call of a case by any caller, and finds secrets in responses. */
 import { once } from "node:events";
 import { type IncomingMessage, request } from "node:http";
 import { expect } from "vitest";
@@ -22,7 +22,7 @@ export function send(
   });
 }
 
-/** Status of a WebSocket's handshake that is refused. */
+/** Status of a refused WebSocket handshake. */
 export async function refusedHandshake(url: string, token: string): Promise<number | undefined> {
   const handshake = request(url, {
     headers: {

@@ -1,7 +1,7 @@
 /**
- * What every operation of the three documents keeps, read from the documents themselves: it refuses a caller without
- * a token, one without the scope, a body it does not know, and it hides other people's things; it answers in its
- * schema; and none is without a case that shows it working.
+ * Checks every operation against its API document. An operation refuses a caller without a token or without the scope,
+ * and an unknown field in the body or the query. It hides other owners' resources, and its response matches its schema.
+ * Every operation has a case that shows a success.
  */
 import { describe, expect, test } from "vitest";
 import { z } from "zod";
@@ -27,7 +27,7 @@ const world = await openWorld();
 const operations = operationsOf(world.routes);
 const takesJson = (operation: Operation): boolean => jsonBodyOf(operation) !== undefined;
 
-function filled(operation: Operation, call: Call): string {
+function fillPath(operation: Operation, call: Call): string {
   const path = operation.path.replaceAll(/\{(\w+)\}/g, (_, name: string) =>
     encodeURIComponent(call.params?.[name] ?? `no-value-for-${name}`),
   );
@@ -35,17 +35,17 @@ function filled(operation: Operation, call: Call): string {
 }
 
 const send = (operation: Operation, call: Call, token: string | null) =>
-  world.call(operation.method, filled(operation, call), {
+  world.call(operation.method, fillPath(operation, call), {
     token,
     body: call.body,
     ...(call.headers ? { headers: call.headers } : {}),
   });
 
-test("every operation has a case that shows it working, and every case an operation", () => {
+test("every operation has a case, and every case an operation", () => {
   expect(Object.keys(cases).toSorted()).toEqual(operations.map(({ id }) => id).toSorted());
 });
 
-test("every operation on a thing has a case that shows it hidden from others", () => {
+test("every operation on a resource has a case that shows that it is hidden from others", () => {
   const open = operations.filter(
     (one) =>
       one.path.includes("{") && !isPublic(one) && !cases[one.id]?.unknown && !cases[one.id]?.isOwnerless,
@@ -53,14 +53,14 @@ test("every operation on a thing has a case that shows it hidden from others", (
   expect(open.map(({ id }) => id)).toEqual([]);
 });
 
-test("what is not in the API documents is marked as an extension, what is there keeps its status and scope", () => {
+test("marks routes beyond the API documents as extensions, and keeps the documented status and scope", () => {
   const found = new Map(documented.map((one) => [`${one.method} ${one.path}`, one]));
   const wrong = operations.filter(({ method, path, route }) => {
     const known = found.get(`${method} ${path}`);
     if (route.extension === true || known === undefined)
       return (known === undefined) !== (route.extension === true);
     const hasStatus = known.success === undefined || known.success in route.responses;
-    // No token's matter: who delivers proves to know a secret.
+    // A webhook's sender proves that it knows the secret, and needs no token.
     const scope = known.scope === "webhook secret" ? "public" : known.scope;
     return !hasStatus || (scope !== undefined && scope !== route.scope);
   });
@@ -84,7 +84,7 @@ describe.each(operations)("$method $path", (operation) => {
   const refusal = operation.api === "platform" ? 422 : 400;
 
   test.skipIf(!takesJson(operation) || cases[operation.id]?.isFreeForm)(
-    "refuses a body with a field it does not know, and names it",
+    "names an unknown field of a body in the error",
     async () => {
       const token = isPublic(operation) ? null : world.owner.token;
       const body = { surely_no_field: true };
@@ -94,7 +94,7 @@ describe.each(operations)("$method $path", (operation) => {
     },
   );
 
-  test.skipIf(isPublic(operation))("refuses a query it does not know, and names it", async () => {
+  test.skipIf(isPublic(operation))("names an unknown query parameter in the error", async () => {
     const path = `${anyPath(operation)}?surely_no_query=1`;
     const { status, text } = await world.call(operation.method, path, { token: world.owner.token });
     expect(status).toBe(refusal);
@@ -104,7 +104,7 @@ describe.each(operations)("$method $path", (operation) => {
   const known = cases[operation.id];
 
   test.skipIf(!known?.unknown)(
-    "answers for somebody else's thing exactly as for one that is not there",
+    "responds to another owner's resource exactly as to a missing one",
     async () => {
       const call = await known!.success(world);
       const [foreign, absent] = [
@@ -115,7 +115,7 @@ describe.each(operations)("$method $path", (operation) => {
     },
   );
 
-  test.skipIf(!known)("works, and answers in its schema", async () => {
+  test.skipIf(!known)("succeeds with a response in its schema", async () => {
     const call = await known!.success(world);
     const reply = await send(operation, call, known!.isPublic ? null : world.owner.token);
     const declared = Object.keys(operation.route.responses).map(Number);

@@ -1,7 +1,7 @@
 import type { Schema } from "@cfworker/json-schema";
 import { expect, test } from "vitest";
 import { refusalsOf } from "#examples/check.ts";
-import { completed, stable } from "./examples.ts";
+import { completeValue, stable } from "./examples.ts";
 import type { Operation } from "./operations.ts";
 import type { Caller } from "./world.ts";
 
@@ -62,7 +62,7 @@ test("adds a missing field from the record, removes an unknown one and keeps the
   };
   const known = { items: [{ name: "datasets" }, { name: "models", colour: "red" }] };
   const recorded = { items: [{ name: "volume-1", region: "eu-1" }] };
-  expect(completed(known, recorded, (value) => refusalsOf(value, schema, { Volume: volume }))).toEqual({
+  expect(completeValue(known, recorded, (value) => refusalsOf(value, schema, { Volume: volume }))).toEqual({
     items: [
       { name: "datasets", region: "eu-1" },
       { name: "models", region: "eu-1" },

@@ -1,6 +1,6 @@
 /**
- * Makes a recorded example stable: the same kind of resource has the same id in every example, times begin on one
- * morning, and addresses are those of a public installation. Secrets become text that is visibly no secret.
+ * Makes a recorded example stable. A kind of resource has the same id in every example, times begin on one morning, and
+ * addresses are those of a public installation. Secrets become placeholder text.
  */
 import { createHash } from "node:crypto";
 import type { OutputUnit } from "@cfworker/json-schema";
@@ -9,7 +9,7 @@ import type { Call } from "./cases/case.ts";
 import type { Operation } from "./operations.ts";
 import type { Caller } from "./world.ts";
 
-interface Recorded {
+interface RecordedExample {
   operation: Operation;
   call: Call;
   owner: Caller;
@@ -17,7 +17,7 @@ interface Recorded {
 
 const uuid = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}";
 const uuids = new RegExp(`\\b${uuid}\\b`, "g");
-/** A key in front of an id names it best: `"project_id":"…"`. */
+/** The key before an id gives its best name: `"project_id":"…"`. */
 const keyedUuids = new RegExp(`"(\\w+)":"(${uuid})"`, "g");
 /** Ids of `newId`: a prefix and 20 characters. */
 const prefixed = /\b([a-z]{2,5}_)([a-z0-9]{20})\b/g;
@@ -49,7 +49,7 @@ const replacements: readonly (readonly [RegExp, string])[] = [
   [/@example\.test\b/g, "@example.com"],
 ];
 
-export function stable(raw: OperationExample, recorded: Recorded): OperationExample {
+export function stable(raw: OperationExample, recorded: RecordedExample): OperationExample {
   let text = JSON.stringify(raw, (_, value: unknown) =>
     isRecord(value) && "items" in value && Array.isArray(value["items"])
       ? { ...value, items: value["items"].slice(0, 2) as unknown }
@@ -63,7 +63,7 @@ function isRecord(value: unknown): value is Record<string, unknown> {
   return typeof value === "object" && value !== null;
 }
 
-function stableIds(text: string, { call, operation, owner }: Recorded): string {
+function stableIds(text: string, { call, operation, owner }: RecordedExample): string {
   const names = new Map<string, string>([[owner.userId, "ada"]]);
   for (const [name, value] of Object.entries(call.params ?? {})) names.set(value, nounOf(name));
   const counts = new Map<string, number>();
@@ -79,7 +79,7 @@ function stableIds(text: string, { call, operation, owner }: Recorded): string {
   for (const [, key, id] of text.matchAll(keyedUuids)) {
     nameOf(id!, nounOf(key === "id" ? lastNoun(operation) : key!));
   }
-  // An id with a prefix is named by it, wherever it stands.
+  // A prefix names its id everywhere.
   for (const id of names.keys()) if (id.search(prefixed) >= 0) names.delete(id);
   return text
     .replaceAll(uuids, (id) => (/^9{8}-/.test(id) ? id : uuidOf(nameOf(id, "other"))))
@@ -129,10 +129,9 @@ function stableTimes(text: string): string {
 }
 
 /**
- * The value with the fields that its schema requires and it lacks, taken from the recorded value, and without fields
- * that the schema does not know.
+ * Completes a value by its schema: takes missing required fields from the recorded value, and removes unknown fields.
  */
-export function completed(
+export function completeValue(
   value: unknown,
   recorded: unknown,
   refusals: (value: unknown) => readonly OutputUnit[],
@@ -142,7 +141,7 @@ export function completed(
     const path = instanceLocation.split("/").slice(1);
     const name = /"(.+)"/.exec(error)?.[1];
     const target = at(copy, path);
-    // A value may be refused by one of several schemas and fit another: it may be valid by now.
+    // Several schemas may refuse a value that another one accepts, so it may be valid by now.
     if (name === undefined || !isRecord(target) || refusals(copy).length === 0) continue;
     if (keyword === "additionalProperties") delete target[name];
     if (keyword !== "required") continue;
@@ -152,7 +151,7 @@ export function completed(
   return copy;
 }
 
-/** The part of a value that a path leads to; the last element in place of one that a list lacks. */
+/** The value at a path; for an element that a list lacks, its last element. */
 function at(value: unknown, path: readonly string[]): unknown {
   let part = value;
   for (const key of path) {

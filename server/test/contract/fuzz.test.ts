@@ -1,6 +1,6 @@
 /**
- * Whatever a body holds, the answer is never our fault: each operation's own successful body, with one value
- * replaced by anything JSON can say, and bodies that are anything at all.
+ * No body causes a server error. Each operation's successful body gets one value replaced by random JSON, or becomes
+ * random JSON as a whole.
  */
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
@@ -53,7 +53,7 @@ const taking = Object.values(world.routes)
   .filter(({ body }) => body !== undefined);
 
 describe.each(taking)("$method $path", (route) => {
-  test("answers a strange body with a refusal or a success", async () => {
+  test("responds to a random body with a refusal or a success", async () => {
     const known = cases[route.operationId];
     const call = (await known?.success(world)) ?? {};
     const path = route.path.replaceAll(/\{(\w+)\}/g, (_, name: string) =>

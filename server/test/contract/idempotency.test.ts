@@ -1,7 +1,7 @@
 /**
- * What a request with an `Idempotency-Key` made is made once, though the server dies between the commit and the answer.
- * Each operation that takes a key is asked once; then its key's row is put back to what such a server leaves, and the
- * retry has to find what the first request noted.
+ * A request with an `Idempotency-Key` creates a resource once, even if the server dies between commit and response.
+ * Each operation with a key is called once. Then the row of its key is reset to the state that a crash leaves, and the
+ * retry has to find the resource of the first request.
  */
 import { sql } from "kysely";
 import { expect, test } from "vitest";
@@ -16,7 +16,9 @@ import { platformCases } from "./cases/platform.ts";
 import { sandboxCases } from "./cases/sandbox.ts";
 import { openWorld } from "./world.ts";
 
-/** They make nothing that stays: what they ran is over, and what came of it died with who asked. */
+/**
+ * Operations that create no lasting resource: their command has ended, and its result died with the caller.
+ */
 const runners = ["execCommand", "invokeFunction", "runCode"];
 
 const world = await openWorld();
@@ -33,7 +35,7 @@ const keyed = Object.values(world.routes)
   .filter(({ idempotent }) => idempotent);
 const making = keyed.filter(({ operationId }) => !runners.includes(operationId));
 
-test("what takes an Idempotency-Key notes what it makes, but for what only runs something", () => {
+test("every operation with an Idempotency-Key records the created resource, except operations that only run code", () => {
   const without = keyed.filter(({ replay }) => !replay).map(({ operationId }) => operationId);
   expect(without.toSorted()).toEqual(runners);
 });
@@ -47,7 +49,9 @@ function send(route: Route, call: Call, key: string) {
   });
 }
 
-/** As a server leaves it that dies after the commit: it runs, and nobody says any more that it does. */
+/**
+ * Resets the row to the state after a crash behind the commit: the request is running, and no process renews it.
+ */
 async function lose(key: string): Promise<void> {
   const { numUpdatedRows } = await world.app.db
     .updateTable("idempotency_keys")
@@ -67,12 +71,12 @@ async function lose(key: string): Promise<void> {
 const deeds = async (action: string) =>
   (await world.app.db.selectFrom("activity").select("id").where("action", "=", action).execute()).length;
 
-/** Of what would be over by the time of the retry. */
+/** Bodies of resources that would otherwise have ended at the time of the retry. */
 const lastingCalls: Record<string, Pick<Call, "body">> = {
   startCommand: { body: { command: "exec /bin/cat" } },
 };
 
-/** What time alone changes of the things that are made here. */
+/** Fields that change with time alone. */
 const passing = new Set(["uptime_seconds", "updated_at"]);
 
 function lasting(value: unknown, secrets: readonly string[]): unknown {
@@ -84,22 +88,25 @@ function lasting(value: unknown, secrets: readonly string[]): unknown {
   );
 }
 
-test.each(making)("$operationId: a retry after the server died is told of what was made", async (route) => {
-  const call = { ...(await cases[route.operationId]!.success(world)), ...lastingCalls[route.operationId] };
-  const key = crypto.randomUUID();
-  const first = await send(route, call, key);
-  expect(first.status, first.text).toBeLessThan(300);
-  await lose(key);
-  const deed = route.replay?.activity;
-  const before = deed === undefined ? 0 : await deeds(deed);
-  const again = await send(route, call, key);
-  expect(again.headers["idempotent-replayed"], again.text).toBe("true");
-  expect(again.status).toBe(first.status);
-  expect(lasting(again.json, [])).toEqual(lasting(first.json, route.secretFields ?? []));
-  if (deed !== undefined) expect([before > 0, await deeds(deed)]).toEqual([true, before]);
-});
+test.each(making)(
+  "$operationId: a retry after a crash returns the resource of the first request",
+  async (route) => {
+    const call = { ...(await cases[route.operationId]!.success(world)), ...lastingCalls[route.operationId] };
+    const key = crypto.randomUUID();
+    const first = await send(route, call, key);
+    expect(first.status, first.text).toBeLessThan(300);
+    await lose(key);
+    const deed = route.replay?.activity;
+    const before = deed === undefined ? 0 : await deeds(deed);
+    const again = await send(route, call, key);
+    expect(again.headers["idempotent-replayed"], again.text).toBe("true");
+    expect(again.status).toBe(first.status);
+    expect(lasting(again.json, [])).toEqual(lasting(first.json, route.secretFields ?? []));
+    if (deed !== undefined) expect([before > 0, await deeds(deed)]).toEqual([true, before]);
+  },
+);
 
-test("a sandbox that never started since the server died is made anew", async () => {
+test("creates a sandbox again that never started because the server died", async () => {
   const route = making.find(({ operationId }) => operationId === "createSandbox")!;
   const call = await cases["createSandbox"]!.success(world);
   const key = crypto.randomUUID();
@@ -114,7 +121,7 @@ test("a sandbox that never started since the server died is made anew", async ()
 });
 
 test.each(["startCommand", "startPty", "createCodeContext"])(
-  "%s: what was to begin when the server died, and did not, is begun by the retry",
+  "%s: a retry starts the work that the crash prevented",
   async (operation) => {
     const route = making.find(({ operationId }) => operationId === operation)!;
     const call = await cases[operation]!.success(world);
@@ -129,7 +136,7 @@ test.each(["startCommand", "startPty", "createCodeContext"])(
   },
 );
 
-test("what was made and is gone by the retry is not there, and is not made anew", async () => {
+test("a retry returns 404 for a resource deleted meanwhile, and does not create it again", async () => {
   const route = making.find(({ operationId }) => operationId === "createVolume")!;
   const call = await cases["createVolume"]!.success(world);
   const key = crypto.randomUUID();

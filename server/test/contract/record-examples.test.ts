@@ -11,13 +11,13 @@ import type { Examples, OperationExample } from "#http/documents/openapi.ts";
 import { send } from "./calls.ts";
 import type { Call, Case } from "./cases/case.ts";
 import { cases } from "./cases/all.ts";
-import { completed, stable } from "./examples.ts";
+import { completeValue, stable } from "./examples.ts";
 import { isPublic, jsonBodyOf, type Operation, operationsOf } from "./operations.ts";
 import type { Reply, World } from "./world.ts";
 
 const isRecording = process.env["KONTOR_RECORD_EXAMPLES"] !== undefined;
 
-/** Opens here, because its hooks have to be registered while the file is collected. */
+/** Opened here, because its hooks must be registered while the file is collected. */
 const world = isRecording ? await (await import("./world.ts")).openWorld() : undefined;
 
 test.runIf(isRecording)(
@@ -58,7 +58,7 @@ async function exampleOf(
   const recorded = await fresh();
   const renewed = outdated.map(([status, body]) => [
     status,
-    completed(body, recorded.responses[status], (value) => refusals(operation, status, value)),
+    completeValue(body, recorded.responses[status], (value) => refusals(operation, status, value)),
   ]);
   return { ...known, responses: { ...known.responses, ...(Object.fromEntries(renewed) as object) } };
 }
@@ -84,7 +84,7 @@ async function record(opened: World, operation: Operation, shown: Case): Promise
   const token = shown.isPublic ? null : opened.owner.token;
   const success = await send(opened, operation.route, call, token);
   if (success.status >= 300) throw new Error(`status ${success.status}: ${success.text}`);
-  const error = await refused(opened, operation, shown, call);
+  const error = await cheapRefusal(opened, operation, shown, call);
   const raw = {
     ...parametersOf(operation, call),
     ...(call.body === undefined ? {} : { request: requestOf(operation, call.body) }),
@@ -98,7 +98,12 @@ async function record(opened: World, operation: Operation, shown: Case): Promise
 }
 
 /** An error that is cheap to cause: a missing resource, or else a misspelled field. */
-function refused(opened: World, operation: Operation, shown: Case, call: Call): Promise<Reply> | undefined {
+function cheapRefusal(
+  opened: World,
+  operation: Operation,
+  shown: Case,
+  call: Call,
+): Promise<Reply> | undefined {
   const { token } = opened.owner;
   if (shown.unknown)
     return send(opened, operation.route, { ...call, params: { ...call.params, ...shown.unknown } }, token);
@@ -119,7 +124,7 @@ function parametersOf(
   const texts = { ...params, ...Object.fromEntries(new URLSearchParams(query)) };
   const values = Object.entries(texts).flatMap(([name, text]) => {
     const parameter = document.parameters?.find((one) => one.name === name);
-    // A case may make more than its operation's path names.
+    // A case may create more resources than the path names.
     if (parameter === undefined) return [];
     const { type = "string" } = parameter.schema;
     if (type === "array") return [[name, [text]]];

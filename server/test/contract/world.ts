@@ -1,4 +1,4 @@
-/** A whole server without a socket: every route of the three APIs, two people, and machines that are not real. */
+/** A complete server without a socket: every route of the three APIs, two users, and fake machines. */
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -8,7 +8,7 @@ import { accessLogOf } from "#accounts/activity/access-log.ts";
 import { findActor, findActors } from "#accounts/find-actor.ts";
 import { workspaceOf } from "#accounts/suspension/workspace-of.ts";
 import type { Scope } from "#accounts/roles.ts";
-import { AgentRuns } from "#agent/runs/engine/run-executor.ts";
+import { RunExecutor } from "#agent/runs/engine/run-executor.ts";
 import { ownApi } from "#agent/workers/api.ts";
 import type { OwnApi } from "#agent/workers/workers.ts";
 import type { App } from "#app.ts";
@@ -33,14 +33,14 @@ export interface Caller {
   userId: string;
   email: string;
   workspaceId: string;
-  /** Full access. */
+  /** Token with full access. */
   token: string;
 }
 
 export interface Reply {
   status: number;
   headers: Record<string, unknown>;
-  /** Null where the body is not JSON. */
+  /** Null if the body is not JSON. */
   json: unknown;
   text: string;
 }
@@ -48,24 +48,24 @@ export interface Reply {
 export interface World {
   app: App;
   routes: Routes;
-  /** Carries out what waits to be built: no job worker runs here. */
+  /** Builds what is in the queue, because no job worker runs here. */
   build(): Promise<void>;
   apps: Apps;
   functions: FunctionInstances;
-  /** On the highest plan and tier. */
+  /** A user on the highest plan and tier. */
   owner: Caller;
-  /** The same, and reaches nothing of the owner's. */
+  /** Another user on the highest plan and tier, without access to the owner's resources. */
   stranger: Caller;
   tokenWith(scopes: readonly Scope[]): Promise<string>;
-  /** From then on it is reached over a socket as well; answers with its address. */
+  /** Opens a socket as well, and returns its address. */
   listen(): Promise<string>;
-  /** `path` with its query; `token` null for none. */
+  /** `path` includes its query; `token` is null for none. */
   call(
     method: string,
     path: string,
     options: { token: string | null; body?: unknown; headers?: Readonly<Record<string, string>> },
   ): Promise<Reply>;
-  /** The same with a body's very text. */
+  /** Sends the text as the body, unchanged. */
   callRaw(
     method: string,
     path: string,
@@ -73,7 +73,9 @@ export interface World {
   ): Promise<Reply>;
 }
 
-/** Runs of agents are carried out where `agents` is given, with what it makes of the server's own API; else they wait. */
+/**
+ * Runs of agents are executed if `agents` is given, which receives the server's own API; otherwise they stay queued.
+ */
 export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi } = {}): Promise<World> {
   const dataDir = mkdtempSync(join(tmpdir(), "kontor-contract-"));
   afterAll(() => rmSync(dataDir, { recursive: true, force: true }));
@@ -85,13 +87,13 @@ export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi }
       allowFakeRuntime: "on",
       logLevel: "silent",
       rateLimits: "off",
-      // Each case makes a sandbox or two, and nothing of them runs.
+      // Each case creates a sandbox or two, which run no program.
       cpuOvercommit: "100",
       memoryOvercommit: "10",
       regions: "eu-1=Here,us-1=There",
-      // Nobody answers there: what is asked of DNS is of no interest here.
+      // No DNS server listens there, and no test needs an answer.
       dnsServers: "127.0.0.1:9",
-      // Nobody is called: no job worker runs here.
+      // No delivery is sent, because no job worker runs here.
       allowPrivateHosts: "127.0.0.0/8",
     },
   });
@@ -104,12 +106,12 @@ export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi }
   const driver = new FakeDriver({ directory, services: { [protocol]: playInterpreter() } });
   const machines = await openMachines({ config, db, clock, log, driver });
   afterAll(() => machines.close());
-  // What runs in a fake machine is this host's, and would outlive the test.
+  // Processes of a fake machine run on this host and would outlive the test.
   afterAll(async () => {
     for (const { id } of await driver.list()) await driver.remove(id);
   });
   const app: App = { config, db, jobs, machines, secrets: testSecrets(), clock, log };
-  // The add-ons are not started: their programs are none of this host's.
+  // Add-ons are not started, because this host may lack their programs.
   const owners = makeOwners(app, { launch: hostLaunch(db, dataDir) });
   const { builds, apps, functions, addons } = owners;
   const backups = new Backups(app, addons, openBlobs(config));
@@ -117,10 +119,10 @@ export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi }
   await apps.start();
   await functions.start();
   afterAll(() => functions.close());
-  // Nobody comes from outside.
+  // No visitor comes from outside.
   apps.serveThrough({ drained: async () => {}, visit: async () => {} });
   afterAll(() => apps.close());
-  const runs = new AgentRuns(app, { pauseMs: 5 });
+  const runs = new RunExecutor(app, { pauseMs: 5 });
   const routes = apiRoutes(app, { ...owners, backups, agentRuns: runs });
   const server = await createHttpServer(app, routes, {
     findActor: (credential) => findActor(app, credential),
@@ -171,7 +173,7 @@ export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi }
     stranger: await caller(),
     tokenWith: async (scopes) => {
       const key = scopes.join(" ");
-      // One for each kind: a plan counts them.
+      // A single token of each kind, because a plan limits them.
       const made = tokens.get(key) ?? (await makeToken(db, owner.userId, { scopes })).plaintext;
       tokens.set(key, made);
       return made;

@@ -1,6 +1,6 @@
 /**
- * The same tests on Debian's PostgreSQL 15, the oldest that `DATABASE_URL` may name: SQL that only a newer one
- * knows fails here. It runs in a directory of its own, as Debian's account `postgres`, on a unix socket.
+ * Runs the same tests on Debian's PostgreSQL 15, the oldest version for `DATABASE_URL`, so that newer SQL fails here.
+ * PostgreSQL runs in its own directory, as Debian's account `postgres`, on a unix socket.
  */
 import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { once } from "node:events";
@@ -29,7 +29,7 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
   const remove = async () => {
     if (postgres && postgres.exitCode === null && postgres.signalCode === null) {
       const ended = once(postgres, "exit");
-      // "Immediate shutdown" of postgres(1): nothing here is worth a checkpoint.
+      // "Immediate shutdown" of postgres(1): test data needs no checkpoint.
       postgres.kill("SIGQUIT");
       await ended;
     }

@@ -1,6 +1,8 @@
-/** A server process that looks at schedules, or takes one delivery to a webhook, and is killed at the point it is told. */
+/**
+ * A server process that checks schedules, or accepts one delivery to a webhook, and is killed at the given point.
+ */
 import { flushCompileCache } from "node:module";
-import { AgentRuns } from "#agent/runs/engine/run-executor.ts";
+import { RunExecutor } from "#agent/runs/engine/run-executor.ts";
 import { Scheduler } from "#agent/schedules/scheduler.ts";
 import { getReceiving, receive } from "#agent/webhooks/receive.ts";
 import type { App } from "#app.ts";
@@ -13,7 +15,7 @@ import { onKillPoint } from "#lib/kill-points.ts";
 import { createLog } from "#lib/log.ts";
 import { SecretBox } from "#lib/secret-box.ts";
 
-// What is killed writes nothing down at its end, and the next of its kind would read all of its code again.
+// A killed process writes no compile cache at its end, so the next one would compile all code again.
 flushCompileCache();
 
 const [connectionText = "", key = "", point = "", webhookId] = process.argv.slice(2);
@@ -31,9 +33,9 @@ onKillPoint(async (reached) => {
   if (reached === point) process.kill(process.pid, "SIGKILL");
 });
 const app = { config, db, jobs, secrets, clock: systemClock, log } as unknown as App;
-// Not started: what it begins is left for others.
-const runs = new AgentRuns(app, { hostId: "crashing" });
-if (webhookId === undefined) await new Scheduler(app, runs).look();
+// Not started, so that another process executes the inserted runs.
+const runs = new RunExecutor(app, { hostId: "crashing" });
+if (webhookId === undefined) await new Scheduler(app, runs).sweep();
 else {
   const delivery = { headers: { "webhook-id": "the-only-one" }, query: {}, body: Buffer.from("{}") };
   await receive(app, runs, await getReceiving(app, webhookId), delivery);

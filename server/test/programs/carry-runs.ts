@@ -1,6 +1,6 @@
-/** A server process that carries out runs of agents and nothing else, and is killed at the point it is told. */
+/** A server process that only executes runs of agents, and is killed at the given point. */
 import { flushCompileCache } from "node:module";
-import { AgentRuns } from "#agent/runs/engine/run-executor.ts";
+import { RunExecutor } from "#agent/runs/engine/run-executor.ts";
 import type { App } from "#app.ts";
 import { loadConfig } from "#config.ts";
 import { type Connection, openDatabase } from "#db/db.ts";
@@ -11,7 +11,7 @@ import { onKillPoint } from "#lib/kill-points.ts";
 import { createLog } from "#lib/log.ts";
 import { SecretBox } from "#lib/secret-box.ts";
 
-// What is killed writes nothing down at its end, and the next of its kind would read all of its code again.
+// A killed process writes no compile cache at its end, so the next one would compile all code again.
 flushCompileCache();
 
 const [connectionText = "", key = "", point = ""] = process.argv.slice(2);
@@ -28,7 +28,7 @@ const jobs = await openJobs({ db, pool, log, hostId: "crashing", version: "test"
 onKillPoint(async (reached) => {
   if (reached === point) process.kill(process.pid, "SIGKILL");
 });
-await new AgentRuns({ config, db, jobs, secrets, clock: systemClock, log } as unknown as App, {
+await new RunExecutor({ config, db, jobs, secrets, clock: systemClock, log } as unknown as App, {
   hostId: "crashing",
   pauseMs: 5,
 }).start();

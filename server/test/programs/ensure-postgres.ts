@@ -1,4 +1,4 @@
-/** A server's first minute and no more: brings PostgreSQL up on a data directory, says where, and then stays. */
+/** Starts PostgreSQL on a data directory like a server, prints its address, and then waits. */
 import { ensureEmbedded } from "#db/embedded/ensure-embedded.ts";
 
 process.stdout.write(`${JSON.stringify(await ensureEmbedded(process.argv[2]!))}\n`);

@@ -1,9 +1,11 @@
-/** For the protocol's conformance suite: lists a server's tools and calls each, as an agent's toolset would. */
+/**
+ * Client for the protocol's conformance suite: lists a server's tools and calls each, like an agent's toolset.
+ */
 import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { openMcp } from "#agent/mcp/open.ts";
 import { modelFetch } from "#agent/models/fetch.ts";
 
-/** What the scenarios' tools take. */
+/** Arguments of the tools in the scenarios. */
 const values = { a: 5, b: 3 };
 
 const url = process.argv.at(-1) ?? "";

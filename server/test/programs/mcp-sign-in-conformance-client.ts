@@ -1,12 +1,12 @@
 /**
- * For the protocol's conformance suite: a person who makes a toolset of a server, signs in to it, and has an agent call
- * its first tool; and who signs in once more where that was not enough.
+ * Client for the protocol's conformance suite: creates a toolset of a server, signs in to it, and lets an agent call
+ * its first tool. Signs in once more if the first sign-in was not enough.
  */
 import { argv, env } from "node:process";
 
 const server = argv.at(-1) ?? "";
 const { KONTOR_URL: base = "", KONTOR_TOKEN: token = "", KONTOR_MODEL: model = "{}" } = env;
-/** What the suite says of a client that is registered beforehand. */
+/** Credentials from the suite for a client that is registered beforehand. */
 const { client_id, client_secret } = JSON.parse(env["MCP_CONFORMANCE_CONTEXT"] ?? "{}");
 const name = `suite-${process.pid}`;
 
@@ -22,7 +22,7 @@ async function api(method: string, path: string, body?: object): Promise<any> {
   return json;
 }
 
-/** A browser with one cookie jar: there is nobody else. */
+/** A browser with one cookie jar, for a single user. */
 async function signIn(link: string): Promise<void> {
   const cookies = new Map<string, string>();
   for (let at = link, step = 0; step < 10; step += 1) {
@@ -40,7 +40,7 @@ async function signIn(link: string): Promise<void> {
   }
 }
 
-/** What came of the agent's call, after one sign-in, or after two. */
+/** Outcome of the agent's call, after one or two sign-ins. */
 async function letIn(): Promise<string> {
   const { id } = await api("POST", "/v1/agent-toolsets", {
     name,

@@ -1,4 +1,6 @@
-/** A process that migrates the database given as JSON, and prints what it ran: one of several at once in a test. */
+/**
+ * A process that migrates the database given as JSON, and prints the migrations it ran; a test runs several at once.
+ */
 import type { Connection } from "#db/db.ts";
 import { migrate } from "#db/migrate.ts";
 

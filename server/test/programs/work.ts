@@ -1,6 +1,6 @@
 /**
- * A server process that runs jobs and nothing else. The task `record` writes `started` with this process's pid into
- * the table `witness`, then waits as long as it is told, then writes `finished`.
+ * A server process that only runs jobs. The task `record` writes `started` with this process's pid into the table
+ * `witness`, waits for the given time, then writes `finished`.
  */
 import { flushCompileCache } from "node:module";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -10,7 +10,7 @@ import type { Database } from "#schema.ts";
 import { openJobs } from "#jobs/jobs.ts";
 import { createLog } from "#lib/log.ts";
 
-// What is killed writes nothing down at its end, and the next of its kind would read all of its code again.
+// A killed process writes no compile cache at its end, so the next one would compile all code again.
 flushCompileCache();
 
 const connection = JSON.parse(process.argv[2]!) as Connection;

@@ -1,4 +1,4 @@
-/** What the tests use of it; its types are another package. */
+/** The part that the tests use; the package's types are a separate package. */
 declare module "oidc-provider" {
   import type { IncomingMessage, ServerResponse } from "node:http";
 

@@ -201,7 +201,7 @@ export class AccessLog {
     return batch.map(({ actor, target, workspace }) => {
       if (typeof workspace !== "function") return workspace;
       const id = found.get(workspace)?.get(target.id ?? "");
-      // The bearer of a signed URL has no account; the signature stands in for one.
+      // The bearer of a signed URL has no account; a signature authorizes the request instead.
       const reaches = actor.kind === "system" || actor.workspaces.some((one) => one.id === id);
       return id !== undefined && reaches ? id : null;
     });

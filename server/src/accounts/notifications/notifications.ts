@@ -1,6 +1,6 @@
 /**
  * Notifications for people, such as a failed deployment or a verified domain. A notification is written once for the
- * workspace, in the transaction of its event. All members see it, and each has an own read state. It never holds a
+ * workspace, in the transaction of its event. All members see it, and each has its own read state. It never holds a
  * secret: output of builds and machines stays in their logs.
  */
 import type { Db } from "#schema.ts";

@@ -43,7 +43,7 @@ export async function createToken(
   const token = newSecret("svc_");
   const now = app.clock.now();
   const row = await transaction(app.db, async (tx) => {
-    // The lock on the workspace's row prevents that two concurrent requests take the last free slot.
+    // The lock on the workspace's row keeps two concurrent requests from taking the same last slot.
     await tx.selectFrom("workspaces").select("id").where("id", "=", home.id).forUpdate().execute();
     requireBelow(home.plan, "apiTokens", await countActive(tx, home, actor.userId, now), home.id);
     const created = await insertToken(tx, {

@@ -1,12 +1,12 @@
 /**
- * The PostgreSQL that comes with the server, for hosts without an own one (`DATABASE_URL`).
+ * The PostgreSQL that comes with the server, for hosts that bring none of their own (`DATABASE_URL`).
  *
  * It lives in `<data>/postgres/`: `data/` (PGDATA), `runtime-<version>/` (the programs), `log/`, and the two files that
  * control who may connect. It is a daemon in its own session: it survives a kill -9 of the server, and the next
  * `ensureEmbedded` adopts it. Only root of this host and the account of the server can connect.
  *
- * Several processes may call `ensureEmbedded` at once, at any time, after any crash: it looks for a PostgreSQL and
- * starts one until one responds. It never declares data broken and never removes any.
+ * Several processes may call `ensureEmbedded` at once, at any time, after any crash: it looks for a PostgreSQL, starts
+ * it if necessary, and repeats this until it responds. It never declares data broken and never removes any.
  */
 import { execFile, spawn } from "node:child_process";
 import {

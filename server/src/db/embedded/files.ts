@@ -1,9 +1,10 @@
 /**
  * Files of the embedded PostgreSQL: the programs, copied from the npm package, and the account that runs them.
  *
- * The programs are copied below the data directory because PostgreSQL outlives the server: `npm ci` may replace
- * node_modules meanwhile, and its account may be unable to enter the directories above node_modules. The install script
- * of the package, which would create the library links, never runs here; the links are created from its list.
+ * The programs are copied below the data directory because PostgreSQL outlives the server, and `npm ci` may replace
+ * node_modules meanwhile. In addition, PostgreSQL's account may be unable to enter the directories above node_modules.
+ * The install script of the package, which would create the library links, never runs here; the links are created from
+ * its list.
  */
 import { createHash } from "node:crypto";
 import {

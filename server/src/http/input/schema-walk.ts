@@ -60,7 +60,7 @@ export function schemaAt(schema: z.core.$ZodType, path: Path): z.core.$ZodType |
   return undefined;
 }
 
-/** Zod has one type for integers and numbers, but error messages name the one that is required. */
+/** Zod has one type for integers and numbers, but error messages distinguish them. */
 export function isInteger(schema: z.core.$ZodType): boolean {
   const definition = definitionOf(schema) as {
     format?: string;
@@ -152,7 +152,7 @@ function takesKind(option: z.core.$ZodType, value: unknown): boolean {
   return type === "union" || (Array.isArray(value) ? type === "array" : type === typeof value);
 }
 
-/** Returns the union options that an object may stand for: those whose literal fields match it. */
+/** Returns the union options whose literal fields match the object. */
 function unionOption(options: readonly z.core.$ZodType[], value: Record<string, unknown>): z.core.$ZodType[] {
   const takesObjects = options.filter((option) =>
     ["object", "record"].includes(definitionOf(unwrap(option)).type),

@@ -1,7 +1,7 @@
 /**
  * WebSockets. A handshake passes the steps of every request: it is authenticated, counted and parsed, and may get an
- * ordinary error response; only then does the socket open. A browser cannot set `Authorization` here, so a token may
- * also come as the subprotocol `kontor.bearer.<token>` beside the protocol itself: in a header, never in an address.
+ * ordinary error response. The socket opens after that. A browser cannot set `Authorization` here, so a token may also
+ * come as the subprotocol `kontor.bearer.<token>` beside the protocol itself: in a header, never in an address.
  *
  * An open socket applies backpressure instead of buffering. A peer that reads slowly delays `send`. A peer whose
  * messages the handler does not take is not read. The peer must show a sign of life every 30 seconds.

@@ -22,11 +22,11 @@ export interface ForwardOptions {
   /** Counts the bytes of the exchange. */
   traffic?: Traffic;
   /**
-   * Called when the awaited side changes: the guest, once it has the whole request or while it reads no more of it, or
-   * else the visitor.
+   * Called when the awaited side changes. The guest is awaited once it has the whole request, or while it reads no more
+   * of it; otherwise the visitor is.
    */
   onAwaitedSide?: (whose: AwaitedSide) => void;
-  /** Ends the exchange with its reason, a `NoAnswer`. */
+  /** Ends the exchange with its reason, a `NoResponse`. */
   signal?: AbortSignal;
 }
 
@@ -58,7 +58,7 @@ const continueMs = 1_000;
 const stalledMs = 60_000;
 /** A reason phrase that Node's `writeHead` accepts; it throws on control characters (RFC 9112, 4). */
 const reasonPhrase = /^[\t\x20-\x7e\x80-\xff]*$/;
-/** A guest could send 1xx responses without end. */
+/** A guest could send endless 1xx responses. */
 const maxInterim = 32;
 const repeatable = new Set(["GET", "HEAD", "OPTIONS"]);
 
@@ -67,7 +67,7 @@ export function mayRepeat(request: IncomingMessage): boolean {
   return repeatable.has(request.method ?? "") && !hasBody(request);
 }
 
-/** Resolves when the exchange is over. Throws `NoAnswer` only before it has written anything or read the body. */
+/** Resolves when the exchange is over. Throws `NoResponse` only before it has written anything or read the body. */
 export async function forward(
   upstreams: Upstreams,
   request: IncomingMessage,
@@ -210,7 +210,7 @@ export function reasonOf({ statusMessage = "" }: IncomingMessage): string {
   return statusMessage;
 }
 
-/** A truncated response must not look complete: if it breaks off, the visitor's connection is destroyed. */
+/** A truncated response must not look complete: if the guest breaks off, the visitor's connection is destroyed. */
 function passOn(answer: IncomingMessage, response: ServerResponse): Promise<void> {
   return new Promise((resolve) => {
     // Headers are sent at once, because a stream of events may send nothing for a while. Data that arrives in the same
@@ -239,7 +239,7 @@ function passOn(answer: IncomingMessage, response: ServerResponse): Promise<void
   });
 }
 
-/** Converts an error before the response to a `NoAnswer`. Errors of the runtime have a kind. */
+/** Converts an error before the response to a `NoResponse`. Errors of the runtime have a kind. */
 export function asNoResponse(error: unknown, outgoing?: ClientRequest): never {
   if (error instanceof NoResponse) throw error;
   const { kind, code } = error as { kind?: string; code?: string };

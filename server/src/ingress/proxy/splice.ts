@@ -22,7 +22,7 @@ export interface Upgrade {
   response: ServerResponse;
 }
 
-/** Resolves when the connection is over. Throws `NoAnswer` only before it has written anything. */
+/** Resolves when the connection is over. Throws `NoResponse` only before it has written anything. */
 export async function splice(
   stream: Duplex,
   { request, socket, head, response }: Upgrade,

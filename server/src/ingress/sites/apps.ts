@@ -1,7 +1,7 @@
 /**
  * Apps as sites: `<slug>.<domain>`, `<slug>--<environment>.<domain>`, and verified custom names. The machine that
- * serves a name is looked up in memory for each request. A switch applies from the next request on, and `drained`
- * resolves when the old machine's last request is over.
+ * serves a name is looked up in memory for each request. A switch applies from the next request on, and
+ * `waitUntilDrained` resolves when the old machine's last request is over.
  *
  * A request to a sleeping app waits for it to wake, with its body unread. A request whose machine disappears before the
  * connection is looked up again. So a deployment, a sleep or a restart delays a visitor, but fails no request.

@@ -85,7 +85,7 @@ function lease(machine: string, timeoutMs = 30_000): FunctionLease {
     machine,
     port: 8080,
     timeoutMs,
-    leave: () => (functions.left += 1),
+    release: () => (functions.left += 1),
     reportGone: async () => {
       functions.ended.push(machine);
       machines.delete(machine);

@@ -32,7 +32,7 @@ export interface FunctionLease {
   port: number;
   /** Timeout for sending the request, and again for the whole response after it. */
   timeoutMs: number;
-  leave(): void;
+  release(): void;
   /** Reports that nothing could be sent, or no response came. Resolves when a retry is useful. */
   reportGone(): Promise<void>;
   /** Reports that the instance got the request, but did not respond in time. */
@@ -163,8 +163,8 @@ export class FunctionSites {
   ): Promise<void> {
     const { request, response, visitor } = visit;
     const left = new AbortController();
-    const release = () => left.abort(new Error("the visitor disconnected"));
-    response.once("close", release);
+    const disconnect = () => left.abort(new Error("the visitor disconnected"));
+    response.once("close", disconnect);
     try {
       for (let attempt = 1; attempt <= attempts; attempt += 1) {
         if (response.destroyed) return;
@@ -183,7 +183,7 @@ export class FunctionSites {
       }
       throw new FunctionError("function_unavailable");
     } finally {
-      response.off("close", release);
+      response.off("close", disconnect);
     }
   }
 
@@ -208,7 +208,7 @@ export class FunctionSites {
       }
     } finally {
       patience.end();
-      lease.leave();
+      lease.release();
     }
     if (patience.isStuck) throw new FunctionError("function_timeout");
     await lease.reportGone();

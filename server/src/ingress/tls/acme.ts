@@ -1,7 +1,7 @@
 /**
  * Certificates of a public authority (RFC 8555). A certificate is ordered at the first visit to a served name, and
- * proved by the authority's request to our plain HTTP listener (`http-01`). Certificates are kept on disk, with a file
- * for the key and chain of each name, and renewed when a third of their lifetime is left.
+ * proved by the authority's request to our plain HTTP listener (`http-01`). Certificates are kept on disk, in a file
+ * for each name with its key and chain. They are renewed when a third of their lifetime is left.
  *
  * Authorities limit orders, so unserved names are never ordered, and a refused name waits before the next order.
  */

@@ -137,8 +137,10 @@ test("addresses the bucket in the host name when it is virtual-hosted", async ()
   expect([url.host, url.pathname]).toEqual([`kept.localhost:${port}`, "/kontor/a"]);
 });
 
-/** A store with scripted responses, for cases that a real store cannot be made to show. */
-async function play(answer: (request: IncomingMessage, response: ServerResponse) => void): Promise<S3Blobs> {
+/** Starts a store with scripted responses, for cases that a real store cannot produce. */
+async function startScriptedStore(
+  answer: (request: IncomingMessage, response: ServerResponse) => void,
+): Promise<S3Blobs> {
   const played: Server = createServer((request, response) => {
     request.resume().once("end", () => answer(request, response));
   }).listen(0, "127.0.0.1");
@@ -150,19 +152,21 @@ async function play(answer: (request: IncomingMessage, response: ServerResponse)
 
 test("retries a busy store, but not a refusal", async () => {
   const asked: string[] = [];
-  const busy = await play((request, response) => {
+  const busy = await startScriptedStore((request, response) => {
     asked.push(request.method ?? "");
     response.writeHead(asked.length === 1 ? 503 : 200).end();
   });
   await busy.put("a", content("x"));
   expect(asked).toEqual(["PUT", "PUT"]);
-  const refuses = await play((_, response) => response.writeHead(403).end("<Error><Code>No</Code></Error>"));
+  const refuses = await startScriptedStore((_, response) =>
+    response.writeHead(403).end("<Error><Code>No</Code></Error>"),
+  );
   await expect(refuses.put("a", content("x"))).rejects.toThrow("403 No");
 });
 
 test("fails and aborts an upload whose completion reports an error with status 200", async () => {
   const asked: string[] = [];
-  const store = await play((request, response) => {
+  const store = await startScriptedStore((request, response) => {
     asked.push(request.method ?? "");
     const isEnd = request.method === "POST" && !request.url?.endsWith("uploads=");
     response.end(isEnd ? "<Error><Code>InternalError</Code></Error>" : "<R><UploadId>u&amp;1</UploadId></R>");
@@ -172,7 +176,7 @@ test("fails and aborts an upload whose completion reports an error with status 2
 });
 
 test("refuses the second of two puts with ifNoneMatch", async () => {
-  const store = await play((request, response) => {
+  const store = await startScriptedStore((request, response) => {
     expect(request.headers["if-none-match"]).toBe("*");
     response.writeHead(412).end();
   });
@@ -183,7 +187,7 @@ test("aborts unfinished uploads of dead processes, but not newer uploads", async
   const deleted: string[] = [];
   const entry = (id: string, at: string) =>
     `<Upload><Key>kontor/backups/a</Key><UploadId>${id}</UploadId><Initiated>${at}</Initiated></Upload>`;
-  const store = await play((request, response) => {
+  const store = await startScriptedStore((request, response) => {
     if (request.method === "DELETE") deleted.push(request.url ?? "");
     response.end(`<R>${entry("old", "2030-01-01T00:00:00Z")}${entry("new", "2030-01-03T00:00:00Z")}</R>`);
   });

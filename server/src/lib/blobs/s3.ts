@@ -59,7 +59,7 @@ export class S3Blobs implements Blobs {
         hash.update(part);
         bytes += part.length;
         if (number === 1 && isLast) {
-          await this.#ask("PUT", key, { body: part, headers: condition });
+          await this.#send("PUT", key, { body: part, headers: condition });
           break;
         }
         upload ??= await this.#beginUpload(key);
@@ -78,14 +78,14 @@ export class S3Blobs implements Blobs {
 
   async get(key: string, range?: { start: number; end: number }): Promise<Readable> {
     const headers: Record<string, string> = range ? { range: `bytes=${range.start}-${range.end - 1}` } : {};
-    const answer = await this.#ask("GET", key, { headers });
+    const answer = await this.#send("GET", key, { headers });
     if (answer.body === null) return Readable.from([]);
     return Readable.fromWeb(answer.body as ReadableStream);
   }
 
   async head(key: string): Promise<BlobInfo | undefined> {
     try {
-      const { headers } = await this.#ask("HEAD", key);
+      const { headers } = await this.#send("HEAD", key);
       const modifiedAt = new Date(headers.get("last-modified") ?? 0);
       return { bytes: Number(headers.get("content-length")), modifiedAt };
     } catch (error) {
@@ -95,7 +95,7 @@ export class S3Blobs implements Blobs {
   }
 
   async delete(key: string): Promise<void> {
-    await this.#ask("DELETE", key).catch((error: unknown) => {
+    await this.#send("DELETE", key).catch((error: unknown) => {
       if (!(error instanceof BlobNotFound)) throw error;
     });
   }
@@ -105,7 +105,7 @@ export class S3Blobs implements Blobs {
     const keys: string[] = [];
     const query: Record<string, string> = { "list-type": "2", prefix: own + prefix };
     for (;;) {
-      const page = await (await this.#ask("GET", undefined, { query })).text();
+      const page = await (await this.#send("GET", undefined, { query })).text();
       keys.push(...elements(page, "Contents").map((entry) => textOf(entry, "Key").slice(own.length)));
       const next = textOf(page, "NextContinuationToken");
       if (next === "") return keys.toSorted();
@@ -117,11 +117,11 @@ export class S3Blobs implements Blobs {
     const own = this.#settings.prefix;
     const query: Record<string, string> = { uploads: "", prefix: own };
     for (;;) {
-      const page = await (await this.#ask("GET", undefined, { query })).text();
+      const page = await (await this.#send("GET", undefined, { query })).text();
       for (const entry of elements(page, "Upload")) {
         if (new Date(textOf(entry, "Initiated")) >= before) continue;
         const of = textOf(entry, "Key").slice(own.length);
-        await this.#ask("DELETE", of, { query: { uploadId: textOf(entry, "UploadId") } });
+        await this.#send("DELETE", of, { query: { uploadId: textOf(entry, "UploadId") } });
       }
       if (textOf(page, "IsTruncated") !== "true") return;
       query["key-marker"] = textOf(page, "NextKeyMarker");
@@ -142,12 +142,12 @@ export class S3Blobs implements Blobs {
   }
 
   async #beginUpload(key: string): Promise<Upload> {
-    const answer = await (await this.#ask("POST", key, { query: { uploads: "" } })).text();
-    return new Upload(textOf(answer, "UploadId"), (method, request) => this.#ask(method, key, request));
+    const answer = await (await this.#send("POST", key, { query: { uploads: "" } })).text();
+    return new Upload(textOf(answer, "UploadId"), (method, request) => this.#send(method, key, request));
   }
 
   /** Sends a request with retries of transient failures. Returns a 2xx response, and throws for any other. */
-  async #ask(method: string, key: string | undefined, request: Request = {}): Promise<Response> {
+  async #send(method: string, key: string | undefined, request: Request = {}): Promise<Response> {
     const url = this.#url(key, request.query ?? {});
     for (let attempt = 1; ; attempt++) {
       try {

@@ -77,7 +77,7 @@ export class NameResolver {
     try {
       for (const candidate of [...(await this.#searched(name)), name]) {
         signal?.throwIfAborted();
-        const found = await ask(resolver, candidate);
+        const found = await query(resolver, candidate);
         if (found.length > 0) return found;
       }
     } finally {
@@ -97,8 +97,8 @@ export class NameResolver {
   }
 }
 
-/** Empty when the name does not exist; rejects when no server responded for either family. */
-async function ask(resolver: Resolver, name: string): Promise<LookupAddress[]> {
+/** Returns an empty list if the name does not exist. Rejects if no server responded for either family. */
+async function query(resolver: Resolver, name: string): Promise<LookupAddress[]> {
   const answers = await Promise.allSettled([resolver.resolve4(name), resolver.resolve6(name)]);
   const found = answers.flatMap((answer) => (answer.status === "fulfilled" ? answer.value : []));
   if (found.length > 0) return addressesOf(found);

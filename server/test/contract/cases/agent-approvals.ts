@@ -1,10 +1,10 @@
-import { question, raise } from "#agent/approvals/approvals.ts";
+import { question, requestApprovals } from "#agent/approvals/approvals.ts";
 import { newCallId } from "#agent/calls/calls.ts";
 import type { World } from "../world.ts";
 import { run } from "./agent.ts";
 import type { Cases } from "./case.ts";
 
-/** A run that waits, as whoever carries it out would have left it. */
+/** A run that waits for an approval, in the state that its executor leaves. */
 async function waiting(world: World): Promise<{ run_id: string; request_id: string }> {
   const { run_id } = await run(world);
   const at = new Date();
@@ -25,7 +25,7 @@ async function waiting(world: World): Promise<{ run_id: string; request_id: stri
       .insertInto("agent_tool_calls")
       .values({ ...row, ...place, status: "requested" })
       .execute();
-    await raise(tx, [asked]);
+    await requestApprovals(tx, [asked]);
     await tx
       .updateTable("agent_runs")
       .set({ status: "pending_approval", process_id: null, steps: 1 })

@@ -1,4 +1,4 @@
-/** Toolsets that people sign in to. */
+/** Toolsets with sign-in of people. */
 import { once } from "node:events";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -8,7 +8,7 @@ import type { Cases } from "./case.ts";
 let made = 0;
 let provider: Promise<string> | undefined;
 
-/** Says who signs people in; nobody does here. */
+/** Starts a provider that publishes its metadata; no user signs in here. */
 async function startProvider(): Promise<string> {
   const server = createServer((request, response) => {
     const at = `http://${request.headers.host}`;

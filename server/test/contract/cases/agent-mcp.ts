@@ -4,7 +4,7 @@ import type { Cases } from "./case.ts";
 
 let made = 0;
 
-/** Nothing listens there: it is a toolset all the same. */
+/** No server listens at the address; the toolset can be created all the same. */
 async function toolset(world: World): Promise<{ toolset_id: string }> {
   const { status, json, text } = await world.call("POST", "/v1/agent-toolsets", {
     token: world.owner.token,

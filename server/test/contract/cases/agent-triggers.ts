@@ -4,7 +4,7 @@ import { agent, endWaiting } from "./agent.ts";
 
 const unknownAgent = { agent: "agt_doesnotexist" };
 
-async function made(world: World, what: "schedules" | "webhooks", body: object) {
+async function makeTrigger(world: World, what: "schedules" | "webhooks", body: object) {
   const params = await agent(world);
   const { status, json, text } = await world.call("POST", `/v1/agents/${params.agent}/${what}`, {
     token: world.owner.token,
@@ -15,12 +15,15 @@ async function made(world: World, what: "schedules" | "webhooks", body: object) 
 }
 
 async function schedule(world: World): Promise<{ agent: string; schedule_id: string }> {
-  const { agent: of, made: one } = await made(world, "schedules", { schedule: "daily", message: "Look." });
+  const { agent: of, made: one } = await makeTrigger(world, "schedules", {
+    schedule: "daily",
+    message: "Look.",
+  });
   return { agent: of, schedule_id: one.id };
 }
 
 async function webhook(world: World): Promise<{ agent: string; webhook_id: string }> {
-  const { agent: of, made: one } = await made(world, "webhooks", { name: "forge" });
+  const { agent: of, made: one } = await makeTrigger(world, "webhooks", { name: "forge" });
   return { agent: of, webhook_id: one.id };
 }
 
@@ -63,7 +66,7 @@ export const agentTriggerCases: Cases = {
   receiveAgentWebhook: {
     success: async (world) => {
       await endWaiting(world);
-      const { made: one } = await made(world, "webhooks", { name: "forge" });
+      const { made: one } = await makeTrigger(world, "webhooks", { name: "forge" });
       return {
         params: { webhook_id: one.id },
         body: { title: "Broken" },

@@ -13,7 +13,7 @@ async function credential(world: World): Promise<string> {
   return (json as { id: string }).id;
 }
 
-/** Nothing listens there, and nobody calls. */
+/** No server listens at the address, and no call reaches it. */
 const credentialBody = {
   provider: "openai_compatible",
   name: "local",
@@ -21,7 +21,7 @@ const credentialBody = {
   base_url: "http://127.0.0.1:9/v1",
 };
 
-/** One for all cases: an account has at most a hundred. */
+/** A single credential for all cases, because an account has at most a hundred. */
 const known = new WeakMap<World, Promise<string>>();
 
 async function config(world: World): Promise<object> {
@@ -38,7 +38,9 @@ export async function agent(world: World): Promise<{ agent: string }> {
   return { agent: (json as { id: string }).id };
 }
 
-/** Nobody carries runs out here, and a plan counts those that wait: the sessions of all that do are ended. */
+/**
+ * Ends the sessions of all waiting runs, because no process executes runs here and a plan limits the waiting ones.
+ */
 export async function endWaiting(world: World): Promise<void> {
   const { token } = world.owner;
   const { json } = await world.call("GET", "/v1/agents/runs?status=queued&limit=100", { token });
@@ -59,7 +61,7 @@ export async function run(world: World): Promise<{ agent: string; run_id: string
   return { ...params, run_id, session_id };
 }
 
-/** One that is over, so that what follows it ends. */
+/** A completed run, so that a stream of its events ends. */
 async function endedRun(world: World): Promise<{ run_id: string }> {
   const { run_id } = await run(world);
   await world.call("POST", `/v1/agents/runs/${run_id}/cancel`, { token: world.owner.token });
@@ -176,7 +178,7 @@ export const agentCases: Cases = {
     success: async (world) => ({ params: await agent(world), body: { input: "Hi", wait_s: 0 } }),
     status: 202,
     unknown,
-    // Nobody answers here: a caller who waits, or follows, would do so for long.
+    // No process executes runs here, so a caller that waits or follows would do so for long.
     keeps: ["wait_s", "stream"],
   },
   listAgentRuns: { success: () => ({}) },

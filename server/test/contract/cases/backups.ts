@@ -6,7 +6,7 @@ const nobody = "99999999-9999-4999-8999-999999999999";
 const noAddon = { project_id: nobody, addon_id: nobody };
 const noBackup = { ...noAddon, backup_id: nobody };
 
-/** Nothing brings one up here: that it runs is its row's word. */
+/** A running add-on by its row only; no machine is started here. */
 async function runningAddon(world: World): Promise<{ project_id: string; addon_id: string }> {
   const made = await addon(world);
   await world.app.db
@@ -17,7 +17,7 @@ async function runningAddon(world: World): Promise<{ project_id: string; addon_i
   return made;
 }
 
-/** A completed one; its bytes are in no store, and nobody asks for them here. */
+/** A completed backup without bytes, which no test reads. */
 async function backup(world: World): Promise<{ project_id: string; addon_id: string; backup_id: string }> {
   const made = await runningAddon(world);
   const now = new Date();
@@ -40,7 +40,7 @@ async function backup(world: World): Promise<{ project_id: string; addon_id: str
   return { ...made, backup_id: id };
 }
 
-async function restored(world: World): Promise<{ project_id: string; addon_id: string }> {
+async function makeRestore(world: World): Promise<{ project_id: string; addon_id: string }> {
   const { backup_id, ...made } = await backup(world);
   const values = {
     backup_id,
@@ -69,5 +69,5 @@ export const backupCases: Cases = {
     success: async (world) => ({ params: await backup(world), body: { name: "restored" } }),
     unknown: noBackup,
   },
-  listRestores: { success: async (world) => ({ params: await restored(world) }), unknown: noAddon },
+  listRestores: { success: async (world) => ({ params: await makeRestore(world) }), unknown: noAddon },
 };

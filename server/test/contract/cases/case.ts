@@ -1,37 +1,37 @@
 /**
- * How an operation is shown to work. The contract tests refuse, hide and check by themselves; what they cannot know
- * is how to make the thing an operation needs: that is a case, one per operation, under its `operationId`. An
- * operation without a case fails the ledger.
+ * A case shows that an operation works. The contract tests check refusals and hiding by themselves, but they cannot
+ * create the resources that an operation needs. Each operation therefore has one case under its `operationId`; an
+ * operation without a case fails a test.
  */
 import type { World } from "../world.ts";
 
 export interface Call {
   /** Values of the path's parameters. */
   params?: Readonly<Record<string, string>>;
-  /** Already encoded, without the question mark. */
+  /** The query, already encoded, without the question mark. */
   query?: string;
   body?: unknown;
-  /** For who signs a request in place of showing a token. */
+  /** Headers of a request that is signed instead of carrying a token. */
   headers?: Readonly<Record<string, string>>;
 }
 
 export interface Case {
-  /** Makes what the call needs, as `world.owner`, and says how to call it so that it succeeds. */
+  /** Creates the resources of the call, as `world.owner`, and returns a call that succeeds. */
   success: (world: World) => Promise<Call> | Call;
-  /** Where it is not the route's usual one. */
+  /** Status of the success; default: the route's usual one. */
   status?: number;
   /**
-   * The same path with a thing that does not exist. A stranger who makes the successful call must be answered exactly
-   * as the owner is who asks for this. Absent where a path names no thing of anybody's.
+   * The same path with a resource that does not exist. A stranger's call must get exactly the response that the owner
+   * gets for this path. Absent if the path names no owned resource.
    */
   unknown?: Readonly<Record<string, string>>;
-  /** Its path names no thing that anybody could own. */
+  /** True if the path names no owned resource. */
   isOwnerless?: boolean;
-  /** Fields of the body that are not replaced by strange values: what they say would be run on this very host. */
+  /** Fields of the body that hostile values do not replace, because their values would run on this host. */
   keeps?: readonly string[];
-  /** Its body may hold any field. */
+  /** True if the body may have any field. */
   isFreeForm?: boolean;
-  /** Called without a token, by everyone. */
+  /** True if the call needs no token. */
   isPublic?: boolean;
 }
 

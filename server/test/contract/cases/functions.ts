@@ -17,7 +17,7 @@ const body = (more: object = {}) => ({
   ...more,
 });
 
-/** A function of the owner's, in a team of its own: plans count them. */
+/** A function of the owner, in its own team, because plans limit functions. */
 async function func(world: World, more: object = {}): Promise<{ function_id: string }> {
   const { id: workspace } = await makeTeam(world.app.db, { [world.owner.userId]: "member" });
   clearActorCache(world.app);
@@ -28,7 +28,7 @@ async function func(world: World, more: object = {}): Promise<{ function_id: str
   return { function_id: (json as { id: string }).id };
 }
 
-/** A version that waits: no job worker runs here. */
+/** A version in the queue; no job worker runs here. */
 async function version(world: World): Promise<{ function_id: string; version_id: string }> {
   const { function_id } = await func(world);
   const { token } = world.owner;
@@ -47,8 +47,8 @@ async function liveVersion(world: World): Promise<{ function_id: string; version
   return made;
 }
 
-/** One that answers. */
-async function served(world: World): Promise<{ function_id: string }> {
+/** A function with a live version. */
+async function makeLiveFunction(world: World): Promise<{ function_id: string }> {
   const { function_id: id } = await func(world);
   const { db, machines } = world.app;
   const { id: image } = await machines.host.ensureImage("debian-12");
@@ -98,14 +98,14 @@ export const functionCases: Cases = {
     unknown,
   },
   deleteFunction: { success: async (world) => ({ params: await func(world) }), unknown },
-  // Nothing is carried out here: it is queued, and that is answered.
+  // The deployment is only queued here, and the response confirms that.
   deployFunction: {
     success: async (world) => ({ params: await func(world), query: "wait=false" }),
     unknown,
   },
   invokeFunction: {
     success: async (world) => ({
-      params: await served(world),
+      params: await makeLiveFunction(world),
       body: { method: "POST", path: "/a", query: { b: 1 }, headers: { "x-c": "d" }, body: { e: true } },
     }),
     unknown,

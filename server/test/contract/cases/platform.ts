@@ -14,7 +14,7 @@ import type { Cases } from "./case.ts";
 
 const nobody = "99999999-9999-4999-8999-999999999999";
 
-/** A team of the owner's with one more member. */
+/** A team of the owner with one more member. */
 async function team(world: World) {
   const { user } = await makePerson(world.app.db);
   const { id } = await makeTeam(world.app.db, { [world.owner.userId]: "owner", [user.id]: "member" });
@@ -22,12 +22,12 @@ async function team(world: World) {
   return { team_id: id, user_id: user.id };
 }
 
-/** Rows written behind the server's back: what it remembers of the owner for two seconds would not know them. */
+/** Clears the actor cache, which lasts two seconds, because these rows are written directly. */
 function forget(world: World): void {
   clearActorCache(world.app);
 }
 
-/** An open invitation of the owner's team to an address without an account. */
+/** An open invitation of the owner's team for an address without an account. */
 async function invitation(world: World) {
   const { team_id } = await team(world);
   const { json, text, status } = await world.call("POST", `/api/v1/teams/${team_id}/members`, {
@@ -59,7 +59,7 @@ async function ownInvitation(world: World) {
 
 let made = 0;
 
-/** A project of the owner's, hosted here, in a team of its own: plans count them. */
+/** A hosted project of the owner, in its own team, because plans limit projects. */
 async function project(world: World): Promise<{ project_id: string; env_id: string }> {
   const { id: workspace } = await makeTeam(world.app.db, { [world.owner.userId]: "member" });
   forget(world);
@@ -71,7 +71,7 @@ async function project(world: World): Promise<{ project_id: string; env_id: stri
   return { project_id: id, env_id: production_environment_id };
 }
 
-/** Its name leads nowhere: nobody is asked who could know. */
+/** The domain's name resolves to nothing, because no DNS server responds here. */
 async function projectWithDomain(world: World): Promise<string> {
   const { project_id } = await project(world);
   await world.app.db
@@ -82,8 +82,8 @@ async function projectWithDomain(world: World): Promise<string> {
   return project_id;
 }
 
-/** A project of the owner's that serves. */
-async function served(world: World): Promise<{ project_id: string }> {
+/** A project of the owner with a live deployment. */
+async function makeLiveProject(world: World): Promise<{ project_id: string }> {
   const { project_id, env_id } = await project(world);
   const { db, machines } = world.app;
   const { host } = machines;
@@ -125,7 +125,7 @@ async function served(world: World): Promise<{ project_id: string }> {
   return { project_id };
 }
 
-/** The newest of the owner's. */
+/** The owner's newest notification. */
 async function notification(world: World): Promise<string> {
   await notify(world.app.db, {
     workspaceId: world.owner.workspaceId,
@@ -138,7 +138,7 @@ async function notification(world: World): Promise<string> {
   return (json as { id: string }[])[0]!.id;
 }
 
-/** A group of the owner's with one project in it. */
+/** A group of the owner with one project. */
 async function group(world: World): Promise<{ group_id: string; project_id: string }> {
   const { project_id } = await project(world);
   const { json: in_ } = await world.call("GET", `/api/v1/projects/${project_id}`, {
@@ -155,7 +155,7 @@ async function group(world: World): Promise<{ group_id: string; project_id: stri
   return { group_id, project_id };
 }
 
-/** An image of a project of the owner's that nothing serves. */
+/** An unused image of the owner's project. */
 async function image(world: World): Promise<{ project_id: string; tag: string }> {
   const { project_id } = await project(world);
   const { workspace_id: workspaceId } = await world.app.db
@@ -180,7 +180,7 @@ async function image(world: World): Promise<{ project_id: string; tag: string }>
   return { project_id, tag };
 }
 
-/** An add-on of the owner's; nothing brings it up here. */
+/** An add-on of the owner; no machine is started for it here. */
 export async function addon(world: World): Promise<{ project_id: string; addon_id: string }> {
   const { project_id } = await project(world);
   const { json } = await world.call("POST", `/api/v1/projects/${project_id}/addons`, {
@@ -194,7 +194,7 @@ const noAddon = { project_id: nobody, addon_id: nobody };
 const noProject = { project_id: nobody };
 const noDeployment = { deployment_id: nobody };
 
-/** One that waits: no job worker runs here. */
+/** A deployment in the queue; no job worker runs here. */
 async function deployment(world: World): Promise<{ deployment_id: string }> {
   const { project_id } = await project(world);
   const path = `/api/v1/projects/${project_id}/deployments`;
@@ -419,14 +419,20 @@ export const platformCases: Cases = {
   },
   markAllNotificationsRead: { success: async (world) => (await notification(world), {}) },
 
-  getProjectStats: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
-  getProjectLogs: {
-    success: async (world) => ({ params: await served(world), query: "lines=5" }),
+  getProjectStats: {
+    success: async (world) => ({ params: await makeLiveProject(world) }),
     unknown: noProject,
   },
-  getProjectHealth: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
-  sleepProject: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
-  wakeProject: { success: async (world) => ({ params: await served(world) }), unknown: noProject },
+  getProjectLogs: {
+    success: async (world) => ({ params: await makeLiveProject(world), query: "lines=5" }),
+    unknown: noProject,
+  },
+  getProjectHealth: {
+    success: async (world) => ({ params: await makeLiveProject(world) }),
+    unknown: noProject,
+  },
+  sleepProject: { success: async (world) => ({ params: await makeLiveProject(world) }), unknown: noProject },
+  wakeProject: { success: async (world) => ({ params: await makeLiveProject(world) }), unknown: noProject },
   restartProject: {
     success: async (world) => {
       const { project_id, env_id } = await project(world);
@@ -566,7 +572,7 @@ export const platformCases: Cases = {
       const { plaintext } = await makeToken(app.db, userId);
       return {
         body: { current_password: person.password, new_password: "another password" },
-        // The owner in the world has no password, so the case needs a person of its own.
+        // The owner has no password, so the case needs another user.
         headers: { authorization: `Bearer ${plaintext}` },
       };
     },
@@ -579,7 +585,7 @@ export const platformCases: Cases = {
       const { plaintext } = await makeToken(app.db, userId);
       return {
         body: { current_password: person.password },
-        // The owner in the world has no password, so the case needs a person of its own.
+        // The owner has no password, so the case needs another user.
         headers: { authorization: `Bearer ${plaintext}` },
       };
     },

@@ -56,10 +56,10 @@ async function withPty(world: World): Promise<{ id: string; pty: string }> {
   return { ...params, pty: (started.json as { id: string }).id };
 }
 
-/** Nothing listens there, and nobody calls. */
+/** No server listens at the address, and no delivery reaches it. */
 const hook = "http://127.0.0.1:9/hook";
 
-/** An account has ten at most, and cases come often. */
+/** Deletes the webhooks, because an account has at most ten and the cases run often. */
 async function withoutWebhooks(world: World): Promise<void> {
   const { token } = world.owner;
   const listed = await world.call("GET", "/v1/sandboxes/webhooks", { token });
@@ -84,7 +84,7 @@ async function volume(world: World): Promise<{ id: string }> {
   return { id: (made.json as { id: string }).id };
 }
 
-/** Built: its steps do nothing. */
+/** A ready template whose steps do nothing. */
 async function template(world: World): Promise<{ id: string }> {
   const { token } = world.owner;
   const made = await world.call("POST", "/v1/templates", { token, body: { ...recipe, tags: ["v1"] } });
@@ -290,7 +290,7 @@ export const sandboxCases: Cases = {
   watchFiles: {
     success: async (world) => {
       const params = await sandbox(world);
-      // A watch ends with its sandbox, and the answer with it; by then it has long begun.
+      // A watch and its response end with the sandbox; the watch has started by then.
       const end = () => world.call("DELETE", `/v1/sandboxes/${params.id}`, { token: world.owner.token });
       setTimeout(() => void end().catch(() => {}), 1500).unref();
       return { params, query: "path=/workspace&recursive=true" };

@@ -8,7 +8,7 @@ async function call(method: string, path: string, token: string, body?: unknown)
   return { ...reply, json: reply.json as Record<string, string> };
 }
 
-test("a team is not deleted from under a sandbox that runs in it", async () => {
+test("refuses to delete a team with a running sandbox", async () => {
   const { token } = world.owner;
   const team = (await call("POST", "/api/v1/teams", token, { name: "Crew" })).json["id"] ?? "";
   const bound = await call("POST", "/api/v1/api-tokens", token, {
@@ -29,7 +29,7 @@ test("a team is not deleted from under a sandbox that runs in it", async () => {
   expect((await call("DELETE", `/api/v1/teams/${team}`, token)).status).toBe(204);
 });
 
-test("a team is not deleted from under a project, nor kept by one that was deleted", async () => {
+test("refuses to delete a team with a project, and deletes it after the project", async () => {
   const { token } = world.owner;
   const team = (await call("POST", "/api/v1/teams", token, { name: "Shops" })).json["id"] ?? "";
   const made = await call("POST", "/api/v1/projects", token, { name: "of-a-team", workspace: team });
@@ -41,7 +41,7 @@ test("a team is not deleted from under a project, nor kept by one that was delet
   expect((await call("DELETE", `/api/v1/teams/${team}`, token)).status).toBe(204);
 });
 
-test("a team is not deleted from under a function", async () => {
+test("refuses to delete a team with a function", async () => {
   const { token } = world.owner;
   const team = (await call("POST", "/api/v1/teams", token, { name: "Hooks" })).json["id"] ?? "";
   const body = { name: "of-a-team-too", runtime: "python", handler_code: "pass", workspace: team };

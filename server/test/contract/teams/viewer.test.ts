@@ -1,6 +1,6 @@
 /**
- * The viewer of a team, for every operation of the three documents: a write on a thing of the team answers 403 and
- * changes nothing, a read answers without its secrets, and the viewer's own workspace stays as writable as before.
+ * The viewer of a team, for every operation of the three documents. A write on a resource of the team is refused with
+ * 403 and changes nothing, and a read returns no secrets. The viewer can still write to the own workspace.
  */
 import { afterEach, describe, expect, test } from "vitest";
 import { clearActorCache } from "#accounts/find-actor.ts";
@@ -20,7 +20,7 @@ const routes = Object.values(world.routes)
   .flat()
   .filter(({ scope }) => scope !== null && scope !== "public");
 const routeOf = (operationId: string) => routes.find((route) => route.operationId === operationId)!;
-/** An invitation is the invited person's own. */
+/** An invitation belongs to the invited person. */
 const writes = routes.filter((route) => refusesViewers(route) && !route.path.includes("/invitations/{"));
 const onThings = writes.filter(({ path }) => path.includes("{"));
 const creating = writes.filter(({ path }) => !path.includes("{"));
@@ -33,7 +33,9 @@ const refusal = { status: 403, json: { code: "insufficient_role", role_needed: "
 const call = (token: string, method: string, path: string, body?: object) =>
   world.call(method, path, { token, body });
 
-/** Makes the owner's personal workspace a team, and the viewer one of it and of the owner's other teams. */
+/**
+ * Turns the owner's personal workspace into a team, and adds the viewer to it and to the owner's other teams.
+ */
 async function enter(): Promise<void> {
   const { userId, workspaceId } = owner;
   const team = { kind: "team" as const, owner_user_id: null };
@@ -65,7 +67,7 @@ async function leave(): Promise<void> {
 
 afterEach(leave);
 
-/** Changes by the viewer that the activity log knows. */
+/** Changes by the viewer in the activity log. */
 const changes = () =>
   db
     .selectFrom("activity")
@@ -75,7 +77,7 @@ const changes = () =>
     .execute();
 
 describe.each(onThings)("$method $path", (route) => {
-  test("is refused to a viewer of the team that owns the thing, and changes nothing", async () => {
+  test("refuses a viewer of the owning team, and changes nothing", async () => {
     const before = await changes();
     const made = await cases[route.operationId]!.success(world);
     await enter();
@@ -85,7 +87,7 @@ describe.each(onThings)("$method $path", (route) => {
 });
 
 describe.each(creating)("$method $path", (route) => {
-  test("is refused to a viewer's token that is bound to the team", async () => {
+  test("refuses a viewer's token that is bound to the team", async () => {
     const made = await cases[route.operationId]!.success(world);
     await enter();
     expect(await send(world, route, made, bound)).toMatchObject(refusal);
@@ -93,7 +95,7 @@ describe.each(creating)("$method $path", (route) => {
 });
 
 describe.each(reads)("$method $path", (route) => {
-  test("answers a viewer without a secret", async () => {
+  test("responds to a viewer without a secret", async () => {
     const made = await cases[route.operationId]!.success(world);
     await plantCanary(world, made);
     await enter();
@@ -104,7 +106,7 @@ describe.each(reads)("$method $path", (route) => {
 });
 
 describe.each(secretReads)("$method $path", (route) => {
-  test("is refused to a viewer", async () => {
+  test("refuses a viewer", async () => {
     const made = await cases[route.operationId]!.success(world);
     await enter();
     const { status, json } = await send(world, route, made, viewer.token);
@@ -112,10 +114,10 @@ describe.each(secretReads)("$method $path", (route) => {
   });
 });
 
-/** The viewer's own things, as cases make them. */
+/** The viewer's own resources, created by the cases. */
 const own: World = { ...world, owner: viewer };
 
-test("writes to the viewer's own workspace and reads its secrets, beside a team that is viewed", async () => {
+test("lets a viewer of a team write to the own workspace and read its secrets", async () => {
   const exec = await cases["execCommand"]!.success(own);
   const variables = await call(viewer.token, "POST", "/api/v1/projects", {
     name: "viewers-own",
@@ -128,7 +130,7 @@ test("writes to the viewer's own workspace and reads its secrets, beside a team 
   expect(read.json).toMatchObject({ CANARY: canary });
 });
 
-test("refuses what a body names of the team", async () => {
+test("refuses a body that names resources of the team", async () => {
   const named = [
     ["createProject", "/api/v1/projects"],
     ["createFunction", "/api/v1/functions"],
@@ -148,7 +150,7 @@ test("refuses what a body names of the team", async () => {
   expect([begun.status, begun.json]).toMatchObject([404, { code: "snapshot_not_found" }]);
 });
 
-test("a terminal of the team is not opened to a viewer over a WebSocket", async () => {
+test("refuses a viewer's WebSocket to a terminal of the team", async () => {
   const { params } = await cases["getPty"]!.success(world);
   const address = await world.listen();
   await enter();
@@ -156,7 +158,7 @@ test("a terminal of the team is not opened to a viewer over a WebSocket", async 
   expect(await refusedHandshake(url, viewer.token)).toBe(403);
 });
 
-test("a change of role takes effect at once, for a token bound to the team too", async () => {
+test("applies a change of role at once, also to a token bound to the team", async () => {
   const { user } = await makePerson(db);
   const team = await makeTeam(db, { [owner.userId]: "owner", [user.id]: "member" });
   clearActorCache(world.app);
@@ -174,7 +176,7 @@ test("a change of role takes effect at once, for a token bound to the team too",
   expect((await group("after")).status).toBe(201);
 });
 
-test("a viewer joins by an invitation, counts no votes, and leaves", async () => {
+test("lets a viewer join by an invitation and leave, without a vote for the viewer", async () => {
   const team = await makeTeam(db, { [owner.userId]: "owner" });
   clearActorCache(world.app);
   const members = `/api/v1/teams/${team.id}/members`;

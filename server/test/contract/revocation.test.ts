@@ -108,7 +108,7 @@ const ways: Record<string, Way> = {
 afterEach(() => clearActorCache(world.app));
 
 /** Resolves when the body ends or breaks. */
-async function ended(response: Response): Promise<void> {
+async function waitForEnd(response: Response): Promise<void> {
   try {
     for await (const _ of response.body!);
   } catch {
@@ -138,7 +138,7 @@ test.each(Object.keys(ways))("event streams of every kind end when %s", { timeou
   for (const [kind, opening] of openings) {
     const response = await open(opening, credential);
     left.add(kind);
-    ends.push(ended(response).then(() => left.delete(kind)));
+    ends.push(waitForEnd(response).then(() => left.delete(kind)));
   }
   expect([...left]).toEqual(Object.keys(kinds));
   await revoke();
@@ -162,8 +162,8 @@ test("a stream of another credential stays open", { timeout: 60_000 }, async () 
   const opening = await kinds["an app's log"]!();
   const [first, second] = [await bearer(), { authorization: `Bearer ${world.owner.token}` }];
   const [revoked, kept] = [await open(opening, first), await open(opening, second)];
-  const keptEnd = ended(kept).then(() => "ended");
+  const keptEnd = waitForEnd(kept).then(() => "ended");
   await ways["the token is revoked"]!.revoke();
-  await ended(revoked);
+  await waitForEnd(revoked);
   expect(await Promise.race([keptEnd, Promise.resolve("open")])).toBe("open");
 });
