@@ -1,4 +1,4 @@
-/** Whose sandbox it is, and what a token may do with it. A team of the operator's is the other workspace. */
+/** Ownership of a sandbox, and the scopes of tokens. The other workspace is a team of the operator. */
 import { beforeAll, expect, onTestFinished, test } from "vitest";
 import type { Reply } from "./support/api.ts";
 import { expectRefusal } from "./support/answers.ts";
@@ -12,10 +12,10 @@ const tokens: Record<"team" | "read" | "write" | "platform" | "revoked", string>
   platform: "",
   revoked: "",
 };
-/** The rate limits' headers differ, and only they, for two refusals of the same call. */
+/** Without headers, because two refusals of the same call differ in the rate limit's headers only. */
 const outcome = ({ status, body }: Reply) => ({ status, body });
 
-/** A call of the platform API that must succeed. */
+/** Calls the platform API and requires a success. */
 async function must(method: string, path: string, body?: object): Promise<Reply["body"]> {
   const reply = await server.api(method, path, { body });
   if (reply.status >= 300)
@@ -39,7 +39,7 @@ beforeAll(async () => {
   await must("DELETE", `/api/v1/api-tokens/${revoked.id}`);
 });
 
-/** Every call on one sandbox, with a body it would take. */
+/** Every call on one sandbox, with a valid body. */
 const calls = (id: string): [string, string, object?][] => [
   ["GET", `/v1/sandboxes/${id}`],
   ["GET", `/v1/sandboxes/${id}/metrics`],
@@ -56,7 +56,7 @@ const calls = (id: string): [string, string, object?][] => [
   ["DELETE", `/v1/sandboxes/${id}`],
 ];
 
-test("to another workspace a sandbox is exactly as one that does not exist, in every call", async () => {
+test("another workspace's sandbox is indistinguishable from a missing one in every call", async () => {
   const before = await getSandbox(box.id);
   const others = calls(box.id);
   const absent = calls("sbx_aaaaaaaaaaaaaaaaaaaa");
@@ -74,7 +74,7 @@ test("to another workspace a sandbox is exactly as one that does not exist, in e
   expect(reached.exists).toBe(false);
 });
 
-test("without a token, with one that is none, and with a revoked one every call answers 401", async () => {
+test("responds 401 to every call without a token, with an invalid one, and with a revoked one", async () => {
   for (const token of [null, "svc_nonsense", `svc_${"a".repeat(40)}`, tokens.revoked]) {
     for (const [method, path, body] of calls(box.id)) {
       const reply = await server.api(method, path, { token, body });
@@ -86,7 +86,7 @@ test("without a token, with one that is none, and with a revoked one every call 
   ).toContain("Bearer");
 });
 
-test("a token that may only read gets 403 missing_scope for every change, and what it may read", async () => {
+test("refuses changes by a read-only token with 403 missing_scope, and allows its reads", async () => {
   for (const [method, path, body] of calls(box.id)) {
     const reply = await server.api(method, path, { token: tokens.read, body });
     if (method === "GET") expect([path, reply.status]).toEqual([path, 200]);
@@ -103,12 +103,12 @@ test("a token that may only read gets 403 missing_scope for every change, and wh
   }
 });
 
-test("a token that may write may read as well", async () => {
+test("allows reads by a token that may write", async () => {
   const made = await createSandbox({}, { token: tokens.write });
   expect((await server.api("GET", `/v1/sandboxes/${made.id}`, { token: tokens.write })).status).toBe(200);
 });
 
-test("a sandbox belongs to the workspace its token is bound to", async () => {
+test("creates a sandbox in the workspace that its token is bound to", async () => {
   const made = await server.api("POST", "/v1/sandboxes", { token: tokens.team, body: debian });
   expect(made.status, JSON.stringify(made.body)).toBe(201);
   onTestFinished(async () => {
@@ -116,11 +116,11 @@ test("a sandbox belongs to the workspace its token is bound to", async () => {
   });
   const { body: list } = await server.api("GET", "/v1/sandboxes?status=running", { token: tokens.team });
   expect(list.items.map(({ id }: { id: string }) => id)).toEqual([made.body.id]);
-  // The operator is a member of that team: a token that is bound to nothing reaches both.
+  // The operator is a member of that team, so an unbound token reaches both workspaces.
   expect((await server.api("GET", `/v1/sandboxes/${made.body.id}`)).status).toBe(200);
 });
 
-test("the free tier has one size and half an hour, and says what would allow more", async () => {
+test("the free tier allows one size and half an hour, and the error names a larger tier", async () => {
   const create = (input: object) =>
     server.api("POST", "/v1/sandboxes", { token: tokens.team, body: { ...debian, ...input } });
   const { body: limits } = await server.api("GET", "/v1/sandboxes/limits", { token: tokens.team });
@@ -151,7 +151,7 @@ test("the free tier has one size and half an hour, and says what would allow mor
   expectRefusal(await server.api("POST", `${path}/timeout`, longer), 400, "timeout_too_long");
 });
 
-test("every answer says what is left of the rate limit", async () => {
+test("every response has the remaining rate limit", async () => {
   const first = await server.api("GET", "/v1/sandboxes/limits", { token: tokens.team });
   expect(first.headers.get("x-ratelimit-limit")).toBe("240");
   expect(Number(first.headers.get("x-ratelimit-remaining"))).toBeLessThan(240);

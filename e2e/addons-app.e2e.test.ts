@@ -1,22 +1,22 @@
 /**
- * From a push to rows that are back: an app with the clients that people use writes to both of its project's databases by
- * the addresses it is given, loses what it wrote, and has it again from a backup, as its visitors see. Another
- * workspace's app does not find them.
+ * From a push to restored rows. An app with common clients writes to both databases of its project by the given
+ * addresses, loses its data, and has it again from a backup. The test checks each step as a visitor. An app of another workspace
+ * does not reach the databases.
  */
 import { cpSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, inject, test } from "vitest";
-import { type Addon, backedUp, createAddon, restored } from "./support/addons.ts";
+import { type Addon, backedUp, createAddon, restoreAndWait } from "./support/addons.ts";
 import { eventually } from "./support/answers.ts";
-import { ended, makeProject, type Project, pushDirectory, visit } from "./support/projects.ts";
+import { waitForDeployment, makeProject, type Project, pushDirectory, visit } from "./support/projects.ts";
 import { type Server, startServer } from "./support/server.ts";
 
 let server: Server;
 let project: Project;
 let postgres: Addon;
 let redis: Addon;
-/** The app with all that it depends on, so that its build asks no registry. */
+/** The repository contains the app's dependencies, so that its build needs no registry. */
 const repository = mkdtempSync(join(tmpdir(), "kontor-addons-app-"));
 
 beforeAll(async () => {
@@ -51,19 +51,19 @@ function vendor(): void {
   copyDependencies(repository);
 }
 
-async function deployed(one: Project): Promise<void> {
+async function pushAndWait(one: Project): Promise<void> {
   await pushDirectory(server, one, repository);
-  expect(await ended(server, one)).toMatchObject({ status: "live", error: null });
+  expect(await waitForDeployment(server, one)).toMatchObject({ status: "live", error: null });
 }
 
-/** By its public address. */
+/** Requests the app at its public address. */
 async function ask(one: Project, path: string): Promise<unknown> {
   const { status, text } = await visit(server, one, path);
   expect(status, text).toBe(200);
   return JSON.parse(text) as unknown;
 }
 
-/** Its connections were ended, and it opens others. */
+/** The restore closed the app's connections, and the app opens new ones. */
 function read(): Promise<unknown> {
   return eventually(
     () => visit(server, project, "/read"),
@@ -71,33 +71,29 @@ function read(): Promise<unknown> {
   ).then(({ text }) => JSON.parse(text) as unknown);
 }
 
-test(
-  "what an app wrote to its databases and lost is back after a restore",
-  { timeout: 600_000 },
-  async () => {
-    await deployed(project);
-    for (const text of ["one", "two", "three"]) await ask(project, `/write?text=${text}`);
-    const held = { rows: ["one", "two", "three"], counted: 3 };
-    expect(await ask(project, "/read")).toEqual(held);
+test("a restore returns the data that an app wrote and lost", { timeout: 600_000 }, async () => {
+  await pushAndWait(project);
+  for (const text of ["one", "two", "three"]) await ask(project, `/write?text=${text}`);
+  const held = { rows: ["one", "two", "three"], counted: 3 };
+  expect(await ask(project, "/read")).toEqual(held);
 
-    const backups = [
-      { addon: postgres, backup: await backedUp(server, postgres) },
-      { addon: redis, backup: await backedUp(server, redis) },
-    ];
-    await ask(project, "/write?text=four");
-    await ask(project, "/lose");
-    const lost = await visit(server, project, "/read");
-    expect(lost).toMatchObject({ status: 500, text: expect.stringContaining('"visits" does not exist') });
+  const backups = [
+    { addon: postgres, backup: await backedUp(server, postgres) },
+    { addon: redis, backup: await backedUp(server, redis) },
+  ];
+  await ask(project, "/write?text=four");
+  await ask(project, "/lose");
+  const lost = await visit(server, project, "/read");
+  expect(lost).toMatchObject({ status: 500, text: expect.stringContaining('"visits" does not exist') });
 
-    for (const { addon, backup } of backups) await restored(server, addon, backup);
-    expect(await read()).toEqual(held);
-    await ask(project, "/write?text=five");
-    expect(await ask(project, "/read")).toEqual({ rows: [...held.rows, "five"], counted: 4 });
-  },
-);
+  for (const { addon, backup } of backups) await restoreAndWait(server, addon, backup);
+  expect(await read()).toEqual(held);
+  await ask(project, "/write?text=five");
+  expect(await ask(project, "/read")).toEqual({ rows: [...held.rows, "five"], counted: 4 });
+});
 
 test(
-  "an app of another workspace finds neither the name nor the address of an add-on",
+  "another workspace's app resolves neither the name nor the address of an add-on",
   { timeout: 300_000 },
   async () => {
     const team = await server.api("POST", "/api/v1/teams", { body: { name: "The others" } });
@@ -109,7 +105,7 @@ test(
     const made = await server.api("POST", "/api/v1/projects", { token, body: { name: "elsewhere" } });
     expect(made.status, JSON.stringify(made.body)).toBe(201);
     const other = made.body as Project;
-    await deployed(other);
+    await pushAndWait(other);
     for (const addon of [postgres, redis]) {
       const [row] = await server.sql(
         "select serves ->> 'address' as address from machines where owner_id = $1 and desired = 'running'",

@@ -1,6 +1,6 @@
 /**
- * Public add-ons where they listen for others than this host: reached from outside by TLS alone, with the addresses as
- * they are answered, by the clients that people have. Outside is the namespace that plays the internet.
+ * Public add-ons on an address beyond loopback: reached from outside only by TLS, at their returned addresses, by
+ * common clients. Outside is the namespace that simulates the internet.
  */
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -41,7 +41,7 @@ afterAll(async () => {
   await server?.destroy();
 });
 
-/** In the internet, where the name leads to this host. */
+/** Runs a program in the simulated internet, where the name resolves to this host. */
 function outside(argv: string[], env: Record<string, string> = {}) {
   const here = ["sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', hosts];
   const place = [`--net=/run/netns/${inject("internet")}`, "unshare", "--mount", "--propagation", "private"];
@@ -60,7 +60,7 @@ function script(text: string, url: string) {
 const urlOf = (kind: "postgres" | "redis") => addons[kind]!.public_connection_url!;
 
 describe("PostgreSQL", () => {
-  test("is reached by psql, encrypted, and with the name that its certificate is for", async () => {
+  test("accepts psql with encryption and under the name of its certificate", async () => {
     const url = urlOf("postgres");
     expect(url).toMatch(/^postgresql:\/\/kontor:\w+@db\.kontor\.test:254\d\d\/kontor\?sslmode=require$/);
     const select = ["-XAtq", "-c", "select 'here'"];
@@ -71,13 +71,13 @@ describe("PostgreSQL", () => {
     expect((await outside(["psql", renamed, ...select])).stderr).toMatch(/does not match host name/);
   });
 
-  test("tells psql that it is reached by TLS alone", async () => {
+  test("refuses psql without TLS, and names the cure", async () => {
     const plain = urlOf("postgres").replace("sslmode=require", "sslmode=disable");
     const { code, stderr } = await outside(["psql", plain, "-c", "select 1"]);
     expect([code, stderr]).toEqual([2, expect.stringContaining("connect with sslmode=require")]);
   });
 
-  test("is reached by pg", async () => {
+  test("accepts pg", async () => {
     const { stdout, stderr } = await script(
       `import pg from "pg";
       const client = new pg.Client({ connectionString: process.argv[1] });
@@ -94,7 +94,7 @@ describe("PostgreSQL", () => {
 });
 
 describe("Redis", () => {
-  test("is reached by redis-cli", async () => {
+  test("accepts redis-cli", async () => {
     const url = urlOf("redis");
     expect(url).toMatch(/^rediss:\/\/kontor:\w+@db\.kontor\.test:254\d\d$/);
     const ask = (...argv: string[]) =>
@@ -111,7 +111,7 @@ describe("Redis", () => {
     expect(plain.stdout).not.toContain("PONG");
   });
 
-  test("is reached by ioredis", async () => {
+  test("accepts ioredis", async () => {
     const { stdout, stderr } = await script(
       `import { Redis } from "ioredis";
       const client = new Redis(process.argv[1], { retryStrategy: () => null });

@@ -1,8 +1,19 @@
-/** An agent that acts: what was pushed is deployed on its word, built and run for real, and its model is told the app's own log. */
+/**
+ * An agent deploys a pushed commit; the deployment is built and runs for real, and the model receives the app's own
+ * log.
+ */
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import { startModelServer } from "@kontor/server/agent/testing/model-server.ts";
-import { dockerfile, makeProject, deleteProject, ended, push, saying, visit } from "./support/projects.ts";
+import {
+  dockerfile,
+  makeProject,
+  deleteProject,
+  waitForDeployment,
+  push,
+  saying,
+  visit,
+} from "./support/projects.ts";
 import { type Server, startServer } from "./support/server.ts";
 
 // oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what this test is about
@@ -25,7 +36,7 @@ beforeAll(async () => {
 });
 afterAll(() => server.destroy());
 
-/** Deploys, looks until it is over, reads the log, and says what stood there. */
+/** Plays a model that deploys, polls until the end, reads the log and returns its lines. */
 function deployer(projectId: string) {
   const asks = (name: string, values: object, until?: Promise<void>) => ({
     calls: [{ name: `kontor__${name}`, arguments: JSON.stringify(values) }],
@@ -44,7 +55,7 @@ function deployer(projectId: string) {
   };
 }
 
-test("an agent deploys what was pushed and reads what the app says", { timeout: 300_000 }, async () => {
+test("an agent deploys a pushed commit and reads the app's log", { timeout: 300_000 }, async () => {
   const project = await makeProject(server, { auto_deploy: false });
   onTestFinished(() => deleteProject(server, project));
   await push(server, project, {
@@ -71,7 +82,7 @@ test("an agent deploys what was pushed and reads what the app says", { timeout: 
   const run = await call(`/v1/agents/${name}/invoke`, { input: "Deploy it.", wait_s: 200 });
   expect(run, JSON.stringify(run)).toMatchObject({ status: "completed" });
   expect(run.output).toContain("the kettle is on");
-  expect(await ended(server, project)).toMatchObject({
+  expect(await waitForDeployment(server, project)).toMatchObject({
     status: "live",
     error: null,
     trigger: { kind: "agent" },

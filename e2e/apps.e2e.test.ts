@@ -1,6 +1,6 @@
 /**
- * Apps on real machines, of both kinds: what goes wrong inside costs the app and nothing else, and sleep, wake and a
- * switch under load lose nothing. The layer is driven as deployments drive it; the way in to it is asked as its own.
+ * Apps on real machines, of both kinds. A fault inside harms only its app, and sleep, wake and a switch under load lose
+ * no request. The test calls the app layer as deployments do, and the ingress directly.
  */
 import { chmodSync, mkdtempSync, rmSync } from "node:fs";
 import { join } from "node:path";
@@ -14,7 +14,7 @@ import { migrate } from "../server/src/db/migrate.ts";
 import { systemClock } from "../server/src/lib/clock.ts";
 import { openMachines } from "../server/src/machines/open.ts";
 import { Apps } from "../server/src/platform/apps/apps.ts";
-import { ask } from "../server/src/platform/apps/release/probe.ts";
+import { requestStatus } from "../server/src/platform/apps/release/probe.ts";
 import { sleep } from "../server/src/platform/apps/running/sleep.ts";
 import { candidate, deploy, makeEnvironment } from "../server/src/platform/apps/testing/apps-host.ts";
 import { wake } from "../server/src/platform/apps/running/wake.ts";
@@ -63,8 +63,8 @@ beforeAll(async () => {
   });
   const app = { ...base, machines, secrets: testSecrets() };
   const apps = new Apps(app);
-  const nobody = { begins: async () => {}, ended: async () => {} };
-  await machines.start(app as App, { sandbox: nobody, build: nobody, app: apps.machineOwner });
+  const noReaction = { onServerStart: async () => {}, ended: async () => {} };
+  await machines.start(app as App, { sandbox: noReaction, build: noReaction, app: apps.machineOwner });
   await apps.start();
   opened.defer(() => apps.close());
   apps.serveThrough({
@@ -72,7 +72,7 @@ beforeAll(async () => {
     visit: async (name, path, { machine }) => {
       const route = apps.routes.find(name);
       if (route?.machine !== machine) throw new Error(`${name} leads elsewhere`);
-      const status = await ask(
+      const status = await requestStatus(
         machines.connect(machine),
         { port, path, host: name },
         AbortSignal.timeout(5_000),
@@ -103,13 +103,13 @@ function server(before = ""): string[] {
   return ["node", "-e", script];
 }
 
-/** A request by the way that leads to the app now, waking it first where it sleeps. */
+/** Requests the app at its current upstream, and wakes it first if it sleeps. */
 async function get(environmentId: string, path = "/"): Promise<number | undefined> {
   for (let attempt = 0; attempt < 5; attempt += 1) {
     const route = host.apps.routes.of(environmentId);
     if (route?.state === "asleep") await wake(host.apps, environmentId);
     else if (route?.machine) {
-      const status = await ask(
+      const status = await requestStatus(
         host.app.machines.connect(route.machine),
         { port, path, host: "app.test" },
         signal,
@@ -130,7 +130,7 @@ const stateOf = async (environmentId: string) => host.apps.routes.of(environment
 describe.each(["native", "gvisor"] as const)("%s", (isolation) => {
   const given = { isolation, port };
 
-  test("an app is live, is switched away from, and ends as it is asked to", async () => {
+  test("an app goes live, is replaced, and ends at SIGTERM", async () => {
     const { environment } = await makeEnvironment(db);
     const leaves = "process.on('SIGTERM', () => { console.log('asked to end'); process.exit(0); });";
     await deploy(host, environment, 1, { ...given, argv: server(leaves) });
@@ -143,7 +143,7 @@ describe.each(["native", "gvisor"] as const)("%s", (isolation) => {
     );
   });
 
-  test("one that ends at its start says so", async () => {
+  test("reports an app that exits at its start", async () => {
     const { environment } = await makeEnvironment(db);
     const ends = await candidate(host, environment, 1, {
       ...given,
@@ -153,7 +153,7 @@ describe.each(["native", "gvisor"] as const)("%s", (isolation) => {
     await ends.discard();
   });
 
-  test("one that uses up its memory is killed, that is said, and it is back", async () => {
+  test("restarts an app that is killed out of memory, and reports it", async () => {
     const { environment } = await makeEnvironment(db);
     await deploy(host, environment, 1, { ...given, argv: server() });
     await get(environment.id, "/hog");
@@ -168,7 +168,7 @@ describe.each(["native", "gvisor"] as const)("%s", (isolation) => {
     expect(await get(environment.id)).toBe(200);
   });
 
-  test("a fork bomb costs its own app alone", async () => {
+  test("a fork bomb harms only its own app", async () => {
     const { environment } = await makeEnvironment(db);
     const { environment: other } = await makeEnvironment(db);
     await deploy(host, other, 1, { ...given, argv: server() });
@@ -178,7 +178,7 @@ describe.each(["native", "gvisor"] as const)("%s", (isolation) => {
     await host.apps.of(environment.id)[0]?.guest()?.ping();
   });
 
-  test("a flood of output holds up neither the app nor the server, and what is dropped is said", async () => {
+  test("a flood of output blocks neither the app nor the server, and dropped lines are reported", async () => {
     const { environment } = await makeEnvironment(db);
     await deploy(host, environment, 1, { ...given, argv: server() });
     expect(await get(environment.id, "/flood")).toBe(200);
@@ -189,7 +189,7 @@ describe.each(["native", "gvisor"] as const)("%s", (isolation) => {
     );
   });
 
-  test("sleep and wake under load lose nothing, and the process is the same", async () => {
+  test("sleep and wake under load lose no request, and the process stays the same", async () => {
     const { environment } = await makeEnvironment(db);
     await deploy(host, environment, 1, { ...given, argv: server() });
     let isOver = false;

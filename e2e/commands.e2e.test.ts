@@ -26,7 +26,7 @@ async function poll(box: string, command: string): Promise<Command> {
   return got.body as Command;
 }
 
-const ended = (box: string, command: string) =>
+const waitForEnd = (box: string, command: string) =>
   eventually(
     () => poll(box, command),
     ({ status }) => status !== "running",
@@ -43,7 +43,7 @@ interface LogEvent {
   frame: { kind: string; data?: string; code?: number | string; pid?: number };
 }
 
-/** The events of a followed log as they come, in the form a browser would read them. */
+/** Yields the events of a followed log, in the form that a browser reads. */
 async function* follow(box: string, command: string, lastEventId?: number): AsyncGenerator<LogEvent> {
   const response = await fetch(`${server.baseUrl}${path(box, command)}/logs?follow=true`, {
     headers: {
@@ -66,21 +66,21 @@ async function* follow(box: string, command: string, lastEventId?: number): Asyn
 const textOf = (events: LogEvent[]) =>
   events.map(({ frame }) => Buffer.from(frame.data ?? "", "base64").toString()).join("");
 
-test("a command runs on without its caller, is polled, read by offset, and listed", async () => {
+test("a command continues without its caller, and can be polled, read by offset, and listed", async () => {
   const box = await createSandbox({ env: { WHO: "sandbox" } });
   const command = await start(box.id, 'echo "$WHO $MORE"; echo err >&2; pwd; exit 3', {
     env: { MORE: "more" },
     cwd: "/tmp",
     tag: "t",
   });
-  expect(await ended(box.id, command.id)).toMatchObject({ status: "exited", exit_code: 3, tag: "t" });
+  expect(await waitForEnd(box.id, command.id)).toMatchObject({ status: "exited", exit_code: 3, tag: "t" });
   expect(await logs(box.id, command.id)).toContain("sandbox more\n");
   expect(await logs(box.id, command.id, "offset=8&limit=4")).toBe("more");
   const listed = await server.api("GET", path(box.id));
   expect(listed.body).toMatchObject({ items: [{ id: command.id, status: "exited" }], next_cursor: null });
 });
 
-test("kill -9 of the server: commands run on with their output, and a follower goes on where it was", async () => {
+test("commands continue with their output after kill -9 of the server, and a follower resumes at its position", async () => {
   const box = await createSandbox({ timeout_seconds: 1800 });
   const command = await start(box.id, "for n in $(seq 1 200); do echo line $n; sleep 0.05; done; exit 5");
   const before: LogEvent[] = [];
@@ -102,13 +102,13 @@ test("kill -9 of the server: commands run on with their output, and a follower g
   });
 });
 
-test("a command takes input, and ends with its group when it is killed", async () => {
+test("a command reads input, and a kill ends its process group", async () => {
   const box = await createSandbox();
   const cat = await start(box.id, "exec cat");
   const write = (body: unknown) => server.api("POST", `${path(box.id, cat.id)}/stdin`, { body });
   expect((await write({ data: Buffer.from("in").toString("base64") })).body).toEqual({ bytes_written: 2 });
   expect((await write({ eof: true })).status).toBe(200);
-  await ended(box.id, cat.id);
+  await waitForEnd(box.id, cat.id);
   expect(await logs(box.id, cat.id)).toBe("in");
   expectRefusal(await write({ data: "" }), 409, "command_not_reading");
 
@@ -116,7 +116,7 @@ test("a command takes input, and ends with its group when it is killed", async (
   const killed = await server.api("DELETE", path(box.id, group.id));
   expect(killed).toMatchObject({ status: 200, body: { status: "killed", exit_code: 143 } });
   const left = await start(box.id, "pgrep -fc '^sleep 7654' || true");
-  await ended(box.id, left.id);
+  await waitForEnd(box.id, left.id);
   expect(await logs(box.id, left.id)).toBe("0\n");
   const stubborn = await start(box.id, "trap '' TERM; echo up; while :; do sleep 0.1; done");
   await eventually(
@@ -124,20 +124,20 @@ test("a command takes input, and ends with its group when it is killed", async (
     ({ output_bytes }) => output_bytes > 0,
   );
   await server.api("DELETE", path(box.id, stubborn.id));
-  expect(await ended(box.id, stubborn.id)).toMatchObject({ status: "killed", exit_code: 137 });
+  expect(await waitForEnd(box.id, stubborn.id)).toMatchObject({ status: "killed", exit_code: 137 });
 });
 
-test("past 16 MiB the oldest output is dropped, and offsets go on", async () => {
+test("drops the oldest output beyond 16 MiB, and offsets continue", async () => {
   const box = await createSandbox();
   const command = await start(box.id, "seq -f %015.0f 0 1499999");
-  expect(await ended(box.id, command.id)).toMatchObject({ output_bytes: 24_000_000 });
+  expect(await waitForEnd(box.id, command.id)).toMatchObject({ output_bytes: 24_000_000 });
   const got = await server.api("GET", `${path(box.id, command.id)}/logs?offset=0&limit=16`);
   expect(got.body.dropped_bytes).toBeGreaterThan(24_000_000 - 16 * 1024 ** 2);
   expect(got.body.chunks[0].offset).toBe(got.body.dropped_bytes);
   expect(await logs(box.id, command.id, "offset=23999984")).toBe("000000001499999\n");
 });
 
-test("a command goes on over pause and resume, and its followers get all it wrote", async () => {
+test("a command continues through pause and resume, and its followers get all of its output", async () => {
   const box = await createSandbox({ timeout_seconds: 1800 });
   const command = await start(box.id, "for n in $(seq 1 60); do echo $n; sleep 0.1; done");
   await eventually(
@@ -148,14 +148,14 @@ test("a command goes on over pause and resume, and its followers get all it wrot
   expect(paused.status, JSON.stringify(paused.body)).toBe(200);
   expect(await poll(box.id, command.id)).toMatchObject({ status: "running" });
   expect((await server.api("POST", `/v1/sandboxes/${box.id}/resume`)).status).toBe(200);
-  expect(await ended(box.id, command.id)).toMatchObject({ status: "exited", exit_code: 0 });
+  expect(await waitForEnd(box.id, command.id)).toMatchObject({ status: "exited", exit_code: 0 });
   expect(await logs(box.id, command.id)).toBe(Array.from({ length: 60 }, (_, n) => `${n + 1}\n`).join(""));
 });
 
-test("after the sandbox a command that ran is lost, and one that ended is as it ended", async () => {
+test("after the sandbox's end a running command is lost, and a finished one keeps its outcome", async () => {
   const box = await createSandbox();
   const [done, running] = [await start(box.id, "exit 9"), await start(box.id, "sleep 60")];
-  const last = await ended(box.id, done.id);
+  const last = await waitForEnd(box.id, done.id);
   await deleteSandbox(box.id);
   expect(await getSandbox(box.id)).toMatchObject({ status: "terminated" });
   expect(await poll(box.id, done.id)).toEqual(last);

@@ -1,4 +1,7 @@
-/** From a push to an address, on real builds and real machines: what is served, what failed and why, and kill -9 on the way. */
+/**
+ * From a push to an address, on real builds and real machines, with failures, their reasons, and kill -9 at several
+ * points.
+ */
 import { run } from "@kontor/runtime/exec.ts";
 import { afterAll, afterEach, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import { dockerfile, open, type Project, saying } from "./support/projects.ts";
@@ -28,11 +31,11 @@ async function makeProject(): Promise<Project> {
 }
 
 const push = (project: Project, files: Record<string, string>) => projects.push(server, project, files);
-const ended = (project: Project) => projects.ended(server, project);
+const waitForDeployment = (project: Project) => projects.waitForDeployment(server, project);
 const visit = (project: Project) => projects.visit(server, project);
 
 test(
-  "a push is built and served, the next one replaces it, a rollback takes it back",
+  "builds and serves a push, replaces it by the next one, and rolls back",
   { timeout: 300_000 },
   async () => {
     const project = await makeProject();
@@ -40,58 +43,62 @@ test(
     expect([nothingYet.statusCode, nothingYet.headers["x-kontor-error"]]).toEqual([404, "not_deployed"]);
     nothingYet.destroy();
     const told = await push(project, { Dockerfile: dockerfile(), "server.js": saying("one") });
-    const first = await ended(project);
+    const first = await waitForDeployment(project);
     expect(first.error).toBe(null);
     expect(first.status).toBe("live");
     expect(told).toContain("remote:");
     expect(await visit(project)).toEqual({ status: 200, text: "one" });
 
     await push(project, { Dockerfile: dockerfile(), "server.js": saying("two") });
-    expect(await ended(project)).toMatchObject({ status: "live", number: 2, error: null });
+    expect(await waitForDeployment(project)).toMatchObject({ status: "live", number: 2, error: null });
     expect(await visit(project)).toEqual({ status: 200, text: "two" });
 
     const back = await server.api("POST", `/api/v1/deployments/${first.id}/rollback`);
     expect(back.status, JSON.stringify(back.body)).toBe(200);
-    expect(await ended(project)).toMatchObject({ status: "live", number: 3, error: null });
+    expect(await waitForDeployment(project)).toMatchObject({ status: "live", number: 3, error: null });
     expect(await visit(project)).toEqual({ status: 200, text: "one" });
   },
 );
 
-test("what fails says why, and what was served is served on", { timeout: 300_000 }, async () => {
-  const project = await makeProject();
-  await push(project, { Dockerfile: dockerfile(), "server.js": saying("one") });
-  expect(await ended(project)).toMatchObject({ status: "live", error: null });
+test(
+  "a failed deployment gives its reason, and the previous version stays live",
+  { timeout: 300_000 },
+  async () => {
+    const project = await makeProject();
+    await push(project, { Dockerfile: dockerfile(), "server.js": saying("one") });
+    expect(await waitForDeployment(project)).toMatchObject({ status: "live", error: null });
 
-  await push(project, {
-    Dockerfile: dockerfile("RUN echo the stylesheet is missing && exit 3"),
-    "server.js": saying("two"),
-  });
-  const unbuilt = await ended(project);
-  expect(unbuilt.status).toBe("failed");
-  expect(unbuilt.error).toContain("the stylesheet is missing");
+    await push(project, {
+      Dockerfile: dockerfile("RUN echo the stylesheet is missing && exit 3"),
+      "server.js": saying("two"),
+    });
+    const unbuilt = await waitForDeployment(project);
+    expect(unbuilt.status).toBe("failed");
+    expect(unbuilt.error).toContain("the stylesheet is missing");
 
-  await push(project, {
-    Dockerfile: dockerfile(),
-    "server.js": "console.log('no database'); process.exit(7)",
-  });
-  const exited = await ended(project);
-  expect(exited.status).toBe("failed");
-  expect(exited.error).toMatch(/7[^]*no database/);
+    await push(project, {
+      Dockerfile: dockerfile(),
+      "server.js": "console.log('no database'); process.exit(7)",
+    });
+    const exited = await waitForDeployment(project);
+    expect(exited.status).toBe("failed");
+    expect(exited.error).toMatch(/7[^]*no database/);
 
-  await push(project, { Dockerfile: dockerfile(), "server.js": "setInterval(() => {}, 1000)" });
-  const silent = await ended(project);
-  expect(silent.status).toBe("failed");
-  expect(silent.error).toContain("port 4000");
-  expect(await visit(project)).toEqual({ status: 200, text: "one" });
-});
+    await push(project, { Dockerfile: dockerfile(), "server.js": "setInterval(() => {}, 1000)" });
+    const silent = await waitForDeployment(project);
+    expect(silent.status).toBe("failed");
+    expect(silent.error).toContain("port 4000");
+    expect(await visit(project)).toEqual({ status: 200, text: "one" });
+  },
+);
 
-test("fifty builds that fail leave no bytes", { timeout: 900_000 }, async () => {
+test("fifty failed builds leave no bytes", { timeout: 900_000 }, async () => {
   const project = await makeProject();
   const failing = dockerfile("RUN head -c 5M /dev/urandom > /srv/big && false");
   await push(project, { Dockerfile: failing, "server.js": saying("one") });
-  expect(await ended(project)).toMatchObject({ status: "failed" });
+  expect(await waitForDeployment(project)).toMatchObject({ status: "failed" });
   const bytes = async () => {
-    // What the database writes ahead is kept in turns, and says nothing of builds.
+    // The write-ahead log is excluded, because PostgreSQL recycles its files independently of builds.
     const { stdout } = await run(["du", "-sx", "--block-size=1", "--exclude=pg_wal", server.dataDir], {
       timeoutMs: 60_000,
       okCodes: [0, 1],
@@ -102,9 +109,9 @@ test("fifty builds that fail leave no bytes", { timeout: 900_000 }, async () => 
   for (let number = 2; number <= 51; number += 1) {
     const { status, body } = await server.api("POST", `/api/v1/projects/${project.id}/deployments`);
     expect(status, JSON.stringify(body)).toBe(201);
-    expect(await ended(project)).toMatchObject({ status: "failed", number });
+    expect(await waitForDeployment(project)).toMatchObject({ status: "failed", number });
   }
-  // Less than four of them wrote, for rows and logs.
+  // Less than the output of four builds, for rows and logs.
   expect((await bytes()) - before).toBeLessThan(20 * 1024 ** 2);
 });
 
@@ -118,17 +125,17 @@ test.each([
   "app.switched",
   "deploy.switched",
 ])(
-  "kill -9 at %s: the next server goes on, and what was served is served meanwhile",
+  "the next server continues after kill -9 at %s, and the previous version stays live meanwhile",
   { timeout: 300_000 },
   async (point) => {
     const project = await makeProject();
     await push(project, { Dockerfile: dockerfile(), "server.js": saying("one") });
-    expect(await ended(project)).toMatchObject({ status: "live", error: null });
+    expect(await waitForDeployment(project)).toMatchObject({ status: "live", error: null });
     expect(await visit(project)).toEqual({ status: 200, text: "one" });
-    // The server that dies takes the push's answer with it.
+    // The response of the push is lost with the server.
     const two = { Dockerfile: dockerfile(), "server.js": saying("two") };
     await server.dieAt(point, () => push(project, two).catch(() => {}));
-    expect(await ended(project)).toMatchObject({ status: "live", number: 2, error: null });
+    expect(await waitForDeployment(project)).toMatchObject({ status: "live", number: 2, error: null });
     expect(await visit(project)).toEqual({ status: 200, text: "two" });
   },
 );

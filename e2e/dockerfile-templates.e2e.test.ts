@@ -1,6 +1,6 @@
 /**
- * Templates of a Dockerfile and of an image, built by the enclosed builder and booted as sandboxes. No registry responds
- * here, so each stands on a base that the host makes itself.
+ * Templates from a Dockerfile and from an image, built by the enclosed builder and booted as sandboxes. No registry
+ * responds here, so each uses a base that the host makes itself.
  */
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
@@ -44,7 +44,7 @@ async function create(body: Record<string, unknown>): Promise<Template> {
   return made.body as Template;
 }
 
-async function finished(body: Record<string, unknown>): Promise<Template> {
+async function createAndWait(body: Record<string, unknown>): Promise<Template> {
   const { id } = await create(body);
   return eventually(
     () => get(id),
@@ -54,7 +54,7 @@ async function finished(body: Record<string, unknown>): Promise<Template> {
 }
 
 async function ready(body: Record<string, unknown>): Promise<Template> {
-  const built = await finished(body);
+  const built = await createAndWait(body);
   expect(built, JSON.stringify(built)).toMatchObject({ status: "ready", error_message: null });
   return built;
 }
@@ -139,7 +139,7 @@ test("sandboxes of a Dockerfile run commands with its ENV, WORKDIR and USER, and
   );
 }, 400_000);
 
-test("an unchanged Dockerfile is built from the cache", async () => {
+test("builds an unchanged Dockerfile from the cache", async () => {
   const text = `FROM debian:12\nRUN head -c 8 /dev/urandom | od -An -tx1 > /opt/random\n`;
   const [one, two] = [await ready({ dockerfile: text }), await ready({ dockerfile: text })];
   expect(await logOf(two.id)).toContain("Using cache");
@@ -167,7 +167,7 @@ test("a recipe builds on a template of a Dockerfile, and keeps its files, users 
   );
 }, 400_000);
 
-test("an image is a template, and one without a shell runs programs by `args`", async () => {
+test("makes a template of an image; without a shell, it runs programs by `args`", async () => {
   const image = await ready({ image: "debian:12" });
   expect(image).toMatchObject({
     image: "debian:12",
@@ -197,16 +197,16 @@ test("an image is a template, and one without a shell runs programs by `args`", 
   expect(refused.body).toMatchObject({ code: "exec_failed" });
 }, 400_000);
 
-test("a failed instruction and an unknown image are the reason of a failed build", async () => {
-  const failed = await finished({ dockerfile: "FROM debian:12\nRUN echo lost >&2 && exit 3\n" });
+test("reports a failed instruction and an unknown image as the reason of a failed build", async () => {
+  const failed = await createAndWait({ dockerfile: "FROM debian:12\nRUN echo lost >&2 && exit 3\n" });
   expect(failed).toMatchObject({ status: "failed", tags: [] });
-  expect(failed.error_message).toMatch(/RUN echo lost >&2 && exit 3 failed: .*3.*It printed last:\n.*lost/s);
-  const unknown = await finished({ dockerfile: "FROM no-such-registry.test/no/such:1\n" });
+  expect(failed.error_message).toMatch(/RUN echo lost >&2 && exit 3 failed: .*3.*Last output:\n.*lost/s);
+  const unknown = await createAndWait({ dockerfile: "FROM no-such-registry.test/no/such:1\n" });
   expect(unknown.error_message).toMatch(/no-such-registry\.test\/no\/such:1/);
   expect((await remove(failed.id)).status).toBe(204);
 }, 400_000);
 
-test("deletion ends a running build, and kill -9 in one begins it again", async () => {
+test("deletion cancels a running build, and a build continues after kill -9", async () => {
   const slow = "FROM debian:12\nRUN echo begun && sleep 100\n";
   const { id } = await create({ dockerfile: slow });
   await eventually(
@@ -215,7 +215,7 @@ test("deletion ends a running build, and kill -9 in one begins it again", async 
     120_000,
   );
   expect((await remove(id)).status).toBe(204);
-  // The next build of the workspace starts only after the ended one.
+  // The next build of the workspace starts only after the cancelled one.
   const next = await create({ dockerfile: "FROM debian:12\nRUN sleep 5 && echo done > /opt/done\n" });
   await eventually(
     () => logOf(next.id),

@@ -1,6 +1,6 @@
 /**
- * The documentation, exactly as it is printed: the shell blocks of each page run unchanged and in order, in one shell,
- * against one server at the addresses that the pages name (decision 0123).
+ * The documentation as printed: the shell blocks of each page run unchanged and in order, in one shell, against one
+ * server at the addresses of the pages (decision 0123).
  */
 import { execFile } from "node:child_process";
 import { readdirSync } from "node:fs";
@@ -13,7 +13,7 @@ import { ReaderSession } from "./docs/session.ts";
 import { type Server, startServer } from "./support/server.ts";
 
 const checkout = join(import.meta.dirname, "..");
-/** A first build makes its base image. */
+/** A first build also makes its base image. */
 const blockTimeoutMs = 280_000;
 
 test("every page with shell blocks runs as printed, or is listed with its reason", () => {
@@ -35,17 +35,17 @@ test("every command that the README names exists", async () => {
   for (const verb of named) expect(stdout).toMatch(new RegExp(`^\\s+${verb}\\b`, "m"));
 });
 
-test("the comparison finds a line that is missing or in another order", () => {
+test("the comparison finds a missing line and a line in another order", () => {
   expect(findMissing(["a…c", "d"], "xa\nbc d")).toBeUndefined();
   expect(findMissing(["a", "b"], "b a")).toBe("b");
   expect(findMissing(["a.c"], "abc")).toBe("a.c");
 });
 
-describe("as printed", () => {
+describe("a page", () => {
   let server: Server;
 
   beforeAll(async () => {
-    // Ports and directory are those of every page; a server that runs there already is not the test's.
+    // Uses the ports and the directory of the pages; a server that already runs there is not stopped.
     server = await startServer(
       { KONTOR_TLS_PORT: "8443" },
       [...new Set(asPrinted.flatMap(({ templates }) => templates))],
@@ -68,7 +68,7 @@ describe("as printed", () => {
       await reader?.close();
     });
 
-    // The blocks build on one another, so a second try has to begin with the page.
+    // Later blocks depend on earlier ones, so a retry starts with the page.
     test.for(sections.filter((section) => section.blocks.length > 0))(
       "$title",
       { timeout: 600_000, retry: 0 },

@@ -1,6 +1,7 @@
 /**
- * The way out of a restricted sandbox: its allowlist through the proxy, and every other door tried from inside. The
- * internet is the run's own namespace, which owns private addresses and the metadata one too and counts what arrives.
+ * The egress of a restricted sandbox: its allowlist through the proxy, and attempts on every other path from inside.
+ * The internet is a namespace of the run; it also owns private addresses and the metadata address, and counts arriving
+ * packets.
  */
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -35,7 +36,7 @@ const internet = watchInternet(inject("internet"));
 const undo = new UndoStack();
 let certificate = "";
 
-/** May reach these by name; what they lead to is another matter. */
+/** May reach these names; some of them resolve to forbidden addresses. */
 const box = sharedSandbox({
   network: "restricted",
   allow_domains: ["web.test", "metadata.test", "private.test", "rebind.test", "host.test"],
@@ -72,7 +73,7 @@ async function trust(id: string): Promise<void> {
   expect((await writeFile(id, "/workspace/ca.pem", certificate)).status).toBeLessThan(300);
 }
 
-/** Curl with the environment it finds: what the answer said, or `failed` and curl's own words. */
+/** Runs curl with the environment of the sandbox; returns the body, or `failed` and curl's message. */
 async function curl(id: string, ...args: string[]): Promise<string> {
   const quoted = args.map((arg) => `'${arg}'`).join(" ");
   const ran = await exec(id, `curl -sS -m 10 --cacert /workspace/ca.pem ${quoted}`);
@@ -84,7 +85,7 @@ async function packetsTo(address: string): Promise<number> {
   return rows.reduce((sum, row) => sum + row.packets, 0);
 }
 
-/** Tries that must fail, with nothing having arrived at any of these addresses. */
+/** Runs attempts that must fail, without a packet arriving at any of these addresses. */
 async function nothingArrives(addresses: readonly string[], tries: () => Promise<void>): Promise<void> {
   await internet.forget();
   await tries();
@@ -93,7 +94,7 @@ async function nothingArrives(addresses: readonly string[], tries: () => Promise
 
 const PRIVATE = [METADATA_ADDRESS, "10.66.0.1"];
 
-test("a restricted sandbox finds the proxy in its environment, under every name programs look for", async () => {
+test("sets the proxy in a restricted sandbox's environment under every common name", async () => {
   const lines = (await output(box.id, "env | grep -i proxy | sort")).split("\n");
   expect(lines.toSorted()).toEqual(
     [
@@ -117,7 +118,7 @@ test("a restricted sandbox finds the proxy in its environment, under every name 
   expect(await output(open.id, "env | grep -ic proxy || true")).toBe("0");
 });
 
-test("an allowed host is reached by HTTPS and by HTTP, as programs do it unasked", async () => {
+test("programs reach an allowed host by HTTPS and by HTTP without configuration", async () => {
   await internet.forget();
   expect(await curl(box.id, "https://web.test/")).toBe("over TLS to web.test\n");
   expect(await curl(box.id, "http://web.test/")).toBe("the internet of the tests\n");
@@ -129,7 +130,7 @@ test("an allowed host is reached by HTTPS and by HTTP, as programs do it unasked
   expect(new Set(sources)).toEqual(new Set([UPLINK_ADDRESS]));
 });
 
-test("a host that is not on the list is refused, and the refusal says why and what to do", async () => {
+test("refuses a host outside the list, with the reason and the cure", async () => {
   await nothingArrives([WEB_ADDRESS, DNS_ADDRESS], async () => {
     expect(await curl(box.id, "http://other.test/")).toMatch(
       /other\.test is not on this machine's allowlist.*allow_domains/,
@@ -140,7 +141,7 @@ test("a host that is not on the list is refused, and the refusal says why and wh
   });
 });
 
-test("an own list replaces the installation's, also when it is empty", async () => {
+test("an own list replaces the installation's, even an empty one", async () => {
   const limits = await server.api("GET", "/v1/sandboxes/limits");
   expect(limits.body.default_egress_allowlist).not.toContain("auto");
   const none = await createSandbox({ network: "restricted", allow_domains: [] });
@@ -173,15 +174,15 @@ test.for([
   expect(await internet.seenV6()).toBe(0);
 });
 
-test("a tunnel carries no other host than the one it was opened for", async () => {
-  // CONNECT web.test, and in it TLS for other.test, which the server would answer.
+test("a tunnel carries only the host that it was opened for", async () => {
+  // CONNECT web.test, and inside it TLS for other.test, which the server would serve.
   const answer = await curl(box.id, "--connect-to", "other.test:443:web.test:443", "https://other.test/");
   expect(answer).toMatch(/failed 35: .*access denied/i);
   const plain = await curl(box.id, "--proxytunnel", "-H", "Host: other.test", "http://web.test/");
   expect(plain).toContain("other.test is not on this machine's allowlist");
 });
 
-test("a name that changes its mind never leads to a private address (DNS rebinding)", async () => {
+test("a name that changes its address never leads to a private one (DNS rebinding)", async () => {
   await nothingArrives(PRIVATE, async () => {
     const answers = [];
     for (let n = 0; n < 6; n += 1) answers.push(await curl(box.id, "http://rebind.test/"));
@@ -192,7 +193,7 @@ test("a name that changes its mind never leads to a private address (DNS rebindi
   });
 });
 
-test("a redirect is a request like any other", async () => {
+test("checks a redirect like any other request", async () => {
   await nothingArrives(PRIVATE, async () => {
     for (const to of [
       `http://${METADATA_ADDRESS}/`,
@@ -209,7 +210,7 @@ test("a redirect is a request like any other", async () => {
   ).toContain("the internet of the tests");
 });
 
-test("names are no tunnel: an allowed one resolves, every other is refused at once and told to nobody", async () => {
+test("DNS is no tunnel: an allowed name resolves, and any other is refused at once without a query outside", async () => {
   expect(await output(box.id, "getent ahosts web.test | head -1 | cut -d' ' -f1")).toBe(WEB_ADDRESS);
   await nothingArrives([DNS_ADDRESS], async () => {
     for (const name of ["c2VjcmV0.tunnel.test", "c2VjcmV0.web.test", "other.test"]) {
@@ -221,7 +222,7 @@ test("names are no tunnel: an allowed one resolves, every other is refused at on
   });
 });
 
-test("the proxy serves restricted sandboxes only", async () => {
+test("the proxy serves only restricted sandboxes", async () => {
   for (const network of ["open", "off"]) {
     const other = await createSandbox({ network });
     await trust(other.id);
@@ -229,7 +230,7 @@ test("the proxy serves restricted sandboxes only", async () => {
   }
 });
 
-test("what the proxy and its resolver refuse is counted on the sandbox", async () => {
+test("counts refusals of the proxy and its resolver on the sandbox", async () => {
   const counted = await createSandbox({ network: "restricted", allow_domains: ["web.test"] });
   await trust(counted.id);
   expect(await curl(counted.id, "https://web.test/")).toBe("over TLS to web.test\n");
@@ -241,7 +242,7 @@ test("what the proxy and its resolver refuse is counted on the sandbox", async (
   );
 });
 
-test("the end of a sandbox ends what it had open outside", async () => {
+test("the end of a sandbox closes its connections to the outside", async () => {
   const gone = await server.api("POST", "/v1/sandboxes", {
     body: { template: "debian-12", network: "restricted", allow_domains: ["web.test"] },
   });
@@ -272,7 +273,7 @@ test("the end of a sandbox ends what it had open outside", async () => {
   await eventually(open, (count) => count === 0);
 });
 
-test("after a restart of the server the way out is there again, for sandboxes that ran on", async () => {
+test("running sandboxes have their egress again after a restart of the server", async () => {
   await server.kill9();
   await server.start();
   expect(await curl(box.id, "https://web.test/")).toBe("over TLS to web.test\n");

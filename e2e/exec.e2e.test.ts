@@ -14,10 +14,10 @@ import {
 
 const box = sharedSandbox({ env: { GREETING: "from the sandbox", SHARED: "sandbox" } });
 
-/** Takes three times the memory there is, at once. */
+/** Allocates three times the available memory at once. */
 const eat = `echo started; perl -e '$x = "x" x (3 * 1024 ** 3); sleep 60'`;
 
-/** Every frame of a stream that ends by itself. */
+/** Collects every frame of a stream that ends by itself. */
 function all(body: Record<string, unknown>): Promise<Frame[]> {
   return Array.fromAsync(streamExec(box.id, body));
 }
@@ -27,7 +27,7 @@ function text(frames: Frame[], stream: string): string {
   return Buffer.concat(chunks.map(({ data }) => Buffer.from(data ?? "", "base64"))).toString();
 }
 
-test("an exec, a command and sudo run as the ordinary user, and files are that user's", async () => {
+test("runs exec, commands and sudo as the ordinary user, who owns the files", async () => {
   const as = (command: string) => tryExec(box.id, command, { user: "user" });
   const ran = await as(
     "id -un; touch ~/made; stat -c %U ~/made; sudo id -un; nproc; getconf _NPROCESSORS_ONLN",
@@ -41,7 +41,7 @@ test("an exec, a command and sudo run as the ordinary user, and files are that u
   await eventually(logs, ({ body }) => JSON.stringify(body).includes(base64("root\n")));
 });
 
-test("a buffered exec answers both streams, the exit code and how long it took", async () => {
+test("a buffered exec returns both streams, the exit code and the duration", async () => {
   const ran = await exec(box.id, "echo out; echo err >&2; exit 7");
   expect(ran).toEqual({
     stdout: "out\n",
@@ -56,20 +56,20 @@ test("a buffered exec answers both streams, the exit code and how long it took",
   expect(Number.isInteger(ran.duration_ms)).toBe(true);
 });
 
-test("a command is run by bash as root, in /workspace, with the sandbox's environment", async () => {
+test("runs a command by bash as root, in /workspace, with the sandbox's environment", async () => {
   expect(await output(box.id, 'echo "$BASH_VERSION" | grep -q . && id -un && pwd && echo "$HOME"')).toBe(
     "root\n/workspace\n/root",
   );
   expect(await output(box.id, 'echo "$GREETING"')).toBe("from the sandbox");
 });
 
-test("env of the call wins over the sandbox's and is gone with the call", async () => {
+test("the call's env overrides the sandbox's, for this call only", async () => {
   const ran = await exec(box.id, 'echo "$SHARED $OWN $GREETING"', { env: { SHARED: "call", OWN: "ä=b" } });
   expect(ran.stdout).toBe("call ä=b from the sandbox\n");
   expect(await output(box.id, 'echo "$SHARED:$OWN"')).toBe("sandbox:");
 });
 
-test("cwd and user are the caller's choice, and one that is not there is refused", async () => {
+test("uses cwd and user of the call, and refuses a missing directory or user", async () => {
   expect((await exec(box.id, "pwd", { cwd: "/usr/bin" })).stdout).toBe("/usr/bin\n");
   expect((await exec(box.id, "id -un; id -gn", { user: "nobody", cwd: "/" })).stdout).toBe(
     "nobody\nnogroup\n",
@@ -79,7 +79,7 @@ test("cwd and user are the caller's choice, and one that is not there is refused
   expectRefusal(await tryExec(box.id, "true", { user: "nosuchuser" }), 400, "exec_failed");
 });
 
-test("args run a program without a shell, each argument as it is", async () => {
+test("args run a program without a shell, each argument unchanged", async () => {
   const ran = await server.api("POST", `/v1/sandboxes/${box.id}/exec`, {
     body: { args: ["printf", "%s|", "$HOME", "a b", "", "*", "'"] },
   });
@@ -94,25 +94,25 @@ test("stdin reaches the command and ends", async () => {
   const ran = await exec(box.id, "cat; echo end", { stdin: base64("line\n") });
   expect(ran.stdout).toBe("line\nend\n");
   expect((await exec(box.id, "cat; echo end")).stdout).toBe("end\n");
-  // A command that never reads it is no fault.
+  // A command that never reads its input is no error.
   const large = base64(Buffer.alloc(4 * 1024 ** 2, "x"));
   expect((await exec(box.id, "echo ignored", { stdin: large })).stdout).toBe("ignored\n");
   expect((await exec(box.id, "wc -c", { stdin: large })).stdout.trim()).toBe(String(4 * 1024 ** 2));
 });
 
-test("a signal shows as 128 + n with its name", async () => {
+test("reports a signal as 128 + n with its name", async () => {
   const ran = await exec(box.id, "kill -TERM $$");
   expect(ran).toMatchObject({ exit_code: 143, signal: "SIGTERM", timed_out: false });
   expect(await exec(box.id, "kill -KILL $$")).toMatchObject({ exit_code: 137, signal: "SIGKILL" });
 });
 
-test("a timeout answers 124 with the output so far and leaves no process", async () => {
+test("a timeout returns 124 with the output so far, and leaves no process", async () => {
   const ran = await exec(box.id, "echo started; sleep 4321 & sleep 4321", { timeout_seconds: 1 });
   expect(ran).toMatchObject({ exit_code: 124, timed_out: true, stdout: "started\n", signal: null });
   expect(await output(box.id, "pgrep -fc '^sleep 4321' || true")).toBe("0");
 });
 
-test("bytes that are not UTF-8 become U+FFFD in a buffered answer and come whole in a stream", async () => {
+test("replaces invalid UTF-8 by U+FFFD in a buffered response, and streams the bytes unchanged", async () => {
   const print = String.raw`printf 'ok\xff\xfe\x00\x80end'`;
   expect((await exec(box.id, print)).stdout).toBe("ok\uFFFD\uFFFD\0\uFFFDend");
   const chunks = (await all({ command: print })).filter(({ kind }) => kind === "exec_chunk");
@@ -132,7 +132,7 @@ test("a stream begins with exec_started, carries chunks in order, and ends with 
   expect(text(frames, "stderr")).toBe("e1\ne2\ne3\n");
 });
 
-test("chunks of a stream come while the command runs", async () => {
+test("sends chunks while the command runs", async () => {
   const gate = "/tmp/gate";
   const stream = streamExec(box.id, {
     command: `echo waiting; while [ ! -e ${gate} ]; do sleep 0.05; done; echo done`,
@@ -140,13 +140,13 @@ test("chunks of a stream come while the command runs", async () => {
   const seen: Frame[] = [];
   for await (const frame of stream) {
     seen.push(frame);
-    // The command cannot end before this file is there: so its first line came before its end.
+    // The command cannot end before this file exists, so its first line arrived before its end.
     if (text(seen, "stdout") === "waiting\n") await exec(box.id, `touch ${gate}`);
   }
   expect(text(seen, "stdout")).toBe("waiting\ndone\n");
 });
 
-test("in a stream a timeout and a signal are an error frame in place of exec_exited", async () => {
+test("a stream ends with an error frame instead of exec_exited after a timeout or a signal", async () => {
   const timeout = await all({ command: "echo before; sleep 60", timeout_seconds: 1 });
   expect(text(timeout, "stdout")).toBe("before\n");
   expect(timeout.at(-1)).toMatchObject({ kind: "error", code: "exec_timeout", message: expect.any(String) });
@@ -157,7 +157,7 @@ test("in a stream a timeout and a signal are an error frame in place of exec_exi
   }
 });
 
-test("a caller who hangs up ends a streamed exec", async () => {
+test("ends a streamed exec when its caller disconnects", async () => {
   const hangUp = new AbortController();
   const stream = streamExec(box.id, { command: "echo up; sleep 5432 & sleep 5432" }, hangUp.signal);
   for await (const frame of stream) if (frame.kind === "exec_chunk") break;
@@ -168,7 +168,7 @@ test("a caller who hangs up ends a streamed exec", async () => {
   );
 });
 
-test("a buffered exec runs on to its end when its caller hangs up", async () => {
+test("a buffered exec runs to its end when its caller disconnects", async () => {
   const hangUp = new AbortController();
   const call = server
     .api("POST", `/v1/sandboxes/${box.id}/exec`, {
@@ -188,18 +188,18 @@ test("a buffered exec runs on to its end when its caller hangs up", async () => 
   );
 });
 
-test("100 MB of output is cut at 8 MiB per stream, says so, and does not pile up in the server", async () => {
-  // What the first such answer leaves in the heap is no growth.
+test("cuts 100 MB of output at 8 MiB per stream, reports it, and does not accumulate it in the server", async () => {
+  // The first such response grows the heap once, which is not part of the measurement.
   await exec(box.id, `perl -e 'print "x" x 1e7'`);
   const before = server.residentBytes;
   const ran = await exec(box.id, `perl -e 'print "x" x 1e8'`);
   expect(ran.stdout.length).toBe(8 * 1024 ** 2);
   expect(ran).toMatchObject({ exit_code: 0, truncated: true, stderr: "" });
-  // One answer is 8 MiB of text and as much JSON; ten times that would be the output itself.
+  // A response has 8 MiB of text and as much JSON; the output itself would be ten times that.
   expect(server.residentBytes - before).toBeLessThan(80 * 1024 ** 2);
 });
 
-test("a long stream arrives whole and does not pile up in the server when its reader is slow", async () => {
+test("streams a long output completely to a slow reader, without accumulating it in the server", async () => {
   const before = server.residentBytes;
   let bytes = 0;
   let highest = 0;
@@ -210,17 +210,17 @@ test("a long stream arrives whole and does not pile up in the server when its re
     bytes += Buffer.from(frame.data ?? "", "base64").length;
   }
   expect(bytes).toBe(200_000_000);
-  // A heap that is used grows by some tens of MB; the stream, as base64, would be 267.
+  // A busy heap grows by some tens of MB; the stream would be 267 MB in base64.
   expect(highest - before).toBeLessThan(128 * 1024 ** 2);
 });
 
-test("ten commands at once in one sandbox each get their own answer", async () => {
+test("ten concurrent commands in one sandbox each get their own output", async () => {
   const numbers = Array.from({ length: 10 }, (_, index) => index);
   const ran = await Promise.all(numbers.map((n) => exec(box.id, `sleep 0.2; echo ${n}; exit ${n}`)));
   expect(ran.map(({ stdout, exit_code }) => [stdout, exit_code])).toEqual(numbers.map((n) => [`${n}\n`, n]));
 });
 
-test("an exec that names nothing to run, or both ways, is refused with the field", async () => {
+test("refuses an exec without a command, or with both forms, and names the field", async () => {
   const path = `/v1/sandboxes/${box.id}/exec`;
   for (const [body, field] of [
     [{}, "command"],
@@ -241,13 +241,13 @@ test("an exec that names nothing to run, or both ways, is refused with the field
   }
 });
 
-test("a fork bomb is felt by nobody else, and its timeout leaves nothing of it", async () => {
+test("a fork bomb harms no other sandbox, and its timeout ends all of its processes", async () => {
   const bomber = await createSandbox();
   expect(await output(bomber.id, "ulimit -u")).toBe("1024");
   const bomb = tryExec(bomber.id, "bomb() { bomb | bomb & }; bomb; sleep 300", { timeout_seconds: 2 });
   for (let i = 0; i < 10; i += 1) expect(await output(box.id, `echo fine ${i}`)).toBe(`fine ${i}`);
   expect((await bomb).body).toMatchObject({ exit_code: 124, timed_out: true });
-  // PID 1 and the shell that counts.
+  // PID 1, and the shell that counts.
   expect(await output(bomber.id, "cd /proc; set -- [0-9]*; echo $#")).toBe("2");
 });
 

@@ -21,7 +21,7 @@ function sha256(bytes: Uint8Array): string {
   return createHash("sha256").update(bytes).digest("hex");
 }
 
-test("a file that is written is read back in the document's shape, by its absolute path", async () => {
+test("reads a written file in the documented form, by its absolute path", async () => {
   const written = await writeFile(box.id, "/workspace/notes/one.txt", "hällo\n");
   expect([written.status, written.body]).toEqual([
     200,
@@ -35,7 +35,7 @@ test("a file that is written is read back in the document's shape, by its absolu
   expect(await output(box.id, "cat notes/one.txt")).toBe("hällo");
 });
 
-test("a relative path is under /workspace", async () => {
+test("resolves a relative path under /workspace", async () => {
   expect((await writeFile(box.id, "deep/er/file", "x")).body.path).toBe("/workspace/deep/er/file");
   expect((await readFile(box.id, "deep/er/file")).body).toMatchObject({
     path: "/workspace/deep/er/file",
@@ -43,7 +43,7 @@ test("a relative path is under /workspace", async () => {
   });
 });
 
-test("mode is a JSON integer, 0644 where it is left out, and an overwrite takes the new one", async () => {
+test("mode is a JSON integer, defaults to 0644, and changes with an overwrite", async () => {
   await writeFile(box.id, "/tmp/plain", "x");
   await writeFile(box.id, "/tmp/script", "#!/bin/sh\necho ran\n", { mode: 0o755 });
   expect(await output(box.id, "stat -c %a /tmp/plain /tmp/script && /tmp/script")).toBe("644\n755\nran");
@@ -53,7 +53,7 @@ test("mode is a JSON integer, 0644 where it is left out, and an overwrite takes 
   expectRefusal(await writeFile(box.id, "/tmp/x", "x", { mode: "0644" }), 400, "invalid_request");
 });
 
-test("16 MiB of random bytes go in and come out unchanged", async () => {
+test("writes and reads 16 MiB of random bytes unchanged", async () => {
   const bytes = randomBytes(16 * MiB);
   expect((await writeFile(box.id, "/tmp/random", bytes)).body.bytes_written).toBe(16 * MiB);
   expect(await output(box.id, "sha256sum < /tmp/random")).toContain(sha256(bytes));
@@ -62,7 +62,7 @@ test("16 MiB of random bytes go in and come out unchanged", async () => {
   expect(sha256(Buffer.from(read.body.content, "base64"))).toBe(sha256(bytes));
 });
 
-test("a byte more than 16 MiB is refused, in and out", async () => {
+test("refuses more than 16 MiB, in both directions", async () => {
   expectRefusal(
     await writeFile(box.id, "/tmp/too-large", Buffer.alloc(16 * MiB + 1)),
     413,
@@ -73,7 +73,7 @@ test("a byte more than 16 MiB is refused, in and out", async () => {
   expectRefusal(await readFile(box.id, "/tmp/too-large"), 413, "payload_too_large");
 });
 
-test("a directory is listed with name, kind, size, mode and time of each entry", async () => {
+test("lists a directory with name, kind, size, mode and time of each entry", async () => {
   await exec(
     box.id,
     "mkdir -p /tmp/dir/sub && cd /tmp/dir && printf 12345 > f && chmod 640 f && ln -s f link",
@@ -96,7 +96,7 @@ test("a directory is listed with name, kind, size, mode and time of each entry",
   expect(entries.get("sub")).toMatchObject({ is_dir: true });
 });
 
-test("stat answers exists=false where nothing is, and never 404", async () => {
+test("stat returns exists=false for a missing path, and never 404", async () => {
   const missing = await statFile(box.id, "/tmp/nothing/here");
   expect([missing.status, missing.body]).toEqual([
     200,
@@ -120,7 +120,7 @@ test("stat answers exists=false where nothing is, and never 404", async () => {
   });
 });
 
-test("delete removes a file with 204, and refuses a directory and what is not there", async () => {
+test("delete removes a file with 204, and refuses a directory and a missing path", async () => {
   await writeFile(box.id, "/tmp/doomed", "x");
   const gone = await server.api("DELETE", files("?path=/tmp/doomed"));
   expect([gone.status, gone.body]).toEqual([204, undefined]);
@@ -130,7 +130,7 @@ test("delete removes a file with 204, and refuses a directory and what is not th
   expect((await statFile(box.id, "/tmp/kept")).body.exists).toBe(true);
 });
 
-test("mkdir makes parents unless told not to, and says when a file is in the way", async () => {
+test("mkdir creates parents by default, and reports a file in the path", async () => {
   const make = (body: object) => server.api("POST", files("/mkdir"), { body });
   const made = await make({ path: "/workspace/a/b/c", mode: 0o700 });
   expect([made.status, made.body]).toEqual([
@@ -152,7 +152,7 @@ test("mkdir makes parents unless told not to, and says when a file is in the way
   expectRefusal(await make({ path: "/workspace/file/below" }), 400, "not_directory");
 });
 
-test("move renames files and directories, and replaces only when asked to", async () => {
+test("move renames files and directories, and replaces a target only on request", async () => {
   const move = (body: object) => server.api("POST", files("/move"), { body });
   await writeFile(box.id, "/workspace/m/from", "1");
   const moved = await move({ from: "/workspace/m/from", to: "/tmp/m-to" });
@@ -168,7 +168,7 @@ test("move renames files and directories, and replaces only when asked to", asyn
   expectRefusal(await move({ from: "/etc/passwd", to: "/tmp/stolen" }), 403, "not_permitted");
 });
 
-test("a batch writes in order, and a file that fails says so in its row and stops nothing", async () => {
+test("a batch writes in order; a failed file reports its error and stops no other file", async () => {
   const batch = await server.api("POST", files("/batch"), {
     body: {
       files: [
@@ -183,20 +183,20 @@ test("a batch writes in order, and a file that fails says so in its row and stop
     },
   });
   expect(batch.status).toBe(200);
-  const refused = (code: string) => ({ bytes_written: null, error: { code, message: expect.any(String) } });
+  const refusal = (code: string) => ({ bytes_written: null, error: { code, message: expect.any(String) } });
   expect(batch.body.results).toEqual([
     { path: "/workspace/batch/1", bytes_written: 3, error: null },
-    { path: "/etc/batch", ...refused("not_permitted") },
+    { path: "/etc/batch", ...refusal("not_permitted") },
     { path: "/workspace/batch/1", bytes_written: 3, error: null },
-    { path: "/workspace/batch", ...refused("is_directory") },
-    { path: "bad\0name", ...refused("invalid_request") },
-    { path: "/workspace/not-base64", ...refused("invalid_request") },
+    { path: "/workspace/batch", ...refusal("is_directory") },
+    { path: "bad\0name", ...refusal("invalid_request") },
+    { path: "/workspace/not-base64", ...refusal("invalid_request") },
     { path: "relative", bytes_written: 0, error: null },
   ]);
   expect(await output(box.id, "cat batch/1; stat -c ' %a' batch/1 relative")).toBe("two 755\n 644");
 });
 
-test("a batch takes 48 MiB of content in files of 16 MiB", async () => {
+test("accepts a batch of 48 MiB in files of 16 MiB", async () => {
   const content = base64(Buffer.alloc(16 * MiB));
   const full = ["a", "b", "c"].map((name) => ({ path: `/tmp/full-${name}`, content }));
   const batch = await server.api("POST", files("/batch"), { body: { files: full } });
@@ -212,12 +212,12 @@ test("a batch takes 48 MiB of content in files of 16 MiB", async () => {
   expect(await output(box.id, "ls /tmp | grep -c full- || true")).toBe("0");
 });
 
-test("a batch of more than 64 files or 48 MiB is refused whole", async () => {
+test("refuses a batch of more than 64 files or 48 MiB as a whole", async () => {
   const many = Array.from({ length: 65 }, (_, n) => ({ path: `/tmp/many-${n}`, content: "" }));
   expectRefusal(await server.api("POST", files("/batch"), { body: { files: many } }), 400, "invalid_request");
   const content = base64(Buffer.alloc(12 * MiB));
   const large = Array.from({ length: 6 }, (_, n) => ({ path: `/tmp/large-${n}`, content }));
-  // A sender that is still writing must hear it too, instead of seeing its connection break.
+  // A client that is still writing must receive the refusal instead of a broken connection.
   for (let n = 0; n < 3; n += 1) {
     const refused = await server.api("POST", files("/batch"), { body: { files: large } });
     expectRefusal(refused, 413, "payload_too_large");
@@ -225,7 +225,7 @@ test("a batch of more than 64 files or 48 MiB is refused whole", async () => {
   expect(await output(box.id, "ls /tmp | grep -c -e many- -e large- || true")).toBe("0");
 });
 
-test("paths outside the writable roots are not_permitted, whatever way leads there", async () => {
+test("refuses paths outside the writable roots with not_permitted, by any route", async () => {
   await exec(
     box.id,
     "ln -sfn /etc /workspace/out; ln -sfn /etc/hostname /workspace/file-out; ln -sfn / /tmp/root",
@@ -255,7 +255,7 @@ test("paths outside the writable roots are not_permitted, whatever way leads the
     403,
     "not_permitted",
   );
-  // A way that leaves and comes back stays inside; a symlink that stays inside is followed.
+  // A path that leaves and returns is inside; a symlink to a target inside is followed.
   expect((await writeFile(box.id, "/workspace/../tmp/back", "x")).status).toBe(200);
   await exec(box.id, "mkdir -p /tmp/inner && ln -sfn /tmp/inner /workspace/in");
   expect((await writeFile(box.id, "/workspace/in/side", "x")).status).toBe(200);
@@ -284,13 +284,13 @@ test("changes files below `current -> releases/v2` where `releases` is a symlink
   );
 });
 
-test("deleting a symlink removes the link, never what it leads to", async () => {
+test("deleting a symlink removes the link, and never its target", async () => {
   await exec(box.id, "ln -sfn /etc/passwd /workspace/link-out");
   expect((await server.api("DELETE", files("?path=/workspace/link-out"))).status).toBe(204);
   expect((await statFile(box.id, "/etc/passwd")).body.exists).toBe(true);
 });
 
-test("names of 255 bytes work in every call, one byte more is refused", async () => {
+test("accepts names of 255 bytes in every call, and refuses longer ones", async () => {
   const name = `${"ä".repeat(127)}x`;
   expect(Buffer.byteLength(name)).toBe(255);
   expect((await writeFile(box.id, `/tmp/long/${name}`, "long")).status).toBe(200);
@@ -302,7 +302,7 @@ test("names of 255 bytes work in every call, one byte more is refused", async ()
   );
 });
 
-test("odd names come back as they were written", async () => {
+test("returns unusual names as they were written", async () => {
   for (const name of ["with space", "quote'\"", "new\nline", "%2F", "-rf", "*", "‮rtl", "🚀", "\\back"]) {
     expect((await writeFile(box.id, `/tmp/odd/${name}`, name)).status, name).toBe(200);
     expect((await readFile(box.id, `/tmp/odd/${name}`)).body.content, name).toBe(base64(name));
@@ -310,7 +310,7 @@ test("odd names come back as they were written", async () => {
   expect((await readFile(box.id, "/tmp/odd")).body.entries).toHaveLength(9);
 });
 
-test("NUL, an empty path and one that is too long are refused by the field's name", async () => {
+test("refuses NUL, an empty path and a long path by the field's name", async () => {
   for (const path of ["/tmp/a\0b", "", `/tmp/${"a/".repeat(2100)}`]) {
     const reply = await writeFile(box.id, path, "x");
     expectRefusal(reply, 400, "invalid_request");
@@ -319,7 +319,7 @@ test("NUL, an empty path and one that is too long are refused by the field's nam
   }
 });
 
-test("a FIFO, a device and a socket are neither read nor replaced, and nobody waits for them", async () => {
+test("neither reads nor replaces a FIFO, a device or a socket, and does not block", async () => {
   await exec(box.id, "mkfifo /tmp/fifo; ln -sfn /dev/zero /tmp/zero");
   expectRefusal(await readFile(box.id, "/tmp/fifo"), 403, "not_permitted");
   expectRefusal(await readFile(box.id, "/tmp/zero"), 403, "not_permitted");
@@ -327,7 +327,7 @@ test("a FIFO, a device and a socket are neither read nor replaced, and nobody wa
   expectRefusal(await writeFile(box.id, "/tmp/fifo", "x"), 403, "not_permitted");
 });
 
-test("reading what is not there, a path through a file, and a directory with a slash each say what is wrong", async () => {
+test("explains reads of a missing path, a path through a file, and a directory with a slash", async () => {
   expectRefusal(await readFile(box.id, "/tmp/nothing"), 404, "file_not_found");
   await writeFile(box.id, "/tmp/a-file", "x");
   expectRefusal(await readFile(box.id, "/tmp/a-file/below"), 400, "not_directory");
@@ -335,13 +335,13 @@ test("reading what is not there, a path through a file, and a directory with a s
   expectRefusal(await writeFile(box.id, "/tmp/inner", "x"), 400, "is_directory");
 });
 
-test("reads are free to go anywhere in the machine", async () => {
+test("reads any file of the machine", async () => {
   expect(
     Buffer.from((await readFile(box.id, "/etc/os-release")).body.content, "base64").toString(),
   ).toContain("debian");
 });
 
-test("a full disk says so inside and out, and is well again when something is deleted", async () => {
+test("reports a full disk inside and outside, and works again after a deletion", async () => {
   const full = await createSandbox();
   const dd = await exec(full.id, "dd if=/dev/zero of=/workspace/fill bs=1M", { timeout_seconds: 120 });
   expect(dd.exit_code).toBe(1);

@@ -1,4 +1,7 @@
-/** Functions from outside: made, deployed by real builds, asked by the API and at their address, and kill -9 on the way. */
+/**
+ * Functions from outside: created, deployed by real builds, invoked by the API and at their address, with kill -9 at
+ * several points.
+ */
 import { afterAll, afterEach, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import http from "node:http";
 import { eventually } from "./support/answers.ts";
@@ -48,7 +51,7 @@ async function call(method: string, { id }: Pick<Function, "id">, path = "", bod
 const deploy = async (one: Function) => (await call("POST", one, "/deploy")) as Function;
 const invoke = (one: Function, body: object = {}) => call("POST", one, "/invoke", body);
 
-/** At its address, on a connection of its own. */
+/** Requests a function at its address, on a new connection. */
 function ask(
   { slug }: Function,
   headers: Record<string, string> = {},
@@ -73,44 +76,48 @@ function ask(
   });
 }
 
-test("a function is deployed, asked, seen, changed and deployed again", { timeout: 300_000 }, async () => {
-  const one = await make({ env_vars: { GREETING: "moin" } });
-  expect(await ask(one)).toMatchObject({ status: 404 });
-  const refused = await invoke(one);
-  expect(refused.code).toBe("function_not_deployed");
+test(
+  "deploys a function, invokes it, reads its metrics, changes it and deploys it again",
+  { timeout: 300_000 },
+  async () => {
+    const one = await make({ env_vars: { GREETING: "moin" } });
+    expect(await ask(one)).toMatchObject({ status: 404 });
+    const refused = await invoke(one);
+    expect(refused.code).toBe("function_not_deployed");
 
-  const live = await deploy(one);
-  expect(live).toMatchObject({ error: null, pending_deploy: false });
-  expect(["live", "idle"]).toContain(live.status);
-  const answer = await invoke(one, { method: "GET", path: "/by-api" });
-  expect(answer, JSON.stringify(answer)).toMatchObject({ status: 200, body_base64: null });
-  expect(JSON.parse(answer.body)).toEqual({ text: "one", asked: 1, greeting: "moin" });
-  expect(JSON.parse((await ask(one)).text)).toMatchObject({ text: "one", asked: 2 });
-  const logs = await eventually(
-    () => call("GET", one, "/logs?lines=1000"),
-    ({ lines }) => lines.some(({ text }: { text: string }) => text === "asked /asked"),
-  );
-  const line = logs.lines.find(({ text }: { text: string }) => text === "asked /asked");
-  expect(line).toMatchObject({ stream: "stdout", level: "info", request_id: expect.any(String) });
-  const metrics = await eventually(
-    () => call("GET", one, "/metrics?period=5m"),
-    ({ requests }) => requests >= 3,
-  );
-  // Who came before there was anything to answer him counts as well.
-  expect(metrics).toMatchObject({ requests: 3, error_rate: 0 });
+    const live = await deploy(one);
+    expect(live).toMatchObject({ error: null, pending_deploy: false });
+    expect(["live", "idle"]).toContain(live.status);
+    const answer = await invoke(one, { method: "GET", path: "/by-api" });
+    expect(answer, JSON.stringify(answer)).toMatchObject({ status: 200, body_base64: null });
+    expect(JSON.parse(answer.body)).toEqual({ text: "one", asked: 1, greeting: "moin" });
+    expect(JSON.parse((await ask(one)).text)).toMatchObject({ text: "one", asked: 2 });
+    const logs = await eventually(
+      () => call("GET", one, "/logs?lines=1000"),
+      ({ lines }) => lines.some(({ text }: { text: string }) => text === "asked /asked"),
+    );
+    const line = logs.lines.find(({ text }: { text: string }) => text === "asked /asked");
+    expect(line).toMatchObject({ stream: "stdout", level: "info", request_id: expect.any(String) });
+    const metrics = await eventually(
+      () => call("GET", one, "/metrics?period=5m"),
+      ({ requests }) => requests >= 3,
+    );
+    // A request before the first deployment also counts.
+    expect(metrics).toMatchObject({ requests: 3, error_rate: 0 });
 
-  await call("PATCH", one, "", { handler_code: saying("two") });
-  expect(JSON.parse((await invoke(one)).body)).toMatchObject({ text: "one" });
-  expect(await deploy(one)).toMatchObject({ error: null, pending_deploy: false });
-  expect(JSON.parse((await invoke(one)).body)).toMatchObject({ text: "two", asked: 1 });
+    await call("PATCH", one, "", { handler_code: saying("two") });
+    expect(JSON.parse((await invoke(one)).body)).toMatchObject({ text: "one" });
+    expect(await deploy(one)).toMatchObject({ error: null, pending_deploy: false });
+    expect(JSON.parse((await invoke(one)).body)).toMatchObject({ text: "two", asked: 1 });
 
-  await call("PATCH", one, "", { handler_code: saying("one") });
-  expect(await deploy(one)).toMatchObject({ error: null });
-  expect(JSON.parse((await invoke(one)).body)).toMatchObject({ text: "one" });
-});
+    await call("PATCH", one, "", { handler_code: saying("one") });
+    expect(await deploy(one)).toMatchObject({ error: null });
+    expect(JSON.parse((await invoke(one)).body)).toMatchObject({ text: "one" });
+  },
+);
 
 test(
-  "a handler that does not load fails its deploy, and the last one answers on",
+  "a handler that does not load fails its deployment, and the previous one stays live",
   { timeout: 300_000 },
   async () => {
     const one = await make();
@@ -125,7 +132,7 @@ test(
   },
 );
 
-test("a key opens it at once, and a rotated one not any more", { timeout: 300_000 }, async () => {
+test("a key grants access at once, and a rotated key no longer", { timeout: 300_000 }, async () => {
   const one = await make({ auth_mode: "api_key" });
   expect(await deploy(one)).toMatchObject({ error: null });
   expect((await ask(one)).status).toBe(401);
@@ -141,7 +148,7 @@ test("a key opens it at once, and a rotated one not any more", { timeout: 300_00
 });
 
 test.each(["app_build.made", "function_deploy.built", "function_deploy.proved", "function_deploy.switched"])(
-  "a server that is killed at %s is followed by one that goes on with the deploy",
+  "the next server continues the deployment after kill -9 at %s",
   { timeout: 300_000 },
   async (point) => {
     const one = await make();
@@ -156,7 +163,7 @@ test.each(["app_build.made", "function_deploy.built", "function_deploy.proved", 
   },
 );
 
-test("a deleted function answers nobody, and takes its images with it", { timeout: 300_000 }, async () => {
+test("a deleted function serves no request, and its images are removed", { timeout: 300_000 }, async () => {
   const one = await make();
   expect(await deploy(one)).toMatchObject({ error: null });
   await call("DELETE", one);

@@ -1,4 +1,6 @@
-/** Before all test files: an internet of the run's own, and one server that reaches no other. After them: nothing. */
+/**
+ * Starts the simulated internet of the run and one shared server before all test files, and removes both afterwards.
+ */
 import { DNS_ADDRESS, startInternet } from "@kontor/runtime/network/testing/internet.ts";
 import { UndoStack } from "@kontor/runtime/undo.ts";
 import type { TestProject } from "vitest/node";
@@ -16,7 +18,7 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
     const server = await startServer({
       KONTOR_UPLINK: internet.uplink,
       KONTOR_DNS_SERVERS: DNS_ADDRESS,
-      // Filled within a second, in reach of a test that fills it; no limit of it is taken from any test.
+      // A test fills this disk within a second; no other test needs more.
       KONTOR_MACHINE_DISK_GB: "1",
     });
     undo.add("server", () => server.destroy());

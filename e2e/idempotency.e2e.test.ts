@@ -13,7 +13,7 @@ function create(key: string, body: Record<string, unknown>) {
   });
 }
 
-test("the same key and body answer the first sandbox again, without its secret", async () => {
+test("the same key and body return the first sandbox again, without its secret", async () => {
   const key = randomUUID();
   const mark = { metadata: { key }, preview_auth: true };
   const first = await create(key, mark);
@@ -36,7 +36,7 @@ test("the same key with another body is a conflict", async () => {
   expectRefusal(await create(key, { metadata: { n: "2" } }), 409, "idempotency_conflict");
 });
 
-test("of two creates at once with one key, one makes a sandbox", async () => {
+test("two concurrent creates with one key make one sandbox", async () => {
   const key = randomUUID();
   const both = await Promise.all([create(key, { metadata: { key } }), create(key, { metadata: { key } })]);
   const made = await server.api("GET", `/v1/sandboxes?metadata[key]=${key}`);
@@ -65,7 +65,7 @@ test("a buffered exec with a key runs once", async () => {
   expect(await output(box.id, "wc -l < /tmp/runs")).toBe("1");
 });
 
-test("a key that is none is refused, and nothing is made", async () => {
+test("refuses an invalid key, and creates nothing", async () => {
   const mark = randomUUID();
   for (const key of ["x".repeat(129), "a\tb"]) {
     const reply = await create(key, { metadata: { mark } });
@@ -76,7 +76,7 @@ test("a key that is none is refused, and nothing is made", async () => {
   expect(made.body.items).toEqual([]);
 });
 
-test("a stream takes no key: it is run each time", async () => {
+test("ignores a key on a stream, which runs each time", async () => {
   const box = await createSandbox();
   for (const runs of ["1", "2"]) {
     const stream = await fetch(`${server.baseUrl}/v1/sandboxes/${box.id}/exec`, {
@@ -95,13 +95,16 @@ test("a stream takes no key: it is run each time", async () => {
   }
 });
 
-/** The answer of a server that dies before it is sent is lost; what the next one answers to the same request. */
+/**
+ * Sends a request to a server that dies before its response, and returns the next server's response to the same
+ * request.
+ */
 async function answeredByTheNext(path: string, body: Record<string, unknown>): Promise<Reply> {
   const call = { body, headers: { "idempotency-key": randomUUID() } };
   await server.dieAt("request.unanswered", () =>
     expect(server.api("POST", path, call)).rejects.toThrow("fetch failed"),
   );
-  // Half a minute, in which nobody says that the request goes on, begins and is over.
+  // The lease of the request: half a minute without a renewal.
   const endsAt = async (at: string) =>
     server.sql(`update idempotency_keys set expires_at = ${at} where key = $1`, [
       call.headers["idempotency-key"],
@@ -114,7 +117,7 @@ async function answeredByTheNext(path: string, body: Record<string, unknown>): P
   return again;
 }
 
-test("after kill -9 of a server that had made a sandbox, the same key answers that one, and it runs", async () => {
+test("after kill -9 behind the creation of a sandbox, the same key returns it, and it runs", async () => {
   const mark = randomUUID();
   const { body } = await answeredByTheNext("/v1/sandboxes", {
     ...debian,
@@ -128,7 +131,7 @@ test("after kill -9 of a server that had made a sandbox, the same key answers th
   expect(made.body.items).toMatchObject([{ id: body.id }]);
 }, 60_000);
 
-test("after kill -9 of a server that had made a project, the same key answers that one", async () => {
+test("after kill -9 behind the creation of a project, the same key returns it", async () => {
   const name = `once-${randomUUID().slice(0, 8)}`;
   const { body } = await answeredByTheNext("/api/v1/projects", { name });
   onTestFinished(async () => void (await server.api("DELETE", `/api/v1/projects/${body.id}`)));

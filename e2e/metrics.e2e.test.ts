@@ -8,7 +8,7 @@ async function metrics(id: string, query = "") {
   return reply.body;
 }
 
-test("a pegged core reads about 100 percent, however many processes want more, and samples come every second", async () => {
+test("reports a busy core as about 100 percent for any number of processes, with a sample every second", async () => {
   const box = await createSandbox();
   const load = tryExec(box.id, "while :; do :; done & while :; do :; done", { timeout_seconds: 5 });
   const busy = await eventually(
@@ -32,7 +32,7 @@ test("a pegged core reads about 100 percent, however many processes want more, a
     lifetime: { cpu_seconds: expect.any(Number), gb_seconds: expect.any(Number) },
     samples: expect.any(Array),
   });
-  // The quota is kept per 100 ms, and two readings are never exactly a second apart.
+  // The quota applies to periods of 100 ms, and two readings are never exactly a second apart.
   expect(busy.cpu.usage_percent).toBeLessThan(140);
   expect(busy.cpu.usage_cores).toBeCloseTo(busy.cpu.usage_percent / 100, 2);
   expect(busy.memory.usage_bytes).toBeGreaterThan(1024 ** 2);
@@ -53,7 +53,7 @@ test("a pegged core reads about 100 percent, however many processes want more, a
   await load;
 });
 
-test("memory is the working set: file cache is not counted", async () => {
+test("reports memory as the working set, without file cache", async () => {
   const box = await createSandbox();
   await exec(box.id, "head -c 300M /dev/zero > /tmp/file; cat /tmp/file > /dev/null");
   const after = await eventually(
@@ -63,7 +63,7 @@ test("memory is the working set: file cache is not counted", async () => {
   expect(after.memory.usage_bytes).toBeLessThan(250 * 1024 ** 2);
 });
 
-test("a terminated sandbox answers nulls, no samples, and what it used in its life", async () => {
+test("a terminated sandbox has null values, no samples, and its total use", async () => {
   const box = await createSandbox();
   await exec(box.id, "timeout 1 bash -c 'while :; do :; done'");
   await deleteSandbox(box.id);
@@ -79,7 +79,7 @@ test("a terminated sandbox answers nulls, no samples, and what it used in its li
   expect((await metrics(box.id)).lifetime).toEqual(ended.lifetime);
 });
 
-test("a since that is no number is refused", async () => {
+test("refuses a `since` that is not a number", async () => {
   const box = await createSandbox();
   expectRefusal(await server.api("GET", `/v1/sandboxes/${box.id}/metrics?since=now`), 400, "invalid_request");
 });

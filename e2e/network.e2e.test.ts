@@ -1,7 +1,7 @@
 /**
- * Getting out, tried from inside. The uplink leads to a namespace of the run's own that plays the internet, owns
- * every address a machine must not reach as well, and counts the packets that arrive: a door counts as shut when
- * nothing came through, not when nothing came back.
+ * Egress attempts from inside. The uplink leads to a namespace of the run that simulates the internet. It also owns
+ * every address that a machine must not reach, and counts arriving packets. A path counts as closed when no packet
+ * arrived, and not just when no response came back.
  */
 import { createServer, type Server as HttpServer } from "node:http";
 import { type AddressInfo } from "node:net";
@@ -27,14 +27,14 @@ const modes = {
   restricted: sharedSandbox({ network: "restricted" }),
   open: sharedSandbox({ network: "open" }),
 };
-/** A sandbox that serves anybody who can reach it. */
+/** A sandbox with a server that every reachable peer may use. */
 const neighbour = sharedSandbox({ network: "open" });
 const serve = `perl -MIO::Socket::INET -e 'my $l = IO::Socket::INET->new(Listen => 5, LocalPort => 8000, ReuseAddr => 1) or die; while (my $c = $l->accept) { print $c "HTTP/1.0 200 OK\\r\\n\\r\\n"; close $c }'`;
 const internet = watchInternet(inject("internet"));
 const names = Object.keys(modes) as (keyof typeof modes)[];
 const shut = ["off", "restricted"] as const;
 
-/** A service of the host on all its addresses, which no machine may reach. */
+/** A service on all addresses of the host, which no machine may reach. */
 let hostService: HttpServer;
 let hostPort = 0;
 let reached = 0;
@@ -50,7 +50,7 @@ beforeAll(async () => {
 });
 afterAll(() => hostService.close());
 
-/** What a connection gives: the HTTP status, or curl's own exit code. Never waits longer than three seconds. */
+/** Result of a connection: the HTTP status, or curl's exit code. Never waits longer than three seconds. */
 function curl(id: string, url: string): Promise<string> {
   return output(
     id,
@@ -58,7 +58,7 @@ function curl(id: string, url: string): Promise<string> {
   );
 }
 
-/** Those of the doors behind which anybody accepts a connection. All are tried at once. */
+/** Returns the destinations that accept a connection; all are tried at once. */
 function openDoors(id: string, doors: string[]): Promise<string> {
   const tries = doors.map((door) => {
     const [host, port] = door.split(":");
@@ -67,7 +67,7 @@ function openDoors(id: string, doors: string[]): Promise<string> {
   return output(id, `${tries.join("\n")}\nwait`);
 }
 
-/** Sends a datagram; Perl is part of every Debian. Answers what came back, or `nothing`. */
+/** Sends a datagram with Perl, which every Debian has. Returns the response, or `nothing`. */
 function datagram(id: string, address: string, port: number): Promise<string> {
   return output(
     id,
@@ -75,7 +75,7 @@ function datagram(id: string, address: string, port: number): Promise<string> {
   );
 }
 
-/** Asks a resolver for an A record by hand: four bytes of address mean an answer. */
+/** Queries a resolver for an A record by a handmade packet; a response has four bytes of address. */
 function resolve(id: string, resolver: string, name: string): Promise<string> {
   return output(
     id,
@@ -95,7 +95,7 @@ test("open reaches the internet, by address and by name", async () => {
   expect(await datagram(modes.open.id, WEB_ADDRESS, ECHO_PORT)).toBe("hello");
 });
 
-test("open leaves under the host's own address, never the machine's", async () => {
+test("packets of an open sandbox have the host's address, never the machine's", async () => {
   await curl(modes.open.id, `http://${WEB_ADDRESS}/`);
   const sources = new Set(
     (await internet.seen()).filter(({ protocol }) => protocol === "tcp").map(({ source }) => source),
@@ -112,7 +112,7 @@ test.for(shut)("%s: no packet gets out, by TCP, UDP or name", async (mode) => {
   expect(await packetsTo(WEB_ADDRESS)).toBe(before);
 });
 
-test.for(shut)("%s: names are no tunnel: no resolver answers or hears anything", async (mode) => {
+test.for(shut)("%s: DNS is no tunnel: no resolver responds or receives anything", async (mode) => {
   const before = await packetsTo(DNS_ADDRESS);
   for (const resolver of ["10.0.0.1", DNS_ADDRESS, WEB_ADDRESS]) {
     expect(await resolve(modes[mode].id, resolver, "c2VjcmV0.tunnel.test"), resolver).toBe("nothing");
@@ -120,7 +120,7 @@ test.for(shut)("%s: names are no tunnel: no resolver answers or hears anything",
   expect(await packetsTo(DNS_ADDRESS)).toBe(before);
 });
 
-test("open resolves through the host, and a name that leads to a forbidden address opens nothing", async () => {
+test("open resolves names through the host, and a name with a forbidden address reaches nothing", async () => {
   expect(await resolve(modes.open.id, "10.0.0.1", "web.test")).toBe(WEB_ADDRESS);
   const before = await packetsTo(METADATA_ADDRESS);
   expect(await curl(modes.open.id, "http://metadata.test/")).toContain("failed");
@@ -130,7 +130,7 @@ test("open resolves through the host, and a name that leads to a forbidden addre
 
 test.for(names)("%s: the metadata address and private ranges are unreachable", async (mode) => {
   const { id } = modes[mode];
-  // 203.0.113.0/24 is a public one of the documentation's: open may go there.
+  // 203.0.113.0/24 is a public range for documentation, which `open` may reach.
   const forbidden = [METADATA_ADDRESS, ...PRIVATE_ADDRESSES.filter((address) => !address.startsWith("203."))];
   expect(
     await openDoors(
@@ -151,17 +151,17 @@ test.for(names)("%s: the host's own services are unreachable, on every address i
   reached = 0;
   expect(await openDoors(modes[mode].id, doors)).toBe("");
   expect(reached).toBe(0);
-  // The positive control: it does listen, on the very addresses that were tried.
+  // The positive control: the service accepts connections on the very addresses that were tried.
   expect((await fetch(`http://${UPLINK_ADDRESS}:${hostPort}/`)).status).toBe(200);
 });
 
 test.for(names)("%s: another sandbox is unreachable", async (mode) => {
-  // The positive control: it does listen.
+  // The positive control: the neighbour's server accepts connections.
   await eventually(
     () => openDoors(neighbour.id, ["127.0.0.1:8000"]),
     (open) => open === "127.0.0.1:8000",
   );
-  // Every address a machine of this server could have: the first slots of its range, and the shared inner one.
+  // Every possible address of this server's machines: the first slots of its range, and the shared inner address.
   const range = instanceNames(instance()).gateway.split(".").slice(0, 2).join(".");
   const addresses = [...Array.from({ length: 24 }, (_, n) => `${range}.0.${n}`), "10.0.0.3"];
   expect(
@@ -172,15 +172,15 @@ test.for(names)("%s: another sandbox is unreachable", async (mode) => {
   ).toBe("");
 });
 
-test.for(names)("%s: there is no IPv6", async (mode) => {
+test.for(names)("%s: has no IPv6", async (mode) => {
   expect(await curl(modes[mode].id, `http://[${WEB_ADDRESS_V6}]/`)).toContain("failed");
   expect(await output(modes[mode].id, "grep -v -e ' lo$' -e '^fe80' /proc/net/if_inet6 || true")).toBe("");
   expect(await internet.seenV6()).toBe(0);
 });
 
-test.for(names)("%s: a packet under another's address goes nowhere", async (mode) => {
+test.for(names)("%s: drops packets with another source address", async (mode) => {
   const source = "203.0.113.77";
-  // A raw IP packet (UDP to the echo port) with a made-up source; where raw sockets are refused, all is well already.
+  // A raw IP packet (UDP to the echo port) with a forged source. If raw sockets are refused, the test passes too.
   await exec(
     modes[mode].id,
     `perl -MSocket -e 'socket(my $s, PF_INET, SOCK_RAW, 255) or exit; setsockopt($s, 0, 3, 1); my $p = pack("C2n3C2n", 0x45, 0, 33, 1, 0, 64, 17, 0) . inet_aton("${source}") . inet_aton("${WEB_ADDRESS}") . pack("n4a5", 9, ${ECHO_PORT}, 13, 0, "spoof"); send($s, $p, 0, sockaddr_in(0, inet_aton("${WEB_ADDRESS}")))'`,
@@ -189,7 +189,7 @@ test.for(names)("%s: a packet under another's address goes nowhere", async (mode
   expect((await internet.seen()).filter((row) => row.source === source)).toEqual([]);
 });
 
-test("what a mode refuses is counted on the sandbox", async () => {
+test("counts the refusals of a network mode on the sandbox", async () => {
   const box = await createSandbox({ network: "restricted" });
   expect(box["egress_denied"]).toBe(0);
   for (let n = 0; n < 3; n += 1) await curl(box.id, `http://${WEB_ADDRESS}/`);
@@ -199,7 +199,7 @@ test("what a mode refuses is counted on the sandbox", async () => {
   );
 });
 
-/** The server's number on this host, as its claim says. */
+/** The server's instance number on this host, from its claim. */
 function instance(): number {
   const number = instanceOf(server.dataDir);
   if (number === undefined) throw new Error("the server has no number");

@@ -21,18 +21,18 @@ afterEach(() => server.start());
 const pause = (id: string) => server.api("POST", `/v1/sandboxes/${id}/pause`);
 const resume = (id: string) => server.api("POST", `/v1/sandboxes/${id}/resume`);
 
-async function paused(id: string): Promise<void> {
+async function pauseSandbox(id: string): Promise<void> {
   const reply = await pause(id);
   expect(reply.status, JSON.stringify(reply.body)).toBe(200);
 }
 
-async function resumed(id: string): Promise<Sandbox> {
+async function resumeSandbox(id: string): Promise<Sandbox> {
   const reply = await resume(id);
   expect(reply.status, JSON.stringify(reply.body)).toBe(200);
   return reply.body as Sandbox;
 }
 
-/** Which machine runs a sandbox; its record carries the sandbox's host name. */
+/** Finds the machine of a sandbox; its record has the sandbox's host name. */
 const machinesFor = ({ id }: { id: string }) =>
   machinesOf(server.dataDir).filter(({ spec }) => spec.hostname === id.replace("_", "-"));
 
@@ -41,11 +41,11 @@ const snapshots = () => {
   return existsSync(directory) ? readdirSync(directory) : [];
 };
 
-/** Counts in a variable of its own: only its memory knows how far it is. */
+/** Counts in a shell variable, so that only its memory has the count. */
 const counter = `setsid bash -c 'n=0; while :; do n=$((n + 1)); echo $n >> /workspace/counts; sleep 0.02; done' >/dev/null 2>&1 &
   until [ -s /workspace/counts ]; do sleep 0.01; done`;
 
-/** It counted on from where it was: no number is missing and none comes twice. */
+/** The count continued without a gap or a repetition. */
 async function expectCounting(id: string): Promise<void> {
   const counts = async () => (await output(id, "cat /workspace/counts")).split("\n").map(Number);
   const before = (await counts()).length;
@@ -89,7 +89,7 @@ test("a paused sandbox uses no memory of the host, and resumes with files, proce
     samples: [],
   });
 
-  const again = await resumed(box.id);
+  const again = await resumeSandbox(box.id);
   expect(again).toEqual({ ...box, expires_at: expect.any(String), egress_denied: 0 });
   expect(Date.parse(again.expires_at)).toBeGreaterThan(Date.parse(box.expires_at));
   expect(await output(box.id, "cat kept; echo; echo $OWN; hostname")).toBe(
@@ -107,32 +107,32 @@ test("twenty pauses and resumes lose nothing", async () => {
   await exec(box.id, counter);
   for (let round = 0; round < 20; round += 1) {
     await exec(box.id, `echo ${round} > new; mv new last; touch gone; rm gone`);
-    await paused(box.id);
-    await resumed(box.id);
+    await pauseSandbox(box.id);
+    await resumeSandbox(box.id);
     expect(await output(box.id, "cat last")).toBe(String(round));
   }
   await expectCounting(box.id);
 }, 180_000);
 
-test("calls that run when the sandbox is paused are told so, waited for as a whole or as a stream", async () => {
+test("calls in flight during a pause fail with its reason, buffered and streamed", async () => {
   const box = await createSandbox();
   const whole = tryExec(box.id, "touch whole; sleep 60");
   const stream = streamExec(box.id, { command: "touch stream; sleep 60" });
   const kinds = Array.fromAsync(stream, ({ kind, code }) => `${kind} ${code ?? ""}`);
   await exec(box.id, "until [ -e whole ] && [ -e stream ]; do sleep 0.01; done");
-  await paused(box.id);
+  await pauseSandbox(box.id);
   expectRefusal(await whole, 409, "sandbox_paused");
   expect(await kinds).toEqual(["exec_started ", "error sandbox_paused"]);
-  await resumed(box.id);
+  await resumeSandbox(box.id);
 });
 
-test("a background command goes on over a pause, and its output is whole", async () => {
+test("a background command continues after a pause, with its complete output", async () => {
   const box = await createSandbox();
   const command = "for n in $(seq 1 200); do echo $n; sleep 0.02; done";
   const started = await server.api("POST", `/v1/sandboxes/${box.id}/commands`, { body: { command } });
   expect(started.status).toBe(201);
-  await paused(box.id);
-  await resumed(box.id);
+  await pauseSandbox(box.id);
+  await resumeSandbox(box.id);
   const ended = await eventually(
     () => server.api("GET", `/v1/sandboxes/${box.id}/commands/${started.body.id}`),
     ({ body }) => body.status !== "running",
@@ -143,21 +143,21 @@ test("a background command goes on over a pause, and its output is whole", async
   expect(text).toBe(Array.from({ length: 200 }, (_, index) => `${index + 1}\n`).join(""));
 });
 
-test("a connection out of the machine does not keep it from being paused, and ends", async () => {
+test("an open outside connection does not prevent a pause, and ends", async () => {
   const box = await createSandbox({ network: "restricted" });
   const talk = "exec 3<>/dev/tcp/10.0.0.1/3128 || exit; echo up > up; cat <&3; echo over > over";
   await exec(box.id, `setsid bash -c '${talk}' >/dev/null 2>&1 & until [ -s up ]; do sleep 0.01; done`);
-  await paused(box.id);
-  await resumed(box.id);
+  await pauseSandbox(box.id);
+  await resumeSandbox(box.id);
   expect(await output(box.id, "until [ -s over ]; do sleep 0.05; done; cat over")).toBe("over");
-  await paused(box.id);
-  await resumed(box.id);
+  await pauseSandbox(box.id);
+  await resumeSandbox(box.id);
 });
 
-test("with auto_resume many calls at once wake a sandbox once, and all of them are answered", async () => {
+test("many concurrent calls wake a sandbox with auto_resume once, and all succeed", async () => {
   const box = await createSandbox({ auto_resume: true });
   await writeFile(box.id, "/workspace/kept", "kept");
-  await paused(box.id);
+  await pauseSandbox(box.id);
   const calls = await Promise.all([
     ...Array.from({ length: 5 }, () => tryExec(box.id, "cat kept")),
     ...Array.from({ length: 5 }, () => readFile(box.id, "/workspace/kept")),
@@ -167,7 +167,7 @@ test("with auto_resume many calls at once wake a sandbox once, and all of them a
   expect(machinesFor(box)).toHaveLength(1);
 });
 
-test("at its deadline a sandbox with on_timeout=pause is paused, and can be resumed for as long again", async () => {
+test("pauses a sandbox with on_timeout=pause at its deadline; a resume restarts its lifetime", async () => {
   const box = await createSandbox({ timeout_seconds: 10, on_timeout: "pause" });
   await exec(box.id, counter);
   await eventually(
@@ -175,12 +175,12 @@ test("at its deadline a sandbox with on_timeout=pause is paused, and can be resu
     ({ status }) => status === "paused",
   );
   expect(Date.now()).toBeGreaterThanOrEqual(Date.parse(box.expires_at));
-  const again = await resumed(box.id);
+  const again = await resumeSandbox(box.id);
   expect(Date.parse(again.expires_at)).toBeGreaterThan(Date.now() + 5_000);
   await expectCounting(box.id);
 });
 
-test("a paused sandbox is deleted with its snapshot, and survives a restart until then", async () => {
+test("a paused sandbox survives a restart, and is deleted with its snapshot", async () => {
   const box = await createSandbox();
   const { body } = await pause(box.id);
   await server.kill9();
@@ -213,11 +213,11 @@ const whileResuming = {
 };
 
 test.each(Object.entries({ ...whilePausing, ...whileResuming }))(
-  "after kill -9 at %s the sandbox is %s, whole, and can be paused, resumed and deleted",
+  "after kill -9 at %s the sandbox is %s, complete, and can be paused, resumed and deleted",
   async (point, status) => {
     const box = await createSandbox({ timeout_seconds: 1800 });
     await exec(box.id, counter);
-    if (point in whileResuming) await paused(box.id);
+    if (point in whileResuming) await pauseSandbox(box.id);
     const move = point in whileResuming ? "resume" : "pause";
     await server.dieAt(point, () =>
       expect(server.api("POST", `/v1/sandboxes/${box.id}/${move}`)).rejects.toThrow("fetch failed"),
@@ -227,10 +227,10 @@ test.each(Object.entries({ ...whilePausing, ...whileResuming }))(
       async () => ({ machines: machinesFor(box).length, snapshots: snapshots().length }),
       (left) => left.machines + left.snapshots === 1,
     );
-    if (status === "paused") await resumed(box.id);
+    if (status === "paused") await resumeSandbox(box.id);
     await expectCounting(box.id);
-    await paused(box.id);
-    await resumed(box.id);
+    await pauseSandbox(box.id);
+    await resumeSandbox(box.id);
     await expectCounting(box.id);
     await deleteSandbox(box.id);
     expect(await getSandbox(box.id)).toMatchObject({ status: "terminated", termination_reason: "requested" });

@@ -13,7 +13,7 @@ interface Message {
   signal?: string | null;
 }
 
-/** A person at a screen. */
+/** A user's screen. */
 class Screen {
   text = "";
   bytes = 0;
@@ -79,7 +79,7 @@ async function refusal(path: string, token: string | null): Promise<string> {
 describe("a shell", () => {
   const sandbox = sharedSandbox();
 
-  test("is a login shell on a terminal of the asked size, which follows its window", async () => {
+  test("is a login shell on a terminal of the requested size, which follows its window", async () => {
     const screen = await Screen.open(`${sandbox.id}/pty?cols=101&rows=31`);
     screen.type("tty; stty size; shopt -q login_shell && echo is-a-login; tput cols; echo $TERM\n");
     await screen.shows(/\/dev\/pts\/\d+\r\n31 101\r\nis-a-login\r\n101\r\nxterm-256color\r\n/);
@@ -115,7 +115,7 @@ describe("a shell", () => {
     expect(await output(sandbox.id, "pgrep -f 'sleep 424[2]' || echo none")).toBe("none");
   });
 
-  test("keys reach a program that asked for them as they are", async () => {
+  test("passes raw keys to a program in raw mode", async () => {
     const screen = await Screen.open(`${sandbox.id}/pty`);
     screen.type("stty raw -echo; echo rea''dy; head -c 3 | od -An -c; stty sane\n");
     await screen.shows("ready\n");
@@ -123,7 +123,7 @@ describe("a shell", () => {
     await screen.shows("003 032 034");
   });
 
-  test("goes on without its viewer, and shows the next one what was missed", async () => {
+  test("continues without its viewer, and sends the missed output to the next one", async () => {
     const first = await Screen.open(`${sandbox.id}/pty`);
     first.type("stty -echo; PS1=; echo star''ted\n");
     await first.shows("started\r\n");
@@ -140,7 +140,7 @@ describe("a shell", () => {
     expect(first.text + second.text).toContain("tick 1\r\ntick 2\r\ntick 3\r\ntick 4\r\ntick 5\r\ndone\r\n");
   });
 
-  test("a viewer who does not read stops the program, and the server does not grow", async () => {
+  test("a viewer that does not read blocks the program, and the server does not grow", async () => {
     const screen = await Screen.open(
       `${sandbox.id}/pty?command=${encodeURIComponent("base64 </dev/urandom")}`,
     );
@@ -148,24 +148,24 @@ describe("a shell", () => {
     const before = server.residentBytes;
     screen.socket.pause();
     const path = `/v1/sandboxes/${sandbox.id}/pty/${screen.id}`;
-    const written = async () => (await server.api("GET", path)).body.output_bytes as number;
+    const outputBytes = async () => (await server.api("GET", path)).body.output_bytes as number;
     let last = -1;
     await eventually(
-      async () => [last, (last = await written())],
+      async () => [last, (last = await outputBytes())],
       ([earlier, now]) => earlier === now,
     );
     const stopped = last;
     await new Promise((resolve) => setTimeout(resolve, 1000));
-    expect(await written()).toBe(stopped);
+    expect(await outputBytes()).toBe(stopped);
     expect(server.residentBytes - before).toBeLessThan(64 * 1024 ** 2);
     screen.socket.resume();
-    await eventually(written, (now) => now > stopped + 1024 ** 2);
+    await eventually(outputBytes, (now) => now > stopped + 1024 ** 2);
     const killed = await server.api("DELETE", path);
     expect(killed.body).toMatchObject({ status: "killed", exit_code: 129 });
     expect(await screen.hears("exited")).toMatchObject({ signal: "SIGHUP" });
   });
 
-  test("is refused as any request is: without a token, with a stranger's, for what is not there", async () => {
+  test("refuses a missing token, another owner's token, and an unknown terminal", async () => {
     const path = `${sandbox.id}/pty`;
     expect(await refusal(path, null)).toBe("401 unauthenticated");
     expect(await refusal(path, "svc_nobody")).toBe("401 unauthenticated");
@@ -176,14 +176,14 @@ describe("a shell", () => {
   });
 });
 
-test("two sandboxes' terminals know nothing of each other", async () => {
+test("isolates the terminals of two sandboxes", async () => {
   const [one, other] = [await createSandbox(), await createSandbox()];
   const screen = await Screen.open(`${one.id}/pty`);
   expect((await server.api("GET", `/v1/sandboxes/${other.id}/pty`)).body).toEqual({ items: [] });
   expect(await refusal(`${other.id}/pty/${screen.id}`, server.token)).toBe("404 pty_not_found");
 });
 
-test("a terminal survives a pause, and the server's kill -9", async () => {
+test("a terminal survives a pause and kill -9 of the server", async () => {
   const { id } = await createSandbox({ auto_resume: true, timeout_seconds: 1800 });
   const before = await Screen.open(`${id}/pty`);
   before.type("X=kept; echo be''fore\n");

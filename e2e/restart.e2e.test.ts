@@ -22,7 +22,7 @@ function runningIds(): Promise<string[]> {
     .then(({ body }) => body.items.map(({ id }: Sandbox) => id).toSorted());
 }
 
-/** Five sandboxes, each with a file and one with a process that counts in the background. */
+/** Five sandboxes with a file each; one has a process that counts in the background. */
 async function five(): Promise<Sandbox[]> {
   const boxes = await Promise.all(
     Array.from({ length: 5 }, (_, n) => createSandbox({ env: { N: String(n) }, timeout_seconds: 1800 })),
@@ -46,24 +46,24 @@ async function expectUnharmed(boxes: Sandbox[]): Promise<void> {
   await eventually(counts, (later) => later > now);
 }
 
-test("kill -9: all sandboxes are there again with their files and processes, none lost or doubled", async () => {
+test("after kill -9 all sandboxes have their files and processes, none lost or duplicated", async () => {
   const boxes = await five();
   const before = machineProcesses(server.dataDir);
   await server.kill9();
   await server.start();
   await expectUnharmed(boxes);
-  // The very same processes: adopted, not started anew.
+  // The processes are the same ones: adopted, and not started again.
   const after = machineProcesses(server.dataDir);
   expect(before.filter((pid) => after.includes(pid)).length).toBeGreaterThan(0);
   const owned = boxes.length;
   await eventually(
     async () => machinesOf(server.dataDir).length,
-    // What exists beyond the five waits in the pool.
+    // Further machines wait in the pool.
     (count) => count >= owned && count <= owned + 8,
   );
 });
 
-test("a graceful stop leaves sandboxes running, and the next start has them again", async () => {
+test("a graceful stop leaves sandboxes running, and the next start adopts them", async () => {
   const boxes = await five();
   await server.stop();
   const running = machineProcesses(server.dataDir);
@@ -72,7 +72,7 @@ test("a graceful stop leaves sandboxes running, and the next start has them agai
   await expectUnharmed(boxes);
 });
 
-test("a sandbox deleted after a restart leaves nothing, and its row says who ended it", async () => {
+test("a sandbox deleted after a restart leaves nothing, and its row names the actor", async () => {
   const box = await createSandbox();
   const before = machinesOf(server.dataDir).length;
   expect(before).toBeGreaterThan(0);
@@ -83,7 +83,7 @@ test("a sandbox deleted after a restart leaves nothing, and its row says who end
   expectRefusal(await tryExec(box.id, "true"), 409, "sandbox_terminated");
 });
 
-test("a sandbox whose machine died while the server was away is terminated as host_lost", async () => {
+test("terminates a sandbox as host_lost if its machine died while the server was down", async () => {
   const box = await createSandbox();
   const others = await createSandbox();
   const victim = machineOf(box);
@@ -94,7 +94,7 @@ test("a sandbox whose machine died while the server was away is terminated as ho
   expect(await output(others.id, "echo here")).toBe("here");
 });
 
-test("a machine that is killed under a running server ends its sandbox at once", async () => {
+test("ends a sandbox at once when its machine is killed under a running server", async () => {
   const box = await createSandbox();
   const victim = machineOf(box);
   const call = tryExec(box.id, "sleep 60");
@@ -104,7 +104,7 @@ test("a machine that is killed under a running server ends its sandbox at once",
   expect(await getSandbox(box.id)).toMatchObject({ status: "terminated", termination_reason: "host_lost" });
 });
 
-test("a streamed exec that ran when the server was killed does not outlive it", async () => {
+test("a streamed exec ends with a killed server", async () => {
   const box = await createSandbox();
   const stream = streamExec(box.id, { command: "echo up; sleep 6543 & sleep 6543" });
   const broken = (async () => {
@@ -118,10 +118,10 @@ test("a streamed exec that ran when the server was killed does not outlive it", 
   );
 });
 
-test("a deadline that passed while the server was away is kept at its next start", async () => {
+test("enforces at the next start a deadline that passed while the server was down", async () => {
   const box = await createSandbox();
   await server.stop();
-  // The shortest life is ten seconds: the past is brought nearer instead.
+  // The shortest lifetime is ten seconds, so the deadline is moved into the past instead.
   await server.sql("update sandboxes set expires_at = now() - interval '1 second' where id = $1", [box.id]);
   await server.start();
   const ended = await eventually(
@@ -166,20 +166,20 @@ test("freezes processes of a suspended workspace, also over a kill -9, and thaws
   expect(Date.parse(String(deadline))).toBeGreaterThan(Date.parse(String(box.expires_at)));
 });
 
-/** Which machine runs a sandbox; its record carries the sandbox's host name. */
+/** Finds the machine of a sandbox; its record has the sandbox's host name. */
 function machineOf(box: Sandbox): string {
   const record = machinesOf(server.dataDir).find(({ spec }) => spec.hostname === box.id.replace("_", "-"));
   if (!record) throw new Error(`no machine of ${box.id}`);
   return record.spec.id;
 }
 
-/** As the kernel does when it is out of memory, or a person with the wrong pid: all its processes, at once. */
+/** Kills all processes at once, like the kernel out of memory or an operator with a wrong pid. */
 function killMachine(machine: string): void {
   for (const pid of machineProcesses(server.dataDir, machine)) {
     try {
       process.kill(pid, "SIGKILL");
     } catch (error) {
-      // The others go with the first.
+      // Other processes end with the first one.
       if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
     }
   }

@@ -1,10 +1,12 @@
-/** Apps that run, from outside: what a visitor and an owner see of memory, crashes, sleep and the end of the server. */
+/**
+ * Running apps from outside: memory, crashes, sleep and the end of the server, as visitors and owners see them.
+ */
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import { eventually } from "./support/answers.ts";
 import {
   dockerfile,
-  ended,
+  waitForDeployment,
   makeProject,
   deleteProject,
   type Project,
@@ -21,7 +23,7 @@ beforeAll(async () => {
 });
 afterAll(() => server?.destroy());
 
-/** Does what its address says, and `/` says which process it is. `before` runs first. */
+/** An app whose paths select its behaviour; `/` returns its process id. `before` runs first. */
 const app = (before = "process.on('SIGTERM', () => process.exit(0));") => `
 const fs = require("node:fs");
 const me = require("node:crypto").randomUUID();
@@ -54,7 +56,7 @@ server.on("upgrade", (request, socket) => {
 server.listen(process.env.PORT);
 `;
 
-async function deployed(source = app()): Promise<Project> {
+async function deployApp(source = app()): Promise<Project> {
   const project = await makeProject(server);
   onTestFinished(() => deleteProject(server, project));
   await redeploy(project, source);
@@ -63,7 +65,7 @@ async function deployed(source = app()): Promise<Project> {
 
 async function redeploy(project: Project, source: string): Promise<void> {
   await push(server, project, { Dockerfile: dockerfile(), "server.js": source });
-  expect(await ended(server, project)).toMatchObject({ status: "live", error: null });
+  expect(await waitForDeployment(server, project)).toMatchObject({ status: "live", error: null });
 }
 
 async function get(project: Project, what: string) {
@@ -76,10 +78,10 @@ const linesOf = async (project: Project) =>
   ((await get(project, "logs?lines=1000")).lines as { text: string }[]).map(({ text }) => text);
 
 test(
-  "an app outlives a server that is killed: the process is the same, and only what was under way breaks",
+  "an app survives a killed server with the same process, and only requests in flight break",
   { timeout: 300_000 },
   async () => {
-    const project = await deployed();
+    const project = await deployApp();
     const { text: first } = await visit(server, project);
     const { pid } = server;
     let isOver = false;
@@ -104,15 +106,15 @@ test(
     isOver = true;
     await Promise.all(visitors);
     expect([...answers]).toEqual([`200 ${first}`]);
-    // Of each visitor the one request that was under way, at most.
+    // At most the one request in flight of each visitor.
     expect(failures.filter((code) => code !== "ECONNRESET")).toEqual([]);
     expect(failures.length).toBeLessThanOrEqual(visitors.length);
     expect(await get(project, "health")).toMatchObject({ status: "running", restart_count: 0 });
   },
 );
 
-test("memory rises to what the size may grow to, and that is said", { timeout: 300_000 }, async () => {
-  const project = await deployed();
+test("raises memory up to the size's maximum, and reports it", { timeout: 300_000 }, async () => {
+  const project = await deployApp();
   const path = `/api/v1/projects/${project.id}/environments/${project.production_environment_id}`;
   expect((await server.api("PATCH", path, { body: { size: "medium" } })).status).toBe(200);
   await redeploy(project, `${app()}\n// medium`);
@@ -133,10 +135,10 @@ test("memory rises to what the size may grow to, and that is said", { timeout: 3
 });
 
 test(
-  "an app that ends five times in a row has crashed, which is told once; it is back once it can be",
+  "reports an app once as crashed after five exits in a row, and restarts it once it works",
   { timeout: 300_000 },
   async () => {
-    const project = await deployed();
+    const project = await deployApp();
     const { text: before } = await visit(server, project);
     await visit(server, project, "/break?x=5");
     const crashed = await eventually(
@@ -161,14 +163,14 @@ test(
 );
 
 test(
-  "an app that sleeps is held still, gives its memory back after a while, and wakes for whoever comes",
+  "freezes a sleeping app, frees its memory after a while, and wakes it for a visitor",
   { timeout: 300_000 },
   async () => {
-    const project = await deployed();
+    const project = await deployApp();
     const { text: first } = await visit(server, project);
     const asleep = () => server.api("POST", `/api/v1/projects/${project.id}/sleep`);
     expect((await asleep()).body).toMatchObject({ status: "asleep" });
-    // Held still: the process that wakes is the one that slept.
+    // The process is the one that was frozen.
     expect(await visit(server, project)).toEqual({ status: 200, text: first });
     expect((await asleep()).body).toMatchObject({ status: "asleep" });
     expect(await machinesOf(project)).toHaveLength(1);
@@ -189,27 +191,23 @@ test(
   },
 );
 
-test(
-  "an app that does not heed SIGTERM is ended anyway, ten seconds later",
-  { timeout: 300_000 },
-  async () => {
-    const deaf = `process.on("SIGTERM", () => {
+test("kills an app that ignores SIGTERM after ten seconds", { timeout: 300_000 }, async () => {
+  const deaf = `process.on("SIGTERM", () => {
     console.log("asked to end");
     setInterval(() => console.log("still here"), 1000);
   });`;
-    const project = await deployed(app(deaf));
-    const [{ id: machine } = {}] = await machinesOf(project);
-    await redeploy(project, app());
-    await eventually(
-      () => machinesOf(project),
-      (machines) => machines.every(({ id }) => id !== machine),
-    );
-    const lines = await linesOf(project);
-    expect(lines).toContain("asked to end");
-    expect(lines.filter((line) => line === "still here").length).toBeGreaterThanOrEqual(5);
-    expect((await visit(server, project)).status).toBe(200);
-  },
-);
+  const project = await deployApp(app(deaf));
+  const [{ id: machine } = {}] = await machinesOf(project);
+  await redeploy(project, app());
+  await eventually(
+    () => machinesOf(project),
+    (machines) => machines.every(({ id }) => id !== machine),
+  );
+  const lines = await linesOf(project);
+  expect(lines).toContain("asked to end");
+  expect(lines.filter((line) => line === "still here").length).toBeGreaterThanOrEqual(5);
+  expect((await visit(server, project)).status).toBe(200);
+});
 
 async function machinesOf({ production_environment_id }: Project): Promise<{ id: string }[]> {
   const text =
@@ -217,45 +215,41 @@ async function machinesOf({ production_environment_id }: Project): Promise<{ id:
   return (await server.sql(text, [production_environment_id])) as { id: string }[];
 }
 
-test(
-  "logs are followed as they come, and gone on with behind the last line seen",
-  { timeout: 300_000 },
-  async () => {
-    const project = await deployed();
-    await visit(server, project, "/say?x=before");
-    const path = `${server.baseUrl}/api/v1/projects/${project.id}/logs?follow=true&lines=10`;
-    const follow = async (until: string, last?: string): Promise<{ id: string; texts: string[] }> => {
-      const headers = {
-        authorization: `Bearer ${server.token}`,
-        ...(last === undefined ? {} : { "last-event-id": last }),
-      };
-      const response = await fetch(path, { headers });
-      expect(response.headers.get("content-type")).toContain("text/event-stream");
-      let rest = "";
-      let id = "";
-      const texts: string[] = [];
-      const decoder = new TextDecoder();
-      for await (const bytes of response.body ?? []) {
-        rest += decoder.decode(bytes as Uint8Array, { stream: true });
-        const blocks = rest.split("\n\n");
-        rest = blocks.pop() ?? "";
-        for (const block of blocks) {
-          const data = /^data: (.*)$/m.exec(block)?.[1];
-          if (data === undefined) continue;
-          id = /^id: (\d+)$/m.exec(block)?.[1] ?? id;
-          const { text } = JSON.parse(data) as { text: string };
-          texts.push(text);
-          if (text === "before") void visit(server, project, "/say?x=while");
-          if (text === until) {
-            return { id, texts };
-          }
+test("follows logs, and continues behind the last line seen", { timeout: 300_000 }, async () => {
+  const project = await deployApp();
+  await visit(server, project, "/say?x=before");
+  const path = `${server.baseUrl}/api/v1/projects/${project.id}/logs?follow=true&lines=10`;
+  const follow = async (until: string, last?: string): Promise<{ id: string; texts: string[] }> => {
+    const headers = {
+      authorization: `Bearer ${server.token}`,
+      ...(last === undefined ? {} : { "last-event-id": last }),
+    };
+    const response = await fetch(path, { headers });
+    expect(response.headers.get("content-type")).toContain("text/event-stream");
+    let rest = "";
+    let id = "";
+    const texts: string[] = [];
+    const decoder = new TextDecoder();
+    for await (const bytes of response.body ?? []) {
+      rest += decoder.decode(bytes as Uint8Array, { stream: true });
+      const blocks = rest.split("\n\n");
+      rest = blocks.pop() ?? "";
+      for (const block of blocks) {
+        const data = /^data: (.*)$/m.exec(block)?.[1];
+        if (data === undefined) continue;
+        id = /^id: (\d+)$/m.exec(block)?.[1] ?? id;
+        const { text } = JSON.parse(data) as { text: string };
+        texts.push(text);
+        if (text === "before") void visit(server, project, "/say?x=while");
+        if (text === until) {
+          return { id, texts };
         }
       }
-      throw new Error(`the stream ended: ${texts.join(", ")}`);
-    };
-    const { id, texts } = await follow("while");
-    expect(texts).toContain("before");
-    await visit(server, project, "/say?x=between");
-    expect((await follow("between", id)).texts).toEqual(["between"]);
-  },
-);
+    }
+    throw new Error(`the stream ended: ${texts.join(", ")}`);
+  };
+  const { id, texts } = await follow("while");
+  expect(texts).toContain("before");
+  await visit(server, project, "/say?x=between");
+  expect((await follow("between", id)).texts).toEqual(["between"]);
+});

@@ -1,6 +1,6 @@
 /**
- * Custom templates on real machines, on a server of their own: a small disk, little memory and a minute for a build, so
- * that a hostile recipe meets its bounds soon. What a build may reach is the namespace that plays the internet.
+ * Custom templates on real machines, on a separate server: with a small disk, little memory and a minute for a build, a
+ * hostile recipe reaches its limits soon. Builds can only reach the namespace that simulates the internet.
  */
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -60,7 +60,7 @@ async function create(recipe: string[], more: Record<string, unknown> = {}): Pro
 
 const remove = (id: string) => server.api("DELETE", `/v1/templates/${id}`);
 const get = async (id: string) => (await server.api("GET", `/v1/templates/${id}`)).body as Template;
-const finished = (id: string) =>
+const waitForBuild = (id: string) =>
   eventually(
     () => get(id),
     ({ status }) => status !== "building",
@@ -69,14 +69,14 @@ const finished = (id: string) =>
 
 async function ready(recipe: string[], more: Record<string, unknown> = {}): Promise<Template> {
   const { id } = await create(recipe, more);
-  const built = await finished(id);
+  const built = await waitForBuild(id);
   expect(built, JSON.stringify(built)).toMatchObject({ status: "ready", error_message: null });
   return built;
 }
 
 async function failure(recipe: string[], more: Record<string, unknown> = {}): Promise<string> {
   const { id } = await create(recipe, more);
-  const built = await finished(id);
+  const built = await waitForBuild(id);
   expect(built.status, JSON.stringify(built)).toBe("failed");
   return built.error_message ?? "";
 }
@@ -104,9 +104,9 @@ async function output(box: Record<string, string>, command: string): Promise<str
 
 const imagesDirectory = () => join(server.dataDir, "machines/images");
 const images = () => readdirSync(imagesDirectory());
-/** An image on its way in or out has a name with a dot. */
-const unfinished = () => images().filter((name) => name.startsWith("."));
-/** Bytes of images and machines as the disk holds them, hard links once. */
+/** An unfinished or half-removed image has a name with a dot. */
+const listUnfinished = () => images().filter((name) => name.startsWith("."));
+/** Bytes of images and machines on the disk; hard links count once. */
 async function bytes(): Promise<number> {
   const { stdout } = await run(["du", "-s", "--block-size=1", join(server.dataDir, "machines")]);
   return Number.parseInt(stdout, 10);
@@ -116,7 +116,7 @@ const noMachines = () =>
     .poll(() => traces(server.dataDir), { timeout: 30_000 })
     .toMatchObject({ processes: [], mounts: [], groups: [], loops: [], files: [], records: [] });
 
-test("files, a program made in a step, and a package that was installed are in every sandbox made from it", async () => {
+test("files, compiled programs and installed packages of a template are in every sandbox made from it", async () => {
   const control =
     "Package: kontor-test\\nVersion: 1.2\\nArchitecture: all\\nMaintainer: t <t@test>\\nDescription: t\\n";
   const template = await ready([
@@ -143,7 +143,7 @@ test("files, a program made in a step, and a package that was installed are in e
   expect(log).toContain("Setting up kontor-test (1.2)");
 });
 
-test("a template is built on another one, which may be deleted, and has the files and the user of both", async () => {
+test("builds a template on another one, which may be deleted, with the files and the user of both", async () => {
   const base = await ready(["echo base > /opt/base", "su user -c 'echo mine > ~/note'"], { tags: ["v1"] });
   const reference = `${base["name"] as string}:v1`;
   const child = await ready(["rm /opt/base", "cat /home/user/note > /opt/child"], {
@@ -158,15 +158,15 @@ test("a template is built on another one, which may be deleted, and has the file
   ).toBe("mine\ngone\nuser");
 });
 
-test("a step that fails is named with its number, its command and what it said", async () => {
+test("reports a failed step with its number, command and output", async () => {
   const why = await failure(["echo fine", "cd /nowhere && make", "echo never"]);
   expect(why).toMatch(
-    /^Step 2 of 3 failed with exit code \d+: cd \/nowhere && make\. It said last:\n.*nowhere/,
+    /^Step 2 of 3 failed with exit code \d+: cd \/nowhere && make\. Last output:\n.*nowhere/,
   );
   expect(await failure(["kill -9 $$"])).toMatch(/was ended by signal 9/);
 });
 
-test("a template's name and tags lead to its builds, and another account sees none of them", async () => {
+test("a template's name and tags lead to its builds, and other accounts see none", async () => {
   const name = `shared-${Date.now()}`;
   const one = await ready(["echo 1 > n"], { name, tags: ["v1"] });
   const two = await ready(["echo 2 > n"], { name });
@@ -208,9 +208,9 @@ async function strangersToken(): Promise<string> {
   }
 }
 
-test("the start command runs once, detached, with the sandbox's environment, and not again after a resume", async () => {
+test("runs the start command once, detached, with the sandbox's environment, and not again after a resume", async () => {
   const { id } = await create(["true"], { start_command: 'echo "up $WHO" >> /tmp/started; sleep 600' });
-  const { name } = await finished(id);
+  const { name } = await waitForBuild(id);
   const box = await sandbox(name as string, { env: { WHO: "me" } });
   const path = `/v1/sandboxes/${box["id"]}`;
   expect(box["start_command_id"]).toMatch(/^cmd_/);
@@ -223,7 +223,7 @@ test("the start command runs once, detached, with the sandbox's environment, and
   expect(await command()).toMatchObject({ status: "running" });
 });
 
-test("deleting ends a build that waits or runs; what runs and what is paused outlives its template", async () => {
+test("deletion cancels a waiting or running build; running and paused sandboxes outlive the template", async () => {
   const running = await create(["sleep 50"]);
   const second = await create(["sleep 50"]);
   const waiting = await create(["echo never"]);
@@ -251,23 +251,23 @@ test("deleting ends a build that waits or runs; what runs and what is paused out
   await expect.poll(images, { timeout: 90_000 }).not.toContain(built.id);
 });
 
-test("ten builds that fail leave no byte but their reasons", async () => {
-  // The first machine of a server leaves the guest program that every later one shares.
+test("ten failed builds leave no bytes except their reasons", async () => {
+  // The first machine of a server stores the guest program, which later machines share.
   await failure(["exit 1"]);
   await noMachines();
-  await expect.poll(unfinished).toEqual([]);
+  await expect.poll(listUnfinished).toEqual([]);
   const [before, names] = [await bytes(), images()];
   const made = await Promise.all(
     Array.from({ length: 10 }, (_, n) => create([`head -c ${n}M /dev/urandom > /workspace/waste`, "exit 1"])),
   );
-  for (const { id } of made) expect((await finished(id)).status).toBe("failed");
+  for (const { id } of made) expect((await waitForBuild(id)).status).toBe("failed");
   await noMachines();
   await expect.poll(images).toEqual(names);
-  // Directories that held more names once may keep a block or two.
+  // Directories may keep a block or two after their entries are removed.
   expect(Math.abs((await bytes()) - before)).toBeLessThan(256 * 1024);
 });
 
-test("a fork bomb, a full disk, too much memory and a step without end cost their own build and nothing else", async () => {
+test("a fork bomb, a full disk, too much memory and an endless step harm only their own build", async () => {
   const endless = create(["while :; do sleep 1; done"]);
   expect(await failure(["head -c 2G /dev/zero > fill"])).toMatch(
     /^Step 1 of 1 failed with exit code 1: .* The build's disk is full\..*No space left on device/s,
@@ -276,22 +276,22 @@ test("a fork bomb, a full disk, too much memory and a step without end cost thei
     "The build ran out of memory: it may use 512 MB.",
   );
   const bomb = await create(["bomb() { bomb | bomb & }; bomb 2>/dev/null; sleep 3; echo over"]);
-  expect((await finished(bomb.id)).status).toMatch(/^(ready|failed)$/);
+  expect((await waitForBuild(bomb.id)).status).toMatch(/^(ready|failed)$/);
   const { id } = await endless;
-  expect((await finished(id)).error_message).toMatch(
+  expect((await waitForBuild(id)).error_message).toMatch(
     /^Step 1 of 1 was still running when the build's 1 minutes were over: while :;/,
   );
   expect((await ready(["true"])).status).toBe("ready");
   await noMachines();
 }, 240_000);
 
-test("what a hostile root holds stays inside: links, devices, set-user-id programs, strange and endless names", async () => {
+test("confines a hostile root: links, devices, set-user-id programs, strange and endless names", async () => {
   const host = mkdtempSync(join(tmpdir(), "kontor-e2e-hostile-"));
   onTestFinished(() => rmSync(host, { recursive: true }));
   for (const name of ["secret.log", "resolv.conf", ".keep"]) writeFileSync(join(host, name), "host");
   const passwd = readFileSync("/etc/passwd", "utf8");
   const template = await ready([
-    // What every image gets and loses is done through these names.
+    // The server writes and removes files of every image by these names.
     `rm -rf /var/log /var/lib/apt /root && ln -s ${host} /var/log && ln -s ${host} /root && ln -s / /var/lib/apt`,
     `rm -rf /tmp && ln -s ${host} /tmp && rm -rf /persist && ln -s / /persist`,
     "mkfifo /opt/pipe && mknod /opt/sda b 8 0 && mknod /opt/mem c 1 1",
@@ -304,18 +304,18 @@ test("what a hostile root holds stays inside: links, devices, set-user-id progra
   for (const name of readdirSync(host)) expect(readFileSync(join(host, name), "utf8")).toBe("host");
   expect(readFileSync("/etc/passwd", "utf8")).toBe(passwd);
   const image = join(imagesDirectory(), template.id);
-  // The base has a few in /dev, where every machine has a file system of its own over them.
+  // The base has a few in /dev, which every machine covers with its own file system.
   const devices = ["-type", "b", "-o", "-type", "c", "-o", "-type", "p", "-o", "-type", "s"];
   const { stdout } = await run(["find", join(image, "rootfs/opt"), ...devices]);
   expect(stdout).toBe("");
-  // A program that would make anybody root lies where nobody but root comes.
+  // A set-user-id program of root is in a directory that only root may enter.
   expect((await run(["stat", "-c", "%a %U", image])).stdout).toBe("700 root\n");
   const box = await sandbox(template.id);
   expect(
     await output(box, "ls -A /opt/names | wc -l; stat -c %a /opt/again; readlink /opt/up; stat -c %F /tmp"),
   ).toBe("6\n4755\n../../../../../../../../etc/passwd\ndirectory");
   expect(await output(box, "cd /opt; while [ -d d ]; do cd d; done; cat end")).toBe("deep");
-  // The base is what it was.
+  // The base is unchanged.
   expect(await output(await sandbox("debian-12"), "stat -c %F /tmp /root; ls /opt | wc -l")).toBe(
     "directory\ndirectory\n0",
   );
@@ -328,7 +328,7 @@ test("what a hostile root holds stays inside: links, devices, set-user-id progra
   );
 });
 
-test("a restricted build reaches what the installation allows, and nothing private", async () => {
+test("a restricted build reaches only hosts of the installation's allowlist, and no private address", async () => {
   const internet = watchInternet(inject("internet"));
   await internet.forget();
   const door = (address: string, port: number) =>
@@ -350,7 +350,7 @@ test("a restricted build reaches what the installation allows, and nothing priva
   expect(await output(box, "cat fetched")).toBe("the internet of the tests");
   expect(await output(box, "cat refused")).toContain("other.test is not on this machine's allowlist");
   expect(await output(box, "cat private metadata")).toBe("403403");
-  // The way out was the build's: what it was told of it is not in the image.
+  // The proxy belongs to the build, and its variables are not in the image.
   expect(await output(box, "env | grep -ic proxy || true")).toBe("0");
   const rows = await internet.seen();
   for (const address of [METADATA_ADDRESS, "10.66.0.1"])
@@ -358,13 +358,13 @@ test("a restricted build reaches what the installation allows, and nothing priva
 });
 
 test.each(["build.started", "build.stepped", "build.captured"])(
-  "after kill -9 at %s the build is carried out by the next server, and nothing is left of the first try",
+  "after kill -9 at %s the next server completes the build, and the first attempt leaves nothing",
   async (point) => {
     await noMachines();
     let id = "";
     await server.dieAt(point, async () => ({ id } = await create(["echo built > file"])));
-    expect(await finished(id)).toMatchObject({ status: "ready", error_message: null });
-    expect(unfinished()).toEqual([]);
+    expect(await waitForBuild(id)).toMatchObject({ status: "ready", error_message: null });
+    expect(listUnfinished()).toEqual([]);
     expect(await output(await sandbox(id), "cat file")).toBe("built");
     const { items } = (
       await server.api("GET", "/v1/sandboxes/events?event_type=template.build_finished&limit=1")
@@ -374,7 +374,7 @@ test.each(["build.started", "build.stepped", "build.captured"])(
   240_000,
 );
 
-test("after kill -9 in the midst of a step the build begins anew", async () => {
+test("restarts a build after kill -9 during a step", async () => {
   const { id } = await create(["echo once; sleep 2", "echo built > file"]);
   await eventually(
     () => logOf(id),
@@ -382,14 +382,14 @@ test("after kill -9 in the midst of a step the build begins anew", async () => {
   );
   await server.kill9();
   await server.start();
-  expect((await finished(id)).status).toBe("ready");
+  expect((await waitForBuild(id)).status).toBe("ready");
   expect((await logOf(id)).match(/Step 1 of 2/g)).toHaveLength(1);
   await remove(id);
   await noMachines();
   await expect.poll(images).not.toContain(id);
 }, 240_000);
 
-test("what a recipe says is in no line of the server's log", async () => {
+test("the server's log has no text of a recipe", async () => {
   await failure(["echo sw0rdfish-in-the-recipe; exit 1"]);
   expect(server.log).not.toContain("sw0rdfish");
 });

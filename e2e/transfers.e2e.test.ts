@@ -1,4 +1,4 @@
-/** Pre-signed URLs as their holders use them: with curl, against the files host, on the real runtime. */
+/** Pre-signed URLs in use: with curl, against the files host, on the real runtime. */
 import { createHash, randomBytes } from "node:crypto";
 import { createReadStream } from "node:fs";
 import { mkdtemp, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
@@ -12,7 +12,7 @@ import { createSandbox, exec, getSandbox, output, server, sharedSandbox } from "
 const box = sharedSandbox({ size: "medium" });
 const MiB = 1024 ** 2;
 
-/** Gigabytes are moved here, and the host may have other things to do. */
+/** The tests transfer gigabytes, and the host may be busy. */
 vi.setConfig({ testTimeout: 240_000 });
 
 let directory = "";
@@ -29,7 +29,7 @@ async function sign(id: string, kind: "upload" | "download", path: string): Prom
 
 interface Transfer {
   status: number;
-  /** Of a refusal, and of an upload. */
+  /** Body of a refusal, and of an upload. */
   json: Record<string, unknown>;
 }
 
@@ -39,7 +39,7 @@ function curl(url: string, ...options: string[]): Promise<Transfer> {
   return curlInto(join(directory, `answer-${(answers += 1)}`), url, options);
 }
 
-/** Where a signed URL leads on this host: the same name, on the plain listener. */
+/** Target of a signed URL on this host: the same name, on the plain listener. */
 function curlInto(file: string, url: string, options: string[]): Promise<Transfer> {
   const { hostname, pathname, search } = new URL(url);
   const plain = ["--header", `Host: ${hostname}`, server.baseUrl + pathname + search];
@@ -49,13 +49,14 @@ function curlInto(file: string, url: string, options: string[]): Promise<Transfe
 async function callInto(file: string, options: string[]): Promise<Transfer> {
   const told = ["--silent", "--show-error", "--output", file, "--write-out", "%{http_code}"];
   const argv = ["curl", ...told, ...options];
-  // 52, 55, 56: the connection ended, as it does when the server is killed.
+  // 52, 55, 56: the connection ended, as when the server is killed.
   const { stdout } = await run(argv, { timeoutMs: 180_000, okCodes: [0, 52, 55, 56] });
   const text = await readFile(file, "utf8").catch(() => "");
   return { status: Number(stdout), json: text.startsWith('{"') ? JSON.parse(text) : {} };
 }
 
-const put = (url: string, file: string, ...options: string[]) => curl(url, "--upload-file", file, ...options);
+const upload = (url: string, file: string, ...options: string[]) =>
+  curl(url, "--upload-file", file, ...options);
 
 async function get(url: string, file: string, ...options: string[]): Promise<number> {
   return (await curlInto(file, url, options)).status;
@@ -73,9 +74,9 @@ async function fileOf(size: number, name: string): Promise<string> {
   return file;
 }
 
-test("a file goes in with curl, lands with mode 0644, and comes out the same", async () => {
+test("uploads a file with curl at mode 0644, and downloads it unchanged", async () => {
   const file = await fileOf(64 * MiB, "in");
-  const written = await put(await sign(box.id, "upload", "data/in"), file);
+  const written = await upload(await sign(box.id, "upload", "data/in"), file);
   expect([written.status, written.json]).toEqual([
     200,
     { path: "/workspace/data/in", bytes_written: 64 * MiB },
@@ -87,9 +88,9 @@ test("a file goes in with curl, lands with mode 0644, and comes out the same", a
   expect(await sha256(out)).toBe(await sha256(file));
 });
 
-test("the very URL works over TLS, as the certificate of this installation says", async () => {
+test("the same URL works over TLS with the certificate of this installation", async () => {
   const file = await fileOf(4 * MiB, "tls");
-  // The host's resolver need not know what lies under localhost; the port is the URL's own.
+  // The host's resolver may not resolve names below localhost; the port is the URL's own.
   const tls = ["--cacert", join(server.dataDir, "ca.crt"), "--connect-to", "::127.0.0.1:"];
   const use = (url: string, ...options: string[]) =>
     callInto(join(directory, "tls-answer"), [...tls, ...options, url]);
@@ -98,9 +99,9 @@ test("the very URL works over TLS, as the certificate of this installation says"
   expect(await sha256(join(directory, "tls-answer"))).toBe(await sha256(file));
 });
 
-test("a download that was cut off goes on where it stopped", async () => {
+test("resumes an interrupted download", async () => {
   const file = await fileOf(8 * MiB, "long");
-  await put(await sign(box.id, "upload", "long"), file);
+  await upload(await sign(box.id, "upload", "long"), file);
   const part = join(directory, "part");
   const url = await sign(box.id, "download", "long");
   expect(await get(url, part, "--range", `0-${3 * MiB}`)).toBe(206);
@@ -109,37 +110,37 @@ test("a download that was cut off goes on where it stopped", async () => {
   expect(await sha256(part)).toBe(await sha256(file));
 });
 
-test("an upload of 512 MiB is taken, one byte more is refused, and so is one that does not say its size", async () => {
+test("accepts an upload of 512 MiB, and refuses a larger one or one without a size", async () => {
   const { id } = await createSandbox({ size: "medium" });
   const url = await sign(id, "upload", "large");
   const file = join(directory, "large");
   await writeFile(file, "");
   await truncate(file, 512 * MiB + 1);
-  const refused = await put(url, file);
+  const refused = await upload(url, file);
   expect([refused.status, refused.json["code"]]).toEqual([413, "payload_too_large"]);
   await truncate(file, 512 * MiB);
-  expect((await put(url, file)).json).toEqual({ path: "/workspace/large", bytes_written: 512 * MiB });
-  const chunked = await put(url, file, "--header", "Transfer-Encoding: chunked");
+  expect((await upload(url, file)).json).toEqual({ path: "/workspace/large", bytes_written: 512 * MiB });
+  const chunked = await upload(url, file, "--header", "Transfer-Encoding: chunked");
   expect([chunked.status, chunked.json["code"]]).toEqual([411, "length_required"]);
   expect(await output(id, "stat -c %s large && ls -A")).toBe(`${512 * MiB}\nlarge`);
 });
 
-test("a URL serves its own method, path and sandbox, and no changed one", async () => {
+test("a URL serves only its own method, path and sandbox, unchanged", async () => {
   const { id: other } = await createSandbox();
   await exec(box.id, "echo mine > mine; echo secret > secret");
   const url = await sign(box.id, "download", "mine");
   const file = await fileOf(10, "small");
-  const changed = (change: (copy: URL) => void): string => {
+  const changeUrl = (change: (copy: URL) => void): string => {
     const copy = new URL(url);
     change(copy);
     return copy.href;
   };
   const refusals = [
-    await put(url, file),
-    await curl(changed((copy) => copy.searchParams.set("path", "/workspace/secret"))),
-    await curl(changed((copy) => copy.searchParams.set("svc_exp", "4102444800"))),
-    await curl(changed((copy) => copy.searchParams.set("svc_sig", "A".repeat(43)))),
-    await curl(changed((copy) => (copy.hostname = copy.hostname.replace(box.id.slice(4), other.slice(4))))),
+    await upload(url, file),
+    await curl(changeUrl((copy) => copy.searchParams.set("path", "/workspace/secret"))),
+    await curl(changeUrl((copy) => copy.searchParams.set("svc_exp", "4102444800"))),
+    await curl(changeUrl((copy) => copy.searchParams.set("svc_sig", "A".repeat(43)))),
+    await curl(changeUrl((copy) => (copy.hostname = copy.hostname.replace(box.id.slice(4), other.slice(4))))),
   ];
   for (const refusal of refusals) {
     expect([refusal.status, refusal.json["code"]]).toEqual([403, "signature_invalid"]);
@@ -148,7 +149,7 @@ test("a URL serves its own method, path and sandbox, and no changed one", async 
   expect(await output(box.id, "cat mine")).toBe("mine");
 });
 
-test("an upload does not leave the writable directories: not by its path, and not by a symlink of later", async () => {
+test("an upload stays in the writable directories, by its path and through later symlinks", async () => {
   const refused = await server.api("POST", `/v1/sandboxes/${box.id}/files/presign-upload`, {
     body: { path: "/etc/passwd" },
   });
@@ -156,21 +157,21 @@ test("an upload does not leave the writable directories: not by its path, and no
   const url = await sign(box.id, "upload", "/workspace/way/out");
   await exec(box.id, "ln -sfn /etc way");
   const file = await fileOf(2 * MiB, "two");
-  const used = await put(url, file);
+  const used = await upload(url, file);
   expect([used.status, used.json["code"]]).toEqual([403, "not_permitted"]);
   expect((await exec(box.id, "test -e /etc/out")).exit_code).toBe(1);
 });
 
-test("a sandbox without a network is reached all the same", async () => {
+test("serves URLs of a sandbox without a network", async () => {
   const { id } = await createSandbox({ network: "off" });
   const file = await fileOf(MiB, "off");
-  expect((await put(await sign(id, "upload", "/tmp/off"), file)).status).toBe(200);
+  expect((await upload(await sign(id, "upload", "/tmp/off"), file)).status).toBe(200);
   const back = join(directory, "back");
   expect(await get(await sign(id, "download", "/tmp/off"), back)).toBe(200);
   expect(await sha256(back)).toBe(await sha256(file));
 });
 
-test("ten users of a paused sandbox's URL wake it once, and all are served; without auto_resume they are told", async () => {
+test("ten users of a paused sandbox's URL wake it once and are served; without auto_resume they are refused", async () => {
   const { id } = await createSandbox({ auto_resume: true });
   await exec(id, "head -c 1000000 /dev/urandom > kept");
   const sum = (await output(id, "sha256sum < kept")).split(" ")[0];
@@ -191,11 +192,11 @@ test("ten users of a paused sandbox's URL wake it once, and all are served; with
 
   const { id: asleep } = await createSandbox();
   await server.api("POST", `/v1/sandboxes/${asleep}/pause`);
-  const refused = await put(await sign(asleep, "upload", "x"), await fileOf(5 * MiB, "five"));
+  const refused = await upload(await sign(asleep, "upload", "x"), await fileOf(5 * MiB, "five"));
   expect([refused.status, refused.json["code"]]).toEqual([409, "sandbox_paused"]);
 });
 
-test("a deleted sandbox signs nothing, and what was signed before leads nowhere", async () => {
+test("a deleted sandbox signs nothing, and its earlier URLs fail", async () => {
   const { id } = await createSandbox();
   const url = await sign(id, "download", "x");
   await server.api("DELETE", `/v1/sandboxes/${id}`);
@@ -207,18 +208,18 @@ test("a deleted sandbox signs nothing, and what was signed before leads nowhere"
   expect([used.status, used.json["code"]]).toEqual([409, "sandbox_terminated"]);
 });
 
-test("a full disk is said to the sender, and the half of a file is not left on it", async () => {
+test("reports a full disk to the sender, and leaves no partial file", async () => {
   const { id } = await createSandbox();
   await exec(id, "head -c 900M /dev/zero > fill", { timeout_seconds: 120 });
   const file = join(directory, "sparse");
   await writeFile(file, "");
   await truncate(file, 400 * MiB);
-  const refused = await put(await sign(id, "upload", "more"), file);
+  const refused = await upload(await sign(id, "upload", "more"), file);
   expect([refused.status, refused.json["code"]]).toEqual([507, "disk_full"]);
   expect(await output(id, "ls -A")).toBe("fill");
 });
 
-test("eight uploads and downloads at once come out whole", async () => {
+test("completes eight concurrent uploads and downloads", async () => {
   const file = await fileOf(24 * MiB, "shared");
   const sum = await sha256(file);
   const sums = await Promise.all(
@@ -227,7 +228,7 @@ test("eight uploads and downloads at once come out whole", async () => {
         await sign(box.id, "upload", `many/${index}`),
         await sign(box.id, "download", `many/${index}`),
       ];
-      expect((await put(up, file)).status).toBe(200);
+      expect((await upload(up, file)).status).toBe(200);
       const back = join(directory, `many-${index}`);
       expect(await get(down, back)).toBe(200);
       return sha256(back);
@@ -236,12 +237,12 @@ test("eight uploads and downloads at once come out whole", async () => {
   expect(sums).toEqual(sums.map(() => sum));
 });
 
-test("kill -9 in the midst of an upload leaves nothing of it, and the same URL works after the restart", async () => {
+test("kill -9 during an upload leaves nothing of it, and the same URL works after the restart", async () => {
   const { id } = await createSandbox();
   await exec(id, "mkdir up && echo old > up/file");
   const url = await sign(id, "upload", "up/file");
   const file = await fileOf(32 * MiB, "slow");
-  const uploading = put(url, file, "--limit-rate", "4M");
+  const uploading = upload(url, file, "--limit-rate", "4M");
   await eventually(
     () => output(id, "ls -A up"),
     (names) => names.includes(".kontor-"),
@@ -254,6 +255,6 @@ test("kill -9 in the midst of an upload leaves nothing of it, and the same URL w
     (names) => names === "file",
   );
   expect(await output(id, "cat up/file")).toBe("old");
-  expect((await put(url, file)).status).toBe(200);
+  expect((await upload(url, file)).status).toBe(200);
   expect(await output(id, "sha256sum < up/file")).toContain(await sha256(file));
 });

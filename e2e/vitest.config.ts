@@ -1,8 +1,9 @@
 import { defineConfig } from "vitest/config";
 
 /**
- * The whole server from outside, by HTTP, on the real runtime: needs root, runsc and nft. These files share one server
- * and its internet, so: one file at a time. Those in `own-servers` share nothing; see the configuration there.
+ * The whole server from outside, by HTTP, on the real runtime: needs root, runsc and nft. The test files share one
+ * server and its internet, so they run one at a time. The files in `own-servers` share nothing and have their own
+ * configuration.
  */
 export default defineConfig({
   test: {

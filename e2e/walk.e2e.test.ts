@@ -1,8 +1,15 @@
-/** From a push to a page in a browser, and the next one under its eyes. */
+/** From a push to a page in a browser, and the next push while the page is open. */
 import type { Page } from "playwright-core";
 import { afterAll, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import { openBrowser } from "./support/browser.ts";
-import { deleteProject, dockerfile, ended, makeProject, type Project, push } from "./support/projects.ts";
+import {
+  deleteProject,
+  dockerfile,
+  waitForDeployment,
+  makeProject,
+  type Project,
+  push,
+} from "./support/projects.ts";
 import { type Server, startServer } from "./support/server.ts";
 
 let server: Server;
@@ -13,7 +20,7 @@ beforeAll(async () => {
 });
 afterAll(() => server?.destroy());
 
-/** A page that asks for what it says every 50 ms, and counts what came. */
+/** A page that polls its text every 50 ms, and counts the responses. */
 const page = (text: string) => `
 const body = \`<!doctype html><title>shop</title><h1></h1><script>
 window.answers = 0; window.failures = [];
@@ -32,7 +39,7 @@ require("node:http").createServer((request, response) => {
 }).listen(process.env.PORT);
 process.on("SIGTERM", () => process.exit(0));`;
 
-/** A page with a WebSocket that says back what it is told, one text of less than 126 bytes in each frame. */
+/** A page with an echoing WebSocket, for texts of less than 126 bytes in one frame. */
 const chat = `
 const { createHash } = require("node:crypto");
 const body = \`<!doctype html><title>chat</title><p></p><script>
@@ -60,7 +67,7 @@ server.listen(process.env.PORT);`;
 
 async function deploy(project: Project, source: string): Promise<void> {
   await push(server, project, { Dockerfile: dockerfile(), "server.js": source });
-  expect(await ended(server, project)).toMatchObject({ status: "live", error: null });
+  expect(await waitForDeployment(server, project)).toMatchObject({ status: "live", error: null });
 }
 
 async function project(): Promise<Project & { url: string }> {
@@ -69,11 +76,11 @@ async function project(): Promise<Project & { url: string }> {
   return made as Project & { url: string };
 }
 
-const shown = (at: Page, selector: string, text: string) =>
+const waitForText = (at: Page, selector: string, text: string) =>
   at.locator(selector).getByText(text, { exact: true }).waitFor();
 
 test(
-  "a page shows the next push without a request that failed, and another project's WebSocket stays",
+  "a page shows the next push without a failed request, and another project's WebSocket stays open",
   { timeout: 300_000 },
   async () => {
     const [shop, other] = [await project(), await project()];
@@ -83,15 +90,15 @@ test(
     expect(await first.textContent("h1")).toBe("No deployment yet");
     await deploy(shop, page("one"));
     await first.goto(shop.url);
-    await shown(first, "h1", "one");
+    await waitForText(first, "h1", "one");
 
     await deploy(other, chat);
     const second = await browser.newPage();
     await second.goto(other.url);
-    await shown(second, "p", "hello");
+    await waitForText(second, "p", "hello");
 
     await deploy(shop, page("two"));
-    await shown(first, "h1", "two");
+    await waitForText(first, "h1", "two");
     const seen = (await first.evaluate("({ answers, failures })")) as {
       answers: number;
       failures: unknown[];
@@ -99,7 +106,7 @@ test(
     expect(seen.failures).toEqual([]);
     expect(seen.answers).toBeGreaterThan(10);
     await second.evaluate('socket.send("still here")');
-    await shown(second, "p", "still here");
+    await waitForText(second, "p", "still here");
     expect(await second.evaluate("closed")).toBe(false);
   },
 );

@@ -12,8 +12,8 @@ function watch(id: string, path: string, signal: AbortSignal): AsyncGenerator<Fr
   return frames(server.baseUrl, `/v1/sandboxes/${id}/files/watch?${query}`, call, "GET");
 }
 
-/** Watches, does something once that is said, and hears it out up to a frame. */
-async function heard(
+/** Starts a watch, runs `work` after its first event, and collects events up to a given frame. */
+async function collectEvents(
   id: string,
   path: string,
   work: () => Promise<unknown>,
@@ -28,7 +28,7 @@ async function heard(
     if (isLast(frame)) break;
   }
   gone.abort();
-  // The news may be here before the answer of the call that made it.
+  // The event may arrive before the response of the call that caused it.
   await working;
   return all;
 }
@@ -36,9 +36,9 @@ async function heard(
 const lines = (frames: Frame[]) =>
   frames.map(({ kind, path, from }) => [kind, from, path].filter((word) => word !== undefined).join(" "));
 
-test("programs, shells and file calls alike are seen, in a tree that grows while it is watched", async () => {
+test("reports changes by programs, shells and file calls, in a tree that grows during the watch", async () => {
   await exec(box.id, "mkdir -p app/src && echo 1 > app/src/a");
-  const all = await heard(
+  const all = await collectEvents(
     box.id,
     "/workspace/app",
     async () => {
@@ -68,7 +68,7 @@ test("programs, shells and file calls alike are seen, in a tree that grows while
   }
 });
 
-test("a watch of a busy tree does not stand in the way of a pause, again and again, and says that it was one", async () => {
+test("a watch of a busy tree does not prevent repeated pauses, and ends with the pause as its reason", async () => {
   const { id } = await createSandbox({ timeout_seconds: 600 });
   await exec(id, "for i in $(seq 300); do mkdir -p tree/$i; done");
   await exec(
@@ -76,7 +76,7 @@ test("a watch of a busy tree does not stand in the way of a pause, again and aga
     "setsid bash -c 'while :; do for i in $(seq 300); do echo $RANDOM > tree/$i/f; done; done' >/dev/null 2>&1 &",
   );
   for (let round = 0; round < 3; round += 1) {
-    const all = await heard(
+    const all = await collectEvents(
       id,
       "/workspace/tree",
       async () => {
@@ -90,7 +90,7 @@ test("a watch of a busy tree does not stand in the way of a pause, again and aga
   }
 });
 
-test("after kill -9 of the server a new watch hears, and the sixteen of before hold no place", async () => {
+test("a new watch works after kill -9 of the server, and the sixteen earlier ones occupy no slot", async () => {
   const { id } = await createSandbox();
   const begun = Promise.withResolvers<void>();
   let count = 0;
@@ -103,9 +103,9 @@ test("after kill -9 of the server a new watch hears, and the sixteen of before h
   await server.kill9();
   expect((await ended).map(({ status }) => status)).toEqual(Array.from({ length: 16 }, () => "rejected"));
   await server.start();
-  // A name of its own for each: none is to hear of another's.
+  // Each watch has its own file name, so that it sees no event of another one.
   const again = Array.from({ length: 16 }, (_, n) =>
-    heard(
+    collectEvents(
       id,
       "/workspace",
       () => exec(id, `touch now-${n}`),

@@ -1,7 +1,8 @@
 /**
- * `kill -9` of a server amid runs of agents, twenty times, ten runs each: whether every run ends, whether a tool that
- * changes something is ever called twice for one call, and how soon the runs go on. Kills come at random moments, so that
- * they fall on each place of the journal; that each single one is right is what the tests of `runs/` look at.
+ * Kills the server (`kill -9`) twenty times, each time during ten agent runs. Measures if every run ends, if a tool
+ * with side effects is called twice for one call, and the time until the runs continue.
+ *
+ * The kills come at random moments, so they hit any place of the journal. The tests of `runs/` check each place alone.
  */
 import { once } from "node:events";
 import { createServer } from "node:http";
@@ -20,7 +21,7 @@ export const name = "agents-kill";
 const kills = 20;
 const runsEach = 10;
 const toolCalls = 5;
-/** A run is over after about this long, left alone. */
+/** Duration of a run without a kill, approximately. */
 const killWithinMs = 600;
 const endsWithinMs = 60_000;
 
@@ -39,12 +40,12 @@ export async function run(context: BenchContext): Promise<void> {
       const onAfter: number[] = [];
       for (let kill = 0; kill < kills; kill += 1) {
         context.progress(`killed ${kill} times`, kill / kills);
-        const runs = await Promise.all(Array.from({ length: runsEach }, () => begin(api)));
+        const runs = await Promise.all(Array.from({ length: runsEach }, () => startRun(api)));
         await sleep(Math.random() * killWithinMs);
         await server.kill9();
         const [killedMs, asked] = [performance.now(), model.asked.length];
         await server.start();
-        unended.push(...(await ended(server, runs)));
+        unended.push(...(await findUnendedRuns(server, runs)));
         const next = model.asked[asked];
         if (next) onAfter.push(next.heardMs - killedMs);
         await Promise.all(runs.map(({ session_id }) => end(api, session_id)));
@@ -84,13 +85,13 @@ async function makeAgent(api: Api, modelUrl: string, toolsUrl: string): Promise<
   await api.json("POST", "/v1/agents", 201, { name: "marker", config });
 }
 
-interface Begun {
+interface StartedRun {
   run_id: string;
   session_id: string;
 }
 
-function begin(api: Api): Promise<Begun> {
-  return api.json<Begun>("POST", "/v1/agents/marker/invoke", 202, { input: "Go.", wait_s: 0 });
+function startRun(api: Api): Promise<StartedRun> {
+  return api.json<StartedRun>("POST", "/v1/agents/marker/invoke", 202, { input: "Go.", wait_s: 0 });
 }
 
 async function end(api: Api, sessionId: string): Promise<void> {
@@ -98,8 +99,8 @@ async function end(api: Api, sessionId: string): Promise<void> {
   if (status >= 300) throw new Error(`DELETE session: ${status}`);
 }
 
-/** Ids of those that are not completed when the time is up. */
-async function ended(server: Server, runs: readonly Begun[]): Promise<string[]> {
+/** Returns the ids of runs that are not completed at the deadline. */
+async function findUnendedRuns(server: Server, runs: readonly StartedRun[]): Promise<string[]> {
   let waiting = runs.map(({ run_id }) => run_id);
   for (const deadline = Date.now() + endsWithinMs; waiting.length > 0 && Date.now() < deadline;) {
     await sleep(50);
@@ -111,7 +112,7 @@ async function ended(server: Server, runs: readonly Begun[]): Promise<string[]> 
 
 interface Desk {
   url: string;
-  /** How often each call was made, by its id. */
+  /** Number of calls of the tool for each call id. */
   calls: Map<string, number>;
   close(): void;
 }

@@ -1,20 +1,20 @@
 /**
- * Ten thousand sessions that wait for a person, and an end user with a thousand sessions who is erased. One of each is
- * made by the API; the others are its copies, row by row.
+ * Ten thousand sessions that wait for a person, and the erasure of an end user with a thousand sessions. The API
+ * creates the first session of each kind; the others are copies of its rows.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Server } from "../../e2e/support/server.ts";
 import { makeParts } from "../support/agent-parts.ts";
 import type { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 import { withOwnServer, withoutPool } from "../support/own-server.ts";
 import { startScriptedModel } from "../support/scripted-model.ts";
 
 export const name = "agents-scale";
 
 const waiting = 10_000;
-/** Sweeps and looks of the server go round in it. */
+/** The server's sweeps run several times within this time. */
 const settleMs = 15_000;
 
 export async function run(context: BenchContext): Promise<void> {
@@ -86,7 +86,9 @@ async function manyWait(context: BenchContext, server: Server, api: Api): Promis
 
 const sessions = 1_000;
 
-/** Of a person with a thousand sessions, each with two runs that called a tool, as the server writes them. */
+/**
+ * Sessions of an end user: a thousand, each with two runs that called a tool, with the rows that the server writes.
+ */
 async function erase(context: BenchContext, server: Server, api: Api): Promise<void> {
   context.progress("erase an end user");
   const body = { input: "Go.", end_user_id: "bench" };
@@ -121,7 +123,7 @@ async function erase(context: BenchContext, server: Server, api: Api): Promise<v
       mine,
     );
   }
-  const { ms } = await timed(async () => {
+  const { ms } = await measureTime(async () => {
     const erased = await api.json<{ sessions: number }>("DELETE", "/v1/agents/clerk/end-users/bench", 200);
     if (erased.sessions !== sessions) throw new Error(JSON.stringify(erased));
   });
@@ -143,11 +145,11 @@ async function erase(context: BenchContext, server: Server, api: Api): Promise<v
 
 async function samplesOf(count: number, work: () => Promise<unknown>): Promise<number[]> {
   const samples: number[] = [];
-  for (let n = 0; n < count; n += 1) samples.push((await timed(work)).ms);
+  for (let n = 0; n < count; n += 1) samples.push((await measureTime(work)).ms);
   return samples;
 }
 
-/** A session and all that hangs on it, so many times more, under other ids. */
+/** Copies a session with all its rows, under new ids. */
 async function copies(server: Server, { run_id, session_id }: Outcome, count: number): Promise<void> {
   const copy = (table: string, where: string, changed: string) =>
     server.sql(

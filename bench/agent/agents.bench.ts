@@ -1,8 +1,9 @@
 /**
- * Agent runs against a scripted model that answers at once, on a server of its own whose rate limits are off: what a
- * run costs beyond its model and its tools, how many a server does, and what it is like to follow one. Beside it, in
- * the same run and with the same model and tool, a bare loop of the AI SDK (no server, no journal, nothing kept) and
- * LangGraph's server for development.
+ * Agent runs against a scripted model without latency, on a separate server without rate limits: the overhead of a run
+ * beyond its model and tools, the runs per second, and the latency of a run's stream.
+ *
+ * For comparison, the same model and tool run in a bare loop of the AI SDK (no server, no journal, no storage) and in
+ * LangGraph's development server.
  */
 import { createServer, type Server as HttpServer } from "node:http";
 import { once } from "node:events";
@@ -14,15 +15,15 @@ import { makeParts } from "../support/agent-parts.ts";
 import type { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
 import { startLangGraph } from "../rivals/langgraph.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 import { withOwnServer, withoutPool } from "../support/own-server.ts";
-import { type Asked, type ScriptedModel, startScriptedModel } from "../support/scripted-model.ts";
+import { type ModelRequest, type ScriptedModel, startScriptedModel } from "../support/scripted-model.ts";
 
 export const name = "agents";
 
 const invokes = 200;
 const throughputRuns = 600;
-/** Below the plan's runs in flight. */
+/** Below the plan's limit of concurrent runs. */
 const atOnce = 32;
 const tokens = 60;
 const events = 1_000;
@@ -69,7 +70,7 @@ interface Outcome {
   status: string;
 }
 
-/** A session of its own, which is ended: a plan counts those that live. */
+/** Each run has its own session, which is ended afterwards, because a plan limits live sessions. */
 async function ask(api: Api, agent: string): Promise<Outcome> {
   const outcome = await api.json<Outcome>("POST", `/v1/agents/${agent}/invoke`, 200, { input: "Go." });
   if (outcome.status !== "completed") throw new Error(JSON.stringify(outcome));
@@ -101,7 +102,9 @@ async function invokeToModel({ context, api, model }: Scene): Promise<void> {
 
 const calls = 10;
 
-/** Between the end of one answer of the model and its next question lie a call of a tool and two steps of the journal. */
+/**
+ * A call of the tool and two steps of the journal lie between one response of the model and its next request.
+ */
 async function perStep({ context, api, model, tools }: Scene): Promise<void> {
   context.progress("overhead per step");
   const samples: number[] = [];
@@ -124,14 +127,14 @@ async function perStep({ context, api, model, tools }: Scene): Promise<void> {
   });
 }
 
-function between(asked: readonly Asked[]): number[] {
+function between(asked: readonly ModelRequest[]): number[] {
   return asked.slice(1).map(({ heardMs }, index) => heardMs - asked[index]!.answeredMs);
 }
 
 const callTool = { call: { name: "desk__look", arguments: "{}" } };
 const done = { text: ["Done."] };
 
-/** A call of the tool, then an answer. */
+/** A tool call, then a text. */
 const twoSteps: ScriptedModel["answer"] = ({ messages }) =>
   messages.at(-1).role === "tool" ? done : callTool;
 
@@ -188,7 +191,7 @@ async function beside({ context, model, tools }: Pick<Scene, "context" | "model"
 
 async function perSecond(work: () => Promise<void>): Promise<number> {
   let left = throughputRuns;
-  const { ms } = await timed(() =>
+  const { ms } = await measureTime(() =>
     Promise.all(
       Array.from({ length: atOnce }, async () => {
         while (left > 0) {
@@ -206,7 +209,7 @@ async function tokenToClient({ context, server, model }: Scene): Promise<void> {
   const sentMs = new Map<string, number>();
   const samples: number[] = [];
   model.onPiece = (text) => sentMs.set(text, performance.now());
-  // Slower than the 50 ms of a group: each piece comes alone.
+  // More than the 50 ms for which pieces are grouped, so each piece arrives alone.
   model.answer = () => ({ text: Array.from({ length: tokens }, (_, index) => `<${index}>`), delayMs: 80 });
   await follow(server, "plain", (frame) => {
     if (frame.type !== "message.delta") return;
@@ -231,7 +234,7 @@ interface Frame {
   delta?: string;
 }
 
-/** Invokes with `stream: true` and hears it out. */
+/** Invokes with `stream: true` and reads the stream to its end. */
 async function follow(server: Server, agent: string, hear: (frame: Frame) => void): Promise<string> {
   let runId = "";
   const response = await fetch(`${server.baseUrl}/v1/agents/${agent}/invoke`, {
@@ -259,7 +262,7 @@ async function* framesOf(response: Response): AsyncGenerator<Frame> {
   }
 }
 
-/** A log of a thousand events is written as the server writes them; then it is read from its beginning. */
+/** Inserts a log of a thousand events in the form of the server's rows, then reads it from the start. */
 async function resume({ context, server, api, model }: Scene): Promise<void> {
   context.progress("resume with 1,000 events");
   model.answer = () => ({ text: ["Hello."] });
@@ -309,7 +312,7 @@ async function resume({ context, server, api, model }: Scene): Promise<void> {
 
 interface ToolServer {
   url: string;
-  /** Of each call, from its head to the end of its answer. */
+  /** Milliseconds of each call, from the head to the end of the response. */
   tookMs: number[];
   close(): void;
 }

@@ -1,6 +1,6 @@
 /**
- * Webhook deliveries under 200 events per second, in 50 sandboxes at once, and the same with a `kill -9` of the server
- * in the middle. The events are written as the server writes them, by this process: so many machines no host would have.
+ * Webhook deliveries at 200 events per second from 50 sandboxes, and again with a `kill -9` of the server in the
+ * middle. This process inserts the events, because no host could run so many machines.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { systemActor } from "@kontor/server/accounts/activity/activity.ts";
@@ -9,7 +9,7 @@ import type { Database } from "@kontor/server/schema.ts";
 import type { Db } from "@kontor/server/schema.ts";
 import { ensureEmbedded } from "@kontor/server/db/embedded/ensure-embedded.ts";
 import { recordEvent } from "@kontor/server/sandbox/events/events.ts";
-import { type Received, startReceiver } from "@kontor/server/sandbox/testing/receiver.ts";
+import { type ReceivedDelivery, startReceiver } from "@kontor/server/sandbox/testing/receiver.ts";
 import type { Server } from "../../e2e/support/server.ts";
 import type { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
@@ -40,7 +40,7 @@ async function measure(
 ): Promise<void> {
   context.progress(what);
   const receiver = await startReceiver();
-  const arrivals: { got: Received; at: number }[] = [];
+  const arrivals: { got: ReceivedDelivery; at: number }[] = [];
   receiver.answer = (got, response) => {
     arrivals.push({ got, at: Date.now() });
     response.writeHead(204).end();
@@ -77,7 +77,12 @@ async function measure(
     const bar = { atMost: 0 };
     const note = `n=${wanted}, ${sandboxes} sandboxes, one webhook`;
     context.report({ what: `${what}: lost`, value: wanted - distinct(), unit: "deliveries", bar, note });
-    context.report({ what: `${what}: out of order`, value: disordered(arrivals), unit: "deliveries", bar });
+    context.report({
+      what: `${what}: out of order`,
+      value: countOutOfOrder(arrivals),
+      unit: "deliveries",
+      bar,
+    });
     context.report({
       what: `${what}: delivered again`,
       value: arrivals.length - distinct(),
@@ -94,7 +99,7 @@ async function measure(
   }
 }
 
-/** One after the other, at an even pace, as the changes of one sandbox come. */
+/** Changes of one sandbox come in sequence, at an even rate. */
 async function writeEvents(db: Db, workspaceId: string, sandboxId: string, index: number): Promise<void> {
   const everyMs = (sandboxes / perSecond) * 1000;
   const start = Date.now() + (everyMs * index) / sandboxes;
@@ -115,8 +120,8 @@ async function writeEvents(db: Db, workspaceId: string, sandboxId: string, index
   }
 }
 
-/** First arrivals of a sandbox that came after a later one's. */
-function disordered(arrivals: readonly { got: Received }[]): number {
+/** Counts first arrivals of a sandbox's events that came after a later event. */
+function countOutOfOrder(arrivals: readonly { got: ReceivedDelivery }[]): number {
   const seen = new Set<string>();
   const latest = new Map<unknown, number>();
   let count = 0;

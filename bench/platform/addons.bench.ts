@@ -1,8 +1,10 @@
 /**
- * Add-ons on a server of its own: from create to the first query, what `pgbench` does in one beside the same PostgreSQL
- * with the same settings outside any container, in turns, and how soon one that is killed answers again. `pgbench` is
- * the host's program in both cases, by TCP on loopback: for the add-on in the machine's network, and in its share of
- * the processors.
+ * Add-ons on a separate server: the time from create to the first query, the throughput of `pgbench`, and the recovery
+ * time after a kill.
+ *
+ * `pgbench` runs in turns against the add-on and against the same PostgreSQL with the same settings outside any
+ * container. It is the host's program in both cases, over TCP on loopback. For the add-on it runs in the machine's
+ * network and CPU share.
  */
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -14,7 +16,7 @@ import { processIn } from "../../e2e/support/machine-processes.ts";
 import { type Server, startServer } from "../../e2e/support/server.ts";
 import type { BenchContext } from "../support/contract.ts";
 import { programs, startHostPostgres } from "../rivals/host-postgres.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 
 export const name = "addons";
 
@@ -35,9 +37,9 @@ export async function run(context: BenchContext): Promise<void> {
     const path = `/api/v1/projects/${(body as { id: string }).id}/addons`;
     await firstQueries(context, server, path);
     const database = await create(server, path, { kind: "postgres", size: "large", public: true });
-    await until(() => queried(database.url));
+    await until(() => queryPostgres(database.url));
     await besideTheHost(context, server, database);
-    await killed(context, server, database);
+    await measureRecovery(context, server, database);
   } finally {
     await server.destroy();
   }
@@ -57,16 +59,16 @@ async function create(server: Server, path: string, input: Record<string, unknow
 
 async function firstQueries(context: BenchContext, server: Server, path: string): Promise<void> {
   const bars = { postgres: 6000, redis: 2000 };
-  const asked = { postgres: queried, redis: answered };
+  const probes = { postgres: queryPostgres, redis: pingRedis };
   for (const kind of ["postgres", "redis"] as const) {
     const samples: number[] = [];
     for (let n = 0; n < creates; n += 1) {
       context.progress(`${kind}: create → first query`, n / creates);
       let id = "";
-      const { ms } = await timed(async () => {
+      const { ms } = await measureTime(async () => {
         const made = await create(server, path, { kind, public: true });
         id = made.id;
-        await until(() => asked[kind](made.url));
+        await until(() => probes[kind](made.url));
       });
       samples.push(ms);
       await server.api("DELETE", `${path}/${id}`);
@@ -77,7 +79,7 @@ async function firstQueries(context: BenchContext, server: Server, path: string)
       unit: "ms",
       samples,
       bar: { atMost: bars[kind] },
-      note: `n=${creates}, by the public port, image there; asked each ${askEveryMs} ms`,
+      note: `n=${creates}, by the public port, image there; polled every ${askEveryMs} ms`,
     });
   }
 }
@@ -129,7 +131,7 @@ async function besideTheHost(context: BenchContext, server: Server, database: Da
   });
 }
 
-/** Beside the database, as it is on the host: among the machine's own processes where processors are shared out. */
+/** Runs on the host beside the database: among the machine's processes, because CPU time is divided there. */
 function within(group: string): string[] {
   return ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', group];
 }
@@ -142,7 +144,7 @@ function cpuGroupOf(pid: number): string {
   return join("/sys/fs/cgroup", own(lines.find((line) => line.startsWith("0::")) ?? "0::/"));
 }
 
-async function killed(context: BenchContext, server: Server, database: Database): Promise<void> {
+async function measureRecovery(context: BenchContext, server: Server, database: Database): Promise<void> {
   const samples: number[] = [];
   for (let n = 0; n < kills; n += 1) {
     const writer = new pg.Client({ connectionString: database.url });
@@ -153,10 +155,10 @@ async function killed(context: BenchContext, server: Server, database: Database)
       .catch(() => {});
     await sleep(1_000);
     const pid = processIn(await machineOf(server, database.id), `${programs}/postgres`);
-    const { ms } = await timed(async () => {
+    const { ms } = await measureTime(async () => {
       process.kill(pid, "SIGKILL");
       await writing;
-      await until(() => queried(database.url));
+      await until(() => queryPostgres(database.url));
     });
     samples.push(ms);
     await writer.end().catch(() => {});
@@ -176,7 +178,7 @@ async function machineOf(server: Server, id: string): Promise<string> {
   return String(row?.["id"]);
 }
 
-async function queried(url: string): Promise<void> {
+async function queryPostgres(url: string): Promise<void> {
   const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 2_000 });
   client.on("error", () => {});
   try {
@@ -187,7 +189,7 @@ async function queried(url: string): Promise<void> {
   }
 }
 
-async function answered(url: string): Promise<void> {
+async function pingRedis(url: string): Promise<void> {
   const client = new Redis(url, { lazyConnect: true, retryStrategy: () => null });
   client.on("error", () => {});
   try {
@@ -198,10 +200,10 @@ async function answered(url: string): Promise<void> {
   }
 }
 
-/** A public port lets ten connections a second begin, after the first fifty. */
+/** A public port accepts fifty connections at once, then ten a second. */
 const askEveryMs = 110;
 
-/** Asks until it does not fail. */
+/** Retries until the call succeeds. */
 async function until(ask: () => Promise<void>): Promise<void> {
   for (const deadline = Date.now() + 120_000; ;) {
     const failure = await ask().then(

@@ -1,7 +1,8 @@
 /**
- * An app that sleeps and is wanted: from a visitor's request to its answer, over the proxy. Held still, its process
- * goes on where it was; let go of, it is a cold start of Node in a native machine. Each time on a connection of its
- * own, one at a time, beside the same request to the app awake.
+ * A request to a sleeping app: the time from a visitor's request to its response, through the proxy. A frozen app
+ * continues its process. A stopped app is a cold start of Node in a native machine.
+ *
+ * Each request has its own connection and runs alone. The same request to the running app is measured beside it.
  */
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -10,8 +11,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type Server, startServer } from "../../e2e/support/server.ts";
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { settled } from "../support/machines.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { waitForIdleMachines } from "../support/machines.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 import { Project } from "../support/project.ts";
 
 export const name = "apps";
@@ -21,7 +22,7 @@ const stoppedRounds = 15;
 
 export async function run(context: BenchContext): Promise<void> {
   const frozen = await measure(context, { KONTOR_APP_FROZEN_MINUTES: "15" }, rounds);
-  // Let go of as soon as it is looked at, which is once a second.
+  // The app is stopped at the first check, which happens once a second.
   const stopped = await measure(context, { KONTOR_APP_FROZEN_MINUTES: "0" }, stoppedRounds);
   report(context, "visit to a Node app that is awake, p50", frozen.awake, 50);
   report(context, "wake by a visit, a Node app that is frozen, p50", frozen.woken, 50, 40);
@@ -42,19 +43,19 @@ async function measure(
   try {
     const project = await Project.create(server, home, "sleeper", "procfile");
     await project.push();
-    await settled(server);
+    await waitForIdleMachines(server);
     const isStopped = env["KONTOR_APP_FROZEN_MINUTES"] === "0";
     const awake: number[] = [];
     const woken: number[] = [];
-    // The first two pay for what is then cached.
+    // The first two fill caches.
     for (let round = -2; round < times; round += 1) {
       context.progress(
         `${isStopped ? "stopped" : "frozen"}: ${round} of ${times}`,
         Math.max(0, round) / times,
       );
-      const { ms: again } = await timed(() => project.visit(false));
+      const { ms: again } = await measureTime(() => project.visit(false));
       await putToSleep(server, project, isStopped);
-      const { ms: first } = await timed(() => project.visit(false));
+      const { ms: first } = await measureTime(() => project.visit(false));
       if (round < 0) continue;
       awake.push(again);
       woken.push(first);

@@ -1,7 +1,9 @@
 /**
- * A PostgreSQL of 1 GB that is written to is backed up, which includes the restore for a trial, and restored: how fast,
- * what the server's memory does, and whether the sums are what they were. Beside it what PostgreSQL's own tools need for
- * the same tables on the same host, with nobody writing and nothing compared: pg_dump to a file, then pg_restore.
+ * Backup and restore of a PostgreSQL of 1 GB during writes. The backup includes its trial restore. Measures the
+ * throughput, the server's memory, and the checksums afterwards.
+ *
+ * For comparison, PostgreSQL's own tools copy the same tables on the same host without writes and without a comparison:
+ * pg_dump to a file, then pg_restore.
  */
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -11,14 +13,14 @@ import { run as runProgram } from "@kontor/runtime/exec.ts";
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
 import { programs, startHostPostgres } from "../rivals/host-postgres.ts";
-import { timed } from "../support/measure.ts";
+import { measureTime } from "../support/measure.ts";
 
 export const name = "backups";
 
 const rowsWanted = 1_000_000;
 const accounts = 10_000;
 const sampleEveryMs = 100;
-/** The filler's rows are a kilobyte each, half of which compresses. */
+/** Rows of the filler have a kilobyte, and half of it compresses. */
 const tables = [
   "create table accounts (id int primary key, balance bigint not null)",
   `insert into accounts select n, 100 from generate_series(1, ${accounts}) n`,
@@ -43,7 +45,7 @@ export async function run(context: BenchContext): Promise<void> {
   context.progress("waiting for the database", 0);
   const addon = await until(() => api.json<Row>("GET", path, 200), "running");
   const pool = new Pool({ connectionString: addon.public_connection_url!, max: 2 });
-  // A restore sends everybody away.
+  // A restore closes all connections.
   pool.on("error", () => {});
   try {
     context.progress("filling", 0.1);
@@ -123,7 +125,7 @@ async function ownTools(beside: string, megabytes: number): Promise<number> {
     });
   await tool("psql", "-Xq", ...tables.flatMap((statement) => ["-c", statement]));
   const file = join(host.directory, "dump");
-  const { ms } = await timed(async () => {
+  const { ms } = await measureTime(async () => {
     await tool("pg_dump", "--format=custom", "--compress=1", "--file", file);
     await tool("createdb", "again");
     await tool("pg_restore", "--exit-on-error", "-d", "again", file);
@@ -131,7 +133,7 @@ async function ownTools(beside: string, megabytes: number): Promise<number> {
   return (megabytes * 1000) / ms;
 }
 
-/** Moves money to and fro: every moment has the same sum. */
+/** Transfers money between accounts: the sum is the same at every moment. */
 async function write(pool: Pool, signal: AbortSignal): Promise<void> {
   const client = await pool.connect();
   try {

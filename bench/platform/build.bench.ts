@@ -1,7 +1,7 @@
 /**
- * An app's image: the recipe of an Express app, made from nothing, with the packages fetched once, again after a change
- * of the source, and again unchanged; beside bare `buildah bud` of the same Dockerfile and the same bases, which has
- * neither a root nor a group nor a network of its own.
+ * The image of an Express app: a first build with downloaded packages, a build after a change of the source, and an
+ * unchanged build. For comparison, bare `buildah bud` builds the same Dockerfile on the same bases, without a root, a
+ * group or a network of its own.
  */
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -18,14 +18,14 @@ import { recipeOf } from "@kontor/server/builds/detection/recipe.ts";
 import { directoryTree } from "@kontor/server/builds/detection/tree.ts";
 import type { BenchContext } from "../support/contract.ts";
 import { imagesOf } from "../support/images.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 
 export const name = "build";
 
 const app = fileURLToPath(new URL("../../e2e/apps/express", import.meta.url));
 const shimBinary = fileURLToPath(new URL("../../runtime/shim/build/kontor-shim", import.meta.url));
 const rounds = 5;
-/** Of the numbers that are left to what drives the runtime without a server. */
+/** Instance number from the range for programs that use the runtime without a server. */
 const instance = 60;
 const signal = new AbortController().signal;
 
@@ -61,7 +61,7 @@ export async function run(context: BenchContext): Promise<void> {
   });
   let count = 0;
   const build = async (text: string, workspace = "bench") => {
-    const { ms } = await timed(() =>
+    const { ms } = await measureTime(() =>
       builder.build(
         {
           id: `app_bench${(count += 1)}`,
@@ -129,7 +129,7 @@ export async function run(context: BenchContext): Promise<void> {
   }
 }
 
-/** As somebody would do it who has no server: on the host's own network, with a store beside the bases. */
+/** Builds without a server: on the host's own network, with a store beside the bases. */
 async function bare(oci: string, checkout: string, dockerfile: string): Promise<number> {
   const home = join(oci, "bare");
   writeFileSync(join(oci, "Dockerfile"), dockerfile);
@@ -159,7 +159,7 @@ async function bare(oci: string, checkout: string, dockerfile: string): Promise<
     "--pull-never",
   ];
   const context = `--build-context=node:22-slim=docker-image://${base}`;
-  const { ms } = await timed(() =>
+  const { ms } = await measureTime(() =>
     runProgram([...argv, context, `--file=${oci}/Dockerfile`, checkout], {
       env: bareEnvironment(oci),
       timeoutMs: 10 * 60_000,

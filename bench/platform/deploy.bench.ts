@@ -1,7 +1,8 @@
 /**
- * From `git push` to an answer at the project's address: a static page and an Express app, the first time and again;
- * a rollback to the image before; and what visitors notice while one is deployed after the other. On a server of its
- * own, whose builds get their packages from where this host does.
+ * The time from `git push` to a response at the project's address, for a static page and an Express app, first and
+ * again. It also measures a rollback to the previous image, and the effect of repeated deployments on visitors.
+ *
+ * The server is separate, and its builds use the host's package sources.
  */
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import http from "node:http";
@@ -11,7 +12,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type Server, startServer } from "../../e2e/support/server.ts";
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 import { Project } from "../support/project.ts";
 
 export const name = "deploy";
@@ -27,33 +28,33 @@ export async function run(context: BenchContext): Promise<void> {
   try {
     const site = await Project.create(server, home, "page", "static-html");
     const app = await Project.create(server, home, "shop", "express");
-    // The bases are the host's, made once; no push should wait for that.
+    // The host's bases exist already, so that no push waits for them.
     context.progress("the bases, once");
     const other = await Project.create(server, home, "bases", "procfile");
     await other.push();
 
     context.progress("a static page", 0.1);
     const bar = (seconds: number) => ({ atMost: seconds * 1000 });
-    report(context, "push → live, a static page, its first time", (await timed(() => site.push())).ms);
-    const again = (await timed(() => site.push("index.html"))).ms;
+    report(context, "push → live, a static page, its first time", (await measureTime(() => site.push())).ms);
+    const again = (await measureTime(() => site.push("index.html"))).ms;
     report(context, "push → live, a static page, again", again, bar(5));
     context.progress("an Express app", 0.2);
     report(
       context,
       "push → live, an Express app, its first time",
-      (await timed(() => app.push())).ms,
+      (await measureTime(() => app.push())).ms,
       bar(45),
     );
     report(
       context,
       "push → live, an Express app, again",
-      (await timed(() => app.push("server.js"))).ms,
+      (await measureTime(() => app.push("server.js"))).ms,
       bar(12),
     );
 
     context.progress("rollbacks", 0.4);
     const back: number[] = [];
-    for (let n = 0; n < 7; n += 1) back.push((await timed(() => app.rollback())).ms);
+    for (let n = 0; n < 7; n += 1) back.push((await measureTime(() => app.rollback())).ms);
     context.report({
       what: "rollback → live, p50",
       value: percentile(back, 50),
@@ -74,7 +75,7 @@ function report(context: BenchContext, what: string, ms: number, bar?: { atMost:
   context.report({ what, value: ms, unit: "ms", note: "n=1", ...(bar ? { bar } : {}) });
 }
 
-/** Half of them on kept connections, half on new ones. */
+/** Half of the requests use kept connections, half new ones. */
 async function underVisitors(context: BenchContext, app: Project): Promise<void> {
   const kept = new http.Agent({ keepAlive: true, maxSockets: 64 });
   const failures = new Map<string, number>();
@@ -106,11 +107,11 @@ async function underVisitors(context: BenchContext, app: Project): Promise<void>
     value: failed,
     unit: "requests",
     bar: { atMost: 0 },
-    note: `of ${under.length}${failed > 0 ? `: ${[...failures].map(([why, count]) => `${why} × ${count}`).join(", ")}` : ""}`,
+    note: `n=${under.length}${failed > 0 ? `: ${[...failures].map(([why, count]) => `${why} × ${count}`).join(", ")}` : ""}`,
   });
 }
 
-/** What the API's callers notice of a build that takes all it gets. */
+/** Latency of API calls during a build that uses all CPU time it gets. */
 async function whileBuilding(context: BenchContext, server: Server, home: string): Promise<void> {
   context.progress("the API beside a build", 0.9);
   const burning = await Project.create(server, home, "burning", "procfile");
@@ -124,7 +125,7 @@ async function whileBuilding(context: BenchContext, server: Server, home: string
   const samples: number[] = [];
   const begun = performance.now();
   while (performance.now() - begun < 15_000) {
-    samples.push((await timed(() => api.json("GET", `/api/v1/projects/${burning.id}`, 200))).ms);
+    samples.push((await measureTime(() => api.json("GET", `/api/v1/projects/${burning.id}`, 200))).ms);
     await sleep(20);
   }
   await push;

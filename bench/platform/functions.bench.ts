@@ -1,8 +1,9 @@
 /**
- * What a function costs who asks it, by its public name: warm, held still, on disk, and from nothing; beside a Node
- * server that runs all the time, and `podman run` and `podman start` with a request. Then fifty that sleep, and a
- * thousand requests at once to one of them. The functions of a row are asked once each: an average of one function
- * would be of its luck.
+ * Latency of a function by its public name: warm, frozen, on disk, and as a cold start. For comparison: a Node server
+ * that always runs, and `podman run` and `podman start` with a request.
+ *
+ * Then fifty sleeping functions, and a thousand concurrent requests to one of them. Each function of a row gets one
+ * request, because an average over one function would depend on its luck.
  */
 import http from "node:http";
 import { readFileSync } from "node:fs";
@@ -25,7 +26,7 @@ const handler = `let n = 0; export default () => new Response("hello " + (n += 1
 const inPodman = `node -e 'const s = require("http").createServer((q, a) => a.end("hello")).listen(0, async () => {
   console.log(await (await fetch("http://127.0.0.1:" + s.address().port)).text()); process.exit(); })'`;
 
-interface Made {
+interface DeployedFunction {
   id: string;
   url: string;
 }
@@ -36,21 +37,21 @@ export async function run(context: BenchContext): Promise<void> {
   await beside(context);
   await withOwnServer(context, { KONTOR_FUNCTION_FROZEN_MINUTES: "1000" }, async (server, api) => {
     const to = { port: server.description.port, api };
-    const made = await deployed(context, api, functions);
+    const made = await deployFunctions(context, api, functions);
     await row(context, "warm", 5, await warm(to, made[0]!));
-    await rested(server, made, "frozen");
+    await waitForStage(server, made, "frozen");
     await row(context, "held still", 40, await each(to, made));
-    // Begun with other variables than they have now, they end as soon as they have nothing to do.
+    // The functions started with other variables than they have now, so they stop as soon as they are idle.
     for (const { id } of made)
       await api.json("PATCH", `/api/v1/functions/${id}`, 200, { env_vars: { ANEW: "1" } });
-    await rested(server, made, "none");
+    await waitForStage(server, made, "none");
     await row(context, "from nothing", 900, await each(to, made));
   });
   await withOwnServer(context, { KONTOR_FUNCTION_FROZEN_MINUTES: "0" }, async (server, api) => {
     const to = { port: server.description.port, api };
     const before = usedBy(server.pid);
-    const made = await deployed(context, api, sleepers);
-    await rested(server, made, "asleep");
+    const made = await deployFunctions(context, api, sleepers);
+    await waitForStage(server, made, "asleep");
     const [after, cpu] = [usedBy(server.pid), cpuOf(server.pid)];
     await sleep(10_000);
     const bytes = (after - before) / sleepers / 1024 ** 2;
@@ -66,7 +67,7 @@ export async function run(context: BenchContext): Promise<void> {
       unit: "% of a core",
     });
     await row(context, "on disk", 500, await each(to, made.slice(0, functions)));
-    await rested(server, made, "asleep");
+    await waitForStage(server, made, "asleep");
     await herd(context, to, made.at(-1)!);
   });
 }
@@ -84,7 +85,7 @@ async function row(context: BenchContext, what: string, atMost: number, samples:
   });
 }
 
-/** A Node server of this process' own, and podman where there is one. */
+/** A Node server in this process, and podman if it is installed. */
 async function beside(context: BenchContext): Promise<void> {
   const server = http.createServer((_request, response) => response.end("hello"));
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
@@ -117,11 +118,11 @@ async function beside(context: BenchContext): Promise<void> {
   }
 }
 
-async function deployed(context: BenchContext, api: Api, count: number): Promise<Made[]> {
-  const made: Made[] = [];
+async function deployFunctions(context: BenchContext, api: Api, count: number): Promise<DeployedFunction[]> {
+  const made: DeployedFunction[] = [];
   for (let n = 0; n < count; n += 1) {
     context.progress("deploying functions", n / count);
-    const one = await api.json<Made>("POST", "/api/v1/functions", 201, {
+    const one = await api.json<DeployedFunction>("POST", "/api/v1/functions", 201, {
       name: `bench-function-${n}`,
       runtime: "nodejs",
       handler_code: handler,
@@ -133,10 +134,10 @@ async function deployed(context: BenchContext, api: Api, count: number): Promise
   return made;
 }
 
-/** Once all instances are at that stage, or gone. */
-async function rested(
+/** Waits until all instances are in that stage, or have stopped. */
+async function waitForStage(
   server: { sql(text: string, values: unknown[]): Promise<unknown>; dataDir: string },
-  made: readonly Made[],
+  made: readonly DeployedFunction[],
   stage: Stage,
 ): Promise<void> {
   const deadline = performance.now() + patienceMs;
@@ -156,7 +157,7 @@ async function rested(
   }
 }
 
-async function warm(to: { port: number }, { url }: Made): Promise<number[]> {
+async function warm(to: { port: number }, { url }: DeployedFunction): Promise<number[]> {
   const agent = new http.Agent({ keepAlive: true });
   const host = new URL(url).host;
   await ask({ ...to, host, agent });
@@ -166,14 +167,18 @@ async function warm(to: { port: number }, { url }: Made): Promise<number[]> {
   return taken;
 }
 
-async function each(to: { port: number }, made: readonly Made[]): Promise<number[]> {
+async function each(to: { port: number }, made: readonly DeployedFunction[]): Promise<number[]> {
   const taken: number[] = [];
   for (const { url } of made) taken.push((await ask({ ...to, host: new URL(url).host })).ms);
   return taken;
 }
 
-/** A thousand, fifty at once, to one that is on disk. */
-async function herd(context: BenchContext, to: { port: number; api: Api }, { id, url }: Made): Promise<void> {
+/** Sends a thousand requests, fifty at once, to a function on disk. */
+async function herd(
+  context: BenchContext,
+  to: { port: number; api: Api },
+  { id, url }: DeployedFunction,
+): Promise<void> {
   const agent = new http.Agent({ keepAlive: true, maxSockets: 50 });
   const host = new URL(url).host;
   const begun = performance.now();
@@ -181,7 +186,7 @@ async function herd(context: BenchContext, to: { port: number; api: Api }, { id,
   const seconds = (performance.now() - begun) / 1000;
   agent.destroy();
   const failed = answers.filter(({ status }) => status === "rejected").length;
-  // What was counted is written within a second.
+  // The server writes its counts within a second.
   await sleep(2_000);
   const metrics = await to.api.json<{ cold_starts: number }>(
     "GET",
@@ -198,7 +203,7 @@ async function herd(context: BenchContext, to: { port: number; api: Api }, { id,
   });
 }
 
-/** A status that is not 200 fails: what failed quickly must not count as fast. */
+/** Throws on a status other than 200: a fast failure must not count as a fast response. */
 function ask({
   port,
   host,
@@ -220,13 +225,13 @@ function ask({
   });
 }
 
-/** Resident bytes of the server; machines of functions that sleep are not there to be counted. */
+/** Resident bytes of the server. Sleeping functions have no machines to count. */
 function usedBy(pid: number | undefined): number {
   const status = readFileSync(`/proc/${pid}/status`, "utf8");
   return Number(/^VmRSS:\s+(\d+) kB$/m.exec(status)?.[1]) * 1024;
 }
 
-/** Seconds so far. */
+/** Seconds since the start. */
 function cpuOf(pid: number | undefined): number {
   const fields = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1]!.split(" ");
   return (Number(fields[11]) + Number(fields[12])) / 100;

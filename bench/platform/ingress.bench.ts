@@ -1,7 +1,10 @@
 /**
- * What the way in costs: a request, and a WebSocket's message, to a server in a sandbox, by its public name over TLS and
- * by its machine's own address on this host, 200 a second either way. The difference is the ingress, the guest's tunnel
- * and TLS together. The two ways take turns, so that what else the host does weighs on both alike.
+ * Overhead of the ingress: a request and a WebSocket message to a server in a sandbox, by its public name over TLS, and
+ * by its machine's address on this host. Each way gets 200 a second.
+ *
+ * The difference is the ingress, the guest's tunnel and TLS together.
+ *
+ * The two ways alternate, so that other load on the host affects both alike.
  */
 import { readFileSync } from "node:fs";
 import http from "node:http";
@@ -14,7 +17,7 @@ import { slotNames } from "@kontor/runtime/network/addresses.ts";
 import { instanceOf, machinesOf } from "../../e2e/support/host-state.ts";
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { settled } from "../support/machines.ts";
+import { waitForIdleMachines } from "../support/machines.ts";
 import { percentile } from "../support/measure.ts";
 
 export const name = "ingress";
@@ -23,11 +26,15 @@ const perSecond = 200;
 const rounds = 6;
 const perRound = 500;
 const port = 3000;
-/** As many as a browser opens; what waits for one of them is part of what is measured. */
+/**
+ * The number of connections that a browser opens. A request's wait for a free connection is part of the measurement.
+ */
 const maxSockets = 6;
 const bar = { p50: 1, p99: 5 };
 
-/** Answers 1 KB on kept connections; after an upgrade it says everything back. Perl is in every Debian. */
+/**
+ * Responds with 1 KB on kept connections, and echoes all bytes after an upgrade. Perl is part of every Debian.
+ */
 const site = `use IO::Socket::INET; $SIG{CHLD} = "IGNORE"; my $body = "a" x 1024;
 my $l = IO::Socket::INET->new(LocalPort => ${port}, Listen => 64, ReuseAddr => 1) or die;
 while (1) { my $s = $l->accept or next; next if fork; setsockopt $s, 6, 1, 1; my $in = "";
@@ -51,7 +58,7 @@ export async function run(context: BenchContext): Promise<void> {
   const content = Buffer.from(site).toString("base64");
   await api.json("POST", `/v1/sandboxes/${id}/files`, 200, { path: "/workspace/site.pl", content });
   await api.json("POST", `/v1/sandboxes/${id}/commands`, 201, { command: "exec perl /workspace/site.pl" });
-  await settled(context);
+  await waitForIdleMachines(context);
   const ways = {
     direct: direct(machineAddress(context.dataDirectory, id)),
     ingress: byName(context.dataDirectory, id),
@@ -92,7 +99,7 @@ async function compare<T>(
   }
 }
 
-/** One every 5 ms, whether or not the last one is answered. Milliseconds each took. */
+/** Sends a request every 5 ms without waiting for responses. Returns the milliseconds of each. */
 async function atRate(work: () => Promise<void>): Promise<number[]> {
   const start = performance.now();
   const all: Promise<number>[] = [];
@@ -110,7 +117,7 @@ function direct(host: string): Way {
   const agent = new http.Agent({ keepAlive: true, maxSockets });
   return {
     get: () => got((done) => http.get({ agent, host, port, path: "/" }, done)),
-    socket: () => upgraded(net.connect({ host, port, noDelay: true }), "x"),
+    socket: () => openWebSocket(net.connect({ host, port, noDelay: true }), "x"),
   };
 }
 
@@ -128,7 +135,7 @@ function byName(dataDirectory: string, id: string): Way {
   const agent = new https.Agent({ keepAlive: true, maxSockets });
   return {
     get: () => got((done) => https.get({ ...to, agent, path: "/", headers: { host } }, done)),
-    socket: () => upgraded(tls.connect(to).setNoDelay(true), host),
+    socket: () => openWebSocket(tls.connect(to).setNoDelay(true), host),
   };
 }
 
@@ -142,7 +149,7 @@ function got(ask: (done: (response: http.IncomingMessage) => void) => http.Clien
   });
 }
 
-function upgraded(socket: net.Socket, host: string): Promise<net.Socket> {
+function openWebSocket(socket: net.Socket, host: string): Promise<net.Socket> {
   return new Promise((resolve, reject) => {
     socket.on("error", reject);
     socket.write(`GET /ws HTTP/1.1\r\nHost: ${host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n`);
@@ -155,7 +162,7 @@ function upgraded(socket: net.Socket, host: string): Promise<net.Socket> {
 
 const message = Buffer.from("a frame of some 32 bytes, or so.");
 
-/** Messages keep their order: what comes back first was sent first. */
+/** Messages stay in order: the first response belongs to the first message. */
 function echoing(socket: net.Socket): () => Promise<void> {
   const waiting: (() => void)[] = [];
   let bytes = 0;

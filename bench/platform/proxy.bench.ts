@@ -1,7 +1,9 @@
 /**
- * What the way in to an app adds to a request, beside nginx in front of the same server on the same machine: at 500
- * requests a second, whether or not the last one is answered, and as fast as one process goes. The ways take turns.
- * nginx is Debian's package, where it is installed; without it the rows of ours stand alone.
+ * Overhead of the ingress for a request to an app, beside nginx in front of the same server on the same machine: at a
+ * fixed rate of 500 requests a second, and at the maximum rate of one process.
+ *
+ * The two proxies alternate. nginx comes from Debian's package; without it the benchmark measures Kontor's ingress
+ * alone.
  */
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
@@ -66,7 +68,7 @@ async function addedLatency(context: BenchContext, ways: Record<string, number>)
     context.progress(`${perSecond} requests a second`, (round + 1) / (2 * rounds));
     for (const [way, port] of Object.entries(ways)) {
       const samples = await atRate(port);
-      // The first round warms up.
+      // The first round is a warm-up.
       if (round >= 0) taken.set(way, [...(taken.get(way) ?? []), ...samples]);
     }
   }
@@ -116,7 +118,7 @@ async function throughput(context: BenchContext, ways: Record<string, number>): 
   context.report({ what: "throughput, of nginx's", value: (ours / rival) * 100, unit: "%", note });
 }
 
-/** Milliseconds each took from the moment it was due, with the wait for a free connection. */
+/** Milliseconds of each request from its due time, including the wait for a free connection. */
 async function atRate(port: number): Promise<number[]> {
   const lines = await Promise.all(Array.from({ length: connections }, () => Line.open(port)));
   const start = performance.now();
@@ -132,7 +134,9 @@ async function atRate(port: number): Promise<number[]> {
   return samples;
 }
 
-/** One kept connection, with one request on its way: bare, so that the client is never what is measured. */
+/**
+ * A kept connection with one request in flight, on a bare socket, so that the client is not the bottleneck.
+ */
 class Line {
   readonly #socket: net.Socket;
   #before: Promise<void> = Promise.resolve();
@@ -181,7 +185,7 @@ class Line {
   }
 }
 
-/** As our way in does it: one process, kept connections, the same headers said. */
+/** Configured like Kontor's ingress: one process, kept connections, the same headers. */
 function nginxSettings(directory: string, port: number, upstream: number): string {
   const temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
     .map((kind) => `${kind}_temp_path ${directory}/${kind};`)

@@ -1,4 +1,4 @@
-/** The host's own PostgreSQL 15 with the settings of an add-on of the largest size, outside any container. */
+/** The host's own PostgreSQL 15 with the settings of the largest add-on, outside any container. */
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { run } from "@kontor/runtime/exec.ts";
@@ -8,18 +8,20 @@ import { freePort } from "../../cli/src/serve/port.ts";
 
 export const programs = "/usr/lib/postgresql/15/bin";
 const asPostgres = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups"];
-/** What says where an add-on's machine is, and nothing of how fast it is. */
+/** Settings of an add-on's address and files, which do not affect its speed. */
 const ofItsPlace =
   /^(listen_addresses|port|unix_socket_directories|hba_file|include|shared_preload_libraries) = .*\n/gm;
 
 export interface HostPostgres extends AsyncDisposable {
-  /** What programs of PostgreSQL find it by. */
+  /** Environment in which PostgreSQL's programs find the server. */
   env: Record<string, string>;
-  /** For files beside its own. */
+  /** Directory for further files. */
   directory: string;
 }
 
-/** Gone, files and all, when it is disposed of. `beside`: a directory on the disk that is to be measured. */
+/**
+ * Starts a PostgreSQL in a new directory beside `beside`, a directory on the measured disk. Disposal deletes all files.
+ */
 export async function startHostPostgres(beside: string): Promise<HostPostgres> {
   const directory = mkdtempSync(join(beside, "kontor-bench-postgres-"));
   const data = join(directory, "data");

@@ -1,6 +1,6 @@
 /**
- * The rival of agents' runs: LangGraph's server for development, with its own ready-made loop and the same model and
- * tool. It keeps what it knows in memory. Installed for the benchmark from the registry, at these versions.
+ * The rival of agent runs: LangGraph's development server, with its prebuilt loop and the same model and tool. It keeps
+ * its state in memory. The benchmark installs it from the registry at these versions.
  */
 import { type ChildProcess, spawn } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -38,12 +38,12 @@ await startServer({ port: Number(process.env.PORT), host: "127.0.0.1", cwd: proc
 `;
 
 export interface LangGraph {
-  /** A thread of its own, a run in it to its end, and the end of the thread. */
+  /** Creates a thread, runs it to the end, and deletes it. */
   run(): Promise<void>;
   close(): void;
 }
 
-/** Throws where it can't be installed or does not start. */
+/** Throws if the server cannot be installed or does not start. */
 export async function startLangGraph(urls: {
   model: string;
   tools: string;
@@ -91,7 +91,7 @@ async function runOnce(base: string): Promise<void> {
   const said = JSON.stringify(
     await post(`${base}/threads/${thread_id}/runs/wait`, { assistant_id: "agent", input }),
   );
-  if (!said.includes("Done.")) throw new Error(`LangGraph said ${said.slice(0, 300)}`);
+  if (!said.includes("Done.")) throw new Error(`LangGraph responded with ${said.slice(0, 300)}`);
   await fetch(`${base}/threads/${thread_id}`, { method: "DELETE" });
 }
 

@@ -1,17 +1,17 @@
 /**
- * The rival: `podman run --runtime runsc` (or `runc`) and `podman exec` on the same root filesystem, as somebody would do it who
- * has no server. Its storage is a throwaway folder and its network a throwaway namespace, so that nothing of it stays.
+ * The rival: `podman run --runtime runsc` (or `runc`) and `podman exec` on the same root filesystem, without a server.
+ * The storage is a temporary directory and the network a temporary namespace, so that nothing is left.
  *
- * - `--ulimit`: podman's defaults need CAP_SYS_RESOURCE, which many virtual machines lack.
- * - The runtime runsc is a wrapper: it takes every network namespace for the host's on kernels since 6.17, which show
- *   /proc/sys/net/core/rmem_default in all of them, unless that is hidden. It also keeps runsc from writing cgroups:
- *   conmon's have them already.
+ * `--ulimit`: podman's defaults need CAP_SYS_RESOURCE, which many virtual machines lack. The runtime runsc is a
+ * wrapper. On kernels from 6.17 on, runsc takes every network namespace for the host's, because each has
+ * /proc/sys/net/core/rmem_default; the wrapper hides that file. The wrapper also keeps runsc from writing cgroups,
+ * because conmon has written them.
  */
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { run } from "@kontor/runtime/exec.ts";
-import { timed } from "../support/measure.ts";
+import { measureTime } from "../support/measure.ts";
 
 const image = "localhost/kontor-bench/rootfs:1";
 
@@ -22,7 +22,7 @@ exec unshare -m --propagation unchanged sh -c '
   exec runsc --platform=systrap --network=${network} --ignore-cgroups "$@"' sh "$@"
 `;
 
-/** `bridge` is what podman does by default and what a sandbox has: an address and a way out. `none` has neither. */
+/** `bridge` is podman's default and equals a sandbox: an address and internet access. `none` has neither. */
 export type PodmanNetwork = "bridge" | "none";
 
 export class Podman {
@@ -31,7 +31,7 @@ export class Podman {
   readonly #namespace: string;
   #count = 0;
 
-  /** Undefined where podman is not installed. */
+  /** Undefined if podman is not installed. */
   static async open(rootfs: string, engine: "runsc" | "runc" = "runsc"): Promise<Podman | undefined> {
     const found = await run(["podman", "--version"]).catch(() => undefined);
     if (!found) return undefined;
@@ -55,7 +55,7 @@ export class Podman {
   async runAndExec(network: PodmanNetwork, command: string): Promise<number> {
     const name = `kbench-${(this.#count += 1)}`;
     try {
-      const { ms } = await timed(async () => {
+      const { ms } = await measureTime(async () => {
         await this.#podman(
           network,
           "run",
@@ -77,7 +77,7 @@ export class Podman {
     }
   }
 
-  /** Milliseconds of each `podman start`, of one container that was made before, to the end of its command's output. */
+  /** Milliseconds of each `podman start` of one existing container, to the end of its command's output. */
   async startAgain(network: PodmanNetwork, command: string, times: number): Promise<number[]> {
     const name = `kbench-${(this.#count += 1)}`;
     const made = ["--name", name, "--pull=never", ...limits(network), image, "/bin/bash", "-c", command];
@@ -85,7 +85,7 @@ export class Podman {
     try {
       const taken: number[] = [];
       for (let n = 0; n < times; n += 1) {
-        const { ms, result } = await timed(() => this.#podman(network, "start", "--attach", name));
+        const { ms, result } = await measureTime(() => this.#podman(network, "start", "--attach", name));
         if (result.stdout === "") throw new Error("podman start printed nothing");
         taken.push(ms);
       }

@@ -1,7 +1,8 @@
 /**
- * The processes of the proxy benchmark. `upstream`: answers 1 KB to everybody. `ingress <port>`: the way in to an app
- * that listens on that port of this very host, by TCP: what a machine's tunnel costs is another benchmark's matter.
- * Either prints the port it listens on.
+ * The server processes of the proxy benchmark. `upstream` responds with 1 KB to each request. `ingress <port>` is the
+ * ingress in front of an app on that port of this host, over TCP. The ingress benchmark measures a machine's tunnel.
+ *
+ * Each process prints its port.
  */
 import { once } from "node:events";
 import http from "node:http";

@@ -1,11 +1,11 @@
 /**
- * Twenty sandboxes asked for at the same moment: a pool as large as the burst, and the default one, which can serve
- * the first few from warm machines and boots the rest.
+ * Twenty sandboxes created at the same moment: with a pool as large as the burst, and with the default pool, which
+ * serves the first few from warm machines and boots the rest.
  */
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { type ServerAddress, settled } from "../support/machines.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { type ServerAddress, waitForIdleMachines } from "../support/machines.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 import { withOwnServer } from "../support/own-server.ts";
 
 export const name = "burst";
@@ -13,7 +13,7 @@ export const name = "burst";
 const size = 20;
 
 export async function run(context: BenchContext): Promise<void> {
-  await settled(context);
+  await waitForIdleMachines(context);
   await burst(context, new Api(context), context, "default pool");
   const roomy = { KONTOR_POOL_SIZE: String(size), KONTOR_POOL_MAX: String(size) };
   await withOwnServer(context, roomy, (server, api) => burst(context, api, server, `pool of ${size}`));
@@ -21,11 +21,11 @@ export async function run(context: BenchContext): Promise<void> {
 
 async function burst(context: BenchContext, api: Api, server: ServerAddress, kind: string): Promise<void> {
   context.progress(`${kind}: filling the pool`);
-  const { warm } = await settled(server);
+  const { warm } = await waitForIdleMachines(server);
   context.progress(`${kind}: ${size} at once`);
   const tries = await Promise.allSettled(
     Array.from({ length: size }, () =>
-      timed(async () => {
+      measureTime(async () => {
         const { id } = await api.create();
         await api.exec(id, { command: "echo ready" });
         return id;
@@ -49,5 +49,5 @@ async function burst(context: BenchContext, api: Api, server: ServerAddress, kin
     context.report({ what: `${what}: p99`, value: percentile(samples, 99), unit: "ms", note });
   }
   await Promise.all(made.map(({ result }) => api.remove(result)));
-  await settled(server);
+  await waitForIdleMachines(server);
 }

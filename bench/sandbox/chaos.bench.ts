@@ -1,8 +1,9 @@
 /**
- * 500 operations of six clients on a server that is killed (kill -9) 20 times at random moments, on real machines: what
- * was acknowledged and is gone afterwards, what sticks, and what is left on the host once all was deleted.
+ * Six clients run 500 operations on real machines while the server is killed (kill -9) 20 times at random moments.
+ * Counts acknowledged changes that are lost, operations that hang, and leftovers on the host after everything is
+ * deleted.
  *
- * `KONTOR_CHAOS_OPERATIONS`, `_KILLS` and `_SEED` make it longer, harder, or the same again.
+ * `KONTOR_CHAOS_OPERATIONS`, `_KILLS` and `_SEED` change the length, the number of kills and the random order.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { traces } from "../../e2e/support/host-state.ts";
@@ -10,8 +11,8 @@ import type { Server } from "../../e2e/support/server.ts";
 import type { Api } from "../support/api.ts";
 import { ChaosClient, type Tally, Violation } from "../support/chaos-client.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { settled } from "../support/machines.ts";
-import { timed } from "../support/measure.ts";
+import { waitForIdleMachines } from "../support/machines.ts";
+import { measureTime } from "../support/measure.ts";
 import { withOwnServer, withoutPool } from "../support/own-server.ts";
 
 export const name = "chaos";
@@ -34,7 +35,7 @@ async function play(context: BenchContext, server: Server, api: Api): Promise<vo
     { length: clients },
     (_, index) => new ChaosClient(api, `client-${index}`, randomOf(seed + index + 1), tally),
   );
-  const guarded = (work: () => Promise<void>): Promise<void> =>
+  const recordViolation = (work: () => Promise<void>): Promise<void> =>
     work().catch((error: unknown) => {
       if (!(error instanceof Violation)) throw error;
       violations.push(error.message);
@@ -45,7 +46,7 @@ async function play(context: BenchContext, server: Server, api: Api): Promise<vo
     all.map(async (client) => {
       while (begun < operations) {
         begun += 1;
-        await guarded(() => client.step());
+        await recordViolation(() => client.step());
       }
     }),
   );
@@ -55,14 +56,14 @@ async function play(context: BenchContext, server: Server, api: Api): Promise<vo
     while (tally.done < due && begun < operations) await sleep(10);
     await sleep(random() * 200);
     await server.kill9();
-    const { ms } = await timed(() => server.start());
+    const { ms } = await measureTime(() => server.start());
     restarts.push(ms);
     context.progress(`killed ${kill} times, ${tally.done} operations`, tally.done / operations);
   }
   await working;
-  for (const client of all) await guarded(() => client.checkAll());
-  for (const client of all) await guarded(() => client.deleteAll());
-  await settled(server);
+  for (const client of all) await recordViolation(() => client.checkAll());
+  for (const client of all) await recordViolation(() => client.deleteAll());
+  await waitForIdleMachines(server);
 
   const bar = { atMost: 0 };
   const note = `seed ${seed}; ${[...tally.verbs].map(([verb, count]) => `${count} ${verb}`).join(", ")}`;
@@ -101,27 +102,27 @@ async function play(context: BenchContext, server: Server, api: Api): Promise<vo
   });
 }
 
-/** What the host still has of the server's machines once it wants none, its pool included. */
+/** Leftovers of machines, the pool included, on the host after the server wants none. */
 async function leaks(server: Server): Promise<string[]> {
   await server.stop();
   Object.assign(server.description.env, withoutPool);
   await server.start();
-  await settled(server);
-  const left = async () => {
+  await waitForIdleMachines(server);
+  const findLeftovers = async () => {
     const { processes, mounts, groups, loops, files, records } = await traces(server.dataDir);
     return Object.entries({ processes, mounts, groups, loops, files, records }).flatMap(([kind, names]) =>
       (names ?? []).map((one) => `${kind}: ${one}`),
     );
   };
-  // The last removals go on after their answers.
+  // The last removals end after their responses.
   for (let tries = 0; tries < 60; tries += 1) {
-    if ((await left()).length === 0) return [];
+    if ((await findLeftovers()).length === 0) return [];
     await sleep(500);
   }
-  return left();
+  return findLeftovers();
 }
 
-/** Mulberry32: the same seed, the same order of operations, as far as the clock allows. */
+/** Mulberry32: the same seed gives the same order of operations, apart from effects of timing. */
 function randomOf(start: number): () => number {
   let state = start >>> 0;
   return () => {

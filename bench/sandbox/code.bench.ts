@@ -1,24 +1,24 @@
 /**
- * Cells over HTTP on a server whose pool holds a machine of the interpreter's template, its kernel warm: the round trip
- * of the smallest cell, and from asking for a sandbox to having the answer of its first cell.
+ * Cells over HTTP on a server with a warm machine of the interpreter's template and a warm kernel: the round trip of
+ * the smallest cell, and the time from the create of a sandbox to the result of its first cell.
  */
 import { startServer } from "../../e2e/support/server.ts";
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { type ServerAddress, settled } from "../support/machines.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { type ServerAddress, waitForIdleMachines } from "../support/machines.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 
 export const name = "code";
 
 const cells = 300;
-// Between two of them a machine is warmed, which takes seconds.
+// Each round waits for a warm machine, which takes seconds.
 const rounds = 15;
 const template = "code-interpreter";
 
 export async function run(context: BenchContext): Promise<void> {
   context.progress("starting a server with the template");
   const env = { KONTOR_POOL_TEMPLATES: template, KONTOR_POOL_SIZE: "1", KONTOR_POOL_MAX: "1" };
-  // Its image comes from the cache of the tests, where it is made once.
+  // The image comes from the cache of the tests, which builds it once.
   const server = await startServer(env, [template]);
   try {
     const api = new Api(server);
@@ -33,8 +33,8 @@ async function fromPool(context: BenchContext, api: Api, server: ServerAddress):
   const samples: number[] = [];
   for (let round = 0; round < rounds; round += 1) {
     context.progress(`first cells: ${round} of ${rounds}`, round / rounds / 2);
-    await settled(server);
-    const { ms, result: id } = await timed(async () => {
+    await waitForIdleMachines(server);
+    const { ms, result: id } = await measureTime(async () => {
       const made = await api.json<{ id: string }>("POST", "/v1/sandboxes", 201, { template });
       await cell(api, made.id);
       return made.id;
@@ -55,7 +55,7 @@ async function measureCells(context: BenchContext, api: Api): Promise<void> {
   const samples: number[] = [];
   for (let round = 0; round < cells; round += 1) {
     context.progress(`cells: ${round} of ${cells}`, 0.5 + round / cells / 2);
-    samples.push((await timed(() => cell(api, id))).ms);
+    samples.push((await measureTime(() => cell(api, id))).ms);
   }
   await api.remove(id);
   const note = `n=${cells}, one at a time`;

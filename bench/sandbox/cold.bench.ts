@@ -1,12 +1,12 @@
 /**
- * A sandbox without a warm pool, a hundred in sequence: from `POST /v1/sandboxes` to the answer of the first exec; and
- * then what a hundred sandboxes leave on the host, which is nothing.
+ * A hundred sandboxes in sequence without a warm pool: the time from `POST /v1/sandboxes` to the result of the first
+ * exec. Afterwards, none of their resources may be left on the host.
  */
 import { traces } from "../../e2e/support/host-state.ts";
 import type { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { type ServerAddress, settled } from "../support/machines.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { type ServerAddress, waitForIdleMachines } from "../support/machines.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 import { withOwnServer, withoutPool } from "../support/own-server.ts";
 
 export const name = "cold";
@@ -15,7 +15,7 @@ const rounds = 100;
 
 export async function run(context: BenchContext): Promise<void> {
   await withOwnServer(context, withoutPool, async (server, api) => {
-    // The host keeps a few empty namespaces for the next machine; after this one they are there.
+    // The host keeps a few empty namespaces for later machines. This first machine creates them.
     for (let round = 0; round < 3; round += 1) await oneSandbox(api, server);
     const before = await traces(server.dataDir);
     const samples: number[] = [];
@@ -50,12 +50,12 @@ export async function run(context: BenchContext): Promise<void> {
 }
 
 async function oneSandbox(api: Api, server: ServerAddress): Promise<number> {
-  const { ms, result } = await timed(async () => {
+  const { ms, result } = await measureTime(async () => {
     const sandbox = await api.create();
     await api.exec(sandbox.id, { command: "echo ready" });
     return sandbox;
   });
   await api.remove(result.id);
-  await settled(server);
+  await waitForIdleMachines(server);
   return ms;
 }

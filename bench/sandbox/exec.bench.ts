@@ -1,12 +1,14 @@
 /**
- * What the way to a process costs: the round trip of a buffered exec over HTTP less the time the guest says the process
- * took from its start to its end. The guest's figure is rounded to a millisecond, to either side alike, so the mean of
- * many differences is finer than any one of them.
+ * Overhead of an exec: the round trip of a buffered exec over HTTP minus the duration of the process, as the guest
+ * measures it.
+ *
+ * The guest rounds to a millisecond, up and down alike, so the mean of many differences is more precise than each of
+ * them.
  */
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { settled } from "../support/machines.ts";
-import { mean, percentile, timed } from "../support/measure.ts";
+import { waitForIdleMachines } from "../support/machines.ts";
+import { mean, percentile, measureTime } from "../support/measure.ts";
 
 export const name = "exec";
 
@@ -16,13 +18,13 @@ const input = { args: ["/bin/true"] };
 export async function run(context: BenchContext): Promise<void> {
   const api = new Api(context);
   const { id } = await api.create();
-  await settled(context);
+  await waitForIdleMachines(context);
   for (let round = 0; round < 10; round += 1) await api.exec(id, input);
   const trips: number[] = [];
   const overheads: number[] = [];
   for (let round = 0; round < rounds; round += 1) {
     context.progress(`${round} of ${rounds}`, round / rounds);
-    const { ms, result } = await timed(() => api.exec(id, input));
+    const { ms, result } = await measureTime(() => api.exec(id, input));
     trips.push(ms);
     overheads.push(ms - result.duration_ms);
   }

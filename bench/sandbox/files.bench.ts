@@ -1,9 +1,11 @@
-/** A file of 16 MiB into a sandbox and out again, as the API carries it: base64 in JSON, one request each. */
+/**
+ * Writes a file of 16 MiB into a sandbox and reads it back through the API: base64 in JSON, one request each.
+ */
 import { createHash, randomBytes } from "node:crypto";
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { settled } from "../support/machines.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { waitForIdleMachines } from "../support/machines.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 
 export const name = "files";
 
@@ -14,18 +16,18 @@ const path = "/workspace/sixteen";
 export async function run(context: BenchContext): Promise<void> {
   const api = new Api(context);
   const { id } = await api.create();
-  await settled(context);
+  await waitForIdleMachines(context);
   const content = randomBytes(sizeBytes);
   const body = Buffer.from(JSON.stringify({ path, content: content.toString("base64") }));
   const writes: number[] = [];
   const reads: number[] = [];
   for (let round = 0; round < rounds; round += 1) {
     context.progress(`${round} of ${rounds}`, round / rounds);
-    const written = await timed(() => api.send("POST", `/v1/sandboxes/${id}/files`, body));
+    const written = await measureTime(() => api.send("POST", `/v1/sandboxes/${id}/files`, body));
     if (written.result.status !== 200) throw new Error(`write: ${written.result.bytes.toString()}`);
-    const read = await timed(() => api.send("GET", `/v1/sandboxes/${id}/files?path=${path}`));
+    const read = await measureTime(() => api.send("GET", `/v1/sandboxes/${id}/files?path=${path}`));
     if (sha256(contentOf(read.result.bytes)) !== sha256(content)) throw new Error("another file came back");
-    // The first of each pays for growing buffers and caches.
+    // The first request of each kind grows buffers and caches.
     if (round === 0) continue;
     writes.push(megabytesPerSecond(written.ms));
     reads.push(megabytesPerSecond(read.ms));

@@ -1,11 +1,11 @@
 /**
- * Forking over HTTP: how long the source does not answer, and how long until clones do, beside the way without a fork: a
- * new sandbox and the same files copied into it.
+ * Forks over HTTP: the time for which the source does not respond, and the time until the clones do. For comparison, a
+ * new sandbox with the same files copied into it.
  */
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { settled } from "../support/machines.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { waitForIdleMachines } from "../support/machines.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 
 export const name = "fork";
 
@@ -37,10 +37,10 @@ export async function run(context: BenchContext): Promise<void> {
   for (const [index, [count, samples]] of [...forks].entries()) {
     for (let round = 0; round < rounds; round += 1) {
       context.progress(`fork into ${count}`, (index + round / rounds) / 3);
-      await settled(context);
+      await waitForIdleMachines(context);
       const watch = watchSource(api, source.id);
       await watch.isWarm;
-      const fork = await timed(async () => {
+      const fork = await measureTime(async () => {
         const { items } = await api.json<{ items: { id: string }[] }>(
           "POST",
           `/v1/sandboxes/${source.id}/fork`,
@@ -60,8 +60,8 @@ export async function run(context: BenchContext): Promise<void> {
   const copies: number[] = [];
   for (let round = 0; round < rounds; round += 1) {
     context.progress("create and copy", (2 + round / rounds) / 3);
-    await settled(context);
-    const copy = await timed(() => createAndCopy(api, source.id));
+    await waitForIdleMachines(context);
+    const copy = await measureTime(() => createAndCopy(api, source.id));
     copies.push(copy.ms);
     await api.remove(copy.result);
   }
@@ -81,7 +81,7 @@ export async function run(context: BenchContext): Promise<void> {
   });
 }
 
-/** Asks the source for a file's date without pause, until told to end. */
+/** Requests the date of a file in the source, again and again, until it is stopped. */
 function watchSource(
   api: Api,
   id: string,
@@ -94,7 +94,7 @@ function watchSource(
   const asking = (async () => {
     const samples: number[] = [];
     while (!isOver) {
-      const { ms } = await timed(() =>
+      const { ms } = await measureTime(() =>
         api.json("GET", `/v1/sandboxes/${id}/files/stat?path=/workspace`, 200),
       );
       samples.push(ms);
@@ -112,7 +112,10 @@ function watchSource(
   };
 }
 
-/** A process that holds this much, and as much in files that the file calls can carry; Perl is in every Debian. */
+/**
+ * A process with this much memory, and files of the same size that the file calls can carry. Perl is part of every
+ * Debian.
+ */
 async function fill(api: Api, id: string): Promise<void> {
   const hold = `open F, "</dev/urandom"; read F, $x, ${heapMb} << 20; open G, ">/tmp/full"; close G; sleep 1e6`;
   await api.exec(id, {
@@ -121,7 +124,7 @@ async function fill(api: Api, id: string): Promise<void> {
   });
 }
 
-/** What one does where there is no fork: the files are read out of one sandbox and written into another. */
+/** The way without a fork: reads the files of one sandbox and writes them into another. */
 async function createAndCopy(api: Api, source: string): Promise<string> {
   const { id } = await api.create();
   for (let n = 1; n <= files; n += 1) {

@@ -1,4 +1,4 @@
-/** A server nobody asks anything: what it and its PostgreSQL hold in memory and use of a core. */
+/** An idle server: its memory and its share of a core, with PostgreSQL. */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { BenchContext } from "../support/contract.ts";
 import { withOwnServer, withoutPool } from "../support/own-server.ts";
@@ -6,7 +6,7 @@ import { cpuSeconds, postmasterOf, proportionalBytes, withChildren } from "../su
 
 export const name = "idle";
 
-/** Start-up work (statistics, first garbage collections) is over by then. */
+/** The work of the start (statistics, first garbage collections) has ended by then. */
 const restMs = 15_000;
 const windowMs = 30_000;
 
@@ -17,10 +17,10 @@ export async function run(context: BenchContext): Promise<void> {
     const { pid = 0 } = server;
     const postmaster = postmasterOf(server.dataDir);
     context.progress(`watching it for ${windowMs / 1000} s`, 0.4);
-    const used = () => [cpuSeconds(pid), cpuSeconds(postmaster, { children: true })] as const;
-    const [before, begin] = [used(), performance.now()];
+    const readCpuSeconds = () => [cpuSeconds(pid), cpuSeconds(postmaster, { children: true })] as const;
+    const [before, begin] = [readCpuSeconds(), performance.now()];
     await sleep(windowMs);
-    const [after, spent] = [used(), (performance.now() - begin) / 1000];
+    const [after, spent] = [readCpuSeconds(), (performance.now() - begin) / 1000];
     const serverPercent = ((after[0] - before[0]) / spent) * 100;
     const postgresPercent = ((after[1] - before[1]) / spent) * 100;
     const postgres = withChildren(postmaster);

@@ -1,7 +1,9 @@
 /**
- * A machine on the host's kernel, from nothing to the output of its first command, by the driver alone: an application's
- * machine is made so, cold, whenever one is deployed or woken. In turns with it a bare `runc run` of the same root
- * filesystem, which has no disk, users or network of its own, and `podman run` with runc.
+ * A native machine from its creation to the output of its first command, through the driver alone. Each deployment or
+ * wake of an app starts its machine cold like this.
+ *
+ * It alternates with a bare `runc run` of the same root filesystem, which has no disk, users or network of its own, and
+ * with `podman run` under runc.
  */
 import { mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -11,15 +13,15 @@ import { run as runProgram } from "@kontor/runtime/exec.ts";
 import { LinuxDriver } from "@kontor/runtime/linux/driver.ts";
 import type { BenchContext } from "../support/contract.ts";
 import { imagesOf, rootfsOf } from "../support/images.ts";
-import { settled } from "../support/machines.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { waitForIdleMachines } from "../support/machines.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 import { Podman } from "../rivals/podman.ts";
 
 export const name = "native";
 
 const rounds = 50;
 const rivalEvery = 5;
-/** No server's: these are given out from 0 on. */
+/** A number that no server has: servers get the lowest free ones. */
 const instance = 59;
 const mib = 1024 * 1024;
 const root = join(import.meta.dirname, "..");
@@ -33,8 +35,8 @@ export async function run(context: BenchContext): Promise<void> {
   try {
     await driver.open();
     const runc = bareRunc(join(folder, "runc"), rootfs);
-    await settled(context);
-    // The first three pay for what is then cached.
+    await waitForIdleMachines(context);
+    // The first three fill caches.
     for (let round = -3; round < rounds; round += 1) {
       context.progress(`${round} of ${rounds}`, Math.max(0, round) / rounds);
       const ours = await oneMachine(driver, rootfs);
@@ -100,7 +102,7 @@ async function oneMachine(driver: LinuxDriver, rootfs: string): Promise<number> 
     hostname: "bench",
     env: {},
   };
-  const { ms } = await timed(async () => {
+  const { ms } = await measureTime(async () => {
     await driver.create(spec);
     const process = await driver.guest(spec.id).spawn({ shell: "echo ready", onDisconnect: "kill" });
     for await (const { data } of process.output) if (data.length === 0) throw new Error("it said nothing");
@@ -111,7 +113,9 @@ async function oneMachine(driver: LinuxDriver, rootfs: string): Promise<number> 
   return ms;
 }
 
-/** Milliseconds of one `runc run` to its end, with the configuration of `runc spec`, as far as it works everywhere. */
+/**
+ * Milliseconds of one `runc run` to its end, with the configuration of `runc spec` as far as it works on all hosts.
+ */
 function bareRunc(folder: string, rootfs: string): () => Promise<number> {
   const bundle = join(folder, "bundle");
   mkdirSync(bundle, { recursive: true });
@@ -126,7 +130,7 @@ function bareRunc(folder: string, rootfs: string): () => Promise<number> {
     Object.assign(spec.root, { path: realpathSync(rootfs), readonly: true });
     writeFileSync(join(bundle, "config.json"), JSON.stringify(spec));
     const id = `kontor-bench-${process.pid}-${(count += 1)}`;
-    const { ms } = await timed(() =>
+    const { ms } = await measureTime(() =>
       runProgram(["runc", "--root", join(folder, "state"), "run", "--bundle", bundle, id]),
     );
     return ms;

@@ -1,11 +1,11 @@
 /**
- * Pausing and resuming over HTTP: an idle sandbox, and ones whose memory is full of what does not compress. A pause is
- * over when the call is answered, which is when every byte is on disk and hashed; a resume when the first exec is.
+ * Pauses and resumes over HTTP: an idle sandbox, and sandboxes whose memory is full of incompressible data. A pause
+ * ends with its response, when every byte is on disk and hashed. A resume ends with the response of the first exec.
  */
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { settled } from "../support/machines.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { waitForIdleMachines } from "../support/machines.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 
 export const name = "pause";
 
@@ -38,16 +38,16 @@ async function measure(
 ): Promise<void> {
   const { id } = await api.create();
   if (heapMb > 0) await fill(api, id, heapMb);
-  await settled(context);
+  await waitForIdleMachines(context);
   const [pauses, resumes, sizes] = [[] as number[], [] as number[], [] as number[]];
   for (let round = 0; round < rounds; round += 1) {
-    const pause = await timed(() =>
+    const pause = await measureTime(() =>
       api.json<{ snapshot_size_mb: number }>("POST", `/v1/sandboxes/${id}/pause`, 200),
     );
     sizes.push(pause.result.snapshot_size_mb);
-    // The machine's memory is given back meanwhile.
-    await settled(context);
-    const resume = await timed(async () => {
+    // The machine's memory is freed meanwhile.
+    await waitForIdleMachines(context);
+    const resume = await measureTime(async () => {
       await api.json("POST", `/v1/sandboxes/${id}/resume`, 200);
       await api.exec(id, { args: ["/bin/true"] });
     });
@@ -69,7 +69,7 @@ async function measure(
   row("resume to the first exec's answer", resumes, resumeMs);
 }
 
-/** A process that holds this much; Perl is in every Debian. */
+/** A process with this much memory; Perl is part of every Debian. */
 async function fill(api: Api, id: string, heapMb: number): Promise<void> {
   const hold = `open F, "</dev/urandom"; read F, $x, ${heapMb} << 20; open G, ">/tmp/full"; close G; sleep 1e6`;
   await api.exec(id, {

@@ -1,7 +1,9 @@
 /**
- * The API without machines: `GET /v1/sandboxes/{id}`, authenticated, rate limits off. Every request finds its actor and
- * its row in PostgreSQL. The server is held to one core, the client to the other; PostgreSQL runs where the kernel puts
- * it, and then on the server's core as well.
+ * The API without machines: `GET /v1/sandboxes/{id}` with authentication and without rate limits. Each request reads
+ * its actor and its row from PostgreSQL.
+ *
+ * The server is pinned to one core and the client to the other. The kernel places PostgreSQL, so it also runs on the
+ * server's core.
  */
 import { run as runProgram } from "@kontor/runtime/exec.ts";
 import type { Server } from "../../e2e/support/server.ts";
@@ -19,7 +21,7 @@ const client = `${import.meta.dirname}/load.ts`;
 export async function run(context: BenchContext): Promise<void> {
   await withOwnServer(context, { ...withoutPool, KONTOR_RATE_LIMITS: "off" }, async (server, api) => {
     const { id } = await api.create();
-    // Its machine is of no use here, and its row stays.
+    // The benchmark reads only the row of the sandbox, so its machine is removed.
     await api.remove(id);
     const { pid = 0 } = server;
     await pin([pid], 0);
@@ -53,7 +55,7 @@ export async function run(context: BenchContext): Promise<void> {
 
 async function pin(pids: readonly number[], core: number): Promise<void> {
   for (const pid of pids) {
-    // A connection of PostgreSQL may have ended meanwhile.
+    // A connection of PostgreSQL may have closed meanwhile.
     await runProgram(["taskset", "--all-tasks", "--cpu-list", "--pid", String(core), String(pid)], {
       okCodes: [0, 1],
     });

@@ -1,6 +1,6 @@
 /**
- * 512 MiB into a sandbox and out again by pre-signed URLs, and what the server's memory does meanwhile. The client
- * sends the same random megabyte again and again and throws away what it gets, so that it is not what is measured.
+ * Transfers 512 MiB into a sandbox and out again by pre-signed URLs, and measures the server's memory meanwhile. The
+ * client sends the same random megabyte repeatedly and discards the download, so that it is not the bottleneck.
  */
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
@@ -8,8 +8,8 @@ import { readFileSync } from "node:fs";
 import { type IncomingMessage, request } from "node:http";
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { settled } from "../support/machines.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { waitForIdleMachines } from "../support/machines.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 
 export const name = "transfer";
 
@@ -27,11 +27,11 @@ export async function run(context: BenchContext): Promise<void> {
     template: "debian-12",
     size: "medium",
   });
-  await settled(context);
+  await waitForIdleMachines(context);
   const sign = (kind: string) =>
     api.json<{ url: string }>("POST", `/v1/sandboxes/${id}/files/presign-${kind}`, 200, { path });
   const [to, from] = [await sign("upload"), await sign("download")];
-  // Code is compiled and buffers grow at the first transfer of a server's life.
+  // The first transfer of a server compiles code and grows buffers.
   await upload(context, to.url, warmUpBytes);
   await download(context, from.url);
   const uploads: number[] = [];
@@ -40,9 +40,9 @@ export async function run(context: BenchContext): Promise<void> {
   const memory = watchMemory(context.serverPid);
   for (let round = 0; round < rounds; round += 1) {
     context.progress(`${round} of ${rounds}`, round / rounds);
-    const up = await timed(() => upload(context, to.url, sizeBytes));
+    const up = await measureTime(() => upload(context, to.url, sizeBytes));
     uploads.push(sizeBytes / 1e6 / (up.ms / 1000));
-    const down = await timed(() => download(context, from.url));
+    const down = await measureTime(() => download(context, from.url));
     if (down.result !== sizeBytes) throw new Error(`${down.result} bytes came back`);
     downloads.push(sizeBytes / 1e6 / (down.ms / 1000));
   }
@@ -63,7 +63,9 @@ export async function run(context: BenchContext): Promise<void> {
   });
 }
 
-/** The URL's host on the plain listener: the name says which sandbox is meant, the connection stays on loopback. */
+/**
+ * The URL's host name on the plain listener: the name identifies the sandbox, and the connection stays on loopback.
+ */
 function open(context: BenchContext, url: string, method: string, headers: Record<string, string>) {
   const { hostname, pathname, search } = new URL(url);
   return request(context.baseUrl + pathname + search, {

@@ -1,14 +1,14 @@
 /**
- * A sandbox with a volume, which is always started for it, and what writing to /persist costs beside the machine's own
- * disk and the host's: large pieces up to one sync at the end, and small ones with a sync each.
+ * A sandbox with a volume, which always starts cold, and writes to /persist beside writes to the machine's own disk and
+ * to the host's: large blocks with one sync at the end, and small blocks with a sync each.
  */
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { run as runProgram } from "@kontor/runtime/exec.ts";
 import { Api, type Sandbox } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { settled } from "../support/machines.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { waitForIdleMachines } from "../support/machines.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 
 export const name = "volume";
 
@@ -23,15 +23,15 @@ export async function run(context: BenchContext): Promise<void> {
   context.progress("creates", 0);
   const starts: number[] = [];
   for (let round = 0; round <= creates; round += 1) {
-    const { ms, result: id } = await timed(async () => {
+    const { ms, result: id } = await measureTime(async () => {
       const made = await withVolume(api);
       await api.exec(made.id, { args: ["/bin/true"] });
       return made.id;
     });
-    // The first makes the volume.
+    // The first create makes the volume.
     if (round > 0) starts.push(ms);
     await api.remove(id);
-    await settled(context);
+    await waitForIdleMachines(context);
   }
   context.report({
     what: "create with a volume to the first exec's answer, p50",
@@ -54,9 +54,9 @@ export async function run(context: BenchContext): Promise<void> {
     context.progress(`writes to ${what}`, (index + 1) / (places.length + 1));
     const [large, small] = [[] as number[], [] as number[]];
     for (let round = 0; round < rounds; round += 1) {
-      const whole = await timed(() => write(dd(path, "1M", largeMiB, "conv=fsync")));
+      const whole = await measureTime(() => write(dd(path, "1M", largeMiB, "conv=fsync")));
       large.push((largeMiB * 1024 ** 2) / 1e6 / (whole.ms / 1000));
-      const each = await timed(() => write(dd(path, "4k", smallWrites, "oflag=dsync")));
+      const each = await measureTime(() => write(dd(path, "4k", smallWrites, "oflag=dsync")));
       small.push(each.ms / smallWrites);
     }
     context.report({
@@ -76,7 +76,7 @@ export async function run(context: BenchContext): Promise<void> {
   }
   await rm(join(context.dataDirectory, "written"), { force: true });
   await api.remove(id);
-  await settled(context);
+  await waitForIdleMachines(context);
   const { status } = await api.send("DELETE", `/v1/sandboxes/volumes/${volume}`);
   if (status !== 204) throw new Error(`the volume was not deleted: ${status}`);
 }

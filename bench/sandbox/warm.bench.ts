@@ -1,18 +1,20 @@
 /**
- * A sandbox from a warm pool: from `POST /v1/sandboxes` to the answer of the first exec, one at a time, each on a
- * settled server of default configuration. The rival takes its turn in between, so that both see the same host.
+ * A sandbox from a warm pool: the time from `POST /v1/sandboxes` to the result of the first exec, one at a time, on an
+ * idle server of the default configuration.
+ *
+ * The rival runs between the rounds, so that both meet the same host.
  */
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
 import { rootfsOf } from "../support/images.ts";
-import { settled } from "../support/machines.ts";
-import { mean, percentile, timed } from "../support/measure.ts";
+import { waitForIdleMachines } from "../support/machines.ts";
+import { mean, percentile, measureTime } from "../support/measure.ts";
 import { Podman, type PodmanNetwork } from "../rivals/podman.ts";
 
 export const name = "warm";
 
 const rounds = 100;
-/** Every so many rounds the rival has one too. */
+/** Number of rounds between two of the rival's. */
 const rivalEvery = 5;
 const command = "echo ready";
 
@@ -26,12 +28,12 @@ export async function run(context: BenchContext): Promise<void> {
     await warmUp(context, api, podman);
     for (let round = 0; round < rounds; round += 1) {
       context.progress(`${round} of ${rounds}`, round / rounds);
-      await settled(context);
+      await waitForIdleMachines(context);
       const { total, create } = await createAndExec(api);
       ours.push(total);
       creates.push(create);
       if (podman && round % rivalEvery === 0) {
-        await settled(context);
+        await waitForIdleMachines(context);
         for (const network of ["bridge", "none"] as const) {
           theirs[network].push(await podman.runAndExec(network, command));
         }
@@ -44,10 +46,10 @@ export async function run(context: BenchContext): Promise<void> {
   if (podman) compare(context, ours, theirs);
 }
 
-/** The first of everything pays for what is then cached: compiled code, plans, page cache. */
+/** The first round fills caches: compiled code, query plans, page cache. */
 async function warmUp(context: BenchContext, api: Api, podman: Podman | undefined): Promise<void> {
   for (let round = 0; round < 3; round += 1) {
-    await settled(context);
+    await waitForIdleMachines(context);
     await createAndExec(api);
   }
   for (const network of ["bridge", "none"] as const) await podman?.runAndExec(network, command);
@@ -57,7 +59,7 @@ async function createAndExec(api: Api): Promise<{ total: number; create: number 
   const start = performance.now();
   const sandbox = await api.create();
   const create = performance.now() - start;
-  const { ms } = await timed(() => api.exec(sandbox.id, { command }));
+  const { ms } = await measureTime(() => api.exec(sandbox.id, { command }));
   await api.remove(sandbox.id);
   return { total: create + ms, create };
 }
@@ -81,7 +83,7 @@ function report(context: BenchContext, ours: number[], creates: number[]): void 
     note,
   });
   context.report({
-    what: "of which create, p50",
+    what: "create alone, p50",
     value: percentile(creates, 50),
     unit: "ms",
     samples: creates,

@@ -1,6 +1,8 @@
 /**
- * Measures one tenant's latency beside a busy tenant that uses all it can of a shared resource: git, `analyze`, event
- * streams, webhook deliveries, builds or agent runs. Each request is measured alone, then beside the busy tenant.
+ * Measures the latency of one tenant beside a busy tenant that uses its maximum of a shared resource: git, `analyze`,
+ * event streams, webhook deliveries, builds or agent runs.
+ *
+ * Each request is measured alone, then beside the busy tenant.
  */
 import { once } from "node:events";
 import { Agent, type ClientRequest, request } from "node:http";
@@ -21,7 +23,7 @@ import type { Server } from "../../e2e/support/server.ts";
 import { makePerson, makeToken } from "../../server/test/factories.ts";
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { percentile, timed } from "../support/measure.ts";
+import { percentile, measureTime } from "../support/measure.ts";
 import { withOwnServer, withoutPool } from "../support/own-server.ts";
 import { startScriptedModel } from "../support/scripted-model.ts";
 
@@ -31,7 +33,7 @@ export const name = "fair-shares";
 const mostTimes = 2;
 const rounds = 15;
 const buildRounds = 3;
-/** Resolves when the busy tenant uses all it can. */
+/** Resolves when the busy tenant uses its maximum. */
 const holdMs = 3_000;
 const waitMs = 120_000;
 
@@ -49,7 +51,7 @@ interface Scene {
   other: Tenant;
 }
 
-/** Releases what the busy tenant uses. */
+/** Releases the resources of the busy tenant. */
 type Release = () => unknown;
 
 export async function run(context: BenchContext): Promise<void> {
@@ -86,7 +88,7 @@ async function compare(
 ): Promise<void> {
   const sample = async () => {
     const samples: number[] = [];
-    for (let n = 0; n < times; n += 1) samples.push((await timed(ask)).ms);
+    for (let n = 0; n < times; n += 1) samples.push((await measureTime(ask)).ms);
     return samples;
   };
   context.progress(`${what}: alone`);

@@ -1,8 +1,11 @@
-/** `kill -9` of the server with five sandboxes running: what the next start finds, and when it is ready. */
+/**
+ * `kill -9` of the server with five running sandboxes: the sandboxes that the next start finds, and the time until it
+ * is ready.
+ */
 import type { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
-import { machineCounts, settled } from "../support/machines.ts";
-import { timed } from "../support/measure.ts";
+import { machineCounts, waitForIdleMachines } from "../support/machines.ts";
+import { measureTime } from "../support/measure.ts";
 import { withOwnServer } from "../support/own-server.ts";
 
 export const name = "restart";
@@ -13,10 +16,10 @@ export async function run(context: BenchContext): Promise<void> {
   await withOwnServer(context, {}, async (server, api) => {
     const ids = await Promise.all(Array.from({ length: count }, async () => (await api.create()).id));
     for (const id of ids) await api.exec(id, { command: `echo ${id} >/workspace/mine` });
-    await settled(server);
+    await waitForIdleMachines(server);
     context.progress("kill -9", 0.5);
     await server.kill9();
-    const { ms } = await timed(() => server.start());
+    const { ms } = await measureTime(() => server.start());
     const [{ sandboxes }, alive] = await Promise.all([
       machineCounts(server),
       Promise.all(ids.map((id) => isAsItWas(api, id))),

@@ -1,13 +1,13 @@
-/** What the benchmarks of agents are made of: a credential for the scripted model, and a toolset with one tool. */
+/** Parts of the agent benchmarks: a credential for the scripted model, and a toolset with one tool. */
 import type { Api } from "./api.ts";
 
 export interface Parts {
-  /** Of a config. */
+  /** Model in a config. */
   model: { provider: string; id: string; credential_id: string };
   toolset_id: string;
 }
 
-/** The tool is `desk__<name>`, and takes nothing. */
+/** The tool is `desk__<name>`, without parameters. */
 export async function makeParts(
   api: Api,
   given: { modelUrl: string; toolsUrl: string; tool: { name: string; method: "GET" | "POST" } },

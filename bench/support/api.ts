@@ -1,6 +1,8 @@
 /**
- * The API as the benchmarks call it: one kept connection, the answer's bytes, no work between a request and its clock.
- * A status that was not expected ends the benchmark: what failed quickly must not count as fast.
+ * API client of the benchmarks: one kept connection, raw response bytes, and no work between a request and its
+ * timestamp.
+ *
+ * An unexpected status ends the benchmark: a fast failure must not count as a fast response.
  */
 import { Agent, request } from "node:http";
 import type { BenchContext } from "./contract.ts";

@@ -1,17 +1,19 @@
 /**
- * One client of a server that is killed again and again. It uses sandboxes of its own, one call at a time, and keeps
- * book of what it was told: whatever was acknowledged must be there later. A call that broke off may have happened or
- * not; after it the client looks, and takes either for granted, never a third.
+ * A client of a server that is killed repeatedly. It uses its own sandboxes, sends one call at a time, and records each
+ * acknowledgement: an acknowledged change must exist later.
+ *
+ * A call without a response may have taken effect or not. The client then reads the state and accepts either outcome,
+ * and no third one.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Api, Sandbox } from "./api.ts";
 
-/** What must not be: an answer outside the contract, or an acknowledged thing that is gone. */
+/** A violation: a response outside the contract, or an acknowledged change that is lost. */
 export class Violation extends Error {}
 
 interface Box {
   id: string;
-  /** Each what it may be: more than one after a call that broke off. */
+  /** The possible states of a resource; several after a call without a response. */
   status: Set<string>;
   files: Map<string, Set<string>>;
   commands: Set<string>;
@@ -20,14 +22,14 @@ interface Box {
 type Outcome<T> = { isKnown: true; answer: T } | { isKnown: false };
 
 const boxesMax = 3;
-/** A server that is asked to come back does so within this, or is stuck. */
+/** Deadline of retries. */
 const patienceMs = 120_000;
 
 export interface Tally {
   done: number;
-  /** Calls whose answer was cut off by a kill. */
+  /** Calls whose response was cut off by a kill. */
   broken: number;
-  /** Calls that were told to come later, and did. */
+  /** Calls that were retried after a `Retry-After`. */
   retried: number;
   slowestMs: number;
   verbs: Map<string, number>;
@@ -48,7 +50,7 @@ export class ChaosClient {
     this.#tally = tally;
   }
 
-  /** One operation, whichever fits. */
+  /** Runs one operation that the current state allows. */
   async step(): Promise<void> {
     const box = this.boxes[Math.floor(this.#random() * this.boxes.length)];
     const dice = this.#random();
@@ -61,7 +63,7 @@ export class ChaosClient {
     this.#tally.slowestMs = Math.max(this.#tally.slowestMs, performance.now() - started);
   }
 
-  /** Everything that was acknowledged, once more. */
+  /** Checks every acknowledged change again. */
   async checkAll(): Promise<void> {
     for (const box of this.boxes) {
       await this.#look(box);
@@ -93,7 +95,7 @@ export class ChaosClient {
       this.boxes.push({ id: found.id, status: new Set(["running"]), files: new Map(), commands: new Set() });
   }
 
-  /** What became of a create that broke off: one sandbox that runs, or none. */
+  /** Finds the result of a create without a response: one running sandbox, or none. */
   async #findMade(nonce: string): Promise<Sandbox | undefined> {
     const query = `status=running&limit=100&metadata[nonce]=${nonce}`;
     const { items } = await this.#must<{ items: Sandbox[] }>("GET", `/v1/sandboxes?${query}`, [200]);
@@ -161,13 +163,13 @@ export class ChaosClient {
   }
 
   async delete(box: Box): Promise<void> {
-    // Safe to repeat, so it is repeated until it is answered.
+    // The call is idempotent, so it is repeated until a response arrives.
     const gone = await this.#must<Sandbox>("DELETE", `/v1/sandboxes/${box.id}`, [200]);
     if (gone.status !== "terminated") throw new Violation(`${box.id} was deleted and is ${gone.status}`);
     this.boxes.splice(this.boxes.indexOf(box), 1);
   }
 
-  /** After an answer the state is known; after none it is the old one or the new one, and a look tells. */
+  /** After a response the state is known. Without one it is the old or the new state, and a read decides. */
   async #afterwards(box: Box, outcome: Outcome<unknown>, states: string[]): Promise<void> {
     if (outcome.isKnown) return void (box.status = new Set(states));
     box.status = new Set([...box.status, ...states]);
@@ -181,7 +183,7 @@ export class ChaosClient {
     box.status = new Set([status]);
   }
 
-  /** Until it is answered: for what is safe to repeat. */
+  /** Repeats an idempotent call until a response arrives. */
   async #must<T>(method: string, path: string, expected: number[]): Promise<T> {
     for (;;) {
       const outcome = await this.#try<T>(method, path, expected);
@@ -189,7 +191,7 @@ export class ChaosClient {
     }
   }
 
-  /** One call; comes again where it is told to, or where nobody listens. */
+  /** Sends a call; retries after `Retry-After`, and while no server listens. */
   async #try<T>(method: string, path: string, expected: number[], body?: unknown): Promise<Outcome<T>> {
     const until = performance.now() + patienceMs;
     const sent = body === undefined ? undefined : Buffer.from(JSON.stringify(body));

@@ -1,6 +1,7 @@
 /**
- * What a benchmark is: a file `bench/<name>.bench.ts` that exports `name` and `run`. The runner (`kontor bench`) starts
- * one server on a data directory and a port of its own, waits for the first template, and runs them one by one.
+ * The interface of a benchmark: a file `bench/<name>.bench.ts` that exports `name` and `run`. The runner (`kontor
+ * bench`) starts one server with its own data directory and port, waits for the first template, and runs the benchmarks
+ * in sequence.
  */
 
 export interface Bench {
@@ -10,22 +11,22 @@ export interface Bench {
 
 export interface BenchContext {
   baseUrl: string;
-  /** A full-access token of the operator. */
+  /** Token of the operator with all scopes. */
   token: string;
   dataDirectory: string;
   serverPid: number;
   report(row: BenchRow): void;
-  /** What is being done, for the person who waits; `fraction` 0–1 where known. */
+  /** Shows the current step; `fraction` is from 0 to 1, if known. */
   progress(text: string, fraction?: number): void;
 }
 
-/** One figure. With a `bar` it is met or not, and `kontor bench` ends with 1 where one is not. */
+/** A measured figure. With a `bar` it is met or missed, and `kontor bench` exits with 1 if one is missed. */
 export interface BenchRow {
   what: string;
   value: number;
   /** `ms`, `MB/s`, `req/s`, `%`, … */
   unit: string;
-  /** Everything the value was taken from, for the file of results. */
+  /** All samples behind the value, for the file of results. */
   samples?: number[];
   bar?: { atMost: number } | { atLeast: number };
   note?: string;

@@ -1,4 +1,7 @@
-/** Where a server keeps its images: each is a directory, named for its template and a hash, with its `rootfs`. */
+/**
+ * Directory of a server's images. Each image is a directory with its `rootfs`, and its name has the template and a
+ * hash.
+ */
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 

@@ -1,6 +1,6 @@
 /**
- * The client of the throughput benchmark, a process of its own on a core of its own: as many kept connections as asked
- * for, each with one request on its way. Written for bare sockets, so that the client is never what is measured.
+ * The client of the throughput benchmark, a process on its own core: a number of kept connections, each with one
+ * request in flight. It uses bare sockets, so that the client is not the bottleneck.
  *
  * Arguments: host, port, path, token, connections, seconds. Prints `{requests, seconds, failed}` as JSON.
  */
@@ -38,7 +38,7 @@ function askUntilTheEnd(): Promise<void> {
   });
 }
 
-/** Bytes of the answer that begins here; undefined while its head is not complete. */
+/** Length of the first response in the buffer; undefined while its head is incomplete. */
 function answerLength(bytes: Buffer): number | undefined {
   const headEnd = bytes.indexOf("\r\n\r\n");
   if (headEnd < 0) return undefined;

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { parseCounts } from "./machines.ts";
 
-test("machines are counted by whose they are and whether they rest", () => {
+test("counts machines by owner and state", () => {
   const text = [
     "# HELP kontor_machines Machines of this host.",
     'kontor_machines{owner="pool",state="ready"} 2',

@@ -5,15 +5,15 @@ import type { BenchContext } from "./contract.ts";
 export interface MachineCounts {
   /** Warm machines that are ready. */
   warm: number;
-  /** Warm machines the pool wants. */
+  /** Target size of the warm pool. */
   wanted: number;
   sandboxes: number;
-  /** On the way up or down. */
+  /** Machines that are starting or stopping. */
   moving: number;
 }
 
 const settleTimeoutMs = 120_000;
-/** What the background still does once the last row is gone: namespaces taken down, PostgreSQL's own writes. */
+/** Time for background work after the last row is gone: removal of namespaces, writes of PostgreSQL. */
 const quietMs = 100;
 
 /** A server and its operator's token. */
@@ -38,8 +38,8 @@ export function parseCounts(text: string): MachineCounts {
   return counts;
 }
 
-/** Until the pool holds what it wants and nothing is being started or removed. */
-export async function settled(server: ServerAddress): Promise<MachineCounts> {
+/** Waits until the pool is full and no machine starts or stops. */
+export async function waitForIdleMachines(server: ServerAddress): Promise<MachineCounts> {
   const deadline = Date.now() + settleTimeoutMs;
   for (;;) {
     const counts = await machineCounts(server);

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { mean, percentile } from "./measure.ts";
 
-test("a percentile is a value that was measured, by nearest rank", () => {
+test("returns a measured value as the percentile, by nearest rank", () => {
   const samples = [40, 10, 30, 20];
   expect(percentile(samples, 50)).toBe(20);
   expect(percentile(samples, 99)).toBe(40);
@@ -9,10 +9,10 @@ test("a percentile is a value that was measured, by nearest rank", () => {
   expect(percentile([7], 50)).toBe(7);
 });
 
-test("of no samples there is no percentile", () => {
+test("returns no percentile without samples", () => {
   expect(() => percentile([], 50)).toThrow("no samples");
 });
 
-test("the mean of rounded durations keeps what the rounding lost of each", () => {
+test("averages out the rounding of durations", () => {
   expect(mean([1, 2, 2, 3])).toBe(2);
 });

@@ -1,6 +1,6 @@
-/** Arithmetic of samples, as the tables need it. */
+/** Statistics of samples for the tables. */
 
-/** Nearest rank: a value that was measured, never one between two. `samples` need not be sorted. */
+/** Percentile by nearest rank: always a measured value. `samples` need not be sorted. */
 export function percentile(samples: readonly number[], percent: number): number {
   const sorted = samples.toSorted((a, b) => a - b);
   const value = sorted[Math.max(0, Math.ceil((percent / 100) * sorted.length) - 1)];
@@ -12,8 +12,8 @@ export function mean(samples: readonly number[]): number {
   return samples.reduce((sum, value) => sum + value, 0) / samples.length;
 }
 
-/** Milliseconds `work` took, and what it answered. */
-export async function timed<T>(work: () => Promise<T>): Promise<{ ms: number; result: T }> {
+/** Returns the result of `work` and its duration in milliseconds. */
+export async function measureTime<T>(work: () => Promise<T>): Promise<{ ms: number; result: T }> {
   const start = performance.now();
   const result = await work();
   return { ms: performance.now() - start, result };

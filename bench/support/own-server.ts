@@ -1,6 +1,6 @@
 /**
- * A server of a benchmark's own, for what the runner's cannot show: another configuration, one core, an end by
- * kill -9. It takes over the images the runner's server has made, so that none is made twice.
+ * A separate server for a benchmark that needs another configuration, a single core or a kill -9. It reuses the images
+ * of the runner's server, so that none is built twice.
  */
 import { chmodSync, mkdirSync, mkdtempSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -11,10 +11,10 @@ import { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
 import { imagesOf } from "./images.ts";
 
-/** No warm machine is ever made. */
+/** Disables the warm pool. */
 export const withoutPool = { KONTOR_POOL_SIZE: "0", KONTOR_POOL_MAX: "0" };
 
-/** Runs `work` against a server with these settings, and takes everything of it away whatever becomes of that. */
+/** Runs `work` against a server with these settings, and removes the server afterwards in every case. */
 export async function withOwnServer(
   context: BenchContext,
   env: Record<string, string>,

@@ -1,19 +1,19 @@
-/** What processes use, from /proc (proc(5)): the server's own, and those of its PostgreSQL. */
+/** CPU time and memory of processes from /proc (proc(5)): the server's, and those of its PostgreSQL. */
 import { readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 
-/** The postmaster of the embedded PostgreSQL of a data directory. */
+/** Postmaster of the embedded PostgreSQL of a data directory. */
 export function postmasterOf(dataDirectory: string): number {
   return Number.parseInt(readFileSync(join(dataDirectory, "postgres", "data", "postmaster.pid"), "utf8"), 10);
 }
 
-/** The process and its children, as they are now: PostgreSQL's come and go with its connections. */
+/** The process and its current children: PostgreSQL has one for each connection. */
 export function withChildren(parent: number): number[] {
   const all = readdirSync("/proc").filter((name) => /^\d+$/.test(name));
   return [parent, ...all.map(Number).filter((pid) => statFields(pid)?.[1] === String(parent))];
 }
 
-/** Memory that would come free if these processes ended: what they share is counted once (PSS). */
+/** Memory that would be free if these processes ended. Shared memory counts once (PSS). */
 export function proportionalBytes(pids: readonly number[]): number {
   const kilobytes = pids.map((pid) => {
     const text = read(`/proc/${pid}/smaps_rollup`);
@@ -26,7 +26,7 @@ export function proportionalBytes(pids: readonly number[]): number {
 const tickSeconds = 0.01;
 const cpuFields = { own: [11, 12], withEndedChildren: [11, 12, 13, 14] } as const;
 
-/** CPU time a process has used so far; with that of its children, also of those that have ended. */
+/** CPU time of a process so far; with its children, including ended ones, if requested. */
 export function cpuSeconds(pid: number, options: { children?: boolean } = {}): number {
   if (!options.children) return ticks(pid, cpuFields.own) * tickSeconds;
   const [parent = pid, ...children] = withChildren(pid);
@@ -39,10 +39,12 @@ function ticks(pid: number, fields: readonly number[]): number {
   return fields.reduce((sum, field) => sum + Number(stat?.[field] ?? 0), 0);
 }
 
-/** The fields of /proc/<pid>/stat from the state on: parent is at 1, utime at 11. Undefined where it ended. */
+/**
+ * Fields of /proc/<pid>/stat from the state on: the parent is at 1, utime at 11. Undefined if the process has ended.
+ */
 function statFields(pid: number): string[] | undefined {
   const text = read(`/proc/${pid}/stat`);
-  // The command may hold spaces and brackets; the state follows the last bracket.
+  // The command name may contain spaces and brackets; the state follows the last bracket.
   return text === "" ? undefined : text.slice(text.lastIndexOf(")") + 2).split(" ");
 }
 

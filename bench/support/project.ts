@@ -1,4 +1,4 @@
-/** A project of a server: one of the tests' apps in a repository of its own, pushed, visited by its address. */
+/** A project of a server: a test app in its own repository, with its push and its visitors. */
 import { cpSync, readFileSync, writeFileSync } from "node:fs";
 import http from "node:http";
 import { join } from "node:path";
@@ -49,7 +49,7 @@ export class Project {
     this.#host = new URL(made.url).hostname;
   }
 
-  /** A commit that changes the file, pushed; it is live when this returns. */
+  /** Commits a change of the file and pushes it; returns when it is live. */
   async push(changed?: string): Promise<void> {
     this.#commits += 1;
     if (changed !== undefined) {
@@ -64,7 +64,7 @@ export class Project {
     if (status !== "live") throw new Error(`a deployment is ${status}: ${error}`);
   }
 
-  /** To what was live before. */
+  /** Rolls back to the previous deployment. */
   async rollback(): Promise<void> {
     const { items } = await this.#api.json<{ items: { id: string; status: string }[] }>(
       "GET",

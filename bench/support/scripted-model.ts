@@ -1,16 +1,16 @@
 /**
- * A model for benchmarks: speaks the OpenAI-compatible chat API at once, and keeps the time of what it heard. A GET, which
- * no model is asked with, is a tool's.
+ * A model for benchmarks: implements the OpenAI-compatible chat API without latency, and records the time of each
+ * request. A GET belongs to the tool, because models get no GET.
  */
 import { once } from "node:events";
 import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 
-export interface Asked {
+export interface ModelRequest {
   // oxlint-disable-next-line typescript/no-explicit-any -- whatever a client sends
   body: any;
-  /** `performance.now()` when its head was there, and when its answer was sent. */
+  /** `performance.now()` at the request's head, and at the end of the response. */
   heardMs: number;
   answeredMs: number;
 }
@@ -18,15 +18,15 @@ export interface Asked {
 interface Turn {
   text?: readonly string[];
   call?: { name: string; arguments: string };
-  /** Before each piece after the first. */
+  /** Delay before each piece after the first. */
   delayMs?: number;
 }
 
 export interface ScriptedModel {
   url: string;
-  asked: Asked[];
-  answer: (body: Asked["body"]) => Turn;
-  /** Told of each piece as it is sent. */
+  asked: ModelRequest[];
+  answer: (body: ModelRequest["body"]) => Turn;
+  /** Called for each piece that is sent. */
   onPiece: ((text: string) => void) | undefined;
   close(): void;
 }
@@ -49,7 +49,7 @@ export async function startScriptedModel(): Promise<ScriptedModel> {
     request.setEncoding("utf8");
     request.on("data", (piece: string) => (text += piece));
     request.on("end", () => {
-      const asked: Asked = { body: JSON.parse(text) as unknown, heardMs, answeredMs: 0 };
+      const asked: ModelRequest = { body: JSON.parse(text) as unknown, heardMs, answeredMs: 0 };
       model.asked.push(asked);
       void speak(response, model, model.answer(asked.body)).then(() => {
         asked.answeredMs = performance.now();

@@ -1,6 +1,6 @@
 /**
- * The command's table of contents. Every verb is a function in `commands/`; what goes wrong for a reason a person
- * can act on is a Failure and is printed as such, anything else is a defect and keeps its stack.
+ * The entry point of the command. Each subcommand is a function in `commands/`. A Failure is printed with its cure; any
+ * other error is a defect and is printed with its stack.
  */
 import { Command } from "commander";
 import type { AttackOptions } from "./commands/develop/attack.ts";
@@ -22,7 +22,7 @@ import { Failure } from "./lib/failure.ts";
 
 const data = ["--data <dir>", "data directory (else KONTOR_DATA_DIR, else /var/lib/kontor)"] as const;
 const program = new Command("kontor").description(
-  "One self-hosted server: deployments, sandboxes and agents.",
+  "A self-hosted server for deployments, sandboxes and agents.",
 );
 
 program
@@ -104,7 +104,7 @@ program
   .command("bench")
   .description("run the benchmarks against a server of their own")
   .argument("[names...]", "only these")
-  // only who measures needs the code of the benchmarks and tests: a server starts without it
+  // loaded here only: a server starts without the code of benchmarks and tests
   .action(async (names: string[]) => (await import("./commands/develop/bench.ts")).bench(names));
 program
   .command("config")
@@ -135,7 +135,7 @@ for (const [noun, description] of Object.entries(operatorNouns)) {
     .action((args: string[]) => operate(noun, args));
 }
 
-// a reader that has seen enough (`kontor config | head`) is no defect
+// A reader that closes the pipe early (`kontor config | head`) is not a defect.
 process.stdout.on("error", (error: NodeJS.ErrnoException) => {
   if (error.code !== "EPIPE") throw error;
   process.exit();

@@ -1,6 +1,6 @@
 /**
- * A guest book, as somebody would write one: rows in PostgreSQL, a counter in Redis, both by what the environment says.
- * It also tells whether it reaches a name and an address, for whoever must not.
+ * A guest book like one of a user: rows in PostgreSQL and a counter in Redis, both by environment variables. It also
+ * reports whether it reaches a given name and address, for tests of isolation.
  */
 import { lookup } from "node:dns/promises";
 import { createServer } from "node:http";

@@ -1,6 +1,6 @@
 /**
  * The shell of a reader: one bash for a whole page, in a mount namespace in which the server's data directory is
- * `/var/lib/kontor` and the checkout cannot be written to. Its home is an empty directory, and its environment has
+ * `/var/lib/kontor` and the checkout cannot be written to. HOME is an empty directory, and its environment has
  * nothing of the test's but the PATH. Each block is sourced from a file that holds exactly the text of the page.
  */
 import { type ChildProcess, spawn } from "node:child_process";

@@ -1,6 +1,6 @@
 /**
- * kill -9 of the server at the named points of add-ons, backups and restores, on real databases: what comes after ends
- * well, nothing that was there is lost, and nothing is left that nobody knows.
+ * kill -9 of the server at the named points of add-ons, backups and restores, on real databases. The next server
+ * completes or undoes the operation, loses no data, and leaves no orphans.
  */
 import { existsSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -37,7 +37,7 @@ beforeAll(async () => {
 afterAll(() => server?.destroy());
 afterEach(() => server.start());
 
-/** The server dies there, whether or not it answered before, and another one has started when this returns. */
+/** The server dies at the point, before or after its response; the next one has started on return. */
 const dyingAt = (point: string, act: () => Promise<unknown>) =>
   server.dieAt(point, () => act().catch(() => {}));
 
@@ -90,7 +90,7 @@ async function onPostgres<T>(url: string, work: (client: pg.Client) => Promise<T
 
 describe("an add-on", () => {
   test.each(["addon.created", "addon.machine-started", "addon.admitted", "addon.up"])(
-    "whose server dies at %s comes up, once",
+    "starts once when its server dies at %s",
     { timeout: 240_000 },
     async (point) => {
       const input = { kind: "redis", size: "small", public: true };
@@ -106,7 +106,7 @@ describe("an add-on", () => {
   );
 
   test.each(["addon.machine-removed", "addon.volume-dropped"])(
-    "that is deleted is gone where its server dies at %s",
+    "is deleted when its server dies at %s during the deletion",
     { timeout: 240_000 },
     async (point) => {
       const addon = await createAddon(server, project, { kind: "redis", size: "small" });
@@ -150,11 +150,11 @@ test(
 
 interface Kind {
   kind: "postgres" | "redis";
-  /** What it holds from then on. */
+  /** Content after the write. */
   write: (addon: Addon, text: string) => Promise<unknown>;
   read: (addon: Addon) => Promise<string | null>;
   lose: (addon: Addon) => Promise<unknown>;
-  /** What a restore put beside. */
+  /** Remains that a restore set aside. */
   beside: (addon: Addon) => Promise<string[]>;
 }
 
@@ -190,7 +190,7 @@ const kinds: Kind[] = [
   },
 ];
 
-describe.each(kinds)("of $kind", ({ kind, write, read, lose, beside }) => {
+describe.each(kinds)("backups of $kind", ({ kind, write, read, lose, beside }) => {
   let addon: Addon;
   const blobs = () => {
     const directory = join(server.dataDir, "backups");
@@ -198,7 +198,7 @@ describe.each(kinds)("of $kind", ({ kind, write, read, lose, beside }) => {
     const files = readdirSync(directory, { recursive: true, withFileTypes: true });
     return files.filter((file) => file.isFile()).map(({ name }) => name);
   };
-  /** Every backup that is listed has its bytes, and no bytes are of another. */
+  /** Every listed backup has its bytes, and no other bytes exist. */
   const expectBytes = async () => {
     const listed = (await listBackups(server, addon)).filter(({ status }) => status === "completed");
     const ids = new Set(listed.map(({ id }) => id));
@@ -214,11 +214,11 @@ describe.each(kinds)("of $kind", ({ kind, write, read, lose, beside }) => {
   }, 120_000);
   afterAll(() => remove(addon), 60_000);
 
-  // What is done at these points knows no kind; what a restore swaps does.
+  // These points are the same for every kind; only a restore's swap differs.
   const once = (points: readonly string[]) => (kind === "postgres" ? points : []);
 
   test.each(once(["backup.begun", "backup.stored", "backup.verified", "backup.completed"]))(
-    "a backup is made where the server dies at %s",
+    "completes a backup when the server dies at %s",
     { timeout: 240_000 },
     async (point) => {
       let id = "";
@@ -230,13 +230,13 @@ describe.each(kinds)("of $kind", ({ kind, write, read, lose, beside }) => {
   );
 
   test(
-    "a backup that fails has failed where the server dies at it, and the next one is made",
+    "a failing backup stays failed when the server dies at %s, and the next backup succeeds",
     { timeout: 240_000 },
     async () => {
       const store = join(server.dataDir, "backups");
       let id = "";
       await dyingAt("backup.failed", async () => {
-        // Nothing can be put into a file.
+        // A file in place of the directory makes every write fail.
         rmSync(store, { recursive: true, force: true });
         writeFileSync(store, "");
         await running(server, addon);
@@ -252,7 +252,7 @@ describe.each(kinds)("of $kind", ({ kind, write, read, lose, beside }) => {
   );
 
   test.each(once(["backup.unwanted", "backup.bytes-gone"]))(
-    "a deleted backup is gone where the server dies at %s",
+    "a deleted backup is gone when the server dies at %s",
     { timeout: 240_000 },
     async (point) => {
       const { id } = await backedUp(server, addon);
@@ -263,7 +263,7 @@ describe.each(kinds)("of $kind", ({ kind, write, read, lose, beside }) => {
   );
 
   test.each(["restore.begun", "restore.kept", "restore.in-place", "restore.completed"])(
-    "a restore is in its place, once, where the server dies at %s",
+    "a restore takes effect once when the server dies at %s",
     { timeout: 300_000 },
     async (point) => {
       await write(addon, "blue");

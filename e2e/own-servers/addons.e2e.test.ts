@@ -1,6 +1,5 @@
 /**
- * Add-ons as people use them: real PostgreSQL and Redis, by the clients that people have, on a server that is killed,
- * databases that are killed, and disks that fill up.
+ * Add-ons in use: real PostgreSQL and Redis with common clients, a killed server, killed databases, and full disks.
  */
 import { randomUUID } from "node:crypto";
 import { readdirSync } from "node:fs";
@@ -28,7 +27,7 @@ interface Addon {
 
 const path = (id = "") => `/api/v1/projects/${project}/addons${id === "" ? "" : `/${id}`}`;
 
-/** Until it does not throw. */
+/** Retries until `ask` does not throw. */
 function eventually<T>(ask: () => T | Promise<T>, withinMs: number): Promise<T> {
   return vi.waitFor(ask, { timeout: withinMs, interval: 50 });
 }
@@ -84,7 +83,7 @@ beforeAll(async () => {
 
 afterAll(() => server?.destroy());
 
-test("PostgreSQL is reached by pg and by psql, and its user may do what an owner does and no more", async () => {
+test("pg and psql connect to PostgreSQL, whose user has the rights of an owner and no more", async () => {
   const { public_connection_url: url } = addons["postgres"]!;
   const client = await sql(url);
   onTestFinished(() => client.end());
@@ -113,7 +112,7 @@ test("PostgreSQL is reached by pg and by psql, and its user may do what an owner
   await expect(sql(wrong.href)).rejects.toThrow(/no pg_hba.conf entry/);
 });
 
-test("Redis is reached by ioredis, and its user may not touch the server", async () => {
+test("ioredis connects to Redis, whose user cannot administer the server", async () => {
   const url = addons["redis"]!.public_connection_url;
   const client = new Redis(url, { maxRetriesPerRequest: 1 });
   onTestFinished(() => client.disconnect());
@@ -141,7 +140,7 @@ test("Redis is reached by ioredis, and its user may not touch the server", async
   await expect(stranger.get("a")).rejects.toThrow(/NOAUTH/);
 });
 
-test("a sandbox does not find an add-on, by its name or by its address", async () => {
+test("a sandbox reaches no add-on, by name or by address", async () => {
   const made = await server.api("POST", "/v1/sandboxes", { body: { template: "debian-12" } });
   expect(made.status, JSON.stringify(made.body)).toBe(201);
   const { id } = made.body as { id: string };
@@ -159,7 +158,7 @@ test("a sandbox does not find an add-on, by its name or by its address", async (
   expect((tried.body as { stdout: string }).stdout).toBe("");
 });
 
-test("a database that is killed under load is back within seconds, and every row it confirmed is there", async () => {
+test("a database killed under load is back within seconds, with every confirmed row", async () => {
   const { id, public_connection_url: url } = addons["postgres"]!;
   const setUp = await sql(url);
   await setUp.query("create table confirmed (id bigint primary key)");
@@ -195,7 +194,7 @@ test("a database that is killed under load is back within seconds, and every row
   await running(id);
 });
 
-test("a server that is killed finds its add-ons running, with the same machines and files", async () => {
+test("a killed server finds its add-ons running, with the same machines and files", async () => {
   const { id, public_connection_url: url } = addons["postgres"]!;
   const machine = await machineOf(id);
   const pid = processIn(machine, "/usr/lib/postgresql/15/bin/postgres");
@@ -212,7 +211,7 @@ test("a server that is killed finds its add-ons running, with the same machines 
   expect(await redis.get("a")).toBe("1");
 });
 
-test("a full disk is said, what was written is kept, and room that is made is room again", async () => {
+test("reports a full disk, keeps the written rows, and works again after rows are deleted", async () => {
   const name = `tight-${randomUUID().slice(0, 8)}`;
   const { id } = await create({ kind: "postgres", name, size: "small", public: true });
   const { public_connection_url: url } = await running(id);
@@ -221,14 +220,14 @@ test("a full disk is said, what was written is kept, and room that is made is ro
     try {
       await client.query("create table if not exists filler (data text)");
       await client.query("alter table filler alter data set storage plain");
-      // About 30 MB at a time, as it is: PostgreSQL would make less of it.
+      // About 30 MB at a time, stored uncompressed, because PostgreSQL would compress the rows.
       const some = "insert into filler select repeat('x', 7000) from generate_series(1, 4000)";
       for (;;) await client.query(some);
     } finally {
       await client.end().catch(() => {});
     }
   };
-  // Whoever writes goes on: after the first refusal a checkpoint gives some of the log's room back.
+  // Writes continue after the first refusal, because a checkpoint frees some of the log's space.
   await eventually(async () => {
     await expect(fill()).rejects.toThrow(
       /could not extend file|No space left|Connection terminated|read-only/,
@@ -249,7 +248,7 @@ test("a full disk is said, what was written is kept, and room that is made is ro
   await again.query("insert into filler values ('there is room')");
 }, 240_000);
 
-test("what is closed is not reached, and of what is deleted nothing is left", async () => {
+test("a closed add-on is unreachable, and a deleted one leaves nothing", async () => {
   const { id, public_connection_url: url } = addons["redis"]!;
   const closed = await server.api("PATCH", path(id), { body: { public: false } });
   expect(closed.body).toMatchObject({ public: false, public_connection_url: null });

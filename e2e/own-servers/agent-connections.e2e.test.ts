@@ -1,11 +1,13 @@
-/** Somebody signs in for an agent, in a real browser, at a real authorization server. No machine is needed. */
+/**
+ * A user signs in for an agent, in a real browser, at a real authorization server. The test needs no machine.
+ */
 import type { Browser, BrowserContext } from "playwright-core";
 import { expect, test } from "vitest";
 import { startSignInServer } from "../../server/src/agent/testing/sign-in-server.ts";
 import { openBrowser } from "../support/browser.ts";
 import { startServer } from "../support/server.ts";
 
-/** What the authorization server's pages would load from elsewhere stays there. */
+/** Blocks resources that the authorization server's pages load from other hosts. */
 async function person(browser: Browser): Promise<BrowserContext> {
   const context = await browser.newContext();
   await context.route(
@@ -15,7 +17,7 @@ async function person(browser: Browser): Promise<BrowserContext> {
   return context;
 }
 
-test("a person signs in by the link, in the browser that opened it and in no other", async () => {
+test("a user signs in by the link, only in the browser that opened it", async () => {
   const server = await startServer(
     {
       KONTOR_RUNTIME: "fake",

@@ -1,4 +1,6 @@
-/** Agents with machines of their own, on the real runtime: what is in one survives parking, a killed server and a run. */
+/**
+ * Agents with their own machines, on the real runtime: files and processes survive parking, a killed server and a run.
+ */
 import { type ModelServer, startModelServer } from "@kontor/server/agent/testing/model-server.ts";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { eventually } from "../support/answers.ts";
@@ -28,7 +30,7 @@ async function agent(name: string, vm: object, more: object = {}): Promise<void>
   expect(status, JSON.stringify(body)).toBe(201);
 }
 
-/** The model calls these one after the other, and says what it was told. */
+/** The model requests these calls in sequence, and returns their results as text. */
 function calls(...asked: [name: string, values: object][]): void {
   model.script(({ messages }) => {
     const question = messages.findLastIndex(({ role }: { role: string }) => role === "user");
@@ -58,7 +60,7 @@ const when = (name: string, id: string, status: string) =>
   );
 const sandbox = async (id: string) => (await server.api("GET", `/v1/sandboxes/${id}`)).body;
 
-test("what an agent wrote and started is there again after its machine was on disk, and goes with the session", async () => {
+test("an agent's files and processes survive on disk, and are removed with the session", async () => {
   await agent("keeper", { park_after_seconds: 1 });
   runs("echo kept > file; (while :; do sleep 1; done) & echo $! > pid; uname -s");
   const first = await invoke("keeper");
@@ -80,7 +82,7 @@ test("what an agent wrote and started is there again after its machine was on di
   );
 });
 
-/** A slow command that notes each of its starts. */
+/** A slow command that records each of its starts. */
 const slow = "echo start >> starts; sleep 5; echo done";
 const finished = "exit code: 0\nstdout:\ndone\n";
 
@@ -124,7 +126,7 @@ test("delivers the output of a command once when the server is killed while the 
 });
 
 test.each([
-  // The machine has started the command, and the server never learns of it.
+  // The machine has started the command, but the server has not recorded it.
   ["agent.command.started", finished, "start\n"],
   ["agent.command.noted", expect.stringContaining("not known"), "none\n"],
   // The journal shows that the command did not start.
@@ -189,7 +191,7 @@ test("kills a command that runs out of memory, and keeps its machine running", a
   await server.api("DELETE", `/v1/agents/greedy/sessions/${first.session_id}`);
 });
 
-test("an agent's code has its variables from call to call, and after its machine was on disk; what it draws comes back", async () => {
+test("an agent's code keeps its variables between calls and on disk, and its charts are returned", async () => {
   await agent("coder", { template: "code-interpreter", park_after_seconds: 1 });
   const draw = "import matplotlib.pyplot as plt; _ = plt.plot(squares); plt.show()";
   calls(

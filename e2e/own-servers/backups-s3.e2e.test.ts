@@ -1,4 +1,6 @@
-/** Backups in an object store that speaks S3, from outside: put there, fetched by its own address, restored, deleted. */
+/**
+ * Backups in an S3 object store, from outside: uploaded, downloaded by their own address, restored, deleted.
+ */
 import { createHash } from "node:crypto";
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -13,7 +15,7 @@ import {
   createAddon,
   listBackups,
   pathOf,
-  restored,
+  restoreAndWait,
   running,
 } from "../support/addons.ts";
 import { eventually } from "../support/answers.ts";
@@ -45,7 +47,7 @@ beforeAll(async () => {
       KONTOR_BACKUPS_S3_ENDPOINT: endpoint,
       KONTOR_BACKUPS_S3_BUCKET: "kept",
       KONTOR_BACKUPS_S3_REGION: "eu-central-1",
-      // The pair that this store knows.
+      // Credentials of this store.
       KONTOR_BACKUPS_S3_ACCESS_KEY: "S3RVER",
       KONTOR_BACKUPS_S3_SECRET_KEY: "S3RVER",
       KONTOR_BACKUPS_S3_PREFIX: "installation/",
@@ -72,8 +74,8 @@ async function sql(text: string): Promise<unknown[]> {
   }
 }
 
-/** Names of what the store holds, without what it keeps beside each. */
-function stored(): string[] {
+/** Names of the stored objects, without the store's metadata files. */
+function listObjects(): string[] {
   const files = readdirSync(join(directory, "kept"), { recursive: true, withFileTypes: true });
   return files
     .filter((file) => file.isFile() && file.name.endsWith("._S3rver_object"))
@@ -81,10 +83,10 @@ function stored(): string[] {
 }
 
 test(
-  "a backup goes to the store, comes back by its address, is restored, and goes",
+  "uploads a backup to the store, downloads it by its address, restores and deletes it",
   { timeout: 300_000 },
   async () => {
-    // Some megabytes that no compression makes small: more than one part.
+    // Some megabytes of incompressible data, for more than one part.
     await sql(
       "create table pens as select n, (select string_agg(md5(random()::text || n || i), '') from generate_series(1, 40) i) as ink from generate_series(1, 18000) n",
     );
@@ -93,7 +95,7 @@ test(
     );
     const backup = await backedUp(server, addon);
     expect(backup.size_bytes).toBeGreaterThan(9 * 1024 ** 2);
-    expect(stored()).toEqual([expect.stringContaining(backup.id)]);
+    expect(listObjects()).toEqual([expect.stringContaining(backup.id)]);
     expect(readdirSync(server.dataDir)).not.toContain("backups");
 
     const { status, body } = await server.api("GET", `${pathOf(addon)}/backups/${backup.id}/download`);
@@ -112,26 +114,26 @@ test(
     expect((await fetch(body.url.replace(backup.id, addon.id))).status).toBe(403);
 
     await sql("drop table pens");
-    await restored(server, addon, backup);
+    await restoreAndWait(server, addon, backup);
     await running(server, addon);
     expect(
       await sql("select count(*)::int as pens, md5(string_agg(ink, '' order by n)) as ink from pens"),
     ).toEqual(held);
 
     const kept = await listBackups(server, addon);
-    // The newest first.
+    // Newest first.
     expect(kept.map(({ kind, status: is }) => [kind, is])).toEqual([
       ["safety", "completed"],
       ["manual", "completed"],
     ]);
     expect((await server.api("DELETE", `${pathOf(addon)}/backups/${backup.id}`)).status).toBe(204);
     await eventually(
-      async () => stored(),
+      async () => listObjects(),
       ({ length }) => length === 1,
     );
     expect((await server.api("DELETE", pathOf(addon))).status).toBe(204);
     await eventually(
-      async () => stored(),
+      async () => listObjects(),
       ({ length }) => length === 0,
     );
     expect(server.log).not.toContain("X-Amz-Signature");

@@ -1,6 +1,6 @@
 /**
- * Backups of real databases on real machines: saved while they are written to, tried before they count, restored, and
- * refused where the store's bytes are not those that were put there. The layer is driven as its jobs drive it.
+ * Backups of real databases on real machines: taken during writes, test-restored before they count, restored, and
+ * refused if the store's bytes changed. The test calls the layer as its jobs do.
  */
 import { chmodSync, mkdtempSync, rmSync } from "node:fs";
 import { open } from "node:fs/promises";
@@ -22,8 +22,8 @@ import { createAddon } from "../../server/src/platform/addons/create.ts";
 import { type AddonView, findAddon } from "../../server/src/platform/addons/find.ts";
 import { AddonCreate } from "../../server/src/platform/addons/schema.ts";
 import { Backups } from "../../server/src/platform/backups/backups.ts";
-import { carryOut } from "../../server/src/platform/backups/jobs/run-backup.ts";
-import { carryOutRestore } from "../../server/src/platform/backups/jobs/run-restore.ts";
+import { runBackup } from "../../server/src/platform/backups/jobs/run-backup.ts";
+import { runRestore } from "../../server/src/platform/backups/jobs/run-restore.ts";
 import { createBackup } from "../../server/src/platform/backups/create.ts";
 import { getBackup, listBackups, restoresInto } from "../../server/src/platform/backups/manage.ts";
 import { restoreBackup } from "../../server/src/platform/backups/restore.ts";
@@ -69,12 +69,12 @@ beforeAll(async () => {
   machinesNow = async () => (await list()).length;
   const app = { ...base, machines };
   const addons = new Addons(app);
-  const nobody = { begins: async () => {}, ended: async () => {} };
+  const noReaction = { onServerStart: async () => {}, ended: async () => {} };
   await machines.start(app as App, {
-    sandbox: nobody,
-    build: nobody,
-    app: nobody,
-    function: nobody,
+    sandbox: noReaction,
+    build: noReaction,
+    app: noReaction,
+    function: noReaction,
     addon: addons.machineOwner,
   });
   await addons.start();
@@ -112,18 +112,18 @@ function redis(addon: AddonView, ...words: string[]): Promise<string> {
 
 async function backUp(addon: AddonView) {
   const { id } = await createBackup(backups, actor, projectId, addon.id);
-  await carryOut(backups, id, signal);
+  await runBackup(backups, id, signal);
   return (await getBackup(backups, actor, { projectId, addonId: addon.id, backupId: id })).backup;
 }
 
 async function restore(addon: AddonView, backupId: string, name?: string) {
   const row = await restoreBackup(backups, actor, { projectId, addonId: addon.id, backupId }, name);
-  await carryOutRestore(backups, row.id, signal);
+  await runRestore(backups, row.id, signal);
   const [restored] = await restoresInto(backups, actor, projectId, row.addon_id);
   return restored!;
 }
 
-/** A shell loop inside the machine, until it is told to end. */
+/** A shell loop inside the machine, until it is stopped. */
 async function writer(addon: AddonView, script: string): Promise<AsyncDisposable> {
   const { process, letGo } = await start(guestOf(addon), { argv: ["sh", "-c", script] }, signal);
   const reading = (async () => {
@@ -139,7 +139,7 @@ async function writer(addon: AddonView, script: string): Promise<AsyncDisposable
 
 describe("PostgreSQL", () => {
   let addon: AddonView;
-  /** Sum, accounts. */
+  /** Sum and number of accounts. */
   const look = (of = addon) => sql(of, "select sum(balance), count(*) from accounts;");
   beforeAll(async () => {
     addon = await running("postgres", "orders");
@@ -152,7 +152,7 @@ describe("PostgreSQL", () => {
     );
   }, 180_000);
 
-  test("saved while it is written to, it is of one moment, and a dropped table is back after a restore", async () => {
+  test("a backup taken during writes is consistent, and its restore returns a dropped table", async () => {
     const transfer = `begin; update accounts set balance = balance - 5 where id = (select 2 + floor(random() * 49999)::int); insert into history (n) values (1); update accounts set balance = balance + 5 where id = 1; commit;`;
     await using _ = await writer(
       addon,
@@ -173,7 +173,7 @@ describe("PostgreSQL", () => {
     const restored = await restore(addon, backup.id);
     expect(restored).toMatchObject({ status: "completed", error: null });
     expect(await look()).toBe("5000000|50000\n");
-    // What was there before is a backup like any other.
+    // The previous content is a regular backup.
     const kept = (await listBackups(backups, actor, projectId, addon.id)).find(
       ({ kind }) => kind === "safety",
     );
@@ -182,7 +182,7 @@ describe("PostgreSQL", () => {
     expect(names).toBe("");
   }, 300_000);
 
-  test("a backup becomes a new add-on, with everything in it", async () => {
+  test("restores a backup into a new add-on, completely", async () => {
     const backup = await backUp(addon);
     const restored = await restore(addon, backup.id, "orders-copy");
     expect(restored).toMatchObject({ status: "completed", error: null, safety_backup_id: null });
@@ -191,7 +191,7 @@ describe("PostgreSQL", () => {
     expect(await look(copy)).toBe(await look());
   }, 300_000);
 
-  test("bytes that are not those that were put away fail the trial, and none of them stay", async () => {
+  test("changed bytes fail the test restore and are deleted", async () => {
     const before = (await backups.blobs.list(`backups/${addon.id}/`)).length;
     const { id } = await createBackup(backups, actor, projectId, addon.id);
     onKillPoint(async (point) => {
@@ -201,10 +201,12 @@ describe("PostgreSQL", () => {
       await file.write(Buffer.from("wrong"), 0, 5, Math.floor(size / 2));
       await file.close();
     });
-    await carryOut(backups, id, signal);
+    await runBackup(backups, id, signal);
     const { backup } = await getBackup(backups, actor, { projectId, addonId: addon.id, backupId: id });
     expect(backup).toMatchObject({ status: "failed", verified_at: null });
-    expect(backup.error).toMatch(/not those that were put there|pg_restore|not what the database held/);
+    expect(backup.error).toMatch(
+      /differ from the bytes that were stored|pg_restore|differs from the database/,
+    );
     expect(await backups.blobs.list(`backups/${addon.id}/`)).toHaveLength(before);
   }, 300_000);
 });
@@ -215,7 +217,7 @@ describe("Redis", () => {
     addon = await running("redis", "sessions");
   }, 180_000);
 
-  test("saved while it is written to, and restored with its values and their ends", async () => {
+  test("takes a backup during writes, and restores it with values and expiries", async () => {
     await redis(
       addon,
       "EVAL",
@@ -243,18 +245,18 @@ describe("Redis", () => {
     expect(await redis(addon, "HGET", "user:777", "x")).toBe("1554\n");
     expect(await redis(addon, "-n", "3", "SCARD", "set")).toBe("3\n");
     expect(Number(await redis(addon, "TTL", "later"))).toBeGreaterThan(80_000);
-    // Each number is in the list that the counter says: both are of one moment.
+    // The list has exactly the numbers up to the counter, so both are of one moment.
     const counter = Number(await redis(addon, "GET", "counter"));
     const length = Number(await redis(addon, "LLEN", "log"));
     expect(counter - length === 0 || counter - length === 1).toBe(true);
-    // What is written from here on outlives a restart of the process.
+    // Writes from here on survive a restart of the process.
     await redis(addon, "SET", "after", "kept");
     await backups.addons.whileStopped(addon.id, async () => {});
     expect(await redis(addon, "GET", "after")).toBe("kept\n");
     expect(await redis(addon, "HGET", "user:777", "x")).toBe("1554\n");
   }, 300_000);
 
-  test("bytes that Redis does not take fail the trial", async () => {
+  test("bytes that Redis refuses fail the test restore", async () => {
     const { id } = await createBackup(backups, actor, projectId, addon.id);
     onKillPoint(async (point) => {
       if (point !== "backup.stored") return;
@@ -262,9 +264,9 @@ describe("Redis", () => {
       await file.write(Buffer.from("wrong"), 0, 5, 5_000);
       await file.close();
     });
-    await carryOut(backups, id, signal);
+    await runBackup(backups, id, signal);
     const { backup } = await getBackup(backups, actor, { projectId, addonId: addon.id, backupId: id });
     expect(backup).toMatchObject({ status: "failed", blob_key: null });
-    expect(backup.error).toContain("not those that were put there");
+    expect(backup.error).toContain("differ from the bytes that were stored");
   }, 300_000);
 });

@@ -1,6 +1,6 @@
 /**
- * Certificates of a public authority, from a real ACME server: Pebble, with a resolver that answers every name with this
- * host. The machines are none: what a name leads to is another file's matter.
+ * Certificates of a public authority, from a real ACME server: Pebble, with a resolver that resolves every name to this
+ * host. No machine runs, because the targets of names are tested elsewhere.
  */
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
@@ -21,7 +21,7 @@ const domain = "preview.test";
 const directory = mkdtempSync(join(tmpdir(), "kontor-acme-"));
 const programs: ChildProcess[] = [];
 let server: Server;
-/** What our server asks about custom names; the authority has a resolver of its own. */
+/** DNS server for this server's queries about custom names; the authority has its own resolver. */
 let names: TestDns;
 
 function start(program: string, args: string[], env: Record<string, string> = {}): void {
@@ -35,7 +35,7 @@ beforeAll(async () => {
     freePort(),
     freePort(),
   ]);
-  // The authority's own address needs a certificate that we trust.
+  // The authority's own address needs a certificate that this server trusts.
   const own = await LocalCertificates.open(directory, { domains: ["localhost"], wildcards: [] });
   const { key, cert } = await own.defaultCertificate();
   names = await serveDns({});
@@ -62,7 +62,7 @@ beforeAll(async () => {
     managementListenAddress: `127.0.0.1:${management}`,
     certificate: join(directory, "acme.crt"),
     privateKey: join(directory, "acme.key"),
-    // Where it visits whoever says that a name is his.
+    // Port at which the authority validates the control of a name.
     httpPort: server.description.port,
     tlsPort: server.description.port,
     ocspResponderURL: "",
@@ -107,7 +107,7 @@ async function previewName(): Promise<string> {
   return body.host as string;
 }
 
-/** The name on the certificate that is shown for a name; null where the handshake fails. */
+/** Names on the certificate for a name; null if the handshake fails. */
 function shownFor(name: string): Promise<{ names: string; serial: string } | null> {
   return new Promise((resolve) => {
     const port = Number(server.description.env["KONTOR_TLS_PORT"]);
@@ -123,7 +123,7 @@ function shownFor(name: string): Promise<{ names: string; serial: string } | nul
   });
 }
 
-/** All that is answered to a request by TLS. */
+/** Complete response to a request by TLS. */
 function headOf(name: string): Promise<string> {
   const port = Number(server.description.env["KONTOR_TLS_PORT"]);
   return new Promise((resolve) => {
@@ -147,7 +147,7 @@ function plainly(host: string, path: string): Promise<http.IncomingMessage> {
   });
 }
 
-test("a name that leads somewhere gets a certificate at its first visit, and has it after a restart", async () => {
+test("a name with a target gets a certificate at its first visit, and keeps it after a restart", async () => {
   const name = await previewName();
   const first = await eventually(
     () => shownFor(name),
@@ -163,14 +163,14 @@ test("a name that leads somewhere gets a certificate at its first visit, and has
   expect((await shownFor("kontor.test"))?.names).toBe("DNS:kontor.test");
 });
 
-test("nobody else's name is asked for, nor one of ours that leads nowhere", async () => {
+test("requests no certificate for foreign names or for own names without a target", async () => {
   for (const name of ["bank.test", `3000-${"a".repeat(20)}.sbx.${domain}`, `x.sbx.${domain}`, "apps.test"]) {
     expect(await shownFor(name)).toBeNull();
     expect(readdirSync(join(server.dataDir, "certificates"))).not.toContain(`${name}.pem`);
   }
 });
 
-test("plain HTTP leads to HTTPS for every name of ours; loopback is as it was", async () => {
+test("redirects plain HTTP to HTTPS for every own name, except on loopback", async () => {
   const name = await previewName();
   for (const host of [name, "kontor.test"]) {
     const { statusCode, headers } = await plainly(host, "/a?b=c");
@@ -180,7 +180,7 @@ test("plain HTTP leads to HTTPS for every name of ours; loopback is as it was", 
   expect((await plainly(name, "/.well-known/acme-challenge/unknown")).statusCode).toBe(308);
 });
 
-test("a custom name gets a certificate once DNS says whose it is, leads to HTTPS and is pinned to it", async () => {
+test("a custom name gets a certificate once DNS proves its owner, redirects to HTTPS, and stays with its project", async () => {
   const name = "www.customer.test";
   const made = await server.api("POST", "/api/v1/projects", { body: { name: "shop", custom_domain: name } });
   expect(made.status, JSON.stringify(made.body)).toBe(201);
@@ -189,7 +189,7 @@ test("a custom name gets a certificate once DNS says whose it is, leads to HTTPS
   expect(await shownFor(name)).toBeNull();
   names.zone[name] = { CNAME: "shop.apps.test" };
   expect(await verify()).toBe("verified");
-  // Which environments there are is read at the start.
+  // The list of environments is read at the start.
   await server.stop();
   await server.start();
   const shown = await eventually(
@@ -205,7 +205,7 @@ test("a custom name gets a certificate once DNS says whose it is, leads to HTTPS
   expect(answer).toContain("Strict-Transport-Security: max-age=31536000\r\n");
 });
 
-test("answers say that a name is served by HTTPS alone", async () => {
+test("sends the HSTS header on responses by HTTPS", async () => {
   const name = await previewName();
   await eventually(
     () => shownFor(name),

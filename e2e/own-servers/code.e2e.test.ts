@@ -3,7 +3,7 @@ import type { Reply } from "../support/api.ts";
 import { eventually, expectRefusal } from "../support/answers.ts";
 import { type Server, startServer } from "../support/server.ts";
 
-/** A server of its own: the interpreter's image is large, and the pool of it is part of what is tested. */
+/** A server of its own, because the interpreter's image is large, and the test covers its pool. */
 let server: Server;
 let shared: string;
 
@@ -24,7 +24,7 @@ async function create(input: Record<string, unknown> = {}): Promise<string> {
   return made.body.id;
 }
 
-/** A sandbox of the test's own. */
+/** A separate sandbox for one test. */
 async function own(input: Record<string, unknown> = {}): Promise<string> {
   const id = await create(input);
   onTestFinished(async () => void (await server.api("DELETE", `/v1/sandboxes/${id}`)));
@@ -38,14 +38,14 @@ function tryRun(id: string, code: string, more: Record<string, unknown> = {}): P
   return post(id, "code", { code, ...more });
 }
 
-/** The answer of a cell; the call must succeed, the cell need not. */
+/** Runs a cell. The call must succeed; the cell may fail. */
 async function run(id: string, code: string, more: Record<string, unknown> = {}) {
   const reply = await tryRun(id, code, more);
   expect(reply.status, JSON.stringify(reply.body)).toBe(200);
   return reply.body;
 }
 
-/** The text of a cell's one result. */
+/** Text of a cell's only result. */
 async function value(id: string, code: string, more: Record<string, unknown> = {}): Promise<string> {
   const ran = await run(id, code, more);
   expect(ran.error, JSON.stringify(ran.error)).toBeNull();
@@ -58,7 +58,7 @@ async function context(id: string, input: Record<string, unknown> = {}): Promise
   return made.body.id;
 }
 
-/** A context of the test's own in the shared sandbox. */
+/** A separate context of one test in the shared sandbox. */
 async function ownContext(input: Record<string, unknown> = {}): Promise<string> {
   const ctx = await context(shared, input);
   onTestFinished(
@@ -97,8 +97,8 @@ async function* stream(
   }
 }
 
-/** A machine waits, its kernel warm. */
-async function pooled(): Promise<void> {
+/** Waits for a pooled machine with a warm kernel. */
+async function waitForPool(): Promise<void> {
   await eventually(
     async () => {
       const headers = { authorization: `Bearer ${server.token}` };
@@ -111,7 +111,7 @@ async function pooled(): Promise<void> {
 
 const forever = "while True:\n  try:\n    while True: pass\n  except KeyboardInterrupt: pass";
 
-test("variables stay from cell to cell, and a cell counts as one", async () => {
+test("variables stay from cell to cell, and cells are numbered", async () => {
   const id = await own();
   const first = await run(id, "x = 20");
   expect(first).toEqual({
@@ -130,7 +130,7 @@ test("variables stay from cell to cell, and a cell counts as one", async () => {
   expect(second).toMatchObject({ execution_count: 2, results: [{ type: "text", text: "21", html: null }] });
 });
 
-test("what a cell prints and what went wrong in it are told apart, and it keeps what it did before", async () => {
+test("separates a cell's output from its error, and keeps variables from before the error", async () => {
   const ctx = await ownContext();
   const code = "import sys\nkept = 1\nprint('out')\nprint('err', file=sys.stderr)\n1 / 0";
   const ran = await run(shared, code, { context_id: ctx });
@@ -144,7 +144,7 @@ test("what a cell prints and what went wrong in it are told apart, and it keeps 
   expect(await value(shared, "kept", { context_id: ctx })).toBe("1");
 });
 
-test("results are text, html, json, pictures and charts", async () => {
+test("returns results as text, html, json, pictures and charts", async () => {
   const ctx = await ownContext();
   const first = async (code: string) => (await run(shared, code, { context_id: ctx })).results.at(-1);
   expect(await first("'text'")).toMatchObject({ type: "text", text: "'text'" });
@@ -238,7 +238,7 @@ test("returns a DataFrame as data, and names the rows and columns that were left
   expect(series.results[0]).toMatchObject({ type: "text", table: { rows: [[1.5], [null]] } });
 });
 
-test("what matplotlib draws is there as data: lines, bars, dots, pies and boxes", async () => {
+test("returns matplotlib charts as data: lines, bars, dots, pies and boxes", async () => {
   const ctx = await ownContext();
   const chart = async (code: string) => {
     const ran = await run(shared, `import matplotlib.pyplot as plt\n${code}\nplt.show()`, {
@@ -323,14 +323,14 @@ test("what matplotlib draws is there as data: lines, bars, dots, pies and boxes"
 
 test("describes the axes of a chart: scale, unit, ticks, and how many points were drawn", async () => {
   const ctx = await ownContext();
-  const shown = async (code: string) => {
+  const runPlot = async (code: string) => {
     const ran = await run(shared, `import matplotlib.pyplot as plt\n${code}\nplt.show()`, {
       context_id: ctx,
     });
     expect(ran.error).toBeNull();
     return ran;
   };
-  const chart = async (code: string) => (await shown(code)).results[0].chart;
+  const chart = async (code: string) => (await runPlot(code)).results[0].chart;
   expect(
     await chart(
       "plt.plot([1, 9], [3, 1000]); plt.yscale('log'); plt.xlabel('Distance (km)'); plt.ylabel('Sales (2024)')",
@@ -354,13 +354,13 @@ test("describes the axes of a chart: scale, unit, ticks, and how many points wer
     type: "unknown",
     series: [],
   });
-  const many = await shown("plt.plot(range(100_000))");
+  const many = await runPlot("plt.plot(range(100_000))");
   expect(many.results[0].chart.series[0].points.length).toBe(20_000);
   expect(many.results[0].chart.series[0].total_points).toBe(100_000);
   expect(many.truncated).toEqual([{ field: "results[0].chart.points", limit: 20_000, size: 100_000 }]);
   const asSvg =
     "import matplotlib_inline.backend_inline as inline; inline.set_matplotlib_formats('svg'); plt.plot([1])";
-  expect((await shown(asSvg)).results).toMatchObject([
+  expect((await runPlot(asSvg)).results).toMatchObject([
     { type: "chart", png: null, svg: expect.stringContaining("<svg") },
   ]);
 });
@@ -472,7 +472,7 @@ LogisticRegression(max_iter=500).fit(x, y).score(x, y) > 0.9`;
   expect(await value(shared, code, { context_id: ctx })).toBe("True");
 });
 
-test("await works, shell lines work, and asking for input is an error and no wait", async () => {
+test("supports await and shell lines, and fails a request for input at once", async () => {
   const ctx = await ownContext();
   expect(
     await value(shared, "import asyncio\nawait asyncio.sleep(0.01)\n'awaited'", { context_id: ctx }),
@@ -485,7 +485,7 @@ test("await works, shell lines work, and asking for input is an error and no wai
   });
 });
 
-test("a cell past its timeout is interrupted and keeps its variables", async () => {
+test("interrupts a cell at its timeout and keeps its variables", async () => {
   const ctx = await ownContext();
   const ran = await run(shared, "kept = 1\nimport time\ntime.sleep(100)", {
     context_id: ctx,
@@ -495,7 +495,7 @@ test("a cell past its timeout is interrupted and keeps its variables", async () 
   expect(await value(shared, "kept", { context_id: ctx })).toBe("1");
 });
 
-test("a kernel that does not heed its interrupt is ended and another takes its place", async () => {
+test("replaces a kernel that ignores its interrupt", async () => {
   const ctx = await ownContext();
   const ran = await run(shared, forever, { context_id: ctx, timeout_seconds: 1 });
   expect(ran).toMatchObject({ interrupted: true, restarted: true, error: { name: "KernelKilled" } });
@@ -503,7 +503,7 @@ test("a kernel that does not heed its interrupt is ended and another takes its p
   expect(next).toMatchObject({ execution_count: 1, restarted: false, results: [{ text: "False" }] });
 });
 
-test("a cell that takes its kernel with it says so, and one that was lost in between is said once", async () => {
+test("reports a cell that ends its kernel, and reports a kernel lost between cells once", async () => {
   const ctx = await ownContext();
   expect(await run(shared, "import os; os._exit(3)", { context_id: ctx })).toMatchObject({
     restarted: true,
@@ -516,13 +516,13 @@ test("a cell that takes its kernel with it says so, and one that was lost in bet
   expect(await run(shared, "2", { context_id: ctx })).toMatchObject({ restarted: false });
 });
 
-test("output without end is cut and said to be", { timeout: 180_000 }, async () => {
+test("cuts endless output and reports the cut", { timeout: 180_000 }, async () => {
   const ctx = await ownContext();
   const limit = 8 * 1024 ** 2;
   const ran = await run(shared, `print('x' * ${limit + 10}, end='')`, { context_id: ctx });
   expect(ran.stdout.length).toBe(limit);
   expect(ran.truncated).toEqual([{ field: "stdout", limit, size: limit + 10 }]);
-  // What JSON makes six characters of counts as one.
+  // A character that JSON escapes as six characters counts as one.
   const raw = await run(shared, `print('\\x01' * ${limit}, end='')`, { context_id: ctx });
   expect([raw.stdout.length, raw.truncated]).toEqual([limit, []]);
   const large = await run(shared, "from IPython.display import HTML; HTML('x' * 9_000_000)", {
@@ -535,7 +535,7 @@ test("output without end is cut and said to be", { timeout: 180_000 }, async () 
   expect(many.truncated).toEqual([{ field: "results", limit: 100, size: 120 }]);
 });
 
-test("a streamed cell tells what it does as it does it, and ends with a summary", async () => {
+test("a streamed cell sends its output while it runs, and a summary at its end", async () => {
   const ctx = await ownContext();
   const code = "print('a')\ndisplay({'k': 1})\nprint('b')\n1 / 0";
   const events = await Array.fromAsync(stream(shared, { code, context_id: ctx }));
@@ -551,7 +551,7 @@ test("a streamed cell tells what it does as it does it, and ends with a summary"
   });
 });
 
-test("a reader who leaves a stream ends the cell, and a place in the queue", async () => {
+test("a reader that leaves a stream ends the cell, and leaves the queue", async () => {
   const ctx = await ownContext();
   const leaving = new AbortController();
   const code = "import time\nprint('began', flush=True)\ntime.sleep(600)";
@@ -562,7 +562,7 @@ test("a reader who leaves a stream ends the cell, and a place in the queue", asy
   expect(await value(shared, "'free'", { context_id: ctx })).toBe("'free'");
 });
 
-test("cells of one context wait for each other, contexts do not", async () => {
+test("cells of one context run in sequence, those of several contexts in parallel", async () => {
   const [one, other] = [await ownContext(), await ownContext()];
   const long = run(shared, "import time\ntime.sleep(3)\norder = ['long']", { context_id: one });
   await eventually(
@@ -575,7 +575,7 @@ test("cells of one context wait for each other, contexts do not", async () => {
   expect((await next).results[0].text).toBe("['long', 'next']");
 });
 
-test("contexts are made in a directory, restarted under their id, and deleted", async () => {
+test("creates contexts in a directory, restarts them under their id, and deletes them", async () => {
   const id = await own();
   await post(id, "exec", { command: "mkdir -p /workspace/there" });
   const ctx = await context(id, { cwd: "/workspace/there" });
@@ -601,43 +601,39 @@ test("contexts are made in a directory, restarted under their id, and deleted", 
   expect(await busy).toMatchObject({ restarted: true, error: { name: "KernelDied" } });
 });
 
-test(
-  "JavaScript and TypeScript run, each in a default context of its own",
-  { timeout: 180_000 },
-  async () => {
-    const js = { language: "javascript" };
-    expect(await run(shared, "const x = 41; console.log('hi'); x + 1", js)).toMatchObject({
-      stdout: "hi\n",
-      results: [{ type: "text", text: "42" }],
-      context_id: "default-javascript",
-      execution_count: 1,
-    });
-    expect((await run(shared, "await Promise.resolve(1); [x, { y: 2 }]", js)).results[0]).toMatchObject({
-      type: "json",
-      json: [41, { y: 2 }],
-    });
-    expect(await run(shared, "throw new RangeError('no')", js)).toMatchObject({
-      error: { name: "RangeError", value: "no" },
-    });
-    expect(await run(shared, "while (true);", { ...js, timeout_seconds: 1 })).toMatchObject({
-      interrupted: true,
-    });
-    expect(await value(shared, "x", js)).toBe("41");
-    const ts = { language: "typescript" };
-    expect(await value(shared, "interface P { a: number }\nconst p: P = { a: 1 };\np.a", ts)).toBe("1");
-    expect(await run(shared, "const wrong: number = 'text'", ts)).toMatchObject({
-      error: { name: "TypeScriptError", value: expect.stringContaining("not assignable") },
-    });
-    const mixed = await tryRun(shared, "1", { context_id: "default-typescript", language: "python" });
-    expectRefusal(mixed, 400, "invalid_request");
-  },
-);
+test("runs JavaScript and TypeScript, each in its own default context", { timeout: 180_000 }, async () => {
+  const js = { language: "javascript" };
+  expect(await run(shared, "const x = 41; console.log('hi'); x + 1", js)).toMatchObject({
+    stdout: "hi\n",
+    results: [{ type: "text", text: "42" }],
+    context_id: "default-javascript",
+    execution_count: 1,
+  });
+  expect((await run(shared, "await Promise.resolve(1); [x, { y: 2 }]", js)).results[0]).toMatchObject({
+    type: "json",
+    json: [41, { y: 2 }],
+  });
+  expect(await run(shared, "throw new RangeError('no')", js)).toMatchObject({
+    error: { name: "RangeError", value: "no" },
+  });
+  expect(await run(shared, "while (true);", { ...js, timeout_seconds: 1 })).toMatchObject({
+    interrupted: true,
+  });
+  expect(await value(shared, "x", js)).toBe("41");
+  const ts = { language: "typescript" };
+  expect(await value(shared, "interface P { a: number }\nconst p: P = { a: 1 };\np.a", ts)).toBe("1");
+  expect(await run(shared, "const wrong: number = 'text'", ts)).toMatchObject({
+    error: { name: "TypeScriptError", value: expect.stringContaining("not assignable") },
+  });
+  const mixed = await tryRun(shared, "1", { context_id: "default-typescript", language: "python" });
+  expectRefusal(mixed, 400, "invalid_request");
+});
 
-test("the sandbox's environment and name are the kernel's, from the pool as well, and no two are random alike", async () => {
+test("kernels have the sandbox's environment and name, also from the pool, and unique random states", async () => {
   const random = "import random, numpy, uuid; [random.random(), numpy.random.rand(), str(uuid.uuid4())]";
   const seen: unknown[] = [];
   for (const OWN of ["first", "second"]) {
-    await pooled();
+    await waitForPool();
     const id = await own({ env: { OWN } });
     const name = id.replace("_", "-");
     const seenInside = await value(id, "import os, socket; (os.environ['OWN'], socket.gethostname())");
@@ -649,7 +645,7 @@ test("the sandbox's environment and name are the kernel's, from the pool as well
   expect(new Set(seen).size).toBe(seen.length);
 });
 
-test("a pause takes the kernels along", { timeout: 120_000 }, async () => {
+test("a pause keeps the kernels", { timeout: 120_000 }, async () => {
   const id = await own({ auto_resume: true });
   await run(id, "import pandas as pd; frame = pd.DataFrame({'a': range(1000)})");
   await run(id, "let kept = 7", { language: "javascript" });
@@ -657,7 +653,7 @@ test("a pause takes the kernels along", { timeout: 120_000 }, async () => {
   for (let round = 0; round < 2; round += 1) {
     const paused = await post(id, "pause");
     expect(paused.status, JSON.stringify(paused.body)).toBe(200);
-    // auto_resume: the cell wakes it.
+    // With auto_resume, the cell wakes the sandbox.
     const ran = await run(id, "int(frame.a.sum())");
     expect(ran).toMatchObject({
       results: [{ text: "499500" }],
@@ -669,7 +665,7 @@ test("a pause takes the kernels along", { timeout: 120_000 }, async () => {
   expect((await run(id, "echo $kept", { language: "bash" })).stdout).toBe("8\n");
 });
 
-test("kernels outlive the server: kill -9, and the variables are there", async () => {
+test("kernels and their variables survive kill -9 of the server", async () => {
   const id = await own({ env: { OWN: "mine" } });
   await run(id, "import random; random.seed(1); first = random.random(); kept = 1");
   await server.kill9();
@@ -683,7 +679,7 @@ test("kernels outlive the server: kill -9, and the variables are there", async (
   });
 });
 
-test("an interpreter that something inside ended comes back, with its contexts", async () => {
+test("restores a killed interpreter with its contexts", async () => {
   const id = await own({ env: { OWN: "mine" } });
   const ctx = await context(id);
   await run(id, "x = 1", { context_id: ctx });
@@ -705,7 +701,7 @@ test("an interpreter that something inside ended comes back, with its contexts",
   expect(await during).toMatchObject({ restarted: true, error: { name: "InterpreterDied" } });
 });
 
-test("a program that poses as the interpreter costs its own sandbox an error and the server nothing", async () => {
+test("a fake interpreter causes an error of its own sandbox only", async () => {
   const id = await own();
   await run(id, "1");
   const impostor = `pkill -9 python3; python3 -c "
@@ -732,7 +728,7 @@ test("kills the kernel of a cell that uses too much memory, and keeps the sandbo
   expect(await value(id, "1 + 1")).toBe("2");
 });
 
-test("a custom template made on it has the interpreter too", { timeout: 300_000 }, async () => {
+test("a custom template on this one also has the interpreter", { timeout: 300_000 }, async () => {
   const module = "/usr/lib/python3/dist-packages/of_the_template.py";
   const made = await server.api("POST", "/v1/templates", {
     body: {
@@ -752,7 +748,7 @@ test("a custom template made on it has the interpreter too", { timeout: 300_000 
   expect(await value(id, "import of_the_template; of_the_template.ANSWER")).toBe("42");
 });
 
-test("another template has no interpreter, and another's sandbox is not there", async () => {
+test("refuses code in a template without an interpreter, and hides another owner's sandbox", async () => {
   const plain = await own({ template: "debian-12" });
   expectRefusal(await tryRun(plain, "1"), 409, "interpreter_unavailable");
   expectRefusal(

@@ -1,4 +1,4 @@
-/** The server as `./kontor up` starts it, replaced under visitors: its doors stay open. */
+/** Replaces the server under visitors, as `./kontor up` starts it; its listening sockets stay open. */
 import { existsSync, readFileSync } from "node:fs";
 import http from "node:http";
 import { join } from "node:path";
@@ -15,7 +15,7 @@ beforeAll(async () => {
 });
 afterAll(() => server?.destroy());
 
-/** Visits without a pause, on new connections and on kept ones, until `work` is over: how each that failed did. */
+/** Sends requests continuously, on new and on kept connections, until `work` ends; returns their errors. */
 async function whileVisited(work: () => Promise<void>): Promise<{ answered: number; failures: string[] }> {
   const kept = new http.Agent({ keepAlive: true });
   const failures: string[] = [];
@@ -52,8 +52,8 @@ function visit(agent: http.Agent | false): Promise<void> {
   });
 }
 
-/** Once another process serves than that of before. */
-function replaced(pid: number | undefined): Promise<unknown> {
+/** Waits until another process serves than before. */
+function waitForReplacement(pid: number | undefined): Promise<unknown> {
   const isReady = async () =>
     server.pid !== undefined &&
     server.pid !== pid &&
@@ -69,29 +69,25 @@ function isThere(pid: number): boolean {
   return existsSync(`/proc/${pid}/fd/0`);
 }
 
-test("a restart refuses nobody: who comes meanwhile waits", { timeout: 120_000 }, async () => {
+test("a restart holds new connections instead of refusing them", { timeout: 120_000 }, async () => {
   const { answered, failures } = await whileVisited(async () => {
     const { pid } = server;
     process.kill(keeperOf(pid), "SIGHUP");
-    await replaced(pid);
+    await waitForReplacement(pid);
   });
   expect(failures).toEqual([]);
   expect(answered).toBeGreaterThan(20);
 });
 
-test(
-  "a server that is killed is started again; only what was under way breaks",
-  { timeout: 120_000 },
-  async () => {
-    const { failures } = await whileVisited(async () => {
-      const { pid } = server;
-      process.kill(pid ?? 0, "SIGKILL");
-      await replaced(pid);
-    });
-    expect(failures.filter((failure) => !failure.endsWith(": ECONNRESET"))).toEqual([]);
-    expect(failures.length).toBeLessThanOrEqual(6);
-  },
-);
+test("restarts a killed server; only requests in flight break", { timeout: 120_000 }, async () => {
+  const { failures } = await whileVisited(async () => {
+    const { pid } = server;
+    process.kill(pid ?? 0, "SIGKILL");
+    await waitForReplacement(pid);
+  });
+  expect(failures.filter((failure) => !failure.endsWith(": ECONNRESET"))).toEqual([]);
+  expect(failures.length).toBeLessThanOrEqual(6);
+});
 
 test(
   "applies the settings of the restarting shell, and refuses another port",
@@ -130,14 +126,14 @@ test(
     expect([done.code, done.stderr]).toEqual([0, expect.any(String)]);
     expect(server.pid).not.toBe(pid);
     expect((await create()).body).toMatchObject({ code: "plan_limit" });
-    // The shim starts the next server with them too.
+    // The shim also starts the next server with these settings.
     process.kill(server.pid ?? 0, "SIGKILL");
-    await replaced(server.pid);
+    await waitForReplacement(server.pid);
     expect((await create()).body).toMatchObject({ code: "plan_limit" });
   },
 );
 
-test("a server that is asked to end is not started again", async () => {
+test("does not restart a server that was stopped on request", async () => {
   const keeper = keeperOf(server.pid);
   await server.stop();
   await eventually(

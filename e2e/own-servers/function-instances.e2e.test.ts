@@ -1,4 +1,4 @@
-/** Functions on real machines: what they keep in memory through every sleep, and what a bad one costs others: nothing. */
+/** Functions on real machines: their memory survives every sleep, and a faulty function harms no other. */
 import http from "node:http";
 import { truncateSync } from "node:fs";
 import { readdir } from "node:fs/promises";
@@ -67,15 +67,15 @@ async function freeze({ id }: { id: string }): Promise<void> {
   await setIdle(id, 300);
 }
 
-/** On disk, and nothing of it in memory. */
+/** Waits until the instance is on disk, without memory on the host. */
 async function rest(made: { id: string }): Promise<void> {
   await freeze(made);
-  expect(await host.app.machines.giveRoom()).toBe(true);
+  expect(await host.app.machines.reclaimMemory()).toBe(true);
   expect(await stateOf(made.id)).toEqual(["asleep"]);
 }
 
 test(
-  "what it has in memory outlives being held, being on disk, and a server that ends, and is never there twice",
+  "an instance's memory survives freezing, the disk, and a restart of the server, and is never duplicated",
   async () => {
     const made = await makeLive(host, image);
     expect(await ask(host, made.host)).toMatchObject({ status: 200, body: "1" });
@@ -133,7 +133,7 @@ test(
 );
 
 test(
-  "a thousand requests, fifty at once, to one on disk: all are answered, by one wake",
+  "serves a thousand requests, fifty at once, to a function on disk by one wake",
   async () => {
     const made = await makeLive(host, image);
     await ask(host, made.host);
@@ -153,7 +153,7 @@ test(
 );
 
 test(
-  "its process is nobody's, may not change its code, and has a directory to write to; bodies pass as they are",
+  "runs the process unprivileged with read-only code and a writable directory, and passes bodies unchanged",
   async () => {
     const made = await makeLive(host, image, { isProved: true });
     const { body } = await ask(host, made.host, "/who");
@@ -167,7 +167,7 @@ test(
 );
 
 test(
-  "one that loops, ends or takes all memory costs its own request; who comes next is answered",
+  "an instance that loops, ends or exhausts memory fails its own request; the next request succeeds",
   async () => {
     const made = await makeLive(host, image, { timeout_seconds: 2, memory_mb: 256 });
     expect((await ask(host, made.host)).status).toBe(200);
@@ -185,7 +185,7 @@ test(
 );
 
 test(
-  "a snapshot that is damaged is a start from nothing, and its log says so",
+  "starts a new instance if the snapshot is damaged, and logs the reason",
   async () => {
     const made = await makeLive(host, image);
     await ask(host, made.host);
@@ -199,7 +199,7 @@ test(
     expect(await ask(host, made.host)).toMatchObject({ status: 200, body: "1" });
     const { lines } = await host.instances.ring(made.id).tail(10);
     expect(lines.map(({ text }) => text)).toContain(
-      "It could not be woken where it was, and is started anew.",
+      "The function could not be woken from its memory, and is started again.",
     );
     await host.instances.stop(made.id);
   },

@@ -1,4 +1,4 @@
-/** A repository that the server keeps, with git as its users have it. */
+/** A git repository on the server, with real git clients. */
 import { createHmac } from "node:crypto";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -27,7 +27,7 @@ const git = (cwd: string, ...args: string[]) =>
     timeoutMs: 60_000,
   });
 
-/** The project's address with the operator's token in it. */
+/** Address of a new project's repository, with the operator's token. */
 async function create(name: string): Promise<{ id: string; url: string }> {
   const made = await server.api("POST", "/api/v1/projects", { body: { name, auto_deploy: false } });
   expect(made.status, JSON.stringify(made.body)).toBe(201);
@@ -37,7 +37,7 @@ async function create(name: string): Promise<{ id: string; url: string }> {
   return { id: made.body.id, url: url.href };
 }
 
-test("what is pushed is there for a clone, also after the server was killed", async () => {
+test("a clone has the pushed commits, also after the server was killed", async () => {
   const { url } = await create("e2e-git");
   await git(directory, "init", "--quiet", "--initial-branch=main", "work");
   const work = join(directory, "work");
@@ -52,14 +52,14 @@ test("what is pushed is there for a clone, also after the server was killed", as
   expect(await readFile(join(directory, "copy", "index.html"), "utf8")).toBe("hello");
 });
 
-test("a project that goes takes its repository with it", async () => {
+test("deleting a project deletes its repository", async () => {
   const { id, url } = await create("e2e-git-gone");
   await git(join(directory, "work"), "push", "--quiet", url, "main");
   expect((await server.api("DELETE", `/api/v1/projects/${id}`)).status).toBe(204);
   await expect(git(directory, "ls-remote", url)).rejects.toThrow("No such repository");
 });
 
-test("a webhook takes 8 MiB and sixty deliveries a minute, and no more", async () => {
+test("limits a webhook to 8 MiB and sixty deliveries a minute", async () => {
   const made = await server.api("POST", "/api/v1/projects", {
     body: { name: "e2e-hooked", repo_url: "https://forge.test/team/shop.git" },
   });
@@ -75,9 +75,9 @@ test("a webhook takes 8 MiB and sixty deliveries a minute, and no more", async (
         "x-hub-signature-256": `sha256=${createHmac("sha256", secret).update(text).digest("hex")}`,
       },
     });
-  const sized = (bytes: number) => JSON.stringify({ zen: "x".repeat(bytes - '{"zen":""}'.length) });
-  expect((await deliver(sized(8 * 1024 ** 2))).body).toMatchObject({ result: "ignored" });
-  expectRefusal(await deliver(sized(8 * 1024 ** 2 + 1)), 413, "payload_too_large");
+  const bodyOfSize = (bytes: number) => JSON.stringify({ zen: "x".repeat(bytes - '{"zen":""}'.length) });
+  expect((await deliver(bodyOfSize(8 * 1024 ** 2))).body).toMatchObject({ result: "ignored" });
+  expectRefusal(await deliver(bodyOfSize(8 * 1024 ** 2 + 1)), 413, "payload_too_large");
   let refused = await deliver("{}");
   for (let n = 0; n < 100 && refused.status === 202; n += 1) refused = await deliver("{}");
   expectRefusal(refused, 429, "rate_limited");

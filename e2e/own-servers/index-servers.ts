@@ -1,9 +1,9 @@
 /**
- * Two indexes of Python packages (PEP 503), run inside a namespace that plays the internet: one by plain HTTP, and one
- * by TLS that asks for a password and has a token in its path; beside them a name server that takes every name for the
- * latter's. What they list is read anew for each request. Ends when its stdin does.
+ * Two indexes of Python packages (PEP 503) inside the namespace that simulates the internet. The open one uses plain
+ * HTTP. The closed one uses TLS, requires a password and has a token in its path. A DNS server resolves every name to
+ * the closed index. Each request reads the directory again. The program ends when its stdin closes.
  *
- *     node index-servers.ts <directory> <open address> <closed address> <key> <certificate> <user:password> <token>
+ * node index-servers.ts <directory> <open address> <closed address> <key> <certificate> <user:password> <token>
  *
  * Wheels lie at `<directory>/<open|closed>/<project>/<wheel>`.
  */
@@ -51,7 +51,7 @@ const closed = https.createServer(
 closed.on("tlsClientError", () => {});
 
 const names = createSocket("udp4").on("message", (query, { port, address }) => {
-  // The question ends with a name's empty label, its type and its class (RFC 1035, 4.1.2).
+  // A query ends with the name's empty label, its type and its class (RFC 1035, 4.1.2).
   const end = query.indexOf(0, 12) + 5;
   const isAddress = query.readUInt16BE(end - 4) === 1;
   const record = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, ...closedAddress.split(".").map(Number)];

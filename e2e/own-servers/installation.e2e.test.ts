@@ -49,7 +49,7 @@ async function kontor(...args: string[]): Promise<{ code: number; output: string
   const child = spawn(process.execPath, [main, ...args], {
     detached: true,
     stdio: ["ignore", out, out],
-    // Without the settings of the servers: a command reads those of the server that runs.
+    // Without the settings of the test's servers, because a command reads the settings of the running server.
     env: { PATH: process.env["PATH"], HOME: "/root" },
   });
   closeSync(out);
@@ -68,7 +68,7 @@ function kill(pid: number | undefined): void {
   try {
     process.kill(-pid, "SIGKILL");
   } catch {
-    // It has ended.
+    // The process has already ended.
   }
 }
 
@@ -152,7 +152,7 @@ test("refuses to uninstall a running server without --yes, and removes it with -
   const removed = await kontor("uninstall", "--yes", "--keep-settings", "--data", elsewhere);
   expect(removed.code, removed.output).toBe(0);
   expect(existsSync(elsewhere)).toBe(false);
-  // A backup in another place stays.
+  // A backup outside the data directory stays.
   expect(existsSync(archive)).toBe(true);
 }, 90_000);
 

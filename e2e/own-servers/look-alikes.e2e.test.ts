@@ -1,6 +1,6 @@
 /**
- * Repositories as people have them (e2e/apps), each pushed to a project of its own: what it is, whether it is served,
- * and what it answers are in its `expect.json`.
+ * Repositories as users have them (e2e/apps), each pushed to its own project. Their `expect.json` has the detected
+ * kind, the outcome and the response.
  */
 import { execFile } from "node:child_process";
 import { cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
@@ -20,10 +20,10 @@ interface Expectation {
   root_directory?: string;
   env?: Record<string, string>;
   outcome?: "live" | "failed";
-  /** Of a deployment that fails: at which step, and what is said of it. */
+  /** Failed step of a deployment, and its expected error. */
   step?: string;
   error?: string;
-  /** Somewhere in what the app wrote. */
+  /** Text that the app's log must contain. */
   log?: string;
   image?: { maxMb: number };
   paths?: Record<string, { status: number; text: string }>;
@@ -35,12 +35,14 @@ const all = readdirSync(apps).map((name): [string, Expectation] => [
   name,
   JSON.parse(readFileSync(join(apps, name, "expect.json"), "utf8")) as Expectation,
 ]);
-/** A toolchain of a gigabyte, made in three minutes: used where the tests' images have it already. */
+/**
+ * The Go toolchain has a gigabyte and takes three minutes to make, so it is used only from the tests' cache.
+ */
 const hasGo = existsSync(TEST_IMAGES) && readdirSync(TEST_IMAGES).some((id) => id.startsWith("golang-1.24"));
 let server: Server;
 
 beforeAll(async () => {
-  // Their packages come from where this host gets its own.
+  // Their packages come from the host's own package sources.
   const bases = ["debian-12", "node-22", "python-3.13", "static-site", ...(hasGo ? ["golang-1.24"] : [])];
   server = await startServer({ KONTOR_APP_START_SECONDS: "20" }, bases);
 });
@@ -62,7 +64,7 @@ async function createProject(name: string, { root_directory, env = {} }: Expecta
   return made.body as Project;
 }
 
-/** As its owner would: a commit of the directory, pushed. Answers with what the push said. */
+/** Pushes a commit of the directory, like its owner; returns git's output. */
 async function push(project: Project, directory: string): Promise<string> {
   const home = mkdtempSync(join(tmpdir(), "kontor-push-"));
   try {
@@ -90,7 +92,7 @@ interface Deployment {
   steps: { name: string; status: string }[];
 }
 
-async function ended(project: Project): Promise<Deployment> {
+async function waitForEnd(project: Project): Promise<Deployment> {
   const newest = async () => {
     const { body } = await server.api("GET", `/api/v1/projects/${project.id}/deployments`);
     return (body.items as Deployment[])[0];
@@ -99,7 +101,7 @@ async function ended(project: Project): Promise<Deployment> {
   return (await eventually(newest, isOver, 300_000))!;
 }
 
-/** Names below `localhost` lead here in browsers and curl; Node asks the resolver. */
+/** Browsers and curl resolve names below `localhost` to this host; Node uses the resolver. */
 const toThisHost: LookupFunction = (_name, { all }, done) =>
   all ? done(null, [{ address: "127.0.0.1", family: 4 }]) : done(null, "127.0.0.1", 4);
 
@@ -118,7 +120,7 @@ function visit(url: string, path: string): Promise<{ status: number; text: strin
   });
 }
 
-function echoed(url: string, message: string): Promise<string> {
+function readEcho(url: string, message: string): Promise<string> {
   const ca = readFileSync(join(server.dataDir, "ca.crt"));
   return new Promise((resolve, reject) => {
     const socket = new WebSocket(url.replace("https:", "wss:"), { ca, lookup: toThisHost });
@@ -136,7 +138,7 @@ describe("a push of", () => {
     skip(name === "go-stdlib" && !hasGo, "no image with Go is at hand");
     const project = await createProject(name, expected);
     const said = await push(project, join(apps, name));
-    const deployment = await ended(project);
+    const deployment = await waitForEnd(project);
     const log = JSON.stringify(
       (await server.api("GET", `/api/v1/deployments/${deployment.id}/build-log`)).body,
     );
@@ -161,7 +163,7 @@ describe("a push of", () => {
     }
     if (expected.webSocket) {
       const { send, receive } = expected.webSocket;
-      expect(await echoed(project.url, send)).toBe(receive);
+      expect(await readEcho(project.url, send)).toBe(receive);
     }
     if (expected.log) {
       const runtime = () => server.api("GET", `/api/v1/projects/${project.id}/logs?lines=50`);

@@ -1,4 +1,6 @@
-/** Ports of real sandboxes as sites: through the machine's own loopback, over TLS, in a real browser, and past kill -9. */
+/**
+ * Ports of real sandboxes as sites: through the machine's own loopback, over TLS, in a real browser, and after kill -9.
+ */
 import { existsSync, readFileSync } from "node:fs";
 import type { ClientRequest, IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders } from "node:http";
 import https from "node:https";
@@ -18,7 +20,7 @@ beforeAll(async () => {
 });
 afterAll(() => server.destroy());
 
-/** A site with a page, a WebSocket that says everything back, events, and bodies of any size either way. */
+/** A site with a page, an echoing WebSocket, an event stream, and bodies of any size in both directions. */
 const site = `
 const http = require("http"), crypto = require("crypto");
 const listeners = new Set();
@@ -81,7 +83,7 @@ async function create(input: Record<string, unknown> = {}): Promise<Sandbox> {
   return made.body as Sandbox;
 }
 
-/** Starts the site in the sandbox, on one address of its loopback alone. */
+/** Starts the site in the sandbox, on only one address of its loopback. */
 async function serve(id: string, port = 3000, address = "127.0.0.1"): Promise<void> {
   const content = Buffer.from(site).toString("base64");
   const wrote = await server.api("POST", `/v1/sandboxes/${id}/files`, {
@@ -107,7 +109,7 @@ async function hostOf(id: string, port = 3000): Promise<string> {
 
 const ca = () => readFileSync(join(server.dataDir, "ca.crt"));
 
-/** By TLS, as somebody who trusts the installation's authority; no name has to resolve. */
+/** Connects by TLS with trust in the installation's authority; no name has to resolve. */
 function open(name: string, path: string, options: https.RequestOptions = {}): ClientRequest {
   const [servername, port] = name.split(":");
   return https.request({
@@ -144,7 +146,7 @@ function visit(name: string, path: string, headers: OutgoingHttpHeaders = {}): P
   });
 }
 
-function answered(request: ClientRequest): Promise<IncomingMessage> {
+function waitForResponse(request: ClientRequest): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => request.on("response", resolve).on("error", reject));
 }
 
@@ -164,7 +166,7 @@ test("a browser that trusts the authority loads a preview, its scripts' requests
     url: "/whoami?x=1",
     headers: { host: name, "x-forwarded-proto": "https", "x-forwarded-host": name },
   });
-  // A port where nothing listens yet shows a page that looks again.
+  // A port without a server shows a page that reloads itself.
   const other = await hostOf(id, 4000);
   await page.goto(`https://${other}/`);
   expect(await page.textContent("h1")).toBe("Nothing listens on this port yet");
@@ -172,7 +174,7 @@ test("a browser that trusts the authority loads a preview, its scripts' requests
   await page.getByText("hello", { exact: true }).waitFor();
 });
 
-test("servers on either loopback address alone are reached; the sandbox's network mode has no say", async () => {
+test("reaches servers on either loopback address, in any network mode with ports", async () => {
   for (const [network, address] of [
     ["restricted", "::1"],
     ["open", "127.0.0.1"],
@@ -186,7 +188,7 @@ test("servers on either loopback address alone are reached; the sandbox's networ
   expect([refused.status, refused.body.code]).toEqual([409, "network_off"]);
 });
 
-test("200 MB pass either way at the pace of the slower side, and the server does not grow", async () => {
+test("passes 200 MB in both directions at the pace of the slower side, without growth of the server", async () => {
   const { id } = await create();
   await serve(id);
   const name = await hostOf(id);
@@ -197,11 +199,11 @@ test("200 MB pass either way at the pace of the slower side, and the server does
 
   const down = open(name, `/bytes?n=${size}`);
   down.end();
-  const response = await answered(down);
+  const response = await waitForResponse(down);
   let received = 0;
   for await (const piece of response) {
     received += (piece as Buffer).length;
-    // Every few megabytes a rest that lets the guest run ahead, if anything let it.
+    // Pauses every few megabytes, so that an unbounded buffer would let the guest run ahead.
     if (received % (8 * MIB) < (piece as Buffer).length) {
       await new Promise((resolve) => setTimeout(resolve, 50));
       look();
@@ -210,7 +212,7 @@ test("200 MB pass either way at the pace of the slower side, and the server does
   expect(received).toBe(size);
 
   const up = open(name, "/count", { method: "POST", headers: { "content-length": size } });
-  const counted = answered(up);
+  const counted = waitForResponse(up);
   const piece = Buffer.alloc(MIB);
   for (let sent = 0; sent < size; sent += piece.length) {
     if (!up.write(piece)) await new Promise((resolve) => up.once("drain", resolve));
@@ -223,14 +225,14 @@ test("200 MB pass either way at the pace of the slower side, and the server does
   expect(most - before).toBeLessThan(100 * MIB);
 });
 
-test("events arrive as they are sent", async () => {
+test("forwards events as they are sent", async () => {
   const { id } = await create();
   await serve(id);
   const name = await hostOf(id);
   const request = open(name, "/events");
   onTestFinished(() => void request.destroy());
   request.end();
-  const events = (await answered(request)).iterator({ destroyOnReturn: false });
+  const events = (await waitForResponse(request)).iterator({ destroyOnReturn: false });
   for (const text of ["one", "two", "three"]) {
     expect((await visit(name, `/say?text=${text}`)).body).toBe("1");
     expect(String((await events.next()).value)).toBe(`data: ${text}\n\n`);
@@ -242,7 +244,7 @@ test("events arrive as they are sent", async () => {
   );
 });
 
-test("with preview_auth only who has the token is let in, by any of three ways, and the guest never sees it", async () => {
+test("with preview_auth, admits only holders of the token, by three ways, and hides it from the guest", async () => {
   const { id, preview_auth_token } = await create({ preview_auth: true });
   const token = String(preview_auth_token);
   const name = await hostOf(id);
@@ -280,11 +282,11 @@ test("with preview_auth only who has the token is let in, by any of three ways, 
   }
 });
 
-test("twenty visitors wake a paused sandbox once, and each is answered; without auto_resume it sleeps on", async () => {
+test("twenty visitors wake a paused sandbox once and are served; without auto_resume it stays paused", async () => {
   const { id } = await create({ auto_resume: true });
   await serve(id);
   const name = await hostOf(id);
-  await paused(id);
+  await pauseSandbox(id);
   const answers = await Promise.all(Array.from({ length: 20 }, (_, n) => visit(name, `/whoami?n=${n}`)));
   expect(answers.map(({ status }) => status)).toEqual(Array.from({ length: 20 }, () => 200));
   const feed = await server.api("GET", `/v1/sandboxes/events?sandbox_id=${id}&event_type=sandbox.resumed`);
@@ -292,24 +294,24 @@ test("twenty visitors wake a paused sandbox once, and each is answered; without 
 
   const sleeper = await create();
   const asleep = await hostOf(sleeper.id);
-  await paused(sleeper.id);
+  await pauseSandbox(sleeper.id);
   const refused = await visit(asleep, "/");
   expect([refused.status, refused.headers["x-kontor-error"]]).toEqual([503, "paused"]);
 });
 
-async function paused(id: string): Promise<void> {
+async function pauseSandbox(id: string): Promise<void> {
   const reply = await server.api("POST", `/v1/sandboxes/${id}/pause`);
   expect(reply.status, JSON.stringify(reply.body)).toBe(200);
 }
 
-test("the moment a sandbox is terminated its address says so, and what was open ends", async () => {
+test("reports a terminated sandbox at its address at once, and closes its connections", async () => {
   const { id } = await create();
   await serve(id);
   const name = await hostOf(id);
   const request = open(name, "/events");
   request.on("error", () => {});
   request.end();
-  const events = await answered(request);
+  const events = await waitForResponse(request);
   const ended = new Promise<void>((resolve) => events.once("close", () => resolve()));
   events.on("error", () => {}).resume();
   await server.api("DELETE", `/v1/sandboxes/${id}`);
@@ -319,7 +321,7 @@ test("the moment a sandbox is terminated its address says so, and what was open 
   await ended;
 });
 
-test("another workspace's token learns nothing of a host, and no port of an unknown sandbox is anything", async () => {
+test("reveals nothing about a host to another workspace's token, nor about ports of unknown sandboxes", async () => {
   const { id } = await create();
   const team = await must("POST", "/api/v1/teams", { name: "others" });
   const { token } = await must("POST", "/api/v1/api-tokens", {
@@ -344,7 +346,7 @@ async function must(method: string, path: string, body: unknown): Promise<Record
   return reply.body as Record<string, unknown>;
 }
 
-test("what names two hosts, or can be read in two ways, reaches no guest", async () => {
+test("a request with two or ambiguous host names reaches no guest", async () => {
   const { id } = await create();
   await serve(id);
   const [name = ""] = (await hostOf(id)).split(":");
@@ -372,7 +374,7 @@ function speak(text: string): Promise<string> {
   });
 }
 
-test("after kill -9 of the server the same address answers, with the same authority", async () => {
+test("the same address works after kill -9 of the server, with the same authority", async () => {
   const { id } = await create();
   await serve(id);
   const name = await hostOf(id);

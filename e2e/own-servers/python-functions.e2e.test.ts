@@ -1,6 +1,6 @@
 /**
- * Functions in Python on real machines: plain, async and streaming handlers, what is said of their errors and of their
- * time, and dependencies that are installed by their lock, of the indexes that the host's pip is configured with.
+ * Python functions on real machines: plain, async and streaming handlers, their errors and timeouts, and locked
+ * dependencies from the indexes in the host's pip configuration.
  */
 import http, { type IncomingMessage } from "node:http";
 import { join } from "node:path";
@@ -41,7 +41,7 @@ async function call(method: string, { id }: Pick<Function, "id">, path = "", bod
   return (await server.api(method, `/api/v1/functions/${id}${path}`, body ? { body } : {})).body;
 }
 
-async function deployed(handler_code: string, more: object = {}): Promise<Function> {
+async function deployFunction(handler_code: string, more: object = {}): Promise<Function> {
   const name = `python-${(made += 1)}-${process.pid}`;
   const body = { name, runtime: "python", handler_code, ...more };
   const reply = await server.api("POST", "/api/v1/functions", { body });
@@ -56,7 +56,7 @@ async function deploy(one: Function): Promise<Function> {
   return live;
 }
 
-/** At its address, on a connection of its own. */
+/** Requests a function at its address, on a new connection. */
 function open({ slug }: Function, path: string): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => {
     const { port } = server.description;
@@ -109,8 +109,8 @@ def handler(request):
     return {"asked": asked, "query": request.query}
 `;
 
-test("a handler is asked, awaited and streamed, and keeps its state", { timeout: 600_000 }, async () => {
-  const one = await deployed(handlers);
+test("calls, awaits and streams a handler, and keeps its state", { timeout: 600_000 }, async () => {
+  const one = await deployFunction(handlers);
   expect(JSON.parse((await ask(one, "/?a=%C3%BC")).text)).toEqual({ asked: 1, query: { a: "ü" } });
   expect(JSON.parse((await ask(one, "/async")).text)).toEqual({ awaited: true });
   const response = await open(one, "/stream");
@@ -118,17 +118,17 @@ test("a handler is asked, awaited and streamed, and keeps its state", { timeout:
   const pieces: string[] = [];
   for await (const piece of response.setEncoding("utf8")) pieces.push(String(piece));
   expect(pieces.join("")).toBe("0\n1\n2\n");
-  // As they come, not at the end.
+  // The pieces arrive as they are sent, and not all at the end.
   expect(pieces.length).toBeGreaterThan(1);
   expect(JSON.parse((await ask(one, "/")).text)).toMatchObject({ asked: 4 });
   expect(await saying(one, "asked /")).toMatchObject({ level: "info" });
 });
 
 test(
-  "an error is a 500 whose traceback is in the logs alone; what is late is a 504",
+  "an error is a 500 with the traceback only in the logs, and a timeout is a 504",
   { timeout: 600_000 },
   async () => {
-    const one = await deployed(handlers, { timeout_seconds: 1 });
+    const one = await deployFunction(handlers, { timeout_seconds: 1 });
     const failed = await ask(one, "/fail");
     expect([failed.status, JSON.parse(failed.text).error]).toEqual([
       500,
@@ -143,62 +143,58 @@ test(
     const late = await ask(one, "/slow");
     expect([late.status, JSON.parse(late.text).error.code]).toEqual([504, "function_timeout"]);
     expect(await saying(one, "Timed out")).toMatchObject({ level: "error" });
-    // The same process: it keeps what it counted.
+    // The counter shows that the process is the same.
     expect(JSON.parse((await ask(one, "/")).text)).toMatchObject({ asked: 3 });
   },
 );
 
-test(
-  "dependencies are installed by their lock again, and none that was replaced",
-  { timeout: 600_000 },
-  async () => {
-    // New ones for a second try, which finds what the first one left.
-    const [closed, open] = [`closedly${made}`, `openly${made}`];
-    const hashes = {
-      open: await indexes.put("open", open, "1.0", "open 1.0"),
-      closed: await indexes.put("closed", closed, "1.0", "closed 1.0"),
-    };
-    const handler = (word: string) => `import ${open} as open, ${closed} as closed
+test("installs locked dependencies again, and refuses a replaced wheel", { timeout: 600_000 }, async () => {
+  // New names for a retry, because the first attempt left its wheels.
+  const [closed, open] = [`closedly${made}`, `openly${made}`];
+  const hashes = {
+    open: await indexes.put("open", open, "1.0", "open 1.0"),
+    closed: await indexes.put("closed", closed, "1.0", "closed 1.0"),
+  };
+  const handler = (word: string) => `import ${open} as open, ${closed} as closed
 def handler(request):
     return {"word": "${word}", "says": [open.says, closed.says]}
 `;
-    const dependencies = { [open]: ">=1,<2", [closed]: "*" };
-    const one = await deployed(handler("one"), { dependencies });
-    const first = { word: "one", says: ["open 1.0", "closed 1.0"] };
-    expect(JSON.parse((await ask(one, "/")).text)).toEqual(first);
+  const dependencies = { [open]: ">=1,<2", [closed]: "*" };
+  const one = await deployFunction(handler("one"), { dependencies });
+  const first = { word: "one", says: ["open 1.0", "closed 1.0"] };
+  expect(JSON.parse((await ask(one, "/")).text)).toEqual(first);
 
-    await indexes.put("open", open, "1.1", "open 1.1");
-    await indexes.put("closed", closed, "1.0", "replaced");
-    await call("PATCH", one, "", { handler_code: handler("two") });
-    const { error } = (await call("POST", one, "/deploy")) as Function;
-    expect(error).toMatch(/DO NOT MATCH THE HASHES[^]*closedly\d+==1\.0[^]*\[secret\][^]*Got/);
-    expect(JSON.parse((await ask(one, "/")).text)).toEqual(first);
+  await indexes.put("open", open, "1.1", "open 1.1");
+  await indexes.put("closed", closed, "1.0", "replaced");
+  await call("PATCH", one, "", { handler_code: handler("two") });
+  const { error } = (await call("POST", one, "/deploy")) as Function;
+  expect(error).toMatch(/DO NOT MATCH THE HASHES[^]*closedly\d+==1\.0[^]*\[secret\][^]*Got/);
+  expect(JSON.parse((await ask(one, "/")).text)).toEqual(first);
 
-    expect(await indexes.put("closed", closed, "1.0", "closed 1.0")).toBe(hashes.closed);
-    await deploy(one);
-    expect(JSON.parse((await ask(one, "/")).text)).toEqual({ ...first, word: "two" });
-    await call("PATCH", one, "", { handler_code: handler("one") });
-    await deploy(one);
-    expect(JSON.parse((await ask(one, "/")).text)).toEqual(first);
+  expect(await indexes.put("closed", closed, "1.0", "closed 1.0")).toBe(hashes.closed);
+  await deploy(one);
+  expect(JSON.parse((await ask(one, "/")).text)).toEqual({ ...first, word: "two" });
+  await call("PATCH", one, "", { handler_code: handler("one") });
+  await deploy(one);
+  expect(JSON.parse((await ask(one, "/")).text)).toEqual(first);
 
-    const rows = await server.sql(
-      "select image_id, lock from function_versions where function_id = $1 and state <> 'failed' order by number",
-      [one.id],
-    );
-    const lock = `${closed}==1.0 --hash=sha256:${hashes.closed}\n${open}==1.0 --hash=sha256:${hashes.open}\n`;
-    expect(rows.map((row) => row["lock"])).toEqual([lock, lock, lock]);
-    expect(rows[2]!["image_id"]).toBe(rows[0]!["image_id"]);
-    for (const secret of indexes.secrets) {
-      expect([error, server.log].join("\n")).not.toContain(secret);
-      const layers = join(server.dataDir, "oci/workspaces");
-      const search = ["grep", "--recursive", "--files-with-matches", "--text", secret, layers];
-      expect((await run(search, { okCodes: [0, 1] })).stdout).toBe("");
-    }
-  },
-);
+  const rows = await server.sql(
+    "select image_id, lock from function_versions where function_id = $1 and state <> 'failed' order by number",
+    [one.id],
+  );
+  const lock = `${closed}==1.0 --hash=sha256:${hashes.closed}\n${open}==1.0 --hash=sha256:${hashes.open}\n`;
+  expect(rows.map((row) => row["lock"])).toEqual([lock, lock, lock]);
+  expect(rows[2]!["image_id"]).toBe(rows[0]!["image_id"]);
+  for (const secret of indexes.secrets) {
+    expect([error, server.log].join("\n")).not.toContain(secret);
+    const layers = join(server.dataDir, "oci/workspaces");
+    const search = ["grep", "--recursive", "--files-with-matches", "--text", secret, layers];
+    expect((await run(search, { okCodes: [0, 1] })).stdout).toBe("");
+  }
+});
 
 test(
-  "one that cannot be installed fails the deploy in the installer's words",
+  "a failed installation fails the deployment with the installer's message",
   { timeout: 600_000 },
   async () => {
     const body = {

@@ -1,6 +1,6 @@
 /**
- * Indexes of Python packages in a namespace of their own, joined to the host by a pair that plays the uplink, and what a
- * host's pip is told of them.
+ * Indexes of Python packages in their own namespace, joined to the host by a veth pair as an uplink, and the pip
+ * configuration for them.
  */
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
@@ -13,20 +13,20 @@ import { run } from "@kontor/runtime/exec.ts";
 import { UndoStack } from "@kontor/runtime/undo.ts";
 
 export interface PythonIndexes {
-  /** For a server that is to reach them and nothing else: its way out, and who knows names there. */
+  /** Uplink and DNS server of a server that may reach only these indexes. */
   uplink: string;
   resolver: string;
-  /** The file that pip is configured by. */
+  /** Path of pip's configuration file. */
   config: string;
-  /** What of it is for nobody's eyes. */
+  /** Secrets in the configuration. */
   secrets: string[];
-  /** Replaces a wheel of that version whose module says `text`; its SHA-256. */
+  /** Replaces a wheel of that version, whose module returns `text`; returns its SHA-256. */
   put(index: "open" | "closed", project: string, version: string, text: string): Promise<string>;
   close(): Promise<void>;
 }
 
 const name = "kindexes";
-/** Eight of those of documentation, which the run's internet leaves free: its route is less specific. */
+/** Eight addresses for documentation, which the run's internet leaves free: its route is less specific. */
 const host = "198.51.100.70";
 const open = "198.51.100.65";
 const closed = "198.51.100.66";
@@ -52,7 +52,7 @@ async function start(undo: UndoStack): Promise<PythonIndexes> {
     "openssl req -x509 -nodes -days 2 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -subj /CN=tests";
   const address = ["-addext", "subjectAltName=DNS:closed.test"];
   await run([...made.split(" "), ...address, "-keyout", at("key.pem"), "-out", at("authority.pem")]);
-  // One that a killed test left would make ours fail half-way.
+  // A leftover of a killed test would make the creation fail half way.
   await run(["ip", "netns", "del", name], { okCodes: [0, 1] });
   undo.add("namespace", () => run(["ip", "netns", "del", name]));
   await run(["ip", "netns", "add", name]);
@@ -112,7 +112,7 @@ addr add ${open}/29 dev eth0
 addr add ${closed}/29 dev eth0
 `;
 
-/** A package of one module that holds one constant. */
+/** A package with one module that holds one constant. */
 async function makeWheel(
   work: string,
   wheel: string,
@@ -129,7 +129,7 @@ async function makeWheel(
   await mkdir(join(work, info), { recursive: true });
   for (const [file, content] of Object.entries(files)) {
     await writeFile(join(work, file), content);
-    // Equal ones make equal wheels.
+    // Equal contents make equal wheels.
     await utimes(join(work, file), wheelTime, wheelTime);
   }
   await utimes(join(work, info), wheelTime, wheelTime);

@@ -6,12 +6,12 @@ import { run } from "@kontor/runtime/exec.ts";
 import { makeImage, type TestImage } from "@kontor/server/builds/registry/testing/image.ts";
 import { TestRegistry } from "@kontor/server/builds/registry/testing/registry.ts";
 import { afterAll, afterEach, beforeAll, expect, onTestFinished, test } from "vitest";
-import { deleteProject, ended, makeProject, type Project, visit } from "../support/projects.ts";
+import { deleteProject, waitForDeployment, makeProject, type Project, visit } from "../support/projects.ts";
 import { type Server, startServer } from "../support/server.ts";
 
 const account = { username: "ci", password: "canary-registry-password" };
 
-/** A web server without any file beside it: it responds with the text of /text. */
+/** A static web server in one file: it responds with the text of /text. */
 const program = `
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -87,11 +87,11 @@ const path = (project: Project, image: string) =>
 async function deployImage(project: Project, image: string) {
   const { status, body } = await server.api("POST", path(project, image));
   expect(status, JSON.stringify(body)).toBe(201);
-  return ended(server, project);
+  return waitForDeployment(server, project);
 }
 
 test(
-  "an image is pulled and served, a newer tag replaces it, and a rollback brings it back without a pull",
+  "pulls and serves an image, replaces it by a newer tag, and rolls back without a pull",
   { timeout: 300_000 },
   async () => {
     const project = await openProject();
@@ -121,7 +121,11 @@ test(
     const requests = registry.seen.length;
     const { status, body } = await server.api("POST", `/api/v1/deployments/${first.id}/rollback`);
     expect(status, JSON.stringify(body)).toBe(200);
-    expect(await ended(server, project)).toMatchObject({ status: "live", number: 3, image: { digest } });
+    expect(await waitForDeployment(server, project)).toMatchObject({
+      status: "live",
+      number: 3,
+      image: { digest },
+    });
     expect(await visit(server, project)).toEqual({ status: 200, text: "one" });
     expect(registry.seen.length).toBe(requests);
 
@@ -138,13 +142,13 @@ test(
   },
 );
 
-test("kill -9 after the pull: the next server goes on", { timeout: 300_000 }, async () => {
+test("the next server continues after kill -9 behind the pull", { timeout: 300_000 }, async () => {
   const project = await openProject();
   registry.push("team/killed:1", saying("killed"));
   await server.dieAt("app_build.made", () =>
     server.api("POST", path(project, `${registry.host}/team/killed:1`)).catch(() => {}),
   );
-  expect(await ended(server, project)).toMatchObject({ status: "live", error: null });
+  expect(await waitForDeployment(server, project)).toMatchObject({ status: "live", error: null });
   expect(await visit(server, project)).toEqual({ status: 200, text: "killed" });
 });
 

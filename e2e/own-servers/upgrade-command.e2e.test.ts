@@ -1,4 +1,7 @@
-/** `kontor upgrade` on an installation of its own: a repository of this checkout, with commits that work or do not. */
+/**
+ * `kontor upgrade` on its own installation: a repository of this checkout, with commits that work and commits that
+ * fail.
+ */
 import { type ChildProcess, spawn } from "node:child_process";
 import {
   chmodSync,
@@ -37,8 +40,10 @@ let pid: string;
 
 beforeAll(async () => {
   await copyCheckout(code);
-  const main = join(code, "server/src/main.ts");
-  const original = readFileSync(main, "utf8");
+  const listeners = join(code, "server/src/compose/http.ts");
+  const original = readFileSync(listeners, "utf8");
+  const beforeListening = "const [plain, tls] = inheritedSockets();";
+  if (!original.includes(beforeListening)) throw new Error(`${listeners} lacks "${beforeListening}"`);
   const migrations = join(code, "server/migrations");
   const add = async (name: string, changes: Record<string, string>) => {
     const kept = new Map(
@@ -52,35 +57,29 @@ beforeAll(async () => {
     }
     await run(["git", "-C", code, "reset", "--quiet", "--hard", "HEAD~1"]);
   };
-  const added = "alter table users add column extra text;";
+  const addColumn = "alter table users add column extra text;";
   // The second migration fails after the first was committed.
   await add("broken migration", {
-    [join(migrations, "9997_added.sql")]: added,
+    [join(migrations, "9997_added.sql")]: addColumn,
     [join(migrations, "9998_broken.sql")]: "delete from users; select 1 / 0;",
   });
   // The server fails after it migrated and began to work.
   await add("broken start", {
-    [join(migrations, "9997_added.sql")]: added,
-    [main]: original.replace(
-      "const [plain, tls] = inheritedSockets();",
-      'throw new Error("this version is broken");',
-    ),
+    [join(migrations, "9997_added.sql")]: addColumn,
+    [listeners]: original.replace(beforeListening, 'throw new Error("this version is broken");'),
   });
-  await add("good", { [join(migrations, "9997_added.sql")]: added });
+  await add("good", { [join(migrations, "9997_added.sql")]: addColumn });
   await add("better", {
-    [join(migrations, "9997_added.sql")]: added,
+    [join(migrations, "9997_added.sql")]: addColumn,
     [join(migrations, "9999_better.sql")]: "alter table users add column better text;",
   });
   await add("pulled broken start", {
-    [join(migrations, "9997_added.sql")]: added,
+    [join(migrations, "9997_added.sql")]: addColumn,
     [join(migrations, "9999_better.sql")]: "alter table users add column better text;",
-    [main]: original.replace(
-      "const [plain, tls] = inheritedSockets();",
-      'throw new Error("this version is broken");',
-    ),
+    [listeners]: original.replace(beforeListening, 'throw new Error("this version is broken");'),
   });
   await add("pulled", {
-    [join(migrations, "9997_added.sql")]: added,
+    [join(migrations, "9997_added.sql")]: addColumn,
     [join(migrations, "9999_better.sql")]: "alter table users add column better text;",
     [join(migrations, "9999_pulled.sql")]: "alter table users add column pulled text;",
   });
@@ -207,7 +206,7 @@ const projects = async () =>
   ((await server.api("GET", "/api/v1/projects")).body.items as { name: string }[])
     .map(({ name }) => name)
     .toSorted();
-const added = async () =>
+const addedMigrations = async () =>
   (await server.sql("select name from migrations where name > '9000' order by name", [])).map(
     ({ name }) => name,
   );
@@ -238,14 +237,14 @@ test("refuses a changed checkout, an unknown name, and a directory without Konto
   expect(codeNow()).toBe(code);
 });
 
-test("brings the old code and its database back when a migration fails", async () => {
+test("restores the old code and its database when a migration fails", async () => {
   await create("before");
   const users = await server.sql("select * from users order by id", []);
   let done: { code: number; output: string } | undefined;
   const failures = await whileVisited(async () => (done = await upgrade("broken migration")));
   expect([done?.code, done?.output]).toEqual([3, expect.stringContaining("9998_broken.sql")]);
   expect(failures).toEqual([]);
-  expect(await added()).toEqual([]);
+  expect(await addedMigrations()).toEqual([]);
   expect(await server.sql("select * from users order by id", [])).toEqual(users);
   expect(await projects()).toEqual(["before"]);
   expect([codeNow(), isUnderWay()]).toEqual([code, false]);
@@ -260,7 +259,7 @@ test("keeps the rows of a new server that worked, and reports them, when it fail
     /The new version worked between \S+ and \S+\. .*database-after has all of them/,
   );
   expect(existsSync(join(dataDir, "upgrade/database-after/dump.json"))).toBe(true);
-  expect([await added(), codeNow(), isUnderWay()]).toEqual([[], code, false]);
+  expect([await addedMigrations(), codeNow(), isUnderWay()]).toEqual([[], code, false]);
   expect(await projects()).toEqual(["before"]);
   expect(await exec(`kill -0 ${pid} && echo alive`)).toBe("alive\n");
 }, 180_000);
@@ -271,7 +270,7 @@ test("lets the old server complete a rollback that was killed", async () => {
     while (isRunning() && codeNow() !== code) await sleep(2);
   });
   await isReady();
-  expect([await added(), codeNow(), isUnderWay()]).toEqual([[], code, false]);
+  expect([await addedMigrations(), codeNow(), isUnderWay()]).toEqual([[], code, false]);
   expect(await projects()).toEqual(["before"]);
 }, 180_000);
 
@@ -280,7 +279,7 @@ test("lets the old server start when the upgrade is killed before the database i
     while (isRunning() && server.pid !== undefined) await sleep(2);
   });
   await isReady();
-  expect([await added(), codeNow(), isUnderWay()]).toEqual([[], code, false]);
+  expect([await addedMigrations(), codeNow(), isUnderWay()]).toEqual([[], code, false]);
   expect(await projects()).toEqual(["before"]);
 }, 180_000);
 
@@ -289,7 +288,7 @@ test("upgrades without refusing a connection, and moves the checkout", async () 
   const failures = await whileVisited(async () => (done = await upgrade("good")));
   expect(done?.code, done?.output).toBe(0);
   expect(failures).toEqual([]);
-  expect(await added()).toEqual(["9997_added.sql"]);
+  expect(await addedMigrations()).toEqual(["9997_added.sql"]);
   expect(codeNow()).toBe(join(code, ".cache/releases", commits["good"]!));
   expect([await head(), isUnderWay()]).toEqual([commits["good"], false]);
   expect(await projects()).toEqual(["before"]);
@@ -312,7 +311,7 @@ test("leaves the new server running when it is killed, and completes when run ag
   expect(isUnderWay()).toBe(true);
   const again = await upgrade("better");
   expect([again.code, again.output]).toEqual([0, expect.stringContaining("was interrupted")]);
-  expect(await added()).toEqual(["9997_added.sql", "9999_better.sql"]);
+  expect(await addedMigrations()).toEqual(["9997_added.sql", "9999_better.sql"]);
   expect([await head(), isUnderWay()]).toEqual([commits["better"], false]);
   expect(await exec(`kill -0 ${pid} && echo alive`)).toBe("alive\n");
 }, 180_000);
@@ -334,14 +333,14 @@ test("keeps the upgraded code when the checkout was moved to code that does not 
   await moveTo(commits["better"]!);
 }, 180_000);
 
-test("restarts with the checkout once it was moved by hand", async () => {
+test("restarts with a checkout that was moved by hand", async () => {
   const upgraded = codeNow();
   const same = await kontor(["restart"]);
   expect([same.code, codeNow()]).toEqual([0, upgraded]);
   await run(["git", "-C", code, "checkout", "--quiet", commits["pulled"]!]);
   const moved = await kontor(["restart"]);
   expect([moved.code, codeNow()]).toEqual([0, code]);
-  expect(await added()).toEqual(["9997_added.sql", "9999_better.sql", "9999_pulled.sql"]);
+  expect(await addedMigrations()).toEqual(["9997_added.sql", "9999_better.sql", "9999_pulled.sql"]);
   expect(await exec(`kill -0 ${pid} && echo alive`)).toBe("alive\n");
 }, 180_000);
 

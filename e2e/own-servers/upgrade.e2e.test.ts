@@ -1,4 +1,6 @@
-/** A data directory of an earlier commit, with everything in use, taken over by the server of this checkout. */
+/**
+ * The server of this checkout takes over a data directory of an earlier commit, with every feature in use.
+ */
 import { mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync } from "node:fs";
 import http from "node:http";
 import { tmpdir } from "node:os";
@@ -8,11 +10,26 @@ import pg from "pg";
 import { run } from "@kontor/runtime/exec.ts";
 import { type ModelServer, startModelServer } from "@kontor/server/agent/testing/model-server.ts";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { type Addon, type Backup, backedUp, createAddon, restored, running } from "../support/addons.ts";
+import {
+  type Addon,
+  type Backup,
+  backedUp,
+  createAddon,
+  restoreAndWait,
+  running,
+} from "../support/addons.ts";
 import { base64, eventually } from "../support/answers.ts";
 import { linkImages } from "../support/images.ts";
 import { codeOf, hasCommit, linkImagesOf } from "../support/older-code.ts";
-import { dockerfile, ended, makeProject, type Project, push, saying, visit } from "../support/projects.ts";
+import {
+  dockerfile,
+  waitForDeployment,
+  makeProject,
+  type Project,
+  push,
+  saying,
+  visit,
+} from "../support/projects.ts";
 import { type Server, startServer } from "../support/server.ts";
 
 const oldest = "b7f1036";
@@ -28,7 +45,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
     let server: Server;
     let model: ModelServer;
     const before: Partial<Installation> = {};
-    const kept = () => before as Installation;
+    const installation = () => before as Installation;
 
     beforeAll(async () => {
       const older = await codeOf(oldest);
@@ -50,7 +67,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
         fillPlatform(server, before),
         fillAgents(server, model, before),
       ]);
-      // A new recipe's image is otherwise made in the background, which takes minutes.
+      // The image of a new recipe would otherwise be made in the background, which takes minutes.
       await linkImages(server.dataDir, templates);
       await replaceCode(server, code);
     }, 600_000);
@@ -77,7 +94,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
     });
 
     test("keeps a running sandbox with its files, processes and command output", async () => {
-      const { sandbox, pid, command } = kept();
+      const { sandbox, pid, command } = installation();
       expect(await exec(server, sandbox, `cat /workspace/note; kill -0 ${pid} && echo alive`)).toBe(
         "kept\nalive\n",
       );
@@ -93,7 +110,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
     });
 
     test("resumes a paused sandbox with its files and processes", async () => {
-      const { paused, pausedPid } = kept();
+      const { paused, pausedPid } = installation();
       await resume(server, paused);
       expect(await exec(server, paused, `cat /workspace/note; kill -0 ${pausedPid} && echo alive`)).toBe(
         "slept\nalive\n",
@@ -105,7 +122,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
       const ran = await must<{ results: unknown[] }>(
         server,
         "POST",
-        `/v1/sandboxes/${kept().coder}/code`,
+        `/v1/sandboxes/${installation().coder}/code`,
         body,
       );
       expect(ran.results).toMatchObject([{ type: "text", text: "42" }]);
@@ -113,7 +130,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
 
     test("creates a sandbox from a named snapshot", async () => {
       const { id } = await must<{ id: string }>(server, "POST", "/v1/sandboxes", { snapshot: "prepared" });
-      const { pausedPid } = kept();
+      const { pausedPid } = installation();
       expect(await exec(server, id, `cat /workspace/note; kill -0 ${pausedPid} && echo alive`)).toBe(
         "slept\nalive\n",
       );
@@ -125,23 +142,23 @@ describe.skipIf(!(await hasCommit(oldest)))(
       expect(await exec(server, id, "cat /persist/note")).toBe("on the volume\n");
     });
 
-    test("wakes an app that slept", async () => {
-      const { asleep } = kept();
+    test("wakes a sleeping app", async () => {
+      const { asleep } = installation();
       const path = `/api/v1/projects/${asleep.id}`;
       expect((await server.api("GET", path)).body).toMatchObject({ status: "asleep" });
       expect(await visit(server, asleep)).toEqual({ status: 200, text: "woken" });
     });
 
     test("serves an app, and deploys the next commit", async () => {
-      const { project } = kept();
+      const { project } = installation();
       expect(await visit(server, project)).toEqual({ status: 200, text: "first" });
       await push(server, project, { Dockerfile: dockerfile(), "server.js": saying("second") });
-      expect(await ended(server, project)).toMatchObject({ status: "live", error: null });
+      expect(await waitForDeployment(server, project)).toMatchObject({ status: "live", error: null });
       expect(await visit(server, project)).toEqual({ status: 200, text: "second" });
     }, 120_000);
 
     test("serves requests to a function, and deploys it again", async () => {
-      const { fn, slug } = kept();
+      const { fn, slug } = installation();
       expect(await ask(server, slug)).toEqual({ status: 200, text: "greeting moin" });
       const invoked = await server.api("POST", `/api/v1/functions/${fn}/invoke`, { body: {} });
       expect(invoked.body).toMatchObject({ status: 200, body: "greeting moin" });
@@ -151,7 +168,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
     }, 120_000);
 
     test("keeps the data of an add-on", async () => {
-      const addon = await running(server, kept().addon);
+      const addon = await running(server, installation().addon);
       const redis = new Redis(addon.public_connection_url ?? "", { maxRetriesPerRequest: 3 });
       redis.on("error", () => {});
       try {
@@ -162,16 +179,16 @@ describe.skipIf(!(await hasCommit(oldest)))(
     });
 
     test("restores an add-on from a backup made before", async () => {
-      const { postgres, backup } = kept();
+      const { postgres, backup } = installation();
       await query(server, postgres, "delete from notes");
-      await restored(server, postgres, backup);
+      await restoreAndWait(server, postgres, backup);
       expect(await query(server, await running(server, postgres), "select text from notes")).toEqual([
         { text: "backed up" },
       ]);
     }, 120_000);
 
     test("unparks the machine of an agent's session", async () => {
-      const { session_id } = kept();
+      const { session_id } = installation();
       model.script([
         { calls: [{ name: "exec", arguments: JSON.stringify({ command: "cat file" }) }] },
         { text: ["Read."] },
@@ -183,7 +200,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
     });
 
     test("completes a run that waited for an approval", async () => {
-      const { run_id, request_id } = kept();
+      const { run_id, request_id } = installation();
       const waiting = (await server.api("GET", `/v1/agents/runs/${run_id}`)).body;
       expect(waiting).toMatchObject({ status: "pending_approval" });
       model.script([{ text: ["It is done."] }]);
@@ -304,10 +321,10 @@ async function fillSandboxes(server: Server, made: Partial<Installation>): Promi
 async function fillPlatform(server: Server, made: Partial<Installation>): Promise<void> {
   const project = await makeProject(server);
   await push(server, project, { Dockerfile: dockerfile(), "server.js": saying("first") });
-  expect(await ended(server, project)).toMatchObject({ status: "live", error: null });
+  expect(await waitForDeployment(server, project)).toMatchObject({ status: "live", error: null });
   const asleep = await makeProject(server);
   await push(server, asleep, { Dockerfile: dockerfile(), "server.js": saying("woken") });
-  expect(await ended(server, asleep)).toMatchObject({ status: "live", error: null });
+  expect(await waitForDeployment(server, asleep)).toMatchObject({ status: "live", error: null });
   await must(server, "POST", `/api/v1/projects/${asleep.id}/sleep`);
   const postgres = await createAddon(server, project.id, { kind: "postgres", size: "small", public: true });
   await query(server, postgres, "create table notes (text text); insert into notes values ('backed up')");

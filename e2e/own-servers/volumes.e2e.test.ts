@@ -1,4 +1,4 @@
-/** On a server of its own, without a pool and with two regions, one of them in a directory somewhere else. */
+/** Uses its own server without a pool and with two regions, one of them in a separate directory. */
 import { existsSync, mkdtempSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -70,7 +70,7 @@ async function volumeNamed(name: string): Promise<Volume> {
   return items.find((volume: Volume) => volume.name === name);
 }
 
-/** Where a volume's bytes lie, in each region's directory. */
+/** Places of a volume's bytes in the regions' directories. */
 function placesOf(id: string): string[] {
   const regions = [
     join(server.dataDir, "volumes/eu-1"),
@@ -83,7 +83,7 @@ function placesOf(id: string): string[] {
 
 const imageBytes = (id: string) => statSync(join(placesOf(id)[0] ?? "", "volume.ext4")).blocks * 512;
 
-test("files on a volume survive their sandbox, and the next one has them as they were", async () => {
+test("files on a volume survive their sandbox, and the next one has them unchanged", async () => {
   const first = await create("kept");
   expect(await volumeNamed("kept")).toMatchObject({ status: "attached", sandbox_id: first, region: "eu-1" });
   expect(await output(first, "ls -A")).toBe("");
@@ -102,14 +102,14 @@ test("files on a volume survive their sandbox, and the next one has them as they
   await end(second);
 });
 
-test("a full volume is ENOSPC inside and in the file calls; what is deleted is the host's again", async () => {
+test("a full volume is ENOSPC inside and in the file calls; deletions return space to the host", async () => {
   const { id: volume } = await must(201, "POST", "/v1/sandboxes/volumes", {
     body: { name: "full", size_gb: 1 },
   });
   const box = await create("full");
-  const filled = await exec(box, "head -c 2G /dev/zero > zeros; stat -c %s zeros");
-  expect(filled.stderr).toContain("No space left on device");
-  expect(Number(filled.stdout)).toBeGreaterThanOrEqual(1024 ** 3);
+  const filling = await exec(box, "head -c 2G /dev/zero > zeros; stat -c %s zeros");
+  expect(filling.stderr).toContain("No space left on device");
+  expect(Number(filling.stdout)).toBeGreaterThanOrEqual(1024 ** 3);
   const content = base64(Buffer.alloc(1024 ** 2));
   const refused = await server.api("POST", `/v1/sandboxes/${box}/files`, {
     body: { path: "/persist/more", content },
@@ -128,7 +128,7 @@ test("a full volume is ENOSPC inside and in the file calls; what is deleted is t
   expect((await volumeNamed("full")).used_bytes).toBeLessThan(1024 ** 2);
 });
 
-test("of twenty sandboxes that want a volume at once one gets it, and that one works", async () => {
+test("gives a volume to one of twenty concurrent sandboxes, which works", async () => {
   const tries = await Promise.all(Array.from({ length: 20 }, () => tryCreate("wanted")));
   const made = tries.filter(({ status }) => status === 201);
   expect(made).toHaveLength(1);
@@ -140,7 +140,7 @@ test("of twenty sandboxes that want a volume at once one gets it, and that one w
   await end(id);
 });
 
-test("a paused sandbox keeps its volume, and its processes go on with the files they have open on it", async () => {
+test("a paused sandbox keeps its volume, and its processes keep their open files", async () => {
   const box = await create("paused");
   await output(
     box,
@@ -172,7 +172,7 @@ test("a paused sandbox keeps its volume, and its processes go on with the files 
   expect(await volumeNamed("paused")).toMatchObject({ status: "available" });
 });
 
-test("what was synced is there after kill -9 of the server and of every process of the machine", async () => {
+test("keeps synced data after kill -9 of the server and of every process of the machine", async () => {
   const box = await create("synced");
   await output(box, "echo kept > file; sync file; echo unsynced > other");
   await server.kill9();
@@ -180,7 +180,7 @@ test("what was synced is there after kill -9 of the server and of every process 
     try {
       process.kill(pid, "SIGKILL");
     } catch {
-      // It ended with one that was killed before it.
+      // The process ended with another one that was killed before.
     }
   }
   await server.start();
@@ -193,10 +193,10 @@ test("what was synced is there after kill -9 of the server and of every process 
   await end(next);
 });
 
-/** Sum over every byte of what is in the volume, and its name. */
+/** Hash of every file in the volume, with its name. */
 const sums = "find . -type f -exec sha256sum {} + | sort";
 
-async function filled(name: string): Promise<{ volume: Volume; sum: string }> {
+async function makeFilledVolume(name: string): Promise<{ volume: Volume; sum: string }> {
   const box = await create(name);
   await output(
     box,
@@ -228,10 +228,10 @@ async function expectMoved({ volume, sum }: { volume: Volume; sum: string }): Pr
   await end(box);
 }
 
-test("a move takes the files to the other region's directory, and the feed and webhooks say so", async () => {
+test("a move takes the files to the other region's directory, and emits an event to the feed and webhooks", async () => {
   const body = { url: receiver.url, event_types: ["volume.moved"] };
   const { secret } = await must(201, "POST", "/v1/sandboxes/webhooks", { body });
-  const before = await filled("travels");
+  const before = await makeFilledVolume("travels");
   expect(placesOf(before.volume.id)).toEqual([join(server.dataDir, "volumes/eu-1", before.volume.id)]);
   const path = "/v1/sandboxes/volumes/travels/move";
   expectRefusal(await server.api("POST", path, { body: { region: "mars" } }), 400, "invalid_request");
@@ -255,9 +255,9 @@ test("a move takes the files to the other region's directory, and the feed and w
 }, 180_000);
 
 test.each(["volume.copied", "volume.moved"])(
-  "after kill -9 at %s the volume is whole at one place, and the move is brought to its end",
+  "after kill -9 at %s the volume is complete in one region, and the move completes",
   async (point) => {
-    const before = await filled(point.replace(".", "-"));
+    const before = await makeFilledVolume(point.replace(".", "-"));
     await server.dieAt(point, () =>
       must(202, "POST", `/v1/sandboxes/volumes/${before.volume.id}/move`, { body: { region: "us-1" } }),
     );
@@ -266,8 +266,8 @@ test.each(["volume.copied", "volume.moved"])(
   180_000,
 );
 
-test("kill -9 in the midst of the copy loses nothing", async () => {
-  const before = await filled("midst");
+test("kill -9 during the copy loses nothing", async () => {
+  const before = await makeFilledVolume("midst");
   await must(202, "POST", `/v1/sandboxes/volumes/${before.volume.id}/move`, { body: { region: "us-1" } });
   // A copy of this size takes a fraction of a second.
   while (placesOf(before.volume.id).length === 1) await sleep(1);
@@ -276,7 +276,7 @@ test("kill -9 in the midst of the copy loses nothing", async () => {
   await expectMoved(before);
 }, 180_000);
 
-test("a deleted volume's bytes are gone from the host, and its name is free", async () => {
+test("removes a deleted volume's bytes from the host, and frees its name", async () => {
   const box = await create("doomed");
   await output(box, "echo secret > file");
   expectRefusal(await server.api("DELETE", "/v1/sandboxes/volumes/doomed"), 409, "volume_in_use");
@@ -290,7 +290,7 @@ test("a deleted volume's bytes are gone from the host, and its name is free", as
   await end(again);
 });
 
-test("to another workspace a volume is exactly as one that does not exist", async () => {
+test("another workspace's volume is indistinguishable from a missing one", async () => {
   const { id } = await must(201, "POST", "/v1/sandboxes/volumes", { body: { name: "mine" } });
   const team = await must(201, "POST", "/api/v1/teams", { body: { name: "The others" } });
   const { token } = await must(201, "POST", "/api/v1/api-tokens", {
@@ -314,7 +314,7 @@ test("to another workspace a volume is exactly as one that does not exist", asyn
   expect((await server.api("GET", "/v1/sandboxes/volumes", { token })).body.items).toEqual([]);
 });
 
-test("after all of it nothing is mounted, and no loop device is in use", async () => {
+test("leaves no mount and no loop device after all tests", async () => {
   await expect
     .poll(() => traces(server.dataDir), { timeout: 30_000 })
     .toMatchObject({ processes: [], mounts: [], groups: [], loops: [], files: [], records: [] });

@@ -3,7 +3,7 @@ import { isSigned, startReceiver, type Receiver } from "@kontor/server/sandbox/t
 import { eventually } from "../support/answers.ts";
 import { startServer, type Server } from "../support/server.ts";
 
-/** A server of its own: it may call the loopback, which others may not. */
+/** A server of its own, because it may call the loopback, unlike the shared one. */
 let server: Server;
 let receiver: Receiver;
 
@@ -26,27 +26,27 @@ async function create(): Promise<string> {
   return made.body.id as string;
 }
 
-test("a sandbox's life is told to a webhook, signed and in order, also when the server was killed meanwhile", async () => {
+test("a webhook gets a sandbox's events, signed and in order, also after the server was killed", async () => {
   const made = await server.api("POST", "/v1/sandboxes/webhooks", { body: { url: receiver.url } });
   expect(made).toMatchObject({ status: 201, body: { id: expect.stringMatching(/^whk_/), active: true } });
   const { secret } = made.body as { secret: string };
-  const told = (id: string) =>
+  const eventsOf = (id: string) =>
     receiver.received.filter(({ json }) => json.data["sandbox_id"] === id).map(({ json }) => json.event);
 
   const first = await create();
   await server.api("DELETE", `/v1/sandboxes/${first}`);
   await eventually(
-    async () => told(first),
+    async () => eventsOf(first),
     (events) => events.length === 2,
   );
-  expect(told(first)).toEqual(["sandbox.created", "sandbox.terminated"]);
+  expect(eventsOf(first)).toEqual(["sandbox.created", "sandbox.terminated"]);
   expect(receiver.received.every((got) => isSigned(got, secret))).toBe(true);
 
-  // The receiver is away while the server dies: what was to be delivered is delivered by the next one.
+  // The receiver fails while the server dies; the next server sends the pending deliveries.
   receiver.answer = (_, response) => response.writeHead(503).end();
   const second = await create();
   await eventually(
-    async () => told(second),
+    async () => eventsOf(second),
     (events) => events.length > 0,
   );
   await server.kill9();
@@ -55,11 +55,11 @@ test("a sandbox's life is told to a webhook, signed and in order, also when the 
   await server.start();
   await server.api("DELETE", `/v1/sandboxes/${second}`);
   await eventually(
-    async () => told(second),
+    async () => eventsOf(second),
     (events) => events.includes("sandbox.terminated"),
     60_000,
   );
-  expect([...new Set(told(second))]).toEqual(["sandbox.created", "sandbox.terminated"]);
+  expect([...new Set(eventsOf(second))]).toEqual(["sandbox.created", "sandbox.terminated"]);
 
   const feed = await server.api("GET", `/v1/sandboxes/events?sandbox_id=${second}`);
   expect(feed.body.items.map(({ event }: { event: string }) => event)).toEqual([
@@ -68,7 +68,7 @@ test("a sandbox's life is told to a webhook, signed and in order, also when the 
   ]);
 }, 120_000);
 
-test("a webhook of an address inside is refused, opened or not by its form", async () => {
+test("refuses a webhook with a private address in any notation", async () => {
   for (const url of ["http://10.0.0.1/", "http://169.254.169.254/", "http://[::1]:8080/"]) {
     const refused = await server.api("POST", "/v1/sandboxes/webhooks", { body: { url } });
     expect(refused).toMatchObject({ status: 400, body: { code: "invalid_request" } });

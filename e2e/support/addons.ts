@@ -1,4 +1,4 @@
-/** Add-ons of a server and their backups, as their people make and wait for them. */
+/** Creates add-ons and backups of a server, and waits for them. */
 import { expect } from "vitest";
 import { eventually } from "./answers.ts";
 import type { Server } from "./server.ts";
@@ -40,7 +40,7 @@ async function must<T>(server: Server, method: string, path: string, body?: obje
   return reply.body as T;
 }
 
-/** It takes connections when this returns. */
+/** Creates an add-on; it accepts connections on return. */
 export async function createAddon(
   server: Server,
   projectId: string,
@@ -66,12 +66,12 @@ export function listBackups(server: Server, addon: Addon): Promise<Backup[]> {
   return must<Backup[]>(server, "GET", `${pathOf(addon)}/backups`);
 }
 
-/** Begun, and not waited for. */
+/** Starts a backup without waiting for its end. */
 export async function beginBackup(server: Server, addon: Addon): Promise<string> {
   return (await must<{ id: string }>(server, "POST", `${pathOf(addon)}/backups`)).id;
 }
 
-/** Over, however it ended. */
+/** Waits for the end of a backup, in success or failure. */
 export async function endOfBackup(server: Server, addon: Addon, id: string): Promise<Backup> {
   const find = async () => (await listBackups(server, addon)).find((one) => one.id === id);
   const found = await eventually(find, (one) => ["completed", "failed"].includes(one?.status ?? ""), 120_000);
@@ -88,14 +88,18 @@ export async function beginRestore(server: Server, addon: Addon, backup: Pick<Ba
   await must(server, "POST", `${pathOf(addon)}/backups/${backup.id}/restore`, {});
 }
 
-/** The newest of this add-on, once it is over. */
+/** Waits for the end of the add-on's newest restore. */
 export async function endOfRestore(server: Server, addon: Addon): Promise<Restore> {
   const list = () => must<Restore[]>(server, "GET", `${pathOf(addon)}/restores`);
   const [newest] = await eventually(list, ([one]) => one !== undefined && one.status !== "running", 180_000);
   return newest!;
 }
 
-export async function restored(server: Server, addon: Addon, backup: Pick<Backup, "id">): Promise<void> {
+export async function restoreAndWait(
+  server: Server,
+  addon: Addon,
+  backup: Pick<Backup, "id">,
+): Promise<void> {
   await beginRestore(server, addon, backup);
   expect(await endOfRestore(server, addon)).toMatchObject({ status: "completed", error: null });
 }

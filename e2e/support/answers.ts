@@ -1,8 +1,8 @@
-/** Short words for what comes of calls, whichever server was asked. */
+/** Helpers to check responses, for any server. */
 import { expect } from "vitest";
 import type { Reply } from "./api.ts";
 
-/** A caller's own view of a sandbox. */
+/** A sandbox as the API returns it. */
 export interface Sandbox {
   id: string;
   status: string;
@@ -14,7 +14,7 @@ export function base64(content: string | Uint8Array): string {
   return Buffer.from(content).toString("base64");
 }
 
-/** Asks until the answer is there; fails with the last answer when `withinMs` are over. */
+/** Repeats `ask` until the response fits; fails with the last response after `withinMs`. */
 export async function eventually<T>(
   ask: () => Promise<T>,
   isThere: (answer: T) => boolean,
@@ -29,7 +29,7 @@ export async function eventually<T>(
   }
 }
 
-/** A refusal in the shape every caller may rely on. */
+/** Checks a refusal's documented form. */
 export function expectRefusal(reply: Reply, status: number, code: string): void {
   expect({ status: reply.status, code: reply.body?.code }, JSON.stringify(reply.body)).toEqual({
     status,

@@ -1,16 +1,16 @@
-/** The API as a caller has it: plain HTTP, JSON in and out, and the frames of an event stream. */
+/** Client of the API: plain HTTP with JSON, and the frames of an event stream. */
 
 export interface Call {
   /** Null sends no credential. */
   token?: string | null;
   body?: unknown;
-  /** Sent as it is, instead of `body`. */
+  /** Body text sent unchanged, instead of `body`. */
   text?: string;
   headers?: Record<string, string>;
   signal?: AbortSignal;
 }
 
-/** `body` is what the JSON says, `undefined` where there is none. */
+/** `body` is the parsed JSON, or `undefined` if there is none. */
 export interface Reply {
   status: number;
   headers: Headers;
@@ -33,7 +33,7 @@ export async function request(
   };
 }
 
-/** One line of an event stream. */
+/** A line of an event stream. */
 export interface Frame {
   kind: string;
   pid?: number;
@@ -43,13 +43,13 @@ export interface Frame {
   message?: string;
   signal?: string | null;
   duration_ms?: number | null;
-  /** Of a watch. */
+  /** Field of a watch. */
   path?: string;
   from?: string;
   is_dir?: boolean;
 }
 
-/** The frames of an event stream as they come. Lines that are neither `data:` nor a comment are a fault. */
+/** Yields the frames of an event stream. A line that is neither `data:` nor a comment is an error. */
 export async function* frames(
   baseUrl: string,
   path: string,

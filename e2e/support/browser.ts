@@ -1,4 +1,4 @@
-/** A real browser that trusts a server's authority. */
+/** Opens a real browser that trusts a server's authority. */
 import { execFile } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -8,7 +8,7 @@ import { type Browser, chromium } from "playwright-core";
 import { onTestFinished } from "vitest";
 import type { Server } from "./server.ts";
 
-/** It is closed when the test ends. */
+/** The browser is closed when the test ends. */
 export async function openBrowser(server: Server): Promise<Browser> {
   const home = mkdtempSync(join(tmpdir(), "kontor-browser-"));
   const database = `sql:${join(home, ".pki/nssdb")}`;

@@ -1,4 +1,4 @@
-/** Takes a server's things off this host, whatever state it was left in: machines, network, groups, database. */
+/** Removes all traces of a server from this host, in any state: machines, network, groups, database. */
 import { rm } from "node:fs/promises";
 import { Cgroups } from "@kontor/runtime/cgroup/cgroups.ts";
 import { run } from "@kontor/runtime/exec.ts";
@@ -7,10 +7,10 @@ import { UndoStack } from "@kontor/runtime/undo.ts";
 import { stopEmbedded } from "../../server/src/db/embedded/ensure-embedded.ts";
 import { instanceOf, mountsBelow } from "./host-state.ts";
 
-/** The server must have ended. Every step is tried; the first failure is thrown in the end. */
+/** The server must have ended. Every step runs; the first failure is thrown at the end. */
 export async function removeHostTraces(dataDir: string): Promise<void> {
   const instance = instanceOf(dataDir);
-  // Run backwards: machines first, for they hold the mounts and the network.
+  // Runs backwards: machines first, because they hold the mounts and the network.
   const steps = new UndoStack();
   if (instance !== undefined) {
     steps.add("claim", () => rm(`/run/kontor/instances/${instance}`, { force: true }));
@@ -18,7 +18,7 @@ export async function removeHostTraces(dataDir: string): Promise<void> {
     steps.add("network", () => removeNetwork(instance));
   }
   steps.add("mounts", async () => {
-    // A native machine's root stands on its disk.
+    // The root of a native machine is mounted from its disk.
     const roots = instance === undefined ? [] : mountsBelow(`/run/kontor/${instance}`);
     for (const path of [...roots, ...mountsBelow(dataDir)]) await run(["umount", path]);
   });

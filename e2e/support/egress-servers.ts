@@ -1,4 +1,6 @@
-/** An HTTPS server on the web address, run inside the namespace that plays the internet. Ends when its stdin does. */
+/**
+ * An HTTPS server on the web address, inside the namespace that simulates the internet. Ends when its stdin closes.
+ */
 import { readFileSync } from "node:fs";
 import https from "node:https";
 import type { TLSSocket } from "node:tls";
@@ -6,7 +8,9 @@ import { WEB_ADDRESS } from "@kontor/runtime/network/testing/internet.ts";
 
 const [key = "", cert = ""] = process.argv.slice(2);
 
-/** Says under which name it was called; `/redirect?<address>` sends the client there; `/slow` never ends its answer. */
+/**
+ * Returns the host name of the request; `/redirect?<address>` redirects there; `/slow` never ends its response.
+ */
 const server = https.createServer(
   { key: readFileSync(key), cert: readFileSync(cert) },
   (request, response) => {

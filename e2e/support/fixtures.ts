@@ -1,4 +1,4 @@
-/** What a test file of the shared server holds: that server, and short words for what a caller does most. */
+/** Fixtures for test files of the shared server, and helpers for common calls. */
 import { afterAll, beforeAll, expect, inject, onTestFinished } from "vitest";
 import { base64, type Sandbox } from "./answers.ts";
 import { type Call, type Frame, frames, type Reply } from "./api.ts";
@@ -7,7 +7,7 @@ import { Server, type ServerDescription } from "./server.ts";
 declare module "vitest" {
   interface ProvidedContext {
     server: ServerDescription;
-    /** Name of the namespace that plays the internet. */
+    /** Name of the namespace that simulates the internet. */
     internet: string;
   }
 }
@@ -24,7 +24,7 @@ export async function createSandbox(input: Record<string, unknown> = {}, call: C
   return made.body as Sandbox;
 }
 
-/** One sandbox for all tests of a file: for those that leave it as they found it. */
+/** A sandbox for all tests of a file; they leave it unchanged. */
 export function sharedSandbox(input: Record<string, unknown> = {}): { readonly id: string } {
   let id = "";
   beforeAll(async () => {
@@ -63,7 +63,7 @@ export interface ExecResult {
   signal: string | null;
 }
 
-/** Runs a command to its end; the call itself must succeed, the command need not. */
+/** Runs a command to its end; the call must succeed, the command may fail. */
 export async function exec(
   id: string,
   command: string,
@@ -78,7 +78,7 @@ export function tryExec(id: string, command: string, input: Record<string, unkno
   return server.api("POST", `/v1/sandboxes/${id}/exec`, { body: { command, ...input } });
 }
 
-/** What a command that must succeed printed, without the last line break. */
+/** Output of a command that must succeed, without the last line break. */
 export async function output(id: string, command: string): Promise<string> {
   const ran = await exec(id, command);
   expect(ran.exit_code, ran.stderr).toBe(0);

@@ -1,6 +1,6 @@
 /**
- * Functions on real machines, in this process: the machine layer, what runs functions, and a way in to them by name.
- * Their images are laid together of a template and a directory; how deploys build them is tested with the API.
+ * Functions on real machines, in this process: the machine layer, the function layer, and an ingress by name. Their
+ * images consist of a template and a directory; tests of the API cover real builds.
  */
 import { chmodSync, cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import http from "node:http";
@@ -20,12 +20,12 @@ import { Upstreams } from "../../server/src/ingress/sites/upstreams.ts";
 import { newId } from "../../server/src/lib/ids.ts";
 import { systemClock } from "../../server/src/lib/clock.ts";
 import { passKillPoint } from "../../server/src/lib/kill-points.ts";
-import { claimInstance } from "../../server/src/machines/host/host-slot.ts";
+import { claimHostSlot } from "../../server/src/machines/host/host-slot.ts";
 import { openMachines } from "../../server/src/machines/open.ts";
 import { FunctionInstances } from "../../server/src/platform/instances/instances.ts";
 import {
   goLive,
-  type Made,
+  type TestFunction,
   makeFunction,
 } from "../../server/src/platform/instances/testing/instances-host.ts";
 import type { VersionRow } from "../../server/src/platform/instances/store.ts";
@@ -33,7 +33,7 @@ import { silentLog, testConfig, testSecrets } from "../../server/test/harness.ts
 import { removeHostTraces } from "./clean.ts";
 
 const parent = process.env["KONTOR_E2E_DATA"] ?? "/var/tmp";
-const root = join(import.meta.dirname, "..");
+const root = join(import.meta.dirname, "../..");
 const wrapper = join(root, "templates/functions/nodejs");
 const domain = "apps.test";
 
@@ -43,9 +43,9 @@ export interface FunctionHost {
   dataDir: string;
   driver: LinuxDriver;
   instances: FunctionInstances;
-  /** Where the way in listens. */
+  /** Port of the ingress. */
   port: number;
-  /** The server ends without a word, and another one starts. */
+  /** Ends the server abruptly, and starts another one. */
   restart(): Promise<void>;
   close(): Promise<void>;
 }
@@ -66,7 +66,7 @@ export async function functionHost(config: Parameters<typeof testConfig>[0] = {}
   const start = async () => {
     const driver = new LinuxDriver({
       stateDir: join(dataDir, "machines"),
-      instance: claimInstance(dataDir),
+      instance: claimHostSlot(dataDir),
       uplink: settings.uplink,
       dnsServers: null,
       proxyPort: 3128,
@@ -85,7 +85,7 @@ export async function functionHost(config: Parameters<typeof testConfig>[0] = {}
     await machines.start(app as App, { function: instances.machineOwner });
     await instances.start();
     const upstreams = new Upstreams(async (machine, port) => machines.connect(machine).connect(port));
-    machines.onGoing((machine) => upstreams.end(machine));
+    machines.onRemoval((machine) => upstreams.end(machine));
     machines.suspension.onHold((machine) => upstreams.end(machine));
     const ingress = new Ingress({
       rules: [new FunctionSites({ domain, functions: instances, upstreams })],
@@ -137,7 +137,7 @@ export async function functionHost(config: Parameters<typeof testConfig>[0] = {}
   return host;
 }
 
-/** An image of the template and, on top, what a deploy puts there: what serves the handler, and the handler. */
+/** An image of the template with the files of a deployment on top: the function server and the handler. */
 export async function handlerImage({ driver, dataDir }: FunctionHost, code: string): Promise<string> {
   const { image, rootfs } = await testImage("node-22");
   const id = newId("app_");
@@ -150,12 +150,12 @@ export async function handlerImage({ driver, dataDir }: FunctionHost, code: stri
   return id;
 }
 
-/** A function that is live, of an image that is there; `isProved`: with its first instance. */
+/** A live function of an existing image; `isProved`: with its first instance. */
 export async function makeLive(
   { db, instances }: FunctionHost,
   image: string,
   options: Parameters<typeof makeFunction>[1] & { isProved?: boolean } = {},
-): Promise<Made & { host: string; version: VersionRow }> {
+): Promise<TestFunction & { host: string; version: VersionRow }> {
   const { isProved = false, ...input } = options;
   const made = await makeFunction(db, input);
   const version = await db

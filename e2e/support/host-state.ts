@@ -1,6 +1,6 @@
 /**
- * What a server has on this host, read from the kernel and not from the server: so that a test can say that nothing
- * was left behind, or that what runs is what ran before.
+ * A server's state on this host, read from the kernel and not from the server. Tests check that nothing is left, or
+ * that the same processes run as before.
  */
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -8,7 +8,7 @@ import { run } from "@kontor/runtime/exec.ts";
 
 const claims = "/run/kontor/instances";
 
-/** The number that keeps this server apart from others on the host; undefined where it never got that far. */
+/** The instance number of this server on the host; undefined if it never claimed one. */
 export function instanceOf(dataDir: string): number | undefined {
   const name = list(claims).find((claim) => read(join(claims, claim)) === dataDir);
   return name === undefined ? undefined : Number(name);
@@ -19,7 +19,7 @@ export interface MachineRecord {
   spec: { id: string; hostname: string };
 }
 
-/** Every machine that has a record, whatever its state. */
+/** Every machine with a record, in any state. */
 export function machinesOf(dataDir: string): MachineRecord[] {
   const directory = join(dataDir, "machines/machines");
   return list(directory).flatMap((id) => {
@@ -34,7 +34,7 @@ export function machineProcesses(dataDir: string, machine = ""): number[] {
   return processes().filter((pid) => read(`/proc/${pid}/cgroup`).includes(group));
 }
 
-/** Kind → names of everything of one server that is on this host, but for its own process, database and images. */
+/** Names of a server's objects on this host by kind, except its process, database and images. */
 export async function traces(dataDir: string): Promise<Record<string, string[]>> {
   const instance = instanceOf(dataDir);
   const places = [join(dataDir, "machines/"), `/run/kontor/${instance}/`];

@@ -1,6 +1,6 @@
 /**
- * The images for the servers of the tests: made once per host, in the cache that all tests on the runtime share, and
- * hard-linked into a server's data directory, where the server finds it as its own. Nothing ever writes to an image.
+ * Images for the tests' servers: made once per host in the cache of all runtime tests, and hard-linked into a server's
+ * data directory, where the server finds them as its own. An image is never written to.
  */
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
@@ -15,7 +15,7 @@ export async function linkImages(dataDir: string, names: readonly string[]): Pro
 
 async function linkImage(images: string, name: string): Promise<void> {
   const { image, rootfs } = await testImage(name);
-  // Another file system than the cache's cannot link; a copy is slower and as good.
+  // Another file system cannot hard-link to the cache; a copy is slower and works as well.
   const link = await run(["cp", "-al", join(rootfs, ".."), join(images, image.id)], { okCodes: [0, 1] });
   if (link.code !== 0) {
     await run(["rm", "-rf", join(images, image.id)]);

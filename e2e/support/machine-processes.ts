@@ -1,7 +1,7 @@
-/** Processes of machines as the host sees them: to kill one as the kernel would, or to look at a machine from inside. */
+/** Processes of machines as the host sees them, to kill one like the kernel, or to inspect a machine. */
 import { readdirSync, readFileSync } from "node:fs";
 
-/** The process of this host that runs `program` in a machine. */
+/** Pid on this host of the process that runs `program` in a machine. */
 export function processIn(machine: string, program: string): number {
   const pids = readdirSync("/proc").filter((name) => /^\d+$/.test(name));
   const found = pids.find((pid) => {

@@ -17,7 +17,7 @@ import { join } from "node:path";
 import { run } from "@kontor/runtime/exec.ts";
 import { TEST_CACHE } from "@kontor/runtime/rootfs/testing/image.ts";
 
-const repository = join(import.meta.dirname, "..");
+const repository = join(import.meta.dirname, "../..");
 
 /** False in a clone without the commit, such as a shallow one. */
 export async function hasCommit(commit: string): Promise<boolean> {
@@ -49,9 +49,9 @@ export async function codeOf(commit: string): Promise<string> {
 
 /** Links images into a data directory with that code's own `linkImages`, because its recipes may differ. */
 export async function linkImagesOf(code: string, dataDir: string, names: readonly string[]): Promise<void> {
-  const program = `const { linkImages } = await import(${JSON.stringify(join(code, "e2e/support/images.ts"))});
+  const program = `const { linkImages } = await import(${JSON.stringify(join(code, "e2e/images.ts"))});
 await linkImages(${JSON.stringify(dataDir)}, ${JSON.stringify(names)});`;
-  // Images that the cache lacks are made.
+  // Makes images that the cache lacks.
   await run([process.execPath, "--input-type=module", "--eval", program], { timeoutMs: 600_000 });
 }
 
@@ -69,7 +69,7 @@ export async function copyCheckout(directory: string): Promise<void> {
   rmSync(archive);
   linkPackages(directory);
   const lock = readFileSync(join(directory, "package-lock.json"));
-  // The command `kontor` takes the packages for installed.
+  // Makes the command `kontor` treat the packages as installed.
   writeFileSync(
     join(directory, "node_modules/.kontor-lock"),
     createHash("sha256").update(lock).digest("hex"),

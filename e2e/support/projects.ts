@@ -1,4 +1,4 @@
-/** Projects of a server as their people use them: made, pushed to, visited by their address. */
+/** Creates projects, pushes to them, and visits them at their address. */
 import { execFile } from "node:child_process";
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import http, { type IncomingMessage } from "node:http";
@@ -29,7 +29,7 @@ export interface Deployment {
 
 let made = 0;
 
-/** Whoever makes it deletes it. */
+/** Creates a project; the caller deletes it. */
 export async function makeProject(server: Server, more: Record<string, unknown> = {}): Promise<Project> {
   const name = `shop-${(made += 1)}-${process.pid}`;
   const { status, body } = await server.api("POST", "/api/v1/projects", { body: { name, ...more } });
@@ -41,7 +41,7 @@ export async function deleteProject(server: Server, { id }: Project): Promise<vo
   await server.api("DELETE", `/api/v1/projects/${id}`);
 }
 
-/** Its `server.js`, on Node. */
+/** Dockerfile that runs `server.js` on Node. */
 export const dockerfile = (more = "") => `FROM node:22-slim
 WORKDIR /srv
 COPY server.js ./
@@ -55,19 +55,23 @@ export const saying = (text: string) =>
   `require("node:http").createServer((_, a) => a.end(${JSON.stringify(text)})).listen(process.env.PORT);
 process.on("SIGTERM", () => process.exit(0));`;
 
-/** Pushes these files as one commit, and says what the pusher was told. */
+/** Pushes these files as one commit, and returns git's output. */
 export function push(server: Server, project: Project, files: Record<string, string>): Promise<string> {
-  return pushed(server, project, (directory) => {
+  return pushCommit(server, project, (directory) => {
     for (const [name, text] of Object.entries(files)) writeFileSync(join(directory, name), text);
   });
 }
 
-/** All that is in it. */
+/** Pushes all files of a directory. */
 export function pushDirectory(server: Server, project: Project, from: string): Promise<string> {
-  return pushed(server, project, (directory) => cpSync(from, directory, { recursive: true }));
+  return pushCommit(server, project, (directory) => cpSync(from, directory, { recursive: true }));
 }
 
-async function pushed(server: Server, project: Project, fill: (directory: string) => void): Promise<string> {
+async function pushCommit(
+  server: Server,
+  project: Project,
+  fill: (directory: string) => void,
+): Promise<string> {
   const directory = mkdtempSync(join(tmpdir(), "kontor-push-"));
   const git = (...args: string[]) =>
     run("git", ["-c", "user.name=A", "-c", "user.email=a@example.test", ...args], { cwd: directory });
@@ -89,8 +93,8 @@ async function deployments(server: Server, project: Project): Promise<Deployment
   return body.items as Deployment[];
 }
 
-/** The newest, once it is over. */
-export async function ended(server: Server, project: Project): Promise<Deployment> {
+/** Waits for the end of the newest deployment. */
+export async function waitForDeployment(server: Server, project: Project): Promise<Deployment> {
   const [newest] = await eventually(
     () => deployments(server, project),
     ([first]) => first !== undefined && !["queued", "building", "deploying"].includes(first.status),
@@ -104,7 +108,7 @@ export interface Answer {
   text: string;
 }
 
-/** By its host, on a connection of its own. */
+/** Visits a project at its host, on a new connection. */
 export async function visit(server: Server, project: Pick<Project, "slug">, path = "/"): Promise<Answer> {
   const response = await open(server, project, path);
   let text = "";

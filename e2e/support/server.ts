@@ -1,7 +1,7 @@
 /**
- * A real server for the tests: its own process, data directory, database, network and machines, on a free port. What
- * a test holds is a description; the truth is the process itself, which says where it is in `<data>/server.json`.
- * So any test file can take hold of the one server of the run, kill it, and start it again.
+ * A real server for the tests: its own process, data directory, database, network and machines, on a free port. A test
+ * has only a description; the address is in `<data>/server.json`, which the process writes. So any test file can use
+ * the run's shared server, kill it, and start it again.
  */
 import { spawn } from "node:child_process";
 import {
@@ -26,12 +26,12 @@ import { type Call, type Reply, request } from "./api.ts";
 import { removeHostTraces } from "./clean.ts";
 import { linkImages } from "./images.ts";
 
-/** All there is to know of a server; goes from the global set-up to the test files as JSON. */
+/** Complete description of a server; the global set-up passes it to the test files as JSON. */
 export interface ServerDescription {
   dataDir: string;
   port: number;
   env: Record<string, string>;
-  /** Under the shim that keeps its doors open, as `./kontor up` starts it. */
+  /** True if it runs under the shim, which keeps its sockets open, as with `./kontor up`. */
   isKept?: boolean;
   /** Directory of its code, or a link to it; this checkout if absent. */
   code?: string;
@@ -50,17 +50,17 @@ interface ServerFile {
   base_url: string;
 }
 
-const checkout = join(import.meta.dirname, "..");
+const checkout = join(import.meta.dirname, "../..");
 const main = "server/src/main.ts";
 const shim = "runtime/shim/build/kontor-shim";
 const parent = process.env["KONTOR_E2E_DATA"] ?? "/var/tmp";
-/** A first start makes a database and, on a host without the cached image, waits for nothing else. */
+/** A first start creates a database, and makes images if the host has no cache. */
 const readyTimeoutMs = 120_000;
 const endTimeoutMs = 60_000;
-/** What a test asks for may be a build, and others use the host. */
+/** A test's request may be a build on a busy host. */
 const deathTimeoutMs = 120_000;
 
-/** Starts a server of its own, which has these templates; `destroy` takes everything of it away. */
+/** Starts a server with these templates; `destroy` removes all of it. */
 export async function startServer(
   env: Record<string, string> = {},
   templates: readonly string[] = ["debian-12"],
@@ -68,7 +68,7 @@ export async function startServer(
 ): Promise<Server> {
   mkdirSync(parent, { recursive: true });
   const dataDir = mkdtempSync(join(parent, "kontor-e2e-"));
-  // mkdtemp makes 0700, which PostgreSQL's account could not pass through.
+  // mkdtemp creates mode 0700, which PostgreSQL's account cannot enter.
   chmodSync(dataDir, 0o711);
   const settings = {
     KONTOR_PREPARE_TEMPLATES: templates.join(","),
@@ -107,7 +107,7 @@ export class Server {
     return (JSON.parse(readFileSync(join(this.dataDir, "operator.json"), "utf8")) as { token: string }).token;
   }
 
-  /** The process, as long as it is there. */
+  /** Pid of the process while it exists. */
   get pid(): number | undefined {
     const file = join(this.dataDir, "server.json");
     if (!existsSync(file)) return undefined;
@@ -125,7 +125,7 @@ export class Server {
     return readFileSync(join(this.dataDir, "test.log"), "utf8");
   }
 
-  /** Answers when the server is ready. Nothing happens where it runs. */
+  /** Resolves when the server is ready. Does nothing if it runs already. */
   async start(): Promise<void> {
     if (this.pid !== undefined) return;
     const log = openSync(join(this.dataDir, "test.log"), "a");
@@ -149,19 +149,18 @@ export class Server {
     }
   }
 
-  /** As `./kontor down` does it: the server lets go of what runs and leaves. */
+  /** Stops like `./kontor down`: the server releases its machines and exits. */
   async stop(): Promise<void> {
     await this.#end("SIGTERM");
   }
 
-  /** As the kernel or a power cut does it. */
+  /** Kills the server like the kernel or a power cut. */
   async kill9(): Promise<void> {
     await this.#end("SIGKILL");
   }
 
   /**
-   * The server dies at a named point of what `act` asks of it, or of what it does by itself from then on; the next one
-   * has started when this returns.
+   * The server dies at a named point of `act`, or of its own later work. The next server has started on return.
    */
   async dieAt(point: string, act: () => Promise<unknown>): Promise<void> {
     writeFileSync(this.#killFile, point);
@@ -182,19 +181,19 @@ export class Server {
     return join(this.dataDir, "kill-at");
   }
 
-  /** Ends the server and removes whatever it has on this host; also after a failed start. */
+  /** Ends the server and removes everything of it from this host; also after a failed start. */
   async destroy(): Promise<void> {
     await this.stop();
     await removeHostTraces(this.dataDir);
     rmSync(this.dataDir, { recursive: true, force: true });
   }
 
-  /** One call of the API, with the operator's token unless another is named; `token: null` sends none. */
+  /** Calls the API, with the operator's token by default; `token: null` sends none. */
   api(method: string, path: string, call: Call = {}): Promise<Reply> {
     return request(this.baseUrl, method, path, { token: this.token, ...call });
   }
 
-  /** What an operator sets and sees, and the API has no call for, straight from the database. */
+  /** Reads or writes the database, for settings of the operator without an API call. */
   async sql(text: string, values: unknown[]): Promise<Record<string, unknown>[]> {
     const { connection } = await ensureEmbedded(this.dataDir);
     const database = openDatabase<Database>(connection, { maxConnections: 1, onError: () => {} });
@@ -222,10 +221,10 @@ export class Server {
       KONTOR_TLS_PORT: "0",
       KONTOR_PREPARE_TEMPLATES: "debian-12",
       KONTOR_KILL_FILE: this.#killFile,
-      // Tests poll with the operator's one token, several files a minute.
+      // Tests poll with the operator's only token, from several files a minute.
       KONTOR_RATE_LIMIT_PLATFORM_TEAM: "100000",
       KONTOR_RATE_LIMIT_SANDBOX_ENTERPRISE: "100000",
-      // As `./kontor up` has it, for all servers of the tests together.
+      // The compile cache of `./kontor up`, shared by all servers of the tests.
       NODE_COMPILE_CACHE: join(TEST_CACHE, "compile-cache"),
       ...this.description.env,
     };
@@ -252,7 +251,7 @@ export class Server {
   }
 }
 
-/** A number alone may belong to another process by now; a zombie has no command line. */
+/** Another process may have the same pid by now; a zombie has no command line. */
 function isServer(pid: number): boolean {
   try {
     return readFileSync(`/proc/${pid}/cmdline`, "utf8").includes(main);

@@ -36,7 +36,7 @@ export const linkedFiles = "links.tar.gz";
 /** Keeps numeric owners, holes, and the extended attributes that image layers need. */
 const faithful = ["--numeric-owner", "--sparse", "--xattrs", "--xattrs-include=*", "--acls"];
 
-export interface Packed {
+export interface PackResult {
   /** False if a file changed or disappeared during the read (exit code 1 of tar(1)). */
   isWhole: boolean;
   /** Files that shrank during the read. Their copies end in zeros. */
@@ -49,7 +49,7 @@ export async function pack(
   directory: string,
   names: readonly string[],
   options: { exclude?: readonly string[]; compress?: boolean; followLinks?: boolean } = {},
-): Promise<Packed> {
+): Promise<PackResult> {
   const compress = options.compress === false ? [] : ["--use-compress-program=gzip -1"];
   const exclude = (options.exclude ?? []).map((pattern) => `--exclude=${pattern}`);
   const argv = [

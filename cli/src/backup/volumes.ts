@@ -9,7 +9,7 @@ import type { Volume } from "@kontor/server/db/dump.ts";
 import { run, startGuard } from "../lib/run.ts";
 import { unescapeOctal } from "./places.ts";
 
-export type Copied = "copied" | "missing" | { failure: string };
+export type CopyOutcome = "copied" | "missing" | { failure: string };
 
 /** Writers wait while the filesystem is frozen, so a longer copy is aborted. */
 const frozenMaxSeconds = 300;
@@ -25,9 +25,9 @@ export async function copyVolume(
   image: string,
   target: string,
   options: { maxSeconds?: number; maxLooks?: number } = {},
-): Promise<Copied> {
+): Promise<CopyOutcome> {
   const maxSeconds = options.maxSeconds ?? frozenMaxSeconds;
-  const copy = async (): Promise<Copied> => {
+  const copy = async (): Promise<CopyOutcome> => {
     const argv = ["cp", "--reflink=auto", "--sparse=always", "--", image, target] as const;
     const { code, output } = await run(argv, { timeoutMs: maxSeconds * 1000 });
     if (code === 0) return "copied";
@@ -77,8 +77,8 @@ async function copyFrozen(
   image: string,
   directory: number,
   maxSeconds: number,
-  copy: () => Promise<Copied>,
-): Promise<Copied> {
+  copy: () => Promise<CopyOutcome>,
+): Promise<CopyOutcome> {
   try {
     const process_ = startGuard([process.execPath, guard, String(maxSeconds)], directory);
     if (!(await process_.frozen)) {

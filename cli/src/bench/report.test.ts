@@ -7,11 +7,11 @@ const rows = [
   { bench: "idle", what: "CPU", value: 0.5, unit: "%" },
 ];
 
-test("a figure is met, missed, or has no bar", () => {
+test("judges a figure as met or missed, and one without a bar as neither", () => {
   expect(rows.map(isMet)).toEqual([true, false, undefined]);
 });
 
-test("the table says each figure with its unit, its bar and whether it is met", () => {
+test("prints each figure with its unit, its bar and the verdict", () => {
   expect(table(rows).split("\n").slice(2)).toEqual([
     "| warm | create, p50 | 41.3 ms | ≤ 60 ms ✓ | n=100 |",
     "| files | read | 93.1 MB/s | ≥ 100 MB/s ✗ |  |",
@@ -19,7 +19,7 @@ test("the table says each figure with its unit, its bar and whether it is met", 
   ]);
 });
 
-test("what the server said of its host is taken from the last start in its log", () => {
+test("reads the host's facts from the last start in the server's log", () => {
   const line = (driver: string) =>
     JSON.stringify({ driver, cgroup: "v2", runtimeBuild: "1.2", msg: "host registered" });
   const facts = hostFacts(`${line("old")}\n{"msg":"else"}\n${line("gvisor (systrap)")}\n`);
@@ -31,13 +31,13 @@ test("what the server said of its host is taken from the last start in its log",
   });
 });
 
-test("only what stands between the markers of the document changes", () => {
+test("replaces only the text between the markers of the document", () => {
   const document = "# A\n<!-- measured -->\nold\n<!-- /measured -->\ntail\n";
   expect(withMeasured(document, "new")).toBe("# A\n<!-- measured -->\nnew\n<!-- /measured -->\ntail\n");
   expect(() => withMeasured("# A\n", "new")).toThrow("lacks");
 });
 
-test("the measured part begins with the day and the machine", () => {
+test("begins the measured part with the date and the machine", () => {
   const host = { ...hostFacts(""), cpu: "X", cores: 2, memoryBytes: 2 ** 34, kernel: "6.1", node: "v24" };
   const text = measuredPart(new Date("2030-02-03T04:05:06Z"), host, rows);
   expect(text.split("\n")[0]).toBe(

@@ -1,4 +1,4 @@
-/** Benchmark figures as a table for people, and what the host was like when they were taken. */
+/** Formats benchmark figures as a table, with the facts of the host at the time of the run. */
 import { cpus, release, totalmem } from "node:os";
 import type { BenchRow } from "../../../bench/support/contract.ts";
 
@@ -12,7 +12,7 @@ export interface HostFacts {
   cores: number;
   memoryBytes: number;
   cgroup: string;
-  /** With its platform. */
+  /** gVisor's version and platform. */
   driver: string;
   runsc: string;
   node: string;
@@ -23,19 +23,19 @@ export function isMet({ value, bar }: BenchRow): boolean | undefined {
   return "atMost" in bar ? value <= bar.atMost : value >= bar.atLeast;
 }
 
-/** A Markdown table, so that it can be pasted into docs/benchmarks.md as it is. */
+/** Returns a Markdown table that docs/benchmarks.md takes unchanged. */
 export function table(rows: readonly MeasuredRow[]): string {
   const lines = rows.map((row) => {
     const met = isMet(row);
     const mark = met === undefined ? "" : met ? "✓" : "✗";
     return `| ${row.bench} | ${row.what} | ${round(row.value)} ${row.unit} | ${`${barText(row)} ${mark}`.trim()} | ${row.note ?? ""} |`;
   });
-  return ["| Benchmark | What | Measured | Bar | Note |", "| --- | --- | --- | --- | --- |", ...lines].join(
+  return ["| Benchmark | Figure | Measured | Bar | Note |", "| --- | --- | --- | --- | --- |", ...lines].join(
     "\n",
   );
 }
 
-/** Driver, runtime and control groups are as the server saw them and said in its log. */
+/** Reads driver, runtime and control groups from the log of the server. */
 export function hostFacts(serverLog: string): HostFacts {
   const cores = cpus();
   const registered = serverLog.split("\n").findLast((line) => line.includes('"host registered"'));
@@ -52,7 +52,7 @@ export function hostFacts(serverLog: string): HostFacts {
   };
 }
 
-/** The part of docs/benchmarks.md that is measured, between its two markers. */
+/** The measured part of docs/benchmarks.md, between its two markers. */
 export function measuredPart(at: Date, host: HostFacts, rows: readonly MeasuredRow[]): string {
   const { cpu, cores, memoryBytes, kernel, cgroup, driver, runsc, node } = host;
   const memory = `${(memoryBytes / 2 ** 30).toFixed(0)} GiB`;
@@ -62,7 +62,7 @@ export function measuredPart(at: Date, host: HostFacts, rows: readonly MeasuredR
 
 const markers = ["<!-- measured -->\n", "\n<!-- /measured -->"] as const;
 
-/** The document with another measured part. */
+/** Replaces the measured part of the document. */
 export function withMeasured(document: string, part: string): string {
   const [begin, end] = markers;
   const [from, to] = [document.indexOf(begin), document.indexOf(end)];

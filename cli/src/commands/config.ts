@@ -1,4 +1,4 @@
-/** `kontor config`: every setting, its value, where it came from, and what it may be; never a secret. */
+/** `kontor config`: every setting with its value, its source and its allowed values; secrets are hidden. */
 import { describeConfig, loadConfig, type Config } from "@kontor/server/config.ts";
 import { Failure } from "../lib/failure.ts";
 import { withRunningSettings } from "../serve/running-settings.ts";
@@ -18,7 +18,9 @@ export function config(options: { data?: string; json?: boolean }): void {
   }
 }
 
-/** The configuration a server with this data directory would have (`port` as a flag said). */
+/**
+ * Reads the configuration that a server with this data directory would have; `port` is the value of the flag.
+ */
 export function readConfig({
   data,
   port,
@@ -31,11 +33,13 @@ export function readConfig({
   try {
     return loadConfig({ env, dataDir: data, overrides: port === undefined ? {} : { port } });
   } catch (error) {
-    throw new Failure("The configuration does not fit.", { hint: (error as Error).message });
+    throw new Failure("The configuration is invalid.", { hint: (error as Error).message });
   }
 }
 
-/** The configuration of the server that runs on the data directory, else the one a server would have. */
+/**
+ * Returns the configuration of the running server of the data directory, else the one that a server would have.
+ */
 export function readRunningConfig(options: { data?: string }): Config {
   const { dataDir } = readConfig(options);
   return readConfig({ data: dataDir, env: withRunningSettings(dataDir) });

@@ -1,4 +1,7 @@
-/** `kontor doctor`: what this host can do, and what is missing. Exit code 1 where something needed is. */
+/**
+ * `kontor doctor`: lists the abilities of this host and the missing ones. The exit code is 1 if a required one is
+ * missing.
+ */
 import { findings } from "../doctor/findings.ts";
 import { dataDirectory } from "../lib/places.ts";
 

@@ -1,4 +1,4 @@
-/** `kontor down`: drains a server, however it was started, and stops the database it brought along. */
+/** `kontor down`: drains and stops a server, however it was started, and stops its embedded PostgreSQL. */
 import { stopEmbedded } from "@kontor/server/db/embedded/ensure-embedded.ts";
 import { Failure } from "../lib/failure.ts";
 import { startStep } from "../lib/steps-view.ts";
@@ -14,7 +14,7 @@ export async function down(options: { data?: string }): Promise<void> {
   if ((await stopEmbedded(data)).stopped) process.stdout.write("✓ Database stopped\n");
 }
 
-/** Ends a server; fails if it does not end. */
+/** Stops a server; fails if it does not end. */
 export async function drain(pid: number, data: string, graceSeconds: number): Promise<void> {
   const view = startStep("Server");
   view.update(`draining, at most ${graceSeconds} s`);

@@ -1,4 +1,7 @@
-/** What an operator does without the API: users, teams, plans. The server's own code does it, on the same database. */
+/**
+ * Operator commands for users, teams and plans. They run the server's own code on the same database, not through the
+ * API.
+ */
 import { dataDirectory, inProduct } from "../lib/places.ts";
 import { runHere } from "../lib/run.ts";
 import { withRunningSettings } from "../serve/running-settings.ts";

@@ -1,4 +1,7 @@
-/** `kontor prepare`: the set-up of `kontor up` for this directory of code, without a server. `kontor upgrade` runs it. */
+/**
+ * `kontor prepare`: runs the set-up of `kontor up` for this directory of code, without a server. `kontor upgrade` calls
+ * it.
+ */
 import { aptStep } from "../setup/apt.ts";
 import { hostLimitsStep } from "../setup/host-limits.ts";
 import { nativeStep } from "../setup/native.ts";

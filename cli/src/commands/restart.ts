@@ -1,4 +1,6 @@
-/** `kontor restart`: the server ends and starts again behind doors that stay open; who comes meanwhile waits. */
+/**
+ * `kontor restart`: stops and starts the server while the shim holds its sockets; connections wait meanwhile.
+ */
 import { existsSync, statSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import type { Config } from "@kontor/server/config.ts";
@@ -19,7 +21,7 @@ import { setUp } from "../setup/setup.ts";
 import { findMove, makeMove, type Move } from "../upgrade/leave-release.ts";
 import { readConfig } from "./config.ts";
 
-/** Requests under way get three seconds; a start takes one, and minutes where a database is migrated. */
+/** Requests in flight get three seconds. A start takes one second, or minutes when it migrates a database. */
 const readyWithinMs = 120_000 + afterGraceMs;
 
 export async function restart(options: { data?: string }): Promise<void> {
@@ -28,12 +30,12 @@ export async function restart(options: { data?: string }): Promise<void> {
   const running = findRunning(data);
   if (!running) throw new Failure(`No server serves ${data}.`, { hint: "Start one with kontor up." });
   refuseOtherPort(config, running);
-  // The next server has the settings of both, and a start that refuses them would end the service.
+  // The next server gets both sets of settings. If it refused them, the service would be down.
   readConfig({ data, env: { ...withRunningSettings(data), ...process.env } });
   const keeper = findKeeper(running.pid);
   if (keeper === undefined) {
     throw new Failure(`The server (pid ${running.pid}) was not started by kontor up.`, {
-      hint: "Whoever started it can restart it; kontor down and kontor up do so with a pause.",
+      hint: "Restart it the way it was started, or run kontor down and kontor up, which interrupt the service.",
     });
   }
   const move = await findMove(data, productRoot, () => connectionOf(config));
@@ -51,14 +53,14 @@ export async function restart(options: { data?: string }): Promise<void> {
   throw new Failure("The server is not ready again.", { hint: `See ${logFile(data)}` });
 }
 
-/** The database of the running server. */
+/** Database of the running server. */
 async function connectionOf({ dataDir, databaseUrl }: Config): Promise<Connection> {
   return databaseUrl === null ? (await ensureEmbedded(dataDir)).connection : { url: databaseUrl };
 }
 
 /**
- * Returns undefined once a server after `pid` is ready, else the cause. A fatal line of the log ends the wait if
- * `logOffset` has the beginning of this start's log: the shim starts the same code again and again.
+ * Returns undefined once a server after `pid` is ready, else the cause of the failure. With `logOffset`, the offset of
+ * this start in the log, a fatal line ends the wait, because the shim retries the same code endlessly.
  */
 async function waitForNext(
   { data, pid, logOffset }: { data: string; pid: number; logOffset: number | undefined },

@@ -31,7 +31,7 @@ export async function uninstall(options: UninstallOptions): Promise<void> {
   process.stdout.write(describe(traces, running?.pid));
   process.stdout.write(await describeKept(traces));
   if (!options.yes) await confirm(config.dataDir, running?.pid);
-  // A backup that reads the files meanwhile would be of half an installation.
+  // A concurrent backup would read half an installation.
   const release = lockBackup(config.dataDir);
   try {
     await remove(config, options, running?.pid);
@@ -45,7 +45,7 @@ export async function uninstall(options: UninstallOptions): Promise<void> {
 async function remove(config: Config, options: UninstallOptions, pid: number | undefined): Promise<void> {
   if (pid !== undefined) await drain(pid, config.dataDir, config.shutdownGraceSeconds);
   if ((await stopEmbedded(config.dataDir)).stopped) process.stdout.write("✓ Database stopped\n");
-  // Again, because the server may have started machines since.
+  // Machines are listed again, because the server may have started some since.
   const traces = findTraces(config, options);
   const steps: readonly [string, () => Promise<unknown>][] = [
     ["Machines", () => removeMachines(traces)],
@@ -62,13 +62,13 @@ async function remove(config: Config, options: UninstallOptions, pid: number | u
       const { message } = error as Error;
       view.fail(message);
       if (error instanceof Failure) throw error;
-      throw new Failure(`${title}: ${message}`, { hint: "Run this again: it goes on where it stopped." });
+      throw new Failure(`${title}: ${message}`, { hint: "Run this again: it continues." });
     }
     view.done();
   }
 }
 
-/** A service manager of the host starts a server again that it did not stop itself. */
+/** A service manager of the host restarts a server that it did not stop itself. */
 function refuseStartedAgain(dataDir: string): void {
   const running = findRunning(dataDir);
   if (!running) return;
@@ -105,7 +105,7 @@ async function describeKept({ kept }: Traces): Promise<string> {
   return `Keeps\n${lines.map((line) => `  ${line}\n`).join("")}`;
 }
 
-/** Packages of the set-up that are installed. Other programs of the host may need them by now. */
+/** Lists installed packages of the set-up. Other programs of the host may need them by now. */
 async function installedPackages(): Promise<string[]> {
   const names = serverPackages.map(({ name }) => name);
   const format = "${Package} ${db:Status-Status}\\n";
@@ -131,5 +131,5 @@ async function confirm(dataDir: string, pid: number | undefined): Promise<void> 
   } finally {
     terminal.close();
   }
-  throw new Failure("That is not the data directory.", { hint: "Nothing was removed." });
+  throw new Failure("The text you typed is not the data directory.", { hint: "Nothing was removed." });
 }

@@ -1,6 +1,6 @@
 /**
- * `kontor up`: set-up, server, first template, proof, banner. Repeating it is safe: what is there is kept, and a
- * server that already serves the data directory is only pointed at (exit code 0: what was asked for is so).
+ * `kontor up`: set-up, server, first template, proof, banner. Repeating it is safe: existing parts are kept. If a
+ * server already serves the data directory, the command prints its address and exits with 0.
  */
 import { lookup } from "node:dns/promises";
 import { setTimeout as delay } from "node:timers/promises";
@@ -20,7 +20,7 @@ import {
   stopServer,
   waitForTemplate,
   waitUntilReady,
-  type Started,
+  type StartedServer,
 } from "../serve/start.ts";
 import { aptStep } from "../setup/apt.ts";
 import { hostLimitsStep } from "../setup/host-limits.ts";
@@ -35,13 +35,13 @@ export interface UpOptions {
   detach?: boolean;
   port?: string;
   data?: string;
-  /** Groups of images to prepare, as the setting `prepare_images`. */
+  /** Groups of images to prepare, in the form of the setting `prepare_images`. */
   prepare?: string;
 }
 
 export async function up(options: UpOptions): Promise<void> {
   const startedAt = Date.now();
-  // The server gets its settings from this environment.
+  // The server inherits its settings from this environment.
   if (options.prepare !== undefined) process.env[prepareVariable] = options.prepare;
   const config = readConfig(options);
   const data = config.dataDir;
@@ -69,7 +69,7 @@ export async function up(options: UpOptions): Promise<void> {
   view.done(`${server.base_url} (pid ${server.pid})`);
 
   await proveItself(server, data, started).catch(async (error: unknown) => {
-    // what was started on this terminal goes with it; a detached server stays, for its log and API say more
+    // A server on this terminal is stopped. A detached server keeps running, so that its log and API stay readable.
     if (!options.detach) await stopServer(server.pid, config.shutdownGraceSeconds * 1000 + afterGraceMs);
     throw error;
   });
@@ -85,7 +85,7 @@ export async function up(options: UpOptions): Promise<void> {
       caFile: findCaFile(data),
     }),
   );
-  process.stderr.write(`Up after ${seconds(Date.now() - startedAt)}.`);
+  process.stderr.write(`Ready after ${seconds(Date.now() - startedAt)}.`);
   if (options.detach) {
     process.stderr.write(` Stop it with: kontor down${options.data ? ` --data ${data}` : ""}\n`);
     return;
@@ -99,7 +99,7 @@ function isPrepareSet(config: Config): boolean {
   return describeConfig(config).some(({ name, source }) => name === "prepare_images" && source !== "default");
 }
 
-/** Where the server is to listen, plain HTTP first; by number, for names are resolved once. */
+/** Addresses to listen on, plain HTTP first. Names are resolved here, once. */
 async function doors({ host, port, tlsPort, tlsMode }: Config): Promise<string[]> {
   const { address, family } = await lookup(host);
   const at = family === 6 ? `[${address}]` : address;
@@ -109,7 +109,7 @@ async function doors({ host, port, tlsPort, tlsMode }: Config): Promise<string[]
 function alreadyRunning(running: RunningServer, data: string, options: UpOptions): void {
   if (options.port !== undefined && Number(options.port) !== running.port) {
     throw new Failure(`Kontor already serves ${data} on port ${running.port} (pid ${running.pid}).`, {
-      hint: "Stop it first (kontor down), or give another data directory (--data).",
+      hint: "Stop it with kontor down, or choose another data directory with --data.",
     });
   }
   if (options.prepare !== undefined) {
@@ -144,9 +144,9 @@ async function refuseTaken(port: number, host: string, how: string): Promise<voi
   });
 }
 
-/** A start that does not get far enough leaves no server behind. */
+/** A start that fails early leaves no server behind. */
 async function orStop<T>(
-  started: Started,
+  started: StartedServer,
   view: { fail(detail: string): void },
   act: () => Promise<T>,
 ): Promise<T> {
@@ -157,13 +157,13 @@ async function orStop<T>(
     try {
       process.kill(started.process.pid, "SIGTERM");
     } catch {
-      // it is gone already
+      // the process has ended
     }
     throw error;
   }
 }
 
-async function proveItself(server: RunningServer, data: string, started: Started): Promise<void> {
+async function proveItself(server: RunningServer, data: string, started: StartedServer): Promise<void> {
   const operator = readOperator(data);
   if (!operator) throw new Failure(`the server wrote no credentials into ${data}`);
   const template = startStep("Template debian-12");
@@ -174,7 +174,7 @@ async function proveItself(server: RunningServer, data: string, started: Started
     template.fail((error as Error).message);
     throw error;
   }
-  const view = startStep("Proof: real code in a real sandbox");
+  const view = startStep("Prove the start: run code in a sandbox");
   try {
     const proof = await prove({ baseUrl: server.base_url, token: operator.token });
     view.done(
@@ -182,14 +182,14 @@ async function proveItself(server: RunningServer, data: string, started: Started
     );
   } catch (error) {
     view.fail((error as Error).message);
-    throw new Failure("The server runs, but a sandbox does not.", {
+    throw new Failure("The server runs, but a sandbox cannot run code.", {
       hint: `See ${started.log} and kontor doctor; stop the server with kontor down.`,
     });
   }
 }
 
-/** First signal: drain and stop. Second: end at once. */
-function passSignalsOn(started: Started, config: Config): { done(): void } {
+/** The first signal drains and stops the server. The second one kills it. */
+function passSignalsOn(started: StartedServer, config: Config): { done(): void } {
   let asked = 0;
   const pass = (): void => {
     asked += 1;
@@ -199,7 +199,7 @@ function passSignalsOn(started: Started, config: Config): { done(): void } {
     try {
       process.kill(started.process.pid, "SIGTERM");
     } catch {
-      // it is gone already; watch() sees that
+      // the process has ended; watch() reports it
     }
   };
   const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
@@ -207,8 +207,8 @@ function passSignalsOn(started: Started, config: Config): { done(): void } {
   return { done: () => signals.forEach((signal) => process.off(signal, pass)) };
 }
 
-/** Stays until the server ends; shows the warnings and errors it logs. */
-async function watch(started: Started): Promise<void> {
+/** Waits until the server ends, and prints the warnings and errors that it logs. */
+async function watch(started: StartedServer): Promise<void> {
   const tail = new LogTail(started.log, started.logOffset);
   tail.lines();
   const show = (): void => {

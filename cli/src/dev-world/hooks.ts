@@ -1,15 +1,15 @@
-/** The webhook receiver of the dev world: accepts every delivery, prints it, and lists the newest. */
-import type { Exchange } from "./server.ts";
+/** The webhook receiver of the dev world accepts every delivery, prints it, and lists the newest. */
+import type { Exchange } from "./exchange.ts";
 
 interface Delivery {
   received_at: string;
   path: string;
-  /** Headers that name or sign the delivery. */
+  /** Headers that identify or sign the delivery. */
   headers: Record<string, string>;
   body: string;
 }
 
-/** Enough to find a delivery again; older ones are evicted. */
+/** Older deliveries are evicted. */
 const deliveriesMax = 100;
 const bodyMaxCharacters = 64 * 1024;
 const printedMaxCharacters = 2_000;
@@ -31,7 +31,7 @@ export class Hooks {
     const kept = body.slice(0, bodyMaxCharacters);
     this.#deliveries.unshift({ received_at, path, headers: Object.fromEntries(shown), body: kept });
     this.#deliveries.splice(deliveriesMax);
-    // JSON on a single line: control characters of the sender would reach the terminal.
+    // The body is printed as JSON, because control characters of the sender would reach the terminal.
     const line = `${path} ${JSON.stringify(body.slice(0, printedMaxCharacters))}`;
     this.#print(`${received_at} ${line.replaceAll(/[\u007f-\u009f]/g, "\ufffd")}`);
     reply(200, { received: true });

@@ -1,6 +1,6 @@
 /** The OpenAI-compatible model of the dev world: `POST /v1/chat/completions` with the replies of the model `echo`. */
 import { type EchoReply, echoReply, type EchoTurn } from "@kontor/server/agent/models/echo-reply.ts";
-import type { Exchange } from "./server.ts";
+import type { Exchange } from "./exchange.ts";
 
 interface ChatMessage {
   role?: unknown;

@@ -1,4 +1,4 @@
-/** The counterparts that the dev world offers, by HTTP. */
+/** The model, the shop and the webhook receiver of the dev world over HTTP. */
 import { afterAll, expect, test } from "vitest";
 import { startDevWorld } from "./server.ts";
 
@@ -16,7 +16,7 @@ async function chat(request: object): Promise<string> {
 
 const tools = [{ type: "function", function: { name: "order", parameters: {} } }];
 
-test("the model repeats the last input, whole and as a stream", async () => {
+test("repeats the last input, as a whole and as a stream", async () => {
   const messages = [
     { role: "system", content: "Be brief." },
     { role: "user", content: [{ type: "text", text: "Good day." }] },
@@ -34,7 +34,7 @@ test("the model repeats the last input, whole and as a stream", async () => {
   expect(events.at(-2)).toBe("data: [DONE]");
 });
 
-test("the model calls the tool that the input names, and answers with its result", async () => {
+test("calls the tool that the input names, and repeats its result", async () => {
   const asking = [{ role: "user", content: 'call order {"number": "17"}' }];
   expect(await chat({ messages: asking, tools })).toContain(
     '"function":{"name":"order","arguments":"{\\"number\\": \\"17\\"}"}',
@@ -43,7 +43,7 @@ test("the model calls the tool that the input names, and answers with its result
   expect(await chat({ messages: answered, tools })).toContain('"content":"shipped"');
 });
 
-test("a request that is no conversation is refused", async () => {
+test("refuses a request without messages", async () => {
   for (const body of ["", "[]", "null", '{"messages": 1}', "{"]) {
     const response = await fetch(`${world.url}/v1/chat/completions`, { method: "POST", body });
     expect([body, response.status]).toEqual([body, 400]);
@@ -51,7 +51,7 @@ test("a request that is no conversation is refused", async () => {
   expect(await chat({ messages: [null, 1, { role: "user" }], tools: [null, {}] })).toContain('"content":""');
 });
 
-test("the shop has orders and refunds", async () => {
+test("serves orders and refunds of the shop", async () => {
   const order = await fetch(`${world.url}/shop/orders/17`);
   expect(await order.json()).toMatchObject({ number: "17", status: "shipped" });
   expect((await fetch(`${world.url}/shop/orders/%2e%2e`)).status).toBe(404);
@@ -60,7 +60,7 @@ test("the shop has orders and refunds", async () => {
   expect((await fetch(`${world.url}/shop/refunds`, { method: "POST", body: "17" })).status).toBe(400);
 });
 
-test("deliveries are printed on one line without control characters, and the newest 100 are listed", async () => {
+test("prints each delivery on one line without control characters, and lists the newest 100", async () => {
   for (let number = 0; number <= 100; number += 1) {
     await fetch(`${world.url}/hooks/orders`, {
       method: "POST",

@@ -1,24 +1,15 @@
 /**
  * The dev world: one HTTP server on loopback with the counterparts that Kontor's features need, so that every page of the
- * documentation can be tried on one host and without an account elsewhere. It is a program for trying things: it keeps
- * nothing on disk, and nothing outside of this host reaches it.
+ * documentation can be tried on one host and without an account elsewhere. It keeps nothing on disk, and only this host
+ * reaches it.
  */
 import { once } from "node:events";
-import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from "node:http";
+import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
+import type { Exchange } from "./exchange.ts";
 import { Hooks } from "./hooks.ts";
 import { complete, listModels } from "./model.ts";
 import { getOrder, refund } from "./shop.ts";
-
-/** A request with its whole body, and the ways to respond. */
-export interface Exchange {
-  path: string;
-  headers: IncomingHttpHeaders;
-  body: string;
-  reply: (status: number, json: object) => void;
-  /** Sends each text as an event of a stream. */
-  stream: (events: readonly string[]) => void;
-}
 
 export interface DevWorld {
   /** Address without a path, such as `http://127.0.0.1:8090`. */
@@ -28,7 +19,7 @@ export interface DevWorld {
 
 type Handler = (exchange: Exchange) => void;
 
-/** A conversation with pictures fits. */
+/** Large enough for a conversation with pictures. */
 const bodyMaxBytes = 32 * 1024 ** 2;
 
 export async function startDevWorld(port: number, print: (line: string) => void): Promise<DevWorld> {

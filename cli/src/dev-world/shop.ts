@@ -1,9 +1,9 @@
-/** The HTTP tool of the dev world: a shop with orders and refunds, which remembers nothing. */
-import type { Exchange } from "./server.ts";
+/** The HTTP tool of the dev world: a shop with orders and refunds, without state. */
+import type { Exchange } from "./exchange.ts";
 
 const knownNumber = /^[A-Za-z0-9-]{1,40}$/;
 
-/** `GET /shop/orders/{number}`: every number is an order. */
+/** `GET /shop/orders/{number}`: an order exists for every number. */
 export function getOrder({ path, reply }: Exchange): void {
   const number = path.slice(path.lastIndexOf("/") + 1);
   if (!knownNumber.test(number)) return reply(404, { error: "There is no such order." });

@@ -62,7 +62,7 @@ test.each([
 
 const canEnclose = process.getuid?.() === 0 && existsSync(inProduct("runtime/shim/build/kontor-shim"));
 test.skipIf(!canEnclose)(
-  "starts a trial enclosure on the data directory, and leaves nothing behind",
+  "starts a trial enclosure on the data directory, and leaves no file behind",
   async () => {
     const data = directory();
     expect(await buildEnclosure(data)).toEqual({ ok: true, found: `works on ${data}` });

@@ -1,7 +1,6 @@
 /**
- * What this host can do, as a table: each row looks at one thing and says what it found and, where that is not
- * enough, what to do. Looking changes nothing, and the network is asked only through the package clients as they are
- * set up here.
+ * The abilities of this host as a table. Each row checks one of them and returns its state, and a cure if it is
+ * missing. A check changes nothing, and reaches the network through the host's package clients only.
  */
 import { loadConfig } from "@kontor/server/config.ts";
 import { existsSync, mkdtempSync, readFileSync, realpathSync, rmSync, statfsSync } from "node:fs";
@@ -18,10 +17,10 @@ import { lowLimits } from "../setup/host-limits.ts";
 
 export interface Finding {
   name: string;
-  /** Null: could not be looked at, or is not needed. */
+  /** Null: the check was not possible, or the ability is not needed. */
   ok: boolean | null;
   found: string;
-  /** What to do, where not ok. */
+  /** Cure, unless the ability is there. */
   advice?: string;
 }
 
@@ -36,12 +35,14 @@ const looks: Record<string, Look> = {
     return {
       ok,
       found: pretty,
-      ...(ok ? {} : { advice: "Made for Debian 12 and 13; elsewhere install the packages by hand." }),
+      ...(ok
+        ? {}
+        : { advice: "Kontor supports Debian 12 and 13. On another system, install the packages by hand." }),
     };
   },
   kernel: async () => {
     const [major = 0, minor = 0] = release().split(".").map(Number);
-    // 5.16: the netdev egress hook the address rewrite uses; 5.19: overlayfs over layers with mapped users
+    // 5.16 has the netdev egress hook for the rewrite of addresses, 5.19 overlayfs over layers with mapped users
     const ok = major > 5 || (major === 5 && minor >= 19);
     return {
       ok,
@@ -59,7 +60,7 @@ const looks: Record<string, Look> = {
   runc: async (data) => {
     const [found, ...holes] = await engineFindings("runc", data);
     const [major = 0, minor = 0] = (found?.found ?? "").split(".").map(Number);
-    // 1.1 opens what it binds into a machine before it becomes the machine's root, who may not see it
+    // From 1.1 on, runc opens the sources of bind mounts as the host's root. The machine's root cannot read all of them.
     if (found?.ok !== true || major > 1 || minor >= 1) return [...(found ? [found] : []), ...holes];
     return [{ ...found, ok: false, advice: "runc 1.1 or newer is needed." }, ...holes];
   },
@@ -80,7 +81,7 @@ const looks: Record<string, Look> = {
     return {
       ok: false,
       found: low.map(({ name, value }) => `${name} = ${value}`).join(", "),
-      advice: `As root: sysctl ${low.map(({ name, atLeast }) => `${name}=${atLeast}`).join(" ")}`,
+      advice: `Run as root: sysctl ${low.map(({ name, atLeast }) => `${name}=${atLeast}`).join(" ")}`,
     };
   },
   "certificate authorities": async () => {
@@ -144,7 +145,7 @@ const looks: Record<string, Look> = {
           name: `template ${name}`,
           ok: false,
           found: "ready, on a substituted base",
-          advice: "The registries reached here offer nothing closer; see its contents in the API.",
+          advice: "No reachable registry has the exact package. The API lists the contents of the template.",
         };
       }
       return {
@@ -167,14 +168,14 @@ export async function findings(data: string): Promise<Finding[]> {
   return found.flat();
 }
 
-/** The program named in the settings of this data directory, else the one on PATH. */
+/** Finds the program in the settings of this data directory, else on PATH. */
 function enginePath(name: Engine, data: string): string | undefined {
   const program = settings(data)?.[`${name}Path`] ?? undefined;
   if (program === undefined) return findProgram(name);
   return existsSync(program) ? program : undefined;
 }
 
-/** Undefined when the settings are invalid: the server reports the error when it starts. */
+/** Undefined if the settings are invalid; the server reports the error when it starts. */
 function settings(data: string): ReturnType<typeof loadConfig> | undefined {
   try {
     return loadConfig({ dataDir: data });
@@ -183,7 +184,7 @@ function settings(data: string): ReturnType<typeof loadConfig> | undefined {
   }
 }
 
-/** The version of a program, and a row for each known hole that it has. */
+/** Returns the version of a program, and a row for each known hole in it. */
 export async function engineFindings(name: Engine, data: string): Promise<Finding[]> {
   const program = enginePath(name, data);
   if (!program) return [{ name, ok: false, found: "missing", advice: "kontor up installs it." }];
@@ -191,7 +192,7 @@ export async function engineFindings(name: Engine, data: string): Promise<Findin
   const version = new RegExp(`^${name} version (\\S+)`, "m").exec(output)?.[1] ?? "unknown";
   const holes = holesOf(name, version, await changelogOf(name, program));
   if (holes === undefined) {
-    const advice = "Its version cannot be compared with known security holes; use a release of the project.";
+    const advice = "The version cannot be compared with known security holes. Use a release of the project.";
     return [{ name, ok: null, found: version, advice }];
   }
   return [
@@ -218,7 +219,7 @@ async function changelogOf(name: Engine, program: string): Promise<string> {
   return gunzipSync(readFileSync(file)).toString();
 }
 
-/** Tries a harmless command; its failure is the finding. */
+/** Runs a harmless command, and reports its failure. */
 async function trial(argv: readonly [string, ...string[]], advice: string): Promise<Omit<Finding, "name">> {
   const program = findProgram(argv[0]);
   if (!program) return { ok: false, found: `${argv[0]} is missing`, advice: "kontor up installs it." };
@@ -226,7 +227,7 @@ async function trial(argv: readonly [string, ...string[]], advice: string): Prom
   const line = output.trim().split("\n").at(-1) ?? "";
   return code === 0
     ? { ok: true, found: "work" }
-    : { ok: false, found: line, advice: isRoot() ? advice : "Look again as root." };
+    : { ok: false, found: line, advice: isRoot() ? advice : "Run kontor doctor as root." };
 }
 
 /** Checks the limit of user namespaces. Each native machine and each build needs one. */
@@ -238,7 +239,7 @@ export function userNamespaces(root = "/proc/sys"): Omit<Finding, "name"> {
     return { ok: false, found: "none", advice: "The kernel needs CONFIG_USER_NS for apps and builds." };
   const most = Number(readFileSync(file, "utf8"));
   if (most >= userNamespacesWanted) return { ok: true, found: `${most} at most` };
-  const advice = `As root: sysctl user.max_user_namespaces=${userNamespacesWanted * 16}; apps and builds need one each.`;
+  const advice = `Run as root: sysctl user.max_user_namespaces=${userNamespacesWanted * 16}; apps and builds need one each.`;
   return { ok: false, found: `${most} at most`, advice };
 }
 
@@ -300,7 +301,7 @@ function cgroups(): Omit<Finding, "name"> {
   };
 }
 
-/** Runs `true` under each platform gVisor has; /dev/kvm alone proves nothing. */
+/** Runs `true` under each platform of gVisor, because /dev/kvm may exist and not work. */
 async function platforms(program: string | undefined): Promise<Omit<Finding, "name">> {
   if (!program || !isRoot()) return { ok: null, found: program ? "known to root only" : "runsc is missing" };
   const state = mkdtempSync(path.join(tmpdir(), "kontor-doctor-"));
@@ -309,7 +310,7 @@ async function platforms(program: string | undefined): Promise<Omit<Finding, "na
     for (const name of ["systrap", "kvm"]) {
       if (name === "kvm" && !existsSync("/dev/kvm")) continue;
       const flags = [`--root=${state}`, `--platform=${name}`, "--network=none", "--ignore-cgroups"];
-      // a nested host may show a /dev/kvm on which no guest ever starts; a working platform answers within a second
+      // On a nested host, /dev/kvm may exist although no guest starts. A working platform returns within a second.
       const { code } = await run([program, ...flags, "do", "true"], { timeoutMs: 8_000 });
       if (code === 0) works.push(name);
     }
@@ -342,11 +343,10 @@ async function npmRegistry(): Promise<Omit<Finding, "name">> {
       };
 }
 
-/** Asks for the release files alone, into a folder of its own: apt's own lists stay as they are. */
+/** Fetches the release files alone, into a directory of its own, so apt's own lists stay unchanged. */
 async function aptSources(): Promise<Omit<Finding, "name">> {
   const program = findProgram("apt-get");
-  if (!program)
-    return { ok: false, found: "apt-get is missing", advice: "Templates are made from Debian packages." };
+  if (!program) return { ok: false, found: "apt-get is missing", advice: "Templates need Debian packages." };
   const lists = mkdtempSync(path.join(tmpdir(), "kontor-doctor-"));
   try {
     const quiet = ["Packages", "Translations", "Contents-deb", "DEP-11", "CNF"].flatMap((kind) => [

@@ -13,7 +13,7 @@ export interface Hole {
   /** The first fixed version of each release line; later lines are fixed from the start. */
   fixed: readonly string[];
   source: string;
-  /** The place that a tenant can reach it from; null when there is none. */
+  /** How a tenant can reach the hole; null if no tenant can. */
   reachedFrom: string | null;
   why: string;
 }
@@ -184,8 +184,8 @@ function isFixed({ engine, fixed }: Hole, version: Version): boolean {
 }
 
 /**
- * The holes of the table that a program of this version has; undefined when the version cannot be parsed. `changelog`
- * is the changelog of the distribution's package, if the program has one.
+ * Lists the holes of the table in a version of a program; undefined if the version cannot be parsed. `changelog` is the
+ * changelog of the distribution's package, if the program has one.
  */
 export function holesOf(engine: Engine, version: string, changelog = ""): Hole[] | undefined {
   const parsed = parseVersion(engine, version);

@@ -1,4 +1,4 @@
-/** What a person should read instead of a stack trace: what went wrong, and what to do about it. */
+/** An error with a cause and a cure for the operator. It is printed without a stack. */
 export class Failure extends Error {
   readonly hint: string | undefined;
   readonly exitCode: number;

@@ -1,4 +1,4 @@
-/** Where things are: the product's own folder, its Node, the data directory. */
+/** Paths of the product's directory, its Node and the data directory. */
 import path from "node:path";
 
 export const productRoot = path.join(import.meta.dirname, "../../..");
@@ -7,12 +7,12 @@ export function inProduct(...parts: string[]): string {
   return path.join(productRoot, ...parts);
 }
 
-/** `--data`, else `KONTOR_DATA_DIR`, else the place of an installed service. */
+/** `--data`, else `KONTOR_DATA_DIR`, else the directory of an installed service. */
 export function dataDirectory(option: string | undefined): string {
   return path.resolve(option ?? process.env["KONTOR_DATA_DIR"] ?? "/var/lib/kontor");
 }
 
-/** The command as a person would type it again, as root. */
+/** The command line of this call with sudo in front. */
 export function asRoot(): string {
   return ["sudo", inProduct("kontor"), ...process.argv.slice(2)].join(" ");
 }

@@ -1,5 +1,6 @@
 /**
- * The one door to child processes on this side: argv arrays, never a shell; output bounded; what failed is named.
+ * The only way to child processes in the command: argv arrays without a shell, bounded output, errors that name the
+ * program.
  */
 import { spawn, type StdioOptions } from "node:child_process";
 import { accessSync, constants } from "node:fs";
@@ -8,24 +9,27 @@ import path from "node:path";
 export interface RunOptions {
   cwd?: string;
   env?: NodeJS.ProcessEnv;
-  /** Called with every line of stdout and stderr as it comes. */
+  /** Receives each line of stdout and stderr. */
   onLine?: (line: string) => void;
-  /** Called with every line the child writes on file descriptor 3. */
+  /** Receives each line that the child writes to file descriptor 3. */
   onStatus?: (line: string) => void;
-  /** SIGKILL at this age. */
+  /** Sends SIGKILL after this time. */
   timeoutMs?: number;
 }
 
 export interface Ran {
-  /** 128 + n for a signal, 127 where the program is not there. */
+  /** 128 + n after a signal, 127 if the program does not exist. */
   code: number;
-  /** stdout and stderr as they came, the last 1 MiB. */
+  /** The last 1 MiB of stdout and stderr together. */
   output: string;
 }
 
 const outputMax = 1 << 20;
 
-/** Wait for the end of the output after the child exits. Processes that it left running may hold the output open. */
+/**
+ * Time to wait for the end of the output after the child exits. Processes that it left running may hold the output
+ * open.
+ */
 const drainMs = 5_000;
 
 /**
@@ -67,7 +71,7 @@ export function run(argv: readonly [string, ...string[]], options: RunOptions = 
   });
 }
 
-/** Runs a command on this terminal and answers its exit code. */
+/** Runs a command on this terminal and returns its exit code. */
 export function runHere(
   argv: readonly [string, ...string[]],
   options: { cwd?: string; env?: NodeJS.ProcessEnv; timeoutMs?: number } = {},
@@ -79,7 +83,7 @@ export function runHere(
     timeout: timeoutMs,
     killSignal: "SIGKILL",
   });
-  // Ctrl-C reaches the child as well; it decides how to end, and this process waits for it
+  // Ctrl-C reaches the child too, and this process waits for its end
   const ignore = (): void => {};
   process.on("SIGINT", ignore);
   return new Promise((resolve, reject) => {
@@ -92,8 +96,8 @@ export function runHere(
 }
 
 /**
- * Starts a process that outlives this one: its own session, all output to `logFd`. It does not keep this process from
- * ending either; who wants to wait for it waits on `exit` with a timer of their own.
+ * Starts a process that outlives this one, in its own session, with all output to `logFd`. It does not keep this
+ * process alive: a caller that waits on `exit` needs a timer.
  */
 export function startDetached(
   argv: readonly [string, ...string[]],
@@ -111,7 +115,7 @@ export function startDetached(
 
 export interface StartedProcess {
   pid: number;
-  /** Settles with how it ended. */
+  /** Resolves with the exit code or the signal. */
   exit: Promise<string>;
 }
 
@@ -126,7 +130,7 @@ function eachLine(stream: NodeJS.ReadableStream, onLine: (line: string) => void)
   stream.on("end", () => rest && onLine(rest));
 }
 
-/** Where a program is, also in the sbin folders that a plain user's PATH lacks. */
+/** Finds a program on PATH and in the sbin directories, which a plain user's PATH lacks. */
 export function findProgram(name: string): string | undefined {
   const folders = [...(process.env["PATH"] ?? "").split(":"), "/usr/sbin", "/sbin", "/usr/local/sbin"];
   return folders.map((folder) => path.join(folder, name)).find(isExecutable);

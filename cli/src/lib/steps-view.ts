@@ -1,11 +1,11 @@
 /**
- * One tidy line per step, with a tick and its seconds. On a terminal the line is redrawn while the step works and
- * shows a bar where the share done is known; without one, a step that takes longer than a moment says so once when
- * it starts to, and every fifteen seconds after that.
+ * Prints a line for each step, with a tick and its duration. On a terminal the line is redrawn during the step, with a
+ * bar if the progress is known. Without a terminal, a slow step prints a line when it becomes slow, then another every
+ * fifteen seconds.
  */
 
 export interface StepView {
-  /** `fraction` 0–1 where known. */
+  /** `fraction` is from 0 to 1, if known. */
   update(detail: string, fraction?: number): void;
   done(detail?: string): void;
   fail(detail: string): void;

@@ -1,24 +1,22 @@
 /**
- * Imports that are allowed. The rooms of the server form layers, imports go downwards, and this table is the whole
- * rule: `oxlint-rules.ts` makes `no-restricted-imports` of it, and `server/test/architecture.test.ts` plants an
- * offender for every row.
- *
- * Files at the top of `server/src/` are not in the table. Every room may import `app.ts`, `config.ts` and `schema.ts`.
+ * Allowed imports. The rooms of the server form layers, and imports go downwards. This table is the whole rule:
+ * `oxlint-rules.ts` makes `no-restricted-imports` of it, and `server/test/architecture.test.ts` plants an offender for
+ * every row.
  */
 
 export interface Room {
   /** Folder below `server/src/`. */
   name: string;
   /**
-   * Rooms and single files it may import besides itself; `runtime` stands for the package `@kontor/runtime`, of which
-   * a single file may be named as well.
+   * Rooms and single files that the room may import besides itself. `runtime` stands for the package `@kontor/runtime`,
+   * and a single file of it may be listed as well.
    */
   mayKnow: readonly string[];
-  /** The files of the room that may know HTTP exists; none where absent. */
+  /** Files of the room that may import HTTP modules; absent if the room has none. */
   httpFiles?: readonly string[];
 }
 
-/** A resource's wire, its list of routes and the streams they answer: the only places that see a request. */
+/** The schema, the routes and the streamed responses of a resource: no other file handles a request. */
 const wireFiles = ["**/routes.ts", "**/*-routes.ts", "**/api.ts", "**/schema.ts"];
 
 const machinery = ["lib", "db", "jobs"];
@@ -28,19 +26,19 @@ export const rooms: readonly Room[] = [
   { name: "lib", mayKnow: [] },
   { name: "db", mayKnow: ["lib"] },
   { name: "jobs", mayKnow: ["lib", "db"] },
-  // an actor is what a request turns into; who made it, and how, is handed in by main
+  // `http` gets the function that makes an Actor of a request from main
   {
     name: "http",
     mayKnow: ["lib", "db", "jobs", "accounts/actor.ts", "accounts/errors.ts", "accounts/roles.ts"],
   },
   { name: "ingress", mayKnow: ["lib"] },
-  // the way out, as ingress is the way in: whose machine it is and what its owner allows is handed in by main
+  // `egress` gets the owner of a machine and its allowed addresses from main
   { name: "egress", mayKnow: ["lib"] },
   { name: "accounts", mayKnow: machinery, httpFiles: wireFiles },
   { name: "machines", mayKnow: [...machinery, "runtime"] },
-  // builds are queued by the account that pays for them
+  // builds wait in a queue for each account that pays
   { name: "builds", mayKnow: [...machinery, "machines", "runtime", "accounts/payers.ts"] },
-  // git is a program of the host: it is run through the one door, and nothing else of the runtime is known
+  // git is a program of the host, so only the runtime's `exec.ts` is allowed here
   { name: "platform", mayKnow: [...machinery, ...domains, "@kontor/runtime/exec.ts"], httpFiles: wireFiles },
   { name: "sandbox", mayKnow: [...machinery, ...domains], httpFiles: wireFiles },
   { name: "agent", mayKnow: [...machinery, ...domains, "sandbox"], httpFiles: wireFiles },
@@ -69,9 +67,9 @@ export const folderPrivateFiles = ["routes.ts"];
 export interface PackageFence {
   /** Folder of the workspace. */
   package: string;
-  /** Packages of ours it may import. */
+  /** Packages of this repository that it may import. */
   mayKnow: readonly string[];
-  /** True where the package stands on Node alone. */
+  /** True if the package depends on Node alone. */
   nodeOnly?: boolean;
 }
 
@@ -79,9 +77,10 @@ export const packages: readonly PackageFence[] = [
   { package: "runtime", mayKnow: ["@kontor/runtime"], nodeOnly: true },
   {
     package: "cli",
-    // the client side speaks HTTP; it shares the configuration, the database launcher (`down`), the dump of the database
-    // with the places of volumes (`backup`, `restore`), the state of an upgrade (`upgrade`), where the host gets its packages (set-up), the names of what
-    // an installation has on its host (`uninstall`), and the replies of the model `echo` (`dev-world`)
+    // The command is a client of the API. From the server it imports the configuration, the launcher of the database (`down`),
+    // the dump with the places of volumes (`backup`, `restore`) and the state of an upgrade (`upgrade`). It also imports the
+    // package sources of the host (set-up), the names of an installation's resources (`uninstall`) and the model `echo`
+    // (`dev-world`).
     mayKnow: [
       "@kontor/server/agent/models/echo-reply.ts",
       "@kontor/server/config.ts",
@@ -100,12 +99,12 @@ export const packages: readonly PackageFence[] = [
   },
 ];
 
-/** Child processes are started through one door, with argv arrays, deadlines and bounded output. */
+/** Child processes start through one module, with argv arrays, deadlines and bounded output. */
 export const childProcessDoors: readonly string[] = [
   "runtime/src/exec.ts",
-  // the shim outlives the server: it is started and let go, not run to its end
+  // the shim outlives the server, so the server starts it and does not wait for its end
   "runtime/src/linux/start.ts",
-  // a fake machine is a group of ordinary processes, for tests alone
+  // a fake machine is a group of ordinary processes, for tests only
   "runtime/src/fake/process.ts",
   "server/src/db/embedded/ensure-embedded.ts",
   "cli/src/lib/run.ts",

@@ -21,8 +21,7 @@ interface Pattern {
 }
 
 const tests = ["**/*.test.ts", "**/testing/**", "**/test/**", "**/conformance.ts"];
-const doorMessage =
-  "Child processes are started through the one door (exec.ts, run.ts): argv, deadline, bounded output.";
+const doorMessage = "Start child processes with exec.ts or run.ts: argv, deadline, bounded output.";
 
 /** `#room/file` and `../room/file` for a name like `room/file` or `**` + `/file`. */
 function bothSpellings(name: string): string[] {
@@ -51,7 +50,7 @@ function roomPatterns(room: Room, seesHttp: boolean): Pattern[] {
   if (!known.has("runtime")) {
     patterns.push({
       group: ["@kontor/runtime/**", ...packaged.map((name) => `!${name}`)],
-      message: "Only machines and builds call the runtime.",
+      message: "Only the rooms machines and builds may call the runtime.",
     });
   }
   return patterns;
@@ -97,7 +96,7 @@ function roomOverrides(room: Room): OxlintOverride[] {
         excludeFiles: [...tests, collector],
         rules: restrict([...outer, ...privatePatterns(room)], false),
       },
-      // an api.ts is the one file that collects its neighbours' routes
+      // an api.ts is the only file that collects the routes of its room
       { files: [collector], rules: restrict(outer, false) },
     );
   }
@@ -151,7 +150,7 @@ export const oxlintRules = defineConfig({
     "import/no-default-export": "error",
     // The second argument is the message of a failure.
     "vitest/valid-expect": ["error", { maxArgs: 2 }],
-    // helpers with names of their own hold many expectations
+    // tests call helpers that make the assertions
     "vitest/expect-expect": "off",
     "vitest/no-conditional-expect": "off",
     eqeqeq: ["error", "always", { null: "ignore" }],
@@ -165,7 +164,7 @@ export const oxlintRules = defineConfig({
       rules: { "import/no-default-export": "off" },
     },
     {
-      // configuration is read in one place, so that an unknown or bad value can be refused by name
+      // only config.ts reads the configuration, so that it can refuse an unknown or invalid value by name
       files: ["server/src/**/*.ts"],
       excludeFiles: [...tests, "server/src/config.ts"],
       rules: { "node/no-process-env": "error" },

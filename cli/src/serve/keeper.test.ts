@@ -1,4 +1,4 @@
-/** The real shim with a small program in the place of the server. */
+/** The real shim with a small program in place of the server. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -48,7 +48,7 @@ function startHolder(keeper: number): ChildProcess {
   return holder;
 }
 
-test("finds the shim of a data directory by the link that it starts servers by", async () => {
+test("finds the shim of a data directory by the link in its arguments", async () => {
   const { data, keeper } = await keep();
   expect(followsLink(keeper.pid, data)).toBe(true);
   expect(followsLink(keeper.pid, path.join(data, "other"))).toBe(false);
@@ -60,7 +60,7 @@ test("does not take a process in another PID namespace for the shim", async () =
   const data = mkdtempSync(path.join(tmpdir(), "kontor-keeper-"));
   onTestFinished(() => rmSync(data, { recursive: true }));
   const main = path.join(currentLink(data), "server/src/main.ts");
-  // Not the arguments of `unshare` itself, which is of this namespace.
+  // The arguments of `unshare` itself are left out: it is in this namespace.
   const play = 'exec sh -c "echo here; read line; :" kontor-shim keep "$MAIN"';
   const machine = spawn("unshare", ["--pid", "--fork", "--kill-child", "sh", "-c", play], {
     env: { ...process.env, MAIN: main },

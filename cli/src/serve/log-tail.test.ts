@@ -4,7 +4,7 @@ import path from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { LogTail, worthShowing } from "./log-tail.ts";
 
-test("only complete lines are shown, each once, from where the watching began", () => {
+test("returns complete lines once each, from the start of the watch", () => {
   const folder = mkdtempSync(path.join(tmpdir(), "kontor-tail-"));
   onTestFinished(() => rmSync(folder, { recursive: true }));
   const file = path.join(folder, "server.log");
@@ -18,7 +18,7 @@ test("only complete lines are shown, each once, from where the watching began", 
   expect(tail.lines()).toEqual([]);
 });
 
-test("warnings, errors and crashes are shown; routine is not", () => {
+test("shows warnings, errors and crashes, and hides routine lines", () => {
   expect(worthShowing('{"level":"info","msg":"request"}')).toBeUndefined();
   expect(worthShowing('{"level":"warn","msg":"slow"}')).toBe("warning: slow");
   expect(worthShowing('{"level":"error","msg":"failed","error":{"message":"no disk"}}')).toBe(

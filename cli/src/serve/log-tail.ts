@@ -1,16 +1,16 @@
 /**
- * The server writes its log to a file, whether or not somebody watches, so that the death of a terminal never takes
- * the server along. Watching is reading that file from where it ended at the start.
+ * Reads the log file of the server. The server always logs to a file, so the end of a terminal does not end the server.
+ * A watch begins at the end that the file has at that moment.
  */
 import { closeSync, existsSync, mkdirSync, openSync, readSync, renameSync, statSync } from "node:fs";
 import path from "node:path";
 
-/** A log past this size is put aside at the next start; one old file is kept. */
+/** A larger log is renamed at the next start; one old file is kept. */
 const rotateAtBytes = 64 * 1024 * 1024;
 
 export function openLog(file: string): { fd: number; size: number } {
   const folder = path.dirname(file);
-  // the data directory: PostgreSQL's account must be able to pass through it, as the server makes it itself
+  // the mode of the data directory, as the server sets it: PostgreSQL's account must pass through
   mkdirSync(path.dirname(folder), { recursive: true, mode: 0o711 });
   mkdirSync(folder, { recursive: true, mode: 0o750 });
   if (existsSync(file) && statSync(file).size > rotateAtBytes) renameSync(file, `${file}.1`);
@@ -18,7 +18,7 @@ export function openLog(file: string): { fd: number; size: number } {
   return { fd, size: statSync(file).size };
 }
 
-/** Complete lines added since the last call. */
+/** Returns the complete lines added since the last call. */
 export class LogTail {
   readonly #fd: number;
   #offset: number;
@@ -47,10 +47,13 @@ export class LogTail {
   }
 }
 
-/** The levels a person should see while the server runs, and what they are called here. */
+/** Labels of the levels that the terminal shows. */
 const shown: Record<string, string> = { warn: "warning", error: "error", fatal: "error" };
 
-/** A line of the log for a person: warnings and errors, and what is not of the logger at all (a crash). */
+/**
+ * Formats a line of the log for the terminal: warnings, errors, and lines that are not from the logger, such as a
+ * crash.
+ */
 export function worthShowing(line: string): string | undefined {
   if (!line.startsWith("{")) return line.trim() === "" ? undefined : line;
   try {

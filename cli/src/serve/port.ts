@@ -1,4 +1,4 @@
-/** Is a port free, and if not, whose is it? */
+/** Finds out if a port is free, and which process has it otherwise. */
 import { readFileSync, readdirSync, readlinkSync } from "node:fs";
 import { createServer, type AddressInfo } from "node:net";
 
@@ -10,7 +10,7 @@ export function isPortFree(port: number, host: string): Promise<boolean> {
   });
 }
 
-/** A loopback port that nobody has at this moment. */
+/** Returns a loopback port that is free at this moment. */
 export function freePort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const probe = createServer();
@@ -22,7 +22,10 @@ export function freePort(): Promise<number> {
   });
 }
 
-/** Inodes of the sockets that listen on a port, from the text of /proc/net/tcp or tcp6 (proc_net_tcp in the kernel docs). */
+/**
+ * Inodes of the sockets that listen on a port, from the text of /proc/net/tcp or tcp6 (proc_net_tcp in the kernel
+ * documentation).
+ */
 export function listeningInodes(procNetTcp: string, port: number): string[] {
   const suffix = `:${port.toString(16).toUpperCase().padStart(4, "0")}`;
   return procNetTcp
@@ -33,7 +36,7 @@ export function listeningInodes(procNetTcp: string, port: number): string[] {
     .flatMap((fields) => fields[9] ?? []);
 }
 
-/** `nginx: master process (pid 123)`; undefined where the owner cannot be seen. */
+/** `nginx: master process (pid 123)`; undefined if the process cannot be read. */
 export function portOwner(port: number): string | undefined {
   const inodes = ["/proc/net/tcp", "/proc/net/tcp6"].flatMap((file) => {
     const text = tryRead(() => readFileSync(file, "utf8"));

@@ -1,6 +1,6 @@
 /**
- * The proof that a start worked: real code in a real machine, through the same API and token that a user has. A sum
- * of two random numbers is asked for, so that no cached or invented answer passes.
+ * Proves that a start worked: runs code in a sandbox, through the same API and token that a user has. The code adds two
+ * random numbers, so that no cached result passes.
  */
 import { setTimeout as delay } from "node:timers/promises";
 import { Failure } from "../lib/failure.ts";
@@ -14,7 +14,7 @@ export interface Proof {
 }
 
 const template = "debian-12";
-/** A template is made in half a minute where packages come fast; past this something is wrong. */
+/** With fast downloads a template takes half a minute. A longer wait means a fault. */
 const patienceMs = 15 * 60_000;
 
 export async function prove(server: { baseUrl: string; token: string }): Promise<Proof> {
@@ -46,7 +46,9 @@ export async function prove(server: { baseUrl: string; token: string }): Promise
     throw error;
   }
 
-  /** A template that is still being made answers 503 `template_preparing`; the last try is the one measured. */
+  /**
+   * A create returns 503 `template_preparing` while the template is made. The measured attempt is the last one.
+   */
   async function createWhenReady(
     to: typeof server,
   ): Promise<{ answer: Answer<{ id: string }>; askedAt: number }> {

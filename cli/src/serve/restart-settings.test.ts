@@ -92,7 +92,7 @@ test("refuses a restart whose settings contradict those of the running server", 
   onTestFinished(() => void vi.unstubAllEnvs());
   const refused = await restart({ data }).catch((error: unknown) => error);
   expect(refused).toMatchObject({
-    message: "The configuration does not fit.",
+    message: "The configuration is invalid.",
     hint: expect.stringContaining("KONTOR_POOL_MAX: expected at least pool_size (2)"),
   });
 });

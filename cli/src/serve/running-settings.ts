@@ -33,7 +33,7 @@ function readEnvironment(pid: number): string {
     return readFileSync(`/proc/${pid}/environ`, "utf8");
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
-    // It has ended since it was found.
+    // The process has ended since the search.
     if (code === "ENOENT" || code === "ESRCH") return "";
     throw new Failure(`The settings of the server (pid ${pid}) cannot be read.`, {
       hint: "Run the command as root, or as the server's account.",

@@ -1,6 +1,6 @@
 /**
- * What the server leaves in its data directory for those who come after: `server.json` while it listens, and
- * `operator.json` (mode 0600) from the first start on.
+ * The server's files for other processes, in its data directory: `server.json` while it listens, and `operator.json`
+ * (mode 0600) from the first start on.
  */
 import { existsSync, readFileSync } from "node:fs";
 import path from "node:path";
@@ -11,7 +11,7 @@ export interface RunningServer {
   base_url: string;
 }
 
-/** The credentials of the first account, as the first start wrote them. */
+/** Credentials of the first account, written by the first start. */
 export interface Operator {
   base_url: string;
   email: string;
@@ -31,19 +31,19 @@ export function readOperator(data: string): Operator | undefined {
   return readJson<Operator>(operatorFile(data));
 }
 
-/** The server's own certificate authority; null where it has none, and a public one or a proxy vouches for it. */
+/** The server's own certificate authority; null if a public authority or a proxy provides the certificate. */
 export function findCaFile(data: string): string | null {
   const file = path.join(data, "ca.crt");
   return existsSync(file) ? file : null;
 }
 
-/** The server that serves this data directory now; undefined where none does, whatever a dead one left. */
+/** Finds the server of this data directory; undefined if none runs. Files of a dead server are ignored. */
 export function findRunning(data: string): RunningServer | undefined {
   const server = readJson<RunningServer>(path.join(data, "server.json"));
   return server && isServer(server.pid) ? server : undefined;
 }
 
-/** A pid alone may have been given to another program since: its command line must be the server's. */
+/** Another process may have the pid by now, so its command line must be the server's. */
 export function isServer(pid: number): boolean {
   try {
     return readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("server/src/main.ts");
@@ -52,7 +52,7 @@ export function isServer(pid: number): boolean {
   }
 }
 
-/** What keeps a server's doors open: `kontor-shim keep`. */
+/** Process that holds the server's listening sockets: `kontor-shim keep`. */
 export function isKeeper(pid: number): boolean {
   try {
     return readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("kontor-shim\0keep\0");
@@ -61,7 +61,7 @@ export function isKeeper(pid: number): boolean {
   }
 }
 
-/** Undefined where there is no such process (any more). */
+/** Undefined if the process does not exist. */
 export function parentOf(pid: number): number | undefined {
   try {
     return Number(/^PPid:\s+(\d+)$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]);

@@ -1,6 +1,6 @@
 /**
- * Starting the server, watching it come up, and stopping it. The server is always a process of its own session that
- * logs to a file: in the foreground this command merely stays, shows warnings, and passes Ctrl-C on.
+ * Starts the server, watches its start, and stops it. The server is always a process in its own session that logs to a
+ * file. In the foreground, this command shows its warnings and forwards Ctrl-C.
  */
 import { readFileSync } from "node:fs";
 import path from "node:path";
@@ -15,31 +15,35 @@ import { openLog, worthShowing } from "./log-tail.ts";
 import { forgetRestartSettings } from "./restart-settings.ts";
 import { findRunning, isKeeper, isServer, logFile, parentOf, type RunningServer } from "./server-file.ts";
 
-/** initdb, migrations and the first listen take about 3 s; a slow disk gets room. */
+/** initdb, migrations and the first listen take about 3 s. The rest is for a slow disk. */
 const listenDeadlineMs = 120_000;
 const pollMs = 100;
 const shim = inProduct("runtime/shim/build/kontor-shim");
-/** Letting go of machines and connections, on top of the grace that requests and jobs have. */
+/** Time to release machines and connections, in addition to the grace of requests and jobs. */
 export const afterGraceMs = 20_000;
 
-export interface Started {
+export interface StartedServer {
   process: StartedProcess;
   log: string;
-  /** Where this start's lines begin in the log. */
+  /** Offset of this start's first line in the log. */
   logOffset: number;
 }
 
 /**
- * With `doors`, addresses as `127.0.0.1:8080`, the shim holds these open while the server is replaced, and starts it
- * again should it be killed; without, the server opens its own.
+ * With `doors`, addresses such as `127.0.0.1:8080`, the shim holds these sockets during a restart, and starts the
+ * server again after a crash. Without it, the server opens its own.
  */
-export function startServer(data: string, port: number | undefined, doors: readonly string[] = []): Started {
+export function startServer(
+  data: string,
+  port: number | undefined,
+  doors: readonly string[] = [],
+): StartedServer {
   forgetRestartSettings(data);
   const log = logFile(data);
   const { fd, size } = openLog(log);
   if (findUpgrade(data) === undefined) pointTo(data, productRoot);
   else {
-    // The upgrade has chosen the code.
+    // The upgrade has set the link to the code.
     process.stderr.write(
       `· An upgrade was interrupted. Starting ${readCurrent(data)}; run kontor upgrade afterwards.\n`,
     );
@@ -47,7 +51,7 @@ export function startServer(data: string, port: number | undefined, doors: reado
   const env = {
     ...process.env,
     KONTOR_DATA_DIR: data,
-    // What Node made of the sources is kept: the next start takes a third less of the processor until it listens.
+    // Node's compile cache: a start uses a third less CPU time until the server listens.
     NODE_COMPILE_CACHE: path.join(data, "compile-cache"),
     ...(port === undefined ? {} : { KONTOR_PORT: String(port) }),
   };
@@ -60,8 +64,12 @@ export function startServer(data: string, port: number | undefined, doors: reado
   return { process: child, log, logOffset: size };
 }
 
-/** Waits until the server listens and says it is ready; fails with the tail of its log if it ends before. */
-export async function waitUntilReady(started: Started, data: string, view: StepView): Promise<RunningServer> {
+/** Waits until the server listens and is ready; throws with the last lines of the log if it ends before. */
+export async function waitUntilReady(
+  started: StartedServer,
+  data: string,
+  view: StepView,
+): Promise<RunningServer> {
   const deadline = Date.now() + listenDeadlineMs;
   let ended: string | undefined;
   void started.process.exit.then((how) => (ended = how));
@@ -75,7 +83,9 @@ export async function waitUntilReady(started: Started, data: string, view: StepV
   throw notStarted(`the server is not ready after ${listenDeadlineMs / 1000} s`, started);
 }
 
-/** Waits for one template; `undefined` where the server does not know it (then its creation will say so). */
+/**
+ * Waits for a template; returns undefined if the server does not know it, and the create reports the error.
+ */
 export async function waitForTemplate(
   baseUrl: string,
   name: string,
@@ -92,7 +102,7 @@ export async function waitForTemplate(
   }
 }
 
-/** SIGTERM, then waits for the drain; answers false where the server is still there after `waitMs`. */
+/** Sends SIGTERM and waits for the drain; returns false if the server still runs after `waitMs`. */
 export async function stopServer(pid: number, waitMs: number): Promise<boolean> {
   process.kill(pid, "SIGTERM");
   const deadline = Date.now() + waitMs;
@@ -104,15 +114,15 @@ export async function stopServer(pid: number, waitMs: number): Promise<boolean> 
 }
 
 /**
- * The process that keeps a server's sockets open (`kontor-shim keep`). On SIGHUP it ends the server and starts the next
- * one, with the code and configuration of that moment. Undefined if the server has none.
+ * The process that holds a server's sockets (`kontor-shim keep`). On SIGHUP it ends the server and starts the next one,
+ * with the code and configuration of that moment. Undefined if the server has none.
  */
 export function findKeeper(pid: number): number | undefined {
   const keeper = parentOf(pid);
   return keeper !== undefined && isKeeper(keeper) ? keeper : undefined;
 }
 
-function notStarted(what: string, { log, logOffset }: Started): Failure {
+function notStarted(what: string, { log, logOffset }: StartedServer): Failure {
   const lines = readFileSync(log).subarray(logOffset).toString("utf8").split("\n");
   const tail = lines
     .flatMap((line) => worthShowing(line) ?? [])

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { parseDeb822 } from "@kontor/runtime/rootfs/sources.ts";
 import { backportsSource, parseCandidate, parseStatus } from "./apt.ts";
 
-test("apt's status lines become a share done: fetching is the first half, installing the second", () => {
+test("converts apt's status lines to progress: fetching is the first half, installing the second", () => {
   expect(parseStatus("dlstatus:1:50.0000:Retrieving file 3 of 7")).toEqual({
     fraction: 0.25,
     text: "Retrieving file 3 of 7",
@@ -13,13 +13,13 @@ test("apt's status lines become a share done: fetching is the first half, instal
   });
 });
 
-test("other lines of apt are no progress", () => {
+test("ignores other lines of apt", () => {
   expect(parseStatus("pmconffile:/etc/x : 1:'a' 'b'")).toBeUndefined();
   expect(parseStatus("media-change: disk")).toBeUndefined();
   expect(parseStatus("")).toBeUndefined();
 });
 
-test("backports are asked for at the host's own mirror, with Debian's key", () => {
+test("configures backports at the host's own mirror, with Debian's key", () => {
   expect(parseDeb822(backportsSource("http://mirror.example/debian", "bookworm-backports"))).toEqual([
     {
       uris: ["http://mirror.example/debian"],

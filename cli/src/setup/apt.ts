@@ -1,6 +1,6 @@
 /**
- * Installs what is missing of a list of packages: `apt-get update`, then one `apt-get install` by name. A package comes
- * from the backports suite (`package/suite`) only where the host's own suite has none that is new enough.
+ * Installs the missing packages of a list: `apt-get update`, then one `apt-get install` by name. A package comes from
+ * the backports suite (`package/suite`) only if the host's own suite has no version that is new enough.
  */
 import { existsSync, readFileSync, readdirSync, renameSync, writeFileSync } from "node:fs";
 import path from "node:path";
@@ -48,7 +48,7 @@ async function install(
   await apt(["install", "--no-install-recommends", "-y", ...names], view, 0.2, 1);
 }
 
-/** Packages whose version in the host's own suites is older than what will do. */
+/** Packages whose version in the host's own suites is too old. */
 async function namesOfTooOld(wanted: readonly SystemPackage[]): Promise<Set<string>> {
   const tooOld = new Set<string>();
   for (const { name, backports } of wanted) {
@@ -60,7 +60,7 @@ async function namesOfTooOld(wanted: readonly SystemPackage[]): Promise<Set<stri
   return tooOld;
 }
 
-/** The version that apt would install (apt-cache(8), `policy`); undefined where it knows none. */
+/** The version that apt would install (apt-cache(8), `policy`); undefined if apt knows no package. */
 export function parseCandidate(output: string): string | undefined {
   const version = /^ *Candidate: *(\S+)/m.exec(output)?.[1];
   return version === "(none)" ? undefined : version;
@@ -69,7 +69,7 @@ export function parseCandidate(output: string): string | undefined {
 const isAtLeast = async (version: string, atLeast: string): Promise<boolean> =>
   (await run(["dpkg", "--compare-versions", version, "ge", atLeast])).code === 0;
 
-/** One apt-get command; its share of the whole step goes from `from` to `to`. */
+/** Runs an apt-get command. The progress goes from `from` to `to` of the whole step. */
 async function apt(args: readonly string[], view: StepView, from: number, to: number): Promise<void> {
   view.update(`apt-get ${args[0]}`, from);
   const options = [
@@ -115,7 +115,7 @@ async function isThere(one: SystemPackage): Promise<boolean> {
   );
   if (!found || !one.backports) return found;
   const { code, output } = await run(["dpkg-query", "-W", "-f", "${Version}", one.name]);
-  // not from a package: somebody put a release of their own on PATH
+  // no package: the operator installed a release by hand
   if (code !== 0 || output === "") return true;
   return isAtLeast(output.trim(), one.backports.atLeast);
 }
@@ -132,7 +132,7 @@ export function distribution(): { id: string; codename: string; version: string;
   };
 }
 
-/** Whether apt is told of a suite, by whoever. */
+/** True if a source of apt has the suite. */
 function hasSource(suite: string): boolean {
   const folder = "/etc/apt/sources.list.d";
   const files = existsSync(folder) ? readdirSync(folder).map((name) => path.join(folder, name)) : [];
@@ -141,7 +141,9 @@ function hasSource(suite: string): boolean {
     .some((file) => readFileSync(file, "utf8").split(/\s+/).includes(suite));
 }
 
-/** Backports come from where the host gets everything else: a mirror, a proxy or the public archive. */
+/**
+ * Backports come from the mirror of the host's other packages: a local mirror, a proxy or the public archive.
+ */
 async function addBackports(suite: string): Promise<void> {
   const text = backportsSource((await hostMirrors()).main, suite);
   writeFileSync(`${backportsFile}.new`, text, { mode: 0o644 });

@@ -1,4 +1,4 @@
-/** The two small C programs: PID 1 of every machine, and the shim that stays with one on the host. */
+/** Builds the two small C programs: PID 1 of every machine, and the shim that is its parent on the host. */
 import { existsSync } from "node:fs";
 import { Failure } from "../lib/failure.ts";
 import { inProduct } from "../lib/places.ts";
@@ -14,7 +14,7 @@ export const nativeStep: SetupStep = {
   title: "Native programs",
   needsRoot: false,
   async missing() {
-    // make knows: -q answers whether anything is out of date and builds nothing
+    // make -q only checks if a target is out of date
     const stale = await Promise.all(
       programs.map(async ({ folder, ...rest }) =>
         existsSync(inProduct(folder, "Makefile")) &&

@@ -1,15 +1,17 @@
 /**
- * The system packages Kontor uses, as data: what shows that one is there, and why it is needed. A package whose
- * program is there already is never installed, whoever brought it.
+ * The system packages that Kontor uses, as data: how each is recognised, and why it is needed. A package is not
+ * installed if its program exists, whatever its source.
  */
 
 export interface SystemPackage {
   /** Debian's name. */
   name: string;
-  /** Programs (looked up on PATH and in the sbin folders) or absolute files; all must be there. */
+  /** Programs, found on PATH and in the sbin directories, or absolute paths. All must exist. */
   provides: readonly string[];
   why: string;
-  /** Taken from `<codename>-backports` where the host's own suite has none of `atLeast`, the oldest version that will do. */
+  /**
+   * The oldest version that works. The package comes from `<codename>-backports` if the host's own suite has none.
+   */
   backports?: { atLeast: string };
 }
 
@@ -18,7 +20,7 @@ export const serverPackages: readonly SystemPackage[] = [
     name: "runsc",
     provides: ["runsc"],
     why: "boots isolated machines (gVisor)",
-    // Debian 12's own is of 2022 and lacks flags that the driver needs
+    // Debian 12 has a version of 2022, which lacks flags that the driver needs
     backports: { atLeast: "0.0~20240729" },
   },
   { name: "runc", provides: ["runc"], why: "runs deployed applications and build steps" },
@@ -80,7 +82,9 @@ export const testPackages: readonly SystemPackage[] = [
   },
 ];
 
-/** What `check` needs beside the pinned packages: the guest program is built for the unit tests of its protocol. */
+/**
+ * Packages that `check` needs besides the pinned ones: unit tests of the guest's protocol build the guest program.
+ */
 export const checkPackages: readonly SystemPackage[] = serverPackages.filter(({ name }) =>
   ["gcc", "libc6-dev", "make", "git"].includes(name),
 );

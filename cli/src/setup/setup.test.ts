@@ -10,17 +10,17 @@ function step(missing: string[], install: () => unknown, needsRoot = false): Set
   };
 }
 
-test("a step with nothing missing does nothing", async () => {
+test("runs no step that has nothing missing", async () => {
   let ran = false;
   await setUp([step([], () => (ran = true))]);
   expect(ran).toBe(false);
 });
 
-test("a step that leaves something missing stops the set-up", async () => {
+test("stops the set-up after a step that leaves something missing", async () => {
   await expect(setUp([step(["runsc"], () => {})])).rejects.toThrow("Set-up stopped at: Things.");
 });
 
-test("a step that fails stops the set-up before the next one", async () => {
+test("stops the set-up at a step that fails", async () => {
   const ran: string[] = [];
   const failing = step(["a"], () => {
     throw new Error("no network");

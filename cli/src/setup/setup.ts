@@ -1,7 +1,7 @@
 /**
- * What a machine needs before Kontor can run on it, as steps that can be repeated: each says what is missing, does
- * nothing where nothing is, and installs only by name through the machine's own package manager. Nothing is changed
- * without root: then the very command to run is printed instead.
+ * The set-up of a host as steps that can be repeated. A step lists its missing parts and does nothing if there are
+ * none. Packages are installed by name through the host's package manager. Without root nothing changes, and the
+ * command to run is printed.
  */
 import { Failure } from "../lib/failure.ts";
 import { asRoot, isRoot } from "../lib/places.ts";
@@ -15,9 +15,9 @@ export interface Missing {
 export interface SetupStep {
   title: string;
   needsRoot: boolean;
-  /** Empty where there is nothing to do. Quick, changes nothing. */
+  /** Lists missing parts, quickly and without a change; empty if there are none. */
   missing(): Promise<Missing[]>;
-  /** Brings what is missing; throws a Failure that says what to do. */
+  /** Installs the missing parts; throws a Failure with its cure. */
   install(missing: readonly Missing[], view: StepView): Promise<void>;
 }
 

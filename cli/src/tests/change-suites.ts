@@ -13,7 +13,7 @@ import { run } from "../lib/run.ts";
 import { findDependents, importsIn } from "./imports.ts";
 import { documentsSuite, lintSuite, tool, typesSuite, unitProjects, type Suite } from "./suites.ts";
 
-/** Past this many test files, the nearest are run: a change of a file at the bottom reaches most tests. */
+/** Maximum of test files; the nearest are kept. A change at the bottom of the graph reaches most tests. */
 const maxTestFiles = 10;
 
 const isModule = (file: string): boolean => /\.[cm]?[jt]s$/.test(file);
@@ -45,11 +45,11 @@ export async function findChangedFiles(root = productRoot): Promise<string[]> {
 export interface ReachedTests {
   /** Nearest first. */
   files: string[];
-  /** Number of tests that are reached as well and are too far away. */
+  /** Number of reached tests that are too far away. */
   omitted: number;
 }
 
-/** Unit tests that import a changed file. A changed file that is no module counts for the modules that name it. */
+/** Unit tests that import a changed file. A changed data file counts for the modules that name it. */
 export function findReachedTests(
   sources: ReadonlyMap<string, string>,
   changed: readonly string[],
@@ -73,7 +73,7 @@ async function readModules(): Promise<Map<string, string>> {
   );
 }
 
-/** The suites for `changed`, and the reached tests among them. */
+/** The suites for `changed`, with the tests that it reaches. */
 export async function changedSuites(
   changed: readonly string[],
 ): Promise<{ suites: Suite[]; tests: ReachedTests }> {

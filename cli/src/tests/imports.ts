@@ -1,16 +1,13 @@
 /**
- * The graph of imports between files of the repository, read from their text. `kontor check --changed` finds the tests
- * that a change reaches with it, and the project `pure` the tests that reach no database.
- *
- * An edge is an import that runs; `import type` is none, because a change of a type is found by tsc. A string that is a
- * relative path of a module counts as well: tests start programs by such paths.
+ * The graph of imports between files of the repository, read from their text. `kontor check --changed` uses it to find
+ * the tests that a change reaches. The project `pure` uses it to find the tests without a database.
  */
 import path from "node:path";
 
 const specifier =
   /(import|export)(\s+type)?\b[^"'`;]*?\bfrom\s*"([^"\n]+)"|"((?:\.{1,2}\/|#|@kontor\/)[^"\s]+)"/g;
 
-/** Files that a file imports. Packages are none of them. */
+/** Files that a file imports, without packages. */
 export function importsIn(source: string, file: string): string[] {
   const targets = [...source.matchAll(specifier)].flatMap(([, , isType, from, other]) =>
     isType ? [] : (resolve(from ?? other ?? "", file) ?? []),
@@ -40,7 +37,7 @@ export function findDependents(
     for (const target of targets) importers.set(target, [...(importers.get(target) ?? []), file]);
   }
   const distances = new Map(changed.map((file) => [file, 0]));
-  // A map is iterated in the order of insertion, with the entries added on the way: nearest files first.
+  // Map order is insertion order, also for entries added during the iteration, so the nearest files come first.
   for (const [file, distance] of distances) {
     if (distance > 0 && isBoundary(file)) continue;
     for (const importer of importers.get(file) ?? []) {

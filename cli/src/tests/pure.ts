@@ -13,7 +13,7 @@ export interface ServerTests {
   onDatabase: string[];
 }
 
-/** `testDatabase` of the harness, a PostgreSQL of the test's own, and the connection of the global set-up. */
+/** The harness's `testDatabase`, a PostgreSQL of the test's own, and the connection of the global set-up. */
 const databaseUse = /\b(testDatabase|ensureEmbedded|inject)\b/;
 
 /** Defines `testDatabase` beside helpers without a database. */

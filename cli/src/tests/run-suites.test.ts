@@ -33,7 +33,7 @@ const failing = {
   ],
 };
 
-test("a failed test is named with its file", () => {
+test("lists a failed test with its file", () => {
   const tally = tallyOf(report({ numPassedTests: 1, numFailedTests: 1, testResults: [failing] }), 1, "units");
   expect(tally).toEqual({
     passed: 1,
@@ -51,7 +51,7 @@ test("a failed test is named with its file", () => {
   });
 });
 
-test("a test file that does not load counts as a failure", () => {
+test("counts a test file that does not load as a failure", () => {
   const broken = {
     name: inProduct("cli/src/y.test.ts"),
     status: "failed",
@@ -63,12 +63,12 @@ test("a test file that does not load counts as a failure", () => {
   ]);
 });
 
-test("a runner that ends badly without a failed test counts as a failure, and so does one without a report", () => {
+test("counts a runner that fails without a failed test, or without a report, as a failure", () => {
   expect(tallyOf(report({ numPassedTests: 3 }), 1, "units").failed).toBe(1);
   expect(tallyOf(undefined, 134, "units").failed).toBe(1);
 });
 
-test("the closing line stands alone, last, with the sums", () => {
+test("prints the sums alone on the last line", () => {
   const sum = addUp([
     { passed: 2, failed: 0, skipped: 1, failures: [], passedBeside: {}, retried: [] },
     {
@@ -83,7 +83,7 @@ test("the closing line stands alone, last, with the sums", () => {
   expect(closing(sum)).toBe("\nFailed:\n  ✗ lint\n\n5 passed, 1 failed, 1 skipped\n");
 });
 
-test("a test that passed at its second try is named, with what it said at the first", () => {
+test("lists a test that passed at its second try, with the first error", () => {
   const results = [{ status: "passed", fullName: "keeps it", failureMessages: ["Error: late\nat x"] }];
   const file = { name: inProduct("e2e/z.test.ts"), status: "passed", assertionResults: results };
   const tally = tallyOf(report({ numPassedTests: 1, testResults: [file] }), 0, "end to end");
@@ -142,12 +142,12 @@ test("runs the failed files of a suite once more, and none when too many failed"
   expect(addUp(await repeatFailures(many))).toMatchObject({ failed: 13, retried: [] });
 }, 60_000);
 
-test("runs lanes beside one another, prefixes each line with its suite, and adds them up", async () => {
+test("runs lanes in parallel, prefixes each line with its suite, and adds up the counts", async () => {
   const folder = mkdtempSync(join(tmpdir(), "kontor-lanes-"));
   onTestFinished(() => rmSync(folder, { recursive: true }));
   const written = vi.spyOn(process.stdout, "write").mockReturnValue(true);
   onTestFinished(() => written.mockRestore());
-  // Each waits for the other, so that neither ends where they run one after the other.
+  // Each suite waits for the other, so neither ends if they run in sequence.
   const meet = (own: string, other: string): [string, ...string[]] => [
     process.execPath,
     "-e",

@@ -1,4 +1,4 @@
-/** Runs suites one after the other or in lanes, on this terminal, and adds up what they counted. */
+/** Runs suites in sequence or in parallel lanes on this terminal, and adds up their counts. */
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { availableParallelism, tmpdir } from "node:os";
 import path from "node:path";
@@ -13,7 +13,7 @@ export interface TestFailure {
   label: string;
   /** First line of the error; empty when the suite reports none. */
   cause: string;
-  /** The file to run again; absent for suites that are one command. */
+  /** The file to run again; absent for a suite that is one command. */
   file?: string;
 }
 
@@ -22,9 +22,9 @@ export interface Tally {
   failed: number;
   skipped: number;
   failures: TestFailure[];
-  /** Passed tests of each file that also has failures. */
+  /** Number of passed tests in each file with failures. */
   passedBeside: Record<string, number>;
-  /** A line for each test that passed, but not at its first try. */
+  /** A line for each test that failed at first and passed later. */
   retried: string[];
 }
 
@@ -35,7 +35,7 @@ interface Terminal {
 }
 
 /**
- * Deadline of a whole run. A suite that still runs then is killed and counts as failed. CI stops at 90 minutes without
+ * Deadline of a whole run: a suite that still runs is killed and counts as failed. CI stops at 90 minutes without
  * naming the suite.
  */
 const wholeRunMs = 75 * 60_000;
@@ -47,7 +47,7 @@ const whole: Terminal = {
   print: (line) => process.stdout.write(`${line}\n`),
 };
 
-/** A terminal that other suites write on as well: each line begins with the suite's name. */
+/** A terminal that several suites share: each line begins with the suite's name. */
 function shareTerminal(name: string): Terminal {
   const print = (line: string) => process.stdout.write(`${name} │ ${line}\n`);
   const color = process.stdout.isTTY ? { FORCE_COLOR: "1" } : {};
@@ -71,9 +71,9 @@ export async function runSuites(suites: readonly Suite[]): Promise<SuiteResult[]
   return results;
 }
 
-/** The suites of each lane one after the other, the lanes beside one another. */
+/** Runs the lanes in parallel, and the suites of each lane in sequence. */
 export async function runLanes(lanes: readonly (readonly Suite[])[]): Promise<SuiteResult[]> {
-  // Ctrl-C reaches the suites as well, and they end in their own time, as in `runHere`.
+  // Ctrl-C reaches the suites too, and they end by themselves, as in `runHere`.
   const ignore = (): void => {};
   process.on("SIGINT", ignore);
   try {
@@ -115,7 +115,7 @@ async function repeat({ name, run }: Suite, files: string[]): Promise<Tally> {
   return await count({ name, run: { ...run, files, serial: true } as Suite["run"] }, whole);
 }
 
-/** The tally of a suite whose failed files ran again: a test failed if it failed in the second run. */
+/** The tally of a suite after the second run of its failed files: a test failed if it failed again. */
 export function afterRepeat(first: Tally, second: Tally): Tally {
   const repeated = first.failures.filter(({ file }) => file !== undefined);
   const failures = [...first.failures.filter(({ file }) => file === undefined), ...second.failures];
@@ -134,9 +134,7 @@ export function afterRepeat(first: Tally, second: Tally): Tally {
   };
 }
 
-/**
- * The closing words: the failures by name, and last of all the one plain line with the sums that other programs read.
- */
+/** The last lines of a run: the failures by name, then the line with the sums, which other programs read. */
 export function closing({ passed, failed, skipped, failures, retried }: Tally): string {
   const list = (title: string, lines: readonly string[]): string =>
     lines.length > 0 ? `\n${title}:\n${lines.map((line) => `  ${line}\n`).join("")}` : "";
@@ -199,7 +197,7 @@ async function count({ name, run, repair }: Suite, terminal: Terminal): Promise<
       "run",
       ...projects,
       ...files,
-      // A worker for each core, and two at least. Units wait half of their time, and vitest would take one fewer.
+      // A worker for each core, and at least two. Unit tests wait half of their time, and vitest would start one fewer.
       run.serial ? "--no-file-parallelism" : `--maxWorkers=${Math.max(2, availableParallelism())}`,
       ...(files.length > 0 ? [] : ["--passWithNoTests"]),
       "--silent=passed-only",
@@ -239,7 +237,9 @@ export interface VitestReport {
   }[];
 }
 
-/** A file that does not load and a runner that ends badly count as one failed test each: nothing fails in silence. */
+/**
+ * A file that does not load, and a runner that fails, count as one failed test each, so that no fault is silent.
+ */
 export function tallyOf(report: VitestReport | undefined, code: number, suite: string): Tally {
   if (!report) return failedSuite(`${suite}: vitest ended with ${code} and no report`);
   const failures = report.testResults.flatMap((file): TestFailure[] => {

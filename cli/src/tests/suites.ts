@@ -7,7 +7,7 @@ export interface Suite {
   name: string;
   /** `files` limits the projects to these test files. */
   run: { argv: [string, ...string[]] } | { projects: string[]; serial: boolean; files?: string[] };
-  /** The command that repairs it. */
+  /** The command that fixes the findings. */
   repair?: string;
 }
 
@@ -43,7 +43,7 @@ export const documentsSuite: Suite = {
   repair: "node server/src/openapi.ts --write",
 };
 
-/** `kontor check`: one after the other. `kontor test` begins with them. */
+/** `kontor check` runs these in sequence, and `kontor test` begins with them. */
 export const fastSuites: readonly Suite[] = [
   {
     name: "format",
@@ -57,8 +57,9 @@ export const fastSuites: readonly Suite[] = [
 ];
 
 /**
- * Suites that need real machines and wait most of the time: two lanes beside one another, each of them serial. The
- * first has the host to itself as far as that goes: the fixed instance numbers of `host`, the one internet of a host.
+ * Suites on real machines, which wait most of the time. Two lanes run in parallel, each in sequence. The first lane has
+ * the suites that share a resource of the host: the fixed instance numbers of `host` and the host's one internet
+ * namespace.
  */
 export const lanes: readonly (readonly Suite[])[] = [
   [

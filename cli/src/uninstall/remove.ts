@@ -31,14 +31,14 @@ export async function removeMounts({ dataDir, directories }: Traces): Promise<vo
   const roots = [realpathSync(dataDir), ...directories];
   const isOurs = (place: string) => roots.some((root) => place !== root && isBelow(place, root));
   for (const place of readMounts().filter(isOurs).toReversed()) {
-    // The last process that held it may still be ending; the kernel frees a lazy mount with its last user.
+    // The last process that used the mount may still be ending. The kernel frees a lazy mount with its last user.
     if ((await run(["umount", place], { timeoutMs: commandTimeoutMs })).code === 0) continue;
     await run(["umount", "--lazy", place], { timeoutMs: commandTimeoutMs });
   }
   const left = readMounts().find(isOurs);
   if (left !== undefined) {
     throw new Failure(`${left} cannot be unmounted.`, {
-      hint: "End what uses it (fuser -m), and run this again. No file was removed.",
+      hint: "End the processes that use it (fuser -m), and run this again. No file was removed.",
     });
   }
   for (const device of loopDevices(isOurs)) {
@@ -52,7 +52,7 @@ export async function removeNetwork({ instance, namespaces, links, leases }: Tra
   for (const lease of leases) rmSync(lease, { force: true });
   if (instance === undefined) return;
   const { table, gateway } = instanceNames(instance);
-  // Each may be gone already; what counts is that none is left.
+  // An object may not exist any more; only the end state counts.
   for (const family of ["inet", "netdev"]) {
     await run(["nft", "delete", "table", family, table], { timeoutMs: commandTimeoutMs });
   }
@@ -73,7 +73,7 @@ export async function removeFiles(traces: Traces, places = hostPlaces): Promise<
   if (instance !== undefined) rmSync(path.join(places.run, "instances", String(instance)), { force: true });
   for (const directory of ["instances", "users", "."]) removeEmpty(path.join(places.run, directory));
   for (const name of identifying) rmSync(path.join(root, name), { force: true });
-  // A disk of its own stays, empty.
+  // A disk of its own stays, emptied.
   if (!readMounts().includes(root)) rmdirSync(root);
   if (lstatSync(dataDir, { throwIfNoEntry: false })?.isSymbolicLink()) unlinkSync(dataDir);
 }
@@ -81,7 +81,7 @@ export async function removeFiles(traces: Traces, places = hostPlaces): Promise<
 /** Files that identify the installation and its other directories. */
 const identifying = ["kontor.toml", "host-id"];
 
-/** A symlink in the place of the directory is removed, and not what it leads to. A mount point is emptied. */
+/** A symlink in the place of the directory is removed, and its target stays. A mount point is emptied. */
 export async function removeTree(directory: string): Promise<void> {
   if (lstatSync(directory, { throwIfNoEntry: false })?.isDirectory() && readMounts().includes(directory)) {
     for (const name of readdirSync(directory)) await rm(path.join(directory, name), { recursive: true });
@@ -92,7 +92,7 @@ function removeEmpty(directory: string): void {
   try {
     rmdirSync(directory);
   } catch {
-    // Another installation has something in it.
+    // Another installation has files in it.
   }
 }
 

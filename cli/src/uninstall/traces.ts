@@ -12,7 +12,7 @@ import { Failure } from "../lib/failure.ts";
 import { backportsFile } from "../setup/apt.ts";
 import { keptLimits } from "../setup/host-limits.ts";
 
-/** Places outside of the data directory. Tests have their own. */
+/** Paths outside of the data directory; tests have their own. */
 export interface HostPlaces {
   /** Claims of instance numbers, and what machines have while the host is up (runtime/src/linux/paths.ts). */
   run: string;
@@ -81,7 +81,7 @@ export function findTraces(
   };
 }
 
-/** Refuses a directory that is none of Kontor's, and one with content that is not. */
+/** Refuses a directory that is not Kontor's, and one with foreign content. */
 function refuseForeign(dataDir: string): void {
   if (readHostId(dataDir) === undefined) {
     throw new Failure(`There is no installation in ${dataDir}.`, {
@@ -98,7 +98,7 @@ function refuseForeign(dataDir: string): void {
   const [foreign] = foreignMounts(root, readFileSync("/proc/self/mountinfo", "utf8"));
   if (foreign === undefined) return;
   throw new Failure(`${foreign} is a mount that Kontor did not make.`, {
-    hint: "Unmount it, and run this again. Its content stays.",
+    hint: "Unmount it, and run this again. The content of the disk stays.",
   });
 }
 

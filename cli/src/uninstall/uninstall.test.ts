@@ -143,7 +143,7 @@ test("refuses a directory without an installation", () => {
   expect(() => findTraces(configOf("/"), { places })).toThrow("There is no installation in /");
 });
 
-test("takes a mount of the operator for foreign, and none that machines and builds have", () => {
+test("reports a mount of the operator as foreign, and none of machines and builds", () => {
   const line = (place: string, rest: string) => `36 25 7:1 / ${place} rw - ${rest} rw`;
   const mountinfo = [
     line("/d", "ext4 /dev/sdb1"),
@@ -156,7 +156,7 @@ test("takes a mount of the operator for foreign, and none that machines and buil
   expect(foreignMounts("/d", mountinfo)).toEqual(["/d/snapshots", "/d/a b"]);
 });
 
-test("refuses the number of another installation, and knows none for the fake runtime", () => {
+test("refuses the number of another installation, and finds none for the fake runtime", () => {
   const world = installation();
   another(world);
   const find = (env: Record<string, string>) => findInstance(configOf(world.data, env), world.places);

@@ -37,7 +37,7 @@ test("stays with the release whose commit the checkout has", async () => {
   expect(await findMove(data, checkout, noDatabase)).toBeUndefined();
 });
 
-test("stays with code that is no release of this checkout", async () => {
+test("keeps code that is no release of this checkout", async () => {
   const { checkout, data } = await installation();
   const { release } = await installation();
   pointTo(data, release);

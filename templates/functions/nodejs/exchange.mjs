@@ -1,11 +1,11 @@
 /**
- * One request: from Node's to a web-standard `Request`, and the handler's answer back, both streamed. Whatever the
- * handler does, the caller gets an answer that says what happened, and never a stack.
+ * Handles a request: makes a web-standard `Request` of Node's request, and streams the handler's response back.
+ * Whatever the handler does, the caller gets a valid response or an error, and never a stack.
  */
 import { current, described, say } from "./log.mjs";
 
 const withoutBody = new Set(["GET", "HEAD"]);
-/** The connection is the wrapper's business. */
+/** Headers of the connection belong to the wrapper. */
 const hopByHop = new Set(["connection", "keep-alive", "transfer-encoding", "upgrade", "trailer", "te"]);
 const messages = {
   function_error: "The function failed; its logs say why.",
@@ -15,7 +15,7 @@ const messages = {
   payload_too_large: "The body of the request is too large.",
 };
 
-/** Settles when the exchange is over. */
+/** Resolves when the exchange is over. */
 export async function exchange(handler, { incoming, outgoing, limits, waitUntil }) {
   const requestId = String(incoming.headers["x-request-id"] ?? "");
   await current.run({ requestId }, () =>
@@ -47,7 +47,7 @@ class Exchange {
     };
     this.#outgoing.once("close", closed);
     try {
-      // What comes back after the time is up is nobody's answer any more.
+      // A response after the timeout is discarded.
       await Promise.race([this.#answer(handler, waitUntil), this.#over.promise]);
     } catch (error) {
       if (this.#outgoing.destroyed) return;
@@ -88,7 +88,7 @@ class Exchange {
       !withoutBody.has(method) &&
       (headers["transfer-encoding"] !== undefined || Number(headers["content-length"] ?? 0) > 0);
     const scheme = headers["x-forwarded-proto"] === "https" ? "https" : "http";
-    // Joined as text: taken as a reference, a path that begins with two slashes would name another host.
+    // Joined as text: as a URL reference, a path that begins with two slashes would name another host.
     const path = url.startsWith("/") ? url : `/${url}`;
     return new Request(new URL(`${scheme}://${headers.host ?? "localhost"}${path}`), {
       method,
@@ -98,7 +98,7 @@ class Exchange {
     });
   }
 
-  /** Pulled: what the handler does not read, the caller does not get to send. */
+  /** Pulled: the caller can send only as fast as the handler reads. */
   #body() {
     const pieces = this.#incoming[Symbol.asyncIterator]();
     let bytes = 0;
@@ -128,7 +128,7 @@ class Exchange {
   async #send(response) {
     const { body, status } = response;
     const headers = [];
-    // What `fetch` has unpacked is not packed any more.
+    // `fetch` has decompressed the body, so the encoding header goes.
     const isFetched = response.url !== "";
     for (const [name, value] of response.headers) {
       const isStale = isFetched && (name === "content-encoding" || name === "content-length");
@@ -140,7 +140,7 @@ class Exchange {
       this.#outgoing.end();
       return;
     }
-    // The head is the news where nothing else comes for a while; else it leaves with what follows.
+    // The head is sent alone if no body follows soon, and otherwise together with the body.
     const head = setImmediate(() => this.#outgoing.flushHeaders());
     const reader = body.getReader();
     this.#leaving.signal.addEventListener("abort", () => void reader.cancel().catch(() => {}), {
@@ -157,7 +157,7 @@ class Exchange {
       this.#outgoing.end();
     } catch (error) {
       say("error", described(error));
-      // A half answer must not look like a whole one.
+      // A partial response must not look complete.
       this.#outgoing.destroy();
     } finally {
       clearImmediate(head);
@@ -196,7 +196,7 @@ class Exchange {
       "content-length": Buffer.byteLength(body),
       "cache-control": "no-store",
       "x-function-error": code,
-      // What is left of the body is not read.
+      // The rest of the body is discarded.
       ...(this.#incoming.complete ? {} : { connection: "close" }),
     });
     this.#outgoing.end(body);
@@ -213,7 +213,7 @@ function toResponse(answer) {
     return new Response(answer, { headers: { "content-type": "application/octet-stream" } });
   }
   if (answer === null || typeof answer !== "object") return undefined;
-  // Also `process.env` and instances of a handler's own classes; no Map, Error or Promise.
+  // Plain objects, `process.env` and instances of a handler's own classes; no Map, Error or Promise.
   const isPlain = Array.isArray(answer) || Object.prototype.toString.call(answer) === "[object Object]";
   return isPlain || typeof answer.toJSON === "function" ? Response.json(answer) : undefined;
 }

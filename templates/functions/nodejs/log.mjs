@@ -1,20 +1,20 @@
 /**
- * What the handler says, with its level and the request that said it. The server reads standard output by lines: one
- * that begins with the record separator is a record of ours as JSON, everything else is plain text. A record says
- * `l` level, `r` request, `t` text, or, from the wrapper itself, `k` what has happened.
+ * Log lines of the handler, with their level and request. The server reads standard output by lines. A line that begins
+ * with the record separator is a record in JSON, and any other line is plain text. A record has `l` level, `r` request
+ * and `t` text, or `k` for an event of the wrapper itself.
  */
 import { AsyncLocalStorage } from "node:async_hooks";
 import { writeSync } from "node:fs";
 import { formatWithOptions, inspect } from "node:util";
 
-/** The server cuts lines at 8 KiB: a record must not be longer, however it is escaped. */
+/** The server cuts lines at 8 KiB, so a record with its escapes must not be longer. */
 const recordBytes = 8_000;
 const separator = "\u001e";
 
-/** `{ requestId }` of the request that is being answered. */
+/** `{ requestId }` of the current request. */
 export const current = new AsyncLocalStorage();
 
-/** One event of the wrapper: ready to answer, or how much goes on behind answers. */
+/** Writes an event of the wrapper: ready, or the number of tasks behind responses. */
 export function tell(event) {
   write(`${separator}${JSON.stringify(event)}\n`);
 }
@@ -28,26 +28,26 @@ function record(level, requestId, text) {
   const json = JSON.stringify({ l: level, r: requestId, t: text });
   if (Buffer.byteLength(json) <= recordBytes) return write(`${separator}${json}\n`);
   let half = Math.min(recordBytes, text.length >> 1);
-  // Not within a pair of surrogates.
+  // A cut must not split a surrogate pair.
   if ((text.charCodeAt(half) & 0xfc00) === 0xdc00) half -= 1;
   record(level, requestId, text.slice(0, half));
   record(level, requestId, text.slice(half));
 }
 
-/** At once, so that what a process says last is not lost with it. */
+/** Writes synchronously, so that the last line of a process is not lost. */
 function write(line) {
   const bytes = Buffer.from(line);
   for (let at = 0; at < bytes.length;) {
     try {
       at += writeSync(1, bytes, at);
     } catch (error) {
-      // Whoever reads is behind: there is nothing else to do than to try again.
+      // The pipe is full because the reader is slow: retry.
       if (error.code !== "EAGAIN") return;
     }
   }
 }
 
-/** What an error says of itself, with its stack, for its owner alone. */
+/** Formats an error with its stack for the owner's log. */
 export function described(error) {
   return error instanceof Error ? inspect(error) : `Thrown: ${inspect(error)}`;
 }

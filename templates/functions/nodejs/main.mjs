@@ -1,7 +1,7 @@
 /**
- * Serves one handler: `export default async (request, { waitUntil, requestId }) => Response`. It listens on loopback,
- * answers as many requests at once as it is given, and says on standard output when it is ready and whether something
- * goes on behind the answers. It refuses nobody: who may come, and how many, is decided before it.
+ * Serves one handler: `export default async (request, { waitUntil, requestId }) => Response`. It listens on loopback
+ * and handles all requests at once. On standard output, it reports when it is ready and whether tasks run behind the
+ * responses. It has no admission control: the server decides before it which requests come in.
  */
 import { createServer } from "node:http";
 import { enableCompileCache } from "node:module";
@@ -20,7 +20,7 @@ const handlerFile = env.KONTOR_HANDLER ?? "/app/handler.mjs";
 const cacheDirectory = env.KONTOR_CODE_CACHE;
 
 takeConsole();
-// Work that nobody waits for may fail without ending what others wait for.
+// A rejected promise that no code awaits must not end the other requests.
 process.on("unhandledRejection", (reason) => say("error", `Unhandled rejection: ${described(reason)}`));
 process.on("uncaughtException", (error) => {
   say("error", `Uncaught: ${described(error)}`);
@@ -29,11 +29,11 @@ process.on("uncaughtException", (error) => {
 
 if (cacheDirectory) enableCompileCache(cacheDirectory);
 const serving = { maxHeaderSize: 80 * 1024, requestTimeout: 0, headersTimeout: 0 };
-// Before the handler's code, which may change what it finds.
+// Runs before the handler's code, which may change globals.
 await rehearse(serving, limits);
 const handler = await load();
 const server = createServer(serving);
-// Longer than the server keeps a connection: it is the one who hangs up.
+// Longer than the server keeps a connection, so the server closes it first.
 server.keepAliveTimeout = 120_000;
 server.on("request", (incoming, outgoing) => {
   void exchange(handler, { incoming, outgoing, limits, waitUntil });
@@ -43,7 +43,7 @@ server.listen(port, "127.0.0.1", () => tell({ k: "ready" }));
 async function load() {
   try {
     const module = await import(pathToFileURL(handlerFile).href);
-    // What a CommonJS module exports as `default` lies one deeper.
+    // The `default` of a CommonJS module is one level deeper.
     const found = module.default?.default ?? module.default;
     if (typeof found !== "function") {
       throw new TypeError("The handler has to be the default export: export default async (request) => …");
@@ -58,7 +58,7 @@ async function load() {
 
 let pending = 0;
 
-/** The instance is kept awake until this settles, or as long as a request may take. */
+/** The instance stays awake until this settles, or as long as a request may take. */
 function waitUntil(work) {
   const requestId = current.getStore()?.requestId;
   let isOver = false;

@@ -1,14 +1,14 @@
 /**
- * Requests of the wrapper's own, before it says that it is ready: V8 compiles a function when it is first called, and the
- * first visitor, who may have waited for a machine already, does not wait for that as well. They take the way of any
- * other, from a socket to the answer's last byte, on a port of their own; the handler has no part in it.
+ * Sends requests to itself before the wrapper reports that it is ready. V8 compiles a function at its first call, and
+ * the first visitor, who may have waited for a machine already, should not wait for that too. The requests pass the
+ * whole way from a socket to the last byte of the response, on a separate port and without the handler.
  */
 import { once } from "node:events";
 import { createServer } from "node:http";
 import { connect } from "node:net";
 import { exchange } from "./exchange.mjs";
 
-/** What is not over by then is not waited for: it was to save time. */
+/** The rehearsal saves time, so it is cut off after this. */
 const withinMs = 1_000;
 
 const head = "host: localhost\r\nx-request-id: rehearsal\r\nx-forwarded-proto: https\r\n";
@@ -17,7 +17,7 @@ const requests = [
   `POST / HTTP/1.1\r\n${head}content-type: text/plain\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}`,
 ];
 
-/** Never fails. */
+/** Errors are ignored. */
 export async function rehearse(options, limits) {
   const server = createServer(options);
   server.on("request", (incoming, outgoing) => {
@@ -31,14 +31,14 @@ export async function rehearse(options, limits) {
     socket.resume().write(requests.join(""));
     await once(socket, "close");
   } catch {
-    // The first request compiles what this would have.
+    // The first request then compiles the code.
   } finally {
     server.closeAllConnections();
     server.close();
   }
 }
 
-/** What handlers do most: a text, and JSON of what was sent. */
+/** The most frequent responses: a text, and JSON of the request's body. */
 async function answer(request) {
   const { searchParams } = new URL(request.url);
   if (request.method === "GET") return new Response(`rehearsed ${searchParams.size}`);

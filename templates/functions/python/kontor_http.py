@@ -76,8 +76,8 @@ class Connection:
         self._max_body = max_body
         self._read = b""
         self._lock = threading.Lock()
-        # What the answer has come to: None, "begun" or "done". Whoever is first to answer does. Nothing is sent under
-        # the lock: who does not read would hold up the one who watches the time.
+        # State of the response: None, "begun" or "done". The first thread to respond wins. Nothing is sent under the
+        # lock, because a client that does not read would block the watchdog.
         self._answered = None
         self.request_id = ""
         self.keeps = True

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 
-# The server cuts lines at 8 KiB: a record must not be longer, however it is escaped.
+# The server cuts lines at 8 KiB, so a record with its escapes must not be longer.
 RECORD_BYTES = 8000
 SEPARATOR = b"\x1e"
 

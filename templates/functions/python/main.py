@@ -20,9 +20,9 @@ TIMEOUT_S = int(os.environ.get("KONTOR_TIMEOUT_MS", "30000")) / 1000
 MAX_BODY = int(os.environ.get("KONTOR_MAX_BODY", str(6 * 1024**2)))
 PORT = int(os.environ.get("PORT", "8080"))
 HANDLER = os.environ.get("KONTOR_HANDLER", "/app/handler.py")
-# With as many threads that do not heed their end there is none left to answer.
+# With this many threads that ignore the exception, none is left to respond.
 MOST_STUCK = 10
-# For whoever has been told; most are gone at once.
+# Time for a signalled thread to end; most end at once.
 LEAVING_S = 2
 MESSAGES = {
     "function_error": "The function failed; its logs say why.",
@@ -43,7 +43,7 @@ def trace():
 
 
 def load():
-    # Without importlib.util, which costs more than most handlers.
+    # importlib.util is avoided, because it costs more than most handlers.
     import types
 
     directory = os.path.dirname(os.path.abspath(HANDLER))
@@ -92,7 +92,7 @@ class Watch:
     def begin(self, turn):
         with self._lock:
             self._turns.add(turn)
-            # All have the same time: nobody is due before those that are waited for.
+            # All turns have the same timeout, so the oldest is due first.
             rested, self._rests = self._rests, False
         if rested:
             self._began.put(None)
@@ -104,7 +104,7 @@ class Watch:
         if turn.is_told:
             import ctypes
 
-            # What has not arrived yet is taken back.
+            # Takes back an exception that has not arrived yet.
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(turn.thread), None)
 
     def _run(self):
@@ -138,7 +138,7 @@ class Watch:
 
     def _tell(self, turn):
         """False where it is over, or just ends: its thread and its connection go on."""
-        # Takes a while the first time: not under the lock.
+        # Slow the first time, so it runs outside the lock.
         import ctypes
 
         with self._lock:
@@ -166,7 +166,7 @@ class Loop:
                 made = asyncio.new_event_loop()
                 threading.Thread(target=made.run_forever, daemon=True).start()
                 self._loop = made
-        # Not a Future, which has a Condition; see Watch.
+        # A Future has a Condition, so it is avoided; see Watch.
         ended = SimpleQueue()
         left = SimpleQueue()
         tasks = []
@@ -179,7 +179,7 @@ class Loop:
 
         def start():
             task = self._loop.create_task(settle())
-            # Also of one that is cancelled before its first step, which none of its own code hears of.
+            # Runs even for a task that was cancelled before its first step, whose own code never runs.
             task.add_done_callback(left.put)
             tasks.append(task)
 
@@ -192,7 +192,7 @@ class Loop:
         try:
             self._loop.call_soon_threadsafe(start)
             while True:
-                # Short waits: a thread that waits in C does not hear that its time is up.
+                # Short waits: a thread that waits in C does not get the exception.
                 try:
                     value, error = ended.get(timeout=0.5)
                     break
@@ -200,7 +200,7 @@ class Loop:
                     pass
         except TimedOut:
             self._loop.call_soon_threadsafe(cancel)
-            # As long as it runs on it counts: a loop that is blocked serves nobody, and only the process's end ends that.
+            # A blocked loop serves no request, and only the end of the process stops it, so the turn stays counted.
             left.get()
             raise
         if error is not None:
@@ -286,7 +286,7 @@ def serve(handler, watch, connection):
                 finally:
                     watch.end(turn)
             except TimedOut:
-                # It may have come in the middle of that end. It comes once: this one is whole.
+                # The exception may have arrived during that end. It arrives once, so this one is complete.
                 watch.end(turn)
             finally:
                 end_lines()

@@ -1,6 +1,7 @@
 /**
- * `kontor bench [names…]`: runs every `.bench.ts` below `bench/`, each a module that exports `name` and `run(context)`, against one
- * server of its own (a data directory and a port that nobody uses), and writes the figures with the facts of the host.
+ * `kontor bench [names…]` runs every `.bench.ts` below `bench/`, each a module that exports `name` and `run(context)`.
+ * The benchmarks share one server with its own data directory and port. The command writes the figures with the facts
+ * of the host.
  */
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, globSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -24,7 +25,7 @@ export async function bench(names: readonly string[]): Promise<void> {
   await setUp([aptStep(serverPackages), nativeStep]);
   const benches = await loadBenches(names);
   const data = process.env["KONTOR_DATA_DIR"] ?? mkdtempSync(path.join(tmpdir(), "kontor-bench-"));
-  // mkdtemp makes 0700, which PostgreSQL's account could not pass through.
+  // mkdtemp creates mode 0700, and PostgreSQL's account must pass through the directory.
   chmodSync(data, 0o711);
   const throwaway = process.env["KONTOR_DATA_DIR"] === undefined;
   try {
@@ -48,12 +49,14 @@ async function loadBenches(names: readonly string[]): Promise<Bench[]> {
   );
   const chosen = names.length === 0 ? all : all.filter(({ name }) => names.includes(name));
   if (chosen.length === 0)
-    throw new Failure(`No such benchmark. There are: ${all.map(({ name }) => name).join(", ") || "none"}`);
+    throw new Failure(
+      `There is no such benchmark. There are: ${all.map(({ name }) => name).join(", ") || "none"}`,
+    );
   return chosen;
 }
 
 async function measure(benches: readonly Bench[], data: string): Promise<MeasuredRow[]> {
-  // The other templates, made meanwhile in the background, would be what is measured.
+  // The other templates would be made in the background and distort the figures.
   process.env["KONTOR_PREPARE_TEMPLATES"] ??= "debian-12";
   process.env["KONTOR_TLS_PORT"] ??= "0";
   const view = startStep("Server for the benchmarks");
@@ -78,7 +81,7 @@ async function measure(benches: readonly Bench[], data: string): Promise<Measure
         await one.run(context);
         step.done();
       } catch (error) {
-        // The others are still worth their while.
+        // The remaining benchmarks still run.
         step.fail((error as Error).message);
         process.exitCode = 1;
       }
@@ -89,7 +92,10 @@ async function measure(benches: readonly Bench[], data: string): Promise<Measure
   return rows;
 }
 
-/** The figures with the facts of the host, for programs; a whole run without a fault goes into the documentation too. */
+/**
+ * Writes the figures with the facts of the host as JSON. A complete run without a failure also updates the
+ * documentation.
+ */
 function write(rows: readonly MeasuredRow[], data: string, { isWhole }: { isWhole: boolean }): string[] {
   const at = new Date();
   const host = hostFacts(readFileSync(logFile(data), "utf8"));

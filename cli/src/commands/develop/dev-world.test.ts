@@ -1,4 +1,4 @@
-/** `kontor dev-world` as a process: started, found, and stopped. */
+/** `kontor dev-world` as a process: its start, its detached run and its end. */
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { expect, onTestFinished, test } from "vitest";
@@ -8,7 +8,7 @@ import { freePort } from "../../serve/port.ts";
 const kontor = (...args: string[]) =>
   promisify(execFile)(process.execPath, [inProduct("cli/src/main.ts"), "dev-world", ...args]);
 
-test("a detached dev world serves until it is stopped", async () => {
+test("runs a detached dev world until --stop", async () => {
   const port = String(await freePort());
   onTestFinished(() => void kontor("--stop", "--port", port).catch(() => {}));
   expect((await kontor("--detach", "--port", port)).stdout).toContain(`model=http://127.0.0.1:${port}/v1`);

@@ -14,7 +14,7 @@ export interface DevWorldOptions {
   stop?: boolean;
 }
 
-/** Reading the sources takes a second; a busy host gets room. */
+/** A start reads its sources in about a second; the rest is for a busy host. */
 const readyWithinMs = 60_000;
 const endWithinMs = 10_000;
 
@@ -56,7 +56,7 @@ async function detach(port: number): Promise<void> {
     process.stdout.write(lines(`http://127.0.0.1:${port}`));
     return;
   }
-  // A file that is already removed takes the output until the dev world runs.
+  // The output goes to a file that is removed once the dev world runs.
   const directory = mkdtempSync(path.join(tmpdir(), "kontor-dev-world-"));
   const log = path.join(directory, "log");
   const fd = openSync(log, "a");
@@ -106,7 +106,7 @@ function writePid(port: number): void {
   writeFileSync(pidFile(port), String(process.pid), { flag: "wx", mode: 0o600 });
 }
 
-/** A pid alone may belong to another program by now: its command line must be that of a dev world. */
+/** Another program may have the pid of a dev world that ended, so its command line is compared. */
 function findPid(port: number): number | undefined {
   try {
     const pid = Number(readFileSync(pidFile(port), "utf8"));

@@ -1,4 +1,4 @@
-/** `kontor dev`: the server on this terminal, started anew when a file of it changes. */
+/** `kontor dev`: runs the server on this terminal, and restarts it when a file of its source changes. */
 import { dataDirectory, inProduct } from "../../lib/places.ts";
 import { runHere } from "../../lib/run.ts";
 import { aptStep } from "../../setup/apt.ts";

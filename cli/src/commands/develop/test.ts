@@ -1,4 +1,4 @@
-/** `kontor test` and `kontor check`. Their suites are the table in `tests/suites.ts`. */
+/** `kontor test` and `kontor check`. The table in `tests/suites.ts` has their suites. */
 import { Failure } from "../../lib/failure.ts";
 import { asRoot, isRoot } from "../../lib/places.ts";
 import { aptStep } from "../../setup/apt.ts";
@@ -13,12 +13,13 @@ export async function test(options: { freshRoot?: boolean }): Promise<void> {
   await setUp([aptStep(testPackages), nativeStep]);
   if (!isRoot()) {
     throw new Failure("The tests of the real runtime need root.", {
-      hint: `Run: ${asRoot()} (or, without them: kontor check)`,
+      hint: `Run: ${asRoot()} (or run kontor check, which leaves them out)`,
     });
   }
   const fast = await runSuites(fastSuites);
   const slow = [...(await runLanes(lanes)), ...(options.freshRoot ? await runSuites(freshRootSuites) : [])];
-  // A unit that fails has a defect. Real machines share this host with other programs, and get a second try.
+  // A unit test that fails has a defect. A test on real machines runs once more, because other programs use the host
+  // too.
   close([...fast.map(({ tally }) => tally), ...(await repeatFailures(slow))]);
 }
 

@@ -23,7 +23,7 @@ SETUP = (
 )
 READ_BYTES = 65_536
 READ_ONLY = {"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"}
-# In POSIX mode variables before the `.` would stay.
+# In POSIX mode, variables set before the `.` would persist.
 _UNWANTED = {"POSIXLY_CORRECT", "BASH_ENV", "ENV"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -110,7 +110,7 @@ class Shell(kernels.Kernel):
             return
         with open(self._path, "w", errors="replace") as file:
             file.write(code)
-        # Output that a background job wrote since the cell before belongs to no cell.
+        # Output of a background job from between two cells belongs to no cell.
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
         self._cell = cell
         try:
@@ -126,7 +126,7 @@ class Shell(kernels.Kernel):
     def _source(self, env):
         variables = "".join(f"{name}={shlex.quote(value)} " for name, value in env.items())
         out, err, status = (self._writes[name] for name in ("stdout", "stderr", "status"))
-        # Without the shell's own pipes: a job in the background must not hold them.
+        # The shell's own pipes are left out: a background job must not hold them.
         redirections = f"</dev/null >&{out} 2>&{err} {out}>&- {err}>&- {status}>&-"
         return f"{variables}command . {shlex.quote(self._path)} {redirections}\n"
 

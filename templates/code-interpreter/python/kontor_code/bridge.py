@@ -21,10 +21,10 @@ REQUEST_SECONDS = 30
 
 
 async def main():
-    # What is there belongs to kernels of a bridge before this one, which went with it.
+    # Files here belong to kernels of an earlier bridge, which ended with it.
     shutil.rmtree(kernels.DIRECTORY, ignore_errors=True)
     os.makedirs(kernels.DIRECTORY, mode=0o700)
-    # One thread is enough for loopback, and a machine may have a single core.
+    # A single thread is enough for loopback, and a machine may have one core.
     sockets = zmq.asyncio.Context(io_threads=1)
     every = contexts.Contexts(kernels.Python(sockets), kernels.JavaScript(sockets))
     server = await asyncio.start_server(
@@ -44,7 +44,7 @@ async def serve(every, reader, writer):
             emit(await OPS[request["op"]](every, request, emit, reader) or {"type": "ok"})
     except contexts.Refusal as refusal:
         emit({"type": "refused", "code": refusal.code, "message": str(refusal)})
-    except Exception as error:  # Said to the host, which is waiting for an answer.
+    except Exception as error:  # Reported to the host, which waits for a response.
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         emit({"type": "refused", "code": "failed", "message": f"{type(error).__name__}: {error}"})
     finally:
@@ -91,7 +91,7 @@ async def delete_context(every, request, emit, reader):
 
 
 async def run(every, request, emit, reader):
-    # Only a cell that somebody watches ends with its reader.
+    # Only a streamed cell ends when its reader disconnects.
     gone = asyncio.ensure_future(reader.read()) if request["watched"] else None
     try:
         cell = cells.Cell(emit)

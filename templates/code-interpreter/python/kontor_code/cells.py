@@ -8,13 +8,13 @@ import time
 from kontor_code import kernels
 from kontor_code.mimes import CHART, ERROR, TABLE
 
-# How long a kernel gets to react to an interrupt before it is ended.
+# Time for a kernel to react to an interrupt before it is killed.
 GRACE_SECONDS = 5
 STREAM_BYTES = 8 * 1024**2
-# A line for the host stays short, whatever JSON makes of its characters.
+# A line for the host stays short, whatever JSON escapes in it.
 PIECE_CHARACTERS = 65_536
 MAX_RESULTS = 100
-# As JSON.
+# Length in JSON.
 RESULTS_BYTES = 16 * 1024**2
 FIELDS_BYTES = {
     "text": 1024**2,
@@ -29,11 +29,11 @@ FIELDS_BYTES = {
     "table": 4 * 1024**2,
     "chart": 4 * 1024**2,
 }
-# Clients and the host walk JSON by recursion; the host takes 512.
+# Clients and the host parse JSON recursively; the host accepts 512 levels.
 MAX_DEPTH = 256
 ERROR_CHARACTERS = 16_384
 TRACEBACK_LINES = 50
-# What was cut is named; a cell can display more forms than anyone reads the names of.
+# Maximum of names in the list of cut forms: a cell can display more than a reader needs.
 MAX_CUT = 1000
 FIELD_NAME_CHARACTERS = 64
 MIMES = {
@@ -49,13 +49,13 @@ MIMES = {
     TABLE: "table",
     CHART: "chart",
 }
-# Pictures that are shown by HTML alone.
+# Pictures that only HTML can show.
 HTML_IMAGES = ("image/jpeg", "image/gif", "image/webp")
 BASE64 = ("png", "jpeg", "pdf")
 DATA = ("json", "table", "chart")
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# The text of a display object says nothing that a reader wants.
+# The text of a display object has no information.
 _PLACEHOLDER = re.compile(r"^<IPython\.core\.display\.\w+ object>$")
 
 
@@ -159,7 +159,7 @@ class Cell:
         room = min(limit or FIELDS_BYTES[field], RESULTS_BYTES - self._results_bytes)
         if size > room:
             self._leave_out(name, room, size)
-            # The beginning of a text is worth having; that of anything else is broken.
+            # The beginning of a text is useful; the beginning of any other form is broken.
             value = value.encode("utf-8", "replace")[:room].decode("utf-8", "ignore") if field == "text" else None
         if value is not None:
             self._results_bytes += min(size, room)
@@ -231,7 +231,7 @@ async def execute(kernel, cell, code, env, timeout_seconds, gone):
         if running.done():
             running.result()
             return True
-        # What it said with its last breath.
+        # The last output of the kernel.
         await asyncio.wait({running}, timeout=kernels.LAST_WORDS_SECONDS / 2)
         cell.fail("KernelDied", f"The kernel ended while it ran this cell ({kernel.ended.result()}).")
         return False

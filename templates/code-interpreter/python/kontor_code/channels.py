@@ -15,14 +15,14 @@ import zmq
 import zmq.asyncio
 
 DELIMITER = b"<IDS|MSG>"
-# Of a kernel that runs wild; what is behind it is thrown away.
+# Bound for a kernel that floods its channels; further output is dropped.
 MAX_MESSAGE_BYTES = 64 * 1024**2
 
 
 def connection(directory, name):
     """A new connection: what a kernel is told in its connection file, and that file's path."""
     info = {
-        # Sockets in the machine's own files: no port is taken that a program inside may want.
+        # Sockets are files of the machine, so no port is taken from its programs.
         "transport": "ipc",
         "ip": os.path.join(directory, name),
         "shell_port": 1,
@@ -67,7 +67,7 @@ class Channels:
     def _connect(self, context, kind, info, channel):
         socket = context.socket(kind)
         socket.linger = 0
-        # Never full: a message that is dropped could be the last of a cell. What a cell may say is bounded by who reads.
+        # Unbounded queue: a dropped message could be the last of a cell. The reader bounds the output of a cell.
         socket.rcvhwm = 0
         socket.maxmsgsize = MAX_MESSAGE_BYTES
         socket.connect(f"ipc://{info['ip']}-{info[channel + '_port']}")
@@ -124,7 +124,8 @@ async def greet(channels, deadline_seconds):
         while True:
             wanted = await channels.request("kernel_info_request", {})
             try:
-                # A subscription takes effect some time after the connection: ask until the answer is heard.
+                # A subscription takes effect some time after the connection, so the request is repeated until its
+                # response arrives.
                 async with asyncio.timeout(0.5):
                     while (await channels.reply())[1] != wanted:
                         pass

@@ -32,7 +32,7 @@ def watch_boxes():
 
 def chart_of(figure):
     """The figure's chart, or None where nothing is drawn."""
-    # The axes of a colour bar are the legend of others.
+    # The axes of a colour bar are a legend.
     drawn = [axes for axes in figure.axes if axes.has_data() and not hasattr(axes, "_colorbar")]
     if not drawn:
         return None
@@ -65,13 +65,13 @@ def _chart(axes, step):
     try:
         kind, series = _known(axes, step)
         about = axis_data.undescribed() if kind == "pie" else axis_data.described(axes)
-    except Exception:  # A figure can hold anything; one that cannot be read is still a picture.
+    except Exception:  # A figure that cannot be read is still a picture.
         kind, series, about = "unknown", [], axis_data.undescribed()
     return {"type": kind, "title": title, **about, "series": series}
 
 
 def _known(axes, step):
-    # A third dimension is not in the points below.
+    # The points below have no third dimension.
     if axes.name != "3d":
         for kind, read in (("box", _boxes), ("pie", _slices), ("bar", _bars), ("line", _lines), ("scatter", _dots)):
             if series := read(axes, step):
@@ -150,12 +150,12 @@ def _series(artist, points, total):
 
 
 def _listed(values, step):
-    # By position also where a Series has an index of its own.
+    # By position, even if a Series has its own index.
     some = (values.iloc if hasattr(values, "iloc") else values)[::step]
     return some.tolist() if hasattr(some, "tolist") and not hasattr(some, "dt") else list(some)
 
 
 def _label(artist):
     label = artist.get_label()
-    # matplotlib's own names for what nobody named.
+    # matplotlib's default names of unnamed artists.
     return label if isinstance(label, str) and label and not label.startswith("_") else None

@@ -11,7 +11,7 @@ HOME = "/workspace"
 STATE = "/var/lib/kontor-code/contexts.json"
 MAX_CONTEXTS = 20
 MAX_WAITING = 32
-# One that is made on first use, for each language.
+# The default context of each language, made on first use.
 DEFAULTS = {
     "default": "python",
     "default-javascript": "javascript",
@@ -36,7 +36,7 @@ class Context:
         self.created_at = created_at
         self.execution_count = 0
         self.kernel = None
-        # True once a kernel of it was lost that somebody used.
+        # True once the context lost a kernel that had run a cell.
         self.lost = False
         self.turn = asyncio.Lock()
         self.waiting = 0
@@ -64,7 +64,7 @@ class Contexts:
         self._claimed = None
         self._load()
 
-    # ---- what waits for its owner
+    # ---- Start and environment
 
     def warm(self):
         """Starts a kernel for the first who needs one; answers when it is ready."""
@@ -79,10 +79,10 @@ class Contexts:
         self._claimed = env
         os.environ.update(env)
         if self._spare is not None:
-            # Not waited for: it is first in the kernel's queue, before any cell. `__import__` leaves no name behind.
+            # The cell is first in the kernel's queue, so nothing waits for it. `__import__` leaves no name behind.
             kernels.in_background(_tell(self._spare, f"__import__('os').environ.update({env!r})"))
 
-    # ---- the verbs
+    # ---- Operations
 
     def list(self):
         return [context.record() for context in self._all.values()]
@@ -110,7 +110,7 @@ class Contexts:
         context = self._get(id)
         old = context.kernel
         if old is not None:
-            # What runs in it is over with that.
+            # Cells that run in it end with it.
             old.kill()
             await old.ended
         async with context.turn:
@@ -162,10 +162,10 @@ class Contexts:
         finally:
             context.turn.release()
         if not lives and self._all.get(id) is context:
-            # Ready again before anybody asks.
+            # The new kernel starts before the next request.
             await self.start(id)
 
-    # ---- kernels
+    # ---- Kernels
 
     async def _ensure_kernel(self, context):
         kernel = context.kernel
@@ -197,7 +197,7 @@ class Contexts:
             raise Refusal("context_not_found", "No such context.")
         return context
 
-    # ---- the file
+    # ---- File
 
     def _load(self):
         try:

@@ -15,14 +15,14 @@ from traitlets.config import Config
 from kontor_code import charts, tables
 from kontor_code.mimes import CELL_ENV, CHART, TABLE
 
-# Longer ones are looked at as text.
+# Longer values are treated as text.
 MAX_JSON_ITEMS = 10_000
 MAX_JSON_CHARACTERS = 1_000_000
 
 
 def run(connection_file):
     """Serves the connection file's channels until the process ends."""
-    # A queue that is full would drop messages, the last of a cell among them.
+    # A full queue would drop messages, even the last of a cell.
     zmq.Context.instance().setsockopt(zmq.SNDHWM, 0)
     config = Config()
     config.HistoryManager.enabled = False
@@ -76,7 +76,7 @@ class Output(OutStream):
     """stdout and stderr, which ipykernel flushes four times a cell, each time waiting for another thread."""
 
     def flush(self):
-        # What was written before and is not in a buffer any more, that thread has sent, or sends before all that follows.
+        # Output that left the buffer has been sent by that thread, or is sent before all later output.
         if self._buffers:
             super().flush()
 
@@ -118,5 +118,5 @@ def as_json(value):
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         return None
-    # Keys that are no text, and tuples, come back as something else.
+    # Keys that are not text, and tuples, would change in JSON.
     return value if len(text) <= MAX_JSON_CHARACTERS and json.loads(text) == value else None

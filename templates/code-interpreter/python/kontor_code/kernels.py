@@ -12,11 +12,11 @@ from kontor_code.mimes import CELL_ENV
 
 DIRECTORY = "/run/kontor-code"
 START_SECONDS = 60
-# Between a cell's reply and the last of its output.
+# Time between a cell's reply and its last output.
 DRAIN_SECONDS = 5
-# A kernel that lost its bridge is one that nobody can reach.
+# A kernel that lost its bridge cannot be reached any more, so it is killed.
 JAVASCRIPT = ["setpriv", "--pdeathsig", "KILL", "node", "/usr/local/lib/kontor-code/kernel.cjs"]
-# What a kernel said last may still be on its way when it has ended.
+# Time for the last output of a kernel that has ended to arrive.
 LAST_WORDS_SECONDS = 0.2
 
 _numbers = itertools.count(1)
@@ -52,7 +52,7 @@ class Kernel:
         if self.ended.done():
             return
         try:
-            # It leads a group of its own: what a cell started hears it too.
+            # The kernel leads its own process group, so an interrupt also reaches the processes of a cell.
             os.killpg(self.pid, number)
         except ProcessLookupError:
             pass
@@ -213,7 +213,7 @@ class Python:
             elif "exited" in said and (kernel := self._kernels.pop(said["exited"], None)):
                 kernel.gone(said["code"], said["signal"])
         await process.wait()
-        # Its kernels went with it.
+        # The kernels of the nursery ended with it.
         for kernel in self._kernels.values():
             kernel.gone(None, signal.SIGKILL)
         self._kernels.clear()

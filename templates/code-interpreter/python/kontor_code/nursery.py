@@ -19,10 +19,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def main():
-    # Read where they are imported: the backend of figures, and one thread for linear algebra, which forks well.
+    # Read at the import: the backend of figures, and a single thread for linear algebra, which forks well.
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     warm_up()
-    # What is here now is never garbage: a collection in a kernel must not copy these pages.
+    # Objects up to here are never garbage: a collection in a kernel must not copy these pages.
     gc.collect()
     gc.freeze()
     wakeup, wake = os.pipe()
@@ -83,7 +83,7 @@ def fork(request, inherited):
 
 
 def become_kernel(request, inherited):
-    # A kernel that lost its parent is one that nobody can reach.
+    # A kernel that lost its parent cannot be reached any more.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -93,18 +93,18 @@ def become_kernel(request, inherited):
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
-    # A group of its own: an interrupt reaches what the cell started as well.
+    # The kernel leads its own process group, so an interrupt also reaches the processes of a cell.
     os.setsid()
     os.environ.clear()
     os.environ.update(request["env"])
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     os.chdir(request["cwd"])
-    # `random` does it by itself at a fork; numpy does not.
+    # `random` reseeds itself after a fork; numpy does not.
     import numpy as np
 
     np.random.seed()
     sys.argv = ["python3"]
-    # Modules of the caller's own directory, as in any interactive Python.
+    # Modules of the current directory can be imported, as in any interactive Python.
     sys.path.insert(0, "")
     from kontor_code import kernel
 

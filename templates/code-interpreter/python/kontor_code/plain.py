@@ -4,7 +4,7 @@ import datetime
 import math
 import numbers
 
-# The host reads numbers as doubles; a larger integer would come out as another one.
+# The host reads numbers as doubles, so a larger integer would change.
 MAX_INTEGER = 2**53 - 1
 
 
@@ -15,7 +15,7 @@ def plain(value):
         return int(value) if abs(value) <= MAX_INTEGER else str(value)
     if isinstance(value, numbers.Real):
         return float(value) if math.isfinite(value) else None
-    # pandas' NaT is a datetime, and its NA refuses to be compared.
+    # pandas' NaT is a datetime, and its NA cannot be compared.
     if type(value).__name__ in ("NaTType", "NAType"):
         return None
     if isinstance(value, (datetime.date, datetime.time)):

@@ -9,7 +9,7 @@ from kontor_code.plain import plain
 
 MAX_ROWS = 1000
 MAX_COLUMNS = 100
-# As JSON, beside the HTML that pandas makes of the same rows.
+# Maximum in JSON, beside the HTML that pandas makes of the same rows.
 MAX_BYTES = 1024**2
 
 
@@ -24,7 +24,7 @@ def table_of(frame):
 def _table(frame):
     total_rows, total_columns = frame.shape
     head = frame.iloc[:MAX_ROWS, :MAX_COLUMNS]
-    # By position: two columns may have one name.
+    # By position, because two columns may have the same name.
     columns = [head.iloc[:, at] for at in range(head.shape[1])]
     index, rows, size = [], [], 0
     for label, *values in zip(head.index.tolist(), *(column.tolist() for column in columns)):

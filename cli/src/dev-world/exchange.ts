@@ -1,0 +1,12 @@
+/** A request to the dev world, as its handlers receive it. */
+import type { IncomingHttpHeaders } from "node:http";
+
+/** A request with its whole body, and the ways to respond. */
+export interface Exchange {
+  path: string;
+  headers: IncomingHttpHeaders;
+  body: string;
+  reply: (status: number, json: object) => void;
+  /** Sends each text as an event of a stream. */
+  stream: (events: readonly string[]) => void;
+}
