@@ -16,7 +16,7 @@ export interface EgressServices {
     machineAt: (address: string) => MachineId | undefined,
   ): Promise<{ proxyPort: number; dnsPort: number }>;
   /** The machine at this address is no longer restricted: its connections end, and its count restarts. */
-  shut(address: string): void;
+  closeConnections(address: string): void;
   /** Number of refusals for the machine at this address since it became restricted. */
   deniedCount(address: string): number;
   close(): Promise<void>;

@@ -76,7 +76,7 @@ class TestEgress implements EgressServices {
     this.ports = { proxyPort, dnsPort: resolver.address().port };
     return this.ports;
   }
-  shut(address: string): void {
+  closeConnections(address: string): void {
     this.shutAddresses.push(address);
   }
   deniedCount(): number {

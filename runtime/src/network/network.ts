@@ -361,7 +361,7 @@ export class HostNetwork {
   /** Ends the machine's connections through the proxy: the slot's next machine has the same address. */
   #shutEgress(slot: number, from: NetworkAccess): void {
     if (from.mode !== "restricted") return;
-    this.#options.egress?.shut(slotNames(this.#options.instance, slot).address);
+    this.#options.egress?.closeConnections(slotNames(this.#options.instance, slot).address);
   }
 
   #trim(): void {

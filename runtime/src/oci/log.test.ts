@@ -25,6 +25,10 @@ test("hides a secret of several lines line by line, also in an unfinished line",
   expect(collect(["s3cret-s3cret"], [long, "s3cret-", "s3cret", long])).not.toContain("s3cret-");
 });
 
+test("replaces NUL characters, which no row can hold", () => {
+  expect(collect([], ["a\0b", "\0\n"])).toBe("a\u{fffd}b\u{fffd}\n");
+});
+
 test("keeps common words, even if they are secrets", () => {
   expect(collect(["on", "", "1"], ["1 on 1\n"])).toBe("1 on 1\n");
 });

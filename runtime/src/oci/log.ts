@@ -31,7 +31,8 @@ export class LogLines {
   }
 
   write(text: string): void {
-    this.#text += text;
+    // PostgreSQL stores no NUL, and a step can print one.
+    this.#text += text.replaceAll("\0", "\u{fffd}");
     const end = this.#text.lastIndexOf("\n") + 1;
     // The end of a piece may cut a secret: the length of the longest secret waits for the next piece.
     const keep = this.#secrets[0]?.length ?? 0;

@@ -103,6 +103,13 @@ test("rejects text that only the builder would read as an instruction", () => {
   expect(refusal("FROM --platform=linux/arm64 debian:12\n")).toContain("processors");
 });
 
+test("refuses a text that costs the server memory or time: a name of many arguments, and many directories", () => {
+  const argument = `ARG A=${"a".repeat(30_000)}\n`;
+  expect(refusal(`${argument}FROM ${"$A".repeat(15_000)}\n`)).toContain("name of an image has more than");
+  expect(refusal(`FROM debian:12\n${"WORKDIR a\n".repeat(6_500)}`)).toContain("WORKDIR has more than");
+  expect(refusal(`FROM debian:12\n${"WORKDIR /a\n".repeat(6_500)}`)).toBe("");
+});
+
 test("keeps usual mounts unchanged", () => {
   const line = "RUN --mount=type=cache,target=/root/.npm,sharing=locked --mount=type=secret,id=npmrc npm ci";
   expect(readDockerfile(`FROM node:22-slim\n${line}\n`).text).toContain(`${line}\n`);

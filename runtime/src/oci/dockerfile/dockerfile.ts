@@ -41,6 +41,8 @@ export interface RewriteOptions {
 /** The builder's scanner accepts no longer line (64 KiB). */
 const lineMaxChars = 60_000;
 const textMaxChars = 1_000_000;
+/** Linux has no longer path (PATH_MAX, limits.h). */
+const pathMaxChars = 4096;
 /** More stages than any recipe has. Each costs the builder a container. */
 const stagesMax = 64;
 
@@ -100,7 +102,11 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
       files.copy(behind(options, rest), from);
       if (from !== undefined && !stages.has(from.toLowerCase())) bases.add(checkedName(from));
     }
-    if (keyword === "WORKDIR") at = rest.includes("$") ? "/" : posix.resolve(at, unquote(rest));
+    if (keyword === "WORKDIR") {
+      at = rest.includes("$") ? "/" : posix.resolve(at, unquote(rest));
+      // Each line makes the path longer, and each reads all of it.
+      if (at.length > pathMaxChars) throw refuse(`a WORKDIR has more than ${pathMaxChars} characters`);
+    }
     if (keyword === "VOLUME")
       for (const path of execForm(rest) ?? rest.split(/\s+/)) checkPlace(at, unquote(path));
     if (keyword !== "RUN") {
@@ -171,10 +177,16 @@ function readFrom(rest: string, args: ReadonlyMap<string, string>): { image: str
  * others.
  */
 function expand(text: string, args: ReadonlyMap<string, string>): string {
+  let chars = 0;
   return text.replaceAll(
     /\$(?:\{([A-Za-z_]\w*)(?::-([^}$]*))?\}|([A-Za-z_]\w*))/g,
-    (_, braced: string | undefined, fallback: string | undefined, plain: string | undefined) =>
-      args.get(braced ?? plain ?? "") || (fallback ?? ""),
+    (_, braced: string | undefined, fallback: string | undefined, plain: string | undefined) => {
+      const value = args.get(braced ?? plain ?? "") || (fallback ?? "");
+      // A long argument that is named often would fill the server's memory.
+      chars += value.length;
+      if (chars > lineMaxChars) throw refuse(`the name of an image has more than ${lineMaxChars} characters`);
+      return value;
+    },
   );
 }
 
