@@ -34,7 +34,10 @@ const config: KnipConfig = {
       project: ["**/*.ts"],
       ignore: ["apps/**"],
     },
-    bench: { entry: ["*.bench.ts", "*.test.ts", "load.ts", "proxy-servers.ts"], project: ["**/*.ts"] },
+    bench: {
+      entry: ["**/*.bench.ts", "**/*.test.ts", "support/load.ts", "rivals/proxy-servers.ts"],
+      project: ["**/*.ts"],
+    },
   },
 };
 

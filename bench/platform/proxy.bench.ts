@@ -27,7 +27,7 @@ const request = Buffer.from(
   "GET /x HTTP/1.1\r\nHost: shop.apps.test\r\nAccept: */*\r\nAccept-Encoding: gzip\r\n\r\n",
 );
 const nginx = "/usr/sbin/nginx";
-const servers = join(import.meta.dirname, "proxy-servers.ts");
+const servers = join(import.meta.dirname, "../rivals/proxy-servers.ts");
 
 export async function run(context: BenchContext): Promise<void> {
   const directory = mkdtempSync(join(tmpdir(), "kontor-bench-proxy-"));

@@ -24,7 +24,7 @@ const rivalEvery = 5;
 /** A number that no server has: servers get the lowest free ones. */
 const instance = 59;
 const mib = 1024 * 1024;
-const root = join(import.meta.dirname, "..");
+const root = join(import.meta.dirname, "../..");
 
 export async function run(context: BenchContext): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), "kontor-bench-native-"));

@@ -5,6 +5,7 @@
  * The server is pinned to one core and the client to the other. The kernel places PostgreSQL, so it also runs on the
  * server's core.
  */
+import { join } from "node:path";
 import { run as runProgram } from "@kontor/runtime/exec.ts";
 import type { Server } from "../../e2e/support/server.ts";
 import type { BenchContext } from "../support/contract.ts";
@@ -16,7 +17,7 @@ export const name = "throughput";
 const connections = 32;
 const warmUpSeconds = 3;
 const seconds = 10;
-const client = `${import.meta.dirname}/load.ts`;
+const client = join(import.meta.dirname, "../support/load.ts");
 
 export async function run(context: BenchContext): Promise<void> {
   await withOwnServer(context, { ...withoutPool, KONTOR_RATE_LIMITS: "off" }, async (server, api) => {

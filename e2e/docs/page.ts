@@ -7,7 +7,7 @@ export interface Section {
   blocks: Block[];
 }
 
-export interface Block {
+interface Block {
   code: string;
   /** Lines of output that the page shows, in their order; `…` stands for anything. */
   shown: string[];

@@ -54,7 +54,7 @@ const list: Kind<readonly string[]> = {
         .filter(Boolean),
     ),
 };
-export const prepareGroups = ["addons", "functions", "apps"] as const;
+const prepareGroups = ["addons", "functions", "apps"] as const;
 export type PrepareGroup = (typeof prepareGroups)[number];
 const groupsToPrepare: Kind<readonly PrepareGroup[]> = {
   expected: `none, all, or a list of ${prepareGroups.join(", ")}, separated by commas`,
@@ -636,7 +636,7 @@ const keys = {
 type Keys = typeof keys;
 export type ConfigKey = keyof Keys;
 export type Config = { readonly [K in ConfigKey]: Keys[K] extends Key<infer T> ? T : never };
-export type ConfigSource = "default" | "file" | "environment" | "flag";
+type ConfigSource = "default" | "file" | "environment" | "flag";
 
 /** All errors of the configuration at once, each with its key. */
 export class ConfigError extends Error {

@@ -45,7 +45,7 @@ export function allRoutes(): Record<Api, Route[]> {
 }
 
 /** File name → text: pretty, in the order of the routes, with a line break at the end. */
-export function documents(): Map<string, string> {
+function documents(): Map<string, string> {
   return new Map(
     Object.entries(allRoutes()).map(([api, routes]) => [
       `${api}.json`,

@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 
 /** Name of the file in the data directory: a JSON object of environment variables, mode 0600. */
-export const restartSettingsName = "restart-settings.json";
+const restartSettingsName = "restart-settings.json";
 
 /** Returns the environment with the settings of the last `kontor restart`. */
 export function withRestartSettings(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {

@@ -1,7 +1,7 @@
 /** The API calls of the command to the server that it started. */
 import { Failure } from "../lib/failure.ts";
 
-export interface TemplateProgress {
+interface TemplateProgress {
   name: string;
   /** `absent`, `preparing`, `ready` or `failed`. */
   state: string;

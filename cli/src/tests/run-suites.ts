@@ -8,7 +8,7 @@ import { seconds } from "../lib/steps-view.ts";
 import { createMark, endLeftovers } from "./leftovers.ts";
 import type { Suite } from "./suites.ts";
 
-export interface TestFailure {
+interface TestFailure {
   /** File and title of the test, or the name of the suite. */
   label: string;
   /** First line of the error; empty when the suite reports none. */

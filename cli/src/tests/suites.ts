@@ -51,6 +51,16 @@ export const fastSuites: readonly Suite[] = [
     repair: "node_modules/.bin/oxfmt .",
   },
   lintSuite("."),
+  {
+    name: "unused code",
+    run: { argv: [...tool("knip/bin/knip.js"), "--no-progress"] },
+    repair: "delete the unused export, or the word `export` if its own file uses it",
+  },
+  {
+    name: "words",
+    run: { argv: [process.execPath, "cli/src/lint/words.ts"] },
+    repair: "rewrite the sentences; CONTRIBUTING has the rules",
+  },
   typesSuite,
   documentsSuite,
   { name: "units", run: { projects: unitProjects, serial: false } },

@@ -177,7 +177,7 @@ function keptThings(config: Config, settings: readonly string[], others: readonl
   ];
 }
 
-export function readHostId(dataDir: string): string | undefined {
+function readHostId(dataDir: string): string | undefined {
   try {
     const text = readFileSync(path.join(dataDir, "host-id"), "utf8").trim();
     return /^[A-Za-z0-9_]+$/.test(text) ? text : undefined;

@@ -123,7 +123,7 @@ const TAGS = new Map(
   Object.entries(FIELDS).map(([tag, field]) => [field.name, { tag: Number(tag), ...field }]),
 );
 
-export type Value = number | string | Buffer | string[];
+type Value = number | string | Buffer | string[];
 
 /** Fields of a message by name. An undefined field is not sent. */
 export type Fields = Record<string, Value | undefined>;

@@ -14,7 +14,7 @@ export const MACHINE_MAC = "02:00:0a:00:00:02";
 export const GATEWAY_MAC = "02:00:0a:00:00:01";
 
 /** 100.64.0.0/10 holds 64 blocks of /16, one for each instance. */
-export const MAX_INSTANCE = 63;
+const MAX_INSTANCE = 63;
 /** Host numbers 1 to 65534 of the instance's /16; 65535 belongs to the gateway. */
 export const MAX_SLOT = 65_533;
 

@@ -21,7 +21,7 @@ import { instanceNames, SERVICE_RANGE, slotNames, type InstanceNames } from "./a
  * internet. Tests use the first as their internet, and networks with a mirror of package archives give it an
  * address of the second.
  */
-export const REFUSED_RANGES = [
+const REFUSED_RANGES = [
   "0.0.0.0/8",
   "10.0.0.0/8",
   "100.64.0.0/10",

@@ -20,7 +20,7 @@ export interface StoredImage {
   createdAt: Date;
 }
 
-export interface StoredLayer {
+interface StoredLayer {
   id: string;
   parent: string | undefined;
   sizeBytes: number;

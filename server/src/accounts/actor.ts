@@ -46,7 +46,7 @@ export interface Actor {
 }
 
 /** An action and its target, as the activity log stores them. */
-export interface ActivityRecord {
+interface ActivityRecord {
   /** `<noun>.<past participle>`, such as "project.created". */
   action: string;
   targetId: string | null;

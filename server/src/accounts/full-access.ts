@@ -5,14 +5,14 @@
 import { defineError } from "#lib/errors.ts";
 import type { Actor } from "./actor.ts";
 
-export const agentTokenRefused = defineError(
+const agentTokenRefused = defineError(
   "agent_token_refused",
   403,
   () =>
     "A token of an agent's run may not read or change tokens, nor change members of teams; use a " +
     "signed-in session or a full-access token.",
 );
-export const fullAccessRequired = defineError(
+const fullAccessRequired = defineError(
   "full_access_required",
   403,
   () =>

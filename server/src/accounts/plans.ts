@@ -63,7 +63,7 @@ export const planLimits: Readonly<Record<Plan, PlanLimits>> = {
   },
 };
 
-export type SandboxSize = "small" | "medium" | "large";
+type SandboxSize = "small" | "medium" | "large";
 
 export interface TierLimits {
   sizes: readonly SandboxSize[];

@@ -6,7 +6,7 @@
 import type { ColumnType, Generated } from "kysely";
 import type { Plan, SandboxTier, TeamRole } from "./roles.ts";
 
-export interface InstallationTable {
+interface InstallationTable {
   singleton: Generated<boolean>;
   id: Generated<string>;
   created_at: Generated<Date>;
@@ -36,12 +36,12 @@ export interface WorkspacesTable {
 }
 
 /** A view: 0052_workspace_payers.sql. */
-export interface WorkspacePayersView {
+interface WorkspacePayersView {
   workspace_id: string;
   payer_id: string;
 }
 
-export interface TeamMembersTable {
+interface TeamMembersTable {
   workspace_id: string;
   user_id: string;
   role: TeamRole;
@@ -87,7 +87,7 @@ export interface ApiTokensTable {
   revoked_at: Date | null;
 }
 
-export interface ActivityTable {
+interface ActivityTable {
   id: Generated<string>;
   at: Generated<Date>;
   actor_kind: "user" | "api_token" | "worker" | "system";
@@ -106,7 +106,7 @@ export interface ActivityTable {
   is_access: Generated<boolean>;
 }
 
-export interface NotificationsTable {
+interface NotificationsTable {
   id: Generated<string>;
   workspace_id: string;
   kind: string;
@@ -116,13 +116,13 @@ export interface NotificationsTable {
   created_at: Generated<Date>;
 }
 
-export interface NotificationReadsTable {
+interface NotificationReadsTable {
   notification_id: string;
   user_id: string;
   read_at: Generated<Date>;
 }
 
-export interface IdempotencyKeysTable {
+interface IdempotencyKeysTable {
   caller: string;
   route: string;
   key: string;

@@ -65,7 +65,7 @@ export interface AppImagesTable {
 }
 
 /** How an image is run, from its own configuration. */
-export interface AppImageRun {
+interface AppImageRun {
   argv: string[];
   port: number | null;
   health_check_path: string | null;

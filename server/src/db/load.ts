@@ -15,7 +15,7 @@ import { migrate, readMigrations } from "./migrate.ts";
 import { becomeSoleServer } from "./sole-server.ts";
 import { withClient } from "./with-client.ts";
 
-export class LoadError extends Error {
+class LoadError extends Error {
   override readonly name = "LoadError";
 }
 

@@ -5,7 +5,7 @@
  */
 
 /** Default ports of HTTPS and plain HTTP, which an entry without a port opens. */
-export const HTTPS_PORT = 443;
+const HTTPS_PORT = 443;
 export const HTTP_PORT = 80;
 
 export interface Entry {

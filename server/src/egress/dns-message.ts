@@ -15,7 +15,7 @@ export const TYPE_A = 1;
 const CLASS_INTERNET = 1;
 const HEADER_BYTES = 12;
 
-export const CODES = {
+const CODES = {
   ok: 0,
   malformed: 1,
   failed: 2,

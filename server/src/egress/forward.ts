@@ -112,7 +112,7 @@ function exchange(
 }
 
 /** Returns host and path of the request: from `http://host[:port]/path`, or from a path alone inside a tunnel. */
-export function readTarget(
+function readTarget(
   { url = "", headers }: Pick<IncomingMessage, "url" | "headers">,
   tunnelled?: string,
 ): { host: string; port: number; path: string } {
@@ -132,7 +132,7 @@ export function readTarget(
 }
 
 /** Names and values alternate, as in Node. Drops hop-by-hop headers. */
-export function endToEnd(raw: readonly string[], more: readonly string[]): string[] {
+function endToEnd(raw: readonly string[], more: readonly string[]): string[] {
   const pairs = raw.flatMap((name, at) => (at % 2 === 0 ? [[name, raw[at + 1] ?? ""] as const] : []));
   const named = pairs
     .filter(([name]) => name.toLowerCase() === "connection")

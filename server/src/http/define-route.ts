@@ -12,7 +12,7 @@ import type { CreatedResource } from "./idempotency.ts";
 import type { Socket } from "./streams/socket.ts";
 
 export type Api = "platform" | "sandbox" | "agent";
-export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
 
 /** Input of a handler. `reply` is for streams only: every other handler returns its result. */
 export interface RouteInput<P, Q, B> {
@@ -146,7 +146,7 @@ export interface AuditNote {
   detail?: Readonly<Record<string, unknown>>;
 }
 
-export interface Replay<P = unknown, Q = unknown, B = unknown> {
+interface Replay<P = unknown, Q = unknown, B = unknown> {
   /**
    * Activity action that creates the resource. The same transaction records the target's id and the detail with the key,
    * once for each resource. Absent if the handler calls `note` itself.

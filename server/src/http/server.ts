@@ -61,12 +61,12 @@ export interface HttpOptions {
 }
 
 /** A server in front of the APIs that gets every request first. */
-export interface Front {
+interface Front {
   /** Creates the server with these options. It passes requests for the APIs on. */
   createServer(apis: Apis): Server;
 }
 
-export interface Apis {
+interface Apis {
   handle: RequestListener;
   /** Handles upgrades of requests that `options.shouldUpgradeCallback` accepts. */
   upgrade: (request: IncomingMessage, socket: Duplex, head: Buffer) => void;

@@ -1,7 +1,7 @@
 import type { Generated } from "kysely";
 
 /** Columns as they are stored; migrations/0002_jobs.sql describes them. */
-export interface ProcessesTable {
+interface ProcessesTable {
   id: string;
   host_id: string | null;
   worker_pool: string | null;

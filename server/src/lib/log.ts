@@ -73,7 +73,7 @@ export function createLog({
 }
 
 /** Returns a copy without secrets, with errors as plain objects. */
-export function redact(value: unknown, depth = 0): unknown {
+function redact(value: unknown, depth = 0): unknown {
   if (typeof value === "bigint") return value.toString();
   if (typeof value !== "object" || value === null || value instanceof Date) return value;
   if (depth >= maxDepth) return Array.isArray(value) ? "[array]" : "[object]";

@@ -93,24 +93,24 @@ export const machineDied = defineError("machine_died", 503, (cause: unknown) => 
   cause,
 }));
 
-export const machineTimeout = defineError("machine_timeout", 504, (cause: unknown) => ({
+const machineTimeout = defineError("machine_timeout", 504, (cause: unknown) => ({
   detail: "The machine did not respond in time.",
   cause,
 }));
 
-export const machineFailed = defineError("machine_failed", 500, (cause: unknown) => ({
+const machineFailed = defineError("machine_failed", 500, (cause: unknown) => ({
   detail: "The machine could not execute the call.",
   cause,
 }));
 
 export const fileNotFound = defineError("file_not_found", 404, (detail: string) => detail);
 export const isDirectory = defineError("is_directory", 400, (detail: string) => detail);
-export const notDirectory = defineError("not_directory", 400, (detail: string) => detail);
-export const fileExists = defineError("file_exists", 409, (detail: string) => detail);
+const notDirectory = defineError("not_directory", 400, (detail: string) => detail);
+const fileExists = defineError("file_exists", 409, (detail: string) => detail);
 export const notPermitted = defineError("not_permitted", 403, (detail: string) => detail);
-export const invalidPath = defineError("invalid_path", 400, (detail: string) => detail);
+const invalidPath = defineError("invalid_path", 400, (detail: string) => detail);
 export const fileTooLarge = defineError("payload_too_large", 413, (detail: string) => detail);
-export const diskFull = defineError("disk_full", 507, (detail: string) => detail);
+const diskFull = defineError("disk_full", 507, (detail: string) => detail);
 export const tooManyProcesses = defineError("too_many_processes", 409, (detail: string) => detail);
 export const execFailed = defineError("exec_failed", 400, (detail: string) => detail);
 

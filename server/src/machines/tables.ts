@@ -3,12 +3,12 @@ import type { PrivateNetwork } from "@kontor/runtime/driver.ts";
 import type { HostVolume } from "./host/host.ts";
 
 /** Columns as they are stored; migrations/0003_machines.sql and 0020_addons.sql explain them. */
-export interface RegionsTable {
+interface RegionsTable {
   code: string;
   name: string;
 }
 
-export interface HostsTable {
+interface HostsTable {
   id: string;
   region: string;
   address: string;

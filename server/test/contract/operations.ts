@@ -4,7 +4,7 @@ import type { Api, Route } from "#http/define-route.ts";
 import { openApiDocument } from "#http/documents/openapi.ts";
 import type { Routes } from "#http/server.ts";
 
-export interface Parameter {
+interface Parameter {
   name: string;
   in: string;
   schema: Schema;

@@ -12,7 +12,7 @@ import { GuestClient } from "../client.ts";
 import { GuestConnections } from "../connections.ts";
 
 const SOURCE = new URL("../../../../guest", import.meta.url).pathname;
-export const GUEST_BINARY = join(SOURCE, "build/kontor-guest");
+const GUEST_BINARY = join(SOURCE, "build/kontor-guest");
 
 /** make does nothing for an up-to-date build; two concurrent makes both succeed. */
 export function buildGuest(): void {

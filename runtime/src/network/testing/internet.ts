@@ -39,7 +39,7 @@ export const NAMES: Readonly<Record<string, readonly string[]>> = {
   "host.test": [UPLINK_ADDRESS],
 };
 
-export interface SeenPackets {
+interface SeenPackets {
   source: string;
   destination: string;
   /** `tcp`, `udp`, `icmp`, or a number. */

@@ -10,7 +10,7 @@ import { ADDON_RECIPES, BASE_RECIPES, finder, loadRecipes } from "../recipes.ts"
 export const TEST_CACHE = process.env["KONTOR_TEST_CACHE"] ?? "/var/cache/kontor-test";
 export const TEST_IMAGES = path.join(TEST_CACHE, "images");
 
-export async function testRecipe(name = "debian-12"): Promise<ImageRecipe> {
+async function testRecipe(name = "debian-12"): Promise<ImageRecipe> {
   const builtIn = await loadRecipes();
   const others = await Promise.all([ADDON_RECIPES, BASE_RECIPES].map((from) => loadRecipes(from, builtIn)));
   return finder([...builtIn, ...others.flat()])(name);

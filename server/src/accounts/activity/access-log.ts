@@ -21,7 +21,7 @@ export type WorkspacesOf = (
  * Returns the ids that still exist, and locks them until the transaction ends, so that a later deletion sees the
  * entries written before.
  */
-export type LockExisting = (tx: Db, ids: readonly string[]) => Promise<readonly string[]>;
+type LockExisting = (tx: Db, ids: readonly string[]) => Promise<readonly string[]>;
 
 export interface AccessNote {
   actor: Actor;

@@ -5,7 +5,7 @@ import { listNotifications, markAllRead, markRead, notificationNotFound } from "
 import { notificationKinds } from "./news.ts";
 import type { NotificationRow } from "./store.ts";
 
-export const NotificationResponse = z
+const NotificationResponse = z
   .object({
     id: z.guid().describe("Id (UUID) of the notification."),
     kind: z

@@ -14,11 +14,11 @@ import { createUser, listUsers, resetPassword } from "../users/users.ts";
 import { setPlan, setSuspended } from "../workspaces.ts";
 import { requireTeam, requireUser, requireWorkspaceOf } from "./find.ts";
 
-export interface OperatorApp extends Pick<App, "db" | "clock"> {
+interface OperatorApp extends Pick<App, "db" | "clock"> {
   /** Resources that block the deletion of an account. */
   holdings: readonly Holding[];
 }
-export type Options = Readonly<Record<string, string | boolean | undefined>>;
+type Options = Readonly<Record<string, string | boolean | undefined>>;
 
 export interface Command {
   usage: string;

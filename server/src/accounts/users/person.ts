@@ -1,7 +1,7 @@
 import { z } from "zod";
 
 /** Schema of the person behind an actor. */
-export const Person = z
+const Person = z
   .object({
     id: z.guid().describe("Id (UUID) of the account."),
     name: z.string().describe("Display name of the person."),

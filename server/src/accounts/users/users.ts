@@ -10,7 +10,7 @@ import { clearActorCache } from "../find-actor.ts";
 import { hashPassword, isPassword } from "../passwords.ts";
 import { hashSecret } from "../secrets.ts";
 
-export const emailTaken = defineError(
+const emailTaken = defineError(
   "email_taken",
   409,
   (email: string) => `An account for ${email} already exists.`,

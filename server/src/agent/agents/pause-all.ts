@@ -3,7 +3,6 @@ import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";
 import type { App } from "#app.ts";
-import type { Db } from "#schema.ts";
 import type { PauseAll } from "./schema.ts";
 import { deletePause, findPause, insertPause } from "./store.ts";
 
@@ -24,10 +23,6 @@ export async function pauseAll(
 
 export async function isAllPaused(app: Pick<App, "db">, actor: Actor): Promise<PauseAll> {
   return toPauseAll(await findPause(app.db, homeWorkspace(actor).id));
-}
-
-export async function isPaused(db: Db, workspaceId: string): Promise<boolean> {
-  return (await findPause(db, workspaceId)) !== undefined;
 }
 
 const toPauseAll = (at: Date | undefined): PauseAll => ({

@@ -26,14 +26,14 @@ export interface AgentVersionsTable {
   created_at: Date;
 }
 
-export interface AgentAliasesTable {
+interface AgentAliasesTable {
   agent_id: string;
   name: string;
   version: number;
   updated_at: Date;
 }
 
-export interface AgentPausesTable {
+interface AgentPausesTable {
   workspace_id: string;
   paused_at: Date;
 }

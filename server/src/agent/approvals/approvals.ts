@@ -34,7 +34,6 @@ import {
 import type { Decider, ElicitationQuestion } from "./tables.ts";
 
 export { approvalExists, deleteContents, takeAnswer } from "./store.ts";
-export type { ElicitationQuestion } from "./tables.ts";
 
 export type ApprovalRecord = ApprovalRow;
 export type PendingApproval = PendingRow;

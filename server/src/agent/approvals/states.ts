@@ -6,7 +6,7 @@
 export const approvalKinds = ["call", "elicitation"] as const;
 export type ApprovalKind = (typeof approvalKinds)[number];
 
-export const approvalStatuses = ["pending", "approved", "denied", "expired", "cancelled"] as const;
+const approvalStatuses = ["pending", "approved", "denied", "expired", "cancelled"] as const;
 export type ApprovalStatus = (typeof approvalStatuses)[number];
 
 /** Decisions of a person, and the status after each. */

@@ -5,7 +5,7 @@
 import type { Fetch } from "../models/fetch.ts";
 import { withLineFeeds } from "../models/lines.ts";
 
-export class TooLong extends Error {
+class TooLong extends Error {
   override readonly name = "TooLong";
 }
 

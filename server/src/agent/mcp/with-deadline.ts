@@ -1,6 +1,6 @@
 /** Deadlines for the work of a server. */
 
-export class DeadlineExceeded extends Error {
+class DeadlineExceeded extends Error {
   override readonly name = "DeadlineExceeded";
 }
 

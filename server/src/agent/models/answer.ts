@@ -15,7 +15,7 @@ import type { Message } from "./messages.ts";
 import type { ModelAddress } from "./providers.ts";
 import { type Metadata, metadataOf, phaseOf, toReasoningPart } from "./reasoning.ts";
 
-export interface Tokens {
+interface Tokens {
   input: number;
   output: number;
   cachedInput: number;

@@ -4,7 +4,7 @@
  * file imports nothing, so that the model server of `kontor dev-world` uses the same replies.
  */
 
-export interface EchoCall {
+interface EchoCall {
   tool: string;
   /** A JSON object. */
   arguments: string;

@@ -2,7 +2,7 @@
 import type { ColumnType, Generated } from "kysely";
 import type { FinishReason, RunErrorCode, RunStatus } from "./states.ts";
 
-export interface SentTool {
+interface SentTool {
   name: string;
   description: string;
   inputSchema: unknown;
@@ -62,7 +62,7 @@ export interface AgentRunsTable {
   finished_at: Date | null;
 }
 
-export interface AgentTurnsTable {
+interface AgentTurnsTable {
   position: Generated<number>;
   run_id: string;
   session_id: string;

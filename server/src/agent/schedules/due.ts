@@ -4,7 +4,7 @@
  */
 import { makeFindNext, type Plan } from "./timing.ts";
 
-export const lateMaxMs = 10 * 60_000;
+const lateMaxMs = 10 * 60_000;
 /** Maximum of recorded times after a long downtime. */
 const recordedMax = 100;
 

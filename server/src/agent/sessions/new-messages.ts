@@ -6,7 +6,7 @@ import { hasRoomFor, insertMessages, type MessageKind, type NewMessage, growSess
 
 export type NewMessages = readonly NewMessage[];
 
-export const sessionMaxMiB = 32;
+const sessionMaxMiB = 32;
 const sessionMaxBytes = sessionMaxMiB * 1024 ** 2;
 
 /** Replaces characters that cannot be stored. `message` equals the stored text. */

@@ -89,7 +89,7 @@ export const MessageQuery = z.strictObject({
 });
 export type MessageQuery = z.output<typeof MessageQuery>;
 
-export const SessionMessage = z
+const SessionMessage = z
   .object({
     seq: z.int().describe("Number of the message in its session, from 1 on."),
     run_id: z

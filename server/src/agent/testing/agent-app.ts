@@ -20,7 +20,7 @@ import { RunExecutor } from "../runs/engine/run-executor.ts";
 // oxlint-disable-next-line typescript/no-explicit-any -- an answer's shape is what these tests are about
 export type Json = any;
 
-export interface Reply {
+interface Reply {
   status: number;
   json: Json;
   headers: Headers;

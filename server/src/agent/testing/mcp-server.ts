@@ -63,7 +63,7 @@ export async function startBridged(
   return url;
 }
 
-export interface McpRequest {
+interface McpRequest {
   method: string;
   path: string;
   headers: IncomingHttpHeaders;

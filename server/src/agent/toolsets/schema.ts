@@ -18,8 +18,8 @@ const Name = z
   .describe(
     "Name of the toolset, unique in the workspace: 1 to 24 of a-z, 0-9, - and _, beginning with a letter. Models call its tools `{name}__{tool}`.",
   );
-export const authTypes = ["none", "header", "oauth"] as const;
-export const statuses = ["ready", "unreachable", "auth_required"] as const;
+const authTypes = ["none", "header", "oauth"] as const;
+const statuses = ["ready", "unreachable", "auth_required"] as const;
 
 const HttpTools = z.array(HttpTool).max(200);
 const Overrides = z.record(z.string().min(1).max(200), Override);

@@ -4,7 +4,7 @@
  */
 
 const roots = ["body", "headers", "query", "webhook", "received_at"] as const;
-export type Root = (typeof roots)[number];
+type Root = (typeof roots)[number];
 export type TemplateInput = Record<Root, unknown>;
 
 const place = /\{\{(.*?)\}\}/gs;

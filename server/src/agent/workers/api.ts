@@ -6,7 +6,7 @@ import type { HttpServer, Routes } from "#http/server.ts";
 import { type ApiRequest, type Operation, type OwnApi, UnfitArguments } from "./workers.ts";
 import { type Verb, verbs } from "./verbs.ts";
 
-export const toolPrefix = "kontor__";
+const toolPrefix = "kontor__";
 
 /**
  * Every request passes the same steps as a request from outside: authentication, validation, limits and the audit log.
@@ -48,7 +48,7 @@ async function waitForAbort(signal: AbortSignal): Promise<never> {
 }
 
 /** Operations of the table that these routes include. */
-export function operationsOf(routes: readonly Route[]): Operation[] {
+function operationsOf(routes: readonly Route[]): Operation[] {
   const byId = new Map(routes.map((route) => [route.operationId, route]));
   return Object.entries(verbs).flatMap(([name, verb]) => {
     const route = byId.get(verb.operation);

@@ -8,16 +8,12 @@ import type { AgentConfig } from "../agents/config.ts";
 import { invalidField, versionNotFound } from "../errors.ts";
 
 /** Has the same code as every other missing scope. */
-export const scopeNotHeld = defineError(
-  "missing_scope",
-  403,
-  (scope: string, field: string, pointer: string) => ({
-    detail:
-      `${field} grants the agent ${scope}, which this token lacks; use a token that has it, or ` +
-      `remove ${field}.`,
-    meta: { scope, pointer },
-  }),
-);
+const scopeNotHeld = defineError("missing_scope", 403, (scope: string, field: string, pointer: string) => ({
+  detail:
+    `${field} grants the agent ${scope}, which this token lacks; use a token that has it, or ` +
+    `remove ${field}.`,
+  meta: { scope, pointer },
+}));
 
 interface Grant {
   scope: Scope;

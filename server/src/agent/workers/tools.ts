@@ -27,7 +27,7 @@ function toolOf(operation: Operation, config: AgentConfig, access: WorkerAccess)
 }
 
 /** Policy of these tools in the config. By default, writes need an approval. */
-export function policyOf({ platform, approvals }: AgentConfig, isRead: boolean): ToolPolicy {
+function policyOf({ platform, approvals }: AgentConfig, isRead: boolean): ToolPolicy {
   if (platform?.policy !== undefined) return platform.policy;
   return approvals.default === "allow" && !isRead ? "ask" : approvals.default;
 }

@@ -34,7 +34,7 @@ export interface Shape {
   warn?: string;
 }
 
-export interface Variant extends Shape {
+interface Variant extends Shape {
   /** Any of these conditions holds. */
   when: { config?: RegExp; build?: RegExp; version?: RegExp; file?: string };
   /** Text of the evidence, after the name of the configuration file or framework. */

@@ -5,7 +5,7 @@
 import { posix } from "node:path";
 import { type Fields, type Inspection, text } from "./inspection.ts";
 
-export interface PackageManager {
+interface PackageManager {
   /** Name in `packageManager` and in texts. */
   name: "npm" | "pnpm" | "yarn" | "bun";
   lockfiles: readonly string[];

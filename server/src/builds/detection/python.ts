@@ -41,7 +41,7 @@ interface Manager {
   why: string;
 }
 
-export async function isPython(view: Inspection, directory: string): Promise<boolean> {
+async function isPython(view: Inspection, directory: string): Promise<boolean> {
   const files = [...manifests, "manage.py"].map((name) => posix.join(directory, name));
   return (await view.first(files)) !== undefined;
 }

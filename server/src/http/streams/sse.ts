@@ -7,7 +7,7 @@ import type { FastifyReply, FastifyRequest } from "fastify";
 import { credentialOf } from "../credential.ts";
 import { endWithSlowReader } from "./slow-readers.ts";
 
-export interface ServerSentEvent {
+interface ServerSentEvent {
   /** JSON-encoded unless it is a string. */
   data: unknown;
   event?: string;

@@ -48,7 +48,7 @@ export class NoResponse extends Error {
 
 const maxHeaderBytes = 64 * 1024;
 /** Long enough for long polls and silent streams. Abandoned exchanges end. */
-export const idleMs = 10 * 60_000;
+const idleMs = 10 * 60_000;
 /**
  * Time after which a client that expects `100 Continue` gets it from this server, if the guest sends none (RFC 9110
  * §10.1.1).

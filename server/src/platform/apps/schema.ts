@@ -52,7 +52,7 @@ export const AppStats = z
   .meta({ id: "AppStats" });
 export type AppStats = z.output<typeof AppStats>;
 
-export const appStatuses = ["running", "asleep", "starting", "crashed", "stopped"] as const;
+const appStatuses = ["running", "asleep", "starting", "crashed", "stopped"] as const;
 
 export const ProcessHealth = z
   .object({

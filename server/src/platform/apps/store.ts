@@ -38,15 +38,6 @@ export function findInstance(db: Db, id: string): Promise<InstanceRow | undefine
   return db.selectFrom("app_instances").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-export function instancesOf(db: Db, environmentId: string): Promise<InstanceRow[]> {
-  return db
-    .selectFrom("app_instances")
-    .selectAll()
-    .where("environment_id", "=", environmentId)
-    .orderBy("created_at")
-    .execute();
-}
-
 /** Finds the instance that serves an environment, asleep or not. */
 export function findServing(db: Db, environmentId: string): Promise<InstanceRow | undefined> {
   return db

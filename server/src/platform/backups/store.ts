@@ -314,17 +314,6 @@ export async function recordMissed(db: Db, addonId: string, dueAt: Date): Promis
   await db.updateTable("addons").set({ backup_missed_at: dueAt }).where("id", "=", addonId).execute();
 }
 
-export async function planOf(db: Db, addonId: string): Promise<Plan | undefined> {
-  const row = await db
-    .selectFrom("addons as a")
-    .innerJoin("projects as p", "p.id", "a.project_id")
-    .innerJoin("workspaces as w", "w.id", "p.workspace_id")
-    .select("w.plan")
-    .where("a.id", "=", addonId)
-    .executeTakeFirst();
-  return row?.plan;
-}
-
 // ---- restores
 
 export function insertRestore(db: Db, row: Insertable<RestoresTable>): Promise<RestoreRow> {

@@ -94,7 +94,7 @@ export const RollbackQuery = z.object({
     ),
 });
 
-export const DeploymentStep = z
+const DeploymentStep = z
   .object({
     name: z
       .enum(stepNames)
@@ -119,7 +119,7 @@ export const DeploymentStep = z
   })
   .meta({ id: "DeploymentStep" });
 
-export const DeploymentProgress = progressSchema("DeploymentProgress", ["queued", ...stepNames]);
+const DeploymentProgress = progressSchema("DeploymentProgress", ["queued", ...stepNames]);
 
 export const DeploymentResponse = z
   .object({

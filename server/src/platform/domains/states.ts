@@ -1,7 +1,7 @@
 /** Next status of a domain after a check. */
 import type { Finding } from "./dns-lookup.ts";
 
-export type DomainStatus = "pending" | "verified" | "failed";
+type DomainStatus = "pending" | "verified" | "failed";
 
 export interface DomainState {
   status: DomainStatus;

@@ -16,9 +16,9 @@ type Owner = "projects" | "environments" | "functions";
 
 type Needs = Pick<App, "secrets">;
 
-export const maxVariables = 200;
+const maxVariables = 200;
 /** Limit of names and values, with the two bytes that a process needs besides each pair. */
-export const maxVariablesBytes = 64 * 1024;
+const maxVariablesBytes = 64 * 1024;
 
 /** Variables with which a process of the environment starts. */
 export async function variablesOf(app: Needs, db: Db, environmentId: string): Promise<Variables> {

@@ -144,7 +144,7 @@ export const FunctionUpdate = z
   .meta({ id: "FunctionUpdate" });
 export type FunctionUpdate = z.output<typeof FunctionUpdate>;
 
-export const FunctionProgress = progressSchema("FunctionProgress", ["queued", ...versionSteps]);
+const FunctionProgress = progressSchema("FunctionProgress", ["queued", ...versionSteps]);
 
 const summary = {
   id: z.guid().describe("Id (UUID) of the function."),

@@ -1,11 +1,11 @@
 /** Columns as stored; migrations/0015_git.sql describes them. */
-export interface GitHeadsTable {
+interface GitHeadsTable {
   project_id: string;
   branch: string;
   sha: string;
 }
 
-export interface GitDeliveriesTable {
+interface GitDeliveriesTable {
   project_id: string;
   delivery_id: string;
   at: Date;

@@ -16,7 +16,7 @@ const keptImages = 10;
 const keptMs = 30 * 24 * 60 * 60_000;
 const sweepEveryMs = 60 * 60_000;
 /** Byte limit for a project's images that are not pinned. A layer shared by several images counts for each. */
-export const imageBytes = {
+const imageBytes = {
   starter: 5 * 1024 ** 3,
   pro: 20 * 1024 ** 3,
   team: 50 * 1024 ** 3,

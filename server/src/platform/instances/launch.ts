@@ -19,7 +19,7 @@ export interface Launch {
 export type Runnable = Pick<VersionRow, "id" | "function_id" | "runtime"> & { image_id: string };
 
 /** Limit of a request's body, and of the response that `invoke` collects. */
-export const maxBodyBytes = 6 * 1024 ** 2;
+const maxBodyBytes = 6 * 1024 ** 2;
 
 const mib = 1024 ** 2;
 const programs = {

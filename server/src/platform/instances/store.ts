@@ -124,10 +124,6 @@ export async function deleteInstance(tx: Db, id: string): Promise<void> {
   await tx.deleteFrom("function_instances").where("id", "=", id).execute();
 }
 
-export async function instancesOf(db: Db, functionId: string): Promise<InstanceRow[]> {
-  return db.selectFrom("function_instances").selectAll().where("function_id", "=", functionId).execute();
-}
-
 /** Replaces the earlier counts of the same process and minute. Drops minutes of deleted functions. */
 export async function writeMinutes(db: Db, rows: readonly CountedMinute[]): Promise<void> {
   if (rows.length === 0) return;

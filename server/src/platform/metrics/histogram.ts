@@ -9,7 +9,7 @@ const perDoubling = 32;
 const exactBelow = 2 * perDoubling;
 /** 35 minutes; longer latencies count as this. */
 const maxUs = 2 ** 31 - 1;
-export const classes = classOf(maxUs) + 1;
+const classes = classOf(maxUs) + 1;
 
 export class Histogram {
   readonly #counts = new Uint32Array(classes);

@@ -82,11 +82,7 @@ export async function render(app: Needs, actor: Actor, row: ProjectRow): Promise
 }
 
 /** Returns the records for responses, with the state of their environments. */
-export async function renderAll(
-  app: Needs,
-  actor: Actor,
-  rows: readonly ProjectRow[],
-): Promise<ProjectResponse[]> {
+async function renderAll(app: Needs, actor: Actor, rows: readonly ProjectRow[]): Promise<ProjectResponse[]> {
   return (await withEnvironments(app.db, rows)).map(({ project, environments }) =>
     toProject(app, actor, project, environments),
   );

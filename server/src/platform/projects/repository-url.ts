@@ -38,10 +38,6 @@ export function parseRepositoryUrl(text: string): RepositoryUrl | { problem: str
   return { kind: "ssh", host };
 }
 
-export function isRepositoryUrl(text: string): boolean {
-  return "kind" in parseRepositoryUrl(text);
-}
-
 function plain(url: URL): { problem: string } | undefined {
   if (url.search || url.hash) return { problem: "must not have a query or a fragment" };
   return url.pathname.length > 1 ? undefined : { problem: "must name a repository" };

@@ -371,7 +371,7 @@ export function toProject(
   };
 }
 
-export function toCustomDomain(
+function toCustomDomain(
   app: Pick<App, "config">,
   row: Pick<ProjectRow, "name" | "custom_domain" | "domain_status" | "domain_checked_at" | "domain_error">,
 ): z.output<typeof CustomDomain> | null {

@@ -7,9 +7,9 @@ export interface Page<T> {
   total: number;
 }
 
-export type Lister<T> = (db: Db, workspaceId: string, limit: number) => Promise<Page<T>>;
+type Lister<T> = (db: Db, workspaceId: string, limit: number) => Promise<Page<T>>;
 
-export interface SandboxSummary {
+interface SandboxSummary {
   id: string;
   status: "running" | "paused";
   template: string;
@@ -20,7 +20,7 @@ export interface SandboxSummary {
 }
 
 /** An agent, with the identity under which it acts. */
-export interface WorkerSummary {
+interface WorkerSummary {
   id: string;
   name: string;
   worker_id: string;
@@ -28,7 +28,7 @@ export interface WorkerSummary {
   last_run: { run_id: string; status: string; created_at: Date; finished_at: Date | null } | null;
 }
 
-export interface ApprovalSummary {
+interface ApprovalSummary {
   request_id: string;
   run_id: string;
   agent: string;

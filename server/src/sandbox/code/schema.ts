@@ -6,7 +6,7 @@ import { Env } from "../sandboxes/schema.ts";
 
 const noNul = (text: string): boolean => !text.includes("\0");
 
-export const languages = ["python", "javascript", "typescript", "bash"] as const;
+const languages = ["python", "javascript", "typescript", "bash"] as const;
 const language = z.enum(languages);
 export type Language = z.output<typeof language>;
 
@@ -172,7 +172,7 @@ export const Table = z
   })
   .meta({ id: "CodeTable" });
 
-export const resultTypes = ["text", "html", "image_png", "json", "chart"] as const;
+const resultTypes = ["text", "html", "image_png", "json", "chart"] as const;
 
 export const CodeItem = z
   .object({

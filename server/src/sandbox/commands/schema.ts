@@ -75,7 +75,7 @@ export const CommandStart = z
   .meta({ id: "CommandStart" });
 export type CommandStart = z.output<typeof CommandStart>;
 
-export const commandStatuses = ["running", "exited", "killed", "lost"] as const;
+const commandStatuses = ["running", "exited", "killed", "lost"] as const;
 
 export const Command = z
   .object({

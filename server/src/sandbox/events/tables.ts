@@ -16,13 +16,13 @@ export interface SandboxEventsTable {
 }
 
 /** The actor, with its name at that time. */
-export interface EventActor {
+interface EventActor {
   kind: string;
   id: string;
   label: string;
 }
 
-export interface SandboxEventCounterTable {
+interface SandboxEventCounterTable {
   singleton: Generated<boolean>;
   last: number;
 }

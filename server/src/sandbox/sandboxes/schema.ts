@@ -10,10 +10,6 @@ import { sizeNames } from "./limits/sizes.ts";
 import { statuses, terminationReasons, transitions } from "./states.ts";
 import type { SandboxRow } from "./store.ts";
 
-export const SandboxId = z
-  .string()
-  .regex(/^sbx_[a-z0-9]{1,40}$/)
-  .meta({ example: "sbx_5f2k8v1c9q0m3x7b4n6d" });
 export const SandboxParams = z.strictObject({ id: sandboxIdParameter });
 
 const timestamp = z.iso.datetime();

@@ -32,7 +32,7 @@ export interface TemplatesTable {
   built_at: Date | null;
 }
 
-export interface TemplateTagsTable {
+interface TemplateTagsTable {
   workspace_id: string;
   name: string;
   tag: string;

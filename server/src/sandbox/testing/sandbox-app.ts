@@ -27,10 +27,10 @@ import { templateBuilds } from "../templates/finish.ts";
 import { repairVolumes } from "../volumes/repair.ts";
 import { SandboxCreate } from "../sandboxes/schema.ts";
 
-export const hostId = "host_test";
+const hostId = "host_test";
 
 /** The app without jobs, which the operations of a sandbox do not use. */
-export type SandboxApp = Omit<App, "jobs">;
+type SandboxApp = Omit<App, "jobs">;
 
 export interface TestHost {
   app: SandboxApp;
@@ -165,7 +165,7 @@ export async function personWithTier(db: Db, tier: SandboxTier): Promise<Person 
 }
 
 /** Actor of a full-access token of this user. */
-export function actorOf({ user, workspace }: Person): Actor {
+function actorOf({ user, workspace }: Person): Actor {
   return {
     kind: "api_token",
     id: "tok_test",

@@ -8,7 +8,7 @@ export const VolumeParams = z.strictObject({
 });
 
 /** A name never looks like an id. */
-export const VolumeName = z
+const VolumeName = z
   .string()
   .regex(/^(?!vol_)[a-z0-9][a-z0-9_-]{0,62}$/, {
     error: "must be 1 to 63 of a-z, 0-9, _ and -, begin with a letter or digit, and not begin with vol_",
@@ -51,7 +51,7 @@ export const VolumeMove = z
 export const VolumeQuery = z.strictObject(pageQuery);
 export type VolumeQuery = z.output<typeof VolumeQuery>;
 
-export const volumeStatuses = ["available", "attached", "moving"] as const;
+const volumeStatuses = ["available", "attached", "moving"] as const;
 
 export const Volume = z
   .object({

@@ -30,7 +30,7 @@ export function redirectUri(config: Pick<Config, "publicUrl" | "port">): string 
 }
 
 /** Client metadata for `documentPath` and for dynamic registration. */
-export function clientMetadata(config: Pick<Config, "publicUrl" | "port">) {
+function clientMetadata(config: Pick<Config, "publicUrl" | "port">) {
   return {
     client_name: "Kontor",
     redirect_uris: [redirectUri(config)],

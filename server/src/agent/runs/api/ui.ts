@@ -19,7 +19,7 @@ export async function* toUi(
   if (failure) yield { seq: failure.seq, chunks: encoder.chunksOf(failure) };
 }
 
-export class UiEncoder {
+class UiEncoder {
   #isStarted = false;
   #isInStep = false;
   /** True if the open step was reset and has no parts. */

@@ -76,7 +76,7 @@ export async function requestAnswerOrShorten(
  * Tries the model and its fallbacks. If all fail and one is overloaded, waits and retries until the run's deadline. If
  * one has a transient error, retries a few times. Throws a `ModelBusy` for a long wait, else a `RunFailure`.
  */
-export async function requestAnswer(
+async function requestAnswer(
   app: Pick<App, "db" | "secrets" | "clock">,
   request: ModelRequest,
 ): Promise<StepAnswer> {

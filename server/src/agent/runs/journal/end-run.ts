@@ -8,7 +8,7 @@ import { type AdvancedRun, type NewEvent, changeFromOutside, type RunChange } fr
 import { deleteTurn, lockRun } from "../store.ts";
 
 /** Retention of outputs and texts: one hour, as documented. */
-export const outputKeptMs = 3_600_000;
+const outputKeptMs = 3_600_000;
 
 export interface Failure {
   code: RunErrorCode;

@@ -44,7 +44,7 @@ export type RunChange = Partial<
 };
 
 /** A completed step of a run. */
-export type NewStep = Omit<
+type NewStep = Omit<
   Selectable<AgentStepsTable>,
   "run_id" | "step" | "agent_id" | "end_user_id" | "prompt"
 > & {

@@ -17,7 +17,7 @@ const HeaderValue = z
   .string()
   .regex(/^(…[\x20-\x7e]{0,4}|[\x20-\x7e]{0,2000})$/, { error: "must be printable ASCII" });
 
-export const methods = ["GET", "POST", "PUT", "PATCH", "DELETE"] as const;
+const methods = ["GET", "POST", "PUT", "PATCH", "DELETE"] as const;
 
 export const HttpTool = z
   .strictObject({

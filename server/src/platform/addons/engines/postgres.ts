@@ -7,7 +7,7 @@
 import { createHash, createHmac, pbkdf2Sync, randomBytes } from "node:crypto";
 import { constants } from "node:os";
 import type { Guest } from "#machines/host/guest.ts";
-import { type Engine, heldBackBytes, type Instance, readRoom } from "./engine.ts";
+import { type Engine, heldBackBytes, readRoom } from "./engine.ts";
 import { runInside } from "./run-inside.ts";
 import type { Extent } from "../sizes.ts";
 
@@ -202,5 +202,3 @@ function lines(settings: Record<string, string>): string {
 async function write(guest: Guest, name: string, text: string): Promise<void> {
   await guest.writeFile(`${settingsDirectory}/${name}`, Buffer.from(text), { mode: 0o644, roots: ["/etc"] });
 }
-
-export type { Instance };

@@ -33,7 +33,7 @@ export interface AddonsHost {
 }
 
 /** Behaviour of the simulated engine, set by the test. */
-export interface SimulatedEngine {
+interface SimulatedEngine {
   room: Room;
   heeded: Room[];
   admitted: string[];

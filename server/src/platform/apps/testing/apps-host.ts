@@ -33,7 +33,7 @@ export interface AppsHost {
   restart(): Promise<void>;
 }
 
-export class FakeFront implements Front {
+class FakeFront implements Front {
   readonly visits: string[] = [];
   readonly drains: string[] = [];
   failsNext: Error | undefined;

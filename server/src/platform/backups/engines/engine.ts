@@ -4,17 +4,17 @@ import type { Addons } from "#platform/addons/addons.ts";
 import type { AddonRow } from "#platform/addons/find.ts";
 
 /** The stored backup, and a description of the database at the moment of the dump. */
-export interface Dump<Stored> {
+interface Dump<Stored> {
   stored: Stored;
   description: unknown;
 }
 
 /** Stores the content, with backpressure. */
-export type Sink<Stored> = (content: AsyncIterable<Buffer>) => Promise<Stored>;
+type Sink<Stored> = (content: AsyncIterable<Buffer>) => Promise<Stored>;
 /** The bytes of a backup from the store; fails at their end if they changed in the store. */
 export type Source = () => AsyncIterable<Buffer>;
 
-export interface RestoreWork {
+interface RestoreWork {
   addons: Addons;
   addon: AddonRow;
   /** Names the data set aside, so that a repeated restore recognises its own. */

@@ -20,7 +20,7 @@ export interface Work {
   signal: AbortSignal;
 }
 
-export interface Commit {
+interface Commit {
   sha: string;
   message: string;
   author: string;
@@ -44,7 +44,7 @@ export interface BuiltImage {
   };
 }
 
-export interface BuildRequest {
+interface BuildRequest {
   workspaceId: string;
   projectId: string;
   deploymentId: string;
@@ -71,7 +71,7 @@ export interface PullRequest {
   plan: Plan;
 }
 
-export interface ReleaseRequest {
+interface ReleaseRequest {
   environment: EnvironmentRow;
   deployment: DeploymentRow;
   image: BuiltImage;

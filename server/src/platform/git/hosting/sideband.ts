@@ -5,7 +5,7 @@
  */
 
 /** Four hexadecimal digits of length, themselves included, then the payload. */
-export function packet(payload: string | Buffer): Buffer {
+function packet(payload: string | Buffer): Buffer {
   const bytes = Buffer.from(payload as string);
   return Buffer.concat([Buffer.from((bytes.length + 4).toString(16).padStart(4, "0")), bytes]);
 }

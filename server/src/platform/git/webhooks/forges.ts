@@ -10,13 +10,13 @@ export const providers = ["hosted", "github", "gitlab", "gitea", "bitbucket", "g
 export type Provider = (typeof providers)[number];
 
 /** A branch that has a new head. */
-export interface Change {
+interface Change {
   branch: string;
   sha: string;
 }
 
 /** Meaning of a delivery: heads to deploy, or the reason to ignore it. */
-export type Meaning = { changes: Change[] } | { ignored: string };
+type Meaning = { changes: Change[] } | { ignored: string };
 
 interface Forge {
   provider: Exclude<Provider, "hosted">;

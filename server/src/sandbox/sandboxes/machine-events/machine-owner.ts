@@ -20,7 +20,7 @@ export function sandboxOwner(app: Pick<App, "db" | "machines" | "clock" | "log">
   };
 }
 
-export function reasonOf({ exit, neverStarted }: Pick<Ending, "exit" | "neverStarted">): TerminationReason {
+function reasonOf({ exit, neverStarted }: Pick<Ending, "exit" | "neverStarted">): TerminationReason {
   if (exit?.reason === "out_of_memory") return "out_of_memory";
   return neverStarted ? "start_failed" : "host_lost";
 }
