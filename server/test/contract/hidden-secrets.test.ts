@@ -70,6 +70,20 @@ test("returns hints in place of an add-on's connection URL and a toolset's heade
   );
 });
 
+test("returns the password of a registry to no reader of the project", async () => {
+  const { params } = await cases["updateProject"]!.success(world);
+  const path = `/api/v1/projects/${params?.["project_id"]}`;
+  const credential = { registry: "registry.example.com", username: "ada", password: canary };
+  const body = { registry_credential: credential };
+  const updated = await world.call("PATCH", path, { token: owner.token, body });
+  expect(updated.status).toBe(200);
+  for (const read of [path, "/api/v1/projects", "/api/v1/activity"]) {
+    const reply = await world.call("GET", read, { token: owner.token });
+    expect(reply.status).toBe(200);
+    expect(updated.text + reply.text).not.toContain(canary);
+  }
+});
+
 test("records that a token hides secrets, and refuses to create tokens with it", async () => {
   const body = { name: "ci", scopes: ["platform:write"], secrets: "hidden" };
   const created = await world.call("POST", "/api/v1/api-tokens", { token: owner.token, body });
