@@ -598,12 +598,13 @@ export interface Guest {
   /** Signals the group of a running command. Does nothing for a command that ended. */
   signalCommand(id: string, signal: number): Promise<void>;
   /**
-   * Fails with `not_running` if the command accepts no more input, and with `timeout` if it does not read.
+   * Writes to the command's stdin. Fails with `not_running` if the command ended or closed stdin, and with
+   * `timeout` if it leaves the data unread.
    */
   writeCommandStdin(id: string, data: Buffer, eof: boolean): Promise<void>;
   /**
-   * Sets the size of the terminal; its programs get SIGWINCH. Fails with `not_running` after its end, and
-   * with `guest_protocol` without a terminal.
+   * Sets the size of the terminal; its programs get SIGWINCH. Fails with `not_running` if the terminal is
+   * closed, and with `guest_protocol` if the command has none.
    */
   resizeCommand(id: string, size: TerminalSize): Promise<void>;
   /**

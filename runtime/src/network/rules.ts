@@ -43,10 +43,10 @@ const REFUSED_RANGES = [
 const MAX_FLOWS = 4096;
 
 /**
- * Limits of one machine towards the egress proxy, its resolver and the DNS forwarder, which run in the
- * server's process: the kernel drops a flood before it costs the server anything. npm, the busiest installer,
- * opens some fifty connections at once. An open machine may resolve more names, because crawlers do, and
- * nothing else slows them.
+ * Rate limits of one machine for new connections to the egress proxy, and for packets to the proxy's resolver
+ * and to the DNS forwarder (`MAX_OPEN_QUESTIONS`). All three run in the server's process, so the kernel stops a
+ * flood before it reaches the server. npm, the busiest installer, opens about fifty connections at once. An
+ * open machine may resolve more names, because crawlers do, and nothing else slows them.
  */
 const MAX_NEW_CONNECTIONS = "100/second burst 200 packets";
 const MAX_QUESTIONS = "200/second burst 200 packets";

@@ -74,7 +74,10 @@ export class Images {
     return path.join(this.#options.directory, id, "rootfs");
   }
 
-  /** Returns the image of a recipe, and makes it unless one of its ways exists. Fails with `image_failed`. */
+  /**
+   * Returns the image of a recipe. Builds it unless an image of one of the recipe's ways exists. Fails with
+   * `image_failed`.
+   */
   async ensure(recipe: ImageRecipe, progress: Progress = () => {}): Promise<Image> {
     const key = recipe.user === true ? `${recipe.name} with a user` : recipe.name;
     const running = this.#builds.get(key);

@@ -15,7 +15,7 @@ import { npmEnvironment } from "./trust.ts";
 export interface StepContext {
   rootfs: string;
   progress: Progress;
-  /** Root filesystem of another image, which is made first if missing. */
+  /** Returns the path of another image's root filesystem. Builds that image first if it is missing. */
   baseRootfs: (name: string, progress: Progress) => Promise<string>;
 }
 

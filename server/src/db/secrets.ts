@@ -1,7 +1,7 @@
 /**
  * The key of secrets at rest: from the configuration, or from `<data>/secrets.key`, which the first start creates. The
- * first start also stores a sealed text in the database. A server that cannot open it has another key and refuses to
- * start, before it seals anything with the wrong key.
+ * first start also stores a sealed text in the database. A server whose key cannot open this text refuses to start, so
+ * that it seals nothing with the wrong key.
  */
 import { randomBytes } from "node:crypto";
 import { chmodSync, existsSync, linkSync, readFileSync, rmSync, writeFileSync } from "node:fs";

@@ -21,9 +21,8 @@ test("refuses a second server on the same host until the first ends, but not on 
 });
 
 async function cutConnections(): Promise<void> {
-  await sql`select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and pid <> pg_backend_pid()`.execute(
-    db,
-  );
+  await sql`select pg_terminate_backend(pid) from pg_locks join pg_database on oid = database
+    where locktype = 'advisory' and datname = current_database() and pid <> pg_backend_pid()`.execute(db);
 }
 
 test("acquires the lock again after its connection breaks", async () => {

@@ -13,7 +13,7 @@ const host = `3000-abc.sbx.${domain}`;
 /** The preview of the sandbox `abc`, and the real port of its machine. */
 let preview: Preview | undefined;
 let guestPort: number;
-/** Runs between the first look-up and the second. */
+/** Called at each look-up with `afresh`, before its result: a test can replace the machine here. */
 let onAfresh: () => void;
 let woken: number;
 let dialled: number;

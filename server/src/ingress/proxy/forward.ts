@@ -47,7 +47,7 @@ export class NoResponse extends Error {
 }
 
 const maxHeaderBytes = 64 * 1024;
-/** Long enough for long polls and silent streams. Abandoned exchanges end. */
+/** Idle timeout of the guest's connection: long enough for long polls and silent streams, and ends abandoned ones. */
 const idleMs = 10 * 60_000;
 /**
  * Time after which a client that expects `100 Continue` gets it from this server, if the guest sends none (RFC 9110
@@ -58,11 +58,11 @@ const continueMs = 1_000;
 const stalledMs = 60_000;
 /** A reason phrase that Node's `writeHead` accepts; it throws on control characters (RFC 9112, 4). */
 const reasonPhrase = /^[\t\x20-\x7e\x80-\xff]*$/;
-/** A guest could send endless 1xx responses. */
+/** Maximum of 1xx responses to one request: a guest could send them endlessly. */
 const maxInterim = 32;
 const repeatable = new Set(["GET", "HEAD", "OPTIONS"]);
 
-/** True for a safe request, which may arrive twice. */
+/** True if the request can be sent to the guest a second time: a safe method, and no body. */
 export function mayRepeat(request: IncomingMessage): boolean {
   return repeatable.has(request.method ?? "") && !hasBody(request);
 }

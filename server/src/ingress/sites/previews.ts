@@ -25,7 +25,10 @@ export type Preview = {
 
 /** Functions that the ingress calls for sandboxes, by id without prefix. */
 export interface Previews {
-  /** Reads memory if possible. Pass `afresh` after an outdated result. Undefined if there is nothing to show. */
+  /**
+   * Looks up a sandbox's preview. Uses the cache, except with `afresh`, which is for a caller whose last result was
+   * outdated. Undefined if visitors cannot see anything.
+   */
   find(sandbox: string, options?: { afresh: boolean }): Promise<Preview | undefined>;
   /** Resolves when the sandbox runs. */
   wake(sandbox: string): Promise<void>;

@@ -222,12 +222,18 @@ test("returns 404 for a run whose session is deleted during its resume", async (
   const { json } = await owner.post("/v1/agents/plain/invoke", { input: "Hi" });
   let resuming: Promise<Json> | undefined;
   // This transaction locks the session, the resume locks the run: a deadlock. PostgreSQL aborts the resume, which waits
-  // first, if the delete waits within a second too. The loop runs in PostgreSQL to stay within that second.
+  // first, if the delete waits within a second too. The loop runs in PostgreSQL to stay within that second. Other test
+  // files have locks in other databases of the same server.
   await host.app.db.transaction().execute(async (tx) => {
     await sql`select from agent_sessions where id = ${json.session_id} for update`.execute(tx);
     resuming = owner.post(`/v1/agents/runs/${json.run_id}/resume`);
     await sql`do $$ begin
-      while not exists (select from pg_locks where not granted) loop
+      while not exists (
+        select from pg_locks waiting
+        join pg_locks held on held.pid = waiting.pid
+        join pg_database on oid = held.database and datname = current_database()
+        where not waiting.granted
+      ) loop
         perform pg_sleep(0.005);
       end loop;
       delete from agent_sessions where id = ${sql.lit(json.session_id)};

@@ -139,7 +139,7 @@ export class FunctionDeploys {
       if (reason === undefined) log.error({ version: id, err: error }, "a deploy of a function failed");
       const message =
         reason ?? "The deploy failed on this host, and the server's log has the cause. Deploy again.";
-      // The log already has the builder's output, so only the first line of the error is added.
+      // The log already has the output of a failed build, so its error is added without the last lines of output.
       await output.fail(error instanceof BuildFailed ? error.message : message);
       await this.#fail(id, message);
     } finally {
