@@ -168,7 +168,7 @@ test("returns invalid input to the model as an error, and calls no other address
   const answers = toolResultsOf(model.asked[4]);
   expect(answers.slice(0, 3)).toEqual([
     expect.stringContaining("do not fit"),
-    "id must not be empty, . or ..",
+    "id must not be empty, . or .. because it is a part of the path",
     expect.stringContaining("do not fit"),
   ]);
   expect(answers[3]).toMatch(/^HTTP 404: .*sandbox_not_found/);
