@@ -12,7 +12,10 @@ const tokens: Record<"team" | "read" | "write" | "platform" | "revoked", string>
   platform: "",
   revoked: "",
 };
-/** Without headers, because two refusals of the same call differ in the rate limit's headers only. */
+/**
+ * Returns a reply without its headers, because two refusals of the same call differ only in the headers of the rate
+ * limit.
+ */
 const outcome = ({ status, body }: Reply) => ({ status, body });
 
 /** Calls the platform API and requires a success. */
@@ -39,7 +42,7 @@ beforeAll(async () => {
   await must("DELETE", `/api/v1/api-tokens/${revoked.id}`);
 });
 
-/** Every call on one sandbox, with a valid body. */
+/** Returns every call on one sandbox, with a valid body. */
 const calls = (id: string): [string, string, object?][] => [
   ["GET", `/v1/sandboxes/${id}`],
   ["GET", `/v1/sandboxes/${id}/metrics`],
@@ -56,7 +59,7 @@ const calls = (id: string): [string, string, object?][] => [
   ["DELETE", `/v1/sandboxes/${id}`],
 ];
 
-test("another workspace's sandbox is indistinguishable from a missing one in every call", async () => {
+test("responds to another workspace's sandbox in every call exactly as to a missing sandbox", async () => {
   const before = await getSandbox(box.id);
   const others = calls(box.id);
   const absent = calls("sbx_aaaaaaaaaaaaaaaaaaaa");
@@ -74,7 +77,7 @@ test("another workspace's sandbox is indistinguishable from a missing one in eve
   expect(reached.exists).toBe(false);
 });
 
-test("responds 401 to every call without a token, with an invalid one, and with a revoked one", async () => {
+test("responds 401 to every call without a token, with an invalid token, and with a revoked token", async () => {
   for (const token of [null, "svc_nonsense", `svc_${"a".repeat(40)}`, tokens.revoked]) {
     for (const [method, path, body] of calls(box.id)) {
       const reply = await server.api(method, path, { token, body });
@@ -86,7 +89,7 @@ test("responds 401 to every call without a token, with an invalid one, and with 
   ).toContain("Bearer");
 });
 
-test("refuses changes by a read-only token with 403 missing_scope, and allows its reads", async () => {
+test("refuses changes by a read-only token with 403 missing_scope, and allows the token to read", async () => {
   for (const [method, path, body] of calls(box.id)) {
     const reply = await server.api(method, path, { token: tokens.read, body });
     if (method === "GET") expect([path, reply.status]).toEqual([path, 200]);
@@ -103,7 +106,7 @@ test("refuses changes by a read-only token with 403 missing_scope, and allows it
   }
 });
 
-test("allows reads by a token that may write", async () => {
+test("allows a token with the scope to write to read as well", async () => {
   const made = await createSandbox({}, { token: tokens.write });
   expect((await server.api("GET", `/v1/sandboxes/${made.id}`, { token: tokens.write })).status).toBe(200);
 });
@@ -116,11 +119,11 @@ test("creates a sandbox in the workspace that its token is bound to", async () =
   });
   const { body: list } = await server.api("GET", "/v1/sandboxes?status=running", { token: tokens.team });
   expect(list.items.map(({ id }: { id: string }) => id)).toEqual([made.body.id]);
-  // The operator is a member of that team, so an unbound token reaches both workspaces.
+  // The operator is a member of that team, so a token that is bound to no workspace reaches both workspaces.
   expect((await server.api("GET", `/v1/sandboxes/${made.body.id}`)).status).toBe(200);
 });
 
-test("the free tier allows one size and half an hour, and the error names a larger tier", async () => {
+test("the free tier allows one size and thirty minutes, and the error names a larger tier", async () => {
   const create = (input: object) =>
     server.api("POST", "/v1/sandboxes", { token: tokens.team, body: { ...debian, ...input } });
   const { body: limits } = await server.api("GET", "/v1/sandboxes/limits", { token: tokens.team });
@@ -151,7 +154,7 @@ test("the free tier allows one size and half an hour, and the error names a larg
   expectRefusal(await server.api("POST", `${path}/timeout`, longer), 400, "timeout_too_long");
 });
 
-test("every response has the remaining rate limit", async () => {
+test("every response contains the remaining rate limit", async () => {
   const first = await server.api("GET", "/v1/sandboxes/limits", { token: tokens.team });
   expect(first.headers.get("x-ratelimit-limit")).toBe("240");
   expect(Number(first.headers.get("x-ratelimit-remaining"))).toBeLessThan(240);

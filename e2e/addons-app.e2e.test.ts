@@ -1,7 +1,7 @@
 /**
- * From a push to restored rows. An app with common clients writes to both databases of its project by the given
- * addresses, loses its data, and has it again from a backup. The test checks each step as a visitor. An app of another workspace
- * does not reach the databases.
+ * From a push to restored rows. An app with common clients writes to both databases of its project, at the addresses in
+ * its environment. The app loses its data and gets them back from a backup. The test checks each step as a visitor. An
+ * app of another workspace does not reach the databases.
  */
 import { cpSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -16,7 +16,7 @@ let server: Server;
 let project: Project;
 let postgres: Addon;
 let redis: Addon;
-/** The repository contains the app's dependencies, so that its build needs no registry. */
+/** Directory of the app's repository. It contains the app's dependencies, so that the build needs no registry. */
 const repository = mkdtempSync(join(tmpdir(), "kontor-addons-app-"));
 
 beforeAll(async () => {
@@ -63,7 +63,7 @@ async function ask(one: Project, path: string): Promise<unknown> {
   return JSON.parse(text) as unknown;
 }
 
-/** The restore closed the app's connections, and the app opens new ones. */
+/** Reads the app's data. The restore closed the app's connections, and the app opens new connections. */
 function read(): Promise<unknown> {
   return eventually(
     () => visit(server, project, "/read"),
@@ -71,7 +71,7 @@ function read(): Promise<unknown> {
   ).then(({ text }) => JSON.parse(text) as unknown);
 }
 
-test("a restore returns the data that an app wrote and lost", { timeout: 600_000 }, async () => {
+test("a restore returns data that an app deleted from its add-ons", { timeout: 600_000 }, async () => {
   await pushAndWait(project);
   for (const text of ["one", "two", "three"]) await ask(project, `/write?text=${text}`);
   const held = { rows: ["one", "two", "three"], counted: 3 };
@@ -93,7 +93,7 @@ test("a restore returns the data that an app wrote and lost", { timeout: 600_000
 });
 
 test(
-  "another workspace's app resolves neither the name nor the address of an add-on",
+  "another workspace's app cannot reach an add-on by name or by address",
   { timeout: 300_000 },
   async () => {
     const team = await server.api("POST", "/api/v1/teams", { body: { name: "The others" } });

@@ -1,6 +1,6 @@
 /**
- * Public add-ons on an address beyond loopback: reached from outside only by TLS, at their returned addresses, by
- * common clients. Outside is the namespace that simulates the internet.
+ * Public add-ons on an address beyond loopback. They are reached from outside only by TLS, at their returned addresses,
+ * by common clients. The outside is the namespace that simulates the internet.
  */
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -60,7 +60,7 @@ function script(text: string, url: string) {
 const urlOf = (kind: "postgres" | "redis") => addons[kind]!.public_connection_url!;
 
 describe("PostgreSQL", () => {
-  test("accepts psql with encryption and under the name of its certificate", async () => {
+  test("psql connects with encryption, and verifies the certificate's name", async () => {
     const url = urlOf("postgres");
     expect(url).toMatch(/^postgresql:\/\/kontor:\w+@db\.kontor\.test:254\d\d\/kontor\?sslmode=require$/);
     const select = ["-XAtq", "-c", "select 'here'"];
@@ -77,7 +77,7 @@ describe("PostgreSQL", () => {
     expect([code, stderr]).toEqual([2, expect.stringContaining("connect with sslmode=require")]);
   });
 
-  test("accepts pg", async () => {
+  test("the client library pg connects", async () => {
     const { stdout, stderr } = await script(
       `import pg from "pg";
       const client = new pg.Client({ connectionString: process.argv[1] });
@@ -94,7 +94,7 @@ describe("PostgreSQL", () => {
 });
 
 describe("Redis", () => {
-  test("accepts redis-cli", async () => {
+  test("redis-cli connects", async () => {
     const url = urlOf("redis");
     expect(url).toMatch(/^rediss:\/\/kontor:\w+@db\.kontor\.test:254\d\d$/);
     const ask = (...argv: string[]) =>
@@ -111,7 +111,7 @@ describe("Redis", () => {
     expect(plain.stdout).not.toContain("PONG");
   });
 
-  test("accepts ioredis", async () => {
+  test("the client library ioredis connects", async () => {
     const { stdout, stderr } = await script(
       `import { Redis } from "ioredis";
       const client = new Redis(process.argv[1], { retryStrategy: () => null });

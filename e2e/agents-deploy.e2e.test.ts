@@ -1,6 +1,6 @@
 /**
- * An agent deploys a pushed commit; the deployment is built and runs for real, and the model receives the app's own
- * log.
+ * An agent deploys a pushed commit. A real build and a real machine run the deployment, and the model receives the
+ * app's own log.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, inject, onTestFinished, test } from "vitest";
@@ -36,7 +36,7 @@ beforeAll(async () => {
 });
 afterAll(() => server.destroy());
 
-/** Plays a model that deploys, polls until the end, reads the log and returns its lines. */
+/** Starts a fake model that deploys, polls until the deployment ends, reads the log and returns its lines. */
 function deployer(projectId: string) {
   const asks = (name: string, values: object, until?: Promise<void>) => ({
     calls: [{ name: `kontor__${name}`, arguments: JSON.stringify(values) }],

@@ -1,6 +1,6 @@
 /**
- * Apps on real machines, of both kinds. A fault inside harms only its app, and sleep, wake and a switch under load lose
- * no request. The test calls the app layer as deployments do, and the ingress directly.
+ * Apps on real machines of both isolation kinds. A fault inside an app harms only that app, and sleep, wake and a
+ * switch under load lose no request. The test calls the app layer as deployments do, and the ingress directly.
  */
 import { chmodSync, mkdtempSync, rmSync } from "node:fs";
 import { join } from "node:path";
@@ -84,7 +84,7 @@ beforeAll(async () => {
   host = { app, apps, image };
 }, 120_000);
 
-/** A web server; `before` runs first. */
+/** Returns the command of a web server that runs `before` first. */
 function server(before = ""): string[] {
   const script = `
     const http = require("node:http");
@@ -130,7 +130,7 @@ const stateOf = async (environmentId: string) => host.apps.routes.of(environment
 describe.each(["native", "gvisor"] as const)("%s", (isolation) => {
   const given = { isolation, port };
 
-  test("an app goes live, is replaced, and ends at SIGTERM", async () => {
+  test("an app goes live, is replaced by the next deployment, and exits on SIGTERM", async () => {
     const { environment } = await makeEnvironment(db);
     const leaves = "process.on('SIGTERM', () => { console.log('asked to end'); process.exit(0); });";
     await deploy(host, environment, 1, { ...given, argv: server(leaves) });
@@ -153,7 +153,7 @@ describe.each(["native", "gvisor"] as const)("%s", (isolation) => {
     await ends.discard();
   });
 
-  test("restarts an app that is killed out of memory, and reports it", async () => {
+  test("restarts an app that is killed because it ran out of memory, and reports the cause", async () => {
     const { environment } = await makeEnvironment(db);
     await deploy(host, environment, 1, { ...given, argv: server() });
     await get(environment.id, "/hog");
@@ -178,7 +178,7 @@ describe.each(["native", "gvisor"] as const)("%s", (isolation) => {
     await host.apps.of(environment.id)[0]?.guest()?.ping();
   });
 
-  test("a flood of output blocks neither the app nor the server, and dropped lines are reported", async () => {
+  test("a flood of output blocks neither the app nor the server, and the log counts the dropped bytes", async () => {
     const { environment } = await makeEnvironment(db);
     await deploy(host, environment, 1, { ...given, argv: server() });
     expect(await get(environment.id, "/flood")).toBe(200);
@@ -189,7 +189,7 @@ describe.each(["native", "gvisor"] as const)("%s", (isolation) => {
     );
   });
 
-  test("sleep and wake under load lose no request, and the process stays the same", async () => {
+  test("an app that sleeps and wakes under load loses no request and keeps its process", async () => {
     const { environment } = await makeEnvironment(db);
     await deploy(host, environment, 1, { ...given, argv: server() });
     let isOver = false;

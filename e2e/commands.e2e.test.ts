@@ -66,7 +66,7 @@ async function* follow(box: string, command: string, lastEventId?: number): Asyn
 const textOf = (events: LogEvent[]) =>
   events.map(({ frame }) => Buffer.from(frame.data ?? "", "base64").toString()).join("");
 
-test("a command continues without its caller, and can be polled, read by offset, and listed", async () => {
+test("a command continues after its caller disconnects, and can be polled, read by offset, and listed", async () => {
   const box = await createSandbox({ env: { WHO: "sandbox" } });
   const command = await start(box.id, 'echo "$WHO $MORE"; echo err >&2; pwd; exit 3', {
     env: { MORE: "more" },
@@ -80,7 +80,7 @@ test("a command continues without its caller, and can be polled, read by offset,
   expect(listed.body).toMatchObject({ items: [{ id: command.id, status: "exited" }], next_cursor: null });
 });
 
-test("commands continue with their output after kill -9 of the server, and a follower resumes at its position", async () => {
+test("commands and their output survive kill -9 of the server, and a follower resumes at its position", async () => {
   const box = await createSandbox({ timeout_seconds: 1800 });
   const command = await start(box.id, "for n in $(seq 1 200); do echo line $n; sleep 0.05; done; exit 5");
   const before: LogEvent[] = [];
@@ -102,7 +102,7 @@ test("commands continue with their output after kill -9 of the server, and a fol
   });
 });
 
-test("a command reads input, and a kill ends its process group", async () => {
+test("a command reads its stdin, and a delete kills the command's process group", async () => {
   const box = await createSandbox();
   const cat = await start(box.id, "exec cat");
   const write = (body: unknown) => server.api("POST", `${path(box.id, cat.id)}/stdin`, { body });
@@ -127,7 +127,7 @@ test("a command reads input, and a kill ends its process group", async () => {
   expect(await waitForEnd(box.id, stubborn.id)).toMatchObject({ status: "killed", exit_code: 137 });
 });
 
-test("drops the oldest output beyond 16 MiB, and offsets continue", async () => {
+test("drops a command's oldest output beyond 16 MiB, and keeps the offsets of the rest", async () => {
   const box = await createSandbox();
   const command = await start(box.id, "seq -f %015.0f 0 1499999");
   expect(await waitForEnd(box.id, command.id)).toMatchObject({ output_bytes: 24_000_000 });
@@ -137,7 +137,7 @@ test("drops the oldest output beyond 16 MiB, and offsets continue", async () => 
   expect(await logs(box.id, command.id, "offset=23999984")).toBe("000000001499999\n");
 });
 
-test("a command continues through pause and resume, and its followers get all of its output", async () => {
+test("a command continues across pause and resume, and its followers receive all of its output", async () => {
   const box = await createSandbox({ timeout_seconds: 1800 });
   const command = await start(box.id, "for n in $(seq 1 60); do echo $n; sleep 0.1; done");
   await eventually(
@@ -152,7 +152,7 @@ test("a command continues through pause and resume, and its followers get all of
   expect(await logs(box.id, command.id)).toBe(Array.from({ length: 60 }, (_, n) => `${n + 1}\n`).join(""));
 });
 
-test("after the sandbox's end a running command is lost, and a finished one keeps its outcome", async () => {
+test("after the sandbox's end, a running command is lost, and a finished command keeps its outcome", async () => {
   const box = await createSandbox();
   const [done, running] = [await start(box.id, "exit 9"), await start(box.id, "sleep 60")];
   const last = await waitForEnd(box.id, done.id);

@@ -35,7 +35,7 @@ const waitForDeployment = (project: Project) => projects.waitForDeployment(serve
 const visit = (project: Project) => projects.visit(server, project);
 
 test(
-  "builds and serves a push, replaces it by the next one, and rolls back",
+  "builds and serves a pushed commit, replaces it by the next push, and rolls back",
   { timeout: 300_000 },
   async () => {
     const project = await makeProject();
@@ -61,7 +61,7 @@ test(
 );
 
 test(
-  "a failed deployment gives its reason, and the previous version stays live",
+  "a failed deployment reports its reason, and the previous version stays live",
   { timeout: 300_000 },
   async () => {
     const project = await makeProject();
@@ -92,7 +92,7 @@ test(
   },
 );
 
-test("fifty failed builds leave no bytes", { timeout: 900_000 }, async () => {
+test("fifty failed builds leave no data on the disk", { timeout: 900_000 }, async () => {
   const project = await makeProject();
   const failing = dockerfile("RUN head -c 5M /dev/urandom > /srv/big && false");
   await push(project, { Dockerfile: failing, "server.js": saying("one") });
@@ -111,7 +111,7 @@ test("fifty failed builds leave no bytes", { timeout: 900_000 }, async () => {
     expect(status, JSON.stringify(body)).toBe(201);
     expect(await waitForDeployment(project)).toMatchObject({ status: "failed", number });
   }
-  // Less than the output of four builds, for rows and logs.
+  // The limit is less than the output of four builds, and leaves space for rows and logs.
   expect((await bytes()) - before).toBeLessThan(20 * 1024 ** 2);
 });
 
@@ -125,14 +125,14 @@ test.each([
   "app.switched",
   "deploy.switched",
 ])(
-  "the next server continues after kill -9 at %s, and the previous version stays live meanwhile",
+  "the next server continues a deployment after kill -9 at %s, and the previous version stays live meanwhile",
   { timeout: 300_000 },
   async (point) => {
     const project = await makeProject();
     await push(project, { Dockerfile: dockerfile(), "server.js": saying("one") });
     expect(await waitForDeployment(project)).toMatchObject({ status: "live", error: null });
     expect(await visit(project)).toEqual({ status: 200, text: "one" });
-    // The response of the push is lost with the server.
+    // The response to the push is lost with the server.
     const two = { Dockerfile: dockerfile(), "server.js": saying("two") };
     await server.dieAt(point, () => push(project, two).catch(() => {}));
     expect(await waitForDeployment(project)).toMatchObject({ status: "live", number: 2, error: null });

@@ -1,6 +1,6 @@
 /**
  * Templates from a Dockerfile and from an image, built by the enclosed builder and booted as sandboxes. No registry
- * responds here, so each uses a base that the host makes itself.
+ * responds in these tests, so each template uses a base that the host makes itself.
  */
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
@@ -139,7 +139,7 @@ test("sandboxes of a Dockerfile run commands with its ENV, WORKDIR and USER, and
   );
 }, 400_000);
 
-test("builds an unchanged Dockerfile from the cache", async () => {
+test("takes the steps of an unchanged Dockerfile from the build cache", async () => {
   const text = `FROM debian:12\nRUN head -c 8 /dev/urandom | od -An -tx1 > /opt/random\n`;
   const [one, two] = [await ready({ dockerfile: text }), await ready({ dockerfile: text })];
   expect(await logOf(two.id)).toContain("Using cache");
@@ -147,7 +147,7 @@ test("builds an unchanged Dockerfile from the cache", async () => {
   expect(await output(a, "cat /opt/random")).toBe(await output(b, "cat /opt/random"));
 }, 400_000);
 
-test("a recipe builds on a template of a Dockerfile, and keeps its files, users and defaults", async () => {
+test("a recipe builds on a Dockerfile's template, and keeps the template's files, users and defaults", async () => {
   const base = await ready({ dockerfile });
   const child = await ready({
     base_template: base.name,
@@ -167,7 +167,7 @@ test("a recipe builds on a template of a Dockerfile, and keeps its files, users 
   );
 }, 400_000);
 
-test("makes a template of an image; without a shell, it runs programs by `args`", async () => {
+test("makes a template of an image; without a shell in the image, exec runs programs by args", async () => {
   const image = await ready({ image: "debian:12" });
   expect(image).toMatchObject({
     image: "debian:12",
@@ -189,7 +189,7 @@ test("makes a template of an image; without a shell, it runs programs by `args`"
   expect(await logOf(bare.id)).toContain("Warning: the image has no working /bin/sh.");
   const id = await sandbox(bare.id);
   expect((await run(id, { args: ["/echo", "runs"] })).body).toMatchObject({ exit_code: 0, stdout: "runs\n" });
-  // The image has no /workspace, the directory of uploaded files.
+  // The image has no /workspace, the default directory of uploaded files.
   const path = `/v1/sandboxes/${id}/files`;
   await post(path, { path: "/workspace/a.txt", content_text: "up" });
   expect((await server.api("GET", `${path}/stat?path=/workspace`)).body).toMatchObject({ mode: 0o755 });
@@ -206,7 +206,7 @@ test("reports a failed instruction and an unknown image as the reason of a faile
   expect((await remove(failed.id)).status).toBe(204);
 }, 400_000);
 
-test("deletion cancels a running build, and a build continues after kill -9", async () => {
+test("a delete cancels a running build, and a build continues after kill -9 of the server", async () => {
   const slow = "FROM debian:12\nRUN echo begun && sleep 100\n";
   const { id } = await create({ dockerfile: slow });
   await eventually(
@@ -215,7 +215,7 @@ test("deletion cancels a running build, and a build continues after kill -9", as
     120_000,
   );
   expect((await remove(id)).status).toBe(204);
-  // The next build of the workspace starts only after the cancelled one.
+  // The workspace's next build starts only after the cancelled build has ended.
   const next = await create({ dockerfile: "FROM debian:12\nRUN sleep 5 && echo done > /opt/done\n" });
   await eventually(
     () => logOf(next.id),

@@ -13,10 +13,10 @@ import { ReaderSession } from "./docs/session.ts";
 import { type Server, startServer } from "./support/server.ts";
 
 const checkout = join(import.meta.dirname, "..");
-/** A first build also makes its base image. */
+/** Timeout of a block: a first build also makes its base image. */
 const blockTimeoutMs = 280_000;
 
-test("every page with shell blocks runs as printed, or is listed with its reason", () => {
+test("every page with shell blocks is run as printed, or is listed with the reason why not", () => {
   const pages = ["README.md", ...readdirSync(join(checkout, "docs")).map((name) => `docs/${name}`)];
   const withShell = pages.filter(
     (file) => file.endsWith(".md") && readPage(file).sections.some(({ blocks }) => blocks.length > 0),
@@ -35,7 +35,7 @@ test("every command that the README names exists", async () => {
   for (const verb of named) expect(stdout).toMatch(new RegExp(`^\\s+${verb}\\b`, "m"));
 });
 
-test("the comparison finds a missing line and a line in another order", () => {
+test("the comparison of a page's output reports a missing line and a line in another order", () => {
   expect(findMissing(["a…c", "d"], "xa\nbc d")).toBeUndefined();
   expect(findMissing(["a", "b"], "b a")).toBe("b");
   expect(findMissing(["a.c"], "abc")).toBe("a.c");
@@ -45,7 +45,7 @@ describe("a page", () => {
   let server: Server;
 
   beforeAll(async () => {
-    // Uses the ports and the directory of the pages; a server that already runs there is not stopped.
+    // The server uses the ports and the directory of the pages. A server that already runs there is not stopped.
     server = await startServer(
       { KONTOR_TLS_PORT: "8443" },
       [...new Set(asPrinted.flatMap(({ templates }) => templates))],
@@ -68,7 +68,7 @@ describe("a page", () => {
       await reader?.close();
     });
 
-    // Later blocks depend on earlier ones, so a retry starts with the page.
+    // Later blocks depend on earlier blocks, so a retry starts with the first block of the page.
     test.for(sections.filter((section) => section.blocks.length > 0))(
       "$title",
       { timeout: 600_000, retry: 0 },
@@ -82,7 +82,7 @@ describe("a page", () => {
       },
     );
 
-    test("shows output, and ends with clean-up and the next step", async () => {
+    test("shows output, and ends with a clean-up and the next step", async () => {
       expect(sections.flatMap(({ blocks }) => blocks.flatMap(({ shown }) => shown)).length).toBeGreaterThan(
         0,
       );

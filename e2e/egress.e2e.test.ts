@@ -1,7 +1,7 @@
 /**
- * The egress of a restricted sandbox: its allowlist through the proxy, and attempts on every other path from inside.
- * The internet is a namespace of the run; it also owns private addresses and the metadata address, and counts arriving
- * packets.
+ * The egress of a restricted sandbox: its allowlist through the proxy, and attempts on every other path from inside. A
+ * namespace of the test run simulates the internet. It also owns private addresses and the metadata address, and counts
+ * arriving packets.
  */
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -36,7 +36,7 @@ const internet = watchInternet(inject("internet"));
 const undo = new UndoStack();
 let certificate = "";
 
-/** May reach these names; some of them resolve to forbidden addresses. */
+/** Sandbox that may reach these names; some of the names resolve to forbidden addresses. */
 const box = sharedSandbox({
   network: "restricted",
   allow_domains: ["web.test", "metadata.test", "private.test", "rebind.test", "host.test"],
@@ -53,7 +53,7 @@ beforeAll(async () => {
   await run([...made.split(" "), "-addext", names, "-keyout", key, "-out", cert]);
   certificate = readFileSync(cert, "utf8");
 
-  const script = join(import.meta.dirname, "egress-servers.ts");
+  const script = join(import.meta.dirname, "support/egress-servers.ts");
   const argv = [`--net=/run/netns/${inject("internet")}`, process.execPath, script, key, cert];
   const child = spawn("nsenter", argv, { stdio: ["pipe", "pipe", "inherit"] });
   undo.add("server", async () => {
@@ -73,7 +73,7 @@ async function trust(id: string): Promise<void> {
   expect((await writeFile(id, "/workspace/ca.pem", certificate)).status).toBeLessThan(300);
 }
 
-/** Runs curl with the environment of the sandbox; returns the body, or `failed` and curl's message. */
+/** Runs curl with the environment of the sandbox. Returns the body, or `failed` and curl's message. */
 async function curl(id: string, ...args: string[]): Promise<string> {
   const quoted = args.map((arg) => `'${arg}'`).join(" ");
   const ran = await exec(id, `curl -sS -m 10 --cacert /workspace/ca.pem ${quoted}`);
@@ -85,7 +85,7 @@ async function packetsTo(address: string): Promise<number> {
   return rows.reduce((sum, row) => sum + row.packets, 0);
 }
 
-/** Runs attempts that must fail, without a packet arriving at any of these addresses. */
+/** Runs attempts that must fail, and checks that no packet arrives at any of these addresses. */
 async function nothingArrives(addresses: readonly string[], tries: () => Promise<void>): Promise<void> {
   await internet.forget();
   await tries();
@@ -94,7 +94,7 @@ async function nothingArrives(addresses: readonly string[], tries: () => Promise
 
 const PRIVATE = [METADATA_ADDRESS, "10.66.0.1"];
 
-test("sets the proxy in a restricted sandbox's environment under every common name", async () => {
+test("sets the proxy under every common variable name in a restricted sandbox's environment", async () => {
   const lines = (await output(box.id, "env | grep -i proxy | sort")).split("\n");
   expect(lines.toSorted()).toEqual(
     [
@@ -118,7 +118,7 @@ test("sets the proxy in a restricted sandbox's environment under every common na
   expect(await output(open.id, "env | grep -ic proxy || true")).toBe("0");
 });
 
-test("programs reach an allowed host by HTTPS and by HTTP without configuration", async () => {
+test("programs in a sandbox reach an allowed host by HTTPS and by HTTP without configuration", async () => {
   await internet.forget();
   expect(await curl(box.id, "https://web.test/")).toBe("over TLS to web.test\n");
   expect(await curl(box.id, "http://web.test/")).toBe("the internet of the tests\n");
@@ -130,7 +130,7 @@ test("programs reach an allowed host by HTTPS and by HTTP without configuration"
   expect(new Set(sources)).toEqual(new Set([UPLINK_ADDRESS]));
 });
 
-test("refuses a host outside the list, with the reason and the cure", async () => {
+test("refuses a host that is not on the allowlist, with the reason and the cure", async () => {
   await nothingArrives([WEB_ADDRESS, DNS_ADDRESS], async () => {
     expect(await curl(box.id, "http://other.test/")).toMatch(
       /other\.test is not on this machine's allowlist.*allow_domains/,
@@ -141,7 +141,7 @@ test("refuses a host outside the list, with the reason and the cure", async () =
   });
 });
 
-test("an own list replaces the installation's, even an empty one", async () => {
+test("a sandbox's own allowlist replaces the installation's list, even if it is empty", async () => {
   const limits = await server.api("GET", "/v1/sandboxes/limits");
   expect(limits.body.default_egress_allowlist).not.toContain("auto");
   const none = await createSandbox({ network: "restricted", allow_domains: [] });
@@ -166,7 +166,7 @@ test.for([
   ["the host's loopback", "http://127.0.0.1:8080/", "--noproxy", ""],
   ["the host's loopback by name", "http://localhost/", "--noproxy", ""],
   ["the proxy itself", "http://10.0.0.1:3128/"],
-])("%s does not lead out: %s", async ([, ...args]) => {
+])("refuses to connect a restricted sandbox to %s: %s", async ([, ...args]) => {
   await nothingArrives([WEB_ADDRESS, ...PRIVATE], async () => {
     const answer = await curl(box.id, ...args, "-w", " [%{http_code} %{http_connect}]");
     expect(answer).toMatch(/\[403 000\]|response 403|\[000 403\]/);
@@ -174,15 +174,15 @@ test.for([
   expect(await internet.seenV6()).toBe(0);
 });
 
-test("a tunnel carries only the host that it was opened for", async () => {
-  // CONNECT web.test, and inside it TLS for other.test, which the server would serve.
+test("a tunnel through the proxy reaches only the host for which it was opened", async () => {
+  // curl sends CONNECT web.test, and inside it TLS for other.test, which the server would serve.
   const answer = await curl(box.id, "--connect-to", "other.test:443:web.test:443", "https://other.test/");
   expect(answer).toMatch(/failed 35: .*access denied/i);
   const plain = await curl(box.id, "--proxytunnel", "-H", "Host: other.test", "http://web.test/");
   expect(plain).toContain("other.test is not on this machine's allowlist");
 });
 
-test("a name that changes its address never leads to a private one (DNS rebinding)", async () => {
+test("a name that changes its address (DNS rebinding) never leads to a private address", async () => {
   await nothingArrives(PRIVATE, async () => {
     const answers = [];
     for (let n = 0; n < 6; n += 1) answers.push(await curl(box.id, "http://rebind.test/"));
@@ -193,7 +193,7 @@ test("a name that changes its address never leads to a private one (DNS rebindin
   });
 });
 
-test("checks a redirect like any other request", async () => {
+test("checks a redirect of an allowed host like any other request", async () => {
   await nothingArrives(PRIVATE, async () => {
     for (const to of [
       `http://${METADATA_ADDRESS}/`,
@@ -210,7 +210,7 @@ test("checks a redirect like any other request", async () => {
   ).toContain("the internet of the tests");
 });
 
-test("DNS is no tunnel: an allowed name resolves, and any other is refused at once without a query outside", async () => {
+test("DNS carries no data out: only allowed names resolve, and no query for another name leaves the host", async () => {
   expect(await output(box.id, "getent ahosts web.test | head -1 | cut -d' ' -f1")).toBe(WEB_ADDRESS);
   await nothingArrives([DNS_ADDRESS], async () => {
     for (const name of ["c2VjcmV0.tunnel.test", "c2VjcmV0.web.test", "other.test"]) {
@@ -222,7 +222,7 @@ test("DNS is no tunnel: an allowed name resolves, and any other is refused at on
   });
 });
 
-test("the proxy serves only restricted sandboxes", async () => {
+test("the egress proxy serves only restricted sandboxes", async () => {
   for (const network of ["open", "off"]) {
     const other = await createSandbox({ network });
     await trust(other.id);
@@ -230,7 +230,7 @@ test("the proxy serves only restricted sandboxes", async () => {
   }
 });
 
-test("counts refusals of the proxy and its resolver on the sandbox", async () => {
+test("counts refusals of the proxy and its resolver in the sandbox's record", async () => {
   const counted = await createSandbox({ network: "restricted", allow_domains: ["web.test"] });
   await trust(counted.id);
   expect(await curl(counted.id, "https://web.test/")).toBe("over TLS to web.test\n");
@@ -242,7 +242,7 @@ test("counts refusals of the proxy and its resolver on the sandbox", async () =>
   );
 });
 
-test("the end of a sandbox closes its connections to the outside", async () => {
+test("closes the outside connections of a sandbox when the sandbox ends", async () => {
   const gone = await server.api("POST", "/v1/sandboxes", {
     body: { template: "debian-12", network: "restricted", allow_domains: ["web.test"] },
   });
@@ -273,7 +273,7 @@ test("the end of a sandbox closes its connections to the outside", async () => {
   await eventually(open, (count) => count === 0);
 });
 
-test("running sandboxes have their egress again after a restart of the server", async () => {
+test("running sandboxes can use the egress proxy again after a restart of the server", async () => {
   await server.kill9();
   await server.start();
   expect(await curl(box.id, "https://web.test/")).toBe("over TLS to web.test\n");

@@ -14,7 +14,7 @@ import {
 
 const box = sharedSandbox({ env: { GREETING: "from the sandbox", SHARED: "sandbox" } });
 
-/** Allocates three times the available memory at once. */
+/** Command that allocates three times the available memory at once. */
 const eat = `echo started; perl -e '$x = "x" x (3 * 1024 ** 3); sleep 60'`;
 
 /** Collects every frame of a stream that ends by itself. */
@@ -27,7 +27,7 @@ function text(frames: Frame[], stream: string): string {
   return Buffer.concat(chunks.map(({ data }) => Buffer.from(data ?? "", "base64"))).toString();
 }
 
-test("runs exec, commands and sudo as the ordinary user, who owns the files", async () => {
+test("runs exec, commands and sudo as the ordinary user, and files belong to this user", async () => {
   const as = (command: string) => tryExec(box.id, command, { user: "user" });
   const ran = await as(
     "id -un; touch ~/made; stat -c %U ~/made; sudo id -un; nproc; getconf _NPROCESSORS_ONLN",
@@ -56,20 +56,20 @@ test("a buffered exec returns both streams, the exit code and the duration", asy
   expect(Number.isInteger(ran.duration_ms)).toBe(true);
 });
 
-test("runs a command by bash as root, in /workspace, with the sandbox's environment", async () => {
+test("runs a command with bash as root, in /workspace, with the sandbox's environment", async () => {
   expect(await output(box.id, 'echo "$BASH_VERSION" | grep -q . && id -un && pwd && echo "$HOME"')).toBe(
     "root\n/workspace\n/root",
   );
   expect(await output(box.id, 'echo "$GREETING"')).toBe("from the sandbox");
 });
 
-test("the call's env overrides the sandbox's, for this call only", async () => {
+test("an exec call's env overrides the sandbox's env for this call only", async () => {
   const ran = await exec(box.id, 'echo "$SHARED $OWN $GREETING"', { env: { SHARED: "call", OWN: "ä=b" } });
   expect(ran.stdout).toBe("call ä=b from the sandbox\n");
   expect(await output(box.id, 'echo "$SHARED:$OWN"')).toBe("sandbox:");
 });
 
-test("uses cwd and user of the call, and refuses a missing directory or user", async () => {
+test("uses the cwd and user of the call, and refuses a missing directory or user", async () => {
   expect((await exec(box.id, "pwd", { cwd: "/usr/bin" })).stdout).toBe("/usr/bin\n");
   expect((await exec(box.id, "id -un; id -gn", { user: "nobody", cwd: "/" })).stdout).toBe(
     "nobody\nnogroup\n",
@@ -79,7 +79,7 @@ test("uses cwd and user of the call, and refuses a missing directory or user", a
   expectRefusal(await tryExec(box.id, "true", { user: "nosuchuser" }), 400, "exec_failed");
 });
 
-test("args run a program without a shell, each argument unchanged", async () => {
+test("args run a program without a shell, and pass each argument unchanged", async () => {
   const ran = await server.api("POST", `/v1/sandboxes/${box.id}/exec`, {
     body: { args: ["printf", "%s|", "$HOME", "a b", "", "*", "'"] },
   });
@@ -90,23 +90,23 @@ test("args run a program without a shell, each argument unchanged", async () => 
   expectRefusal(missing, 400, "exec_failed");
 });
 
-test("stdin reaches the command and ends", async () => {
+test("a command reads the given stdin up to its end", async () => {
   const ran = await exec(box.id, "cat; echo end", { stdin: base64("line\n") });
   expect(ran.stdout).toBe("line\nend\n");
   expect((await exec(box.id, "cat; echo end")).stdout).toBe("end\n");
-  // A command that never reads its input is no error.
+  // A command that never reads its input does not fail.
   const large = base64(Buffer.alloc(4 * 1024 ** 2, "x"));
   expect((await exec(box.id, "echo ignored", { stdin: large })).stdout).toBe("ignored\n");
   expect((await exec(box.id, "wc -c", { stdin: large })).stdout.trim()).toBe(String(4 * 1024 ** 2));
 });
 
-test("reports a signal as 128 + n with its name", async () => {
+test("reports an end by a signal as exit code 128 + n, with the signal's name", async () => {
   const ran = await exec(box.id, "kill -TERM $$");
   expect(ran).toMatchObject({ exit_code: 143, signal: "SIGTERM", timed_out: false });
   expect(await exec(box.id, "kill -KILL $$")).toMatchObject({ exit_code: 137, signal: "SIGKILL" });
 });
 
-test("a timeout returns 124 with the output so far, and leaves no process", async () => {
+test("an exec that times out returns 124 with the output so far, and leaves no process", async () => {
   const ran = await exec(box.id, "echo started; sleep 4321 & sleep 4321", { timeout_seconds: 1 });
   expect(ran).toMatchObject({ exit_code: 124, timed_out: true, stdout: "started\n", signal: null });
   expect(await output(box.id, "pgrep -fc '^sleep 4321' || true")).toBe("0");
@@ -121,7 +121,7 @@ test("replaces invalid UTF-8 by U+FFFD in a buffered response, and streams the b
   );
 });
 
-test("a stream begins with exec_started, carries chunks in order, and ends with exec_exited", async () => {
+test("a streamed exec begins with exec_started, sends chunks in order, and ends with exec_exited", async () => {
   const frames = await all({ command: "for i in 1 2 3; do echo $i; echo e$i >&2; sleep 0.05; done; exit 3" });
   expect(frames[0]).toEqual({ kind: "exec_started", pid: expect.any(Number) });
   expect(frames.at(-1)).toEqual({ kind: "exec_exited", code: 3, duration_ms: expect.any(Number) });
@@ -132,7 +132,7 @@ test("a stream begins with exec_started, carries chunks in order, and ends with 
   expect(text(frames, "stderr")).toBe("e1\ne2\ne3\n");
 });
 
-test("sends chunks while the command runs", async () => {
+test("streams chunks while the command runs", async () => {
   const gate = "/tmp/gate";
   const stream = streamExec(box.id, {
     command: `echo waiting; while [ ! -e ${gate} ]; do sleep 0.05; done; echo done`,
@@ -140,13 +140,13 @@ test("sends chunks while the command runs", async () => {
   const seen: Frame[] = [];
   for await (const frame of stream) {
     seen.push(frame);
-    // The command cannot end before this file exists, so its first line arrived before its end.
+    // The command cannot end before the gate file exists, so its first line arrived before its end.
     if (text(seen, "stdout") === "waiting\n") await exec(box.id, `touch ${gate}`);
   }
   expect(text(seen, "stdout")).toBe("waiting\ndone\n");
 });
 
-test("a stream ends with an error frame instead of exec_exited after a timeout or a signal", async () => {
+test("a streamed exec ends with an error frame instead of exec_exited after a timeout or a signal", async () => {
   const timeout = await all({ command: "echo before; sleep 60", timeout_seconds: 1 });
   expect(text(timeout, "stdout")).toBe("before\n");
   expect(timeout.at(-1)).toMatchObject({ kind: "error", code: "exec_timeout", message: expect.any(String) });
@@ -168,7 +168,7 @@ test("ends a streamed exec when its caller disconnects", async () => {
   );
 });
 
-test("a buffered exec runs to its end when its caller disconnects", async () => {
+test("a buffered exec runs to its end even if its caller disconnects", async () => {
   const hangUp = new AbortController();
   const call = server
     .api("POST", `/v1/sandboxes/${box.id}/exec`, {
@@ -188,8 +188,8 @@ test("a buffered exec runs to its end when its caller disconnects", async () => 
   );
 });
 
-test("cuts 100 MB of output at 8 MiB per stream, reports it, and does not accumulate it in the server", async () => {
-  // The first such response grows the heap once, which is not part of the measurement.
+test("cuts 100 MB of output at 8 MiB per stream, reports the cut, and keeps the server's memory small", async () => {
+  // The first response of this size grows the heap once, which is not part of the measurement.
   await exec(box.id, `perl -e 'print "x" x 1e7'`);
   const before = server.residentBytes;
   const ran = await exec(box.id, `perl -e 'print "x" x 1e8'`);
@@ -199,7 +199,7 @@ test("cuts 100 MB of output at 8 MiB per stream, reports it, and does not accumu
   expect(server.residentBytes - before).toBeLessThan(80 * 1024 ** 2);
 });
 
-test("streams a long output completely to a slow reader, without accumulating it in the server", async () => {
+test("streams a long output completely to a slow reader, and keeps the server's memory small", async () => {
   const before = server.residentBytes;
   let bytes = 0;
   let highest = 0;
@@ -210,17 +210,17 @@ test("streams a long output completely to a slow reader, without accumulating it
     bytes += Buffer.from(frame.data ?? "", "base64").length;
   }
   expect(bytes).toBe(200_000_000);
-  // A busy heap grows by some tens of MB; the stream would be 267 MB in base64.
+  // A busy heap grows by some tens of MB; the whole stream in memory would take 267 MB in base64.
   expect(highest - before).toBeLessThan(128 * 1024 ** 2);
 });
 
-test("ten concurrent commands in one sandbox each get their own output", async () => {
+test("ten concurrent commands in one sandbox each return their own output", async () => {
   const numbers = Array.from({ length: 10 }, (_, index) => index);
   const ran = await Promise.all(numbers.map((n) => exec(box.id, `sleep 0.2; echo ${n}; exit ${n}`)));
   expect(ran.map(({ stdout, exit_code }) => [stdout, exit_code])).toEqual(numbers.map((n) => [`${n}\n`, n]));
 });
 
-test("refuses an exec without a command, or with both forms, and names the field", async () => {
+test("refuses an exec with neither command nor args, or with both, and names the field", async () => {
   const path = `/v1/sandboxes/${box.id}/exec`;
   for (const [body, field] of [
     [{}, "command"],
@@ -241,13 +241,13 @@ test("refuses an exec without a command, or with both forms, and names the field
   }
 });
 
-test("a fork bomb harms no other sandbox, and its timeout ends all of its processes", async () => {
+test("a fork bomb affects no other sandbox, and the call's timeout kills all processes of the bomb", async () => {
   const bomber = await createSandbox();
   expect(await output(bomber.id, "ulimit -u")).toBe("1024");
   const bomb = tryExec(bomber.id, "bomb() { bomb | bomb & }; bomb; sleep 300", { timeout_seconds: 2 });
   for (let i = 0; i < 10; i += 1) expect(await output(box.id, `echo fine ${i}`)).toBe(`fine ${i}`);
   expect((await bomb).body).toMatchObject({ exit_code: 124, timed_out: true });
-  // PID 1, and the shell that counts.
+  // Two processes are left: PID 1, and the shell that counts.
   expect(await output(bomber.id, "cd /proc; set -- [0-9]*; echo $#")).toBe("2");
 });
 

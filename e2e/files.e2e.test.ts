@@ -21,7 +21,7 @@ function sha256(bytes: Uint8Array): string {
   return createHash("sha256").update(bytes).digest("hex");
 }
 
-test("reads a written file in the documented form, by its absolute path", async () => {
+test("returns a written file in the documented form, by its absolute path", async () => {
   const written = await writeFile(box.id, "/workspace/notes/one.txt", "hällo\n");
   expect([written.status, written.body]).toEqual([
     200,
@@ -43,7 +43,7 @@ test("resolves a relative path under /workspace", async () => {
   });
 });
 
-test("mode is a JSON integer, defaults to 0644, and changes with an overwrite", async () => {
+test("a file's mode is a JSON integer, defaults to 0644, and changes when the file is overwritten", async () => {
   await writeFile(box.id, "/tmp/plain", "x");
   await writeFile(box.id, "/tmp/script", "#!/bin/sh\necho ran\n", { mode: 0o755 });
   expect(await output(box.id, "stat -c %a /tmp/plain /tmp/script && /tmp/script")).toBe("644\n755\nran");
@@ -62,7 +62,7 @@ test("writes and reads 16 MiB of random bytes unchanged", async () => {
   expect(sha256(Buffer.from(read.body.content, "base64"))).toBe(sha256(bytes));
 });
 
-test("refuses more than 16 MiB, in both directions", async () => {
+test("refuses to write or read more than 16 MiB", async () => {
   expectRefusal(
     await writeFile(box.id, "/tmp/too-large", Buffer.alloc(16 * MiB + 1)),
     413,
@@ -130,7 +130,7 @@ test("delete removes a file with 204, and refuses a directory and a missing path
   expect((await statFile(box.id, "/tmp/kept")).body.exists).toBe(true);
 });
 
-test("mkdir creates parents by default, and reports a file in the path", async () => {
+test("mkdir creates parent directories by default, and refuses a path below a file", async () => {
   const make = (body: object) => server.api("POST", files("/mkdir"), { body });
   const made = await make({ path: "/workspace/a/b/c", mode: 0o700 });
   expect([made.status, made.body]).toEqual([
@@ -152,7 +152,7 @@ test("mkdir creates parents by default, and reports a file in the path", async (
   expectRefusal(await make({ path: "/workspace/file/below" }), 400, "not_directory");
 });
 
-test("move renames files and directories, and replaces a target only on request", async () => {
+test("move renames files and directories, and replaces an existing target only on request", async () => {
   const move = (body: object) => server.api("POST", files("/move"), { body });
   await writeFile(box.id, "/workspace/m/from", "1");
   const moved = await move({ from: "/workspace/m/from", to: "/tmp/m-to" });
@@ -168,7 +168,7 @@ test("move renames files and directories, and replaces a target only on request"
   expectRefusal(await move({ from: "/etc/passwd", to: "/tmp/stolen" }), 403, "not_permitted");
 });
 
-test("a batch writes in order; a failed file reports its error and stops no other file", async () => {
+test("a batch writes files in order; a failed file reports its error and does not stop the others", async () => {
   const batch = await server.api("POST", files("/batch"), {
     body: {
       files: [
@@ -196,7 +196,7 @@ test("a batch writes in order; a failed file reports its error and stops no othe
   expect(await output(box.id, "cat batch/1; stat -c ' %a' batch/1 relative")).toBe("two 755\n 644");
 });
 
-test("accepts a batch of 48 MiB in files of 16 MiB", async () => {
+test("accepts a batch of 48 MiB with files of 16 MiB each", async () => {
   const content = base64(Buffer.alloc(16 * MiB));
   const full = ["a", "b", "c"].map((name) => ({ path: `/tmp/full-${name}`, content }));
   const batch = await server.api("POST", files("/batch"), { body: { files: full } });
@@ -212,7 +212,7 @@ test("accepts a batch of 48 MiB in files of 16 MiB", async () => {
   expect(await output(box.id, "ls /tmp | grep -c full- || true")).toBe("0");
 });
 
-test("refuses a batch of more than 64 files or 48 MiB as a whole", async () => {
+test("refuses a whole batch of more than 64 files or 48 MiB", async () => {
   const many = Array.from({ length: 65 }, (_, n) => ({ path: `/tmp/many-${n}`, content: "" }));
   expectRefusal(await server.api("POST", files("/batch"), { body: { files: many } }), 400, "invalid_request");
   const content = base64(Buffer.alloc(12 * MiB));
@@ -225,7 +225,7 @@ test("refuses a batch of more than 64 files or 48 MiB as a whole", async () => {
   expect(await output(box.id, "ls /tmp | grep -c -e many- -e large- || true")).toBe("0");
 });
 
-test("refuses paths outside the writable roots with not_permitted, by any route", async () => {
+test("refuses paths outside the writable roots with not_permitted, even through .. or symlinks", async () => {
   await exec(
     box.id,
     "ln -sfn /etc /workspace/out; ln -sfn /etc/hostname /workspace/file-out; ln -sfn / /tmp/root",
@@ -255,7 +255,7 @@ test("refuses paths outside the writable roots with not_permitted, by any route"
     403,
     "not_permitted",
   );
-  // A path that leaves and returns is inside; a symlink to a target inside is followed.
+  // A path that leaves a root and returns to it is allowed, and so is a symlink to a target inside a root.
   expect((await writeFile(box.id, "/workspace/../tmp/back", "x")).status).toBe(200);
   await exec(box.id, "mkdir -p /tmp/inner && ln -sfn /tmp/inner /workspace/in");
   expect((await writeFile(box.id, "/workspace/in/side", "x")).status).toBe(200);
@@ -284,13 +284,13 @@ test("changes files below `current -> releases/v2` where `releases` is a symlink
   );
 });
 
-test("deleting a symlink removes the link, and never its target", async () => {
+test("deleting a symlink removes the symlink, and never its target", async () => {
   await exec(box.id, "ln -sfn /etc/passwd /workspace/link-out");
   expect((await server.api("DELETE", files("?path=/workspace/link-out"))).status).toBe(204);
   expect((await statFile(box.id, "/etc/passwd")).body.exists).toBe(true);
 });
 
-test("accepts names of 255 bytes in every call, and refuses longer ones", async () => {
+test("accepts file names of 255 bytes in every call, and refuses longer names", async () => {
   const name = `${"ä".repeat(127)}x`;
   expect(Buffer.byteLength(name)).toBe(255);
   expect((await writeFile(box.id, `/tmp/long/${name}`, "long")).status).toBe(200);
@@ -302,7 +302,7 @@ test("accepts names of 255 bytes in every call, and refuses longer ones", async 
   );
 });
 
-test("returns unusual names as they were written", async () => {
+test("returns unusual file names exactly as they were written", async () => {
   for (const name of ["with space", "quote'\"", "new\nline", "%2F", "-rf", "*", "‮rtl", "🚀", "\\back"]) {
     expect((await writeFile(box.id, `/tmp/odd/${name}`, name)).status, name).toBe(200);
     expect((await readFile(box.id, `/tmp/odd/${name}`)).body.content, name).toBe(base64(name));
@@ -310,7 +310,7 @@ test("returns unusual names as they were written", async () => {
   expect((await readFile(box.id, "/tmp/odd")).body.entries).toHaveLength(9);
 });
 
-test("refuses NUL, an empty path and a long path by the field's name", async () => {
+test("refuses NUL, an empty path and a long path, and names the field", async () => {
   for (const path of ["/tmp/a\0b", "", `/tmp/${"a/".repeat(2100)}`]) {
     const reply = await writeFile(box.id, path, "x");
     expectRefusal(reply, 400, "invalid_request");
@@ -327,7 +327,7 @@ test("neither reads nor replaces a FIFO, a device or a socket, and does not bloc
   expectRefusal(await writeFile(box.id, "/tmp/fifo", "x"), 403, "not_permitted");
 });
 
-test("explains reads of a missing path, a path through a file, and a directory with a slash", async () => {
+test("explains why a missing path, a path below a file, or a write to a directory fails", async () => {
   expectRefusal(await readFile(box.id, "/tmp/nothing"), 404, "file_not_found");
   await writeFile(box.id, "/tmp/a-file", "x");
   expectRefusal(await readFile(box.id, "/tmp/a-file/below"), 400, "not_directory");
@@ -335,13 +335,13 @@ test("explains reads of a missing path, a path through a file, and a directory w
   expectRefusal(await writeFile(box.id, "/tmp/inner", "x"), 400, "is_directory");
 });
 
-test("reads any file of the machine", async () => {
+test("reads a file outside the writable roots", async () => {
   expect(
     Buffer.from((await readFile(box.id, "/etc/os-release")).body.content, "base64").toString(),
   ).toContain("debian");
 });
 
-test("reports a full disk inside and outside, and works again after a deletion", async () => {
+test("reports a full disk to commands and file calls, and writes again after a deletion", async () => {
   const full = await createSandbox();
   const dd = await exec(full.id, "dd if=/dev/zero of=/workspace/fill bs=1M", { timeout_seconds: 120 });
   expect(dd.exit_code).toBe(1);

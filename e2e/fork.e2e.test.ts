@@ -24,10 +24,10 @@ const snapshots = () => {
 const machinesFor = ({ id }: { id: string }) =>
   machinesOf(server.dataDir).filter(({ spec }) => spec.hostname === id.replace("_", "-"));
 
-/** Excludes pooled machines. */
+/** Lists the machines with an owner, without pooled machines. */
 const listOwned = () => machinesOf(server.dataDir).filter(({ spec }) => spec.hostname !== "kontor");
 
-/** Forks a sandbox; the clones are deleted when the test ends. */
+/** Forks a sandbox, and deletes the clones when the test ends. */
 async function fork(id: string, input: Record<string, unknown> = {}): Promise<Sandbox[]> {
   const made = await server.api("POST", `/v1/sandboxes/${id}/fork`, { body: input });
   expect(made.status, JSON.stringify(made.body)).toBe(201);
@@ -36,11 +36,11 @@ async function fork(id: string, input: Record<string, unknown> = {}): Promise<Sa
   return items;
 }
 
-/** Counts in a shell variable, so that only its memory has the count. */
+/** Command that counts in a shell variable, so that only its memory has the count. */
 const counter = `setsid bash -c 'n=0; while :; do n=$((n + 1)); echo $n >> /workspace/counts; sleep 0.02; done' >/dev/null 2>&1 &
   until [ -s /workspace/counts ]; do sleep 0.01; done`;
 
-/** The count continued without a gap or a repetition. */
+/** Checks that the count continued without a gap or a repetition. */
 async function expectCounting(id: string): Promise<void> {
   const counts = async () => (await output(id, "cat /workspace/counts")).split("\n").map(Number);
   const before = (await counts()).length;
@@ -48,7 +48,7 @@ async function expectCounting(id: string): Promise<void> {
   expect(after).toEqual(after.map((_, index) => index + 1));
 }
 
-test("five clones and their source continue independently from the source's state", async () => {
+test("five clones and their source continue independently from the state at the fork", async () => {
   const source = await createSandbox({
     env: { OWN: "mine", BOTH: "source" },
     timeout_seconds: 300,
@@ -92,7 +92,7 @@ test("five clones and their source continue independently from the source's stat
   expect(snapshots()).toEqual([]);
 }, 180_000);
 
-test("connections inside the machine continue in source and clone, outside ones end, and its servers serve on", async () => {
+test("after a fork, connections inside each machine continue, outside connections end, and servers serve on", async () => {
   const source = await createSandbox({ network: "restricted" });
   const serve = `use IO::Socket::INET; my $s = IO::Socket::INET->new(Listen => 5, LocalPort => 8000, ReuseAddr => 1);
     $SIG{CHLD} = "IGNORE"; while (1) { my $c = $s->accept or next; fork and next; while (<$c>) { print $c "echo $_"; $c->flush } exit }`;
@@ -115,7 +115,7 @@ test("connections inside the machine continue in source and clone, outside ones 
   }
 });
 
-test("background commands continue in source and clones; a long call fails because a snapshot interrupted it", async () => {
+test("background commands continue in source and clones; a fork interrupts a running exec with an error", async () => {
   const source = await createSandbox();
   const command = "for n in $(seq 1 150); do echo $n; sleep 0.02; done";
   const started = await server.api("POST", `/v1/sandboxes/${source.id}/commands`, { body: { command } });
@@ -139,7 +139,7 @@ test("background commands continue in source and clones; a long call fails becau
   }
 });
 
-test("serves calls to the source during a fork", async () => {
+test("serves calls to the source while the source is forked", async () => {
   const source = await createSandbox();
   let isForked = false;
   const calls = (async () => {
@@ -152,7 +152,7 @@ test("serves calls to the source during a fork", async () => {
   expect(new Set(await calls)).toEqual(new Set([200]));
 });
 
-test("forks a paused sandbox twice from its snapshot, and it stays paused and resumes", async () => {
+test("forks a paused sandbox twice from its snapshot, and the source stays paused and can be resumed", async () => {
   const source = await createSandbox({ timeout_seconds: 300 });
   await exec(source.id, counter);
   const paused = await server.api("POST", `/v1/sandboxes/${source.id}/pause`);
@@ -165,7 +165,7 @@ test("forks a paused sandbox twice from its snapshot, and it stays paused and re
   await expectCounting(source.id);
 });
 
-test("a repeated Idempotency-Key creates no further clones, and returns the first ones without tokens", async () => {
+test("a repeated Idempotency-Key creates no more clones, and returns the first clones without tokens", async () => {
   const source = await createSandbox({ preview_auth: true });
   const call = { body: { count: 2 }, headers: { "idempotency-key": `fork-${source.id}` } };
   const [first, second] = [
@@ -185,7 +185,7 @@ test("refuses to fork a terminated sandbox", async () => {
   expectRefusal(refused, 409, "sandbox_terminated");
 });
 
-/** Takes a snapshot of a sandbox; it is deleted when the test ends. */
+/** Takes a snapshot of a sandbox, and deletes the snapshot when the test ends. */
 async function keep(id: string, input: Record<string, unknown> = {}): Promise<{ id: string }> {
   const kept = await server.api("POST", `/v1/sandboxes/${id}/snapshots`, { body: input });
   expect(kept.status, JSON.stringify(kept.body)).toBe(201);
@@ -197,7 +197,7 @@ async function keep(id: string, input: Record<string, unknown> = {}): Promise<{ 
 
 const begin = { template: undefined, timeout_seconds: 300 };
 
-test("creates sandboxes from a snapshot after its source continued and was deleted", async () => {
+test("creates sandboxes from a snapshot after the snapshot's source continued and was deleted", async () => {
   const source = await createSandbox({ env: { OWN: "mine" }, timeout_seconds: 300 });
   await exec(source.id, counter);
   await writeFile(source.id, "/workspace/kept", "prepared");
@@ -233,7 +233,7 @@ test("creates sandboxes from a snapshot after its source continued and was delet
   );
 }, 180_000);
 
-test("detects a damaged snapshot once, and refuses it from then on", async () => {
+test("detects that a snapshot is damaged, and refuses the snapshot from then on", async () => {
   const source = await createSandbox();
   const snapshot = await keep(source.id);
   const file = join(server.dataDir, "snapshots", snapshot.id, "pages.img");
@@ -248,7 +248,7 @@ test("detects a damaged snapshot once, and refuses it from then on", async () =>
 });
 
 test.each(["checkpoint.written", "checkpoint.stored", "snapshot.written", "snapshot.committed"])(
-  "after kill -9 at %s the sandbox runs, with a complete snapshot or none",
+  "after kill -9 at %s the sandbox runs, with one complete snapshot or none",
   async (point) => {
     const source = await createSandbox({ timeout_seconds: 1800 });
     await exec(source.id, counter);
@@ -269,7 +269,7 @@ test.each(["checkpoint.written", "checkpoint.stored", "snapshot.written", "snaps
   180_000,
 );
 
-/** Sends a call to a server that dies at a named point of it, and starts the next server. */
+/** Sends a call to a server that is killed at a named point of the call, and starts the next server. */
 async function killedAt(point: string, path: string, body: Record<string, unknown>): Promise<void> {
   await server.dieAt(point, () => expect(server.api("POST", path, { body })).rejects.toThrow("fetch failed"));
 }
@@ -287,7 +287,7 @@ const whileForking = [
 ];
 
 test.each(whileForking)(
-  "after kill -9 at %s the source runs, with all clones or none",
+  "after kill -9 at %s the source runs, with all of its clones or none",
   async (point) => {
     const source = await createSandbox({ timeout_seconds: 1800 });
     await exec(source.id, counter);

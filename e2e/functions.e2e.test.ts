@@ -1,6 +1,6 @@
 /**
- * Functions from outside: created, deployed by real builds, invoked by the API and at their address, with kill -9 at
- * several points.
+ * Functions from outside: created, deployed by real builds, invoked by the API and at their address, with kill -9 of
+ * the server at several points.
  */
 import { afterAll, afterEach, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import http from "node:http";
@@ -77,7 +77,7 @@ function ask(
 }
 
 test(
-  "deploys a function, invokes it, reads its metrics, changes it and deploys it again",
+  "deploys a function, invokes it, reads its metrics, changes its code and deploys it again",
   { timeout: 300_000 },
   async () => {
     const one = await make({ env_vars: { GREETING: "moin" } });
@@ -117,7 +117,7 @@ test(
 );
 
 test(
-  "a handler that does not load fails its deployment, and the previous one stays live",
+  "a handler that does not load fails its deployment, and the previous deployment stays live",
   { timeout: 300_000 },
   async () => {
     const one = await make();
@@ -132,7 +132,7 @@ test(
   },
 );
 
-test("a key grants access at once, and a rotated key no longer", { timeout: 300_000 }, async () => {
+test("an API key grants access at once, and a rotated key grants none", { timeout: 300_000 }, async () => {
   const one = await make({ auth_mode: "api_key" });
   expect(await deploy(one)).toMatchObject({ error: null });
   expect((await ask(one)).status).toBe(401);
@@ -148,7 +148,7 @@ test("a key grants access at once, and a rotated key no longer", { timeout: 300_
 });
 
 test.each(["app_build.made", "function_deploy.built", "function_deploy.proved", "function_deploy.switched"])(
-  "the next server continues the deployment after kill -9 at %s",
+  "the next server continues a deployment after kill -9 at %s",
   { timeout: 300_000 },
   async (point) => {
     const one = await make();
@@ -163,7 +163,7 @@ test.each(["app_build.made", "function_deploy.built", "function_deploy.proved", 
   },
 );
 
-test("a deleted function serves no request, and its images are removed", { timeout: 300_000 }, async () => {
+test("a deleted function serves no request and leaves no images", { timeout: 300_000 }, async () => {
   const one = await make();
   expect(await deploy(one)).toMatchObject({ error: null });
   await call("DELETE", one);

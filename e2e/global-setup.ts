@@ -1,5 +1,6 @@
 /**
- * Starts the simulated internet of the run and one shared server before all test files, and removes both afterwards.
+ * Starts the simulated internet of the test run and one shared server before all test files, and removes both
+ * afterwards.
  */
 import { DNS_ADDRESS, startInternet } from "@kontor/runtime/network/testing/internet.ts";
 import { UndoStack } from "@kontor/runtime/undo.ts";
@@ -18,7 +19,7 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
     const server = await startServer({
       KONTOR_UPLINK: internet.uplink,
       KONTOR_DNS_SERVERS: DNS_ADDRESS,
-      // A test fills this disk within a second; no other test needs more.
+      // A test fills this disk within a second; no other test needs a larger disk.
       KONTOR_MACHINE_DISK_GB: "1",
     });
     undo.add("server", () => server.destroy());

@@ -13,7 +13,7 @@ function create(key: string, body: Record<string, unknown>) {
   });
 }
 
-test("the same key and body return the first sandbox again, without its secret", async () => {
+test("a repeated key and body return the first sandbox again, without its secret", async () => {
   const key = randomUUID();
   const mark = { metadata: { key }, preview_auth: true };
   const first = await create(key, mark);
@@ -29,14 +29,14 @@ test("the same key and body return the first sandbox again, without its secret",
   expect(made.body.items).toHaveLength(1);
 });
 
-test("the same key with another body is a conflict", async () => {
+test("a repeated key with another body is refused as a conflict", async () => {
   const key = randomUUID();
   const first = await create(key, { metadata: { n: "1" } });
   onTestFinished(() => deleteSandbox(first.body.id));
   expectRefusal(await create(key, { metadata: { n: "2" } }), 409, "idempotency_conflict");
 });
 
-test("two concurrent creates with one key make one sandbox", async () => {
+test("two concurrent creates with one key make only one sandbox", async () => {
   const key = randomUUID();
   const both = await Promise.all([create(key, { metadata: { key } }), create(key, { metadata: { key } })]);
   const made = await server.api("GET", `/v1/sandboxes?metadata[key]=${key}`);
@@ -53,7 +53,7 @@ test("two concurrent creates with one key make one sandbox", async () => {
   expect((await create(key, { metadata: { key } })).body.id).toBe(made.body.items[0].id);
 });
 
-test("a buffered exec with a key runs once", async () => {
+test("a buffered exec runs once when its key is repeated", async () => {
   const box = await createSandbox();
   const run = (body: object) =>
     server.api("POST", `/v1/sandboxes/${box.id}/exec`, { body, headers: { "idempotency-key": "exec-1" } });
@@ -65,7 +65,7 @@ test("a buffered exec with a key runs once", async () => {
   expect(await output(box.id, "wc -l < /tmp/runs")).toBe("1");
 });
 
-test("refuses an invalid key, and creates nothing", async () => {
+test("refuses an invalid key, and creates no sandbox", async () => {
   const mark = randomUUID();
   for (const key of ["x".repeat(129), "a\tb"]) {
     const reply = await create(key, { metadata: { mark } });
@@ -76,7 +76,7 @@ test("refuses an invalid key, and creates nothing", async () => {
   expect(made.body.items).toEqual([]);
 });
 
-test("ignores a key on a stream, which runs each time", async () => {
+test("ignores the key of a streamed exec, and runs the command each time", async () => {
   const box = await createSandbox();
   for (const runs of ["1", "2"]) {
     const stream = await fetch(`${server.baseUrl}/v1/sandboxes/${box.id}/exec`, {
@@ -96,7 +96,7 @@ test("ignores a key on a stream, which runs each time", async () => {
 });
 
 /**
- * Sends a request to a server that dies before its response, and returns the next server's response to the same
+ * Sends a request to a server that is killed before its response. Returns the next server's response to the same
  * request.
  */
 async function answeredByTheNext(path: string, body: Record<string, unknown>): Promise<Reply> {
@@ -104,7 +104,7 @@ async function answeredByTheNext(path: string, body: Record<string, unknown>): P
   await server.dieAt("request.unanswered", () =>
     expect(server.api("POST", path, call)).rejects.toThrow("fetch failed"),
   );
-  // The lease of the request: half a minute without a renewal.
+  // Reads when the request's lease ends: half a minute without a renewal.
   const endsAt = async (at: string) =>
     server.sql(`update idempotency_keys set expires_at = ${at} where key = $1`, [
       call.headers["idempotency-key"],
@@ -117,7 +117,7 @@ async function answeredByTheNext(path: string, body: Record<string, unknown>): P
   return again;
 }
 
-test("after kill -9 behind the creation of a sandbox, the same key returns it, and it runs", async () => {
+test("after kill -9 behind a sandbox's creation, the repeated key returns the sandbox, and it runs", async () => {
   const mark = randomUUID();
   const { body } = await answeredByTheNext("/v1/sandboxes", {
     ...debian,
@@ -131,7 +131,7 @@ test("after kill -9 behind the creation of a sandbox, the same key returns it, a
   expect(made.body.items).toMatchObject([{ id: body.id }]);
 }, 60_000);
 
-test("after kill -9 behind the creation of a project, the same key returns it", async () => {
+test("after kill -9 behind a project's creation, the repeated key returns the project", async () => {
   const name = `once-${randomUUID().slice(0, 8)}`;
   const { body } = await answeredByTheNext("/api/v1/projects", { name });
   onTestFinished(async () => void (await server.api("DELETE", `/api/v1/projects/${body.id}`)));

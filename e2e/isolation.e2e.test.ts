@@ -2,7 +2,7 @@ import { readFile } from "node:fs/promises";
 import { expect, test } from "vitest";
 import { createSandbox, exec, output } from "./support/fixtures.ts";
 
-test("two sandboxes of one pool share no host name, machine id, random state or environment", async () => {
+test("two sandboxes of one warm pool have different host names, machine ids, random states and environments", async () => {
   const [one, two] = [await createSandbox({ env: { SECRET: "one" } }), await createSandbox()];
   const facts = [
     "hostname",
@@ -17,7 +17,7 @@ test("two sandboxes of one pool share no host name, machine id, random state or 
   expect(await output(one.id, "hostname")).toBe(one.id.replace("_", "-"));
 });
 
-test("a sandbox starts without files, processes or CPU time of others", async () => {
+test("a new sandbox contains no files, processes or CPU time of other sandboxes", async () => {
   const box = await createSandbox();
   expect(
     await output(
@@ -26,13 +26,13 @@ test("a sandbox starts without files, processes or CPU time of others", async ()
     ),
   ).toBe("");
   expect(await output(box.id, "ls -A /tmp | grep -v '^\\.keep$' || true")).toBe("");
-  // PID 1 is the guest program; every other process was started by this exec.
+  // PID 1 is the guest program; this exec started every other process.
   const processes = await output(box.id, "ps -eo pid=,args= | grep -v -e 'ps -eo' -e 'grep -v' -e 'bash -c'");
   expect(processes.split("\n")).toHaveLength(1);
   expect(processes.trim()).toMatch(/^1 .*guest/);
 });
 
-test("the kernel inside is not the host's, and reveals nothing about the host", async () => {
+test("the kernel in a sandbox is not the host's, and reveals nothing about the host", async () => {
   const box = await createSandbox();
   expect(await output(box.id, "cat /proc/version")).not.toBe(
     (await readFile("/proc/version", "utf8")).trim(),
@@ -40,7 +40,7 @@ test("the kernel inside is not the host's, and reveals nothing about the host", 
   const mounts = await output(box.id, "cat /proc/mounts");
   expect(mounts).not.toContain("kontor-e2e-");
   expect(await output(box.id, "ls /.kontor/run")).toBe("guest.sock");
-  // All machines share the template, but writes of one machine are invisible to the others.
+  // All machines share the template's files, but writes of one machine are invisible to the others.
   await exec(box.id, "echo changed > /etc/motd; rm /usr/bin/less; echo x > /.kontor/guest || true");
   const other = await createSandbox();
   expect(await output(other.id, "test -e /usr/bin/less && ! grep -q changed /etc/motd && echo same")).toBe(

@@ -8,7 +8,7 @@ async function metrics(id: string, query = "") {
   return reply.body;
 }
 
-test("reports a busy core as about 100 percent for any number of processes, with a sample every second", async () => {
+test("reports one busy core as about 100 percent for any number of processes, with a sample every second", async () => {
   const box = await createSandbox();
   const load = tryExec(box.id, "while :; do :; done & while :; do :; done", { timeout_seconds: 5 });
   const busy = await eventually(
@@ -53,7 +53,7 @@ test("reports a busy core as about 100 percent for any number of processes, with
   await load;
 });
 
-test("reports memory as the working set, without file cache", async () => {
+test("reports memory as the working set, without the file cache", async () => {
   const box = await createSandbox();
   await exec(box.id, "head -c 300M /dev/zero > /tmp/file; cat /tmp/file > /dev/null");
   const after = await eventually(
@@ -63,7 +63,7 @@ test("reports memory as the working set, without file cache", async () => {
   expect(after.memory.usage_bytes).toBeLessThan(250 * 1024 ** 2);
 });
 
-test("a terminated sandbox has null values, no samples, and its total use", async () => {
+test("the metrics of a terminated sandbox have null values, no samples, and the total use", async () => {
   const box = await createSandbox();
   await exec(box.id, "timeout 1 bash -c 'while :; do :; done'");
   await deleteSandbox(box.id);

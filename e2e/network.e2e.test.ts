@@ -1,7 +1,7 @@
 /**
- * Egress attempts from inside. The uplink leads to a namespace of the run that simulates the internet. It also owns
- * every address that a machine must not reach, and counts arriving packets. A path counts as closed when no packet
- * arrived, and not just when no response came back.
+ * Egress attempts from inside. The uplink leads to a namespace of the test run that simulates the internet. It also
+ * owns every address that a machine must not reach, and counts arriving packets. A path counts as closed only if no
+ * packet arrived, not just if no response returned.
  */
 import { createServer, type Server as HttpServer } from "node:http";
 import { type AddressInfo } from "node:net";
@@ -27,14 +27,14 @@ const modes = {
   restricted: sharedSandbox({ network: "restricted" }),
   open: sharedSandbox({ network: "open" }),
 };
-/** A sandbox with a server that every reachable peer may use. */
+/** A sandbox with a server that accepts connections from every peer. */
 const neighbour = sharedSandbox({ network: "open" });
 const serve = `perl -MIO::Socket::INET -e 'my $l = IO::Socket::INET->new(Listen => 5, LocalPort => 8000, ReuseAddr => 1) or die; while (my $c = $l->accept) { print $c "HTTP/1.0 200 OK\\r\\n\\r\\n"; close $c }'`;
 const internet = watchInternet(inject("internet"));
 const names = Object.keys(modes) as (keyof typeof modes)[];
 const shut = ["off", "restricted"] as const;
 
-/** A service on all addresses of the host, which no machine may reach. */
+/** A service on all addresses of the host. No machine may reach it. */
 let hostService: HttpServer;
 let hostPort = 0;
 let reached = 0;
@@ -50,7 +50,7 @@ beforeAll(async () => {
 });
 afterAll(() => hostService.close());
 
-/** Result of a connection: the HTTP status, or curl's exit code. Never waits longer than three seconds. */
+/** Returns the result of a connection: the HTTP status, or curl's exit code. Never waits longer than three seconds. */
 function curl(id: string, url: string): Promise<string> {
   return output(
     id,
@@ -75,7 +75,9 @@ function datagram(id: string, address: string, port: number): Promise<string> {
   );
 }
 
-/** Queries a resolver for an A record by a handmade packet; a response has four bytes of address. */
+/**
+ * Queries a resolver for an A record with a packet written by hand. A response contains the four bytes of an address.
+ */
 function resolve(id: string, resolver: string, name: string): Promise<string> {
   return output(
     id,
@@ -89,13 +91,13 @@ async function packetsTo(address: string): Promise<number> {
     .reduce((sum, row) => sum + row.packets, 0);
 }
 
-test("open reaches the internet, by address and by name", async () => {
+test("a sandbox with network open reaches the internet by address and by name", async () => {
   expect(await curl(modes.open.id, `http://${WEB_ADDRESS}/`)).toBe("200");
   expect(await curl(modes.open.id, "http://web.test/")).toBe("200");
   expect(await datagram(modes.open.id, WEB_ADDRESS, ECHO_PORT)).toBe("hello");
 });
 
-test("packets of an open sandbox have the host's address, never the machine's", async () => {
+test("packets of an open sandbox leave with the host's address, never with the machine's", async () => {
   await curl(modes.open.id, `http://${WEB_ADDRESS}/`);
   const sources = new Set(
     (await internet.seen()).filter(({ protocol }) => protocol === "tcp").map(({ source }) => source),
@@ -103,7 +105,7 @@ test("packets of an open sandbox have the host's address, never the machine's", 
   expect(sources).toEqual(new Set([UPLINK_ADDRESS]));
 });
 
-test.for(shut)("%s: no packet gets out, by TCP, UDP or name", async (mode) => {
+test.for(shut)("network %s: no packet reaches the internet, by TCP, UDP or name", async (mode) => {
   const { id } = modes[mode];
   const before = await packetsTo(WEB_ADDRESS);
   expect(await curl(id, `http://${WEB_ADDRESS}/`)).toContain("failed");
@@ -112,7 +114,7 @@ test.for(shut)("%s: no packet gets out, by TCP, UDP or name", async (mode) => {
   expect(await packetsTo(WEB_ADDRESS)).toBe(before);
 });
 
-test.for(shut)("%s: DNS is no tunnel: no resolver responds or receives anything", async (mode) => {
+test.for(shut)("network %s: no DNS resolver responds or receives anything", async (mode) => {
   const before = await packetsTo(DNS_ADDRESS);
   for (const resolver of ["10.0.0.1", DNS_ADDRESS, WEB_ADDRESS]) {
     expect(await resolve(modes[mode].id, resolver, "c2VjcmV0.tunnel.test"), resolver).toBe("nothing");
@@ -120,7 +122,7 @@ test.for(shut)("%s: DNS is no tunnel: no resolver responds or receives anything"
   expect(await packetsTo(DNS_ADDRESS)).toBe(before);
 });
 
-test("open resolves names through the host, and a name with a forbidden address reaches nothing", async () => {
+test("network open resolves names through the host, and a name with a forbidden address is unreachable", async () => {
   expect(await resolve(modes.open.id, "10.0.0.1", "web.test")).toBe(WEB_ADDRESS);
   const before = await packetsTo(METADATA_ADDRESS);
   expect(await curl(modes.open.id, "http://metadata.test/")).toContain("failed");
@@ -128,7 +130,7 @@ test("open resolves names through the host, and a name with a forbidden address 
   expect(await packetsTo(METADATA_ADDRESS)).toBe(before);
 });
 
-test.for(names)("%s: the metadata address and private ranges are unreachable", async (mode) => {
+test.for(names)("network %s: the metadata address and private ranges are unreachable", async (mode) => {
   const { id } = modes[mode];
   // 203.0.113.0/24 is a public range for documentation, which `open` may reach.
   const forbidden = [METADATA_ADDRESS, ...PRIVATE_ADDRESSES.filter((address) => !address.startsWith("203."))];
@@ -143,7 +145,7 @@ test.for(names)("%s: the metadata address and private ranges are unreachable", a
   for (const address of forbidden) expect([address, await packetsTo(address)]).toEqual([address, 0]);
 });
 
-test.for(names)("%s: the host's own services are unreachable, on every address it has", async (mode) => {
+test.for(names)("network %s: the host's services are unreachable on all its addresses", async (mode) => {
   const { gateway } = instanceNames(instance());
   const doors = ["10.0.0.1", gateway, UPLINK_ADDRESS].flatMap((address) =>
     [hostPort, server.description.port, 5432, 22].map((port) => `${address}:${port}`),
@@ -151,17 +153,18 @@ test.for(names)("%s: the host's own services are unreachable, on every address i
   reached = 0;
   expect(await openDoors(modes[mode].id, doors)).toBe("");
   expect(reached).toBe(0);
-  // The positive control: the service accepts connections on the very addresses that were tried.
+  // Positive control: the service accepts connections on the same addresses that were tried.
   expect((await fetch(`http://${UPLINK_ADDRESS}:${hostPort}/`)).status).toBe(200);
 });
 
-test.for(names)("%s: another sandbox is unreachable", async (mode) => {
-  // The positive control: the neighbour's server accepts connections.
+test.for(names)("network %s: another sandbox is unreachable", async (mode) => {
+  // Positive control: the neighbour's server accepts connections.
   await eventually(
     () => openDoors(neighbour.id, ["127.0.0.1:8000"]),
     (open) => open === "127.0.0.1:8000",
   );
-  // Every possible address of this server's machines: the first slots of its range, and the shared inner address.
+  // Possible addresses of this server's machines: the first slots of its range, and the inner address that all machines
+  // share.
   const range = instanceNames(instance()).gateway.split(".").slice(0, 2).join(".");
   const addresses = [...Array.from({ length: 24 }, (_, n) => `${range}.0.${n}`), "10.0.0.3"];
   expect(
@@ -172,13 +175,13 @@ test.for(names)("%s: another sandbox is unreachable", async (mode) => {
   ).toBe("");
 });
 
-test.for(names)("%s: has no IPv6", async (mode) => {
+test.for(names)("network %s: a sandbox has no IPv6", async (mode) => {
   expect(await curl(modes[mode].id, `http://[${WEB_ADDRESS_V6}]/`)).toContain("failed");
   expect(await output(modes[mode].id, "grep -v -e ' lo$' -e '^fe80' /proc/net/if_inet6 || true")).toBe("");
   expect(await internet.seenV6()).toBe(0);
 });
 
-test.for(names)("%s: drops packets with another source address", async (mode) => {
+test.for(names)("network %s: drops packets with a forged source address", async (mode) => {
   const source = "203.0.113.77";
   // A raw IP packet (UDP to the echo port) with a forged source. If raw sockets are refused, the test passes too.
   await exec(
@@ -189,7 +192,7 @@ test.for(names)("%s: drops packets with another source address", async (mode) =>
   expect((await internet.seen()).filter((row) => row.source === source)).toEqual([]);
 });
 
-test("counts the refusals of a network mode on the sandbox", async () => {
+test("counts the refusals of a network mode in the sandbox's record", async () => {
   const box = await createSandbox({ network: "restricted" });
   expect(box["egress_denied"]).toBe(0);
   for (let n = 0; n < 3; n += 1) await curl(box.id, `http://${WEB_ADDRESS}/`);
@@ -199,7 +202,7 @@ test("counts the refusals of a network mode on the sandbox", async () => {
   );
 });
 
-/** The server's instance number on this host, from its claim. */
+/** Returns the server's instance number on this host, from the file by which the server claimed the number. */
 function instance(): number {
   const number = instanceOf(server.dataDir);
   if (number === undefined) throw new Error("the server has no number");

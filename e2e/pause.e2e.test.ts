@@ -41,11 +41,11 @@ const snapshots = () => {
   return existsSync(directory) ? readdirSync(directory) : [];
 };
 
-/** Counts in a shell variable, so that only its memory has the count. */
+/** Command that counts in a shell variable, so that only its memory has the count. */
 const counter = `setsid bash -c 'n=0; while :; do n=$((n + 1)); echo $n >> /workspace/counts; sleep 0.02; done' >/dev/null 2>&1 &
   until [ -s /workspace/counts ]; do sleep 0.01; done`;
 
-/** The count continued without a gap or a repetition. */
+/** Checks that the count continued without a gap or a repetition. */
 async function expectCounting(id: string): Promise<void> {
   const counts = async () => (await output(id, "cat /workspace/counts")).split("\n").map(Number);
   const before = (await counts()).length;
@@ -102,7 +102,7 @@ test("a paused sandbox uses no memory of the host, and resumes with files, proce
   );
 });
 
-test("twenty pauses and resumes lose nothing", async () => {
+test("twenty pauses and resumes lose no data or process", async () => {
   const box = await createSandbox({ timeout_seconds: 1800 });
   await exec(box.id, counter);
   for (let round = 0; round < 20; round += 1) {
@@ -114,7 +114,7 @@ test("twenty pauses and resumes lose nothing", async () => {
   await expectCounting(box.id);
 }, 180_000);
 
-test("calls in flight during a pause fail with its reason, buffered and streamed", async () => {
+test("a pause fails buffered and streamed calls in flight with its reason", async () => {
   const box = await createSandbox();
   const whole = tryExec(box.id, "touch whole; sleep 60");
   const stream = streamExec(box.id, { command: "touch stream; sleep 60" });
@@ -126,7 +126,7 @@ test("calls in flight during a pause fail with its reason, buffered and streamed
   await resumeSandbox(box.id);
 });
 
-test("a background command continues after a pause, with its complete output", async () => {
+test("a background command continues after a pause and resume, with its complete output", async () => {
   const box = await createSandbox();
   const command = "for n in $(seq 1 200); do echo $n; sleep 0.02; done";
   const started = await server.api("POST", `/v1/sandboxes/${box.id}/commands`, { body: { command } });
@@ -143,7 +143,7 @@ test("a background command continues after a pause, with its complete output", a
   expect(text).toBe(Array.from({ length: 200 }, (_, index) => `${index + 1}\n`).join(""));
 });
 
-test("an open outside connection does not prevent a pause, and ends", async () => {
+test("an open outside connection does not prevent a pause, and is closed", async () => {
   const box = await createSandbox({ network: "restricted" });
   const talk = "exec 3<>/dev/tcp/10.0.0.1/3128 || exit; echo up > up; cat <&3; echo over > over";
   await exec(box.id, `setsid bash -c '${talk}' >/dev/null 2>&1 & until [ -s up ]; do sleep 0.01; done`);
@@ -154,7 +154,7 @@ test("an open outside connection does not prevent a pause, and ends", async () =
   await resumeSandbox(box.id);
 });
 
-test("many concurrent calls wake a sandbox with auto_resume once, and all succeed", async () => {
+test("many concurrent calls wake a sandbox with auto_resume only once, and all succeed", async () => {
   const box = await createSandbox({ auto_resume: true });
   await writeFile(box.id, "/workspace/kept", "kept");
   await pauseSandbox(box.id);
@@ -167,7 +167,7 @@ test("many concurrent calls wake a sandbox with auto_resume once, and all succee
   expect(machinesFor(box)).toHaveLength(1);
 });
 
-test("pauses a sandbox with on_timeout=pause at its deadline; a resume restarts its lifetime", async () => {
+test("pauses a sandbox with on_timeout=pause at its deadline; a resume restarts the lifetime", async () => {
   const box = await createSandbox({ timeout_seconds: 10, on_timeout: "pause" });
   await exec(box.id, counter);
   await eventually(
@@ -180,7 +180,7 @@ test("pauses a sandbox with on_timeout=pause at its deadline; a resume restarts 
   await expectCounting(box.id);
 });
 
-test("a paused sandbox survives a restart, and is deleted with its snapshot", async () => {
+test("a paused sandbox survives a server restart, and a delete removes its snapshot", async () => {
   const box = await createSandbox();
   const { body } = await pause(box.id);
   await server.kill9();
@@ -213,7 +213,7 @@ const whileResuming = {
 };
 
 test.each(Object.entries({ ...whilePausing, ...whileResuming }))(
-  "after kill -9 at %s the sandbox is %s, complete, and can be paused, resumed and deleted",
+  "after kill -9 at %s the sandbox is %s and complete, and can be paused, resumed and deleted",
   async (point, status) => {
     const box = await createSandbox({ timeout_seconds: 1800 });
     await exec(box.id, counter);

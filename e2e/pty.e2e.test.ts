@@ -13,7 +13,7 @@ interface Message {
   signal?: string | null;
 }
 
-/** A user's screen. */
+/** A client of a terminal, which collects its output. */
 class Screen {
   text = "";
   bytes = 0;
@@ -79,7 +79,7 @@ async function refusal(path: string, token: string | null): Promise<string> {
 describe("a shell", () => {
   const sandbox = sharedSandbox();
 
-  test("is a login shell on a terminal of the requested size, which follows its window", async () => {
+  test("runs a login shell on a terminal of the requested size, and follows changes of the size", async () => {
     const screen = await Screen.open(`${sandbox.id}/pty?cols=101&rows=31`);
     screen.type("tty; stty size; shopt -q login_shell && echo is-a-login; tput cols; echo $TERM\n");
     await screen.shows(/\/dev\/pts\/\d+\r\n31 101\r\nis-a-login\r\n101\r\nxterm-256color\r\n/);
@@ -123,7 +123,7 @@ describe("a shell", () => {
     await screen.shows("003 032 034");
   });
 
-  test("continues without its viewer, and sends the missed output to the next one", async () => {
+  test("the shell continues without a viewer, and sends the missed output to the next viewer", async () => {
     const first = await Screen.open(`${sandbox.id}/pty`);
     first.type("stty -echo; PS1=; echo star''ted\n");
     await first.shows("started\r\n");
@@ -140,7 +140,7 @@ describe("a shell", () => {
     expect(first.text + second.text).toContain("tick 1\r\ntick 2\r\ntick 3\r\ntick 4\r\ntick 5\r\ndone\r\n");
   });
 
-  test("a viewer that does not read blocks the program, and the server does not grow", async () => {
+  test("a viewer that does not read blocks the program, and the server's memory does not grow", async () => {
     const screen = await Screen.open(
       `${sandbox.id}/pty?command=${encodeURIComponent("base64 </dev/urandom")}`,
     );
@@ -176,7 +176,7 @@ describe("a shell", () => {
   });
 });
 
-test("isolates the terminals of two sandboxes", async () => {
+test("isolates the terminals of two sandboxes from each other", async () => {
   const [one, other] = [await createSandbox(), await createSandbox()];
   const screen = await Screen.open(`${one.id}/pty`);
   expect((await server.api("GET", `/v1/sandboxes/${other.id}/pty`)).body).toEqual({ items: [] });

@@ -22,7 +22,7 @@ function runningIds(): Promise<string[]> {
     .then(({ body }) => body.items.map(({ id }: Sandbox) => id).toSorted());
 }
 
-/** Five sandboxes with a file each; one has a process that counts in the background. */
+/** Creates five sandboxes with a file each. In one of them, a process counts in the background. */
 async function five(): Promise<Sandbox[]> {
   const boxes = await Promise.all(
     Array.from({ length: 5 }, (_, n) => createSandbox({ env: { N: String(n) }, timeout_seconds: 1800 })),
@@ -46,13 +46,13 @@ async function expectUnharmed(boxes: Sandbox[]): Promise<void> {
   await eventually(counts, (later) => later > now);
 }
 
-test("after kill -9 all sandboxes have their files and processes, none lost or duplicated", async () => {
+test("after kill -9 all sandboxes have their files and processes, and none is lost or duplicated", async () => {
   const boxes = await five();
   const before = machineProcesses(server.dataDir);
   await server.kill9();
   await server.start();
   await expectUnharmed(boxes);
-  // The processes are the same ones: adopted, and not started again.
+  // The processes are the same as before: adopted, and not started again.
   const after = machineProcesses(server.dataDir);
   expect(before.filter((pid) => after.includes(pid)).length).toBeGreaterThan(0);
   const owned = boxes.length;
@@ -63,7 +63,7 @@ test("after kill -9 all sandboxes have their files and processes, none lost or d
   );
 });
 
-test("a graceful stop leaves sandboxes running, and the next start adopts them", async () => {
+test("a graceful stop keeps sandboxes running, and the next server adopts them", async () => {
   const boxes = await five();
   await server.stop();
   const running = machineProcesses(server.dataDir);
@@ -72,7 +72,7 @@ test("a graceful stop leaves sandboxes running, and the next start adopts them",
   await expectUnharmed(boxes);
 });
 
-test("a sandbox deleted after a restart leaves nothing, and its row names the actor", async () => {
+test("deletes a sandbox that was created before a restart, and records the requested delete as the reason", async () => {
   const box = await createSandbox();
   const before = machinesOf(server.dataDir).length;
   expect(before).toBeGreaterThan(0);
@@ -94,7 +94,7 @@ test("terminates a sandbox as host_lost if its machine died while the server was
   expect(await output(others.id, "echo here")).toBe("here");
 });
 
-test("ends a sandbox at once when its machine is killed under a running server", async () => {
+test("ends a sandbox at once when its machine is killed while the server runs", async () => {
   const box = await createSandbox();
   const victim = machineOf(box);
   const call = tryExec(box.id, "sleep 60");
@@ -104,7 +104,7 @@ test("ends a sandbox at once when its machine is killed under a running server",
   expect(await getSandbox(box.id)).toMatchObject({ status: "terminated", termination_reason: "host_lost" });
 });
 
-test("a streamed exec ends with a killed server", async () => {
+test("a streamed exec ends when the server is killed", async () => {
   const box = await createSandbox();
   const stream = streamExec(box.id, { command: "echo up; sleep 6543 & sleep 6543" });
   const broken = (async () => {
@@ -118,7 +118,7 @@ test("a streamed exec ends with a killed server", async () => {
   );
 });
 
-test("enforces at the next start a deadline that passed while the server was down", async () => {
+test("ends sandboxes at the next start whose deadline passed while the server was down", async () => {
   const box = await createSandbox();
   await server.stop();
   // The shortest lifetime is ten seconds, so the deadline is moved into the past instead.
@@ -131,7 +131,7 @@ test("enforces at the next start a deadline that passed while the server was dow
   expect(ended).toMatchObject({ termination_reason: "timeout" });
 });
 
-test("freezes processes of a suspended workspace, also over a kill -9, and thaws them afterwards", async () => {
+test("freezes processes of a suspended workspace, even across kill -9, and thaws them after the suspension", async () => {
   const box = await createSandbox({ timeout_seconds: 1800 });
   await exec(box.id, `nohup bash -c '${counter}' >/dev/null 2>&1 &`);
   await eventually(
@@ -173,7 +173,7 @@ function machineOf(box: Sandbox): string {
   return record.spec.id;
 }
 
-/** Kills all processes at once, like the kernel out of memory or an operator with a wrong pid. */
+/** Kills all processes at once, like the kernel when memory is used up, or an operator with a wrong pid. */
 function killMachine(machine: string): void {
   for (const pid of machineProcesses(server.dataDir, machine)) {
     try {

@@ -1,6 +1,4 @@
-/**
- * Running apps from outside: memory, crashes, sleep and the end of the server, as visitors and owners see them.
- */
+/** Running apps from outside. Visitors and owners observe memory, crashes, sleep and the end of the server. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import { eventually } from "./support/answers.ts";
@@ -23,7 +21,7 @@ beforeAll(async () => {
 });
 afterAll(() => server?.destroy());
 
-/** An app whose paths select its behaviour; `/` returns its process id. `before` runs first. */
+/** Returns the code of an app whose paths select its behaviour; `/` returns its process id. `before` runs first. */
 const app = (before = "process.on('SIGTERM', () => process.exit(0));") => `
 const fs = require("node:fs");
 const me = require("node:crypto").randomUUID();
@@ -78,7 +76,7 @@ const linesOf = async (project: Project) =>
   ((await get(project, "logs?lines=1000")).lines as { text: string }[]).map(({ text }) => text);
 
 test(
-  "an app survives a killed server with the same process, and only requests in flight break",
+  "an app keeps its process when the server is killed, and only requests in flight fail",
   { timeout: 300_000 },
   async () => {
     const project = await deployApp();
@@ -106,14 +104,14 @@ test(
     isOver = true;
     await Promise.all(visitors);
     expect([...answers]).toEqual([`200 ${first}`]);
-    // At most the one request in flight of each visitor.
+    // At most one request in flight of each visitor fails.
     expect(failures.filter((code) => code !== "ECONNRESET")).toEqual([]);
     expect(failures.length).toBeLessThanOrEqual(visitors.length);
     expect(await get(project, "health")).toMatchObject({ status: "running", restart_count: 0 });
   },
 );
 
-test("raises memory up to the size's maximum, and reports it", { timeout: 300_000 }, async () => {
+test("raises and reports an app's memory, up to its size's maximum", { timeout: 300_000 }, async () => {
   const project = await deployApp();
   const path = `/api/v1/projects/${project.id}/environments/${project.production_environment_id}`;
   expect((await server.api("PATCH", path, { body: { size: "medium" } })).status).toBe(200);
@@ -135,7 +133,7 @@ test("raises memory up to the size's maximum, and reports it", { timeout: 300_00
 });
 
 test(
-  "reports an app once as crashed after five exits in a row, and restarts it once it works",
+  "reports an app once as crashed after five exits in a row, and restarts the app once it works",
   { timeout: 300_000 },
   async () => {
     const project = await deployApp();
@@ -163,14 +161,14 @@ test(
 );
 
 test(
-  "freezes a sleeping app, frees its memory after a while, and wakes it for a visitor",
+  "freezes an app that sleeps, frees its memory later, and wakes the app for a visitor",
   { timeout: 300_000 },
   async () => {
     const project = await deployApp();
     const { text: first } = await visit(server, project);
     const asleep = () => server.api("POST", `/api/v1/projects/${project.id}/sleep`);
     expect((await asleep()).body).toMatchObject({ status: "asleep" });
-    // The process is the one that was frozen.
+    // The process is the same process that was frozen.
     expect(await visit(server, project)).toEqual({ status: 200, text: first });
     expect((await asleep()).body).toMatchObject({ status: "asleep" });
     expect(await machinesOf(project)).toHaveLength(1);
@@ -215,7 +213,7 @@ async function machinesOf({ production_environment_id }: Project): Promise<{ id:
   return (await server.sql(text, [production_environment_id])) as { id: string }[];
 }
 
-test("follows logs, and continues behind the last line seen", { timeout: 300_000 }, async () => {
+test("follows an app's logs, and continues after the last received line", { timeout: 300_000 }, async () => {
   const project = await deployApp();
   await visit(server, project, "/say?x=before");
   const path = `${server.baseUrl}/api/v1/projects/${project.id}/logs?follow=true&lines=10`;

@@ -15,7 +15,7 @@ import {
 const timestamp = expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/);
 const unknownId = "sbx_aaaaaaaaaaaaaaaaaaaa";
 
-test("creates a sandbox, runs code, keeps files and deletes it", async () => {
+test("creates a sandbox, runs code, keeps files and deletes the sandbox", async () => {
   const made = await server.api("POST", "/v1/sandboxes", { body: { ...debian, metadata: { run: "one" } } });
   expect(made.status).toBe(201);
   const box = made.body;
@@ -77,7 +77,7 @@ test("creates a sandbox, runs code, keeps files and deletes it", async () => {
   }
 });
 
-test("the record has every choice of the create", async () => {
+test("the sandbox's record contains every field of the create request", async () => {
   const box = await createSandbox({
     size: "medium",
     network: "off",
@@ -99,7 +99,7 @@ test("the record has every choice of the create", async () => {
   expect(await getSandbox(box.id)).toMatchObject({ preview_auth_token: box["preview_auth_token"] });
 });
 
-test("a repeated delete returns the same response, and concurrent deletes both succeed", async () => {
+test("a repeated delete returns the same response, and two concurrent deletes both succeed", async () => {
   const box = await createSandbox();
   const both = await Promise.all([1, 2].map(() => server.api("DELETE", `/v1/sandboxes/${box.id}`)));
   expect(both.map(({ status }) => status)).toEqual([200, 200]);
@@ -108,7 +108,7 @@ test("a repeated delete returns the same response, and concurrent deletes both s
   expect([again.status, again.body]).toEqual([200, both[0]?.body]);
 });
 
-test("a delete ends the processes inside at once", async () => {
+test("a delete ends the processes in the sandbox at once", async () => {
   const box = await createSandbox();
   const running = tryExec(box.id, "sleep 60");
   await exec(box.id, "true");
@@ -116,7 +116,7 @@ test("a delete ends the processes inside at once", async () => {
   expectRefusal(await running, 409, "sandbox_terminated");
 });
 
-test("lists newest first, in pages without gaps or repetitions, and filters", async () => {
+test("lists sandboxes newest first, in pages without gaps or repetitions, and filters the list", async () => {
   const mark = `list-${Date.now()}`;
   const made: string[] = [];
   for (let n = 0; n < 5; n += 1) {
@@ -156,7 +156,7 @@ test("lists newest first, in pages without gaps or repetitions, and filters", as
   expect(ids(await list("&status=running&metadata[parity]=even"))).toEqual([made[2], made[4]]);
 });
 
-test("refuses an invalid list query by the field's name", async () => {
+test("refuses an invalid list query, and names the field", async () => {
   for (const query of ["limit=0", "limit=101", "limit=x", "status=asleep", "cursor=made-up", "sort=asc"]) {
     const reply = await server.api("GET", `/v1/sandboxes?${query}`);
     expectRefusal(reply, 400, "invalid_request");
@@ -164,7 +164,7 @@ test("refuses an invalid list query by the field's name", async () => {
   }
 });
 
-test("keep-alive restarts the lifetime from now, independently of the remaining time", async () => {
+test("keep-alive sets the deadline from now, whatever time was left", async () => {
   const box = await createSandbox({ timeout_seconds: 1200 });
   const before = Date.now();
   const kept = await server.api("POST", `/v1/sandboxes/${box.id}/timeout`, { body: { timeout_seconds: 60 } });
@@ -189,7 +189,7 @@ test("keep-alive restarts the lifetime from now, independently of the remaining 
   }
 });
 
-test("terminates a sandbox at its deadline, with the reason", async () => {
+test("terminates a sandbox at its deadline, and reports the deadline as the reason", async () => {
   const box = await createSandbox({ timeout_seconds: 10 });
   const ended = await eventually(
     () => getSandbox(box.id),
@@ -202,7 +202,7 @@ test("terminates a sandbox at its deadline, with the reason", async () => {
   expect(refused.body.termination_reason).toBe("timeout");
 });
 
-test("limits returns the plan's limits", async () => {
+test("the limits endpoint returns the plan's limits", async () => {
   const { status, body } = await server.api("GET", "/v1/sandboxes/limits");
   expect(status).toBe(200);
   expect(body).toMatchObject({
@@ -232,7 +232,7 @@ test("limits returns the plan's limits", async () => {
   );
 });
 
-test("refuses an invalid create by the field's name, and creates nothing", async () => {
+test("refuses an invalid create request, names the field, and creates no sandbox", async () => {
   const count = async () => (await server.api("GET", "/v1/sandboxes?limit=100")).body.items.length;
   const before = await count();
   for (const [body, words] of [
@@ -274,14 +274,14 @@ test("refuses an invalid create by the field's name, and creates nothing", async
   expect(await count()).toBe(before);
 });
 
-test("accepts allow_domains and ignores it when the network is off or open", async () => {
+test("accepts allow_domains, and ignores it when the network is off or open", async () => {
   for (const network of ["off", "open"]) {
     const box = await createSandbox({ network, allow_domains: ["example.com"] });
     expect(box["network"]).toBe(network);
   }
 });
 
-test("responds with the same 404 to an unknown id and an invalid one", async () => {
+test("responds with the same 404 to an unknown id and an invalid id", async () => {
   for (const id of [unknownId, "sbx_x", "nonsense", "sbx_aaaaaaaaaaaaaaaaaaa%27"]) {
     const reply = await server.api("GET", `/v1/sandboxes/${id}`);
     expectRefusal(reply, 404, "sandbox_not_found");
@@ -298,7 +298,7 @@ test("responds with the same 404 to an unknown id and an invalid one", async () 
   );
 });
 
-test("create with exec in one request works for many at once", async () => {
+test("many concurrent creates with an exec in the same request succeed", async () => {
   const outputs = await Promise.all(
     Array.from({ length: 6 }, async (_, n) => {
       const box = await createSandbox();

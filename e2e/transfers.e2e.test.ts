@@ -29,7 +29,7 @@ async function sign(id: string, kind: "upload" | "download", path: string): Prom
 
 interface Transfer {
   status: number;
-  /** Body of a refusal, and of an upload. */
+  /** JSON body of a refusal, or of an upload. */
   json: Record<string, unknown>;
 }
 
@@ -39,7 +39,7 @@ function curl(url: string, ...options: string[]): Promise<Transfer> {
   return curlInto(join(directory, `answer-${(answers += 1)}`), url, options);
 }
 
-/** Target of a signed URL on this host: the same name, on the plain listener. */
+/** Runs curl for a signed URL on this host: with the same name, but on the plain listener. */
 function curlInto(file: string, url: string, options: string[]): Promise<Transfer> {
   const { hostname, pathname, search } = new URL(url);
   const plain = ["--header", `Host: ${hostname}`, server.baseUrl + pathname + search];
@@ -49,7 +49,7 @@ function curlInto(file: string, url: string, options: string[]): Promise<Transfe
 async function callInto(file: string, options: string[]): Promise<Transfer> {
   const told = ["--silent", "--show-error", "--output", file, "--write-out", "%{http_code}"];
   const argv = ["curl", ...told, ...options];
-  // 52, 55, 56: the connection ended, as when the server is killed.
+  // Exit codes 52, 55 and 56 of curl: the connection ended, for example because the server was killed.
   const { stdout } = await run(argv, { timeoutMs: 180_000, okCodes: [0, 52, 55, 56] });
   const text = await readFile(file, "utf8").catch(() => "");
   return { status: Number(stdout), json: text.startsWith('{"') ? JSON.parse(text) : {} };
@@ -74,7 +74,7 @@ async function fileOf(size: number, name: string): Promise<string> {
   return file;
 }
 
-test("uploads a file with curl at mode 0644, and downloads it unchanged", async () => {
+test("uploads a file with curl at mode 0644, and downloads the file unchanged", async () => {
   const file = await fileOf(64 * MiB, "in");
   const written = await upload(await sign(box.id, "upload", "data/in"), file);
   expect([written.status, written.json]).toEqual([
@@ -88,9 +88,9 @@ test("uploads a file with curl at mode 0644, and downloads it unchanged", async 
   expect(await sha256(out)).toBe(await sha256(file));
 });
 
-test("the same URL works over TLS with the certificate of this installation", async () => {
+test("a presigned URL works over TLS with the installation's certificate", async () => {
   const file = await fileOf(4 * MiB, "tls");
-  // The host's resolver may not resolve names below localhost; the port is the URL's own.
+  // The host's resolver may not resolve names below localhost, so curl connects to 127.0.0.1 with the URL's own port.
   const tls = ["--cacert", join(server.dataDir, "ca.crt"), "--connect-to", "::127.0.0.1:"];
   const use = (url: string, ...options: string[]) =>
     callInto(join(directory, "tls-answer"), [...tls, ...options, url]);
@@ -99,7 +99,7 @@ test("the same URL works over TLS with the certificate of this installation", as
   expect(await sha256(join(directory, "tls-answer"))).toBe(await sha256(file));
 });
 
-test("resumes an interrupted download", async () => {
+test("resumes an interrupted download of a presigned URL", async () => {
   const file = await fileOf(8 * MiB, "long");
   await upload(await sign(box.id, "upload", "long"), file);
   const part = join(directory, "part");
@@ -110,7 +110,7 @@ test("resumes an interrupted download", async () => {
   expect(await sha256(part)).toBe(await sha256(file));
 });
 
-test("accepts an upload of 512 MiB, and refuses a larger one or one without a size", async () => {
+test("accepts an upload of 512 MiB, and refuses a larger upload or an upload without a size", async () => {
   const { id } = await createSandbox({ size: "medium" });
   const url = await sign(id, "upload", "large");
   const file = join(directory, "large");
@@ -125,7 +125,7 @@ test("accepts an upload of 512 MiB, and refuses a larger one or one without a si
   expect(await output(id, "stat -c %s large && ls -A")).toBe(`${512 * MiB}\nlarge`);
 });
 
-test("a URL serves only its own method, path and sandbox, unchanged", async () => {
+test("a presigned URL serves only its own method, path and sandbox, and only unchanged", async () => {
   const { id: other } = await createSandbox();
   await exec(box.id, "echo mine > mine; echo secret > secret");
   const url = await sign(box.id, "download", "mine");
@@ -149,7 +149,7 @@ test("a URL serves only its own method, path and sandbox, unchanged", async () =
   expect(await output(box.id, "cat mine")).toBe("mine");
 });
 
-test("an upload stays in the writable directories, by its path and through later symlinks", async () => {
+test("refuses an upload outside the writable directories, by path or through a later symlink", async () => {
   const refused = await server.api("POST", `/v1/sandboxes/${box.id}/files/presign-upload`, {
     body: { path: "/etc/passwd" },
   });
@@ -162,7 +162,7 @@ test("an upload stays in the writable directories, by its path and through later
   expect((await exec(box.id, "test -e /etc/out")).exit_code).toBe(1);
 });
 
-test("serves URLs of a sandbox without a network", async () => {
+test("serves presigned URLs of a sandbox without a network", async () => {
   const { id } = await createSandbox({ network: "off" });
   const file = await fileOf(MiB, "off");
   expect((await upload(await sign(id, "upload", "/tmp/off"), file)).status).toBe(200);
@@ -196,7 +196,7 @@ test("ten users of a paused sandbox's URL wake it once and are served; without a
   expect([refused.status, refused.json["code"]]).toEqual([409, "sandbox_paused"]);
 });
 
-test("a deleted sandbox signs nothing, and its earlier URLs fail", async () => {
+test("refuses to presign URLs of a deleted sandbox, and refuses the sandbox's earlier URLs", async () => {
   const { id } = await createSandbox();
   const url = await sign(id, "download", "x");
   await server.api("DELETE", `/v1/sandboxes/${id}`);
@@ -208,7 +208,7 @@ test("a deleted sandbox signs nothing, and its earlier URLs fail", async () => {
   expect([used.status, used.json["code"]]).toEqual([409, "sandbox_terminated"]);
 });
 
-test("reports a full disk to the sender, and leaves no partial file", async () => {
+test("reports a full disk to the uploading client, and leaves no partial file", async () => {
   const { id } = await createSandbox();
   await exec(id, "head -c 900M /dev/zero > fill", { timeout_seconds: 120 });
   const file = join(directory, "sparse");
@@ -237,7 +237,7 @@ test("completes eight concurrent uploads and downloads", async () => {
   expect(sums).toEqual(sums.map(() => sum));
 });
 
-test("kill -9 during an upload leaves nothing of it, and the same URL works after the restart", async () => {
+test("kill -9 during an upload leaves no partial file, and the same URL works after the restart", async () => {
   const { id } = await createSandbox();
   await exec(id, "mkdir up && echo old > up/file");
   const url = await sign(id, "upload", "up/file");

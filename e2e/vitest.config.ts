@@ -1,9 +1,9 @@
 import { defineConfig } from "vitest/config";
 
 /**
- * The whole server from outside, by HTTP, on the real runtime: needs root, runsc and nft. The test files share one
- * server and its internet, so they run one at a time. The files in `own-servers` share nothing and have their own
- * configuration.
+ * Tests of the whole server from outside, by HTTP, on the real runtime. They need root, runsc and nft. The test files
+ * share one server and its simulated internet, so they run one at a time. The files in `own-servers` use their own
+ * servers and have their own configuration.
  */
 export default defineConfig({
   test: {
@@ -12,13 +12,13 @@ export default defineConfig({
     include: ["*.e2e.test.ts"],
     globalSetup: ["global-setup.ts"],
     pool: "forks",
-    // A condition is waited for as long as a busy host needs; the default is one second.
+    // Timeout of a polled condition on a busy host; the default is one second.
     expect: { poll: { timeout: 30_000 } },
     fileParallelism: false,
     testTimeout: 60_000,
-    // Real machines on a host that others use: a second try is allowed, and named at the end of the run.
+    // Other programs use the host too, so a second attempt is allowed. The end of the run lists repeated tests.
     retry: 1,
-    // The first template of a host takes half a minute to make, and longer where its mirror is slow.
+    // The first template of a host takes half a minute to make, or longer with a slow mirror.
     hookTimeout: 600_000,
   },
 });

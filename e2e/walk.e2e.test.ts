@@ -20,7 +20,7 @@ beforeAll(async () => {
 });
 afterAll(() => server?.destroy());
 
-/** A page that polls its text every 50 ms, and counts the responses. */
+/** Returns a page that polls its text every 50 ms, and counts the responses. */
 const page = (text: string) => `
 const body = \`<!doctype html><title>shop</title><h1></h1><script>
 window.answers = 0; window.failures = [];
@@ -39,7 +39,7 @@ require("node:http").createServer((request, response) => {
 }).listen(process.env.PORT);
 process.on("SIGTERM", () => process.exit(0));`;
 
-/** A page with an echoing WebSocket, for texts of less than 126 bytes in one frame. */
+/** Code of a server with an echoing WebSocket, for texts of less than 126 bytes in one frame. */
 const chat = `
 const { createHash } = require("node:crypto");
 const body = \`<!doctype html><title>chat</title><p></p><script>

@@ -36,7 +36,7 @@ async function collectEvents(
 const lines = (frames: Frame[]) =>
   frames.map(({ kind, path, from }) => [kind, from, path].filter((word) => word !== undefined).join(" "));
 
-test("reports changes by programs, shells and file calls, in a tree that grows during the watch", async () => {
+test("reports changes by programs, shells and file calls, in a directory tree that grows during the watch", async () => {
   await exec(box.id, "mkdir -p app/src && echo 1 > app/src/a");
   const all = await collectEvents(
     box.id,
@@ -68,7 +68,7 @@ test("reports changes by programs, shells and file calls, in a tree that grows d
   }
 });
 
-test("a watch of a busy tree does not prevent repeated pauses, and ends with the pause as its reason", async () => {
+test("a watch of a busy directory tree does not prevent pauses, and ends with the pause as the reason", async () => {
   const { id } = await createSandbox({ timeout_seconds: 600 });
   await exec(id, "for i in $(seq 300); do mkdir -p tree/$i; done");
   await exec(
@@ -90,7 +90,7 @@ test("a watch of a busy tree does not prevent repeated pauses, and ends with the
   }
 });
 
-test("a new watch works after kill -9 of the server, and the sixteen earlier ones occupy no slot", async () => {
+test("sixteen new watches open after kill -9 of the server, although sixteen earlier watches were open", async () => {
   const { id } = await createSandbox();
   const begun = Promise.withResolvers<void>();
   let count = 0;
@@ -103,7 +103,7 @@ test("a new watch works after kill -9 of the server, and the sixteen earlier one
   await server.kill9();
   expect((await ended).map(({ status }) => status)).toEqual(Array.from({ length: 16 }, () => "rejected"));
   await server.start();
-  // Each watch has its own file name, so that it sees no event of another one.
+  // Each watch has its own file name, so that it receives no event of another watch.
   const again = Array.from({ length: 16 }, (_, n) =>
     collectEvents(
       id,

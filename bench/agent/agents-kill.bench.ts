@@ -1,8 +1,9 @@
 /**
- * Kills the server (`kill -9`) twenty times, each time during ten agent runs. Measures if every run ends, if a tool
- * with side effects is called twice for one call, and the time until the runs continue.
+ * Kills the server (`kill -9`) twenty times, each time during ten agent runs. Measures whether every run ends, whether
+ * a tool with side effects is called twice for one call, and the time until the runs continue.
  *
- * The kills come at random moments, so they hit any place of the journal. The tests of `runs/` check each place alone.
+ * The kills come at random moments, so they interrupt any step of the journal. The tests of `runs/` check each step
+ * alone.
  */
 import { once } from "node:events";
 import { createServer } from "node:http";
@@ -21,7 +22,7 @@ export const name = "agents-kill";
 const kills = 20;
 const runsEach = 10;
 const toolCalls = 5;
-/** Duration of a run without a kill, approximately. */
+/** Approximate duration in milliseconds of a run without a kill. */
 const killWithinMs = 600;
 const endsWithinMs = 60_000;
 

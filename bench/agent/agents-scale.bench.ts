@@ -14,7 +14,7 @@ import { startScriptedModel } from "../support/scripted-model.ts";
 export const name = "agents-scale";
 
 const waiting = 10_000;
-/** The server's sweeps run several times within this time. */
+/** Wait in milliseconds in which the server's sweeps run several times. */
 const settleMs = 15_000;
 
 export async function run(context: BenchContext): Promise<void> {
@@ -87,7 +87,8 @@ async function manyWait(context: BenchContext, server: Server, api: Api): Promis
 const sessions = 1_000;
 
 /**
- * Sessions of an end user: a thousand, each with two runs that called a tool, with the rows that the server writes.
+ * Measures the erasure of an end user with a thousand sessions. Each session has two runs that called a tool, with the
+ * rows that the server writes.
  */
 async function erase(context: BenchContext, server: Server, api: Api): Promise<void> {
   context.progress("erase an end user");

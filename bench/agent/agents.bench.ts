@@ -23,7 +23,7 @@ export const name = "agents";
 
 const invokes = 200;
 const throughputRuns = 600;
-/** Below the plan's limit of concurrent runs. */
+/** Number of concurrent runs, below the plan's limit. */
 const atOnce = 32;
 const tokens = 60;
 const events = 1_000;
@@ -70,7 +70,7 @@ interface Outcome {
   status: string;
 }
 
-/** Each run has its own session, which is ended afterwards, because a plan limits live sessions. */
+/** Executes a run in its own session, and ends the session, because a plan limits live sessions. */
 async function ask(api: Api, agent: string): Promise<Outcome> {
   const outcome = await api.json<Outcome>("POST", `/v1/agents/${agent}/invoke`, 200, { input: "Go." });
   if (outcome.status !== "completed") throw new Error(JSON.stringify(outcome));
@@ -103,7 +103,8 @@ async function invokeToModel({ context, api, model }: Scene): Promise<void> {
 const calls = 10;
 
 /**
- * A call of the tool and two steps of the journal lie between one response of the model and its next request.
+ * Measures the overhead of a step. A call of the tool and two steps of the journal lie between one response of the
+ * model and its next request.
  */
 async function perStep({ context, api, model, tools }: Scene): Promise<void> {
   context.progress("overhead per step");
@@ -134,7 +135,7 @@ function between(asked: readonly ModelRequest[]): number[] {
 const callTool = { call: { name: "desk__look", arguments: "{}" } };
 const done = { text: ["Done."] };
 
-/** A tool call, then a text. */
+/** Model that requests a tool call, and then returns a text. */
 const twoSteps: ScriptedModel["answer"] = ({ messages }) =>
   messages.at(-1).role === "tool" ? done : callTool;
 
@@ -209,7 +210,7 @@ async function tokenToClient({ context, server, model }: Scene): Promise<void> {
   const sentMs = new Map<string, number>();
   const samples: number[] = [];
   model.onPiece = (text) => sentMs.set(text, performance.now());
-  // More than the 50 ms for which pieces are grouped, so each piece arrives alone.
+  // The delay exceeds the 50 ms for which pieces are grouped, so each piece arrives alone.
   model.answer = () => ({ text: Array.from({ length: tokens }, (_, index) => `<${index}>`), delayMs: 80 });
   await follow(server, "plain", (frame) => {
     if (frame.type !== "message.delta") return;
@@ -234,7 +235,7 @@ interface Frame {
   delta?: string;
 }
 
-/** Invokes with `stream: true` and reads the stream to its end. */
+/** Invokes the agent with `stream: true` and reads the stream to its end. */
 async function follow(server: Server, agent: string, hear: (frame: Frame) => void): Promise<string> {
   let runId = "";
   const response = await fetch(`${server.baseUrl}/v1/agents/${agent}/invoke`, {
@@ -312,7 +313,7 @@ async function resume({ context, server, api, model }: Scene): Promise<void> {
 
 interface ToolServer {
   url: string;
-  /** Milliseconds of each call, from the head to the end of the response. */
+  /** Milliseconds of each tool call, from the head of the request to the end of the response. */
   tookMs: number[];
   close(): void;
 }

@@ -1,6 +1,6 @@
 /**
- * Webhook deliveries at 200 events per second from 50 sandboxes, and again with a `kill -9` of the server in the
- * middle. This process inserts the events, because no host could run so many machines.
+ * Webhook deliveries at 200 events per second from 50 sandboxes, and again with a `kill -9` of the server during the
+ * deliveries. This process inserts the events, because no host could run so many machines.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { systemActor } from "@kontor/server/accounts/activity/activity.ts";
@@ -99,7 +99,7 @@ async function measure(
   }
 }
 
-/** Changes of one sandbox come in sequence, at an even rate. */
+/** Inserts the events of one sandbox in sequence, at an even rate. */
 async function writeEvents(db: Db, workspaceId: string, sandboxId: string, index: number): Promise<void> {
   const everyMs = (sandboxes / perSecond) * 1000;
   const start = Date.now() + (everyMs * index) / sandboxes;
@@ -120,7 +120,7 @@ async function writeEvents(db: Db, workspaceId: string, sandboxId: string, index
   }
 }
 
-/** Counts first arrivals of a sandbox's events that came after a later event. */
+/** Counts a sandbox's events that first arrived after a later event. */
 function countOutOfOrder(arrivals: readonly { got: ReceivedDelivery }[]): number {
   const seen = new Set<string>();
   const latest = new Map<unknown, number>();

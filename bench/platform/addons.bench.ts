@@ -2,9 +2,9 @@
  * Add-ons on a separate server: the time from create to the first query, the throughput of `pgbench`, and the recovery
  * time after a kill.
  *
- * `pgbench` runs in turns against the add-on and against the same PostgreSQL with the same settings outside any
- * container. It is the host's program in both cases, over TCP on loopback. For the add-on it runs in the machine's
- * network and CPU share.
+ * `pgbench` runs alternately against the add-on and against the same PostgreSQL with the same settings outside any
+ * container. In both cases `pgbench` is the host's program, over TCP on loopback. For the add-on it runs in the
+ * machine's network and CPU share.
  */
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -131,7 +131,10 @@ async function besideTheHost(context: BenchContext, server: Server, database: Da
   });
 }
 
-/** Runs on the host beside the database: among the machine's processes, because CPU time is divided there. */
+/**
+ * Returns a command prefix that runs a program of the host in the control group of the machine's processes, because CPU
+ * time is divided among groups.
+ */
 function within(group: string): string[] {
   return ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', group];
 }
@@ -200,10 +203,10 @@ async function pingRedis(url: string): Promise<void> {
   }
 }
 
-/** A public port accepts fifty connections at once, then ten a second. */
+/** Interval of attempts: a public port accepts fifty connections at once, then ten a second. */
 const askEveryMs = 110;
 
-/** Retries until the call succeeds. */
+/** Repeats a call until it succeeds. */
 async function until(ask: () => Promise<void>): Promise<void> {
   for (const deadline = Date.now() + 120_000; ;) {
     const failure = await ask().then(

@@ -22,7 +22,7 @@ const stoppedRounds = 15;
 
 export async function run(context: BenchContext): Promise<void> {
   const frozen = await measure(context, { KONTOR_APP_FROZEN_MINUTES: "15" }, rounds);
-  // The app is stopped at the first check, which happens once a second.
+  // The first check, which happens once a second, stops the app.
   const stopped = await measure(context, { KONTOR_APP_FROZEN_MINUTES: "0" }, stoppedRounds);
   report(context, "visit to a Node app that is awake, p50", frozen.awake, 50);
   report(context, "wake by a visit, a Node app that is frozen, p50", frozen.woken, 50, 40);
@@ -47,7 +47,7 @@ async function measure(
     const isStopped = env["KONTOR_APP_FROZEN_MINUTES"] === "0";
     const awake: number[] = [];
     const woken: number[] = [];
-    // The first two fill caches.
+    // The first two rounds fill caches.
     for (let round = -2; round < times; round += 1) {
       context.progress(
         `${isStopped ? "stopped" : "frozen"}: ${round} of ${times}`,

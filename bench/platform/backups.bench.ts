@@ -20,7 +20,7 @@ export const name = "backups";
 const rowsWanted = 1_000_000;
 const accounts = 10_000;
 const sampleEveryMs = 100;
-/** Rows of the filler have a kilobyte, and half of it compresses. */
+/** Tables of the database. Rows of the filler table have a kilobyte, half of which compresses. */
 const tables = [
   "create table accounts (id int primary key, balance bigint not null)",
   `insert into accounts select n, 100 from generate_series(1, ${accounts}) n`,
@@ -133,7 +133,7 @@ async function ownTools(beside: string, megabytes: number): Promise<number> {
   return (megabytes * 1000) / ms;
 }
 
-/** Transfers money between accounts: the sum is the same at every moment. */
+/** Transfers money between accounts, so that the sum is the same at every moment. */
 async function write(pool: Pool, signal: AbortSignal): Promise<void> {
   const client = await pool.connect();
   try {

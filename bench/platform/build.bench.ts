@@ -1,7 +1,7 @@
 /**
- * The image of an Express app: a first build with downloaded packages, a build after a change of the source, and an
- * unchanged build. For comparison, bare `buildah bud` builds the same Dockerfile on the same bases, without a root, a
- * group or a network of its own.
+ * Builds of the image of an Express app: a first build with downloaded packages, a build after a change of the source,
+ * and an unchanged build. For comparison, bare `buildah bud` builds the same Dockerfile on the same bases, without its
+ * own root directory, group or network.
  */
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -25,7 +25,7 @@ export const name = "build";
 const app = fileURLToPath(new URL("../../e2e/apps/express", import.meta.url));
 const shimBinary = fileURLToPath(new URL("../../runtime/shim/build/kontor-shim", import.meta.url));
 const rounds = 5;
-/** Instance number from the range for programs that use the runtime without a server. */
+/** Instance number, from the range for programs that use the runtime without a server. */
 const instance = 60;
 const signal = new AbortController().signal;
 
@@ -129,7 +129,7 @@ export async function run(context: BenchContext): Promise<void> {
   }
 }
 
-/** Builds without a server: on the host's own network, with a store beside the bases. */
+/** Builds with bare buildah: on the host's own network, with a store beside the bases. Returns the milliseconds. */
 async function bare(oci: string, checkout: string, dockerfile: string): Promise<number> {
   const home = join(oci, "bare");
   writeFileSync(join(oci, "Dockerfile"), dockerfile);

@@ -1,6 +1,7 @@
 /**
- * The time from `git push` to a response at the project's address, for a static page and an Express app, first and
- * again. It also measures a rollback to the previous image, and the effect of repeated deployments on visitors.
+ * The time from `git push` to a response at the project's address, for a static page and an Express app, at the first
+ * push and at the next. It also measures a rollback to the previous image, and the effect of repeated deployments on
+ * visitors.
  *
  * The server is separate, and its builds use the host's package sources.
  */
@@ -28,7 +29,7 @@ export async function run(context: BenchContext): Promise<void> {
   try {
     const site = await Project.create(server, home, "page", "static-html");
     const app = await Project.create(server, home, "shop", "express");
-    // The host's bases exist already, so that no push waits for them.
+    // The first project makes the bases on the host, so that no measured push waits for them.
     context.progress("the bases, once");
     const other = await Project.create(server, home, "bases", "procfile");
     await other.push();
@@ -75,7 +76,9 @@ function report(context: BenchContext, what: string, ms: number, bar?: { atMost:
   context.report({ what, value: ms, unit: "ms", note: "n=1", ...(bar ? { bar } : {}) });
 }
 
-/** Half of the requests use kept connections, half new ones. */
+/**
+ * Measures visitors' requests during deployments. Half of the requests use kept connections, half use new connections.
+ */
 async function underVisitors(context: BenchContext, app: Project): Promise<void> {
   const kept = new http.Agent({ keepAlive: true, maxSockets: 64 });
   const failures = new Map<string, number>();
@@ -111,7 +114,7 @@ async function underVisitors(context: BenchContext, app: Project): Promise<void>
   });
 }
 
-/** Latency of API calls during a build that uses all CPU time it gets. */
+/** Measures the latency of API calls during a build that uses all CPU time available to it. */
 async function whileBuilding(context: BenchContext, server: Server, home: string): Promise<void> {
   context.progress("the API beside a build", 0.9);
   const burning = await Project.create(server, home, "burning", "procfile");

@@ -3,7 +3,7 @@
  * that always runs, and `podman run` and `podman start` with a request.
  *
  * Then fifty sleeping functions, and a thousand concurrent requests to one of them. Each function of a row gets one
- * request, because an average over one function would depend on its luck.
+ * request, because one function alone could be unusually fast or slow.
  */
 import http from "node:http";
 import { readFileSync } from "node:fs";
@@ -41,7 +41,7 @@ export async function run(context: BenchContext): Promise<void> {
     await row(context, "warm", 5, await warm(to, made[0]!));
     await waitForStage(server, made, "frozen");
     await row(context, "held still", 40, await each(to, made));
-    // The functions started with other variables than they have now, so they stop as soon as they are idle.
+    // The functions get other variables than they started with, so they stop as soon as they are idle.
     for (const { id } of made)
       await api.json("PATCH", `/api/v1/functions/${id}`, 200, { env_vars: { ANEW: "1" } });
     await waitForStage(server, made, "none");
@@ -85,7 +85,7 @@ async function row(context: BenchContext, what: string, atMost: number, samples:
   });
 }
 
-/** A Node server in this process, and podman if it is installed. */
+/** Measures the rivals: a Node server in this process, and podman if it is installed. */
 async function beside(context: BenchContext): Promise<void> {
   const server = http.createServer((_request, response) => response.end("hello"));
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
@@ -186,7 +186,7 @@ async function herd(
   const seconds = (performance.now() - begun) / 1000;
   agent.destroy();
   const failed = answers.filter(({ status }) => status === "rejected").length;
-  // The server writes its counts within a second.
+  // The wait covers the server's counts, which are written within a second.
   await sleep(2_000);
   const metrics = await to.api.json<{ cold_starts: number }>(
     "GET",
@@ -203,7 +203,7 @@ async function herd(
   });
 }
 
-/** Throws on a status other than 200: a fast failure must not count as a fast response. */
+/** Requests a function. Throws on a status other than 200: a fast failure must not count as a fast response. */
 function ask({
   port,
   host,
@@ -225,13 +225,13 @@ function ask({
   });
 }
 
-/** Resident bytes of the server. Sleeping functions have no machines to count. */
+/** Returns the resident bytes of the server. Sleeping functions have no machines that would count. */
 function usedBy(pid: number | undefined): number {
   const status = readFileSync(`/proc/${pid}/status`, "utf8");
   return Number(/^VmRSS:\s+(\d+) kB$/m.exec(status)?.[1]) * 1024;
 }
 
-/** Seconds since the start. */
+/** Returns the CPU time of a process since its start, in seconds. */
 function cpuOf(pid: number | undefined): number {
   const fields = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1]!.split(" ");
   return (Number(fields[11]) + Number(fields[12])) / 100;

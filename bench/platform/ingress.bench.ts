@@ -1,10 +1,10 @@
 /**
  * Overhead of the ingress: a request and a WebSocket message to a server in a sandbox, by its public name over TLS, and
- * by its machine's address on this host. Each way gets 200 a second.
+ * by its machine's address on this host. Each path gets 200 requests or messages a second.
  *
  * The difference is the ingress, the guest's tunnel and TLS together.
  *
- * The two ways alternate, so that other load on the host affects both alike.
+ * The two paths alternate, so that other load on the host affects both equally.
  */
 import { readFileSync } from "node:fs";
 import http from "node:http";
@@ -26,14 +26,13 @@ const perSecond = 200;
 const rounds = 6;
 const perRound = 500;
 const port = 3000;
-/**
- * The number of connections that a browser opens. A request's wait for a free connection is part of the measurement.
- */
+/** Number of connections that a browser opens. A request's wait for a free connection is part of the measurement. */
 const maxSockets = 6;
 const bar = { p50: 1, p99: 5 };
 
 /**
- * Responds with 1 KB on kept connections, and echoes all bytes after an upgrade. Perl is part of every Debian.
+ * Code of a server that responds with 1 KB on kept connections, and echoes all bytes after an upgrade. Perl is part of
+ * every Debian.
  */
 const site = `use IO::Socket::INET; $SIG{CHLD} = "IGNORE"; my $body = "a" x 1024;
 my $l = IO::Socket::INET->new(LocalPort => ${port}, Listen => 64, ReuseAddr => 1) or die;
@@ -99,7 +98,7 @@ async function compare<T>(
   }
 }
 
-/** Sends a request every 5 ms without waiting for responses. Returns the milliseconds of each. */
+/** Starts a request every 5 ms without waiting for responses. Returns the milliseconds of each request. */
 async function atRate(work: () => Promise<void>): Promise<number[]> {
   const start = performance.now();
   const all: Promise<number>[] = [];
@@ -162,7 +161,10 @@ function openWebSocket(socket: net.Socket, host: string): Promise<net.Socket> {
 
 const message = Buffer.from("a frame of some 32 bytes, or so.");
 
-/** Messages stay in order: the first response belongs to the first message. */
+/**
+ * Returns a function that sends a message and waits for its echo. Messages stay in order: the first response belongs to
+ * the first message.
+ */
 function echoing(socket: net.Socket): () => Promise<void> {
   const waiting: (() => void)[] = [];
   let bytes = 0;

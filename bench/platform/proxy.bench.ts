@@ -118,7 +118,7 @@ async function throughput(context: BenchContext, ways: Record<string, number>): 
   context.report({ what: "throughput, of nginx's", value: (ours / rival) * 100, unit: "%", note });
 }
 
-/** Milliseconds of each request from its due time, including the wait for a free connection. */
+/** Returns each request's latency in ms, counted from its due time. It includes the wait for a free connection. */
 async function atRate(port: number): Promise<number[]> {
   const lines = await Promise.all(Array.from({ length: connections }, () => Line.open(port)));
   const start = performance.now();
@@ -135,7 +135,7 @@ async function atRate(port: number): Promise<number[]> {
 }
 
 /**
- * A kept connection with one request in flight, on a bare socket, so that the client is not the bottleneck.
+ * A keep-alive connection with one request in flight, on a bare socket, so that the client is not the bottleneck.
  */
 class Line {
   readonly #socket: net.Socket;
@@ -185,7 +185,7 @@ class Line {
   }
 }
 
-/** Configured like Kontor's ingress: one process, kept connections, the same headers. */
+/** Configured like Kontor's ingress: one process, keep-alive connections, the same headers. */
 function nginxSettings(directory: string, port: number, upstream: number): string {
   const temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
     .map((kind) => `${kind}_temp_path ${directory}/${kind};`)

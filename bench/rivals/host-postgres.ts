@@ -8,7 +8,7 @@ import { freePort } from "../../cli/src/serve/port.ts";
 
 export const programs = "/usr/lib/postgresql/15/bin";
 const asPostgres = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups"];
-/** Settings of an add-on's address and files, which do not affect its speed. */
+/** Matches the settings of an add-on's address and files, which do not affect its speed. */
 const ofItsPlace =
   /^(listen_addresses|port|unix_socket_directories|hba_file|include|shared_preload_libraries) = .*\n/gm;
 

@@ -1,6 +1,6 @@
 /**
- * The rival of agent runs: LangGraph's development server, with its prebuilt loop and the same model and tool. It keeps
- * its state in memory. The benchmark installs it from the registry at these versions.
+ * The rival of agent runs: LangGraph's development server, with its prebuilt loop and the same model and tool. The
+ * server keeps its state in memory. The benchmark installs these versions from the registry.
  */
 import { type ChildProcess, spawn } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -43,7 +43,7 @@ export interface LangGraph {
   close(): void;
 }
 
-/** Throws if the server cannot be installed or does not start. */
+/** Starts the server. Throws if it cannot be installed or does not start. */
 export async function startLangGraph(urls: {
   model: string;
   tools: string;

@@ -3,7 +3,7 @@
  * The storage is a temporary directory and the network a temporary namespace, so that nothing is left.
  *
  * `--ulimit`: podman's defaults need CAP_SYS_RESOURCE, which many virtual machines lack. The runtime runsc is a
- * wrapper. On kernels from 6.17 on, runsc takes every network namespace for the host's, because each has
+ * wrapper. On kernels from 6.17 on, runsc treats every network namespace as the host's, because each has
  * /proc/sys/net/core/rmem_default; the wrapper hides that file. The wrapper also keeps runsc from writing cgroups,
  * because conmon has written them.
  */
@@ -22,7 +22,10 @@ exec unshare -m --propagation unchanged sh -c '
   exec runsc --platform=systrap --network=${network} --ignore-cgroups "$@"' sh "$@"
 `;
 
-/** `bridge` is podman's default and equals a sandbox: an address and internet access. `none` has neither. */
+/**
+ * Network of a container. `bridge` is podman's default and equals a sandbox: an address and internet access. `none` has
+ * neither.
+ */
 export type PodmanNetwork = "bridge" | "none";
 
 export class Podman {
@@ -31,7 +34,7 @@ export class Podman {
   readonly #namespace: string;
   #count = 0;
 
-  /** Undefined if podman is not installed. */
+  /** Opens podman for a root filesystem. Returns undefined if podman is not installed. */
   static async open(rootfs: string, engine: "runsc" | "runc" = "runsc"): Promise<Podman | undefined> {
     const found = await run(["podman", "--version"]).catch(() => undefined);
     if (!found) return undefined;
@@ -51,7 +54,7 @@ export class Podman {
     this.#namespace = `kbench-${process.pid}`;
   }
 
-  /** Milliseconds from `podman run` to the output of the first command. */
+  /** Returns the milliseconds from `podman run` to the output of the first command. */
   async runAndExec(network: PodmanNetwork, command: string): Promise<number> {
     const name = `kbench-${(this.#count += 1)}`;
     try {
@@ -77,7 +80,7 @@ export class Podman {
     }
   }
 
-  /** Milliseconds of each `podman start` of one existing container, to the end of its command's output. */
+  /** Returns the milliseconds of each `podman start` of one existing container, to the end of its command's output. */
   async startAgain(network: PodmanNetwork, command: string, times: number): Promise<number[]> {
     const name = `kbench-${(this.#count += 1)}`;
     const made = ["--name", name, "--pull=never", ...limits(network), image, "/bin/bash", "-c", command];

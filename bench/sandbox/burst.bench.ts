@@ -1,6 +1,6 @@
 /**
- * Twenty sandboxes created at the same moment: with a pool as large as the burst, and with the default pool, which
- * serves the first few from warm machines and boots the rest.
+ * Twenty sandboxes created at the same moment. The first pool is as large as the burst. The default pool serves the first few
+ * sandboxes from warm machines and boots the rest.
  */
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";

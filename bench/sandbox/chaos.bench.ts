@@ -102,7 +102,7 @@ async function play(context: BenchContext, server: Server, api: Api): Promise<vo
   });
 }
 
-/** Leftovers of machines, the pool included, on the host after the server wants none. */
+/** Returns the leftovers of machines on the host, the pool included, after the server wants no machine. */
 async function leaks(server: Server): Promise<string[]> {
   await server.stop();
   Object.assign(server.description.env, withoutPool);
@@ -114,7 +114,7 @@ async function leaks(server: Server): Promise<string[]> {
       (names ?? []).map((one) => `${kind}: ${one}`),
     );
   };
-  // The last removals end after their responses.
+  // The last removals may end after their responses.
   for (let tries = 0; tries < 60; tries += 1) {
     if ((await findLeftovers()).length === 0) return [];
     await sleep(500);
@@ -122,7 +122,10 @@ async function leaks(server: Server): Promise<string[]> {
   return findLeftovers();
 }
 
-/** Mulberry32: the same seed gives the same order of operations, apart from effects of timing. */
+/**
+ * Returns a random generator (Mulberry32): the same seed gives the same order of operations, apart from effects of
+ * timing.
+ */
 function randomOf(start: number): () => number {
   let state = start >>> 0;
   return () => {

@@ -1,6 +1,6 @@
 /**
- * Cells over HTTP on a server with a warm machine of the interpreter's template and a warm kernel: the round trip of
- * the smallest cell, and the time from the create of a sandbox to the result of its first cell.
+ * Code cells over HTTP, on a server with a warm machine of the interpreter's template and a warm kernel. Measures the
+ * round trip of the smallest cell, and the time from the create of a sandbox to the result of its first cell.
  */
 import { startServer } from "../../e2e/support/server.ts";
 import { Api } from "../support/api.ts";
@@ -11,7 +11,7 @@ import { percentile, measureTime } from "../support/measure.ts";
 export const name = "code";
 
 const cells = 300;
-// Each round waits for a warm machine, which takes seconds.
+// Number of rounds. Each round waits for a warm machine, which takes seconds.
 const rounds = 15;
 const template = "code-interpreter";
 

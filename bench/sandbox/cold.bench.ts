@@ -15,7 +15,7 @@ const rounds = 100;
 
 export async function run(context: BenchContext): Promise<void> {
   await withOwnServer(context, withoutPool, async (server, api) => {
-    // The host keeps a few empty namespaces for later machines. This first machine creates them.
+    // The host keeps a few empty namespaces for later machines. These first machines create them.
     for (let round = 0; round < 3; round += 1) await oneSandbox(api, server);
     const before = await traces(server.dataDir);
     const samples: number[] = [];

@@ -2,8 +2,7 @@
  * Overhead of an exec: the round trip of a buffered exec over HTTP minus the duration of the process, as the guest
  * measures it.
  *
- * The guest rounds to a millisecond, up and down alike, so the mean of many differences is more precise than each of
- * them.
+ * The guest rounds to the nearest millisecond, so the mean of many differences is more precise than each difference.
  */
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";

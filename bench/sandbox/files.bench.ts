@@ -27,7 +27,7 @@ export async function run(context: BenchContext): Promise<void> {
     if (written.result.status !== 200) throw new Error(`write: ${written.result.bytes.toString()}`);
     const read = await measureTime(() => api.send("GET", `/v1/sandboxes/${id}/files?path=${path}`));
     if (sha256(contentOf(read.result.bytes)) !== sha256(content)) throw new Error("another file came back");
-    // The first request of each kind grows buffers and caches.
+    // The first round is not counted, because it grows buffers and caches.
     if (round === 0) continue;
     writes.push(megabytesPerSecond(written.ms));
     reads.push(megabytesPerSecond(read.ms));

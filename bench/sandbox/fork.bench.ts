@@ -81,7 +81,7 @@ export async function run(context: BenchContext): Promise<void> {
   });
 }
 
-/** Requests the date of a file in the source, again and again, until it is stopped. */
+/** Requests the date of a file in the source repeatedly, until the watch is stopped. */
 function watchSource(
   api: Api,
   id: string,
@@ -113,8 +113,8 @@ function watchSource(
 }
 
 /**
- * A process with this much memory, and files of the same size that the file calls can carry. Perl is part of every
- * Debian.
+ * Fills a sandbox: a process with this much memory, and files of the same total size, each small enough for the file
+ * calls. Perl is part of every Debian.
  */
 async function fill(api: Api, id: string): Promise<void> {
   const hold = `open F, "</dev/urandom"; read F, $x, ${heapMb} << 20; open G, ">/tmp/full"; close G; sleep 1e6`;
@@ -124,7 +124,7 @@ async function fill(api: Api, id: string): Promise<void> {
   });
 }
 
-/** The way without a fork: reads the files of one sandbox and writes them into another. */
+/** Copies a sandbox without a fork: reads the files of one sandbox and writes them into another. */
 async function createAndCopy(api: Api, source: string): Promise<string> {
   const { id } = await api.create();
   for (let n = 1; n <= files; n += 1) {

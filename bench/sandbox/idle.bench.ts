@@ -1,4 +1,4 @@
-/** An idle server: its memory and its share of a core, with PostgreSQL. */
+/** Measures the memory of an idle server and its share of a core, with PostgreSQL. */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { BenchContext } from "../support/contract.ts";
 import { withOwnServer, withoutPool } from "../support/own-server.ts";
@@ -6,7 +6,7 @@ import { cpuSeconds, postmasterOf, proportionalBytes, withChildren } from "../su
 
 export const name = "idle";
 
-/** The work of the start (statistics, first garbage collections) has ended by then. */
+/** Wait in milliseconds, after which the work of the start (statistics, first garbage collections) has ended. */
 const restMs = 15_000;
 const windowMs = 30_000;
 

@@ -1,9 +1,9 @@
 /**
  * A native machine from its creation to the output of its first command, through the driver alone. Each deployment or
- * wake of an app starts its machine cold like this.
+ * wake of an app starts its machine in the same way.
  *
- * It alternates with a bare `runc run` of the same root filesystem, which has no disk, users or network of its own, and
- * with `podman run` under runc.
+ * The machine alternates with a bare `runc run` of the same root filesystem, which has no disk, users or network of its
+ * own, and with `podman run` under runc.
  */
 import { mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -21,7 +21,7 @@ export const name = "native";
 
 const rounds = 50;
 const rivalEvery = 5;
-/** A number that no server has: servers get the lowest free ones. */
+/** Instance number that no server has: servers get the lowest free numbers. */
 const instance = 59;
 const mib = 1024 * 1024;
 const root = join(import.meta.dirname, "../..");
@@ -36,7 +36,7 @@ export async function run(context: BenchContext): Promise<void> {
     await driver.open();
     const runc = bareRunc(join(folder, "runc"), rootfs);
     await waitForIdleMachines(context);
-    // The first three fill caches.
+    // The first three rounds fill caches.
     for (let round = -3; round < rounds; round += 1) {
       context.progress(`${round} of ${rounds}`, Math.max(0, round) / rounds);
       const ours = await oneMachine(driver, rootfs);
@@ -114,7 +114,8 @@ async function oneMachine(driver: LinuxDriver, rootfs: string): Promise<number> 
 }
 
 /**
- * Milliseconds of one `runc run` to its end, with the configuration of `runc spec` as far as it works on all hosts.
+ * Returns a function that measures the milliseconds of one `runc run` to its end. The run uses the configuration of
+ * `runc spec`, as far as that works on all hosts.
  */
 function bareRunc(folder: string, rootfs: string): () => Promise<number> {
   const bundle = join(folder, "bundle");

@@ -45,7 +45,7 @@ async function measure(
       api.json<{ snapshot_size_mb: number }>("POST", `/v1/sandboxes/${id}/pause`, 200),
     );
     sizes.push(pause.result.snapshot_size_mb);
-    // The machine's memory is freed meanwhile.
+    // The machine's memory is freed during this wait.
     await waitForIdleMachines(context);
     const resume = await measureTime(async () => {
       await api.json("POST", `/v1/sandboxes/${id}/resume`, 200);
@@ -69,7 +69,7 @@ async function measure(
   row("resume to the first exec's answer", resumes, resumeMs);
 }
 
-/** A process with this much memory; Perl is part of every Debian. */
+/** Starts a process with this much memory in the sandbox. Perl is part of every Debian. */
 async function fill(api: Api, id: string, heapMb: number): Promise<void> {
   const hold = `open F, "</dev/urandom"; read F, $x, ${heapMb} << 20; open G, ">/tmp/full"; close G; sleep 1e6`;
   await api.exec(id, {

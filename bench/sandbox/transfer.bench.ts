@@ -64,7 +64,8 @@ export async function run(context: BenchContext): Promise<void> {
 }
 
 /**
- * The URL's host name on the plain listener: the name identifies the sandbox, and the connection stays on loopback.
+ * Sends a request to the URL's host name on the plain listener: the name identifies the sandbox, and the connection
+ * stays on loopback.
  */
 function open(context: BenchContext, url: string, method: string, headers: Record<string, string>) {
   const { hostname, pathname, search } = new URL(url);

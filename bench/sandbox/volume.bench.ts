@@ -1,6 +1,6 @@
 /**
- * A sandbox with a volume, which always starts cold, and writes to /persist beside writes to the machine's own disk and
- * to the host's: large blocks with one sync at the end, and small blocks with a sync each.
+ * A sandbox with a volume, which always starts cold. Measures writes to /persist, to the machine's own disk and to the
+ * host's disk: large blocks with one sync at the end, and small blocks with a sync each.
  */
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -28,7 +28,7 @@ export async function run(context: BenchContext): Promise<void> {
       await api.exec(made.id, { args: ["/bin/true"] });
       return made.id;
     });
-    // The first create makes the volume.
+    // The first create is not counted, because it makes the volume.
     if (round > 0) starts.push(ms);
     await api.remove(id);
     await waitForIdleMachines(context);

@@ -2,7 +2,7 @@
  * A sandbox from a warm pool: the time from `POST /v1/sandboxes` to the result of the first exec, one at a time, on an
  * idle server of the default configuration.
  *
- * The rival runs between the rounds, so that both meet the same host.
+ * The rival runs between the rounds, so that both run under the same load of the host.
  */
 import { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";
@@ -14,7 +14,7 @@ import { Podman, type PodmanNetwork } from "../rivals/podman.ts";
 export const name = "warm";
 
 const rounds = 100;
-/** Number of rounds between two of the rival's. */
+/** Number of rounds between two rounds of the rival. */
 const rivalEvery = 5;
 const command = "echo ready";
 
@@ -46,7 +46,7 @@ export async function run(context: BenchContext): Promise<void> {
   if (podman) compare(context, ours, theirs);
 }
 
-/** The first round fills caches: compiled code, query plans, page cache. */
+/** Runs a first round, which fills caches: compiled code, query plans, page cache. */
 async function warmUp(context: BenchContext, api: Api, podman: Podman | undefined): Promise<void> {
   for (let round = 0; round < 3; round += 1) {
     await waitForIdleMachines(context);

@@ -29,11 +29,11 @@ import { startScriptedModel } from "../support/scripted-model.ts";
 
 export const name = "fair-shares";
 
-/** Beside the busy tenant, a request may take at most twice as long. */
+/** Bar of the ratio: beside the busy tenant, a request may take at most twice as long. */
 const mostTimes = 2;
 const rounds = 15;
 const buildRounds = 3;
-/** Resolves when the busy tenant uses its maximum. */
+/** Wait in milliseconds, after which the busy tenant uses its maximum. */
 const holdMs = 3_000;
 const waitMs = 120_000;
 
@@ -132,7 +132,7 @@ async function makeProject({ api }: Tenant, more: object = {}): Promise<Project>
 
 const basic = ({ token }: Tenant): string => `Basic ${Buffer.from(`bench:${token}`).toString("base64")}`;
 
-/** Pushes that send their bodies just above the minimum rate. */
+/** Starts pushes that send their bodies just above the minimum rate. */
 async function git(scene: Scene): Promise<void> {
   const { server, busy, other } = scene;
   const [theirs, own] = [await makeProject(busy), await makeProject(other)];
@@ -158,7 +158,7 @@ async function git(scene: Scene): Promise<void> {
         const url = `http://${host}${theirs.path}/git-receive-pack`;
         const push = request(url, { method: "POST", agent, headers }).on("error", () => {});
         push.on("response", (response) => response.resume().on("error", () => {}));
-        // Header of a 65,520-byte line. Git waits for the rest.
+        // The bytes are the header of a 65,520-byte line, and a part of the line. Git waits for the rest.
         push.write(Buffer.concat([Buffer.from("fff0"), Buffer.alloc(17 * 1024)]));
         pushes.push(push);
       }
@@ -171,7 +171,7 @@ async function git(scene: Scene): Promise<void> {
   });
 }
 
-/** Analyses of a repository whose server does not respond. */
+/** Starts analyses of a repository whose server does not respond. */
 async function analyses(scene: Scene): Promise<void> {
   const { server, busy, other } = scene;
   const held: Socket[] = [];
@@ -214,7 +214,7 @@ async function analyses(scene: Scene): Promise<void> {
   }
 }
 
-/** Makes an agent with a slow model, and one whose model responds at once. */
+/** Makes an agent with a slow model, and an agent whose model responds at once. */
 async function withAgents(
   scene: Scene,
   work: (
@@ -293,7 +293,7 @@ async function runs(scene: Scene): Promise<void> {
   );
 }
 
-/** Ten webhooks with a receiver that does not respond, each with events of many sandboxes. */
+/** Makes ten webhooks with a receiver that does not respond, each with events of many sandboxes. */
 async function webhooks(scene: Scene): Promise<void> {
   const { db, busy, other } = scene;
   const [silent, prompt] = [await startReceiver(), await startReceiver()];
@@ -337,7 +337,7 @@ async function webhooks(scene: Scene): Promise<void> {
   }
 }
 
-/** Twenty template builds of half a minute each. */
+/** Starts twenty template builds of half a minute each. */
 async function builds(scene: Scene): Promise<void> {
   const { busy, other } = scene;
   const create = ({ api }: Tenant, command: string) =>

@@ -60,7 +60,7 @@ async function measure(
   context.report({ what: `CPU time: ${what}`, value, unit: "ms", ...bar, note: `n=${rounds}` });
 }
 
-/** Each request has its own connection, because a server may close a connection when it refuses the body. */
+/** Sends a request on its own connection, because a server may close a connection when it refuses the body. */
 function withoutToken(url: string, body: Buffer): Promise<number> {
   return new Promise((resolve, reject) => {
     const headers = { "content-type": "application/json", "content-length": body.length };

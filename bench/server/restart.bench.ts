@@ -1,6 +1,6 @@
 /**
- * `kill -9` of the server with five running sandboxes: the sandboxes that the next start finds, and the time until it
- * is ready.
+ * `kill -9` of the server with five running sandboxes. Counts the sandboxes that the next start finds, and measures the
+ * time until the server is ready.
  */
 import type { Api } from "../support/api.ts";
 import type { BenchContext } from "../support/contract.ts";

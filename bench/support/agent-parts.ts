@@ -2,12 +2,12 @@
 import type { Api } from "./api.ts";
 
 export interface Parts {
-  /** Model in a config. */
+  /** Value of the field `model` in an agent's config. */
   model: { provider: string; id: string; credential_id: string };
   toolset_id: string;
 }
 
-/** The tool is `desk__<name>`, without parameters. */
+/** Makes the parts. The tool is `desk__<name>`, without parameters. */
 export async function makeParts(
   api: Api,
   given: { modelUrl: string; toolsUrl: string; tool: { name: string; method: "GET" | "POST" } },

@@ -3,7 +3,7 @@
  * acknowledgement: an acknowledged change must exist later.
  *
  * A call without a response may have taken effect or not. The client then reads the state and accepts either outcome,
- * and no third one.
+ * but no other state.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Api, Sandbox } from "./api.ts";
@@ -13,7 +13,7 @@ export class Violation extends Error {}
 
 interface Box {
   id: string;
-  /** The possible states of a resource; several after a call without a response. */
+  /** Possible states of a resource. After a call without a response, there are several. */
   status: Set<string>;
   files: Map<string, Set<string>>;
   commands: Set<string>;
@@ -22,14 +22,14 @@ interface Box {
 type Outcome<T> = { isKnown: true; answer: T } | { isKnown: false };
 
 const boxesMax = 3;
-/** Deadline of retries. */
+/** Deadline of retries in milliseconds. */
 const patienceMs = 120_000;
 
 export interface Tally {
   done: number;
-  /** Calls whose response was cut off by a kill. */
+  /** Number of calls whose response was cut off by a kill. */
   broken: number;
-  /** Calls that were retried after a `Retry-After`. */
+  /** Number of calls that were retried after a `Retry-After`. */
   retried: number;
   slowestMs: number;
   verbs: Map<string, number>;
@@ -169,7 +169,10 @@ export class ChaosClient {
     this.boxes.splice(this.boxes.indexOf(box), 1);
   }
 
-  /** After a response the state is known. Without one it is the old or the new state, and a read decides. */
+  /**
+   * Records the state after a call. After a response the state is known. Without a response it is the old or the new
+   * state, and a read decides.
+   */
   async #afterwards(box: Box, outcome: Outcome<unknown>, states: string[]): Promise<void> {
     if (outcome.isKnown) return void (box.status = new Set(states));
     box.status = new Set([...box.status, ...states]);

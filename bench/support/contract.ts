@@ -20,11 +20,13 @@ export interface BenchContext {
   progress(text: string, fraction?: number): void;
 }
 
-/** A measured figure. With a `bar` it is met or missed, and `kontor bench` exits with 1 if one is missed. */
+/**
+ * A measured figure. With a `bar` the figure is met or missed, and `kontor bench` exits with 1 if a figure is missed.
+ */
 export interface BenchRow {
   what: string;
   value: number;
-  /** `ms`, `MB/s`, `req/s`, `%`, … */
+  /** Unit of the figure: `ms`, `MB/s`, `req/s`, `%`, … */
   unit: string;
   /** All samples behind the value, for the file of results. */
   samples?: number[];

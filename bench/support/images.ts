@@ -1,6 +1,6 @@
 /**
- * Directory of a server's images. Each image is a directory with its `rootfs`, and its name has the template and a
- * hash.
+ * Directory of a server's images. Each image is a directory with its `rootfs`. The name of the directory consists of
+ * the template's name and a hash.
  */
 import { readdirSync } from "node:fs";
 import { join } from "node:path";

@@ -38,7 +38,7 @@ function askUntilTheEnd(): Promise<void> {
   });
 }
 
-/** Length of the first response in the buffer; undefined while its head is incomplete. */
+/** Returns the length of the first response in the buffer; undefined while its head is incomplete. */
 function answerLength(bytes: Buffer): number | undefined {
   const headEnd = bytes.indexOf("\r\n\r\n");
   if (headEnd < 0) return undefined;

@@ -3,17 +3,17 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { BenchContext } from "./contract.ts";
 
 export interface MachineCounts {
-  /** Warm machines that are ready. */
+  /** Number of warm machines that are ready. */
   warm: number;
   /** Target size of the warm pool. */
   wanted: number;
   sandboxes: number;
-  /** Machines that are starting or stopping. */
+  /** Number of machines that are starting or stopping. */
   moving: number;
 }
 
 const settleTimeoutMs = 120_000;
-/** Time for background work after the last row is gone: removal of namespaces, writes of PostgreSQL. */
+/** Wait in milliseconds for background work after the last row is gone: removal of namespaces, writes of PostgreSQL. */
 const quietMs = 100;
 
 /** A server and its operator's token. */

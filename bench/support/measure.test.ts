@@ -9,10 +9,10 @@ test("returns a measured value as the percentile, by nearest rank", () => {
   expect(percentile([7], 50)).toBe(7);
 });
 
-test("returns no percentile without samples", () => {
+test("returns no percentile if there are no samples", () => {
   expect(() => percentile([], 50)).toThrow("no samples");
 });
 
-test("averages out the rounding of durations", () => {
+test("averages durations, so that their rounding cancels out", () => {
   expect(mean([1, 2, 2, 3])).toBe(2);
 });

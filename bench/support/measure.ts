@@ -1,6 +1,6 @@
 /** Statistics of samples for the tables. */
 
-/** Percentile by nearest rank: always a measured value. `samples` need not be sorted. */
+/** Returns the percentile by nearest rank, which is always a measured value. `samples` need not be sorted. */
 export function percentile(samples: readonly number[], percent: number): number {
   const sorted = samples.toSorted((a, b) => a - b);
   const value = sorted[Math.max(0, Math.ceil((percent / 100) * sorted.length) - 1)];

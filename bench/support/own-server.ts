@@ -11,10 +11,10 @@ import { Api } from "./api.ts";
 import type { BenchContext } from "./contract.ts";
 import { imagesOf } from "./images.ts";
 
-/** Disables the warm pool. */
+/** Settings that disable the warm pool. */
 export const withoutPool = { KONTOR_POOL_SIZE: "0", KONTOR_POOL_MAX: "0" };
 
-/** Runs `work` against a server with these settings, and removes the server afterwards in every case. */
+/** Runs `work` with a server that has these settings, and removes the server afterwards, also after an error. */
 export async function withOwnServer(
   context: BenchContext,
   env: Record<string, string>,
@@ -24,7 +24,7 @@ export async function withOwnServer(
   const dataDir = mkdtempSync(join(dirname(context.dataDirectory), "kontor-bench-own-"));
   const server = new Server({ dataDir, port: await freePort(), env });
   try {
-    // PostgreSQL's account must be able to pass through.
+    // PostgreSQL's account must be able to enter the directory.
     chmodSync(dataDir, 0o711);
     const images = imagesOf(dataDir);
     mkdirSync(dirname(images), { recursive: true, mode: 0o700 });

@@ -1,19 +1,19 @@
-/** CPU time and memory of processes from /proc (proc(5)): the server's, and those of its PostgreSQL. */
+/** CPU time and memory of processes from /proc (proc(5)): the server's processes, and those of its PostgreSQL. */
 import { readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 
-/** Postmaster of the embedded PostgreSQL of a data directory. */
+/** Returns the pid of the postmaster of a data directory's embedded PostgreSQL. */
 export function postmasterOf(dataDirectory: string): number {
   return Number.parseInt(readFileSync(join(dataDirectory, "postgres", "data", "postmaster.pid"), "utf8"), 10);
 }
 
-/** The process and its current children: PostgreSQL has one for each connection. */
+/** Returns the process and its current children: PostgreSQL has a child for each connection. */
 export function withChildren(parent: number): number[] {
   const all = readdirSync("/proc").filter((name) => /^\d+$/.test(name));
   return [parent, ...all.map(Number).filter((pid) => statFields(pid)?.[1] === String(parent))];
 }
 
-/** Memory that would be free if these processes ended. Shared memory counts once (PSS). */
+/** Returns the memory in bytes that would be free if these processes ended. Shared memory counts once (PSS). */
 export function proportionalBytes(pids: readonly number[]): number {
   const kilobytes = pids.map((pid) => {
     const text = read(`/proc/${pid}/smaps_rollup`);
@@ -22,11 +22,13 @@ export function proportionalBytes(pids: readonly number[]): number {
   return kilobytes.reduce((sum, one) => sum + one, 0) * 1024;
 }
 
-/** USER_HZ is 100 on every Linux that Node runs on. */
+/** Length of a clock tick: USER_HZ is 100 on every Linux that Node runs on. */
 const tickSeconds = 0.01;
 const cpuFields = { own: [11, 12], withEndedChildren: [11, 12, 13, 14] } as const;
 
-/** CPU time of a process so far; with its children, including ended ones, if requested. */
+/**
+ * Returns the CPU time of a process so far, in seconds. With `children`, includes its children, also ended children.
+ */
 export function cpuSeconds(pid: number, options: { children?: boolean } = {}): number {
   if (!options.children) return ticks(pid, cpuFields.own) * tickSeconds;
   const [parent = pid, ...children] = withChildren(pid);
@@ -40,7 +42,8 @@ function ticks(pid: number, fields: readonly number[]): number {
 }
 
 /**
- * Fields of /proc/<pid>/stat from the state on: the parent is at 1, utime at 11. Undefined if the process has ended.
+ * Returns the fields of /proc/<pid>/stat from the state on: the parent is at 1, utime at 11. Undefined if the process
+ * has ended.
  */
 function statFields(pid: number): string[] | undefined {
   const text = read(`/proc/${pid}/stat`);

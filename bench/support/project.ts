@@ -1,4 +1,4 @@
-/** A project of a server: a test app in its own repository, with its push and its visitors. */
+/** A project of a server: a test app in its own repository, with functions that push and visit it. */
 import { cpSync, readFileSync, writeFileSync } from "node:fs";
 import http from "node:http";
 import { join } from "node:path";
@@ -49,7 +49,7 @@ export class Project {
     this.#host = new URL(made.url).hostname;
   }
 
-  /** Commits a change of the file and pushes it; returns when it is live. */
+  /** Commits a change of the file and pushes it. Resolves when the change is live. */
   async push(changed?: string): Promise<void> {
     this.#commits += 1;
     if (changed !== undefined) {

@@ -10,7 +10,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 export interface ModelRequest {
   // oxlint-disable-next-line typescript/no-explicit-any -- whatever a client sends
   body: any;
-  /** `performance.now()` at the request's head, and at the end of the response. */
+  /** `performance.now()` at the head of the request; `answeredMs` at the end of the response. */
   heardMs: number;
   answeredMs: number;
 }
@@ -18,7 +18,7 @@ export interface ModelRequest {
 interface Turn {
   text?: readonly string[];
   call?: { name: string; arguments: string };
-  /** Delay before each piece after the first. */
+  /** Delay in milliseconds before each piece after the first. */
   delayMs?: number;
 }
 

@@ -104,7 +104,7 @@ program
   .command("bench")
   .description("run the benchmarks against a server of their own")
   .argument("[names...]", "only these")
-  // loaded here only: a server starts without the code of benchmarks and tests
+  // The module is loaded here only: a server starts without the code of benchmarks and tests
   .action(async (names: string[]) => (await import("./commands/develop/bench.ts")).bench(names));
 program
   .command("config")

@@ -1,6 +1,6 @@
 /**
- * A guest book like one of a user: rows in PostgreSQL and a counter in Redis, both by environment variables. It also
- * reports whether it reaches a given name and address, for tests of isolation.
+ * A guest book such as a user's app: rows in PostgreSQL and a counter in Redis, both addressed by environment
+ * variables. For tests of isolation, the app also reports whether it reaches a given name and address.
  */
 import { lookup } from "node:dns/promises";
 import { createServer } from "node:http";

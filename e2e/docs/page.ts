@@ -1,9 +1,11 @@
-/** A page of the documentation as its reader meets it: shell blocks in their order, and the output that it shows. */
+/**
+ * A page of the documentation as a reader follows it: shell blocks in their order, and the output that the page shows.
+ */
 import { readFileSync } from "node:fs";
 
 export interface Section {
   title: string;
-  /** Shell blocks, unchanged. */
+  /** Shell blocks with their text unchanged. */
   blocks: Block[];
 }
 
@@ -22,7 +24,10 @@ export function readPage(file: string): { text: string; sections: Section[] } {
   return { text, sections };
 }
 
-/** Output is shown by lines `# → …` within a shell block, and by a `text` block that follows one. */
+/**
+ * Returns the blocks of a page. A page shows output by lines `# → …` within a shell block, and by a `text` block that
+ * follows a shell block.
+ */
 function blocksOf(markdown: string): Block[] {
   const blocks: Block[] = [];
   for (const [, language, code = ""] of markdown.matchAll(/^```(\w+)\n(.*?)^```$/gms)) {
@@ -34,7 +39,10 @@ function blocksOf(markdown: string): Block[] {
   return blocks;
 }
 
-/** First line that the output lacks, or that does not follow the one before; undefined if all are there. */
+/**
+ * Returns the first line of `shown` that the output lacks, or that does not follow the line before it. Returns
+ * undefined if the output has all lines.
+ */
 export function findMissing(shown: readonly string[], output: string): string | undefined {
   let rest = output;
   for (const line of shown) {

@@ -1,11 +1,11 @@
-/** Every page with shell blocks, and how the tests treat it. */
+/** A page with shell blocks, and its treatment by the tests. */
 export interface TestedPage {
   file: string;
   /** Templates of sandboxes and images of add-ons that the page uses. */
   templates: readonly string[];
 }
 
-/** Pages that run exactly as printed, in the order of a reader. */
+/** Pages that run exactly as printed, in the order in which a reader follows them. */
 export const asPrinted: readonly TestedPage[] = [
   { file: "README.md", templates: ["debian-12"] },
   { file: "docs/sandbox.md", templates: ["debian-12", "node-22", "code-interpreter"] },

@@ -1,7 +1,7 @@
 /**
- * The shell of a reader: one bash for a whole page, in a mount namespace in which the server's data directory is
- * `/var/lib/kontor` and the checkout cannot be written to. HOME is an empty directory, and its environment has
- * nothing of the test's but the PATH. Each block is sourced from a file that holds exactly the text of the page.
+ * The shell of a reader: one bash for a whole page, in its own mount namespace. There, the server's data directory is
+ * `/var/lib/kontor`, and the checkout is read-only. HOME is an empty directory. From the test's environment, bash
+ * gets only PATH. Each block is sourced from a file that contains exactly the text of the page.
  */
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
@@ -10,9 +10,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 
 const checkout = join(import.meta.dirname, "../..");
-/** Separates the output of blocks. */
+/** Mark that separates the output of blocks. */
 const endMark = "── end of block ";
-/** A reader's terminal shows errors as well, and a command that fails is a fault of the page. */
+/** Command of the shell. A reader's terminal shows errors as well, and a command that fails is a fault of the page. */
 const shell = "exec bash --noprofile --norc -euo pipefail 2>&1";
 const enter = `set -e
 mount -t tmpfs -o mode=755 tmpfs /var/lib
@@ -29,7 +29,7 @@ export class ReaderSession {
   #output = "";
   #blocks = 0;
   #isEnded = false;
-  /** A block failed, so the next ones would fail for its reason. */
+  /** True once a block has failed: later blocks would fail for the same reason. */
   #isFailed = false;
   #changed = Promise.withResolvers<void>();
 
@@ -37,7 +37,7 @@ export class ReaderSession {
     const home = mkdtempSync(join(this.#directory, "home-"));
     const argv = ["--mount", "--propagation", "private", "sh", "-c", enter, "sh", dataDir, checkout];
     this.#bash = spawn("unshare", argv, {
-      // A group of its own, so that background commands of a page end with it.
+      // The shell gets its own process group, so that background commands of a page end with it.
       detached: true,
       stdio: ["pipe", "pipe", "inherit"],
       env: { PATH: process.env["PATH"], HOME: home, USER: "root", LANG: "C.UTF-8" },
@@ -46,7 +46,7 @@ export class ReaderSession {
       this.#output += text;
       this.#wake();
     });
-    // A bash that has ended takes no further block; `run` reports that.
+    // A write to a bash that has ended fails with an error; `run` reports the end.
     this.#bash.stdin?.on("error", () => {});
     this.#bash.on("close", () => {
       this.#isEnded = true;
@@ -61,7 +61,7 @@ export class ReaderSession {
     writeFileSync(file, code);
     const mark = `${endMark}${this.#blocks}\n`;
     const from = this.#output.length;
-    // Commands that read standard input get none, as on a page that shows no input.
+    // Commands that read standard input get an empty input, because the page shows no input.
     this.#bash.stdin?.write(`. ${file} </dev/null; printf '%s\\n' '${mark.trimEnd()}'\n`);
     let isLate = false;
     const timer = setTimeout(() => {

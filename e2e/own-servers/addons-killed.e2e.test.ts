@@ -37,7 +37,7 @@ beforeAll(async () => {
 afterAll(() => server?.destroy());
 afterEach(() => server.start());
 
-/** The server dies at the point, before or after its response; the next one has started on return. */
+/** Kills the server at the point, before or after its response. The next server has started on return. */
 const dyingAt = (point: string, act: () => Promise<unknown>) =>
   server.dieAt(point, () => act().catch(() => {}));
 
@@ -106,7 +106,7 @@ describe("an add-on", () => {
   );
 
   test.each(["addon.machine-removed", "addon.volume-dropped"])(
-    "is deleted when its server dies at %s during the deletion",
+    "is deleted by the next server when its server dies at %s during the deletion",
     { timeout: 240_000 },
     async (point) => {
       const addon = await createAddon(server, project, { kind: "redis", size: "small" });
@@ -118,7 +118,7 @@ describe("an add-on", () => {
 });
 
 test(
-  "resumes a suspended account's database in the same machine, also after a kill -9 of the server",
+  "resumes the database of a suspended account in the same machine, even after kill -9 of the server",
   { timeout: 240_000 },
   async () => {
     const made = await createAddon(server, project, { kind: "redis", size: "small", public: true });
@@ -150,11 +150,11 @@ test(
 
 interface Kind {
   kind: "postgres" | "redis";
-  /** Content after the write. */
+  /** Writes text to the add-on, and returns its content after the write. */
   write: (addon: Addon, text: string) => Promise<unknown>;
   read: (addon: Addon) => Promise<string | null>;
   lose: (addon: Addon) => Promise<unknown>;
-  /** Remains that a restore set aside. */
+  /** Lists the old data that a restore moved aside. */
   beside: (addon: Addon) => Promise<string[]>;
 }
 
@@ -198,7 +198,7 @@ describe.each(kinds)("backups of $kind", ({ kind, write, read, lose, beside }) =
     const files = readdirSync(directory, { recursive: true, withFileTypes: true });
     return files.filter((file) => file.isFile()).map(({ name }) => name);
   };
-  /** Every listed backup has its bytes, and no other bytes exist. */
+  /** Checks that every listed backup has its bytes, and that no other bytes exist. */
   const expectBytes = async () => {
     const listed = (await listBackups(server, addon)).filter(({ status }) => status === "completed");
     const ids = new Set(listed.map(({ id }) => id));
@@ -218,7 +218,7 @@ describe.each(kinds)("backups of $kind", ({ kind, write, read, lose, beside }) =
   const once = (points: readonly string[]) => (kind === "postgres" ? points : []);
 
   test.each(once(["backup.begun", "backup.stored", "backup.verified", "backup.completed"]))(
-    "completes a backup when the server dies at %s",
+    "the next server completes a backup whose server died at %s",
     { timeout: 240_000 },
     async (point) => {
       let id = "";
@@ -252,7 +252,7 @@ describe.each(kinds)("backups of $kind", ({ kind, write, read, lose, beside }) =
   );
 
   test.each(once(["backup.unwanted", "backup.bytes-gone"]))(
-    "a deleted backup is gone when the server dies at %s",
+    "a deleted backup does not exist after the server dies at %s",
     { timeout: 240_000 },
     async (point) => {
       const { id } = await backedUp(server, addon);
@@ -263,7 +263,7 @@ describe.each(kinds)("backups of $kind", ({ kind, write, read, lose, beside }) =
   );
 
   test.each(["restore.begun", "restore.kept", "restore.in-place", "restore.completed"])(
-    "a restore takes effect once when the server dies at %s",
+    "a restore takes effect exactly once when the server dies at %s",
     { timeout: 300_000 },
     async (point) => {
       await write(addon, "blue");

@@ -83,7 +83,7 @@ beforeAll(async () => {
 
 afterAll(() => server?.destroy());
 
-test("pg and psql connect to PostgreSQL, whose user has the rights of an owner and no more", async () => {
+test("pg and psql connect to PostgreSQL, whose user has the rights of a database owner and no others", async () => {
   const { public_connection_url: url } = addons["postgres"]!;
   const client = await sql(url);
   onTestFinished(() => client.end());
@@ -140,7 +140,7 @@ test("ioredis connects to Redis, whose user cannot administer the server", async
   await expect(stranger.get("a")).rejects.toThrow(/NOAUTH/);
 });
 
-test("a sandbox reaches no add-on, by name or by address", async () => {
+test("a sandbox can reach no add-on by name or by address", async () => {
   const made = await server.api("POST", "/v1/sandboxes", { body: { template: "debian-12" } });
   expect(made.status, JSON.stringify(made.body)).toBe(201);
   const { id } = made.body as { id: string };
@@ -158,7 +158,7 @@ test("a sandbox reaches no add-on, by name or by address", async () => {
   expect((tried.body as { stdout: string }).stdout).toBe("");
 });
 
-test("a database killed under load is back within seconds, with every confirmed row", async () => {
+test("a database killed under load is available within seconds, with every confirmed row", async () => {
   const { id, public_connection_url: url } = addons["postgres"]!;
   const setUp = await sql(url);
   await setUp.query("create table confirmed (id bigint primary key)");
@@ -194,7 +194,7 @@ test("a database killed under load is back within seconds, with every confirmed 
   await running(id);
 });
 
-test("a killed server finds its add-ons running, with the same machines and files", async () => {
+test("a killed server's successor adopts the running add-ons, with the same machines and files", async () => {
   const { id, public_connection_url: url } = addons["postgres"]!;
   const machine = await machineOf(id);
   const pid = processIn(machine, "/usr/lib/postgresql/15/bin/postgres");
@@ -211,7 +211,7 @@ test("a killed server finds its add-ons running, with the same machines and file
   expect(await redis.get("a")).toBe("1");
 });
 
-test("reports a full disk, keeps the written rows, and works again after rows are deleted", async () => {
+test("reports a full disk, keeps the written rows, and writes again after rows are deleted", async () => {
   const name = `tight-${randomUUID().slice(0, 8)}`;
   const { id } = await create({ kind: "postgres", name, size: "small", public: true });
   const { public_connection_url: url } = await running(id);
@@ -220,7 +220,7 @@ test("reports a full disk, keeps the written rows, and works again after rows ar
     try {
       await client.query("create table if not exists filler (data text)");
       await client.query("alter table filler alter data set storage plain");
-      // About 30 MB at a time, stored uncompressed, because PostgreSQL would compress the rows.
+      // Inserts about 30 MB at a time, stored uncompressed, because PostgreSQL would compress the rows.
       const some = "insert into filler select repeat('x', 7000) from generate_series(1, 4000)";
       for (;;) await client.query(some);
     } finally {
@@ -248,7 +248,7 @@ test("reports a full disk, keeps the written rows, and works again after rows ar
   await again.query("insert into filler values ('there is room')");
 }, 240_000);
 
-test("a closed add-on is unreachable, and a deleted one leaves nothing", async () => {
+test("an add-on that is no longer public is unreachable, and a deleted add-on leaves no data", async () => {
   const { id, public_connection_url: url } = addons["redis"]!;
   const closed = await server.api("PATCH", path(id), { body: { public: false } });
   expect(closed.body).toMatchObject({ public: false, public_connection_url: null });

@@ -7,7 +7,7 @@ import { startSignInServer } from "../../server/src/agent/testing/sign-in-server
 import { openBrowser } from "../support/browser.ts";
 import { startServer } from "../support/server.ts";
 
-/** Blocks resources that the authorization server's pages load from other hosts. */
+/** Opens a user's browser context. Blocks resources that the authorization server's pages load from other hosts. */
 async function person(browser: Browser): Promise<BrowserContext> {
   const context = await browser.newContext();
   await context.route(
@@ -17,7 +17,7 @@ async function person(browser: Browser): Promise<BrowserContext> {
   return context;
 }
 
-test("a user signs in by the link, only in the browser that opened it", async () => {
+test("an end user signs in by the link, and only in the browser that opened it", async () => {
   const server = await startServer(
     {
       KONTOR_RUNTIME: "fake",

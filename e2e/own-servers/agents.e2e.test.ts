@@ -1,5 +1,6 @@
 /**
- * Agents with their own machines, on the real runtime: files and processes survive parking, a killed server and a run.
+ * Agents with their own machines, on the real runtime. Files and processes outlive a run, the parking of a machine and
+ * a killed server.
  */
 import { type ModelServer, startModelServer } from "@kontor/server/agent/testing/model-server.ts";
 import { afterAll, beforeAll, expect, test } from "vitest";
@@ -30,7 +31,7 @@ async function agent(name: string, vm: object, more: object = {}): Promise<void>
   expect(status, JSON.stringify(body)).toBe(201);
 }
 
-/** The model requests these calls in sequence, and returns their results as text. */
+/** Makes the fake model request these calls in sequence, and return their results as text. */
 function calls(...asked: [name: string, values: object][]): void {
   model.script(({ messages }) => {
     const question = messages.findLastIndex(({ role }: { role: string }) => role === "user");
@@ -60,7 +61,7 @@ const when = (name: string, id: string, status: string) =>
   );
 const sandbox = async (id: string) => (await server.api("GET", `/v1/sandboxes/${id}`)).body;
 
-test("an agent's files and processes survive on disk, and are removed with the session", async () => {
+test("an agent's files and processes survive a pause to disk, and are removed with the session", async () => {
   await agent("keeper", { park_after_seconds: 1 });
   runs("echo kept > file; (while :; do sleep 1; done) & echo $! > pid; uname -s");
   const first = await invoke("keeper");
@@ -86,7 +87,7 @@ test("an agent's files and processes survive on disk, and are removed with the s
 const slow = "echo start >> starts; sleep 5; echo done";
 const finished = "exit code: 0\nstdout:\ndone\n";
 
-/** The sandbox of a session, once the slow command runs in it. */
+/** Returns the sandbox of a session once the slow command runs in it. */
 async function whenStarted(name: string, id: string): Promise<string> {
   const { vm } = await when(name, id, "running");
   await eventually(
@@ -102,13 +103,13 @@ const whenOver = (id: string) =>
     ({ finished_at }) => finished_at !== null,
   );
 
-/** Output of a command in a later run of the session. */
+/** Returns the output of a command in a later run of the session. */
 async function later(name: string, id: string, command: string): Promise<string> {
   runs(command);
   return (await invoke(name, { session_id: id })).output;
 }
 
-test("delivers the output of a command once when the server is killed while the command runs", async () => {
+test("delivers a command's output once when the server is killed during the command", async () => {
   await agent("killed", {});
   runs(slow);
   const { run_id, session_id } = await invoke("killed", { wait_s: 0 });
@@ -131,7 +132,7 @@ test.each([
   ["agent.command.noted", expect.stringContaining("not known"), "none\n"],
   // The journal shows that the command did not start.
   ["agent.call.began", finished, "start\n"],
-])("starts a command once at most when the server is killed at %s", async (point, output, starts) => {
+])("starts a command at most once when the server is killed at %s", async (point, output, starts) => {
   const name = `killed-at-${point.split(".").at(-1)}`;
   await agent(name, {});
   runs(slow);
@@ -146,7 +147,7 @@ test.each([
   await server.api("DELETE", `/v1/agents/${name}/sessions/${run.session_id}`);
 });
 
-test("delivers the output of a command whose machine was paused while the command ran", async () => {
+test("delivers the output of a command whose machine was paused during the command", async () => {
   await agent("paused", {});
   runs(slow);
   const { run_id, session_id } = await invoke("paused", { wait_s: 0 });
@@ -156,7 +157,7 @@ test("delivers the output of a command whose machine was paused while the comman
   await server.api("DELETE", `/v1/agents/paused/sessions/${session_id}`);
 });
 
-test("kills the command of a run that is cancelled, and of one whose time is up", async () => {
+test("kills the command of a run that is cancelled, and of a run that exceeds its time limit", async () => {
   await agent("stopped", {}, { limits: { max_seconds: 10 } });
   const none = "pgrep -fx 'sleep 30[01]' || echo none";
   runs("echo start >> starts; sleep 300");
@@ -177,7 +178,7 @@ test("kills the command of a run that is cancelled, and of one whose time is up"
   await server.api("DELETE", `/v1/agents/stopped/sessions/${session_id}`);
 });
 
-test("kills a command that runs out of memory, and keeps its machine running", async () => {
+test("kills a command that runs out of memory, and keeps the agent's machine running", async () => {
   await agent("greedy", {});
   runs("echo kept > file; tail /dev/zero");
   const first = await invoke("greedy");
@@ -191,7 +192,7 @@ test("kills a command that runs out of memory, and keeps its machine running", a
   await server.api("DELETE", `/v1/agents/greedy/sessions/${first.session_id}`);
 });
 
-test("an agent's code keeps its variables between calls and on disk, and its charts are returned", async () => {
+test("an agent's code keeps its variables between calls and across a pause to disk, and returns charts", async () => {
   await agent("coder", { template: "code-interpreter", park_after_seconds: 1 });
   const draw = "import matplotlib.pyplot as plt; _ = plt.plot(squares); plt.show()";
   calls(

@@ -1,6 +1,4 @@
-/**
- * Backups in an S3 object store, from outside: uploaded, downloaded by their own address, restored, deleted.
- */
+/** Backups in an S3 object store, from outside: uploaded, downloaded at the backup's own address, restored, deleted. */
 import { createHash } from "node:crypto";
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -47,7 +45,7 @@ beforeAll(async () => {
       KONTOR_BACKUPS_S3_ENDPOINT: endpoint,
       KONTOR_BACKUPS_S3_BUCKET: "kept",
       KONTOR_BACKUPS_S3_REGION: "eu-central-1",
-      // Credentials of this store.
+      // Fixed credentials of this store.
       KONTOR_BACKUPS_S3_ACCESS_KEY: "S3RVER",
       KONTOR_BACKUPS_S3_SECRET_KEY: "S3RVER",
       KONTOR_BACKUPS_S3_PREFIX: "installation/",
@@ -74,7 +72,7 @@ async function sql(text: string): Promise<unknown[]> {
   }
 }
 
-/** Names of the stored objects, without the store's metadata files. */
+/** Returns the names of the stored objects, without the store's metadata files. */
 function listObjects(): string[] {
   const files = readdirSync(join(directory, "kept"), { recursive: true, withFileTypes: true });
   return files
@@ -83,7 +81,7 @@ function listObjects(): string[] {
 }
 
 test(
-  "uploads a backup to the store, downloads it by its address, restores and deletes it",
+  "uploads a backup to the S3 store, downloads it by its URL, restores and deletes it",
   { timeout: 300_000 },
   async () => {
     // Some megabytes of incompressible data, for more than one part.
@@ -121,7 +119,7 @@ test(
     ).toEqual(held);
 
     const kept = await listBackups(server, addon);
-    // Newest first.
+    // The list has the newest backup first.
     expect(kept.map(({ kind, status: is }) => [kind, is])).toEqual([
       ["safety", "completed"],
       ["manual", "completed"],

@@ -1,6 +1,7 @@
 /**
- * Backups of real databases on real machines: taken during writes, test-restored before they count, restored, and
- * refused if the store's bytes changed. The test calls the layer as its jobs do.
+ * Backups of real databases on real machines. They are taken during writes, test-restored before they count as
+ * complete, and restored. A backup whose stored bytes changed is refused. The test calls the backup layer as its jobs
+ * do.
  */
 import { chmodSync, mkdtempSync, rmSync } from "node:fs";
 import { open } from "node:fs/promises";
@@ -123,7 +124,7 @@ async function restore(addon: AddonView, backupId: string, name?: string) {
   return restored!;
 }
 
-/** A shell loop inside the machine, until it is stopped. */
+/** Runs a shell loop inside the machine until the returned object is disposed of. */
 async function writer(addon: AddonView, script: string): Promise<AsyncDisposable> {
   const { process, letGo } = await start(guestOf(addon), { argv: ["sh", "-c", script] }, signal);
   const reading = (async () => {
@@ -139,7 +140,7 @@ async function writer(addon: AddonView, script: string): Promise<AsyncDisposable
 
 describe("PostgreSQL", () => {
   let addon: AddonView;
-  /** Sum and number of accounts. */
+  /** Returns the sum of all balances and the number of accounts. */
   const look = (of = addon) => sql(of, "select sum(balance), count(*) from accounts;");
   beforeAll(async () => {
     addon = await running("postgres", "orders");
@@ -152,7 +153,7 @@ describe("PostgreSQL", () => {
     );
   }, 180_000);
 
-  test("a backup taken during writes is consistent, and its restore returns a dropped table", async () => {
+  test("a backup made during writes is consistent, and its restore returns a dropped table", async () => {
     const transfer = `begin; update accounts set balance = balance - 5 where id = (select 2 + floor(random() * 49999)::int); insert into history (n) values (1); update accounts set balance = balance + 5 where id = 1; commit;`;
     await using _ = await writer(
       addon,
@@ -173,7 +174,7 @@ describe("PostgreSQL", () => {
     const restored = await restore(addon, backup.id);
     expect(restored).toMatchObject({ status: "completed", error: null });
     expect(await look()).toBe("5000000|50000\n");
-    // The previous content is a regular backup.
+    // The content from before the restore is kept as a regular backup.
     const kept = (await listBackups(backups, actor, projectId, addon.id)).find(
       ({ kind }) => kind === "safety",
     );
@@ -182,7 +183,7 @@ describe("PostgreSQL", () => {
     expect(names).toBe("");
   }, 300_000);
 
-  test("restores a backup into a new add-on, completely", async () => {
+  test("restores a complete backup into a new add-on", async () => {
     const backup = await backUp(addon);
     const restored = await restore(addon, backup.id, "orders-copy");
     expect(restored).toMatchObject({ status: "completed", error: null, safety_backup_id: null });
@@ -191,7 +192,7 @@ describe("PostgreSQL", () => {
     expect(await look(copy)).toBe(await look());
   }, 300_000);
 
-  test("changed bytes fail the test restore and are deleted", async () => {
+  test("a backup whose stored bytes changed fails its test restore and is deleted", async () => {
     const before = (await backups.blobs.list(`backups/${addon.id}/`)).length;
     const { id } = await createBackup(backups, actor, projectId, addon.id);
     onKillPoint(async (point) => {
@@ -217,7 +218,7 @@ describe("Redis", () => {
     addon = await running("redis", "sessions");
   }, 180_000);
 
-  test("takes a backup during writes, and restores it with values and expiries", async () => {
+  test("backs up a database during writes, and restores it with values and expiries", async () => {
     await redis(
       addon,
       "EVAL",
@@ -245,18 +246,18 @@ describe("Redis", () => {
     expect(await redis(addon, "HGET", "user:777", "x")).toBe("1554\n");
     expect(await redis(addon, "-n", "3", "SCARD", "set")).toBe("3\n");
     expect(Number(await redis(addon, "TTL", "later"))).toBeGreaterThan(80_000);
-    // The list has exactly the numbers up to the counter, so both are of one moment.
+    // The list has exactly the numbers up to the counter, so both are from the same moment.
     const counter = Number(await redis(addon, "GET", "counter"));
     const length = Number(await redis(addon, "LLEN", "log"));
     expect(counter - length === 0 || counter - length === 1).toBe(true);
-    // Writes from here on survive a restart of the process.
+    // Writes after this point survive a restart of the process.
     await redis(addon, "SET", "after", "kept");
     await backups.addons.whileStopped(addon.id, async () => {});
     expect(await redis(addon, "GET", "after")).toBe("kept\n");
     expect(await redis(addon, "HGET", "user:777", "x")).toBe("1554\n");
   }, 300_000);
 
-  test("bytes that Redis refuses fail the test restore", async () => {
+  test("a backup whose bytes Redis refuses fails its test restore", async () => {
     const { id } = await createBackup(backups, actor, projectId, addon.id);
     onKillPoint(async (point) => {
       if (point !== "backup.stored") return;

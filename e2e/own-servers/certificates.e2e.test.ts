@@ -107,7 +107,7 @@ async function previewName(): Promise<string> {
   return body.host as string;
 }
 
-/** Names on the certificate for a name; null if the handshake fails. */
+/** Returns the names and the serial number of the certificate for a name. Null if the handshake fails. */
 function shownFor(name: string): Promise<{ names: string; serial: string } | null> {
   return new Promise((resolve) => {
     const port = Number(server.description.env["KONTOR_TLS_PORT"]);
@@ -123,7 +123,7 @@ function shownFor(name: string): Promise<{ names: string; serial: string } | nul
   });
 }
 
-/** Complete response to a request by TLS. */
+/** Returns the complete response to a request by TLS. */
 function headOf(name: string): Promise<string> {
   const port = Number(server.description.env["KONTOR_TLS_PORT"]);
   return new Promise((resolve) => {
@@ -147,7 +147,7 @@ function plainly(host: string, path: string): Promise<http.IncomingMessage> {
   });
 }
 
-test("a name with a target gets a certificate at its first visit, and keeps it after a restart", async () => {
+test("a host name with a target gets a certificate at its first visit, and keeps it after a restart", async () => {
   const name = await previewName();
   const first = await eventually(
     () => shownFor(name),
@@ -163,14 +163,14 @@ test("a name with a target gets a certificate at its first visit, and keeps it a
   expect((await shownFor("kontor.test"))?.names).toBe("DNS:kontor.test");
 });
 
-test("requests no certificate for foreign names or for own names without a target", async () => {
+test("requests no certificate for foreign host names, or for own host names without a target", async () => {
   for (const name of ["bank.test", `3000-${"a".repeat(20)}.sbx.${domain}`, `x.sbx.${domain}`, "apps.test"]) {
     expect(await shownFor(name)).toBeNull();
     expect(readdirSync(join(server.dataDir, "certificates"))).not.toContain(`${name}.pem`);
   }
 });
 
-test("redirects plain HTTP to HTTPS for every own name, except on loopback", async () => {
+test("redirects plain HTTP to HTTPS for every own host name, except on loopback", async () => {
   const name = await previewName();
   for (const host of [name, "kontor.test"]) {
     const { statusCode, headers } = await plainly(host, "/a?b=c");
@@ -180,7 +180,7 @@ test("redirects plain HTTP to HTTPS for every own name, except on loopback", asy
   expect((await plainly(name, "/.well-known/acme-challenge/unknown")).statusCode).toBe(308);
 });
 
-test("a custom name gets a certificate once DNS proves its owner, redirects to HTTPS, and stays with its project", async () => {
+test("a custom domain gets a certificate once DNS proves its owner, redirects to HTTPS, and stays with its project", async () => {
   const name = "www.customer.test";
   const made = await server.api("POST", "/api/v1/projects", { body: { name: "shop", custom_domain: name } });
   expect(made.status, JSON.stringify(made.body)).toBe(201);
@@ -189,7 +189,7 @@ test("a custom name gets a certificate once DNS proves its owner, redirects to H
   expect(await shownFor(name)).toBeNull();
   names.zone[name] = { CNAME: "shop.apps.test" };
   expect(await verify()).toBe("verified");
-  // The list of environments is read at the start.
+  // The server reads the list of environments at its start.
   await server.stop();
   await server.start();
   const shown = await eventually(
@@ -205,7 +205,7 @@ test("a custom name gets a certificate once DNS proves its owner, redirects to H
   expect(answer).toContain("Strict-Transport-Security: max-age=31536000\r\n");
 });
 
-test("sends the HSTS header on responses by HTTPS", async () => {
+test("sends the HSTS header with responses by HTTPS", async () => {
   const name = await previewName();
   await eventually(
     () => shownFor(name),

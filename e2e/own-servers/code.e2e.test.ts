@@ -3,7 +3,7 @@ import type { Reply } from "../support/api.ts";
 import { eventually, expectRefusal } from "../support/answers.ts";
 import { type Server, startServer } from "../support/server.ts";
 
-/** A server of its own, because the interpreter's image is large, and the test covers its pool. */
+/** These tests have their own server, because the interpreter's image is large, and because they cover its pool. */
 let server: Server;
 let shared: string;
 
@@ -24,7 +24,7 @@ async function create(input: Record<string, unknown> = {}): Promise<string> {
   return made.body.id;
 }
 
-/** A separate sandbox for one test. */
+/** Creates a separate sandbox for one test, and returns its id. */
 async function own(input: Record<string, unknown> = {}): Promise<string> {
   const id = await create(input);
   onTestFinished(async () => void (await server.api("DELETE", `/v1/sandboxes/${id}`)));
@@ -45,7 +45,7 @@ async function run(id: string, code: string, more: Record<string, unknown> = {})
   return reply.body;
 }
 
-/** Text of a cell's only result. */
+/** Returns the text of a cell's only result. */
 async function value(id: string, code: string, more: Record<string, unknown> = {}): Promise<string> {
   const ran = await run(id, code, more);
   expect(ran.error, JSON.stringify(ran.error)).toBeNull();
@@ -58,7 +58,7 @@ async function context(id: string, input: Record<string, unknown> = {}): Promise
   return made.body.id;
 }
 
-/** A separate context of one test in the shared sandbox. */
+/** Creates a separate context for one test in the shared sandbox. */
 async function ownContext(input: Record<string, unknown> = {}): Promise<string> {
   const ctx = await context(shared, input);
   onTestFinished(
@@ -111,7 +111,7 @@ async function waitForPool(): Promise<void> {
 
 const forever = "while True:\n  try:\n    while True: pass\n  except KeyboardInterrupt: pass";
 
-test("variables stay from cell to cell, and cells are numbered", async () => {
+test("keeps variables between cells, and numbers the cells", async () => {
   const id = await own();
   const first = await run(id, "x = 20");
   expect(first).toEqual({
@@ -130,7 +130,7 @@ test("variables stay from cell to cell, and cells are numbered", async () => {
   expect(second).toMatchObject({ execution_count: 2, results: [{ type: "text", text: "21", html: null }] });
 });
 
-test("separates a cell's output from its error, and keeps variables from before the error", async () => {
+test("separates a cell's output from its error, and keeps variables that the cell set before the error", async () => {
   const ctx = await ownContext();
   const code = "import sys\nkept = 1\nprint('out')\nprint('err', file=sys.stderr)\n1 / 0";
   const ran = await run(shared, code, { context_id: ctx });
@@ -161,7 +161,7 @@ test("returns results as text, html, json, pictures and charts", async () => {
   expect(Buffer.from(picture.png, "base64").subarray(1, 4).toString()).toBe("PNG");
 });
 
-test("returns every form of a displayed object: jpeg, svg, markdown, latex and pdf beside those of the document", async () => {
+test("returns every format of a displayed object: jpeg, svg, markdown, latex and pdf, as well as the documented formats", async () => {
   const ctx = await ownContext();
   const ran = await run(
     shared,
@@ -199,7 +199,7 @@ display({'application/pdf': 'AAAA', 'text/plain': 'a page'}, raw=True)`,
   expect(ran.truncated).toEqual([{ field: "results[6].application/javascript", limit: 0, size: 3 }]);
 });
 
-test("returns a DataFrame as data, and names the rows and columns that were left out", async () => {
+test("returns a DataFrame as data, and reports how many rows and columns are omitted", async () => {
   const ctx = await ownContext();
   const small = await run(
     shared,
@@ -365,7 +365,7 @@ test("describes the axes of a chart: scale, unit, ticks, and how many points wer
   ]);
 });
 
-test("bash keeps variables, functions and the directory from cell to cell", async () => {
+test("keeps a bash context's variables, functions and directory between cells", async () => {
   const bash = (code: string, more: Record<string, unknown> = {}) =>
     run(shared, code, { language: "bash", ...more });
   expect(await bash("x=5; f() { echo f$1; }; cd /tmp; echo out; echo err >&2")).toMatchObject({
@@ -389,7 +389,7 @@ test("bash keeps variables, functions and the directory from cell to cell", asyn
   });
   expect(await bash("while :; do :; done", { timeout_seconds: 1 })).toMatchObject({ restarted: false });
   expect(await bash("if ; then")).toMatchObject({ stderr: expect.stringContaining("syntax error") });
-  // A background job neither blocks the cell nor dies with it, and stdin is at its end.
+  // A background job neither blocks the cell nor ends with it, and stdin returns an end of file.
   expect(await bash("sleep 600 & read -r line; echo $?")).toMatchObject({ stdout: "1\n", error: null });
   expect(await bash("kill %1 && echo $x")).toMatchObject({ stdout: "5\n" });
   expect(await bash("exit 4")).toMatchObject({
@@ -403,7 +403,7 @@ test("bash keeps variables, functions and the directory from cell to cell", asyn
   expect(flood.truncated).toEqual([{ field: "stdout", limit: 8 * 1024 ** 2, size: 20_000_000 }]);
 });
 
-test("a cell's environment holds for that cell alone, in every language", async () => {
+test("a cell's env applies to that cell only, in every language", async () => {
   const env = { MODE: "test", TZ: "a 'b'\n$c" };
   for (const [language, code] of [
     ["python", "import os; [os.environ.get('MODE'), os.environ.get('TZ')]"],
@@ -431,7 +431,7 @@ test("a cell's environment holds for that cell alone, in every language", async 
   expectRefusal(await tryRun(shared, "1", { env: { "A=B": "1" } }), 400, "invalid_request");
 });
 
-test("explains a bash cell whose env sets a read-only variable, and keeps the context", async () => {
+test("explains why a bash cell whose env sets a read-only variable fails, and keeps the context", async () => {
   const shell = await ownContext({ language: "bash" });
   const bash = (code: string, env = {}) => run(shared, code, { context_id: shell, env });
   await bash("readonly FIXED=1; set -eu; kept=here");
@@ -448,7 +448,7 @@ test("explains a bash cell whose env sets a read-only variable, and keeps the co
   });
 });
 
-test("leaves out JSON that is nested too deep, and keeps the cell's other results", async () => {
+test("omits JSON that is nested too deep, and keeps the cell's other results", async () => {
   const code = `from IPython.display import display, JSON
 deep = {}
 for _ in range(400):
@@ -462,7 +462,7 @@ display(JSON(deep))
   expect(ran.truncated).toContainEqual({ field: "results[0].json.depth", limit: 256, size: 401 });
 });
 
-test("has the usual data packages", async () => {
+test("contains the usual data packages", async () => {
   const ctx = await ownContext();
   const code = `import bs4, lxml, openpyxl, PIL, requests, scipy.stats, seaborn, sympy
 from sklearn.datasets import load_iris
@@ -472,7 +472,7 @@ LogisticRegression(max_iter=500).fit(x, y).score(x, y) > 0.9`;
   expect(await value(shared, code, { context_id: ctx })).toBe("True");
 });
 
-test("supports await and shell lines, and fails a request for input at once", async () => {
+test("supports await and shell lines, and fails input() at once", async () => {
   const ctx = await ownContext();
   expect(
     await value(shared, "import asyncio\nawait asyncio.sleep(0.01)\n'awaited'", { context_id: ctx }),
@@ -485,7 +485,7 @@ test("supports await and shell lines, and fails a request for input at once", as
   });
 });
 
-test("interrupts a cell at its timeout and keeps its variables", async () => {
+test("interrupts a cell at its timeout, and keeps the context's variables", async () => {
   const ctx = await ownContext();
   const ran = await run(shared, "kept = 1\nimport time\ntime.sleep(100)", {
     context_id: ctx,
@@ -503,7 +503,7 @@ test("replaces a kernel that ignores its interrupt", async () => {
   expect(next).toMatchObject({ execution_count: 1, restarted: false, results: [{ text: "False" }] });
 });
 
-test("reports a cell that ends its kernel, and reports a kernel lost between cells once", async () => {
+test("reports a cell that ends its kernel, and reports once a kernel that ended between cells", async () => {
   const ctx = await ownContext();
   expect(await run(shared, "import os; os._exit(3)", { context_id: ctx })).toMatchObject({
     restarted: true,
@@ -516,13 +516,13 @@ test("reports a cell that ends its kernel, and reports a kernel lost between cel
   expect(await run(shared, "2", { context_id: ctx })).toMatchObject({ restarted: false });
 });
 
-test("cuts endless output and reports the cut", { timeout: 180_000 }, async () => {
+test("cuts output at its limit and reports the cut", { timeout: 180_000 }, async () => {
   const ctx = await ownContext();
   const limit = 8 * 1024 ** 2;
   const ran = await run(shared, `print('x' * ${limit + 10}, end='')`, { context_id: ctx });
   expect(ran.stdout.length).toBe(limit);
   expect(ran.truncated).toEqual([{ field: "stdout", limit, size: limit + 10 }]);
-  // A character that JSON escapes as six characters counts as one.
+  // A character that JSON escapes as six characters counts as one character.
   const raw = await run(shared, `print('\\x01' * ${limit}, end='')`, { context_id: ctx });
   expect([raw.stdout.length, raw.truncated]).toEqual([limit, []]);
   const large = await run(shared, "from IPython.display import HTML; HTML('x' * 9_000_000)", {
@@ -535,7 +535,7 @@ test("cuts endless output and reports the cut", { timeout: 180_000 }, async () =
   expect(many.truncated).toEqual([{ field: "results", limit: 100, size: 120 }]);
 });
 
-test("a streamed cell sends its output while it runs, and a summary at its end", async () => {
+test("a streamed cell sends output while the cell runs, and a summary at its end", async () => {
   const ctx = await ownContext();
   const code = "print('a')\ndisplay({'k': 1})\nprint('b')\n1 / 0";
   const events = await Array.fromAsync(stream(shared, { code, context_id: ctx }));
@@ -551,7 +551,7 @@ test("a streamed cell sends its output while it runs, and a summary at its end",
   });
 });
 
-test("a reader that leaves a stream ends the cell, and leaves the queue", async () => {
+test("interrupts a streamed cell when its reader disconnects, and runs the context's next cell", async () => {
   const ctx = await ownContext();
   const leaving = new AbortController();
   const code = "import time\nprint('began', flush=True)\ntime.sleep(600)";
@@ -562,7 +562,7 @@ test("a reader that leaves a stream ends the cell, and leaves the queue", async 
   expect(await value(shared, "'free'", { context_id: ctx })).toBe("'free'");
 });
 
-test("cells of one context run in sequence, those of several contexts in parallel", async () => {
+test("runs cells of one context in sequence, and cells of different contexts in parallel", async () => {
   const [one, other] = [await ownContext(), await ownContext()];
   const long = run(shared, "import time\ntime.sleep(3)\norder = ['long']", { context_id: one });
   await eventually(
@@ -575,7 +575,7 @@ test("cells of one context run in sequence, those of several contexts in paralle
   expect((await next).results[0].text).toBe("['long', 'next']");
 });
 
-test("creates contexts in a directory, restarts them under their id, and deletes them", async () => {
+test("creates contexts in a directory, restarts them with the same id, and deletes them", async () => {
   const id = await own();
   await post(id, "exec", { command: "mkdir -p /workspace/there" });
   const ctx = await context(id, { cwd: "/workspace/there" });
@@ -629,7 +629,7 @@ test("runs JavaScript and TypeScript, each in its own default context", { timeou
   expectRefusal(mixed, 400, "invalid_request");
 });
 
-test("kernels have the sandbox's environment and name, also from the pool, and unique random states", async () => {
+test("kernels have the sandbox's environment and name, even from the warm pool, and unique random states", async () => {
   const random = "import random, numpy, uuid; [random.random(), numpy.random.rand(), str(uuid.uuid4())]";
   const seen: unknown[] = [];
   for (const OWN of ["first", "second"]) {
@@ -645,7 +645,7 @@ test("kernels have the sandbox's environment and name, also from the pool, and u
   expect(new Set(seen).size).toBe(seen.length);
 });
 
-test("a pause keeps the kernels", { timeout: 120_000 }, async () => {
+test("kernels and their variables survive a pause", { timeout: 120_000 }, async () => {
   const id = await own({ auto_resume: true });
   await run(id, "import pandas as pd; frame = pd.DataFrame({'a': range(1000)})");
   await run(id, "let kept = 7", { language: "javascript" });
@@ -653,7 +653,7 @@ test("a pause keeps the kernels", { timeout: 120_000 }, async () => {
   for (let round = 0; round < 2; round += 1) {
     const paused = await post(id, "pause");
     expect(paused.status, JSON.stringify(paused.body)).toBe(200);
-    // With auto_resume, the cell wakes the sandbox.
+    // With auto_resume, the cell resumes the sandbox.
     const ran = await run(id, "int(frame.a.sum())");
     expect(ran).toMatchObject({
       results: [{ text: "499500" }],
@@ -679,7 +679,7 @@ test("kernels and their variables survive kill -9 of the server", async () => {
   });
 });
 
-test("restores a killed interpreter with its contexts", async () => {
+test("restores a killed interpreter together with its contexts", async () => {
   const id = await own({ env: { OWN: "mine" } });
   const ctx = await context(id);
   await run(id, "x = 1", { context_id: ctx });
@@ -701,7 +701,7 @@ test("restores a killed interpreter with its contexts", async () => {
   expect(await during).toMatchObject({ restarted: true, error: { name: "InterpreterDied" } });
 });
 
-test("a fake interpreter causes an error of its own sandbox only", async () => {
+test("a fake interpreter fails only calls to its own sandbox", async () => {
   const id = await own();
   await run(id, "1");
   const impostor = `pkill -9 python3; python3 -c "
@@ -728,7 +728,7 @@ test("kills the kernel of a cell that uses too much memory, and keeps the sandbo
   expect(await value(id, "1 + 1")).toBe("2");
 });
 
-test("a custom template on this one also has the interpreter", { timeout: 300_000 }, async () => {
+test("a custom template on code-interpreter has the interpreter", { timeout: 300_000 }, async () => {
   const module = "/usr/lib/python3/dist-packages/of_the_template.py";
   const made = await server.api("POST", "/v1/templates", {
     body: {
@@ -748,7 +748,7 @@ test("a custom template on this one also has the interpreter", { timeout: 300_00
   expect(await value(id, "import of_the_template; of_the_template.ANSWER")).toBe("42");
 });
 
-test("refuses code in a template without an interpreter, and hides another owner's sandbox", async () => {
+test("refuses code in a template without an interpreter, and returns 404 for another owner's sandbox", async () => {
   const plain = await own({ template: "debian-12" });
   expectRefusal(await tryRun(plain, "1"), 409, "interpreter_unavailable");
   expectRefusal(

@@ -1,4 +1,4 @@
-/** Replaces the server under visitors, as `./kontor up` starts it; its listening sockets stay open. */
+/** Replaces the server under load, as `./kontor up` starts it. The listening sockets stay open. */
 import { existsSync, readFileSync } from "node:fs";
 import http from "node:http";
 import { join } from "node:path";
@@ -15,7 +15,9 @@ beforeAll(async () => {
 });
 afterAll(() => server?.destroy());
 
-/** Sends requests continuously, on new and on kept connections, until `work` ends; returns their errors. */
+/**
+ * Sends requests continuously, on new and on kept connections, until `work` ends. Returns the errors of the requests.
+ */
 async function whileVisited(work: () => Promise<void>): Promise<{ answered: number; failures: string[] }> {
   const kept = new http.Agent({ keepAlive: true });
   const failures: string[] = [];
@@ -52,7 +54,7 @@ function visit(agent: http.Agent | false): Promise<void> {
   });
 }
 
-/** Waits until another process serves than before. */
+/** Waits until another process than `pid` serves. */
 function waitForReplacement(pid: number | undefined): Promise<unknown> {
   const isReady = async () =>
     server.pid !== undefined &&
@@ -69,7 +71,7 @@ function isThere(pid: number): boolean {
   return existsSync(`/proc/${pid}/fd/0`);
 }
 
-test("a restart holds new connections instead of refusing them", { timeout: 120_000 }, async () => {
+test("new connections wait during a restart, and none is refused", { timeout: 120_000 }, async () => {
   const { answered, failures } = await whileVisited(async () => {
     const { pid } = server;
     process.kill(keeperOf(pid), "SIGHUP");
@@ -79,7 +81,7 @@ test("a restart holds new connections instead of refusing them", { timeout: 120_
   expect(answered).toBeGreaterThan(20);
 });
 
-test("restarts a killed server; only requests in flight break", { timeout: 120_000 }, async () => {
+test("a killed server is restarted, and only requests in flight fail", { timeout: 120_000 }, async () => {
   const { failures } = await whileVisited(async () => {
     const { pid } = server;
     process.kill(pid ?? 0, "SIGKILL");
@@ -90,7 +92,7 @@ test("restarts a killed server; only requests in flight break", { timeout: 120_0
 });
 
 test(
-  "applies the settings of the restarting shell, and refuses another port",
+  "a restart applies the settings of its shell, and refuses another port",
   { timeout: 120_000 },
   async () => {
     const restart = (env: Record<string, string>) =>
@@ -133,7 +135,7 @@ test(
   },
 );
 
-test("does not restart a server that was stopped on request", async () => {
+test("does not restart a server that the operator stopped", async () => {
   const keeper = keeperOf(server.pid);
   await server.stop();
   await eventually(

@@ -67,7 +67,7 @@ async function freeze({ id }: { id: string }): Promise<void> {
   await setIdle(id, 300);
 }
 
-/** Waits until the instance is on disk, without memory on the host. */
+/** Waits until the instance is on disk and uses no memory of the host. */
 async function rest(made: { id: string }): Promise<void> {
   await freeze(made);
   expect(await host.app.machines.reclaimMemory()).toBe(true);
@@ -75,7 +75,7 @@ async function rest(made: { id: string }): Promise<void> {
 }
 
 test(
-  "an instance's memory survives freezing, the disk, and a restart of the server, and is never duplicated",
+  "an instance's memory survives a freeze, a pause to disk and a server restart, and is never duplicated",
   async () => {
     const made = await makeLive(host, image);
     expect(await ask(host, made.host)).toMatchObject({ status: 200, body: "1" });
@@ -102,7 +102,7 @@ test(
 );
 
 test(
-  "responds 503 for a suspended account's function, and keeps the function's memory for afterwards",
+  "responds 503 for a function of a suspended account, and keeps its memory until the suspension ends",
   async () => {
     const made = await makeLive(host, image);
     expect(await ask(host, made.host)).toMatchObject({ body: "1" });
@@ -133,7 +133,7 @@ test(
 );
 
 test(
-  "serves a thousand requests, fifty at once, to a function on disk by one wake",
+  "wakes a function on disk once for a thousand requests, fifty at a time",
   async () => {
     const made = await makeLive(host, image);
     await ask(host, made.host);
@@ -153,7 +153,7 @@ test(
 );
 
 test(
-  "runs the process unprivileged with read-only code and a writable directory, and passes bodies unchanged",
+  "runs a function unprivileged with read-only code and a writable directory, and passes bodies unchanged",
   async () => {
     const made = await makeLive(host, image, { isProved: true });
     const { body } = await ask(host, made.host, "/who");
@@ -167,7 +167,7 @@ test(
 );
 
 test(
-  "an instance that loops, ends or exhausts memory fails its own request; the next request succeeds",
+  "an instance that loops, exits or exhausts memory fails only its own request",
   async () => {
     const made = await makeLive(host, image, { timeout_seconds: 2, memory_mb: 256 });
     expect((await ask(host, made.host)).status).toBe(200);

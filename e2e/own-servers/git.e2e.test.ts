@@ -27,7 +27,7 @@ const git = (cwd: string, ...args: string[]) =>
     timeoutMs: 60_000,
   });
 
-/** Address of a new project's repository, with the operator's token. */
+/** Creates a project. Returns the address of its repository, with the operator's token. */
 async function create(name: string): Promise<{ id: string; url: string }> {
   const made = await server.api("POST", "/api/v1/projects", { body: { name, auto_deploy: false } });
   expect(made.status, JSON.stringify(made.body)).toBe(201);
@@ -37,7 +37,7 @@ async function create(name: string): Promise<{ id: string; url: string }> {
   return { id: made.body.id, url: url.href };
 }
 
-test("a clone has the pushed commits, also after the server was killed", async () => {
+test("a clone contains the pushed commits, even after the server was killed", async () => {
   const { url } = await create("e2e-git");
   await git(directory, "init", "--quiet", "--initial-branch=main", "work");
   const work = join(directory, "work");
@@ -59,7 +59,7 @@ test("deleting a project deletes its repository", async () => {
   await expect(git(directory, "ls-remote", url)).rejects.toThrow("No such repository");
 });
 
-test("limits a webhook to 8 MiB and sixty deliveries a minute", async () => {
+test("limits a webhook to 8 MiB per delivery and sixty deliveries per minute", async () => {
   const made = await server.api("POST", "/api/v1/projects", {
     body: { name: "e2e-hooked", repo_url: "https://forge.test/team/shop.git" },
   });

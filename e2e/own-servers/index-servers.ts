@@ -1,6 +1,6 @@
 /**
- * Two indexes of Python packages (PEP 503) inside the namespace that simulates the internet. The open one uses plain
- * HTTP. The closed one uses TLS, requires a password and has a token in its path. A DNS server resolves every name to
+ * Two indexes of Python packages (PEP 503) inside the namespace that simulates the internet. The open index uses plain
+ * HTTP. The closed index uses TLS, requires a password and has a token in its path. A DNS server resolves every name to
  * the closed index. Each request reads the directory again. The program ends when its stdin closes.
  *
  * node index-servers.ts <directory> <open address> <closed address> <key> <certificate> <user:password> <token>

@@ -49,7 +49,8 @@ async function kontor(...args: string[]): Promise<{ code: number; output: string
   const child = spawn(process.execPath, [main, ...args], {
     detached: true,
     stdio: ["ignore", out, out],
-    // Without the settings of the test's servers, because a command reads the settings of the running server.
+    // The environment has no settings of the test's servers, because the command reads the settings of the running
+    // server.
     env: { PATH: process.env["PATH"], HOME: "/root" },
   });
   closeSync(out);
@@ -83,7 +84,7 @@ test("backs up a running installation into one file", async () => {
   expect(readdirSync(place).filter((name) => name.startsWith(".kontor-backup"))).toEqual([]);
 });
 
-test("writes a backup with exit code 1 when a volume's data is not on the disk", async () => {
+test("writes a backup and exits with code 1 when a volume's data is missing on the disk", async () => {
   const made = await server.api("POST", "/v1/sandboxes/volumes", { body: { name: "unmounted", size_gb: 1 } });
   expect(made.status, JSON.stringify(made.body)).toBe(201);
   await server.sql("update sandbox_volumes set is_made = true where id = $1", [made.body.id]);
@@ -96,20 +97,20 @@ test("writes a backup with exit code 1 when a volume's data is not on the disk",
   expect(existsSync(lacking)).toBe(true);
 });
 
-test("refuses a target below the data directory", async () => {
+test("refuses to write a backup below the data directory", async () => {
   const { code, output } = await kontor("backup", join(server.dataDir, "x.tar"), "--data", server.dataDir);
   expect(code).toBe(1);
   expect(output).toContain("which is to be copied");
 });
 
-test("refuses to restore over an installation, and does not change it", async () => {
+test("refuses to restore a backup over an installation, and does not change the installation", async () => {
   const { code, output } = await kontor("restore", archive, "--data", server.dataDir);
   expect(code).toBe(1);
   expect(output).toContain("is not empty");
   expect((await server.api("GET", "/api/v1/projects")).status).toBe(200);
 });
 
-test("refuses a damaged backup, and leaves an empty directory", async () => {
+test("refuses a damaged backup, and leaves the target directory empty", async () => {
   const bytes = readFileSync(archive);
   // The content of the first file starts after its header.
   bytes[2000] = bytes[2000]! ^ 0xff;
@@ -121,7 +122,7 @@ test("refuses a damaged backup, and leaves an empty directory", async () => {
   expect(readdirSync(elsewhere)).toEqual([]);
 });
 
-test("starts from the backup in another data directory", async () => {
+test("starts in another data directory that was restored from the backup", async () => {
   const before = await server.api("GET", "/api/v1/projects");
   const { code, output } = await kontor("restore", archive, "--data", elsewhere);
   expect(code, output).toBe(0);
@@ -137,14 +138,14 @@ test("starts from the backup in another data directory", async () => {
   }
 }, 90_000);
 
-test("does not start a server in a directory whose restore did not finish", async () => {
+test("does not start a server in a directory whose restore did not complete", async () => {
   await restored?.stop();
   writeFileSync(join(elsewhere, "restore-unfinished"), "");
   await expect(restored?.start()).rejects.toThrow("a restore that did not finish");
   rmSync(join(elsewhere, "restore-unfinished"));
 });
 
-test("refuses to uninstall a running server without --yes, and removes it with --yes", async () => {
+test("refuses to uninstall a running server without --yes, and uninstalls it with --yes", async () => {
   await restored?.start();
   const refused = await kontor("uninstall", "--keep-settings", "--data", elsewhere);
   expect([refused.code, refused.output]).toEqual([1, expect.stringContaining("A server runs on")]);
@@ -156,7 +157,7 @@ test("refuses to uninstall a running server without --yes, and removes it with -
   expect(existsSync(archive)).toBe(true);
 }, 90_000);
 
-test("leaves nothing of an installation with a running machine and a volume on the host", async () => {
+test("an uninstall leaves nothing on the host, even with a running machine and a volume", async () => {
   real = await startServer({ KONTOR_POOL_SIZE: "1" });
   const { dataDir } = real;
   const volume = await real.api("POST", "/v1/sandboxes/volumes", { body: { name: "data", size_gb: 1 } });
@@ -178,7 +179,10 @@ test("leaves nothing of an installation with a running machine and a volume on t
   expect(await namesOnHost(instance)).toEqual([]);
 }, 180_000);
 
-/** Names of an instance on the host: namespaces, interfaces, addresses, nft tables, groups, mounts and processes. */
+/**
+ * Returns the names of an instance on the host: namespaces, interfaces, addresses, nft tables, groups, mounts and
+ * processes.
+ */
 async function namesOnHost(instance: number | undefined): Promise<string[]> {
   const read = async (argv: readonly string[]) => (await run(argv)).stdout;
   const text = [

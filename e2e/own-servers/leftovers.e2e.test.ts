@@ -1,4 +1,4 @@
-/** Uses its own server without a pool, so that everything left after the last sandbox is an orphan. */
+/** These tests use their own server without a pool, so that everything left after the last sandbox is an orphan. */
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -7,7 +7,7 @@ import { expectRefusal } from "../support/answers.ts";
 import { traces } from "../support/host-state.ts";
 import { type Server, startServer } from "../support/server.ts";
 
-/** A directory with an mmdebstrap that always fails, as without a mirror. */
+/** A directory with an mmdebstrap that always fails, as on a host without a mirror. */
 const programs = mkdtempSync(join(tmpdir(), "kontor-e2e-programs-"));
 let server: Server;
 
@@ -37,19 +37,20 @@ async function createAndDelete(): Promise<void> {
   expect((await server.api("DELETE", path)).status).toBe(200);
 }
 
-test("ten created and deleted sandboxes leave nothing on the host", async () => {
+test("ten created and deleted sandboxes leave no process, mount, loop device or file on the host", async () => {
   for (let round = 0; round < 5; round += 1) await Promise.all([createAndDelete(), createAndDelete()]);
   await expect
     .poll(() => traces(server.dataDir), { timeout: 30_000 })
     .toMatchObject({ processes: [], mounts: [], groups: [], loops: [], files: [], records: [] });
-  // Two sandboxes ran while two earlier ones were removed, so at most their closed namespaces wait for new machines.
+  // Two sandboxes ran while two earlier sandboxes were removed, so at most their closed namespaces wait for new
+  // machines.
   const { namespaces, links, chains } = await traces(server.dataDir);
   expect(namespaces?.length).toBeLessThanOrEqual(4);
   expect(links).toHaveLength(namespaces?.length ?? 0);
   expect(chains?.length).toBeLessThanOrEqual(4 * 2);
 });
 
-test("reports why a template cannot be made, and the other templates work", async () => {
+test("reports why a template cannot be made, and creates sandboxes of other templates", async () => {
   const refused = await server.api("POST", "/v1/sandboxes", { body: { template: "python-3.12-bare" } });
   expectRefusal(refused, 503, "template_failed");
   expect(refused.body.detail).toContain("no mirror answered");

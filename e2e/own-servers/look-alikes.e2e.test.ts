@@ -1,6 +1,6 @@
 /**
- * Repositories as users have them (e2e/apps), each pushed to its own project. Their `expect.json` has the detected
- * kind, the outcome and the response.
+ * Repositories like those of users (e2e/apps), each pushed to its own project. The file `expect.json` of a repository
+ * has the detected kind, the outcome and the response.
  */
 import { execFile } from "node:child_process";
 import { cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
@@ -36,13 +36,14 @@ const all = readdirSync(apps).map((name): [string, Expectation] => [
   JSON.parse(readFileSync(join(apps, name, "expect.json"), "utf8")) as Expectation,
 ]);
 /**
- * The Go toolchain has a gigabyte and takes three minutes to make, so it is used only from the tests' cache.
+ * True if the tests' cache has the Go toolchain. Its image has a gigabyte and takes three minutes to make, so the tests
+ * do not make it.
  */
 const hasGo = existsSync(TEST_IMAGES) && readdirSync(TEST_IMAGES).some((id) => id.startsWith("golang-1.24"));
 let server: Server;
 
 beforeAll(async () => {
-  // Their packages come from the host's own package sources.
+  // The packages of these bases come from the host's own package sources.
   const bases = ["debian-12", "node-22", "python-3.13", "static-site", ...(hasGo ? ["golang-1.24"] : [])];
   server = await startServer({ KONTOR_APP_START_SECONDS: "20" }, bases);
 });
@@ -64,7 +65,7 @@ async function createProject(name: string, { root_directory, env = {} }: Expecta
   return made.body as Project;
 }
 
-/** Pushes a commit of the directory, like its owner; returns git's output. */
+/** Pushes a commit of the directory with the owner's token. Returns git's output. */
 async function push(project: Project, directory: string): Promise<string> {
   const home = mkdtempSync(join(tmpdir(), "kontor-push-"));
   try {
@@ -101,7 +102,10 @@ async function waitForEnd(project: Project): Promise<Deployment> {
   return (await eventually(newest, isOver, 300_000))!;
 }
 
-/** Browsers and curl resolve names below `localhost` to this host; Node uses the resolver. */
+/**
+ * Resolves every name to this host: browsers and curl resolve names below `localhost` so, but Node queries the
+ * resolver.
+ */
 const toThisHost: LookupFunction = (_name, { all }, done) =>
   all ? done(null, [{ address: "127.0.0.1", family: 4 }]) : done(null, "127.0.0.1", 4);
 

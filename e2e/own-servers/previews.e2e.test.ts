@@ -20,7 +20,7 @@ beforeAll(async () => {
 });
 afterAll(() => server.destroy());
 
-/** A site with a page, an echoing WebSocket, an event stream, and bodies of any size in both directions. */
+/** Code of a site with a page, an echoing WebSocket, an event stream, and bodies of any size in both directions. */
 const site = `
 const http = require("http"), crypto = require("crypto");
 const listeners = new Set();
@@ -109,7 +109,7 @@ async function hostOf(id: string, port = 3000): Promise<string> {
 
 const ca = () => readFileSync(join(server.dataDir, "ca.crt"));
 
-/** Connects by TLS with trust in the installation's authority; no name has to resolve. */
+/** Connects by TLS and trusts the installation's authority. The name need not resolve. */
 function open(name: string, path: string, options: https.RequestOptions = {}): ClientRequest {
   const [servername, port] = name.split(":");
   return https.request({
@@ -150,7 +150,7 @@ function waitForResponse(request: ClientRequest): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => request.on("response", resolve).on("error", reject));
 }
 
-test("a browser that trusts the authority loads a preview, its scripts' requests and its WebSocket", async () => {
+test("a browser that trusts the authority loads a preview page, its requests and its WebSocket", async () => {
   const { id, preview_host_base } = await create();
   await serve(id);
   const name = await hostOf(id);
@@ -174,7 +174,7 @@ test("a browser that trusts the authority loads a preview, its scripts' requests
   await page.getByText("hello", { exact: true }).waitFor();
 });
 
-test("reaches servers on either loopback address, in any network mode with ports", async () => {
+test("reaches guest servers on either loopback address, in any network mode that allows ports", async () => {
   for (const [network, address] of [
     ["restricted", "::1"],
     ["open", "127.0.0.1"],
@@ -188,7 +188,7 @@ test("reaches servers on either loopback address, in any network mode with ports
   expect([refused.status, refused.body.code]).toEqual([409, "network_off"]);
 });
 
-test("passes 200 MB in both directions at the pace of the slower side, without growth of the server", async () => {
+test("passes 200 MB in both directions at the speed of the slower side, and keeps the server's memory small", async () => {
   const { id } = await create();
   await serve(id);
   const name = await hostOf(id);
@@ -203,7 +203,7 @@ test("passes 200 MB in both directions at the pace of the slower side, without g
   let received = 0;
   for await (const piece of response) {
     received += (piece as Buffer).length;
-    // Pauses every few megabytes, so that an unbounded buffer would let the guest run ahead.
+    // The reader pauses every few megabytes. A server with an unbounded buffer would let the guest run ahead.
     if (received % (8 * MIB) < (piece as Buffer).length) {
       await new Promise((resolve) => setTimeout(resolve, 50));
       look();
@@ -225,7 +225,7 @@ test("passes 200 MB in both directions at the pace of the slower side, without g
   expect(most - before).toBeLessThan(100 * MIB);
 });
 
-test("forwards events as they are sent", async () => {
+test("forwards server-sent events as soon as they are sent", async () => {
   const { id } = await create();
   await serve(id);
   const name = await hostOf(id);
@@ -244,7 +244,7 @@ test("forwards events as they are sent", async () => {
   );
 });
 
-test("with preview_auth, admits only holders of the token, by three ways, and hides it from the guest", async () => {
+test("preview_auth admits only requests with the token, in three forms, and hides the token from the guest", async () => {
   const { id, preview_auth_token } = await create({ preview_auth: true });
   const token = String(preview_auth_token);
   const name = await hostOf(id);
@@ -282,7 +282,7 @@ test("with preview_auth, admits only holders of the token, by three ways, and hi
   }
 });
 
-test("twenty visitors wake a paused sandbox once and are served; without auto_resume it stays paused", async () => {
+test("twenty visitors wake a paused sandbox once and get responses; without auto_resume it stays paused", async () => {
   const { id } = await create({ auto_resume: true });
   await serve(id);
   const name = await hostOf(id);
@@ -304,7 +304,7 @@ async function pauseSandbox(id: string): Promise<void> {
   expect(reply.status, JSON.stringify(reply.body)).toBe(200);
 }
 
-test("reports a terminated sandbox at its address at once, and closes its connections", async () => {
+test("reports a terminated sandbox at its preview address at once, and closes its connections", async () => {
   const { id } = await create();
   await serve(id);
   const name = await hostOf(id);
@@ -321,7 +321,7 @@ test("reports a terminated sandbox at its address at once, and closes its connec
   await ended;
 });
 
-test("reveals nothing about a host to another workspace's token, nor about ports of unknown sandboxes", async () => {
+test("reveals no host name to another workspace's token, and no port of an unknown sandbox", async () => {
   const { id } = await create();
   const team = await must("POST", "/api/v1/teams", { name: "others" });
   const { token } = await must("POST", "/api/v1/api-tokens", {
@@ -346,7 +346,7 @@ async function must(method: string, path: string, body: unknown): Promise<Record
   return reply.body as Record<string, unknown>;
 }
 
-test("a request with two or ambiguous host names reaches no guest", async () => {
+test("refuses a request with two or ambiguous host names before it reaches a guest", async () => {
   const { id } = await create();
   await serve(id);
   const [name = ""] = (await hostOf(id)).split(":");
@@ -374,7 +374,7 @@ function speak(text: string): Promise<string> {
   });
 }
 
-test("the same address works after kill -9 of the server, with the same authority", async () => {
+test("a preview keeps its address and its certificate authority after kill -9 of the server", async () => {
   const { id } = await create();
   await serve(id);
   const name = await hostOf(id);

@@ -109,7 +109,7 @@ def handler(request):
     return {"asked": asked, "query": request.query}
 `;
 
-test("calls, awaits and streams a handler, and keeps its state", { timeout: 600_000 }, async () => {
+test("calls plain, async and streaming handlers, and keeps their state", { timeout: 600_000 }, async () => {
   const one = await deployFunction(handlers);
   expect(JSON.parse((await ask(one, "/?a=%C3%BC")).text)).toEqual({ asked: 1, query: { a: "ü" } });
   expect(JSON.parse((await ask(one, "/async")).text)).toEqual({ awaited: true });
@@ -125,7 +125,7 @@ test("calls, awaits and streams a handler, and keeps its state", { timeout: 600_
 });
 
 test(
-  "an error is a 500 with the traceback only in the logs, and a timeout is a 504",
+  "an exception returns 500 with its traceback only in the logs, and a timeout returns 504",
   { timeout: 600_000 },
   async () => {
     const one = await deployFunction(handlers, { timeout_seconds: 1 });
@@ -148,8 +148,8 @@ test(
   },
 );
 
-test("installs locked dependencies again, and refuses a replaced wheel", { timeout: 600_000 }, async () => {
-  // New names for a retry, because the first attempt left its wheels.
+test("reinstalls locked dependencies, and refuses a replaced wheel", { timeout: 600_000 }, async () => {
+  // A retry uses new names, because the first attempt left its wheels.
   const [closed, open] = [`closedly${made}`, `openly${made}`];
   const hashes = {
     open: await indexes.put("open", open, "1.0", "open 1.0"),
@@ -194,7 +194,7 @@ def handler(request):
 });
 
 test(
-  "a failed installation fails the deployment with the installer's message",
+  "a failed installation of dependencies fails the deployment with the installer's message",
   { timeout: 600_000 },
   async () => {
     const body = {

@@ -1,6 +1,6 @@
 /**
  * Indexes of Python packages in their own namespace, joined to the host by a veth pair as an uplink, and the pip
- * configuration for them.
+ * configuration for these indexes.
  */
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
@@ -13,20 +13,20 @@ import { run } from "@kontor/runtime/exec.ts";
 import { UndoStack } from "@kontor/runtime/undo.ts";
 
 export interface PythonIndexes {
-  /** Uplink and DNS server of a server that may reach only these indexes. */
+  /** Name of the uplink of a server that may reach only these indexes. `resolver` is the address of its DNS server. */
   uplink: string;
   resolver: string;
   /** Path of pip's configuration file. */
   config: string;
   /** Secrets in the configuration. */
   secrets: string[];
-  /** Replaces a wheel of that version, whose module returns `text`; returns its SHA-256. */
+  /** Replaces the wheel of a version by a wheel whose module returns `text`. Returns its SHA-256. */
   put(index: "open" | "closed", project: string, version: string, text: string): Promise<string>;
   close(): Promise<void>;
 }
 
 const name = "kindexes";
-/** Eight addresses for documentation, which the run's internet leaves free: its route is less specific. */
+/** First of eight addresses for documentation, which the run's internet leaves free: its route is less specific. */
 const host = "198.51.100.70";
 const open = "198.51.100.65";
 const closed = "198.51.100.66";
@@ -52,7 +52,7 @@ async function start(undo: UndoStack): Promise<PythonIndexes> {
     "openssl req -x509 -nodes -days 2 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -subj /CN=tests";
   const address = ["-addext", "subjectAltName=DNS:closed.test"];
   await run([...made.split(" "), ...address, "-keyout", at("key.pem"), "-out", at("authority.pem")]);
-  // A leftover of a killed test would make the creation fail half way.
+  // A leftover of a killed test would make the creation fail midway.
   await run(["ip", "netns", "del", name], { okCodes: [0, 1] });
   undo.add("namespace", () => run(["ip", "netns", "del", name]));
   await run(["ip", "netns", "add", name]);
@@ -112,7 +112,7 @@ addr add ${open}/29 dev eth0
 addr add ${closed}/29 dev eth0
 `;
 
-/** A package with one module that holds one constant. */
+/** Makes a wheel of a package with one module that has one constant. */
 async function makeWheel(
   work: string,
   wheel: string,
@@ -129,7 +129,7 @@ async function makeWheel(
   await mkdir(join(work, info), { recursive: true });
   for (const [file, content] of Object.entries(files)) {
     await writeFile(join(work, file), content);
-    // Equal contents make equal wheels.
+    // The fixed time makes wheels of equal contents equal.
     await utimes(join(work, file), wheelTime, wheelTime);
   }
   await utimes(join(work, info), wheelTime, wheelTime);

@@ -11,7 +11,7 @@ import { type Server, startServer } from "../support/server.ts";
 
 const account = { username: "ci", password: "canary-registry-password" };
 
-/** A static web server in one file: it responds with the text of /text. */
+/** Code of a static web server in one file, which responds with the text of /text. */
 const program = `
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -91,7 +91,7 @@ async function deployImage(project: Project, image: string) {
 }
 
 test(
-  "pulls and serves an image, replaces it by a newer tag, and rolls back without a pull",
+  "pulls and serves an image, replaces it by a newer tag, and rolls back without another pull",
   { timeout: 300_000 },
   async () => {
     const project = await openProject();
@@ -142,7 +142,7 @@ test(
   },
 );
 
-test("the next server continues after kill -9 behind the pull", { timeout: 300_000 }, async () => {
+test("the next server deploys the image after kill -9 behind the pull", { timeout: 300_000 }, async () => {
   const project = await openProject();
   registry.push("team/killed:1", saying("killed"));
   await server.dieAt("app_build.made", () =>
@@ -152,7 +152,7 @@ test("the next server continues after kill -9 behind the pull", { timeout: 300_0
   expect(await visit(server, project)).toEqual({ status: 200, text: "killed" });
 });
 
-test("an image that cannot be pulled fails with the reason", { timeout: 120_000 }, async () => {
+test("a deployment whose image cannot be pulled fails with the reason", { timeout: 120_000 }, async () => {
   const project = await openProject();
   for (const [image, reason] of [
     [`${registry.host}/team/none:1`, "has no such image or tag"],

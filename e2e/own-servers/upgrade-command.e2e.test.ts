@@ -32,7 +32,7 @@ const dataDir = join(place, "data");
 /** Timeout of one command, which builds programs and starts a server. */
 const commandTimeoutMs = 120_000;
 const children: ChildProcess[] = [];
-/** Commits of the repository, by what they do. */
+/** Commits of the repository, by the change that they make. */
 const commits: Record<string, string> = {};
 let server: Server;
 let sandbox: string;
@@ -63,7 +63,7 @@ beforeAll(async () => {
     [join(migrations, "9997_added.sql")]: addColumn,
     [join(migrations, "9998_broken.sql")]: "delete from users; select 1 / 0;",
   });
-  // The server fails after it migrated and began to work.
+  // The server fails after it has migrated the database and served requests.
   await add("broken start", {
     [join(migrations, "9997_added.sql")]: addColumn,
     [listeners]: original.replace(beforeListening, 'throw new Error("this version is broken");'),
@@ -133,7 +133,7 @@ const kontor = (args: readonly string[]) => start(args).end;
 const upgrade = (to: string, ...more: string[]) =>
   kontor(["upgrade", "--skip-doctor", "--to", commits[to] ?? to, ...more]);
 
-/** Starts an upgrade and kills it when `moment` resolves, which must be before its end. */
+/** Starts an upgrade, and kills it when `moment` resolves, which must happen before the upgrade ends. */
 async function killedWhen(to: string, moment: (isRunning: () => boolean) => Promise<void>): Promise<void> {
   const { child, end } = start(["upgrade", "--skip-doctor", "--to", commits[to]!]);
   const isRunning = () => child.exitCode === null && child.signalCode === null;
@@ -214,7 +214,7 @@ const codeNow = () => readlinkSync(join(dataDir, "current"));
 const head = async () => (await run(["git", "-C", code, "rev-parse", "HEAD"])).stdout.trim();
 const isUnderWay = () => existsSync(join(dataDir, "upgrade/state.json"));
 
-test("shows what would change, and changes nothing", async () => {
+test("a dry run shows what the upgrade would change, and changes nothing", async () => {
   const before = [server.pid, codeNow(), await head()];
   const shown = await upgrade("good", "--dry-run");
   expect([shown.code, shown.output]).toEqual([0, expect.stringContaining("Migrations  9997_added.sql")]);
@@ -222,7 +222,7 @@ test("shows what would change, and changes nothing", async () => {
   expect(existsSync(join(code, ".cache/releases"))).toBe(false);
 });
 
-test("refuses a changed checkout, an unknown name, and a directory without Kontor", async () => {
+test("refuses to upgrade a changed checkout, to an unknown name, or in a directory without Kontor", async () => {
   writeFileSync(join(code, "README.md"), "changed");
   const changed = await upgrade("good");
   await run(["git", "-C", code, "checkout", "--quiet", "README.md"]);
@@ -237,7 +237,7 @@ test("refuses a changed checkout, an unknown name, and a directory without Konto
   expect(codeNow()).toBe(code);
 });
 
-test("restores the old code and its database when a migration fails", async () => {
+test("restores the old code and the old database when a migration fails", async () => {
   await create("before");
   const users = await server.sql("select * from users order by id", []);
   let done: { code: number; output: string } | undefined;
@@ -251,7 +251,7 @@ test("restores the old code and its database when a migration fails", async () =
   expect(await exec(`kill -0 ${pid} && echo alive`)).toBe("alive\n");
 }, 180_000);
 
-test("keeps the rows of a new server that worked, and reports them, when it fails later", async () => {
+test("keeps the rows of a new server that worked and fails later, and reports where they are", async () => {
   const failed = await upgrade("broken start");
   expect(failed.code, failed.output).toBe(3);
   expect(failed.output).toContain("this version is broken");
@@ -264,7 +264,7 @@ test("keeps the rows of a new server that worked, and reports them, when it fail
   expect(await exec(`kill -0 ${pid} && echo alive`)).toBe("alive\n");
 }, 180_000);
 
-test("lets the old server complete a rollback that was killed", async () => {
+test("lets the old server complete a rollback during which the upgrade was killed", async () => {
   await killedWhen("broken migration", async (isRunning) => {
     while (isRunning() && codeNow() === code) await sleep(2);
     while (isRunning() && codeNow() !== code) await sleep(2);
@@ -274,7 +274,7 @@ test("lets the old server complete a rollback that was killed", async () => {
   expect(await projects()).toEqual(["before"]);
 }, 180_000);
 
-test("lets the old server start when the upgrade is killed before the database is copied", async () => {
+test("starts the old server when the upgrade is killed before the database is copied", async () => {
   await killedWhen("good", async (isRunning) => {
     while (isRunning() && server.pid !== undefined) await sleep(2);
   });
@@ -283,7 +283,7 @@ test("lets the old server start when the upgrade is killed before the database i
   expect(await projects()).toEqual(["before"]);
 }, 180_000);
 
-test("upgrades without refusing a connection, and moves the checkout", async () => {
+test("upgrades without refusing a connection, and moves the checkout to the new commit", async () => {
   let done: { code: number; output: string } | undefined;
   const failures = await whileVisited(async () => (done = await upgrade("good")));
   expect(done?.code, done?.output).toBe(0);
@@ -301,7 +301,7 @@ test("upgrades without refusing a connection, and moves the checkout", async () 
 
 const commitBefore = async () => (await run(["git", "-C", code, "rev-parse", "HEAD~1"])).stdout.trim();
 
-test("leaves the new server running when it is killed, and completes when run again", async () => {
+test("a killed upgrade leaves the new server running, and the next upgrade completes the work", async () => {
   const good = codeNow();
   await killedWhen("better", async (isRunning) => {
     while (isRunning() && codeNow() === good) await sleep(2);
@@ -316,7 +316,7 @@ test("leaves the new server running when it is killed, and completes when run ag
   expect(await exec(`kill -0 ${pid} && echo alive`)).toBe("alive\n");
 }, 180_000);
 
-test("keeps the upgraded code when the checkout was moved to code that does not start or fit", async () => {
+test("keeps the upgraded code when the checkout moved to code that does not start or does not fit the database", async () => {
   const upgraded = codeNow();
   const moveTo = (commit: string) => run(["git", "-C", code, "checkout", "--quiet", commit]);
   await moveTo(`${commits["better"]!}~1`);
@@ -333,7 +333,7 @@ test("keeps the upgraded code when the checkout was moved to code that does not 
   await moveTo(commits["better"]!);
 }, 180_000);
 
-test("restarts with a checkout that was moved by hand", async () => {
+test("restarts with the code of a checkout that the operator moved", async () => {
   const upgraded = codeNow();
   const same = await kontor(["restart"]);
   expect([same.code, codeNow()]).toEqual([0, upgraded]);
@@ -344,7 +344,7 @@ test("restarts with a checkout that was moved by hand", async () => {
   expect(await exec(`kill -0 ${pid} && echo alive`)).toBe("alive\n");
 }, 180_000);
 
-test("starts the upgraded code with the next kontor up", async () => {
+test("starts the upgraded code at the next kontor up", async () => {
   const down = await kontor(["down"]);
   expect(down.code, down.output).toBe(0);
   await startUp();

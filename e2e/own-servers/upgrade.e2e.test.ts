@@ -40,7 +40,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
   `an installation of ${oldest} (skipped if the clone lacks it)`,
   () => {
     const place = mkdtempSync(join(tmpdir(), "kontor-upgrade-"));
-    /** Path of the code before and after the switch, like a checkout that is updated in place. */
+    /** Path of the code before and after the switch, as for a checkout that is updated in place. */
     const code = join(place, "code");
     let server: Server;
     let model: ModelServer;
@@ -67,7 +67,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
         fillPlatform(server, before),
         fillAgents(server, model, before),
       ]);
-      // The image of a new recipe would otherwise be made in the background, which takes minutes.
+      // Without the link, the image of a new recipe would be made in the background, which takes minutes.
       await linkImages(server.dataDir, templates);
       await replaceCode(server, code);
     }, 600_000);
@@ -82,7 +82,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
       expect(server.log.split("\n").filter((line) => /"level":"(error|fatal)"/.test(line))).toEqual([]);
     });
 
-    test("refuses kontor upgrade under the old shim, and names the cure", async () => {
+    test("the old shim refuses kontor upgrade, and names the cure", async () => {
       const argv = [process.execPath, join(checkout, "cli/src/main.ts"), "upgrade", "--data", server.dataDir];
       const env = { PATH: process.env["PATH"] ?? "", HOME: "/root" };
       const refused = await run(argv, { env, okCodes: [0, 1], timeoutMs: 60_000 });
@@ -142,7 +142,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
       expect(await exec(server, id, "cat /persist/note")).toBe("on the volume\n");
     });
 
-    test("wakes a sleeping app", async () => {
+    test("wakes an app that was asleep", async () => {
       const { asleep } = installation();
       const path = `/api/v1/projects/${asleep.id}`;
       expect((await server.api("GET", path)).body).toMatchObject({ status: "asleep" });
@@ -178,7 +178,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
       }
     });
 
-    test("restores an add-on from a backup made before", async () => {
+    test("restores an add-on from a backup that was made before the upgrade", async () => {
       const { postgres, backup } = installation();
       await query(server, postgres, "delete from notes");
       await restoreAndWait(server, postgres, backup);
@@ -187,7 +187,7 @@ describe.skipIf(!(await hasCommit(oldest)))(
       ]);
     }, 120_000);
 
-    test("unparks the machine of an agent's session", async () => {
+    test("resumes the parked machine of an agent's session", async () => {
       const { session_id } = installation();
       model.script([
         { calls: [{ name: "exec", arguments: JSON.stringify({ command: "cat file" }) }] },
@@ -238,7 +238,7 @@ interface Installation {
   request_id: string;
 }
 
-/** Points the link to this checkout and restarts the server behind its open sockets. Visitors wait meanwhile. */
+/** Points the link to this checkout, and restarts the server while its sockets stay open. Visitors wait meanwhile. */
 async function replaceCode(server: Server, link: string): Promise<void> {
   const { pid } = server;
   symlinkSync(checkout, `${link}.next`);

@@ -1,8 +1,8 @@
 import { defineConfig } from "vitest/config";
 
 /**
- * End to end as well, by files that start a server of their own and need no internet of the run's: they may run beside
- * those of the shared server (`kontor test` does so), one file at a time among themselves.
+ * End-to-end tests in files that start their own server and need no simulated internet. These files may run beside
+ * those of the shared server (`kontor test` does so). Within this project, one file runs at a time.
  */
 export default defineConfig({
   test: {
@@ -10,11 +10,11 @@ export default defineConfig({
     root: import.meta.dirname,
     include: ["*.e2e.test.ts"],
     pool: "forks",
-    // A condition is waited for as long as a busy host needs; the default is one second.
+    // Timeout of a polled condition on a busy host; the default is one second.
     expect: { poll: { timeout: 30_000 } },
     fileParallelism: false,
     testTimeout: 60_000,
-    // Both as in e2e/vitest.config.ts.
+    // Both settings are as in e2e/vitest.config.ts.
     retry: 1,
     hookTimeout: 600_000,
   },

@@ -1,4 +1,4 @@
-/** Uses its own server without a pool and with two regions, one of them in a separate directory. */
+/** These tests use their own server without a pool and with two regions, one of them in a separate directory. */
 import { existsSync, mkdtempSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -70,7 +70,7 @@ async function volumeNamed(name: string): Promise<Volume> {
   return items.find((volume: Volume) => volume.name === name);
 }
 
-/** Places of a volume's bytes in the regions' directories. */
+/** Returns the paths of a volume's bytes in the regions' directories. */
 function placesOf(id: string): string[] {
   const regions = [
     join(server.dataDir, "volumes/eu-1"),
@@ -83,7 +83,7 @@ function placesOf(id: string): string[] {
 
 const imageBytes = (id: string) => statSync(join(placesOf(id)[0] ?? "", "volume.ext4")).blocks * 512;
 
-test("files on a volume survive their sandbox, and the next one has them unchanged", async () => {
+test("files on a volume survive their sandbox, and the next sandbox reads them unchanged", async () => {
   const first = await create("kept");
   expect(await volumeNamed("kept")).toMatchObject({ status: "attached", sandbox_id: first, region: "eu-1" });
   expect(await output(first, "ls -A")).toBe("");
@@ -102,7 +102,7 @@ test("files on a volume survive their sandbox, and the next one has them unchang
   await end(second);
 });
 
-test("a full volume is ENOSPC inside and in the file calls; deletions return space to the host", async () => {
+test("a full volume fails with ENOSPC in commands and file calls; deletions return space to the host", async () => {
   const { id: volume } = await must(201, "POST", "/v1/sandboxes/volumes", {
     body: { name: "full", size_gb: 1 },
   });
@@ -128,7 +128,7 @@ test("a full volume is ENOSPC inside and in the file calls; deletions return spa
   expect((await volumeNamed("full")).used_bytes).toBeLessThan(1024 ** 2);
 });
 
-test("gives a volume to one of twenty concurrent sandboxes, which works", async () => {
+test("attaches a volume to exactly one of twenty sandboxes that are created concurrently", async () => {
   const tries = await Promise.all(Array.from({ length: 20 }, () => tryCreate("wanted")));
   const made = tries.filter(({ status }) => status === 201);
   expect(made).toHaveLength(1);
@@ -180,7 +180,7 @@ test("keeps synced data after kill -9 of the server and of every process of the 
     try {
       process.kill(pid, "SIGKILL");
     } catch {
-      // The process ended with another one that was killed before.
+      // The process ended with another process that was killed before.
     }
   }
   await server.start();
@@ -193,7 +193,7 @@ test("keeps synced data after kill -9 of the server and of every process of the 
   await end(next);
 });
 
-/** Hash of every file in the volume, with its name. */
+/** Command that prints the hash and the name of every file in the volume. */
 const sums = "find . -type f -exec sha256sum {} + | sort";
 
 async function makeFilledVolume(name: string): Promise<{ volume: Volume; sum: string }> {
@@ -228,7 +228,7 @@ async function expectMoved({ volume, sum }: { volume: Volume; sum: string }): Pr
   await end(box);
 }
 
-test("a move takes the files to the other region's directory, and emits an event to the feed and webhooks", async () => {
+test("a move copies a volume to the other region's directory, and emits an event to the feed and webhooks", async () => {
   const body = { url: receiver.url, event_types: ["volume.moved"] };
   const { secret } = await must(201, "POST", "/v1/sandboxes/webhooks", { body });
   const before = await makeFilledVolume("travels");
@@ -255,7 +255,7 @@ test("a move takes the files to the other region's directory, and emits an event
 }, 180_000);
 
 test.each(["volume.copied", "volume.moved"])(
-  "after kill -9 at %s the volume is complete in one region, and the move completes",
+  "after kill -9 at %s the volume is complete in one region, and the next server completes the move",
   async (point) => {
     const before = await makeFilledVolume(point.replace(".", "-"));
     await server.dieAt(point, () =>
@@ -266,17 +266,17 @@ test.each(["volume.copied", "volume.moved"])(
   180_000,
 );
 
-test("kill -9 during the copy loses nothing", async () => {
+test("kill -9 during a move's copy loses no data of the volume", async () => {
   const before = await makeFilledVolume("midst");
   await must(202, "POST", `/v1/sandboxes/volumes/${before.volume.id}/move`, { body: { region: "us-1" } });
-  // A copy of this size takes a fraction of a second.
+  // A copy of this size takes a fraction of a second, so the loop does not wait longer.
   while (placesOf(before.volume.id).length === 1) await sleep(1);
   await server.kill9();
   await server.start();
   await expectMoved(before);
 }, 180_000);
 
-test("removes a deleted volume's bytes from the host, and frees its name", async () => {
+test("removes a deleted volume's bytes from the host, and frees the volume's name", async () => {
   const box = await create("doomed");
   await output(box, "echo secret > file");
   expectRefusal(await server.api("DELETE", "/v1/sandboxes/volumes/doomed"), 409, "volume_in_use");
@@ -290,7 +290,7 @@ test("removes a deleted volume's bytes from the host, and frees its name", async
   await end(again);
 });
 
-test("another workspace's volume is indistinguishable from a missing one", async () => {
+test("responds to another workspace's volume exactly as to a missing volume", async () => {
   const { id } = await must(201, "POST", "/v1/sandboxes/volumes", { body: { name: "mine" } });
   const team = await must(201, "POST", "/api/v1/teams", { body: { name: "The others" } });
   const { token } = await must(201, "POST", "/api/v1/api-tokens", {
@@ -314,7 +314,7 @@ test("another workspace's volume is indistinguishable from a missing one", async
   expect((await server.api("GET", "/v1/sandboxes/volumes", { token })).body.items).toEqual([]);
 });
 
-test("leaves no mount and no loop device after all tests", async () => {
+test("leaves no mount and no loop device on the host after all tests", async () => {
   await expect
     .poll(() => traces(server.dataDir), { timeout: 30_000 })
     .toMatchObject({ processes: [], mounts: [], groups: [], loops: [], files: [], records: [] });

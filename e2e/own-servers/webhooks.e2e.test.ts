@@ -3,7 +3,7 @@ import { isSigned, startReceiver, type Receiver } from "@kontor/server/sandbox/t
 import { eventually } from "../support/answers.ts";
 import { startServer, type Server } from "../support/server.ts";
 
-/** A server of its own, because it may call the loopback, unlike the shared one. */
+/** These tests have their own server, because it may call the loopback, unlike the shared server. */
 let server: Server;
 let receiver: Receiver;
 
@@ -26,7 +26,7 @@ async function create(): Promise<string> {
   return made.body.id as string;
 }
 
-test("a webhook gets a sandbox's events, signed and in order, also after the server was killed", async () => {
+test("a webhook receives a sandbox's events, signed and in order, even after the server was killed", async () => {
   const made = await server.api("POST", "/v1/sandboxes/webhooks", { body: { url: receiver.url } });
   expect(made).toMatchObject({ status: 201, body: { id: expect.stringMatching(/^whk_/), active: true } });
   const { secret } = made.body as { secret: string };
@@ -42,7 +42,7 @@ test("a webhook gets a sandbox's events, signed and in order, also after the ser
   expect(eventsOf(first)).toEqual(["sandbox.created", "sandbox.terminated"]);
   expect(receiver.received.every((got) => isSigned(got, secret))).toBe(true);
 
-  // The receiver fails while the server dies; the next server sends the pending deliveries.
+  // The receiver fails while the server is killed; the next server sends the pending deliveries.
   receiver.answer = (_, response) => response.writeHead(503).end();
   const second = await create();
   await eventually(
@@ -68,7 +68,7 @@ test("a webhook gets a sandbox's events, signed and in order, also after the ser
   ]);
 }, 120_000);
 
-test("refuses a webhook with a private address in any notation", async () => {
+test("refuses a webhook to a private address in any notation", async () => {
   for (const url of ["http://10.0.0.1/", "http://169.254.169.254/", "http://[::1]:8080/"]) {
     const refused = await server.api("POST", "/v1/sandboxes/webhooks", { body: { url } });
     expect(refused).toMatchObject({ status: 400, body: { code: "invalid_request" } });

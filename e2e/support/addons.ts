@@ -40,7 +40,7 @@ async function must<T>(server: Server, method: string, path: string, body?: obje
   return reply.body as T;
 }
 
-/** Creates an add-on; it accepts connections on return. */
+/** Creates an add-on. Returns it once it accepts connections. */
 export async function createAddon(
   server: Server,
   projectId: string,
@@ -71,7 +71,7 @@ export async function beginBackup(server: Server, addon: Addon): Promise<string>
   return (await must<{ id: string }>(server, "POST", `${pathOf(addon)}/backups`)).id;
 }
 
-/** Waits for the end of a backup, in success or failure. */
+/** Waits until a backup succeeds or fails, and returns it. */
 export async function endOfBackup(server: Server, addon: Addon, id: string): Promise<Backup> {
   const find = async () => (await listBackups(server, addon)).find((one) => one.id === id);
   const found = await eventually(find, (one) => ["completed", "failed"].includes(one?.status ?? ""), 120_000);
@@ -88,7 +88,7 @@ export async function beginRestore(server: Server, addon: Addon, backup: Pick<Ba
   await must(server, "POST", `${pathOf(addon)}/backups/${backup.id}/restore`, {});
 }
 
-/** Waits for the end of the add-on's newest restore. */
+/** Waits until the add-on's newest restore ends, and returns the restore. */
 export async function endOfRestore(server: Server, addon: Addon): Promise<Restore> {
   const list = () => must<Restore[]>(server, "GET", `${pathOf(addon)}/restores`);
   const [newest] = await eventually(list, ([one]) => one !== undefined && one.status !== "running", 180_000);

@@ -1,4 +1,4 @@
-/** Helpers to check responses, for any server. */
+/** Helpers that check the responses of any server. */
 import { expect } from "vitest";
 import type { Reply } from "./api.ts";
 
@@ -14,7 +14,10 @@ export function base64(content: string | Uint8Array): string {
   return Buffer.from(content).toString("base64");
 }
 
-/** Repeats `ask` until the response fits; fails with the last response after `withinMs`. */
+/**
+ * Calls `ask` repeatedly until `isThere` accepts the response, and returns that response. Fails with the last response
+ * after `withinMs`.
+ */
 export async function eventually<T>(
   ask: () => Promise<T>,
   isThere: (answer: T) => boolean,
@@ -29,7 +32,7 @@ export async function eventually<T>(
   }
 }
 
-/** Checks a refusal's documented form. */
+/** Checks that a refusal has the documented form. */
 export function expectRefusal(reply: Reply, status: number, code: string): void {
   expect({ status: reply.status, code: reply.body?.code }, JSON.stringify(reply.body)).toEqual({
     status,

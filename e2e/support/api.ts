@@ -1,7 +1,7 @@
 /** Client of the API: plain HTTP with JSON, and the frames of an event stream. */
 
 export interface Call {
-  /** Null sends no credential. */
+  /** Token of the call. Null sends no credential. */
   token?: string | null;
   body?: unknown;
   /** Body text sent unchanged, instead of `body`. */
@@ -33,7 +33,7 @@ export async function request(
   };
 }
 
-/** A line of an event stream. */
+/** A line of an event stream, as JSON. */
 export interface Frame {
   kind: string;
   pid?: number;
@@ -43,7 +43,7 @@ export interface Frame {
   message?: string;
   signal?: string | null;
   duration_ms?: number | null;
-  /** Field of a watch. */
+  /** Field of a watch event. */
   path?: string;
   from?: string;
   is_dir?: boolean;

@@ -8,7 +8,7 @@ import { type Browser, chromium } from "playwright-core";
 import { onTestFinished } from "vitest";
 import type { Server } from "./server.ts";
 
-/** The browser is closed when the test ends. */
+/** Opens a browser, and closes it when the test ends. */
 export async function openBrowser(server: Server): Promise<Browser> {
   const home = mkdtempSync(join(tmpdir(), "kontor-browser-"));
   const database = `sql:${join(home, ".pki/nssdb")}`;

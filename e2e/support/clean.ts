@@ -7,10 +7,10 @@ import { UndoStack } from "@kontor/runtime/undo.ts";
 import { stopEmbedded } from "../../server/src/db/embedded/ensure-embedded.ts";
 import { instanceOf, mountsBelow } from "./host-state.ts";
 
-/** The server must have ended. Every step runs; the first failure is thrown at the end. */
+/** Removes the traces of a server, which must have ended. Every step runs; the first failure is thrown at the end. */
 export async function removeHostTraces(dataDir: string): Promise<void> {
   const instance = instanceOf(dataDir);
-  // Runs backwards: machines first, because they hold the mounts and the network.
+  // The steps run in reverse order: machines first, because they use the mounts and the network.
   const steps = new UndoStack();
   if (instance !== undefined) {
     steps.add("claim", () => rm(`/run/kontor/instances/${instance}`, { force: true }));

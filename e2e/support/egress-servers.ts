@@ -9,7 +9,8 @@ import { WEB_ADDRESS } from "@kontor/runtime/network/testing/internet.ts";
 const [key = "", cert = ""] = process.argv.slice(2);
 
 /**
- * Returns the host name of the request; `/redirect?<address>` redirects there; `/slow` never ends its response.
+ * Responds with the host name of the request. `/redirect?<address>` redirects to that address; `/slow` never ends its
+ * response.
  */
 const server = https.createServer(
   { key: readFileSync(key), cert: readFileSync(cert) },

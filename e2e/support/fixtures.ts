@@ -16,7 +16,7 @@ export const server = new Server(inject("server"));
 
 export const debian = { template: "debian-12" };
 
-/** Creates a sandbox; it is deleted when the test ends. */
+/** Creates a sandbox, and deletes it when the test ends. */
 export async function createSandbox(input: Record<string, unknown> = {}, call: Call = {}): Promise<Sandbox> {
   const made = await server.api("POST", "/v1/sandboxes", { ...call, body: { ...debian, ...input } });
   expect(made.status, JSON.stringify(made.body)).toBe(201);
@@ -24,7 +24,7 @@ export async function createSandbox(input: Record<string, unknown> = {}, call: C
   return made.body as Sandbox;
 }
 
-/** A sandbox for all tests of a file; they leave it unchanged. */
+/** Creates a sandbox for all tests of a file, which must not change it. */
 export function sharedSandbox(input: Record<string, unknown> = {}): { readonly id: string } {
   let id = "";
   beforeAll(async () => {
@@ -63,7 +63,7 @@ export interface ExecResult {
   signal: string | null;
 }
 
-/** Runs a command to its end; the call must succeed, the command may fail. */
+/** Runs a command to its end. The call must succeed; the command may fail. */
 export async function exec(
   id: string,
   command: string,
@@ -78,7 +78,7 @@ export function tryExec(id: string, command: string, input: Record<string, unkno
   return server.api("POST", `/v1/sandboxes/${id}/exec`, { body: { command, ...input } });
 }
 
-/** Output of a command that must succeed, without the last line break. */
+/** Returns the output of a command that must succeed, without the last line break. */
 export async function output(id: string, command: string): Promise<string> {
   const ran = await exec(id, command);
   expect(ran.exit_code, ran.stderr).toBe(0);

@@ -137,7 +137,7 @@ export async function functionHost(config: Parameters<typeof testConfig>[0] = {}
   return host;
 }
 
-/** An image of the template with the files of a deployment on top: the function server and the handler. */
+/** Makes an image of the template with the files of a deployment: the function server and the handler. */
 export async function handlerImage({ driver, dataDir }: FunctionHost, code: string): Promise<string> {
   const { image, rootfs } = await testImage("node-22");
   const id = newId("app_");
@@ -150,7 +150,7 @@ export async function handlerImage({ driver, dataDir }: FunctionHost, code: stri
   return id;
 }
 
-/** A live function of an existing image; `isProved`: with its first instance. */
+/** Makes a live function of an existing image. `isProved`: its first instance has started. */
 export async function makeLive(
   { db, instances }: FunctionHost,
   image: string,

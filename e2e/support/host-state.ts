@@ -1,5 +1,5 @@
 /**
- * A server's state on this host, read from the kernel and not from the server. Tests check that nothing is left, or
+ * A server's state on this host, read from the kernel and not from the server. Tests check that no object is left, or
  * that the same processes run as before.
  */
 import { readdirSync, readFileSync } from "node:fs";
@@ -8,7 +8,7 @@ import { run } from "@kontor/runtime/exec.ts";
 
 const claims = "/run/kontor/instances";
 
-/** The instance number of this server on the host; undefined if it never claimed one. */
+/** Returns the instance number of this server on the host; undefined if the server never claimed a number. */
 export function instanceOf(dataDir: string): number | undefined {
   const name = list(claims).find((claim) => read(join(claims, claim)) === dataDir);
   return name === undefined ? undefined : Number(name);
@@ -19,7 +19,7 @@ export interface MachineRecord {
   spec: { id: string; hostname: string };
 }
 
-/** Every machine with a record, in any state. */
+/** Returns every machine with a record, in any state. */
 export function machinesOf(dataDir: string): MachineRecord[] {
   const directory = join(dataDir, "machines/machines");
   return list(directory).flatMap((id) => {
@@ -28,13 +28,13 @@ export function machinesOf(dataDir: string): MachineRecord[] {
   });
 }
 
-/** Processes of all machines of the server, or of one. */
+/** Returns the processes of all machines of the server, or of one machine. */
 export function machineProcesses(dataDir: string, machine = ""): number[] {
   const group = `/kontor${instanceOf(dataDir)}/${machine}`;
   return processes().filter((pid) => read(`/proc/${pid}/cgroup`).includes(group));
 }
 
-/** Names of a server's objects on this host by kind, except its process, database and images. */
+/** Returns the names of a server's objects on this host by kind, except its process, database and images. */
 export async function traces(dataDir: string): Promise<Record<string, string[]>> {
   const instance = instanceOf(dataDir);
   const places = [join(dataDir, "machines/"), `/run/kontor/${instance}/`];
@@ -73,7 +73,7 @@ export async function traces(dataDir: string): Promise<Record<string, string[]>>
   };
 }
 
-/** Mount points below a directory, the innermost first. */
+/** Returns the mount points below a directory, the innermost first. */
 export function mountsBelow(directory: string): string[] {
   return read("/proc/self/mountinfo")
     .split("\n")

@@ -1,7 +1,7 @@
-/** Processes of machines as the host sees them, to kill one like the kernel, or to inspect a machine. */
+/** Processes of machines as the host sees them, for tests that kill a process like the kernel, or inspect a machine. */
 import { readdirSync, readFileSync } from "node:fs";
 
-/** Pid on this host of the process that runs `program` in a machine. */
+/** Returns the pid on this host of the process that runs `program` in a machine. */
 export function processIn(machine: string, program: string): number {
   const pids = readdirSync("/proc").filter((name) => /^\d+$/.test(name));
   const found = pids.find((pid) => {

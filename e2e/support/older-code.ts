@@ -1,6 +1,7 @@
 /**
  * Code for tests that start a server of another version: an earlier commit, or a repository with changed copies of this
- * checkout. An earlier commit is kept in the cache of the tests' images, because its native programs take some seconds.
+ * checkout. An earlier commit is kept in the cache of the tests' images, because building its native programs takes
+ * some seconds.
  */
 import { createHash } from "node:crypto";
 import {
@@ -19,7 +20,7 @@ import { TEST_CACHE } from "@kontor/runtime/rootfs/testing/image.ts";
 
 const repository = join(import.meta.dirname, "../..");
 
-/** False in a clone without the commit, such as a shallow one. */
+/** Returns false in a clone without the commit, such as a shallow clone. */
 export async function hasCommit(commit: string): Promise<boolean> {
   const argv = ["git", "-C", repository, "cat-file", "-e", `${commit}^{commit}`] as const;
   return (await run(argv, { okCodes: [0, 1, 128] })).code === 0;
@@ -38,7 +39,7 @@ export async function codeOf(commit: string): Promise<string> {
     for (const folder of ["guest", "runtime/shim"]) {
       await run(["make", "-C", join(aside, folder)], { timeoutMs: 120_000 });
     }
-    // Complete when it has its final name.
+    // The directory is complete once it has its final name.
     renameSync(aside, directory);
   } catch (error) {
     rmSync(aside, { recursive: true, force: true });
@@ -51,7 +52,7 @@ export async function codeOf(commit: string): Promise<string> {
 export async function linkImagesOf(code: string, dataDir: string, names: readonly string[]): Promise<void> {
   const program = `const { linkImages } = await import(${JSON.stringify(join(code, "e2e/images.ts"))});
 await linkImages(${JSON.stringify(dataDir)}, ${JSON.stringify(names)});`;
-  // Makes images that the cache lacks.
+  // Images that the cache lacks are made first.
   await run([process.execPath, "--input-type=module", "--eval", program], { timeoutMs: 600_000 });
 }
 
@@ -60,7 +61,7 @@ export async function copyCheckout(directory: string): Promise<void> {
   mkdirSync(directory, { recursive: true });
   const listed = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
   const { stdout } = await run(["git", "-C", repository, ...listed], { timeoutMs: 60_000 });
-  // A file that was deleted and not committed is listed too.
+  // The list also contains files that were deleted without a commit.
   const files = stdout.split("\0").filter((name) => name !== "" && existsSync(join(repository, name)));
   const archive = join(directory, "code.tar");
   const names = { stdin: files.join("\0"), timeoutMs: 60_000 };
@@ -93,7 +94,9 @@ async function checkOut(commit: string, directory: string): Promise<void> {
   rmSync(archive);
 }
 
-/** Links the packages of this checkout if it has every version that the other lockfile names, else installs them. */
+/**
+ * Links the packages of this checkout if it has every version that the other lockfile names. Otherwise installs them.
+ */
 async function addPackages(directory: string): Promise<void> {
   if (!hasVersionsOf(directory)) {
     const npm = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"] as const;

@@ -29,7 +29,7 @@ export interface Deployment {
 
 let made = 0;
 
-/** Creates a project; the caller deletes it. */
+/** Creates a project. The caller deletes it. */
 export async function makeProject(server: Server, more: Record<string, unknown> = {}): Promise<Project> {
   const name = `shop-${(made += 1)}-${process.pid}`;
   const { status, body } = await server.api("POST", "/api/v1/projects", { body: { name, ...more } });
@@ -41,7 +41,7 @@ export async function deleteProject(server: Server, { id }: Project): Promise<vo
   await server.api("DELETE", `/api/v1/projects/${id}`);
 }
 
-/** Dockerfile that runs `server.js` on Node. */
+/** Returns a Dockerfile that runs `server.js` on Node. */
 export const dockerfile = (more = "") => `FROM node:22-slim
 WORKDIR /srv
 COPY server.js ./

@@ -31,14 +31,14 @@ export interface ServerDescription {
   dataDir: string;
   port: number;
   env: Record<string, string>;
-  /** True if it runs under the shim, which keeps its sockets open, as with `./kontor up`. */
+  /** True if the server runs under the shim, which keeps its sockets open, as with `./kontor up`. */
   isKept?: boolean;
-  /** Directory of its code, or a link to it; this checkout if absent. */
+  /** Directory of the server's code, or a link to the directory; this checkout if absent. */
   code?: string;
 }
 
 type StartOptions = Pick<ServerDescription, "isKept" | "code"> & {
-  /** Port of its plain HTTP listener; a free one if absent. */
+  /** Port of the server's plain HTTP listener; a free port if absent. */
   port?: number;
   /** Puts the templates' images into the data directory, for code with other recipes. */
   link?: typeof linkImages;
@@ -54,13 +54,13 @@ const checkout = join(import.meta.dirname, "../..");
 const main = "server/src/main.ts";
 const shim = "runtime/shim/build/kontor-shim";
 const parent = process.env["KONTOR_E2E_DATA"] ?? "/var/tmp";
-/** A first start creates a database, and makes images if the host has no cache. */
+/** Timeout of a start. A first start creates a database, and makes images if the host has no cache. */
 const readyTimeoutMs = 120_000;
 const endTimeoutMs = 60_000;
-/** A test's request may be a build on a busy host. */
+/** Timeout of a server's end at a named point: a test's request may be a build on a busy host. */
 const deathTimeoutMs = 120_000;
 
-/** Starts a server with these templates; `destroy` removes all of it. */
+/** Starts a server with these templates; `destroy` removes the server and all its data. */
 export async function startServer(
   env: Record<string, string> = {},
   templates: readonly string[] = ["debian-12"],
@@ -68,7 +68,7 @@ export async function startServer(
 ): Promise<Server> {
   mkdirSync(parent, { recursive: true });
   const dataDir = mkdtempSync(join(parent, "kontor-e2e-"));
-  // mkdtemp creates mode 0700, which PostgreSQL's account cannot enter.
+  // mkdtemp creates a directory of mode 0700, which PostgreSQL's account cannot enter.
   chmodSync(dataDir, 0o711);
   const settings = {
     KONTOR_PREPARE_TEMPLATES: templates.join(","),
@@ -107,7 +107,7 @@ export class Server {
     return (JSON.parse(readFileSync(join(this.dataDir, "operator.json"), "utf8")) as { token: string }).token;
   }
 
-  /** Pid of the process while it exists. */
+  /** Pid of the server's process while it exists. */
   get pid(): number | undefined {
     const file = join(this.dataDir, "server.json");
     if (!existsSync(file)) return undefined;
@@ -115,7 +115,7 @@ export class Server {
     return isServer(pid) ? pid : undefined;
   }
 
-  /** Resident memory of the server's process. */
+  /** Resident memory of the server's process, in bytes. */
   get residentBytes(): number {
     const status = readFileSync(`/proc/${this.pid}/status`, "utf8");
     return Number(/^VmRSS:\s+(\d+) kB$/m.exec(status)?.[1]) * 1024;
@@ -125,7 +125,7 @@ export class Server {
     return readFileSync(join(this.dataDir, "test.log"), "utf8");
   }
 
-  /** Resolves when the server is ready. Does nothing if it runs already. */
+  /** Resolves when the server is ready. Does nothing if the server runs already. */
   async start(): Promise<void> {
     if (this.pid !== undefined) return;
     const log = openSync(join(this.dataDir, "test.log"), "a");
@@ -159,9 +159,7 @@ export class Server {
     await this.#end("SIGKILL");
   }
 
-  /**
-   * The server dies at a named point of `act`, or of its own later work. The next server has started on return.
-   */
+  /** Kills the server at a named point of `act`, or of its own later work. The next server has started on return. */
   async dieAt(point: string, act: () => Promise<unknown>): Promise<void> {
     writeFileSync(this.#killFile, point);
     try {
@@ -181,7 +179,7 @@ export class Server {
     return join(this.dataDir, "kill-at");
   }
 
-  /** Ends the server and removes everything of it from this host; also after a failed start. */
+  /** Ends the server and removes all its traces from this host, also after a failed start. */
   async destroy(): Promise<void> {
     await this.stop();
     await removeHostTraces(this.dataDir);
@@ -224,7 +222,7 @@ export class Server {
       // Tests poll with the operator's only token, from several files a minute.
       KONTOR_RATE_LIMIT_PLATFORM_TEAM: "100000",
       KONTOR_RATE_LIMIT_SANDBOX_ENTERPRISE: "100000",
-      // The compile cache of `./kontor up`, shared by all servers of the tests.
+      // All servers of the tests share the compile cache of `./kontor up`.
       NODE_COMPILE_CACHE: join(TEST_CACHE, "compile-cache"),
       ...this.description.env,
     };
@@ -251,7 +249,9 @@ export class Server {
   }
 }
 
-/** Another process may have the same pid by now; a zombie has no command line. */
+/**
+ * Returns whether the process is a server. Another process may have the same pid by now; a zombie has no command line.
+ */
 function isServer(pid: number): boolean {
   try {
     return readFileSync(`/proc/${pid}/cmdline`, "utf8").includes(main);

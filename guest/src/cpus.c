@@ -21,7 +21,7 @@
 enum { TEXT_SIZE = 64 * 1024 };
 
 static cpu_set_t child_cpus;
-static int shown; // 0 before a LIMIT changes the number
+static int shown; // number of processors that are shown; 0 before a LIMIT changes it
 
 void limit_child_cpus(void) {
   if (shown > 0) syscall(SYS_sched_setaffinity, 0, sizeof child_cpus, &child_cpus);
@@ -44,7 +44,7 @@ static void write_text(const char *path, const char *text) {
   close(fd);
 }
 
-// Copies the lines of the first `count` processors, and the lines that belong to no processor.
+// Copies from a text the lines of the first `count` processors, and the lines that belong to no processor.
 static void filter(const char *from, char *to, int count) {
   int block = 0; // index of the block in /proc/cpuinfo
   for (const char *line = from, *end; *line; line = end) {

@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
-// 0 changes nothing. A count above the kernel's number shows the kernel's number.
+// A count of 0 changes nothing. A count above the kernel's number shows the kernel's number.
 void limit_cpus(uint64_t count);
-// Called in a child between clone and exec.
+// Limits the processors of a child. Called between clone and exec.
 void limit_child_cpus(void);
 
 #endif

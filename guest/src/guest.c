@@ -1,18 +1,16 @@
 // kontor-guest SOCKET [SCORE]: PID 1 of every machine. SCORE is the oom_score_adj of its children
 // (PROTOCOL.md). kontor-guest capture: see capture.c. Called as sudo: see sudo.h.
 //
-// PID 1 connects to the host's unix socket and always keeps one idle spare connection. The host takes the
-// spare with its first byte. The thread that waited on the spare serves one request (PROTOCOL.md), and
-// another thread connects the next spare. Idle threads are reused, because a new thread costs half of a small
-// request.
+// PID 1 connects to the host's unix socket and always keeps one idle spare connection. The host uses the spare by
+// sending its first byte. The thread that waited on the spare serves one request (PROTOCOL.md), and another thread
+// connects the next spare. Idle threads are reused, because a new thread costs half of a small request.
 //
-// The guest connects to the host, because a checkpoint cannot contain a socket that is bound inside the
-// machine. A connection that the host closed beforehand leaves nothing behind. After a restore, the guest
-// connects again.
+// The guest connects to the host, because a checkpoint cannot contain a socket that is bound inside the machine. A
+// connection that the host closed before the checkpoint does not prevent it. After a restore, the guest connects again.
 //
-// An idle guest makes no system call: the dialling thread waits in a read, the others for their turn, the
-// reaper in sigwait. Every process that it starts has its own group. PID 1 reaps every child and every
-// orphan.
+// An idle guest makes no system call: the dialling thread waits in a read, the other threads wait for their turn to
+// dial, and the reaper waits in sigwait. Every process that it starts has its own group. PID 1 reaps every child and
+// every orphan.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -44,16 +42,16 @@
 enum {
   STREAM_LIMIT = 512,
   RESTING_LIMIT = 8,
-  // Dialling every 5 ms costs 8 % of a core inside gVisor; a delay of 50 ms is not noticeable. The first
-  // delay is 2 ms, so that the guest finds a host that returns at once.
+  // Pauses between failed dials. Dialling every 5 ms costs 8 % of a core inside gVisor; a pause of 50 ms is not
+  // noticeable. The first pause is 2 ms, so that the guest connects at once to a host that returns.
   DIAL_FIRST_MS = 2,
   DIAL_LAST_MS = 50,
-  HELD_MS = 1000, // a spare that lived this long was no failed dial
+  HELD_MS = 1000, // a spare that was open for this long does not count as a failed dial
 };
 
 static atomic_int streams;
 
-// The turn to dial. Exactly one of the serving threads has it, or `is_free` means that an idle thread may take
+// The turn to dial. Exactly one of the serving threads has the turn, or `is_free` means that an idle thread may take
 // it.
 static __thread bool dials;
 static pthread_mutex_t turn_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -74,7 +72,7 @@ bool let_another_dial(void) {
   return !dials;
 }
 
-// Waits for the turn to dial. False if enough other threads wait.
+// Waits for the turn to dial. Returns false if enough other threads wait.
 static bool wait_for_turn(void) {
   pthread_mutex_lock(&turn_lock);
   if (resting < RESTING_LIMIT) {
@@ -151,13 +149,13 @@ static void serve_request(int connection) {
     send_error(connection, "guest_protocol", "unknown or oversized request");
     return;
   }
-  // A single allocation: most requests are a few hundred bytes, and a thread's stack is small.
+  // Request and payload are a single allocation: most requests are a few hundred bytes, and a thread's stack is small.
   struct request *request = malloc(sizeof *request + length + 1);
   unsigned char *payload = (unsigned char *)(request + 1);
   if (!request) send_error(connection, "failed", "no memory for the request");
   else if (!read_exactly(connection, payload, length));
   else if (!request_parse(request, header[4], payload, length, &failure)) send_failure(connection, &failure);
-  // SPAWN prepares the process before it hands over the turn. Any other request may take long.
+  // SPAWN prepares the process before it hands over the turn to dial. Any other request may take long.
   else if (header[4] != SPAWN && !let_another_dial()) send_error(connection, "busy", "no thread for another request");
   else SERVICES[header[4]](connection, request);
   free(request);
@@ -180,7 +178,7 @@ static int dial_once(void) {
   return -1;
 }
 
-// Waits until the host's first byte is available, without reading it. False if the host disconnected.
+// Waits until the host's first byte is available, without reading it. Returns false if the host disconnected.
 static bool wait_until_taken(int connection) {
   char first;
   ssize_t got;
@@ -188,7 +186,7 @@ static bool wait_until_taken(int connection) {
   return got == 1;
 }
 
-// Returns a connection that the host has taken.
+// Returns a connection on which the host has sent a request.
 static int dial(void) {
   for (int pause_ms = DIAL_FIRST_MS;;) {
     int connection = dial_once();
@@ -198,7 +196,7 @@ static int dial(void) {
       close(connection);
       if (now_us() - since >= HELD_MS * 1000) pause_ms = DIAL_FIRST_MS;
     } else if (errno == ENOENT || errno == ECONNREFUSED) {
-      end_tunnels(); // nothing listens, so the host has closed every connection
+      end_tunnels(); // no process listens, so the host has closed every connection
     }
     poll(NULL, 0, pause_ms);
     pause_ms = pause_ms * 2 < DIAL_LAST_MS ? pause_ms * 2 : DIAL_LAST_MS;
@@ -224,7 +222,7 @@ static void *work(void *unused) {
 
 static void ignore(int signal) { (void)signal; }
 
-// The runtime may leave descriptors 0-2 closed. Opens them, so that no pipe of a child gets their numbers.
+// Opens descriptors 0 to 2, which the runtime may leave closed, so that no pipe of a child gets their numbers.
 static void open_stdio(void) {
   for (int fd; (fd = open("/dev/null", O_RDWR)) >= 0;)
     if (fd > 2) {
@@ -257,10 +255,10 @@ int main(int count, char **arguments) {
   mallopt(M_MMAP_THRESHOLD, 1024 * 1024);
   mallopt(M_TRIM_THRESHOLD, 4 * 1024 * 1024);
   mallopt(M_ARENA_MAX, 2);
-  // Resets the signals that the runtime left: a child undoes only the changes below.
+  // Resets the signals that the runtime set: a child undoes only the changes below.
   for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
-  // Blocked in every thread, and received here by sigwait. The handlers only stop the kernel from ignoring
-  // these signals for PID 1.
+  // These signals are blocked in every thread, and received here by sigwait. The handlers only stop the kernel from
+  // ignoring these signals for PID 1.
   sigset_t waited;
   sigemptyset(&waited);
   sigaddset(&waited, SIGCHLD);

@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// ---- users. Parsed by hand: getpwnam in a static glibc loads the host's NSS modules, or crashes if they are
-// missing.
+// ---- users. The files are parsed here: getpwnam in a static glibc loads the host's NSS modules, or crashes if they
+// are missing.
 
 // Splits a line at its colons, in place. Returns the number of fields.
 static int split(char *line, char *fields[], int limit) {
@@ -61,7 +61,7 @@ static bool read_group(const char *wanted, unsigned *gid) {
   return found;
 }
 
-// `user` or `user:group`, by names or numbers. A named group is the process's only group (as in OCI images).
+// Reads `user` or `user:group`, by names or numbers. A named group is the process's only group (as in OCI images).
 static bool read_user(const char *given, struct user *user, struct failure *failure) {
   char wanted[256];
   size_t length = strcspn(given, ":");
@@ -96,8 +96,8 @@ static bool read_user(const char *given, struct user *user, struct failure *fail
   return true;
 }
 
-// Opening and reading the two files costs about a millisecond inside gVisor. Reading their modification times
-// costs a tenth of that.
+// Change times of the two files with users. Opening and reading the files costs about a millisecond inside gVisor;
+// reading their change times costs a tenth of that.
 struct stamp {
   struct timespec changed;
   ino_t inode;
@@ -117,7 +117,7 @@ static bool is_same(struct stamp a, struct stamp b) {
 
 bool find_user(const char *wanted, struct user *user, struct failure *failure) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  static struct user last; // almost every process has the same user
+  static struct user last; // the user of the last request, because almost every process has the same user
   static char last_wanted[64];
   static struct stamp last_users, last_groups;
   struct stamp users = stamp_of("/etc/passwd"), groups = stamp_of("/etc/group");
@@ -145,7 +145,7 @@ static pthread_mutex_t base_lock = PTHREAD_MUTEX_INITIALIZER;
 static char **base; // NULL-terminated, one block; replaced whole by CONFIGURE
 static size_t base_count;
 
-// Copies a NULL-terminated list and its texts into one block, which a single free() releases.
+// Copies a NULL-terminated list and its texts into one block, which a single free() releases. Returns the block.
 static char **copy_list(char *const *entries, size_t count) {
   size_t bytes = (count + 1) * sizeof(char *);
   for (size_t i = 0; i < count; i++) bytes += strlen(entries[i]) + 1;
@@ -160,7 +160,7 @@ static char **copy_list(char *const *entries, size_t count) {
   return list;
 }
 
-// Adds an entry, or replaces an earlier one of the same name.
+// Adds a variable, or replaces an earlier variable of the same name.
 static void put(char **list, size_t *count, char *entry) {
   size_t name = strcspn(entry, "=") + 1, i = 0;
   while (i < *count && strncmp(list[i], entry, name)) i++;
@@ -207,7 +207,7 @@ static void overwrite(const char *path, const char *text) {
   close(fd);
 }
 
-// Keeps every line of /etc/hosts except the guest's own, which has a comment as its mark.
+// Writes the guest's own line to /etc/hosts, which has a comment as its mark, and keeps every other line.
 static void write_hosts(const char *hostname) {
   static const char MARK[] = "# this machine";
   char line[1024], *text = calloc(1, 64 * 1024);
@@ -245,8 +245,8 @@ static void renew_random_seed(void) {
   close(fd);
 }
 
-// Setting a name needs a capability that PID 1 lacks in a machine on the host's kernel. Such a machine has
-// its name from the start.
+// Returns whether the machine has this name already. Setting a name needs a capability that PID 1 lacks in a machine on
+// the host's kernel. Such a machine has its name from the start.
 static bool has_name(const char *hostname) {
   char name[65] = "";
   return gethostname(name, sizeof name - 1) == 0 && !strcmp(name, hostname);
@@ -297,7 +297,8 @@ static bool send_blocker(int connection, int pid, const char *comm, const char *
   return send_reply(connection, &reply);
 }
 
-// `target` is a link of /proc, or a name in a process's maps: "/persist/... (deleted)".
+// True for a deleted file on the volume. `target` is a link of /proc, or a name in a process's maps: "/persist/...
+// (deleted)".
 static bool is_deleted_on_volume(const char *target) {
   static const char volume[] = "/persist/", deleted[] = " (deleted)";
   size_t length = strlen(target), end = sizeof deleted - 1;
@@ -344,7 +345,7 @@ static void find_deleted_files(int connection, int pid, int *left) {
     send_blocker(connection, pid, comm, "deleted_file", target);
   }
   if (fds) closedir(fds);
-  // A single deleted file is enough to name the process.
+  // The first deleted file is enough to name the process.
   static const char *const others[] = {"cwd", "exe"};
   for (size_t i = 0; i < sizeof others / sizeof *others && !is_found; i++) {
     snprintf(path, sizeof path, "/proc/%d/%s", pid, others[i]);

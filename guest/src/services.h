@@ -16,12 +16,12 @@ void serve_watch(int connection, const struct request *request);       // watch.
 void serve_tunnel(int connection, const struct request *request);      // tunnel.c
 void end_tunnels(void);                                                // their threads close the connections
 
-// Lets another thread dial the host's next spare connection, before an operation that may take long. False if
+// Lets another thread dial the host's next spare connection, before an operation that may take long. Returns false if
 // no thread is available: the host has no spare then, so the caller must end soon (guest.c).
 bool let_another_dial(void);
 
-// Names of temporary files that an upload writes beside its target (files.c), and of temporary files that
-// will replace a file.
+// True for names of temporary files that an upload writes beside its target (files.c). `is_replacement`: only for files
+// that will replace a file.
 bool is_temporary(const char *name);
 bool is_replacement(const char *name);
 

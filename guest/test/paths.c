@@ -17,7 +17,7 @@
 enum { FARMS = 1000, ENTRIES = 16, PATHS = 40, PARTS = 5, TEXT = 2 * PATH_MAX };
 
 static uint64_t state = 0x9e3779b97f4a7c15ULL;
-static char base[PATH_MAX]; // without symlinks
+static char base[PATH_MAX]; // directory of the link farm, in a path without symlinks
 static int compared, created, refused;
 
 static uint32_t random_below(uint32_t limit) {
@@ -35,7 +35,7 @@ static void give_up(const char *what) {
 static void random_parts(char *path, size_t size) {
   static const char *const NAMES[] = {"a", "b", "c", "d", "releases", "a-longer-name", "..", "..", "."};
   for (uint32_t parts = 1 + random_below(PARTS); parts > 0; parts--) {
-    uint32_t limit = parts == 1 ? 6 : 9; // no `.` and `..` as the last name, because they cannot be created
+    uint32_t limit = parts == 1 ? 6 : 9; // the last name is never `.` or `..`, because such names cannot be created
     size_t used = strlen(path);
     snprintf(path + used, size - used, "%s%s%s", used > 0 && path[used - 1] != '/' ? "/" : "",
              random_below(8) ? "" : "./", NAMES[random_below(limit)]);
@@ -47,7 +47,8 @@ static void random_path(char *path, size_t size) {
   random_parts(path, size);
 }
 
-// Skips entries that cannot be created at their random place (the name exists, or a loop is on the way).
+// Makes a random link farm. Skips entries that cannot be created at their random path (the name exists, or a loop is in
+// the path).
 static void make_farm(void) {
   if (mkdir(base, 0755)) give_up(base);
   for (int i = 0; i < ENTRIES; i++) {
@@ -75,7 +76,7 @@ static void remove_farm(void) {
   if (nftw(base, remove_entry, 16, FTW_DEPTH | FTW_PHYS)) give_up(base);
 }
 
-// Returns the path of the entry that the kernel opens. The path is empty if the kernel refuses, with errno.
+// Stores in `real` the path of the entry that the kernel opens. The path is empty if the kernel refuses, with errno.
 static void open_by_kernel(const char *path, int flags, char *real, size_t size) {
   char name[64];
   real[0] = 0;
@@ -116,7 +117,7 @@ static void compare(const char *path, bool follows) {
     exit(1);
   }
   if (kernel[0]) return expect_same(path, follows, kernel, ok ? real.text : failure.message);
-  // The kernel refuses a path without parents; the guest returns the place, or refuses too.
+  // The kernel refuses a path with missing parents; the guest returns the path of the new entry, or refuses too.
   refused++;
   if (!ok) return;
   if (error != ENOENT) expect_same(path, follows, strerror(error), real.text);
@@ -129,10 +130,10 @@ static void compare(const char *path, bool follows) {
 }
 
 int main(void) {
-  // in memory, because tens of thousands of links are created and deleted
+  // The farm is in memory, because tens of thousands of links are created and deleted.
   char directory[] = "/dev/shm/kontor-paths-XXXXXX", path[TEXT];
   if (!mkdtemp(directory) || !realpath(directory, base)) give_up(directory);
-  // Deep enough, so that few paths of the farm leave the directory.
+  // The directory is deep enough that few paths of the farm leave it.
   strcat(base, "/x");
   if (mkdir(base, 0755)) give_up(base);
   strcat(base, "/farm");

@@ -33,7 +33,7 @@ static void check_request(const char *line) {
   check(find_text(line, "text", wanted, sizeof wanted) && !strcmp(got, wanted), name, got);
 }
 
-// Builds a reply with the functions that the guest uses.
+// Builds the named reply with the functions that the guest uses.
 static void build_reply(struct reply *reply, const char *name) {
   if (!strcmp(name, "pong")) {
     reply_begin(reply, PONG);
@@ -91,7 +91,7 @@ static void for_each_line(const char *path, void (*visit)(const char *line)) {
   if (file) fclose(file);
 }
 
-// Every byte depends on its offset, so that a reader can verify the offset of each byte.
+// Returns a byte that depends on its offset, so that a reader can verify the offset of each byte.
 static unsigned char byte_at(uint64_t offset) { return (unsigned char)(offset * 31 + (offset >> 8)); }
 
 static void check_ring(uint32_t largest) {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Copies the text of `"name": "..."` out of a line. False if the line has no such name.
+// Copies the text of `"name": "..."` out of a line. Returns false if the line has no such name.
 static inline int find_text(const char *line, const char *name, char *text, size_t size) {
   char key[64];
   snprintf(key, sizeof key, "\"%s\": \"", name);

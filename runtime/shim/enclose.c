@@ -13,11 +13,11 @@
  *  - --read and --write show the host's DIRECTORY to the program at PATH.
  *  - --engine mounts the host's program FILE as /engines/NAME. It uses the libraries of /usr.
  *  - The network namespace FILE is entered before the user namespace, so no process inside has rights over it. Without
- *    --netns the program has a loopback interface alone.
- *  - Each --cgroup FILE is a `cgroup.procs` that the program joins. It sees its own group, read-only.
+ *    --netns the program has only a loopback interface.
+ *  - Each --cgroup FILE is a `cgroup.procs` that the program joins. The program sees its own group, read-only.
  *  - The program is killed when this process or the process PID ends in any way.
  *
- * The exit code is 0 when the program's is 0, 70 when the program was never started, else 1.
+ * The exit code is 0 if the program exited with 0, 70 if the program was never started, else 1.
  */
 #define _GNU_SOURCE
 #include "enclose.h"
@@ -71,8 +71,8 @@ struct enclosure {
     char **program;
 };
 
-/* Limits in addition to those of every user namespace (namespaces(7)): a step makes mount, pid, IPC and UTS
- * namespaces. */
+/* Limits on namespaces, in addition to those of every user namespace (namespaces(7)). A build step makes mount, pid,
+ * IPC and UTS namespaces. */
 static const char *const sysctls[][2] = {
     {"max_net_namespaces", "0"},
     {"max_cgroup_namespaces", "0"},
@@ -123,7 +123,7 @@ static void make_link(const char *target, const char *path) {
     own(path);
 }
 
-/* Bind-mounts the host's file or directory. The owner has no id in the user namespace. */
+/* Bind-mounts the host's file or directory `from` at `path`. The owner of `from` has no id in the user namespace. */
 static void share_at(const char *path, const char *from, unsigned long attributes) {
     int tree = clone_mount(from, 0);
     set_attributes(tree, attributes, -1, from);
@@ -131,7 +131,7 @@ static void share_at(const char *path, const char *from, unsigned long attribute
     close(tree);
 }
 
-/* Bind-mounts a path at the same path inside. */
+/* Bind-mounts the host's `path` at the same path in the enclosure. */
 static void share(const char *path, unsigned long attributes) {
     char from[64];
     snprintf(from, sizeof from, "/%s", path);
@@ -190,7 +190,7 @@ static void mount_kernel_views(void) {
     const char *cgroups = "sys/fs/cgroup";
     if (mount("proc", "proc", "proc", flags, NULL)) fail("mount", "proc");
     if (mount("sysfs", "sys", "sysfs", flags | MS_RDONLY, NULL)) fail("mount", "sysfs");
-    /* runc expects a cgroup2 mount here. A host with cgroup v1 alone has none. */
+    /* runc expects a cgroup2 mount here. A host with cgroup v1 alone has no cgroup2 mount. */
     if (mount("cgroup2", cgroups, "cgroup2", flags, NULL)) fail("mount", "cgroup2");
     if (mount(NULL, cgroups, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | flags, NULL)) fail("remount", "cgroup2");
 }
@@ -234,7 +234,8 @@ static void enter_root(struct enclosure *enclosure, int userns) {
     if (syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/")) fail("enter", "the new root");
 }
 
-/* The parent may end before prctl takes effect. The parent's end of the pipe is closed then. */
+/* Makes the kernel kill this process when the parent ends. If the parent ended before prctl took effect, its end of
+ * the pipe is closed. */
 static void end_with_parent(int parent) {
     struct pollfd poller = {.fd = parent};
     if (prctl(PR_SET_PDEATHSIG, SIGKILL)) fail("set", "the parent-death signal");
@@ -301,7 +302,7 @@ static int enclose(struct enclosure *enclosure) {
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
 }
 
-/* Returns the number of words that the option takes. 0 for an unknown option, or for one beyond the limit. */
+/* Returns the number of words that the option takes, or 0 for an unknown option and for an option beyond its limit. */
 static int parse_option(struct enclosure *enclosure, char **words) {
     const char *name = words[0], *value = words[1];
     bool writable = !strcmp(name, "--write");

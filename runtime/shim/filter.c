@@ -1,5 +1,5 @@
-/* Refuses the system calls that no builder and no build step needs (seccomp(2)). Steps also have the stricter
- * filter of the apps. This filter restricts the builder itself, which parses a tenant's files. */
+/* Refuses the system calls that no builder and no build step needs (seccomp(2)). This filter restricts the builder
+ * itself, which parses a tenant's files. Build steps also run under the stricter filter of apps. */
 #define _GNU_SOURCE
 #include "filter.h"
 

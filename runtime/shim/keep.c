@@ -7,11 +7,12 @@
  *
  * - SIGTERM and SIGINT are forwarded. When the program ends, this process ends too.
  * - SIGHUP is forwarded, and the program is started again after its end: a restart.
- * - SIGUSR1 ends the program as SIGHUP does, and delays the next start while the sender lives: an upgrade
- *   changes the database meanwhile. SIGHUP starts the program at once. A killed sender delays nothing.
+ * - SIGUSR1 ends the program as SIGHUP does, and delays the next start while the sender lives: an upgrade changes the
+ *   database meanwhile. SIGHUP during the delay starts the program at once. The delay also ends when the sender is
+ *   killed.
  * - A program that exits with 0 was stopped by another command (`kontor down`), so this process ends too.
- * - A program that fails before it has ever lived for STABLE_S cannot start at all, and is not retried.
- *   After a restart it is retried, because the program before it could start.
+ * - A program that fails before any run of STABLE_S seconds cannot start at all, and is not retried. After a restart
+ *   the program is retried, because the previous program could start.
  */
 #define _GNU_SOURCE
 #include "keep.h"
@@ -90,10 +91,10 @@ static time_t now(void) {
     return t.tv_sec;
 }
 
-/* Exit code of the program, in the convention of a shell. */
+/* Returns the program's exit code in the convention of a shell: 128 plus the number of a signal. */
 static int code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-/* Signals from operators. `holder` is a descriptor of the process that delays the next start, or -1. */
+/* A request made by an operator's signal. `holder` is a descriptor of the process that delays the next start, or -1. */
 struct request {
     bool ending, restarting;
     int holder;
@@ -108,12 +109,12 @@ static void note(struct request *request, const siginfo_t *info) {
     request->ending |= info->si_signo == SIGTERM || info->si_signo == SIGINT;
     request->restarting |= info->si_signo == SIGHUP || info->si_signo == SIGUSR1;
     if (info->si_signo == SIGHUP || info->si_signo == SIGUSR1) close_holder(request);
-    /* Opens a descriptor at once: the program takes time to end, and another process may get the number
-     * meanwhile. */
+    /* Opens a descriptor of the sender at once: the program takes time to end, and another process may get the
+     * sender's process id meanwhile. */
     if (info->si_signo == SIGUSR1) request->holder = (int)syscall(SYS_pidfd_open, info->si_pid, 0);
 }
 
-/* Waits for a signal before the next try. Returns early after one. */
+/* Waits before the next start of the program. Returns early after a signal. */
 static void wait_for_signal(int milliseconds, const sigset_t *signals, struct request *request) {
     siginfo_t info;
     struct timespec at_most = {.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000L};

@@ -135,11 +135,11 @@ int make_userns(unsigned long first, unsigned long count) {
     pid_t child = fork();
     if (child < 0) fail("fork", "");
     if (child == 0) {
-        /* Keeps root's capabilities when the user changes. With kernel.unprivileged_userns_clone=0, a user
+        /* Keeps root's capabilities when the user changes. With kernel.unprivileged_userns_clone=0, making a user
          * namespace needs them. */
         prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP);
         bool made = !seteuid((uid_t)first) && !unshare(CLONE_NEWUSER) && limit_users();
-        /* Set after the change of user, which clears the signal. */
+        /* The change of user clears the parent-death signal, so the signal is set afterwards. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (!made || write(ready[1], &byte, 1) != 1) _exit(1);
         for (;;) pause();

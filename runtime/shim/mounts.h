@@ -1,7 +1,7 @@
 #pragma once
 #include <stdint.h>
 
-/* Prints the failed act, the path and the reason, and exits with 1. */
+/* Prints the failed operation, the path and the reason, and exits with 1. */
 _Noreturn void fail(const char *what, const char *path);
 
 /* Returns a detached mount of `path`. With AT_RECURSIVE the mount includes all mounts below the path. A
@@ -25,9 +25,9 @@ void attach(int tree, const char *path);
 void make_directory(const char *path);
 void write_file(const char *path, const char *text);
 
-/* Makes a user namespace without processes, whose user 0 is the host's user `first`. Returns its descriptor.
- * The namespace's owner is that user and not root. The kernel also charges the owner for the resources used inside
- * (inotify instances, for example), and all machines would share root's limits. */
+/* Makes a user namespace without processes, whose user 0 is the host's user `first`. Returns a descriptor of the
+ * namespace. The owner of the namespace is that user and not root. The kernel also charges the owner for resources
+ * used inside, such as inotify instances. With root as the owner, all machines would share root's limits. */
 int make_userns(unsigned long first, unsigned long count);
 
 /* Changes the working directory. A path with a symlink anywhere in it fails with ELOOP. */

@@ -77,7 +77,7 @@ static void stack(const struct request *request, const int *layers, int disk) {
         attach(disk, "d");
         make_owned("d/upper", request->first);
         make_owned("d/work", request->first);
-        /* volatile: a sync of a program need not reach a disk that ends with its machine. */
+        /* volatile: overlayfs skips the syncs of programs, because the disk is deleted with its machine. */
         sprintf(options + at, ",upperdir=d/upper,workdir=d/work,volatile");
     } else {
         flags |= MS_RDONLY;

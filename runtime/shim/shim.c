@@ -39,14 +39,14 @@
 #include "opaque.h"
 #include "root.h"
 
-/* Written by the child when it fails before PROGRAM starts. */
+/* Error that the child reports if it fails before PROGRAM starts. */
 struct failure {
     char what[24];
     int error;
 };
 
 static void write_status(int fd, const char *line) {
-    /* The reader may be gone: the server can be killed while a machine starts. */
+    /* The error is ignored: the reader may be gone, because the server can be killed while a machine starts. */
     if (write(fd, line, strlen(line)) < 0) return;
 }
 

@@ -38,7 +38,7 @@ export interface Conformant {
   isolation?: Isolation;
   /** Layer directories of an image with a shell and coreutils. */
   layers: string[];
-  /** Opens another driver on the same state, and leaves the first one open. */
+  /** Opens another driver on the same state, and leaves the first driver open. */
   again: () => Promise<Driver>;
   /** Closes the driver and deletes everything that the tests left. */
   dispose: () => Promise<void>;
@@ -178,7 +178,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(() => driver.guest(spec.id)).toThrow(expect.objectContaining({ kind: "not_found" }));
       });
 
-      test("rejects a second create of one id", async () => {
+      test("rejects a second create with the same id", async () => {
         const again = driver.create(specOf({ id: shared }));
         expect(await failureKind(again)).toBe("already_exists");
         await expect(driver.guest(shared).ping()).resolves.toBeUndefined();
@@ -289,7 +289,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
           expect(await out(spec.id, "cat /proc/sys/kernel/hostname")).toBe(`${claim.hostname}\n`);
       });
 
-      test("accepts a repeated claim, and rejects one of an earlier generation", async () => {
+      test("accepts a repeated claim, and rejects a claim of an earlier generation", async () => {
         const { id } = await boot();
         await driver.claim(id, claim);
         await driver.claim(id, claim);
@@ -318,7 +318,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await out(id, "printf alive")).toBe("alive");
       });
 
-      test("holds a request to a frozen machine until the thaw", async () => {
+      test("delays a request to a frozen machine until the thaw", async () => {
         const { id } = await boot();
         await driver.freeze(id);
         const answer = out(id, "printf thawed");
@@ -502,7 +502,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         async () => {
           const [spec, directory] = [await boot(), await emptyPlace()];
           const { id } = spec;
-          // Counts lines that arrive over a pipe: in a variable, and in a file without a name.
+          // The script counts lines from a pipe, in a variable and in an unlinked file.
           await execute(
             driver,
             id,
@@ -545,7 +545,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
       });
 
       test.runIf(can.processesContinue)(
-        "loses nothing over twenty checkpoints and restores",
+        "keeps files and processes over twenty checkpoints and restores",
         async () => {
           let spec = await boot();
           await execute(
@@ -595,7 +595,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect((await driver.list()).find(({ id }) => id === second.id)?.spec?.volume?.isNew).toBe(false);
       });
 
-      test("keeps the files of a volume when it is made again", async () => {
+      test("keeps the files of a volume that is created a second time", async () => {
         const volume = await newVolume();
         const { id } = await boot({ volume });
         await execute(driver, id, inVolume("echo kept > file"));
@@ -661,16 +661,19 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         );
       });
 
-      test.runIf(can.isolation)("fills a volume at its size, for its own machine alone", async () => {
-        const { id } = await boot({ volume: await newVolume() });
-        const filled = await execute(driver, id, inVolume("cat /dev/zero > file; stat -c %s file"));
-        expect(filled.stderr.toString()).toMatch(/No space left/);
-        expect(Number(filled.stdout)).toBeGreaterThanOrEqual(64 * MIB);
-        expect(Number(filled.stdout)).toBeLessThan(96 * MIB);
-        expect(await out(id, "echo room > file; cat file")).toBe("room\n");
-        await execute(driver, id, inVolume("rm file; echo small > file"));
-        expect(await out(id, inVolume("cat file"))).toBe("small\n");
-      });
+      test.runIf(can.isolation)(
+        "reports a full volume at its size, and keeps the machine's root disk writable",
+        async () => {
+          const { id } = await boot({ volume: await newVolume() });
+          const filled = await execute(driver, id, inVolume("cat /dev/zero > file; stat -c %s file"));
+          expect(filled.stderr.toString()).toMatch(/No space left/);
+          expect(Number(filled.stdout)).toBeGreaterThanOrEqual(64 * MIB);
+          expect(Number(filled.stdout)).toBeLessThan(96 * MIB);
+          expect(await out(id, "echo room > file; cat file")).toBe("room\n");
+          await execute(driver, id, inVolume("rm file; echo small > file"));
+          expect(await out(id, inVolume("cat file"))).toBe("small\n");
+        },
+      );
 
       test.runIf(can.processesContinue)(
         "continues processes with their open files on the volume, also files that were moved",
@@ -729,7 +732,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await out(shared, { shell, env: { BASE: "mine" } })).toMatch(/^mine {2}\/root $/);
       });
 
-      test("delivers stdin whole, with its end", async () => {
+      test("delivers all of stdin, and its end of file", async () => {
         expect(await out(shared, "cat", "to the end")).toBe("to the end");
       });
 
@@ -765,7 +768,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(exit).toMatchObject({ code: null, signal: 9, timedOut: true });
       });
 
-      test("reports a parent's end while its child runs in the background", async () => {
+      test("reports the exit of a process whose child still runs in the background", async () => {
         const { stdout, exit } = await execute(driver, shared, "sleep 60 & echo $!");
         expect(exit.code).toBe(0);
         expect((await execute(driver, shared, `kill ${stdout.toString()}`)).exit.code).toBe(0);
@@ -814,7 +817,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         }
       }
 
-      test("serves a command's output by offset without its connection, during and after the run", async () => {
+      test("returns a command's output by offset, during and after the run, without the connection that started it", async () => {
         const guest = driver.guest(shared);
         const shell = "echo one; echo two >&2; read line; echo $line; exit 3";
         const { pid } = await guest.startCommand({ id: "cmd_a", tag: "first", shell, env: { A: "a" } });
@@ -855,7 +858,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await guest.killCommand("cmd_trap")).toMatchObject({ status: "killed", exitCode: 7 });
       });
 
-      test("signals the whole group of a command, and ignores one that ended", async () => {
+      test("signals the whole process group of a command, and ignores a signal to an ended command", async () => {
         const guest = driver.guest(shared);
         const shell = "trap 'echo heard; exit 3' USR1; echo up; sleep 60 & wait";
         await guest.startCommand({ id: "cmd_signal", shell });
@@ -867,7 +870,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await failureKind(guest.signalCommand("cmd_no", constants.signals.SIGKILL))).toBe("not_found");
       });
 
-      test("releases the reader of a silent command when it aborts", async () => {
+      test("releases the reader of a silent command when the reader aborts", async () => {
         const guest = driver.guest(shared);
         await guest.startCommand({ id: "cmd_silent", argv: ["sleep", "60"] });
         const reader = new AbortController();
@@ -907,7 +910,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
     });
 
     describe("terminals", () => {
-      /** The output of a terminal, with its keyboard. */
+      /** Reads a terminal's output and writes its input. */
       class Screen {
         text = "";
         last: CommandRecord | undefined;
@@ -971,7 +974,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
 
       const bash = "exec bash --norc --noprofile -i";
 
-      test("gives a program its terminal's size, later sizes, and its own exit code", async () => {
+      test("gives a program its terminal's size and later sizes, and returns the program's exit code", async () => {
         const screen = await Screen.open(
           shared,
           "stty size; trap 'stty size' WINCH; read line; read line; exit 3",
@@ -1017,7 +1020,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(screen.text.trimEnd().split("\r\n")).toHaveLength(20_000);
       });
 
-      test("waits for a terminal's slowest reader, and runs on without readers", async () => {
+      test("blocks a terminal's program on its slowest reader, and continues it without readers", async () => {
         const guest = driver.guest(shared);
         const terminal = { cols: 80, rows: 24 };
         await guest.startCommand({ id: "pty_flood", shell: "yes", terminal });
@@ -1036,7 +1039,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         await expect.poll(readOutputBytes, { timeout: 20_000 }).toBeGreaterThan(before);
       });
 
-      test("hangs up on all programs of a killed terminal", async () => {
+      test("sends a hangup to all programs of a killed terminal", async () => {
         const screen = await Screen.open(shared, bash);
         await screen.type("sleep 6161\n");
         const sleeping = () => out(shared, "pgrep -f 'sleep 616[1]' > /dev/null && echo some || echo none");
@@ -1198,7 +1201,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
     });
 
     describe("watching a directory", () => {
-      /** Makes the directory, watches it, and collects changes until `last`. */
+      /** Watches the directory while `work` runs. Returns the changes up to the first one that `last` accepts. */
       async function collectChanges(
         directory: string,
         recursive: boolean,
@@ -1227,7 +1230,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         const one = "/workspace/seen/one";
         const two = "/workspace/seen/two";
         const steps = async () => {
-          // In separate steps, because changes of one file in quick succession become one.
+          // Runs in separate steps, because quick changes of one file are merged into one change.
           for (const step of [
             "echo 1 > one",
             "echo 2 >> one",
@@ -1307,7 +1310,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(all.map(({ kind }) => kind)).toEqual(["created", "modified", "deleted"]);
       });
 
-      test("ends a watch with its directory and its reader's signal, and rejects a path that is no directory", async () => {
+      test("ends a watch when its directory is deleted or its reader aborts, and rejects a path that is not a directory", async () => {
         await out(shared, "mkdir -p ends && : > ends/f");
         const all = await collectChanges(
           "/workspace/ends",
@@ -1365,7 +1368,8 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         });
         expect((await driver.images()).map((each) => each.id)).toContain(id);
         expect(await out(machine.id, "cat a/link/c")).toBe("kept\n");
-        // Processes of a fake machine run on this host, and the fake loses those that left their group.
+        // Processes of a fake machine run on this host. The fake driver does not find processes that left their process
+        // group.
         if (can.isolation)
           expect(await out(machine.id, "kill -0 $(cat pid) 2>&1 || echo ended")).toMatch(/ended/);
         await driver.remove(machine.id);
@@ -1376,7 +1380,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         expect(await out(last.id, "cat a/b/c")).toBe("kept\n");
       });
 
-      test("captures an image once, of an existing machine, and removes it", async () => {
+      test("captures an image of an existing machine once, and removes the image", async () => {
         const { id, machine } = await captureMachine("echo one > file");
         const again = driver.captureImage(machine.id, { id, name: "other" }, { timeoutMs: 60_000 });
         expect(await failureKind(again)).toBe("already_exists");
@@ -1482,7 +1486,7 @@ export function conformance(name: string, make: () => Promise<Conformant>, can: 
         // The environment is a secret of its owner: it exists in the machine, and never on the host's disk.
         expect(adopted).toEqual({ ...running, env: {} });
         expect(await out(running.id, "cat kept")).toBe("kept\n");
-        // Commands of the fake are children of its own process, and end with it.
+        // Commands of a fake machine are children of the driver's process, and end with that process.
         if (can.isolation) {
           expect(await driver.guest(running.id).getCommand("cmd_kept")).toMatchObject({ status: "running" });
           const logs = await driver.guest(running.id).commandLogs("cmd_kept", 0, 100);

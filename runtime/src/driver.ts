@@ -12,8 +12,8 @@
 import type { Duplex, Readable } from "node:stream";
 
 /**
- * `m` and 19 characters of `[a-z0-9]`. The length is fixed because runsc matches ids by prefix, so no id may
- * begin another.
+ * `m` and 19 characters of `[a-z0-9]`. The length is fixed because runsc matches ids by prefix, so no id may be a
+ * prefix of another.
  */
 export type MachineId = string;
 
@@ -25,7 +25,7 @@ export type NetworkMode = "off" | "restricted" | "open";
 
 /** Limits of a machine. All except `diskBytes` can change while the machine runs. */
 export interface Resources {
-  /** Cores; fractions allowed. */
+  /** Number of processor cores; fractions are allowed. */
   vcpus: number;
   /** Memory for the machine's processes. gVisor's own memory is added to it (cgroup/layout.ts). */
   memoryBytes: number;
@@ -43,13 +43,11 @@ export interface Resources {
  * is on the host's disk.
  */
 export interface VolumeSpec {
-  /** Directory of the volume alone, complete or absent. Only the driver knows its content. */
+  /** Directory that holds this volume alone. It is complete or absent, and only the driver knows its content. */
   directory: string;
-  /** Capacity; the guest gets ENOSPC beyond it. Fixed once the volume is made. */
+  /** Capacity in bytes; the guest gets ENOSPC beyond it. Fixed once the volume is made. */
   sizeBytes: number;
-  /**
-   * Makes an empty volume if none exists. Otherwise a missing volume is `volume_missing`, never an empty one.
-   */
+  /** True makes an empty volume if none exists. False fails with `volume_missing` if none exists. */
   isNew: boolean;
 }
 
@@ -110,7 +108,7 @@ export interface ClaimSpec {
   generation: number;
   resources: Omit<Resources, "diskBytes">;
   network: NetworkMode;
-  /** A native machine keeps the hostname of its start; another one is `not_permitted`. */
+  /** A native machine keeps the hostname of its start; a claim with another hostname fails with `not_permitted`. */
   hostname: string;
   env: Record<string, string>;
 }
@@ -131,20 +129,20 @@ export interface Machine {
 
 export interface MachineExit {
   /**
-   * `out_of_memory`: the kernel killed the machine at its limit. `removed`: the driver removed it. Usually
-   * only the largest process gets SIGKILL, and the machine continues. In a native machine the kernel kills
-   * that process, in other machines PID 1.
+   * `out_of_memory`: the kernel killed the machine at its memory limit. `removed`: the driver removed the machine.
+   * Usually only the largest process gets SIGKILL, and the machine continues. The kernel sends this SIGKILL in a native
+   * machine, and PID 1 sends it in a gVisor machine.
    */
   reason: "out_of_memory" | "removed" | "failed";
   at: Date;
 }
 
 /**
- * A machine on disk, written by `checkpoint`: memory, processes and root disk. It has its own directory, with
- * this as `manifest.json`, which is written last.
+ * A machine on disk, written by `checkpoint`: memory, processes and root disk. Each checkpoint has its own directory.
+ * This object is its `manifest.json`, which is written last.
  */
 export interface Checkpoint {
-  /** Sum over all files. */
+  /** Size of all files together, in bytes. */
   bytes: number;
   /** The hash is null if the checkpoint is not durable. */
   files: { name: string; bytes: number; sha256: string | null }[];
@@ -237,7 +235,7 @@ export interface ImageRecipe {
   /** name of the content → argv of a command that prints its version */
   probes: Record<string, string[]>;
   service?: ImageService;
-  /** True adds the ordinary user `user`. Base images of others never have it. */
+  /** True adds the ordinary user `user`. An image on which other images are based never has this user. */
   user?: boolean;
 }
 
@@ -252,10 +250,7 @@ export interface Image {
   contents: Record<string, string>;
   /** True if the image differs from its name's promise (Python 3.13 under the name python-3.12). */
   substituted: boolean;
-  /**
-   * Version inside, if it differs from the promised version. Absent otherwise, and in images of older
-   * servers.
-   */
+  /** Installed version, if it differs from the promised version. Absent otherwise, and in images of older servers. */
   substitute?: string;
   /** Service of its recipe, or of the image that it is based on. */
   service: ImageService | null;
@@ -267,7 +262,7 @@ export interface LentNetwork {
   netnsPath: string;
   /** Address of the resolver in the namespace. */
   resolver: string;
-  /** Requires that no process is left in the namespace. */
+  /** Ends the loan. No process may be left in the namespace. */
   release(): Promise<void>;
 }
 
@@ -276,13 +271,13 @@ export interface LayeredImage {
   /** Id that the caller chooses: lower case letters, digits, `_`, `.` and `-`. */
   id: string;
   name: string;
-  /** Absolute directories on this host, the lowest first, at most 100. They are only read. */
+  /** Absolute directories on this host, the lowest first, at most 100. The driver only reads them. */
   layers: string[];
   env: Record<string, string>;
   sizeBytes: number;
 }
 
-/** `fraction` is 0–1 of all work. `step` is a text for a reader. */
+/** `fraction` is the completed share of all work, from 0 to 1. `step` describes the current step for a reader. */
 export type Progress = (p: { fraction: number; step: string }) => void;
 
 export interface HostFacts {
@@ -311,7 +306,7 @@ export interface Driver {
   close(): Promise<void>;
 
   facts(): Promise<HostFacts>;
-  /** Removes builds of the engine that no machine and none of these checkpoints need. */
+  /** Removes the builds of the engine that neither a machine nor `neededBuilds` needs. */
   pruneRuntimes(neededBuilds: readonly string[]): Promise<void>;
   list(): Promise<Machine[]>;
 
@@ -349,7 +344,7 @@ export interface Driver {
    */
   lendNetwork(mode: NetworkMode): Promise<LentNetwork>;
 
-  /** Boots a machine, and resolves when its guest responds. A failure leaves nothing of it. */
+  /** Boots a machine, and resolves when its guest responds. A failed create leaves nothing on the host. */
   create(spec: MachineSpec): Promise<void>;
   /** Thaws a warm machine and applies the claim. Safe to repeat with the same spec. */
   claim(id: MachineId, spec: ClaimSpec): Promise<void>;
@@ -364,7 +359,7 @@ export interface Driver {
   remove(id: MachineId): Promise<void>;
   stats(id: MachineId): Promise<MachineStats>;
 
-  /** Free bytes of the host's disk, and the bytes that machines occupy, dead ones included. */
+  /** Returns the free bytes of the host's disk, and the bytes that machines occupy, dead machines included. */
   diskUse(): Promise<DiskUse>;
 
   /** Bytes that the files of a volume occupy, attached or not. Zero if it was never made. */
@@ -381,17 +376,17 @@ export interface Driver {
    */
   checkpoint(id: MachineId, directory: string, options?: CheckpointOptions): Promise<Checkpoint>;
   /**
-   * Boots a machine from a checkpoint, which stays unchanged. Files and processes are as in the checkpoint;
-   * limits, network, hostname, environment and volume come from this spec. The id may differ from the
-   * checkpointed machine's, the image may not. Resolves when the guest responds; a failure leaves nothing of
-   * it. Fails with `not_restorable` if the checkpoint is damaged, or comes from another runtime build or
-   * another class of processors.
+   * Boots a machine from a checkpoint, which stays unchanged. Files and processes are as in the checkpoint; limits,
+   * network, hostname, environment and volume come from this spec. The id may differ from the checkpointed machine's
+   * id, but the image may not. Resolves when the guest responds; a failed restore leaves nothing on the host. Fails
+   * with `not_restorable` if the checkpoint is damaged, or comes from another runtime build or another class of
+   * processors.
    */
   restore(spec: MachineSpec, directory: string): Promise<void>;
 
   /** Returns the connection to PID 1. Cheap. Fails with `not_found` if there is no such machine. */
   guest(id: MachineId): Guest;
-  /** Calls back once for every machine that ends, for any reason. */
+  /** Calls `listener` once for every machine that ends, for any reason. */
   onExit(listener: (id: MachineId, exit: MachineExit) => void): void;
 }
 
@@ -437,7 +432,7 @@ export interface GuestProcess {
   writeStdin(data: Buffer): Promise<void>;
   endStdin(): void;
   signal(signal: number): void;
-  /** Closes the connection; `onDisconnect` decides about the process. */
+  /** Closes the connection. `onDisconnect` determines whether the process is killed. */
   close(): void;
 }
 
@@ -445,13 +440,13 @@ export interface GuestProcess {
 export interface CommandSpec extends Omit<SpawnSpec, "onDisconnect"> {
   /** Id that the caller chooses, unique in this machine: 1 to 64 bytes. */
   id: string;
-  /** At most 256 bytes. */
+  /** Label of the command, at most 256 bytes. */
   tag?: string;
-  /** Runs on a terminal of this size. Both outputs are one stream then, `stdout`. */
+  /** Runs the command on a terminal of this size. Stdout and stderr are then one stream, `stdout`. */
   terminal?: TerminalSize;
 }
 
-/** In characters, each at most 65535. */
+/** Size of a terminal in characters; each number is at most 65535. */
 export interface TerminalSize {
   cols: number;
   rows: number;
@@ -473,10 +468,10 @@ export interface CommandRecord {
   outOfMemory: boolean;
   startedAt: Date;
   endedAt: Date | null;
-  /** All output so far; the first `droppedBytes` are no longer kept. */
+  /** Bytes of all output so far; the first `droppedBytes` are no longer kept. */
   outputBytes: number;
   droppedBytes: number;
-  /** Current size; null without a terminal. */
+  /** Current size of the terminal, or null if the command has no terminal. */
   terminal: TerminalSize | null;
 }
 
@@ -554,9 +549,9 @@ export interface Guest {
     content: Buffer | AsyncIterable<Buffer>,
     options: { mode: number } & Within,
   ): Promise<{ sizeBytes: number }>;
-  /** Without a page, the order is undefined, and more than 10,000 entries fail with `too_large`. */
+  /** Lists a directory. Without a page, the order is undefined, and more than 10,000 entries fail with `too_large`. */
   list(path: string, page?: ListPage): Promise<DirEntry[]>;
-  /** Undefined if the path does not exist. */
+  /** Describes a path. Returns undefined if the path does not exist. */
   stat(path: string): Promise<FileStat | undefined>;
   mkdir(path: string, options: { mode: number; parents: boolean } & Within): Promise<void>;
   move(from: string, to: string, options: { overwrite: boolean } & Within): Promise<void>;
@@ -567,10 +562,10 @@ export interface Guest {
   remove(path: string, options: { recursive?: boolean } & Within): Promise<void>;
 
   /**
-   * Reports changes in a directory, with `recursive` in all directories below it, from the moment this
-   * resolves. Read them at once. Ends when the directory is gone. Aborting `signal` releases the connection,
-   * and ends with the signal's reason. Fails with `not_directory`, with `too_large` beyond 8192 directories,
-   * and with `no_capacity` beyond 16 watches of the machine.
+   * Reports changes in a directory, and with `recursive` in all directories below it, from the moment the call
+   * resolves. The caller must read the changes as they arrive. The stream ends when the directory is gone. Aborting
+   * `signal` releases the connection, and ends the stream with the signal's reason. Fails with `not_directory`, with
+   * `too_large` beyond 8192 directories, and with `no_capacity` beyond 16 watches of the machine.
    */
   watch(
     path: string,
@@ -578,12 +573,12 @@ export interface Guest {
   ): Promise<AsyncIterable<FileChange>>;
 
   /**
-   * Starts a process that outlives every connection and this server. A ring of 16 MiB inside keeps its
-   * output. Fails with `exists` for an id in use, with `too_many_processes` while 128 run, or 16 on
-   * terminals, and as `spawn` does.
+   * Starts a process that outlives every connection and this server. A ring buffer of 16 MiB in the machine keeps its
+   * output. Fails with `exists` for an id in use, with `too_many_processes` while 128 commands run, or 16 on terminals,
+   * and as `spawn` does.
    */
   startCommand(spec: CommandSpec): Promise<{ pid: number }>;
-  /** Newest first. Finished commands are dropped beyond 100, or beyond 64 MiB of kept output. */
+  /** Returns the commands, newest first. Finished commands are dropped beyond 100, or beyond 64 MiB of kept output. */
   listCommands(): Promise<CommandRecord[]>;
   /**
    * Fails with `not_found` for a command that the machine does not know or no longer knows, like all methods
@@ -598,8 +593,8 @@ export interface Guest {
   /** Signals the group of a running command. Does nothing for a command that ended. */
   signalCommand(id: string, signal: number): Promise<void>;
   /**
-   * Writes to the command's stdin. Fails with `not_running` if the command ended or closed stdin, and with
-   * `timeout` if it leaves the data unread.
+   * Writes to the command's stdin. Fails with `not_running` if the command ended or closed stdin, and with `timeout` if
+   * the command does not read the data.
    */
   writeCommandStdin(id: string, data: Buffer, eof: boolean): Promise<void>;
   /**
@@ -608,15 +603,15 @@ export interface Guest {
    */
   resizeCommand(id: string, size: TerminalSize): Promise<void>;
   /**
-   * Kept output from `offset` on, at most `limit` bytes. If that output was dropped, starts at the first kept
-   * byte.
+   * Returns kept output from `offset` on, at most `limit` bytes. If the output at `offset` was dropped, the result
+   * starts at the first kept byte.
    */
   commandLogs(id: string, offset: number, limit: number): Promise<CommandLogs>;
   /**
-   * Yields output from `offset` on as it arrives, until the command has ended. Returns the last record.
-   * Aborting `signal` releases the connection even without output, and ends with the signal's reason. Fails
-   * with `no_capacity` beyond 16 followers. A command on a terminal waits for its slowest follower. Any other
-   * command writes on, and the ring drops the oldest output.
+   * Yields output from `offset` on as it arrives, until the command has ended. Returns the last record. Aborting
+   * `signal` releases the connection even without output, and ends with the signal's reason. Fails with `no_capacity`
+   * beyond 16 followers. A command on a terminal waits for its slowest follower. Any other command continues to write,
+   * and the ring buffer drops the oldest output.
    */
   followCommand(
     id: string,

@@ -29,12 +29,12 @@ test("accepts an exit code that the caller allows", async () => {
   expect((await run(["sh", "-c", "exit 4"], { okCodes: [0, 4] })).code).toBe(4);
 });
 
-test("kills a program at its deadline, also when a grandchild holds the pipes", async () => {
+test("kills a program at its deadline, also when a grandchild keeps the pipes open", async () => {
   const error = await failure(run(["sh", "-c", "sleep 5 & wait"], { timeoutMs: 50 }));
   expect(error.kind).toBe("timeout");
 });
 
-test("kills a program without output at its quiet limit, and not one that keeps printing", async () => {
+test("kills a program without output at its quiet limit, but not a program that keeps printing", async () => {
   const quiet = await failure(run(["sh", "-c", "echo begun; sleep 20"], { quietMs: 300 }));
   expect(quiet).toMatchObject({ kind: "timeout", message: "sh printed nothing for 300 ms" });
   const printing = ["sh", "-c", "for n in 1 2 3 4 5 6 7 8; do echo $n; sleep 0.5; done"];
@@ -46,7 +46,7 @@ test("reports a missing program as a fault of the host", async () => {
   expect((await failure(run(["kontor-no-such-program"]))).kind).toBe("host_unsupported");
 });
 
-test("drops output beyond the limit, but keeps its end", async () => {
+test("drops output beyond the limit, but keeps the last output", async () => {
   const { stdout } = await run(["sh", "-c", "head -c 3000000 /dev/zero; printf end"], {
     maxOutputBytes: 1000,
   });

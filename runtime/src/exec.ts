@@ -7,7 +7,9 @@ import { type ChildProcess, spawn } from "node:child_process";
 import type { Readable, Writable } from "node:stream";
 import { RuntimeError } from "./driver.ts";
 
-/** Enough for `ip -json` and `nft -j` listings of thousands of objects; further output is cut. */
+/**
+ * Default limit of output: enough for `ip -json` and `nft -j` listings of thousands of objects. Further output is cut.
+ */
 const DEFAULT_MAX_OUTPUT_BYTES = 8 * 1024 * 1024;
 const DEFAULT_TIMEOUT_MS = 30_000;
 const LAST_LINES = 8;
@@ -28,7 +30,7 @@ export interface RunOptions {
   okCodes?: readonly number[];
   /** Called with each piece of stdout and stderr, for progress. */
   onOutput?: (text: string, stream: "stdout" | "stderr") => void;
-  /** Ends the child with SIGKILL and fails `run` with `failed`. */
+  /** Aborting the signal ends the child with SIGKILL, and `run` fails with `failed`. */
   signal?: AbortSignal;
   /**
    * The child leads a process group, and the whole group is killed with it: for programs that start other
@@ -44,9 +46,8 @@ export interface RunResult {
 }
 
 /**
- * Runs a program to its end. Fails with `timeout` at its deadline, with `host_unsupported` if the program is
- * not installed, otherwise with `failed`. `details` hold `argv0`, `code`, `signal` and `stderr` (its last
- * lines).
+ * Runs a program to its end. Fails with `timeout` at its deadline, with `host_unsupported` if the program is not
+ * installed, otherwise with `failed`. `details` contain `argv0`, `code`, `signal` and `stderr` (its last lines).
  */
 export async function run(argv: readonly string[], options: RunOptions = {}): Promise<RunResult> {
   const [program, ...args] = argv;
@@ -81,7 +82,7 @@ export async function run(argv: readonly string[], options: RunOptions = {}): Pr
     ended ??= why;
     if (options.group === true) killGroup(child, "SIGKILL");
     else child.kill("SIGKILL");
-    // A grandchild may hold the pipes after the child's end. Without this, "close" would never arrive.
+    // A grandchild may keep the pipes open after the child's end. "close" would then never arrive.
     child.stdout?.destroy();
     child.stderr?.destroy();
   };
@@ -127,7 +128,7 @@ export async function run(argv: readonly string[], options: RunOptions = {}): Pr
 export interface StartOptions {
   env: NodeJS.ProcessEnv;
   cwd: string;
-  /** Age at which the program ends as by `end`. */
+  /** Age of the program at which `end` is called. */
   timeoutMs: number;
 }
 
@@ -143,7 +144,7 @@ export interface RunningProgram {
   ended: Promise<{ code: number | null; signal: string | null; isLate: boolean; stderr: string }>;
 }
 
-/** Time for cleanup between SIGTERM and SIGKILL. */
+/** Time for cleanup of a program between SIGTERM and SIGKILL. */
 const TIDY_MS = 2_000;
 const STDERR_MAX_BYTES = 64 * 1024;
 
@@ -209,7 +210,7 @@ function lastLines(text: string): string {
   return text.trim().split("\n").slice(-LAST_LINES).join("\n");
 }
 
-/** Keeps the beginning up to a limit, and the end beyond it, because an error message comes last. */
+/** Keeps the beginning of a text up to a limit. Beyond the limit, keeps the end, because an error message comes last. */
 class BoundedText {
   readonly #maxBytes: number;
   #head: Buffer[] = [];

@@ -15,7 +15,7 @@ function failing(times: number) {
   return { leftovers, logged, attempts: () => attempts };
 }
 
-test("retries a removal that fails until it succeeds, and logs it once", async () => {
+test("retries a failed removal until it succeeds, and logs the failure once", async () => {
   const { leftovers, logged } = failing(3);
   expect(await leftovers.remove("a")).toBe(false);
   await expect.poll(() => leftovers.remaining).toEqual([]);

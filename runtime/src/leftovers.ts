@@ -24,7 +24,7 @@ export class Leftovers {
     this.#retryMs = options.retryMs ?? RETRY_MS;
   }
 
-  /** Returns true if it was removed, and false if it was set aside for retries. */
+  /** Returns true if the resource was removed, and false if it was set aside for retries. */
   remove(name: string): Promise<boolean> {
     return this.#mutex.run(name, () => this.#attempt(name));
   }
@@ -35,7 +35,7 @@ export class Leftovers {
     await this.#mutex.run(name, async () => this.#setAside.delete(name));
   }
 
-  /** Names that are not removed yet. */
+  /** Returns the names that are not removed yet. */
   get remaining(): string[] {
     return [...this.#setAside];
   }
@@ -53,7 +53,7 @@ export class Leftovers {
       if (this.#setAside.delete(name)) this.#log("leftover_removed_late", { name });
       return true;
     } catch (error) {
-      // Logged once, not with every retry.
+      // The failure is logged once, not with every retry.
       if (!this.#setAside.has(name)) this.#log("leftover_set_aside", { name, error });
       this.#setAside.add(name);
       this.#schedule();
@@ -73,7 +73,7 @@ export class Leftovers {
 
   async #retry(): Promise<void> {
     const retries = this.remaining.map((name) =>
-      // The name may have been released meanwhile, and be in use again.
+      // The name may have been released meanwhile, and may be in use again.
       this.#mutex.run(name, async () => this.#setAside.has(name) && this.#attempt(name)),
     );
     await Promise.all(retries);

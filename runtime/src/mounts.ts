@@ -20,8 +20,8 @@ async function unmount(mountPoint: string): Promise<void> {
       await run(["umount", mountPoint]);
       return;
     } catch (error) {
-      // The last task that used the mount may still be exiting. Past the deadline, the mount is detached, and
-      // the kernel frees it with its last user.
+      // The last task that used the mount may still be exiting. After the deadline, the mount is detached, and the
+      // kernel frees it with its last user.
       if (performance.now() > deadline) {
         await run(["umount", "--lazy", mountPoint]);
         return;
@@ -32,7 +32,7 @@ async function unmount(mountPoint: string): Promise<void> {
   }
 }
 
-/** Mount points of `/proc/self/mountinfo` below a directory, the deepest first. */
+/** Returns the mount points of `/proc/self/mountinfo` below a directory, the deepest first. */
 export function mountPointsBelow(mountinfo: string, directory: string): string[] {
   return mountinfo
     .split("\n")

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { UndoStack } from "./undo.ts";
 
-test("runs undos in reverse order, and continues after one that fails", async () => {
+test("runs undos in reverse order, and continues after a failed undo", async () => {
   const order: string[] = [];
   const undo = new UndoStack();
   undo.add("first", async () => order.push("first"));
@@ -11,7 +11,7 @@ test("runs undos in reverse order, and continues after one that fails", async ()
   expect(order).toEqual(["third", "first"]);
 });
 
-test("undoes nothing after commit", async () => {
+test("runs no undo after commit", async () => {
   const undo = new UndoStack();
   undo.add("never", () => Promise.reject(new Error("ran")));
   undo.commit();

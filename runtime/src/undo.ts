@@ -9,7 +9,7 @@ export type UndoStep = { name: string; undo: () => Promise<unknown> };
 export class UndoStack {
   #steps: UndoStep[] = [];
 
-  /** Call this on the line before the effect. */
+  /** Registers an undo. Call this on the line before the effect. */
   add(name: string, undo: () => Promise<unknown>): void {
     this.#steps.push({ name, undo });
   }

@@ -1,6 +1,6 @@
 /**
- * Waits until all work has ended, even if some fails, then throws the first failure. With `Promise.all`,
- * other work would still run then, and an undo would race with it.
+ * Waits until all work has ended, even if some of it fails, and then throws the first failure. With `Promise.all`,
+ * other work would still run after a failure, and an undo would race with it.
  */
 export async function waitForAll<T extends readonly Promise<unknown>[]>(
   ...work: T

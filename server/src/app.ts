@@ -1,4 +1,7 @@
-/** The base of the whole server: machinery only, never a domain. Made once, in main.ts, and handed down. */
+/**
+ * Objects that every part of the server uses. These objects know nothing of sandboxes, projects or agents.
+ * `compose/app.ts` creates the objects once and passes them on.
+ */
 import type { Logger } from "pino";
 import type { Config } from "./config.ts";
 import type { Db } from "#schema.ts";

@@ -22,13 +22,13 @@ function problems(env: NodeJS.ProcessEnv, file = "", overrides = {}): readonly s
   return [];
 }
 
-test("with nothing set every key has its default, and nobody can change it", () => {
+test("gives every key its default and freezes the configuration when nothing is set", () => {
   const config = load({});
   expect(config).toMatchObject({ port: 8080, host: "127.0.0.1", dataDir, runtime: "gvisor", instance: null });
   expect(() => Object.assign(config, { port: 1 })).toThrow(TypeError);
 });
 
-test("a flag beats the environment, the environment beats the file, the file beats the default", () => {
+test("prefers a flag to the environment, the environment to the file, and the file to the default", () => {
   const file =
     'port = 1000\npool_size = 3\nmemory_overcommit = 2.5\npool_templates = ["a", "b"]\nrate_limits = false';
   const config = load({ KONTOR_PORT: "2000", KONTOR_HOST: "0.0.0.0" }, file, { port: "3000" });
@@ -49,7 +49,7 @@ test("a flag beats the environment, the environment beats the file, the file bea
   });
 });
 
-test("an unknown name is refused and says which known one is near", () => {
+test("refuses an unknown name, and suggests the nearest known name", () => {
   expect(problems({ KONTOR_PROT: "1" })).toEqual(["KONTOR_PROT is not a setting, did you mean KONTOR_PORT?"]);
   expect(problems({ KONTOR_NOTHING_LIKE_IT_AT_ALL: "1" })).toEqual([
     "KONTOR_NOTHING_LIKE_IT_AT_ALL is not a setting",
@@ -62,7 +62,7 @@ test("an unknown name is refused and says which known one is near", () => {
   expect(problems({}, 'data_dir = "/x"')[0]).toContain("data_dir is not a setting");
 });
 
-test("a public authority is asked for public names alone", () => {
+test("requires public names when a public certificate authority is set", () => {
   expect(problems({ KONTOR_TLS_MODE: "acme" })).toEqual([
     "KONTOR_PREVIEW_DOMAIN: tls_mode = acme requires a public name, not localhost",
     "KONTOR_APPS_DOMAIN: tls_mode = acme requires a public name, not apps.localhost",
@@ -71,7 +71,7 @@ test("a public authority is asked for public names alone", () => {
   expect(load({ KONTOR_TLS_MODE: "acme", ...names }).appsDomain).toBe("apps.example.org:8443");
 });
 
-test("an object store is complete or named as what it lacks", () => {
+test("accepts a complete object store, and names each missing setting of an incomplete one", () => {
   const some = { KONTOR_BACKUPS_STORE: "s3", KONTOR_BACKUPS_S3_ENDPOINT: "https://s3.example.com" };
   expect(problems(some)).toEqual([
     "KONTOR_BACKUPS_S3_BUCKET: required for backups_store = s3",
@@ -83,14 +83,14 @@ test("an object store is complete or named as what it lacks", () => {
   expect(problems({ ...some, ...Object.fromEntries(all) })).toEqual([]);
 });
 
-test("the port that TLS is given is the one its names carry, unless they are given as well", () => {
+test("adds the TLS port to default domains, and leaves given domains unchanged", () => {
   const moved = load({ KONTOR_TLS_PORT: "9443", KONTOR_APPS_DOMAIN: "apps.example.org" });
   expect([moved.previewDomain, moved.appsDomain]).toEqual(["localhost:9443", "apps.example.org"]);
   expect(load({ KONTOR_TLS_PORT: "443" }).previewDomain).toBe("localhost");
   expect(load({ KONTOR_TLS_PORT: "0" }).previewDomain).toBe("localhost:8443");
 });
 
-test("proxies are trusted by address, for a name may change", () => {
+test("accepts addresses but no names as trusted proxies", () => {
   expect(load({ KONTOR_TRUSTED_PROXIES: "10.0.0.1, fd00::/8" }).trustedProxies).toEqual([
     "10.0.0.1",
     "fd00::/8",
@@ -98,7 +98,7 @@ test("proxies are trusted by address, for a name may change", () => {
   expect(problems({ KONTOR_TRUSTED_PROXIES: "proxy.lan" })).toHaveLength(1);
 });
 
-test("a value that does not fit is refused with the key, what was expected and what was given", () => {
+test("refuses an invalid value, and names the key, the expected values and the given value", () => {
   expect(problems({ KONTOR_PORT: "http" })).toEqual([
     'KONTOR_PORT: expected a whole number from 0 to 65535, got "http"',
   ]);
@@ -109,13 +109,13 @@ test("a value that does not fit is refused with the key, what was expected and w
   expect(problems({}, "", { port: "x" })[0]).toContain("--port: expected");
 });
 
-test("all mistakes are named at once", () => {
+test("reports all errors of a configuration together", () => {
   expect(
     problems({ KONTOR_PORT: "x", KONTOR_POOL_SIZE: "-1", KONTOR_NOPE: "1" }, "log_level = 'loud'"),
   ).toHaveLength(4);
 });
 
-test("a secret is never printed, not even when it is wrong", () => {
+test("never prints a secret, whether it is valid or not", () => {
   const key = "0123456789abcdef".repeat(4);
   const config = load({ KONTOR_SECRETS_KEY: key, DATABASE_URL: "postgres://me:canary@db/x" });
   expect(config.secretsKey).toEqual(Buffer.from(key, "hex"));
@@ -124,16 +124,16 @@ test("a secret is never printed, not even when it is wrong", () => {
   expect(problems({ KONTOR_SECRETS_KEY: "canary" }).join()).not.toContain("canary");
 });
 
-test("an empty variable counts as not set", () => {
+test("treats an empty variable as not set", () => {
   expect(load({ KONTOR_PORT: "" }).port).toBe(8080);
 });
 
-test("the runtime that isolates nothing has to be allowed by name", () => {
+test("refuses the fake runtime unless a second setting allows it", () => {
   expect(problems({ KONTOR_RUNTIME: "fake" })[0]).toContain("KONTOR_ALLOW_FAKE_RUNTIME=1");
   expect(load({ KONTOR_RUNTIME: "fake", KONTOR_ALLOW_FAKE_RUNTIME: "1" }).runtime).toBe("fake");
 });
 
-test("every key is described once, and its printed value is one it accepts", () => {
+test("describes every key once, and accepts each printed value as input", () => {
   const rows = describeConfig(load({}));
   expect(new Set(rows.map(({ env }) => env)).size).toBe(rows.length);
   for (const { env, value } of rows) {

@@ -185,7 +185,7 @@ function oneOf<const T extends string>(...values: readonly T[]): Kind<T> {
   return { expected: values.join(" | "), parse: (value) => values.find((known) => known === value) };
 }
 
-/** The kind itself, or a word that stands for null. */
+/** Accepts the values of `kind`, and `word`, which stands for null. */
 function or<T>(word: string, kind: Kind<T>): Kind<T | null> {
   return {
     expected: `${word}, or ${kind.expected}`,
@@ -193,7 +193,7 @@ function or<T>(word: string, kind: Kind<T>): Kind<T | null> {
   };
 }
 
-/** Null if the setting is missing; no word stands for null. */
+/** Accepts the values of `kind`. A missing setting is null; no word stands for null. */
 function optional<T>(kind: Kind<T>): Kind<T | null> {
   return kind;
 }
@@ -649,7 +649,9 @@ export class ConfigError extends Error {
   }
 }
 
-/** Variables of clients. A shell with these may also start a server. */
+/**
+ * Environment variables of clients. The server ignores these variables, because the shell that starts it may have them.
+ */
 const clientVariables = ["KONTOR_URL", "KONTOR_TOKEN"];
 
 /** True for an environment variable of a server setting. */

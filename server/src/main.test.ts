@@ -15,7 +15,7 @@ import { withClient } from "./db/with-client.ts";
 interface Server {
   child: ChildProcess;
   output: () => string;
-  /** Exit code; rejects for an end by a signal it did not handle. */
+  /** Exit code of the process. Rejects if the process was killed by a signal that it did not handle. */
   ended: Promise<number | null>;
 }
 
@@ -38,7 +38,7 @@ afterAll(async () => {
   rmSync(dataDir, { recursive: true, force: true });
 });
 
-/** The real program, with the runtime that isolates nothing, on a free port. */
+/** Starts the real program on a free port, with the fake runtime. */
 function start(env: Record<string, string> = {}): Server {
   const child = spawn(process.execPath, [join(import.meta.dirname, "main.ts")], {
     stdio: ["ignore", "pipe", "pipe"],
@@ -59,7 +59,7 @@ function start(env: Record<string, string> = {}): Server {
   return { child, output: () => output, ended: once(child, "close").then(([code]) => code as number | null) };
 }
 
-/** Answers its address once it says that it is ready. */
+/** Returns the server's address once the server logs that it is ready. */
 async function ready(server: Server): Promise<string> {
   return vi.waitFor(
     async () => {
@@ -73,7 +73,7 @@ async function ready(server: Server): Promise<string> {
   );
 }
 
-/** Connects as a client that trusts the installation's own authority. */
+/** Requests `/healthz` as a client that trusts the installation's own authority. */
 function healthByTls(ca: string): Promise<number | undefined> {
   const { tls_port: port } = readJson<{ tls_port: number }>("server.json");
   return new Promise((resolve, reject) => {
@@ -86,7 +86,7 @@ function readJson<T>(name: string): T {
   return JSON.parse(readFileSync(join(dataDir, name), "utf8")) as T;
 }
 
-test("a first start leaves the operator's way in, for its own account alone, and no later start changes it", async () => {
+test("writes operator.json at the first start for the server's account only, and never changes it at a later start", async () => {
   const first = start();
   const address = await ready(first);
   const operator = readJson<{ token: string; email: string; password: string; ca_file: string }>(
@@ -109,7 +109,7 @@ test("a first start leaves the operator's way in, for its own account alone, and
   expect(readJson("operator.json")).toEqual(operator);
 });
 
-test("a second server on the same data directory is refused and says where the first one is", async () => {
+test("refuses a second server on the same data directory, and names the address of the first", async () => {
   const first = start();
   const address = await ready(first);
   const second = start();
@@ -120,7 +120,7 @@ test("a second server on the same data directory is refused and says where the f
   expect((await fetch(`${address}/healthz`)).status).toBe(200);
 });
 
-test("SIGTERM ends the server in order: exit code 0, no server.json, and PostgreSQL runs on", async () => {
+test("stops in order on SIGTERM: exit code 0, no server.json, and PostgreSQL keeps running", async () => {
   const server = start();
   await ready(server);
   server.child.kill("SIGTERM");
@@ -129,7 +129,7 @@ test("SIGTERM ends the server in order: exit code 0, no server.json, and Postgre
   expect(exists(findPostmaster(join(dataDir, "postgres/data"))!.pid)).toBe(true);
 });
 
-/** Half a request, whose rest the server has to wait for; the answer as it comes. */
+/** Sends half a request, so that the server waits for the rest. `answer` returns the response received so far. */
 async function beginRequest(address: string): Promise<{ socket: Socket; answer: () => string }> {
   const { port, hostname } = new URL(address);
   const socket = connect(Number(port), hostname);
@@ -144,7 +144,7 @@ async function beginRequest(address: string): Promise<{ socket: Socket; answer: 
     "Content-Length: 2",
   ];
   socket.write(`${head.join("\r\n")}\r\n\r\n{`);
-  // Answered on another connection later than this one's bytes arrived.
+  // This response proves that the bytes on the other connection have arrived, because they were sent first.
   await fetch(`${address}/healthz`);
   return { socket, answer: () => answer };
 }
@@ -154,7 +154,7 @@ async function draining(server: Server): Promise<void> {
   await vi.waitFor(() => expect(server.output()).toContain("draining"), 30_000);
 }
 
-test("a request that runs when the server begins to drain is answered", async () => {
+test("responds to a request that is in flight when the server begins to drain", async () => {
   const server = start({ KONTOR_SHUTDOWN_GRACE_SECONDS: "600" });
   const { socket, answer } = await beginRequest(await ready(server));
   await draining(server);
@@ -163,7 +163,7 @@ test("a request that runs when the server begins to drain is answered", async ()
   expect(await server.ended).toBe(0);
 });
 
-test("a second signal ends a server at once that waits for a request", async () => {
+test("exits at once on a second signal while a request is in flight", async () => {
   const server = start({ KONTOR_SHUTDOWN_GRACE_SECONDS: "600" });
   await beginRequest(await ready(server));
   await draining(server);
@@ -171,7 +171,7 @@ test("a second signal ends a server at once that waits for a request", async () 
   expect(await server.ended).toBe(1);
 });
 
-test("records that the new server of an upgrade works before its background work begins", async () => {
+test("records the time at which the new server of an upgrade begins to work, before its background work", async () => {
   const to = join(import.meta.dirname, "../..");
   mkdirSync(upgradeFiles(dataDir).directory, { recursive: true });
   writeUpgrade(dataDir, { format: 1, from: "/code/old", to, started_at: new Date().toISOString() });
@@ -179,7 +179,7 @@ test("records that the new server of an upgrade works before its background work
   await ready(start());
   const since = workStartedAt(dataDir)!;
   const { connection } = await ensureEmbedded(dataDir);
-  // The images of templates are the first background work that leaves its time in the database.
+  // The images of templates are the first background work that records its time in the database.
   const madeAt = async (): Promise<Date[]> =>
     withClient(connection, async (client) => {
       const { rows } = await client.query<{ updated_at: Date }>(
@@ -193,14 +193,14 @@ test("records that the new server of an upgrade works before its background work
   endUpgrade(dataDir);
 });
 
-test("a setting that does not fit ends the server before it touches anything, and is named", async () => {
+test("exits on an invalid setting before it changes anything, and names the setting", async () => {
   const server = start({ KONTOR_DATA_DIR: join(dataDir, "untouched"), KONTOR_POOL_SIZE: "many" });
   expect(await server.ended).toBe(1);
   expect(server.output()).toContain('KONTOR_POOL_SIZE: expected a whole number from 0 to 100, got "many"');
   expect(existsSync(join(dataDir, "untouched"))).toBe(false);
 });
 
-test("a server with the wrong secrets key refuses to start", async () => {
+test("refuses to start with a wrong secrets key", async () => {
   const server = start({ KONTOR_SECRETS_KEY: "00".repeat(32) });
   expect(await server.ended).toBe(1);
   expect(server.output()).toContain("KONTOR_SECRETS_KEY is not the key this database was set up with");

@@ -1,6 +1,7 @@
 /**
- * The server. `compose/` puts it together: `app.ts` opens what all rooms need, `parts.ts` makes the rooms' long-lived
- * objects, and `services.ts` starts them in order. The first SIGTERM, SIGINT or SIGHUP stops them in reverse order.
+ * The server. `compose/` puts it together: `app.ts` opens what all APIs need, `parts.ts` creates the long-lived objects
+ * of the APIs, and `services.ts` starts the services in order. The first SIGTERM, SIGINT or SIGHUP stops them in
+ * reverse order.
  */
 import { openApp } from "./compose/app.ts";
 import { openHttp } from "./compose/http.ts";

@@ -4,11 +4,11 @@ import { openApiDocument } from "#http/documents/openapi.ts";
 import { introductions } from "./compose/introductions.ts";
 import { allRoutes, staleDocuments } from "./openapi.ts";
 
-test("the committed OpenAPI documents are those of the routes", () => {
+test("generates exactly the committed OpenAPI documents from the routes", () => {
   expect(staleDocuments(), "run: node server/src/openapi.ts --write").toEqual([]);
 });
 
-test("an operation's name and its address are its own over the three APIs", () => {
+test("gives every operation of the three APIs a unique name and a unique address", () => {
   const routes = Object.values(allRoutes()).flat();
   for (const names of [
     routes.map(({ operationId }) => operationId),
@@ -18,10 +18,10 @@ test("an operation's name and its address are its own over the three APIs", () =
   }
 });
 
-/** A directory is no row: making it again finds it made. */
+/** A directory has no row, and a repeated request finds the directory that exists. */
 const idempotentOfThemselves = ["makeDirectory"];
 
-test("a route that creates a thing takes an Idempotency-Key", () => {
+test("accepts an Idempotency-Key on every route that creates a resource", () => {
   const creating = Object.values(allRoutes())
     .flat()
     .filter(({ method, responses, scope }) => method === "POST" && 201 in responses && scope !== "public");
@@ -29,7 +29,7 @@ test("a route that creates a thing takes an Idempotency-Key", () => {
   expect(without).toEqual(idempotentOfThemselves);
 });
 
-/** Objects of the three documents without their examples, each with its path. */
+/** Yields the objects of a document with their paths, except for examples. */
 function* objectsOf(
   value: unknown,
   path: string,

@@ -1,9 +1,9 @@
 /**
- * Writes the three OpenAPI documents under openapi/ from the routes, or says whether the committed ones still fit:
+ * Writes the three OpenAPI documents under openapi/ from the routes, or checks that the committed documents match:
  *
  *     node server/src/openapi.ts --write | --check
  *
- * It needs no database and no machines: a route is data until somebody calls it.
+ * The program needs no database and no machines, because it calls no route.
  */
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
@@ -25,7 +25,10 @@ import { introductions } from "./compose/introductions.ts";
 
 const folder = resolve(import.meta.dirname, "../../openapi");
 
-/** Every route of the server, unable to run: nothing but the configuration's defaults and a clock is behind them. */
+/**
+ * Returns every route of the server. No handler can run, because the app has only the configuration's defaults and a
+ * clock.
+ */
 export function allRoutes(): Record<Api, Route[]> {
   const app = { config: loadConfig({ env: {} }), clock: systemClock } as App;
   const addons = new Addons(app);
@@ -44,7 +47,10 @@ export function allRoutes(): Record<Api, Route[]> {
   };
 }
 
-/** File name → text: pretty, in the order of the routes, with a line break at the end. */
+/**
+ * Returns the text of each document by its file name: pretty-printed, in the order of the routes, with a final line
+ * break.
+ */
 function documents(): Map<string, string> {
   return new Map(
     Object.entries(allRoutes()).map(([api, routes]) => [
@@ -54,7 +60,7 @@ function documents(): Map<string, string> {
   );
 }
 
-/** Names of the committed documents that differ from the routes. */
+/** Returns the names of the committed documents that differ from the routes. */
 export function staleDocuments(): string[] {
   return [...documents()].filter(([name, text]) => read(name) !== text).map(([name]) => name);
 }

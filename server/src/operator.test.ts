@@ -1,4 +1,6 @@
-/** The commands as an operator types them: a process of its own, on a database that a server may be using. */
+/**
+ * Tests the commands as an operator runs them: each in its own process, on a database that a server may use meanwhile.
+ */
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { expect, test } from "vitest";
@@ -29,7 +31,7 @@ const json = async (...words: string[]): Promise<Record<string, string>> => {
   return JSON.parse(stdout) as Record<string, string>;
 };
 
-test("an account is made with a password that signs in, listed, and given another password", async () => {
+test("creates an account whose password signs in, lists the account, and resets the password", async () => {
   const made = await json("user", "create", "Ann@example.test", "--name", "Ann", "--plan", "pro");
   const from = { email: "ann@example.test", ip: null, userAgent: null };
   const { actor } = await signIn(app, { ...from, password: made["password"]! });
@@ -49,7 +51,7 @@ test("an account is made with a password that signs in, listed, and given anothe
   expect((await kontor("user", "list")).stdout).toMatch(/ann@example\.test +Ann +false +pro +free/);
 });
 
-test("a team gets members past its plan, a plan, and is suspended and freed by name", async () => {
+test("adds members beyond a team's plan, changes the plan, and suspends and unsuspends the team, all by name", async () => {
   await Promise.all(["bo", "cy", "di", "ed"].map((name) => json("user", "create", `${name}@example.test`)));
   const team = await json("team", "create", "Werft", "--owner", "bo@example.test", "--tier", "payg");
   for (const name of ["cy", "di", "ed"]) await json("team", "add-member", "Werft", `${name}@example.test`);
@@ -71,7 +73,7 @@ test("a team gets members past its plan, a plan, and is suspended and freed by n
   expect(cy?.workspaces[1]).toMatchObject({ sandboxTier: "enterprise", suspended: false, role: "member" });
 });
 
-test("a mistake says how it is meant", async () => {
+test("prints the correct usage after a mistake", async () => {
   const mistakes = [
     [["user"], "kontor user create <email>"],
     [["user", "create"], "usage: kontor user create"],

@@ -1,6 +1,6 @@
 /**
  * `kontor user | team | plan | suspend | unsuspend`: the operator's commands, run beside the server on the same
- * database. A running server sees what they changed within two seconds.
+ * database. A running server sees their changes within two seconds.
  */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
@@ -72,7 +72,7 @@ function parse(command: Command, args: string[]) {
   }
 }
 
-/** The embedded PostgreSQL is started where it does not run, and then stopped again. */
+/** Connects to the database. If the embedded PostgreSQL does not run, starts it, and stops it at the end. */
 async function connect(config: Config, running: AsyncDisposableStack): Promise<Connection> {
   if (config.databaseUrl !== null) return { url: config.databaseUrl };
   if (!existsSync(join(config.dataDir, "postgres"))) {
@@ -85,7 +85,7 @@ async function connect(config: Config, running: AsyncDisposableStack): Promise<C
   return connection;
 }
 
-/** A record as `name  value` lines, a list as a table; JSON for programs. */
+/** Prints a record as lines of name and value, and a list as a table, or either as JSON for programs. */
 function print(result: unknown, json: boolean): void {
   if (json) return void process.stdout.write(`${JSON.stringify(result, null, 2)}\n`);
   const rows = (Array.isArray(result) ? result : [result]) as Record<string, unknown>[];

@@ -74,6 +74,6 @@ export interface Database
     AgentConnectionTables,
     ModelCredentialTables {}
 
-/** The database or a transaction of it: a function with a `Db` runs in the transaction that it is given. */
+/** The database or a transaction of it. A function with a `Db` runs in the transaction that the caller passes. */
 export type Db = Kysely<Database>;
 export type Transaction = KyselyTransaction<Database>;

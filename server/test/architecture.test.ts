@@ -1,6 +1,6 @@
 /**
- * Plants offenders in a copy of the tree's outline (the real lint configuration, invented files) and reads the rules
- * that oxlint reports for each. The fence between the rooms holds only if the linter reports them.
+ * Plants forbidden imports in a copy of the tree's outline (the real lint configuration, invented files), and reads the
+ * rules that oxlint reports for each. The rooms stay separate only if the linter reports such imports.
  */
 import { spawnSync } from "node:child_process";
 import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -14,7 +14,7 @@ const root = path.join(import.meta.dirname, "../..");
 const outline = mkdtempSync(path.join(tmpdir(), "kontor-fence-"));
 afterAll(() => rmSync(outline, { recursive: true, force: true }));
 
-/** A file to plant, and the rule that the linter must report; null for a file that it must accept. */
+/** A file to plant, and the rule that the linter must report for it; null for a file that the linter must accept. */
 interface Offender {
   file: string;
   source: string;
@@ -126,7 +126,7 @@ const planted: Offender[] = [
   },
 ];
 
-/** Maps each file to the rules that it broke. */
+/** Runs the linter. Returns the rules that each file broke. */
 function lint(): Map<string, Set<string>> {
   for (const { file, source } of planted) {
     mkdirSync(path.join(outline, path.dirname(file)), { recursive: true });
@@ -148,7 +148,7 @@ function lint(): Map<string, Set<string>> {
   return broken;
 }
 
-test("reports every import that goes against the layer table, and no other", () => {
+test("reports every import that violates the table of layers, and no other import", () => {
   const broken = lint();
   const wrong = planted.filter(({ file, rule }) =>
     rule === null ? (broken.get(file)?.size ?? 0) > 0 : !broken.get(file)?.has(rule),

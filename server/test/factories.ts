@@ -1,4 +1,4 @@
-/** Creates rows for tests directly in the tables: a user with a workspace, a team, a token. */
+/** Functions that insert rows for tests directly into the tables: a user with a workspace, a team, a token. */
 import { createHash, randomBytes } from "node:crypto";
 import type { Selectable } from "kysely";
 import type { ApiTokensTable, UsersTable, WorkspacesTable } from "#accounts/tables.ts";
@@ -14,7 +14,7 @@ export interface Person {
   workspace: Selectable<WorkspacesTable>;
 }
 
-/** A user with a personal workspace. No password matches the hash. */
+/** Inserts a user with a personal workspace. No password matches the hash. */
 export async function makePerson(
   db: Db,
   options: {
@@ -37,7 +37,7 @@ export async function makePerson(
   return { user, workspace };
 }
 
-/** A team; its id is also the id of its workspace. */
+/** Inserts a team. The team's id is also the id of its workspace. */
 export async function makeTeam(
   db: Db,
   members: Record<string, TeamRole>,
@@ -56,7 +56,7 @@ export async function makeTeam(
   return team;
 }
 
-/** A project without a repository, with a production environment and without deployments. */
+/** Inserts a project without a repository, with a production environment and without deployments. */
 export async function makeProject(
   db: Db,
   workspaceId: string,
@@ -117,7 +117,7 @@ export async function makeProject(
   return { id, environmentId: environment.id };
 }
 
-/** A valid token: `plaintext` goes after `Bearer`. */
+/** Inserts a valid token: `plaintext` goes after `Bearer`. */
 export async function makeToken(
   db: Db,
   userId: string,

@@ -1,6 +1,6 @@
 /**
- * A PostgreSQL for a whole run of tests, in its own directory, with a migrated template database that
- * `testDatabase()` clones. The next run removes the remains of a killed one.
+ * Starts a PostgreSQL for a whole run of tests, in its own directory, with a migrated template database that
+ * `testDatabase()` clones. The next run removes the leftovers of a killed run.
  */
 import { chmodSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -26,7 +26,7 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
     rmSync(directory, { recursive: true, force: true });
   };
   try {
-    // mkdtemp creates mode 0700, which PostgreSQL's account cannot enter.
+    // mkdtemp creates a directory of mode 0700, which PostgreSQL's account cannot enter.
     chmodSync(directory, 0o711);
     // Test data need not survive a power cut, and a clone is a copy of files.
     const { connection } = await ensureEmbedded(directory, {
@@ -42,7 +42,7 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
   }
 }
 
-/** The name contains the pid of its run. */
+/** Removes the leftovers of killed runs. The name of a leftover contains the pid of its run. */
 async function removeLeftovers(): Promise<void> {
   for (const name of readdirSync(tmpdir()).filter((entry) => entry.startsWith(prefix))) {
     if (exists(Number.parseInt(name.slice(prefix.length), 10))) continue;

@@ -17,7 +17,8 @@ export interface TestDatabase extends OpenDatabase<Database> {
 }
 
 /**
- * A migrated database for this file alone; `empty` creates one without tables. Call it at the top of a file.
+ * Opens a migrated database for this file alone; `empty` creates a database without tables. Call this at the top of a
+ * file.
  */
 export async function testDatabase(options: { empty?: boolean } = {}): Promise<TestDatabase> {
   const { socketDirectory, user } = inject("postgres");
@@ -29,7 +30,7 @@ export async function testDatabase(options: { empty?: boolean } = {}): Promise<T
   await query(administration, `create database ${name} template ${template} strategy file_copy`);
   const connection = { socketDirectory, user, database: name };
   const opened = openDatabase<Database>(connection, { maxConnections: 10, onError: () => {} });
-  // Registered before the drop, because hooks run in reverse order.
+  // This hook is registered before the hook that drops the database, because hooks run in reverse order.
   afterAll(() => opened.close());
   return { ...opened, connection };
 }
@@ -54,19 +55,19 @@ export function testClock(start = new Date("2030-01-01T00:00:00Z")): TestClock {
 }
 
 /**
- * The default configuration with the fake runtime and the test's overrides (as text, as in the environment).
+ * Returns the default configuration with the fake runtime and the test's overrides (as text, as in the environment).
  */
 export function testConfig(overrides: Partial<Record<ConfigKey, string>> = {}): Config {
   return loadConfig({
     env: {},
-    dataDir: "/nonexistent/kontor-test",
+    dataDir: "/proc/kontor-test",
     overrides: { runtime: "fake", allowFakeRuntime: "on", logLevel: "silent", ...overrides },
   });
 }
 
 /**
- * Environment of a server program in a test: nothing from the tester's shell, but the compile cache that `./kontor`
- * gives the server. Without that cache, half of a start is compilation.
+ * Returns the environment of a server program in a test. It has no variable of the tester's shell, only the compile
+ * cache that `./kontor` gives the server. Without that cache, half of a start is compilation.
  */
 export function programEnv(): Record<string, string> {
   const { PATH = "", NODE_COMPILE_CACHE } = process.env;

@@ -1,11 +1,11 @@
-/** The migrated template database, which each test database is a copy of. */
+/** The migrated template database. Each test database is a copy of it. */
 import pg from "pg";
 import { clientOptions, type Connection } from "#db/db.ts";
 import { migrate } from "#db/migrate.ts";
 
 export const templateDatabase = "template_kontor";
 
-/** `connection` names any database of the cluster. */
+/** Makes the template database. `connection` names any database of the cluster. */
 export async function makeTemplate(connection: Connection): Promise<void> {
   if (!("socketDirectory" in connection)) throw new Error("tests run on a socket");
   await query(connection, `create database ${templateDatabase}`);

@@ -22,17 +22,17 @@ import { absentVolumes, copyVolume, mountPointOf } from "./volumes.ts";
 const directory = mkdtempSync(path.join(tmpdir(), "kontor-backup-"));
 afterAll(() => rmSync(directory, { recursive: true }));
 
-test("refuses a second backup while one runs, and replaces the lock of a dead one", () => {
+test("refuses a second backup while the first runs, and replaces the lock of a process that ended", () => {
   const release = lockBackup(directory);
   expect(() => lockBackup(directory)).toThrow("Another backup runs");
   release();
-  // Another process has this pid, with another start time.
+  // Another process with another start time has this pid.
   writeFileSync(path.join(directory, "backup.lock"), `${process.pid} 1`);
   lockBackup(directory)();
   expect(readdirSync(directory)).toEqual([]);
 });
 
-test("unpacks packed files without the excluded ones, and appends to an archive", async () => {
+test("packs and unpacks files without the excluded ones, and appends files to an archive", async () => {
   const from = mkdtempSync(path.join(directory, "from-"));
   const to = mkdtempSync(path.join(directory, "to-"));
   writeFileSync(path.join(from, "kept"), "kept");
@@ -51,7 +51,7 @@ test("unpacks packed files without the excluded ones, and appends to an archive"
   expect(readdirSync(to)).toEqual(["kept"]);
 });
 
-test("refuses a manifest that names a file outside of the archive", () => {
+test("refuses a manifest that names a file outside the archive", () => {
   const manifest = (file: string) =>
     JSON.stringify({
       format: 1,
@@ -65,7 +65,7 @@ test("refuses a manifest that names a file outside of the archive", () => {
   }
 });
 
-test("excludes mounts that Kontor made, and keeps a disk of the operator", () => {
+test("excludes mounts that Kontor made, and includes a disk that the operator mounted", () => {
   const line = (place: string, rest: string) => `36 25 7:1 / ${place} rw shared:1 - ${rest} rw`;
   const mountinfo = [
     line("/d/machines/machines/m1/disk", "ext4 /dev/loop1"),
@@ -93,7 +93,7 @@ test.each([
   expect(() => parseManifest(text)).toThrow(message);
 });
 
-test("refuses an archive whose part is a symlink, and leaves its target alone", async () => {
+test("refuses an archive with a symlink in place of a part, and does not touch the symlink's target", async () => {
   const from = mkdtempSync(path.join(directory, "hostile-"));
   const to = mkdtempSync(path.join(directory, "stage-"));
   writeFileSync(path.join(from, "manifest.json"), "{}");
@@ -105,7 +105,7 @@ test("refuses an archive whose part is a symlink, and leaves its target alone", 
   await expect(extract(archive, to, ["files.tar.gz"])).rejects.toThrow("not a complete backup");
 });
 
-test("packs the content behind an operator's symlinks, and names a deeper one that it does not follow", async () => {
+test("packs the content behind an operator's symlinks, and reports a deeper symlink that is not followed", async () => {
   const data = mkdtempSync(path.join(directory, "data-"));
   const disk = mkdtempSync(path.join(directory, "disk-"));
   const to = mkdtempSync(path.join(directory, "linked-"));
@@ -126,12 +126,12 @@ test("packs the content behind an operator's symlinks, and names a deeper one th
 
   expect(lstatSync(path.join(to, "images")).isDirectory()).toBe(true);
   expect(readFileSync(path.join(to, "images/image"), "utf8")).toBe("image");
-  // A link that is content stays a link.
+  // A symlink that is content stays a symlink.
   expect(lstatSync(path.join(to, "images/link")).isSymbolicLink()).toBe(true);
   expect(lstatSync(path.join(to, "kontor.toml")).isFile()).toBe(true);
 });
 
-test("refuses a restored symlink in the place of a directory, and accepts one to a file", () => {
+test("refuses a restored symlink in place of a directory, and accepts a symlink in place of a file", () => {
   const data = mkdtempSync(path.join(directory, "restored-"));
   symlinkSync("/etc/hostname", path.join(data, "kontor.toml"));
   refuseLinkedDirectories(data);
@@ -139,7 +139,7 @@ test("refuses a restored symlink in the place of a directory, and accepts one to
   expect(() => refuseLinkedDirectories(data)).toThrow("a symlink in the place of the directory git");
 });
 
-test("finds files that were cut during the read in the messages of tar", () => {
+test("parses tar's messages for files that shrank while tar read them", () => {
   const output = [
     "tar: logs/server.log: file changed as we read it",
     "tar: images/a b: File shrank by 1 byte; padding with zeros",
@@ -148,12 +148,12 @@ test("finds files that were cut during the read in the messages of tar", () => {
   expect(parseShrunk(output)).toEqual(["images/a b", "logs/server.log"]);
 });
 
-test("excludes Kontor's mounts below a data directory with a space in its name", () => {
+test("excludes Kontor's mounts below a data directory whose name has a space", () => {
   const line = "36 25 7:1 / /my\\040data/machines/roots/i1 rw - overlay overlay rw";
   expect(ownMounts("/my data", line)).toEqual(["machines/roots/i1"]);
 });
 
-test("reports a volume whose row exists and whose data is not in the backup", () => {
+test("reports a volume whose row is in the dump and whose data is not in the backup", () => {
   const volume = (id: string, region = "local") => ({ id, region });
   const dumped = ["copied", "deleted", "unmounted", "moved"].map((id) => volume(id));
   const now = [volume("copied"), volume("unmounted"), volume("moved", "other")];
@@ -168,9 +168,9 @@ test("reports a volume whose row exists and whose data is not in the backup", ()
   });
 });
 
-test("reports an unmounted volume that changes each time it is copied", async () => {
+test("reports an unmounted volume that changes during each attempt to copy it", async () => {
   const image = path.join(directory, "volume.ext4");
-  // Large enough that the writer gets a turn during each copy, also on a busy host.
+  // The file is so large that the writer runs during each copy, also on a busy host.
   const bytes = 64 * 1024 ** 2;
   writeFileSync(image, Buffer.alloc(bytes, "x"));
   const writer = spawn("sh", ["-c", 'while :; do printf x >>"$0"; done', image], { stdio: "ignore" });
@@ -180,7 +180,7 @@ test("reports an unmounted volume that changes each time it is copied", async ()
   expect(copied).toEqual({ failure: "it changed each time it was copied" });
 });
 
-test("reports a volume as missing when it does not exist", async () => {
+test("reports a volume as missing when its file does not exist", async () => {
   const target = path.join(directory, "none.ext4");
   expect(await copyVolume(path.join(directory, "gone/volume.ext4"), target)).toBe("missing");
   expect(existsSync(target)).toBe(false);

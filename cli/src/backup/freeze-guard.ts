@@ -1,8 +1,8 @@
 /**
- * Freezes one mounted filesystem and thaws it again. A separate process does this, so that a killed backup leaves
- * nothing frozen. Descriptor 3 is a directory of the filesystem. The descriptor stays valid after an unmount, when a
- * path would lead to the host's own disk. The guard thaws when its input ends, or after the seconds of its argument.
- * The exit code is 0 only if it received `thaw` in time.
+ * Freezes one mounted filesystem and thaws it again. A separate process does this, so that a killed backup leaves no
+ * filesystem frozen. Descriptor 3 is a directory of the filesystem. The descriptor stays valid after an unmount, when a
+ * path would lead to the host's own disk. The guard thaws the filesystem when its input ends, or after the seconds of
+ * its argument. The exit code is 0 only if the guard received `thaw` in time.
  */
 import { spawnFreeze } from "../lib/run.ts";
 

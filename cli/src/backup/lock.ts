@@ -30,7 +30,7 @@ export function lockBackup(dataDir: string): () => void {
   }
 }
 
-/** Removes the lock of a dead backup, unless another backup has replaced it since it was read. */
+/** Removes the lock of a dead backup, unless another backup has replaced the lock since it was read. */
 function takeAway(file: string, aside: string, holder: string | undefined): void {
   const dead = `${aside}.dead`;
   try {
@@ -43,7 +43,10 @@ function takeAway(file: string, aside: string, holder: string | undefined): void
   }
 }
 
-/** Identifies a process by pid and start time (field 22 of proc_pid_stat(5)), because pids are reused. */
+/**
+ * Returns text that identifies a process by pid and start time (field 22 of proc_pid_stat(5)), because pids are reused.
+ * Undefined if the process does not exist.
+ */
 function identity(pid: number): string | undefined {
   const stat = read(`/proc/${pid}/stat`);
   const started = stat?.slice(stat.lastIndexOf(")") + 2).split(" ")[19];

@@ -11,10 +11,10 @@ import { run } from "../lib/run.ts";
 
 export interface Part {
   kind: "database" | "files" | "blobs" | "volume";
-  /** Name in the archive. */
+  /** Name of the part in the archive. */
   file: string;
   sha256: string;
-  /** Region of a volume. */
+  /** Region of the part's volume. */
   region?: string;
 }
 
@@ -30,10 +30,10 @@ export interface Manifest {
 }
 
 export const manifestFile = "manifest.json";
-/** The part with files that are symlinks in the data directory. */
+/** Name of the part with files that are symlinks in the data directory. */
 export const linkedFiles = "links.tar.gz";
 
-/** Keeps numeric owners, holes, and the extended attributes that image layers need. */
+/** Options of tar that keep numeric owners, holes, and the extended attributes that image layers need. */
 const faithful = ["--numeric-owner", "--sparse", "--xattrs", "--xattrs-include=*", "--acls"];
 
 export interface PackResult {
@@ -43,7 +43,7 @@ export interface PackResult {
   shrunk: string[];
 }
 
-/** Packs `names` of a directory; with `followLinks`, the targets of symlinks in their place. */
+/** Packs `names` of a directory. With `followLinks`, packs the targets of symlinks in place of the symlinks. */
 export async function pack(
   target: string,
   directory: string,
@@ -72,7 +72,7 @@ export async function pack(
   throw new Failure(`${directory} cannot be packed.`, { hint: output.slice(-2000).trim() });
 }
 
-/** Finds files that lost their end during the read in the messages of tar(1). */
+/** Returns the files that, by the messages of tar(1), became shorter during the read. */
 export function parseShrunk(output: string): string[] {
   return [...output.matchAll(/^tar: (.*): File shrank by \d+ bytes?; padding with zeros$/gm)].map(
     ([, name = ""]) => name,
@@ -129,7 +129,7 @@ export async function sha256(file: string): Promise<string> {
   return hash.digest("hex");
 }
 
-/** Parses a manifest. Throws if the text is not one. */
+/** Parses a manifest. Throws if the text is not a manifest. */
 export function parseManifest(text: string): Manifest {
   const manifest = parseObject(text);
   if (typeof manifest.format === "number" && manifest.format > 1) {
@@ -153,7 +153,7 @@ export function parseManifest(text: string): Manifest {
 
 const kinds: readonly string[] = ["database", "files", "blobs", "volume"] satisfies Part["kind"][];
 
-/** A name becomes part of a path, so it has no slash. */
+/** True for a valid name of a region or volume. The name becomes part of a path, so it has no slash. */
 function isName(name: unknown): name is string {
   return typeof name === "string" && /^[A-Za-z0-9][A-Za-z0-9_.-]*$/.test(name);
 }

@@ -25,7 +25,9 @@ export function isBelow(inner: string, outer: string): boolean {
   return inner === outer || inner.startsWith(outer.endsWith("/") ? outer : `${outer}/`);
 }
 
-/** Lists Kontor's own mount points, relative to the data directory. A disk that the operator mounted is not one. */
+/**
+ * Lists Kontor's own mount points, relative to the data directory. A disk that the operator mounted is not included.
+ */
 export function ownMounts(
   dataDir: string,
   mountinfo = readFileSync("/proc/self/mountinfo", "utf8"),
@@ -57,8 +59,8 @@ export interface Links {
 }
 
 /**
- * Sorts entries of a directory by how they are packed. An operator may have put a large directory on another disk and a
- * settings file below /etc, with a symlink in the place of each. A backup that has the symlink alone restores nothing.
+ * Sorts entries of a directory by how they are packed. An operator may have moved a large directory to another disk, or
+ * a settings file to /etc, and left a symlink. A backup that contains only the symlink restores no content.
  */
 export function followLinks(directory: string, entries: readonly string[]): Links {
   const root = realpathSync(directory);
@@ -82,7 +84,10 @@ export function followLinks(directory: string, entries: readonly string[]): Link
   return links;
 }
 
-/** A backup has none in the data directory itself. A later part would be written to wherever such a link leads. */
+/**
+ * Refuses symlinks in place of directories. A backup never has such symlinks in the data directory itself, and a later
+ * part would be written to the symlink's target.
+ */
 export function refuseLinkedDirectories(dataDir: string): void {
   for (const entry of readdirSync(dataDir, { withFileTypes: true })) {
     const place = path.join(dataDir, entry.name);

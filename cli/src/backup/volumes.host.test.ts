@@ -37,11 +37,11 @@ async function must(argv: readonly [string, ...string[]]): Promise<void> {
   if (code !== 0) throw new Error(`${argv.join(" ")}: ${output}`);
 }
 
-test("copies a mounted volume completely, and thaws it", async () => {
+test("copies a mounted volume completely, and thaws the volume", async () => {
   writeFileSync(path.join(mounted, "kept"), "bytes that nobody synced");
   const copy = path.join(directory, "copy.ext4");
   expect(await copyVolume(image, copy)).toBe("copied");
-  // The copy of a frozen filesystem is clean without a replay of the journal.
+  // The copy of a frozen filesystem is clean, without a replay of the journal.
   await must(["e2fsck", "-n", "-f", copy]);
   await must(["mount", "-o", "loop,ro,noload", copy, copied]);
   expect(readFileSync(path.join(copied, "kept"), "utf8")).toBe("bytes that nobody synced");
@@ -72,11 +72,11 @@ test("thaws the volume when the backup is killed during the freeze", async () =>
   ] as const;
   const { code, output } = await run(argv, { timeoutMs: 30_000 });
   expect({ code, output }).toEqual({ code: 137, output: "" });
-  // A write to a frozen filesystem waits for ever.
+  // A write to a filesystem that is still frozen would wait forever.
   await must(["touch", path.join(mounted, "written-after-the-kill")]);
 });
 
-test("thaws the volume when the guard is killed while it is frozen", async () => {
+test("thaws the volume when the guard process is killed during the freeze", async () => {
   const opened = openSync(mounted, "r");
   const guard = startGuard(
     [process.execPath, path.join(import.meta.dirname, "freeze-guard.ts"), "60"],
@@ -90,7 +90,7 @@ test("thaws the volume when the guard is killed while it is frozen", async () =>
 });
 
 test(
-  "thaws the volume when the guard is killed at any moment of its start",
+  "thaws the volume when the guard process is killed at any moment of its start",
   { timeout: 60_000 },
   async () => {
     const opened = openSync(mounted, "r");
@@ -109,7 +109,7 @@ test(
   },
 );
 
-test("reports a volume whose mount point it cannot see", async () => {
+test("reports a volume that is mounted in a mount namespace outside the command's view", async () => {
   const other = path.join(directory, "other.ext4");
   await must(["truncate", "--size=8M", other]);
   const attached = await run(["losetup", "--find", "--show", other], { timeoutMs: 10_000 });
@@ -121,7 +121,7 @@ test("reports a volume whose mount point it cannot see", async () => {
   }
 });
 
-/** Children of this process with a word in their command line. */
+/** Returns the children of this process with a word in their command line. */
 function childrenWith(word: string): number[] {
   return readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))

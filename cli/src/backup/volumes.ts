@@ -11,12 +11,15 @@ import { unescapeOctal } from "./places.ts";
 
 export type CopyOutcome = "copied" | "missing" | { failure: string };
 
-/** Writers wait while the filesystem is frozen, so a longer copy is aborted. */
+/** Longest freeze in seconds. Writers wait while the filesystem is frozen, so a longer copy is aborted. */
 const frozenMaxSeconds = 300;
 const guard = path.join(import.meta.dirname, "freeze-guard.ts");
-/** Copies of an unmounted volume that changed during the copy. */
+/** Largest number of attempts to copy an unmounted volume that changes during the copy. */
 const maxAttempts = 3;
-/** A mount and an unmount take milliseconds between the loop device and the mount point. */
+/**
+ * Wait between two checks of a volume. A mount and an unmount take milliseconds between the loop device and the mount
+ * point.
+ */
 const settleMs = 100;
 const maxLooks = 50;
 
@@ -50,8 +53,8 @@ export async function copyVolume(
 }
 
 /**
- * Compares the volumes of the dump with those that were copied (`region/id`) and those that exist now. A volume whose
- * row is still there must have its bytes in the backup.
+ * Returns the volumes that the backup lacks: compares the volumes of the dump with those that were copied (`region/id`)
+ * and those that exist now. A volume whose row still exists must have its bytes in the backup.
  */
 export function absentVolumes(
   dumped: readonly Volume[],
@@ -82,7 +85,7 @@ async function copyFrozen(
   try {
     const process_ = startGuard([process.execPath, guard, String(maxSeconds)], directory);
     if (!(await process_.frozen)) {
-      // The guard was killed after the freeze and before it reported it.
+      // The guard was killed after the freeze, before it reported the freeze.
       await process_.thaw();
       return existsSync(image) ? { failure: "its filesystem cannot be frozen" } : "missing";
     }
@@ -96,16 +99,16 @@ async function copyFrozen(
   }
 }
 
-/** Identifies the content of an image; undefined if there is none. */
+/** Returns a text that changes with the content of an image; undefined if there is no image. */
 function stampOf(image: string): string | undefined {
   const found = statSync(image, { throwIfNoEntry: false, bigint: true });
   return found && [found.ino, found.size, found.mtimeNs, found.ctimeNs].join(" ");
 }
 
 /**
- * Opens the root directory of the filesystem mounted from `image`. Undefined if it is not mounted, "hidden" if a loop
- * device has it and its mount point is not in this mount namespace. The opened device is compared, because after an
- * unmount the path would be on the host's own disk.
+ * Opens the root directory of the filesystem mounted from `image`. Returns undefined if the image is not mounted.
+ * Returns "hidden" if a loop device uses the image and its mount point is not in this mount namespace. The opened
+ * device is compared, because after an unmount the path would be on the host's own disk.
  */
 async function openMount(image: string, looks: number): Promise<number | "hidden" | undefined> {
   for (let look = 0; look < looks; look += 1) {
@@ -119,7 +122,7 @@ async function openMount(image: string, looks: number): Promise<number | "hidden
         if (isDevice(fstatSync(directory).dev, device)) return directory;
         closeSync(directory);
       } catch {
-        // It was unmounted since mountinfo was read.
+        // The image was unmounted since mountinfo was read.
       }
     }
     await delay(settleMs);
@@ -154,7 +157,7 @@ export function mountPointOf(mountinfo: string, device: string): string | undefi
   return undefined;
 }
 
-/** Compares a `stat` device number, encoded by glibc's makedev(3), with `major:minor`. */
+/** Returns whether a `stat` device number, encoded by glibc's makedev(3), equals `major:minor`. */
 function isDevice(dev: number, device: string): boolean {
   const number = BigInt(dev);
   const major = ((number >> 8n) & 0xfffn) | ((number >> 32n) & ~0xfffn);

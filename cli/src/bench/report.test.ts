@@ -7,11 +7,11 @@ const rows = [
   { bench: "idle", what: "CPU", value: 0.5, unit: "%" },
 ];
 
-test("judges a figure as met or missed, and one without a bar as neither", () => {
+test("judges a figure with a target as met or missed, and does not judge a figure without a target", () => {
   expect(rows.map(isMet)).toEqual([true, false, undefined]);
 });
 
-test("prints each figure with its unit, its bar and the verdict", () => {
+test("prints each figure with its unit, its target and the verdict", () => {
   expect(table(rows).split("\n").slice(2)).toEqual([
     "| warm | create, p50 | 41.3 ms | ≤ 60 ms ✓ | n=100 |",
     "| files | read | 93.1 MB/s | ≥ 100 MB/s ✗ |  |",
@@ -37,7 +37,7 @@ test("replaces only the text between the markers of the document", () => {
   expect(() => withMeasured("# A\n", "new")).toThrow("lacks");
 });
 
-test("begins the measured part with the date and the machine", () => {
+test("puts the date and the machine on the first line of the measured part", () => {
   const host = { ...hostFacts(""), cpu: "X", cores: 2, memoryBytes: 2 ** 34, kernel: "6.1", node: "v24" };
   const text = measuredPart(new Date("2030-02-03T04:05:06Z"), host, rows);
   expect(text.split("\n")[0]).toBe(

@@ -23,7 +23,7 @@ export function isMet({ value, bar }: BenchRow): boolean | undefined {
   return "atMost" in bar ? value <= bar.atMost : value >= bar.atLeast;
 }
 
-/** Returns a Markdown table that docs/benchmarks.md takes unchanged. */
+/** Returns a Markdown table in the form of docs/benchmarks.md. */
 export function table(rows: readonly MeasuredRow[]): string {
   const lines = rows.map((row) => {
     const met = isMet(row);
@@ -52,7 +52,7 @@ export function hostFacts(serverLog: string): HostFacts {
   };
 }
 
-/** The measured part of docs/benchmarks.md, between its two markers. */
+/** Returns the measured part of docs/benchmarks.md, between its two markers. */
 export function measuredPart(at: Date, host: HostFacts, rows: readonly MeasuredRow[]): string {
   const { cpu, cores, memoryBytes, kernel, cgroup, driver, runsc, node } = host;
   const memory = `${(memoryBytes / 2 ** 30).toFixed(0)} GiB`;

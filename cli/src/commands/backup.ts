@@ -1,7 +1,7 @@
 /**
  * `kontor backup` writes the whole installation into one file while the server runs. It dumps the database at one
- * moment, then copies the files that the rows name. The backup has volumes, and snapshots of paused sandboxes. It does
- * not have the memory or the disk of running machines.
+ * moment, then copies the files that the rows name. The backup contains volumes, and snapshots of paused sandboxes. It
+ * does not contain the memory or the disk of running machines.
  */
 import {
   chmodSync,
@@ -50,14 +50,14 @@ const leftOut = [
   "server.json",
   "backup.lock",
   "kill-at",
-  // The path of this host's code, and the database before the last upgrade.
+  // Two entries lead to the code of this host, and to the database before the last upgrade.
   "current",
   "upgrade",
-  // Variables of a shell, secrets among them, which the next `kontor up` forgets.
+  // The file has variables of a shell, secrets among them. The next `kontor up` deletes it.
   "restart-settings.json",
 ];
 const leftOutBelow = ["machines/machines", "machines/roots", "machines/mount-points", "oci/builds"];
-/** A push or git's housekeeping may move objects during the read, so it is retried. */
+/** Largest number of attempts to copy a repository: a push or git's housekeeping may move objects during the read. */
 const gitAttempts = 3;
 
 export async function backup(target: string, options: { data?: string }): Promise<void> {
@@ -82,7 +82,7 @@ export async function backup(target: string, options: { data?: string }): Promis
   const partial = path.join(stage, "backup.tar");
   try {
     const { manifest, lost } = await write(config, stage, partial);
-    // The file has every secret of the installation.
+    // The file contains every secret of the installation.
     chmodSync(partial, 0o600);
     sync(partial);
     renameSync(partial, file);
@@ -107,7 +107,7 @@ export async function backup(target: string, options: { data?: string }): Promis
   }
 }
 
-/** A directory for unfinished parts. Removes those that killed backups of this installation left. */
+/** Makes a directory for unfinished parts. Removes such directories of killed backups of this installation. */
 function makeStage(directory: string, hostId: string): string {
   const prefix = `.kontor-backup-${hostId}-`;
   for (const name of readdirSync(directory).filter((entry) => entry.startsWith(prefix))) {
@@ -116,7 +116,7 @@ function makeStage(directory: string, hostId: string): string {
   return mkdtempSync(path.join(directory, prefix));
 }
 
-/** Parts in the stage have secrets, so a signal does not leave them there. */
+/** Calls `remove` when a signal ends the backup, because unfinished parts contain secrets. */
 function removeOnSignal(remove: () => void): { done(): void } {
   const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
   const end = (): void => {
@@ -132,7 +132,7 @@ function hostIdOf({ dataDir }: Config): string {
   return readFileSync(path.join(dataDir, "host-id"), "utf8").trim();
 }
 
-/** Resolves the file to write. It must not exist, and must be outside of the copied directories. */
+/** Returns the path of the file to write. The file must not exist, and must be outside of the copied directories. */
 function targetFile(target: string, config: Config): string {
   const full = path.resolve(target);
   const isDirectory = existsSync(full) && statSync(full).isDirectory();
@@ -192,7 +192,7 @@ async function write(
   const present = new Set<string>();
   for (const [region, directory] of directories) {
     for (const id of existsSync(directory) ? readdirSync(directory) : []) {
-      // A name with a dot is a volume that is being created.
+      // A name with a dot belongs to a volume that is being created.
       if (!/^[A-Za-z0-9_-]+$/.test(id)) continue;
       volumes.update(id);
       const copy = path.join(stage, "volume", id);
@@ -235,7 +235,7 @@ async function write(
   const links = followLinks(dataDir, names);
   lost.push(...links.lost);
   const packed = await pack(path.join(stage, "files.tar.gz"), dataDir, links.names, { exclude });
-  // A log may be cut at any moment; what a row names is not written again.
+  // A log may be truncated at any moment, but a file that a row names is not written again.
   lost.push(
     ...packed.shrunk
       .filter((name) => !name.startsWith("logs/"))

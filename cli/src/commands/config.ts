@@ -18,9 +18,7 @@ export function config(options: { data?: string; json?: boolean }): void {
   }
 }
 
-/**
- * Reads the configuration that a server with this data directory would have; `port` is the value of the flag.
- */
+/** Returns the configuration that a server with this data directory would have. `port` is the value of the flag. */
 export function readConfig({
   data,
   port,
@@ -38,7 +36,7 @@ export function readConfig({
 }
 
 /**
- * Returns the configuration of the running server of the data directory, else the one that a server would have.
+ * Returns the configuration of the data directory's running server, or else the configuration that a server would have.
  */
 export function readRunningConfig(options: { data?: string }): Config {
   const { dataDir } = readConfig(options);

@@ -1,5 +1,5 @@
 /**
- * `kontor doctor`: lists the abilities of this host and the missing ones. The exit code is 1 if a required one is
+ * `kontor doctor`: lists the abilities of this host, present and missing. The exit code is 1 if a required ability is
  * missing.
  */
 import { findings } from "../doctor/findings.ts";

@@ -14,7 +14,7 @@ export async function down(options: { data?: string }): Promise<void> {
   if ((await stopEmbedded(data)).stopped) process.stdout.write("✓ Database stopped\n");
 }
 
-/** Stops a server; fails if it does not end. */
+/** Stops a server. Throws a Failure if the server does not end. */
 export async function drain(pid: number, data: string, graceSeconds: number): Promise<void> {
   const view = startStep("Server");
   view.update(`draining, at most ${graceSeconds} s`);

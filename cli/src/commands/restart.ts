@@ -1,6 +1,4 @@
-/**
- * `kontor restart`: stops and starts the server while the shim holds its sockets; connections wait meanwhile.
- */
+/** `kontor restart`: stops and starts the server while the shim keeps its sockets open. Connections wait meanwhile. */
 import { existsSync, statSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import type { Config } from "@kontor/server/config.ts";
@@ -21,7 +19,10 @@ import { setUp } from "../setup/setup.ts";
 import { findMove, makeMove, type Move } from "../upgrade/leave-release.ts";
 import { readConfig } from "./config.ts";
 
-/** Requests in flight get three seconds. A start takes one second, or minutes when it migrates a database. */
+/**
+ * Timeout of a restart. Requests in flight get three seconds. A start takes one second, or minutes when it migrates a
+ * database.
+ */
 const readyWithinMs = 120_000 + afterGraceMs;
 
 export async function restart(options: { data?: string }): Promise<void> {
@@ -30,7 +31,8 @@ export async function restart(options: { data?: string }): Promise<void> {
   const running = findRunning(data);
   if (!running) throw new Failure(`No server serves ${data}.`, { hint: "Start one with kontor up." });
   refuseOtherPort(config, running);
-  // The next server gets both sets of settings. If it refused them, the service would be down.
+  // The next server gets both the stored settings and those of this shell. If it refused them, the service would be
+  // down.
   readConfig({ data, env: { ...withRunningSettings(data), ...process.env } });
   const keeper = findKeeper(running.pid);
   if (keeper === undefined) {
@@ -53,14 +55,15 @@ export async function restart(options: { data?: string }): Promise<void> {
   throw new Failure("The server is not ready again.", { hint: `See ${logFile(data)}` });
 }
 
-/** Database of the running server. */
+/** Returns the database connection of the running server. */
 async function connectionOf({ dataDir, databaseUrl }: Config): Promise<Connection> {
   return databaseUrl === null ? (await ensureEmbedded(dataDir)).connection : { url: databaseUrl };
 }
 
 /**
- * Returns undefined once a server after `pid` is ready, else the cause of the failure. With `logOffset`, the offset of
- * this start in the log, a fatal line ends the wait, because the shim retries the same code endlessly.
+ * Waits for the next server. Returns undefined once a server after `pid` is ready, else the cause of the failure. With
+ * `logOffset`, the offset of this start in the log, a fatal line ends the wait, because the shim retries the same code
+ * endlessly.
  */
 async function waitForNext(
   { data, pid, logOffset }: { data: string; pid: number; logOffset: number | undefined },
@@ -87,7 +90,7 @@ async function waitForNext(
   }
 }
 
-/** Starts the code of the last upgrade again after the checkout's did not start. Always throws. */
+/** Starts the code of the last upgrade again, because the checkout's code did not start. Always throws. */
 async function goBack(
   data: string,
   { from, to, missing }: Move,
@@ -118,7 +121,7 @@ function sizeOf(file: string): number {
   return statSync(file, { throwIfNoEntry: false })?.size ?? 0;
 }
 
-/** A restart keeps the listening sockets, so the port cannot change. */
+/** Refuses another port, because a restart keeps the listening sockets. */
 function refuseOtherPort({ port }: Config, running: RunningServer): void {
   if (process.env["KONTOR_PORT"] === undefined || port === 0 || port === running.port) return;
   throw new Failure(`KONTOR_PORT is ${port}, and the server listens on ${running.port}.`, {

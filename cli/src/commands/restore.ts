@@ -26,7 +26,7 @@ import { startStep } from "../lib/steps-view.ts";
 import { readConfig } from "./config.ts";
 
 const stageName = ".restoring";
-/** A manifest has a line for each volume. */
+/** Largest manifest in bytes. A manifest has a line for each volume. */
 const manifestMaxBytes = 64 * 1024 * 1024;
 
 export async function restore(file: string, options: { data?: string }): Promise<void> {
@@ -112,7 +112,7 @@ async function check(
   const manifestAt = path.join(stage, manifestFile);
   if (statSync(manifestAt).size > manifestMaxBytes) throw new Failure(`${archive} is no backup.`);
   const manifest = parseManifest(readFileSync(manifestAt, "utf8"));
-  // By name, so that nothing else of the archive reaches the disk.
+  // Parts are extracted by name, so that no other file of the archive reaches the disk.
   await extract(
     archive,
     stage,
@@ -155,7 +155,7 @@ function empty(directory: string): void {
   }
 }
 
-/** Turns an error that names its cure into a `Failure`, which prints no stack. */
+/** Converts an error that names its cure into a `Failure`, which prints no stack. */
 async function refusal<T>(work: () => Promise<T>): Promise<T> {
   try {
     return await work();

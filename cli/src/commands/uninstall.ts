@@ -1,6 +1,7 @@
 /**
  * `kontor uninstall` removes an installation from its host: server, machines, network, files, and the settings of the
- * set-up. It lists them first. Debian packages, backups in other places and the product's own folder stay.
+ * set-up. The command lists them first. Debian packages, backups in other directories and the product's own folder
+ * stay.
  */
 import { createInterface } from "node:readline/promises";
 import type { Config } from "@kontor/server/config.ts";
@@ -31,7 +32,7 @@ export async function uninstall(options: UninstallOptions): Promise<void> {
   process.stdout.write(describe(traces, running?.pid));
   process.stdout.write(await describeKept(traces));
   if (!options.yes) await confirm(config.dataDir, running?.pid);
-  // A concurrent backup would read half an installation.
+  // A concurrent backup would read an incomplete installation.
   const release = lockBackup(config.dataDir);
   try {
     await remove(config, options, running?.pid);
@@ -45,7 +46,7 @@ export async function uninstall(options: UninstallOptions): Promise<void> {
 async function remove(config: Config, options: UninstallOptions, pid: number | undefined): Promise<void> {
   if (pid !== undefined) await drain(pid, config.dataDir, config.shutdownGraceSeconds);
   if ((await stopEmbedded(config.dataDir)).stopped) process.stdout.write("✓ Database stopped\n");
-  // Machines are listed again, because the server may have started some since.
+  // Machines are listed again, because the server may have started more of them.
   const traces = findTraces(config, options);
   const steps: readonly [string, () => Promise<unknown>][] = [
     ["Machines", () => removeMachines(traces)],
@@ -68,7 +69,7 @@ async function remove(config: Config, options: UninstallOptions, pid: number | u
   }
 }
 
-/** A service manager of the host restarts a server that it did not stop itself. */
+/** Throws if a server runs again: a service manager of the host restarts a server that it did not stop itself. */
 function refuseStartedAgain(dataDir: string): void {
   const running = findRunning(dataDir);
   if (!running) return;

@@ -73,7 +73,7 @@ export async function up(options: UpOptions): Promise<void> {
     if (!options.detach) await stopServer(server.pid, config.shutdownGraceSeconds * 1000 + afterGraceMs);
     throw error;
   });
-  // With the setting alone, images are prepared in the background.
+  // With only the setting, images are prepared in the background.
   if (prepares) await waitForImages(server.base_url);
   process.stdout.write(
     banner({
@@ -99,7 +99,7 @@ function isPrepareSet(config: Config): boolean {
   return describeConfig(config).some(({ name, source }) => name === "prepare_images" && source !== "default");
 }
 
-/** Addresses to listen on, plain HTTP first. Names are resolved here, once. */
+/** Returns the addresses to listen on, plain HTTP first. Names are resolved only here. */
 async function doors({ host, port, tlsPort, tlsMode }: Config): Promise<string[]> {
   const { address, family } = await lookup(host);
   const at = family === 6 ? `[${address}]` : address;
@@ -144,7 +144,7 @@ async function refuseTaken(port: number, host: string, how: string): Promise<voi
   });
 }
 
-/** A start that fails early leaves no server behind. */
+/** Stops the server if `work` fails, so that a start that fails early leaves no server behind. */
 async function orStop<T>(
   started: StartedServer,
   view: { fail(detail: string): void },
@@ -188,7 +188,7 @@ async function proveItself(server: RunningServer, data: string, started: Started
   }
 }
 
-/** The first signal drains and stops the server. The second one kills it. */
+/** Forwards signals to the server. The first signal drains and stops it. The second signal kills it. */
 function passSignalsOn(started: StartedServer, config: Config): { done(): void } {
   let asked = 0;
   const pass = (): void => {

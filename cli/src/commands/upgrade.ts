@@ -1,7 +1,8 @@
 /**
- * `kontor upgrade` replaces the code of a running installation. The new code is made ready beside the old. Then the
- * shim holds the sockets while the server ends, the database is copied, and the new server starts, which migrates. If
- * it does not start or does not respond, the old code and its database come back. `docs/decisions/0116` has the reasons.
+ * `kontor upgrade` replaces the code of a running installation. The new code is prepared beside the old code. Then the
+ * shim keeps the sockets open while the server ends, the database is copied, and the new server starts and migrates. If
+ * the new server does not start or does not respond, the old code and its database are restored. `docs/decisions/0116`
+ * has the reasons.
  *
  * Every step can be killed: the link `<data>/current` alone decides which code runs (server/src/db/upgrade.ts), the
  * shim starts it when this process ends, and a second `kontor upgrade` completes or rolls back.
@@ -50,12 +51,12 @@ export interface UpgradeOptions {
   rollBack?: boolean;
 }
 
-/** The old version is live again, with every write that it had acknowledged. */
+/** Exit code after a rollback: the old version is live again, with every write that it had acknowledged. */
 const rolledBackCode = 3;
-/** No version is live: an operator has to act. */
+/** Exit code without a live version: an operator has to act. */
 const nobodyServesCode = 4;
 
-/** An installation, as all steps need it. */
+/** Values of an installation that all steps use. */
 interface Installation {
   config: Config;
   data: string;
@@ -134,12 +135,12 @@ async function begin(config: Config, options: UpgradeOptions): Promise<void> {
     await checkSettings(data, target);
   });
   preparing.done(target.directory);
-  // A server compares it with its own real path, and `.cache` may be a link.
+  // A server compares the path with its own real path, and `.cache` may be a symlink.
   await replace(installation, { keeper, from, to: realpathSync(target.directory) });
   await finish(installation, target.directory, target);
 }
 
-/** The running server, its shim, and the directory of its code. */
+/** Returns the running server, its shim, and the directory of its code. */
 async function findServer(data: string): Promise<{ running: RunningServer; keeper: number; from: string }> {
   const running = findRunning(data);
   if (!running) {
@@ -161,7 +162,7 @@ async function findServer(data: string): Promise<{ running: RunningServer; keepe
   return { running, keeper, from };
 }
 
-/** Directories of earlier upgrades are named by their commit. */
+/** Returns the commit of a directory of code. Directories of earlier upgrades are named by their commit. */
 async function commitAt(directory: string): Promise<string | undefined> {
   const name = path.basename(directory);
   return /^[0-9a-f]{40,64}$/.test(name) ? name : commitOf(directory);
@@ -203,7 +204,7 @@ async function replace(
   }
 }
 
-/** Waits for the new server; rolls back if it does not start. */
+/** Waits for the new server, and rolls back if it does not start. */
 async function judge(
   installation: Installation,
   { keeper, logOffset, from }: { keeper: number; logOffset: number; from: string },
@@ -231,7 +232,7 @@ async function startFailure(
   }
 }
 
-/** Ends the new server, brings the old code and its database back, and always throws. */
+/** Ends the new server, restores the old code and its database, and always throws. */
 async function rollBack(
   installation: Installation,
   keeper: number | undefined,
@@ -264,7 +265,10 @@ async function rollBack(
   });
 }
 
-/** Copies the database of a new server that worked, if the rollback will replace it. Returns what to report. */
+/**
+ * Copies the database of a new server that served requests, if the rollback will replace it. Returns the text to
+ * report.
+ */
 async function keepNewRows(
   { data, connection }: Installation,
   view: { update(text: string): void },
@@ -274,7 +278,8 @@ async function keepNewRows(
   if (since === undefined || (await hasTablesOf(connection, files.copy))) return "";
   const period = `between ${since.toISOString()} and ${new Date().toISOString()}`;
   view.update("copying what the new server wrote");
-  // A killed rollback may have left it, complete or not; by now the database may hold the old rows in part.
+  // A killed rollback may have left the copy, complete or not. By now the database may contain only a part of the old
+  // rows.
   if (!existsSync(files.after)) {
     const partial = `${files.after}.tmp`;
     rmSync(partial, { recursive: true, force: true });
@@ -305,7 +310,10 @@ async function startOld({ data, connection }: Installation, keeper: number): Pro
   }
 }
 
-/** Ends a successful upgrade. After a kill before the first line, all of it is repeated; later lines only clean up. */
+/**
+ * Ends a successful upgrade. If the command is killed before the first line, a second call repeats all of it; later
+ * lines only clean up.
+ */
 async function finish({ data }: Installation, to: string, target?: Target): Promise<void> {
   const commit = target?.commit ?? (await commitAt(to));
   const isRelease = path.dirname(to) === path.join(productRoot, ".cache", "releases");
@@ -350,7 +358,7 @@ async function complete(
         exitCode: nobodyServesCode,
       });
     }
-    // A start that is under way continues, and the shim retries a failed one.
+    // A start in progress continues, and the shim retries a failed start.
     const cause = await startFailure(installation, keeper, sizeOf(logFile(data)));
     const since = workStartedAt(data);
     if (cause !== undefined && since !== undefined) {
@@ -371,17 +379,17 @@ async function failing<T>(view: StepView, work: () => Promise<T>): Promise<T> {
   try {
     return await work();
   } catch (error) {
-    // The error itself is printed last.
+    // The error itself is printed at the end.
     view.fail("failed");
     throw error;
   }
 }
 
-/** While the server is down, Ctrl-C or a closed terminal must not interrupt the upgrade. */
+/** Ignores signals: while the server is down, Ctrl-C or a closed terminal must not interrupt the upgrade. */
 function ignoreSignals(): { done(): void } {
   const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
   const ignore = (): void => {};
-  // The terminal may be gone, and each line to it fails.
+  // The terminal may be gone, so that each write to it fails.
   process.stderr.on("error", ignore);
   for (const signal of signals) process.on(signal, ignore);
   return { done: () => signals.forEach((signal) => process.off(signal, ignore)) };

@@ -1,7 +1,7 @@
 /** A request to the dev world, as its handlers receive it. */
 import type { IncomingHttpHeaders } from "node:http";
 
-/** A request with its whole body, and the ways to respond. */
+/** A request with its whole body, and the functions that respond. */
 export interface Exchange {
   path: string;
   headers: IncomingHttpHeaders;

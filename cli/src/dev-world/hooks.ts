@@ -9,7 +9,7 @@ interface Delivery {
   body: string;
 }
 
-/** Older deliveries are evicted. */
+/** Largest number of deliveries in the list; older deliveries are evicted. */
 const deliveriesMax = 100;
 const bodyMaxCharacters = 64 * 1024;
 const printedMaxCharacters = 2_000;
@@ -37,7 +37,7 @@ export class Hooks {
     reply(200, { received: true });
   }
 
-  /** Newest first. */
+  /** Lists the deliveries, newest first. */
   list({ reply }: Exchange): void {
     reply(200, { deliveries: this.#deliveries });
   }

@@ -92,7 +92,7 @@ function deltaOf(made: EchoReply): object {
   return { tool_calls: calls };
 }
 
-/** Four characters count as a token. */
+/** Returns the usage of a request. Four characters count as a token. */
 function usageOf(body: string, made: EchoReply) {
   const prompt_tokens = Math.ceil(body.length / 4);
   const completion_tokens = Math.ceil(JSON.stringify(made).length / 4);

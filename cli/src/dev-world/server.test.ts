@@ -16,7 +16,7 @@ async function chat(request: object): Promise<string> {
 
 const tools = [{ type: "function", function: { name: "order", parameters: {} } }];
 
-test("repeats the last input, as a whole and as a stream", async () => {
+test("the model returns the last input, as one response and as a stream", async () => {
   const messages = [
     { role: "system", content: "Be brief." },
     { role: "user", content: [{ type: "text", text: "Good day." }] },
@@ -34,7 +34,7 @@ test("repeats the last input, as a whole and as a stream", async () => {
   expect(events.at(-2)).toBe("data: [DONE]");
 });
 
-test("calls the tool that the input names, and repeats its result", async () => {
+test("the model calls the tool that the input names, and returns the tool's result", async () => {
   const asking = [{ role: "user", content: 'call order {"number": "17"}' }];
   expect(await chat({ messages: asking, tools })).toContain(
     '"function":{"name":"order","arguments":"{\\"number\\": \\"17\\"}"}',
@@ -43,7 +43,7 @@ test("calls the tool that the input names, and repeats its result", async () => 
   expect(await chat({ messages: answered, tools })).toContain('"content":"shipped"');
 });
 
-test("refuses a request without messages", async () => {
+test("the model refuses a request without messages", async () => {
   for (const body of ["", "[]", "null", '{"messages": 1}', "{"]) {
     const response = await fetch(`${world.url}/v1/chat/completions`, { method: "POST", body });
     expect([body, response.status]).toEqual([body, 400]);
@@ -51,7 +51,7 @@ test("refuses a request without messages", async () => {
   expect(await chat({ messages: [null, 1, { role: "user" }], tools: [null, {}] })).toContain('"content":""');
 });
 
-test("serves orders and refunds of the shop", async () => {
+test("the shop serves orders and refunds", async () => {
   const order = await fetch(`${world.url}/shop/orders/17`);
   expect(await order.json()).toMatchObject({ number: "17", status: "shipped" });
   expect((await fetch(`${world.url}/shop/orders/%2e%2e`)).status).toBe(404);
@@ -60,7 +60,7 @@ test("serves orders and refunds of the shop", async () => {
   expect((await fetch(`${world.url}/shop/refunds`, { method: "POST", body: "17" })).status).toBe(400);
 });
 
-test("prints each delivery on one line without control characters, and lists the newest 100", async () => {
+test("prints each delivery on one line without control characters, and lists the newest 100 deliveries", async () => {
   for (let number = 0; number <= 100; number += 1) {
     await fetch(`${world.url}/hooks/orders`, {
       method: "POST",

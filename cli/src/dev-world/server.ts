@@ -1,7 +1,7 @@
 /**
- * The dev world: one HTTP server on loopback with the counterparts that Kontor's features need, so that every page of the
- * documentation can be tried on one host and without an account elsewhere. It keeps nothing on disk, and only this host
- * reaches it.
+ * The dev world: one HTTP server on loopback with the counterparts that Kontor's features need. With it, every page of
+ * the documentation can be tried on one host, without an account elsewhere. It writes nothing to disk, and only this
+ * host reaches it.
  */
 import { once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
@@ -19,7 +19,7 @@ export interface DevWorld {
 
 type Handler = (exchange: Exchange) => void;
 
-/** Large enough for a conversation with pictures. */
+/** Largest body in bytes: enough for a conversation with pictures. */
 const bodyMaxBytes = 32 * 1024 ** 2;
 
 export async function startDevWorld(port: number, print: (line: string) => void): Promise<DevWorld> {
@@ -72,7 +72,7 @@ async function respond(
   });
 }
 
-/** Undefined if the body is too large. */
+/** Returns the body of a request. Undefined if the body is too large. */
 async function readBody(request: IncomingMessage): Promise<string | undefined> {
   const pieces: Buffer[] = [];
   let bytes = 0;

@@ -3,14 +3,14 @@ import type { Exchange } from "./exchange.ts";
 
 const knownNumber = /^[A-Za-z0-9-]{1,40}$/;
 
-/** `GET /shop/orders/{number}`: an order exists for every number. */
+/** Responds to `GET /shop/orders/{number}`: an order exists for every number. */
 export function getOrder({ path, reply }: Exchange): void {
   const number = path.slice(path.lastIndexOf("/") + 1);
   if (!knownNumber.test(number)) return reply(404, { error: "There is no such order." });
   reply(200, { number, status: "shipped", item: "tea pot", price_eur: 30 });
 }
 
-/** `POST /shop/refunds` with `{"number": "17"}`. */
+/** Responds to `POST /shop/refunds` with `{"number": "17"}`. */
 export function refund({ body, reply }: Exchange): void {
   const number = numberIn(body);
   if (number === undefined)

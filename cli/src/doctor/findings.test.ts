@@ -23,24 +23,24 @@ function dataWith(name: "runc" | "buildah", output: string): string {
 
 const dataWithRunc = (output: string) => dataWith("runc", output);
 
-test("lists the known holes of the runc named in the settings", async () => {
+test("lists the known vulnerabilities of the runc that the settings name", async () => {
   const [version, hole, ...more] = await engineFindings("runc", dataWithRunc("runc version 1.3.5"));
   expect(version).toEqual({ name: "runc", ok: true, found: "1.3.5" });
   expect(hole).toMatchObject({ name: "runc CVE-2026-41579", advice: expect.stringContaining("runc_path") });
   expect(more).toEqual([]);
 });
 
-test("lists no hole of a fixed version", async () => {
+test("lists no vulnerability of a fixed version", async () => {
   const found = await engineFindings("runc", dataWithRunc("runc version 1.4.3"));
   expect(found).toEqual([{ name: "runc", ok: true, found: "1.4.3" }]);
 });
 
-test("does not judge a version that it cannot parse", async () => {
+test("does not judge a version that cannot be parsed", async () => {
   const [found] = await engineFindings("runc", dataWithRunc("something else"));
   expect(found).toMatchObject({ name: "runc", ok: null, found: "unknown" });
 });
 
-test("reports the version and the known vulnerabilities of the buildah named in the settings", async () => {
+test("reports the version and the known vulnerabilities of the buildah that the settings name", async () => {
   const [version, hole] = await engineFindings(
     "buildah",
     dataWith("buildah", "buildah version 1.33.10 (image-spec 1.1.0)"),

@@ -1,6 +1,6 @@
 /**
- * The abilities of this host as a table. Each row checks one of them and returns its state, and a cure if it is
- * missing. A check changes nothing, and reaches the network through the host's package clients only.
+ * The abilities of this host as a table. Each row checks one ability and returns its state, and a cure if the ability
+ * is missing. A check changes nothing, and reaches the network only through the host's package clients.
  */
 import { loadConfig } from "@kontor/server/config.ts";
 import { existsSync, mkdtempSync, readFileSync, realpathSync, rmSync, statfsSync } from "node:fs";
@@ -17,10 +17,10 @@ import { lowLimits } from "../setup/host-limits.ts";
 
 export interface Finding {
   name: string;
-  /** Null: the check was not possible, or the ability is not needed. */
+  /** True if the host has the ability. Null if the check was not possible, or the ability is not needed. */
   ok: boolean | null;
   found: string;
-  /** Cure, unless the ability is there. */
+  /** Cure for a missing ability. */
   advice?: string;
 }
 
@@ -168,14 +168,17 @@ export async function findings(data: string): Promise<Finding[]> {
   return found.flat();
 }
 
-/** Finds the program in the settings of this data directory, else on PATH. */
+/** Returns the path of the program in the settings of this data directory, or else on PATH. */
 function enginePath(name: Engine, data: string): string | undefined {
   const program = settings(data)?.[`${name}Path`] ?? undefined;
   if (program === undefined) return findProgram(name);
   return existsSync(program) ? program : undefined;
 }
 
-/** Undefined if the settings are invalid; the server reports the error when it starts. */
+/**
+ * Returns the settings of the data directory. Undefined if they are invalid; the server reports the error when it
+ * starts.
+ */
 function settings(data: string): ReturnType<typeof loadConfig> | undefined {
   try {
     return loadConfig({ dataDir: data });
@@ -211,7 +214,7 @@ export async function engineFindings(name: Engine, data: string): Promise<Findin
   ];
 }
 
-/** Changelog of the Debian package that owns the program; empty for any other program. */
+/** Returns the changelog of the Debian package that owns the program; empty for any other program. */
 async function changelogOf(name: Engine, program: string): Promise<string> {
   const owner = await run(["dpkg-query", "-S", program]);
   const file = `/usr/share/doc/${name}/changelog.Debian.gz`;
@@ -219,7 +222,7 @@ async function changelogOf(name: Engine, program: string): Promise<string> {
   return gunzipSync(readFileSync(file)).toString();
 }
 
-/** Runs a harmless command, and reports its failure. */
+/** Runs a harmless command, and returns its success or failure. */
 async function trial(argv: readonly [string, ...string[]], advice: string): Promise<Omit<Finding, "name">> {
   const program = findProgram(argv[0]);
   if (!program) return { ok: false, found: `${argv[0]} is missing`, advice: "kontor up installs it." };
@@ -230,7 +233,7 @@ async function trial(argv: readonly [string, ...string[]], advice: string): Prom
     : { ok: false, found: line, advice: isRoot() ? advice : "Run kontor doctor as root." };
 }
 
-/** Checks the limit of user namespaces. Each native machine and each build needs one. */
+/** Smallest limit of user namespaces. Each native machine and each build needs a user namespace. */
 const userNamespacesWanted = 1024;
 
 export function userNamespaces(root = "/proc/sys"): Omit<Finding, "name"> {
@@ -343,7 +346,7 @@ async function npmRegistry(): Promise<Omit<Finding, "name">> {
       };
 }
 
-/** Fetches the release files alone, into a directory of its own, so apt's own lists stay unchanged. */
+/** Fetches only the release files, into a separate directory, so apt's own lists stay unchanged. */
 async function aptSources(): Promise<Omit<Finding, "name">> {
   const program = findProgram("apt-get");
   if (!program) return { ok: false, found: "apt-get is missing", advice: "Templates need Debian packages." };

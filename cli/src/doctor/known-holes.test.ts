@@ -40,23 +40,23 @@ test.each<[Engine, string, string[]]>([
   ["runsc", "release-20260921.0", ["CVE-2026-96812"]],
   ["runsc", "release-20260928.0", []],
   ["runsc", "release-20261005.0-12-gabcdef", []],
-])("lists for %s %s the holes %j", (engine, version, expected) => {
+])("lists for %s %s the vulnerabilities %j", (engine, version, expected) => {
   expect(names(engine, version)).toEqual(expected);
 });
 
-test("finds a fix that Debian backported, in the changelog of its package", () => {
+test("reads fixes that Debian backported from the changelog of the engine's package", () => {
   const changelog =
     "runc (1.1.5+ds1-1+deb12u1) bookworm-security; urgency=high\n\n  * CVE-2024-21626: several container breakouts\n";
   expect(names("runc", "1.1.5+ds1", changelog)).toEqual(["CVE-2024-45310", ...of2025, "CVE-2026-41579"]);
   expect(names("runc", "1.1.5+ds1", "CVE-2024-216260")).toContain("CVE-2024-21626");
 });
 
-test("lists nothing for a version that cannot be read", () => {
+test("returns no list for a version that cannot be parsed", () => {
   for (const text of ["", "VERSION_MISSING", "unknown", "1.2"]) expect(names("runc", text)).toBeUndefined();
   expect(names("runsc", "VERSION_MISSING")).toBeUndefined();
 });
 
-test("names a readable fix, an https source and a reason in every row", () => {
+test("every row has a version that can be parsed, an https source and a reason", () => {
   for (const { engine, cve, fixed, source, why } of knownHoles) {
     expect(cve).toMatch(/^CVE-\d{4}-\d{4,}$/);
     expect(fixed.map((text) => parseVersion(engine, text))).not.toContain(undefined);

@@ -1,7 +1,7 @@
 /**
- * Published security holes of the programs that isolate machines and builds: the versions that fix each, and whether
- * this product's configuration reaches it. Add a row for a new advisory. Versions are upstream versions. Debian
- * backports fixes under an old version and names the CVE in the package's changelog, which is read too.
+ * Published security holes of the programs that isolate machines and builds: the versions that fix each hole, and
+ * whether this product's configuration is exposed to it. Add a row for a new advisory. Versions are upstream versions.
+ * Debian backports fixes to an old version and names the CVE in the package's changelog, which is read too.
  */
 
 export type Engine = "runsc" | "runc" | "buildah";
@@ -13,12 +13,14 @@ export interface Hole {
   /** The first fixed version of each release line; later lines are fixed from the start. */
   fixed: readonly string[];
   source: string;
-  /** How a tenant can reach the hole; null if no tenant can. */
+  /** Way in which a tenant can reach the hole; null if no tenant can. */
   reachedFrom: string | null;
   why: string;
 }
 
-/** Apps and build steps run a tenant's commands in runc containers. */
+/**
+ * Fields of a hole in runc that user namespaces close. Apps and build steps run a tenant's commands in runc containers.
+ */
 const inUserNamespace = {
   reachedFrom: null,
   why: "Apps and steps of builds run in user namespaces that own no file and no setting of the host.",
@@ -133,7 +135,7 @@ export const knownHoles: readonly Hole[] = [
     engine: "runsc",
     cve: "CVE-2026-96812",
     summary: "a character device of the host that an image holds leads to root on the host",
-    // The weekly release after the advisory; the fix is commit 573a9e73cf844f.
+    // This version is the weekly release after the advisory; the fix is commit 573a9e73cf844f.
     fixed: ["20260928.0"],
     source: "https://github.com/google/gvisor/commit/573a9e73cf844f",
     reachedFrom: null,
@@ -148,7 +150,7 @@ const preReleases = ["dev", "alpha", "beta", "rc"];
 
 /**
  * Parses `1.1.5+ds1-1+deb12u1`, `1.4.0~rc.3`, `v1.2.0-rc.1`, and for runsc `release-20250319.0` or
- * `0.0~20240729.0-4~bpo12+2`. Undefined when the text holds no version.
+ * `0.0~20240729.0-4~bpo12+2`. Returns undefined if the text contains no version.
  */
 export function parseVersion(engine: Engine, text: string): Version | undefined {
   if (engine === "runsc") {

@@ -7,12 +7,12 @@ export function inProduct(...parts: string[]): string {
   return path.join(productRoot, ...parts);
 }
 
-/** `--data`, else `KONTOR_DATA_DIR`, else the directory of an installed service. */
+/** Returns `--data`, or else `KONTOR_DATA_DIR`, or else the directory of an installed service. */
 export function dataDirectory(option: string | undefined): string {
   return path.resolve(option ?? process.env["KONTOR_DATA_DIR"] ?? "/var/lib/kontor");
 }
 
-/** The command line of this call with sudo in front. */
+/** Returns the command line of this call with sudo in front. */
 export function asRoot(): string {
   return ["sudo", inProduct("kontor"), ...process.argv.slice(2)].join(" ");
 }

@@ -1,5 +1,5 @@
 /**
- * The only way to child processes in the command: argv arrays without a shell, bounded output, errors that name the
+ * Runs every child process of the command: argv arrays without a shell, bounded output, and errors that name the
  * program.
  */
 import { spawn, type StdioOptions } from "node:child_process";
@@ -13,12 +13,12 @@ export interface RunOptions {
   onLine?: (line: string) => void;
   /** Receives each line that the child writes to file descriptor 3. */
   onStatus?: (line: string) => void;
-  /** Sends SIGKILL after this time. */
+  /** Time in milliseconds after which the child gets SIGKILL. */
   timeoutMs?: number;
 }
 
 export interface Ran {
-  /** 128 + n after a signal, 127 if the program does not exist. */
+  /** Exit code: 128 + n after a signal, 127 if the program does not exist. */
   code: number;
   /** The last 1 MiB of stdout and stderr together. */
   output: string;
@@ -27,8 +27,8 @@ export interface Ran {
 const outputMax = 1 << 20;
 
 /**
- * Time to wait for the end of the output after the child exits. Processes that it left running may hold the output
- * open.
+ * Time to wait for the end of the output after the child exits. Processes that the child left running may keep the
+ * output open.
  */
 const drainMs = 5_000;
 
@@ -96,8 +96,8 @@ export function runHere(
 }
 
 /**
- * Starts a process that outlives this one, in its own session, with all output to `logFd`. It does not keep this
- * process alive: a caller that waits on `exit` needs a timer.
+ * Starts a process that outlives this process, in its own session, with all output to `logFd`. The child does not keep
+ * this process alive: a caller that waits on `exit` needs a timer.
  */
 export function startDetached(
   argv: readonly [string, ...string[]],
@@ -148,7 +148,8 @@ function isExecutable(file: string): boolean {
 /** Runs fsfreeze(8) on the filesystem of an open directory. Returns the exit code. */
 export function spawnFreeze(what: "--freeze" | "--unfreeze", descriptor: number): Promise<number> {
   const child = spawn("fsfreeze", [what, "/proc/self/fd/3"], {
-    // Shares the caller's output, so a process that waits for the end of that output also waits for this program.
+    // The program shares the caller's output, so a process that waits for the end of that output also waits for this
+    // program.
     stdio: ["ignore", "inherit", "ignore", descriptor],
     timeout: 60_000,
     killSignal: "SIGKILL",
@@ -162,7 +163,7 @@ export function spawnFreeze(what: "--freeze" | "--unfreeze", descriptor: number)
 export interface FreezeGuard {
   /** Resolves to false if the filesystem could not be frozen. */
   frozen: Promise<boolean>;
-  /** Thaws the filesystem. Resolves to false if it was not frozen the whole time. */
+  /** Thaws the filesystem. Resolves to false if the filesystem was not frozen the whole time. */
   thaw(): Promise<boolean>;
 }
 
@@ -187,7 +188,8 @@ export function startGuard(argv: readonly [string, ...string[]], directory: numb
     thaw: async () => {
       stdin.end("thaw\n");
       const code = await exit;
-      // A guard that was killed, or that could not thaw, left the filesystem frozen. With 2 it froze nothing.
+      // A guard that was killed, or that could not thaw, left the filesystem frozen. A guard that exited with 2 froze
+      // nothing.
       if (code === 1 || code > 2) await spawnFreeze("--unfreeze", directory);
       return code === 0;
     },

@@ -1,11 +1,11 @@
 /**
  * Prints a line for each step, with a tick and its duration. On a terminal the line is redrawn during the step, with a
- * bar if the progress is known. Without a terminal, a slow step prints a line when it becomes slow, then another every
- * fifteen seconds.
+ * bar if the progress is known. Without a terminal, a slow step prints a line when it becomes slow, and another line
+ * every fifteen seconds.
  */
 
 export interface StepView {
-  /** `fraction` is from 0 to 1, if known. */
+  /** Shows the current detail of a step. `fraction` is from 0 to 1, if known. */
   update(detail: string, fraction?: number): void;
   done(detail?: string): void;
   fail(detail: string): void;
@@ -21,7 +21,7 @@ const frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏";
 const quietMs = 1_500;
 const repeatMs = 15_000;
 
-/** `[██████░░░░]  60 %` */
+/** Returns a bar such as `[██████░░░░]  60 %`. */
 export function bar(fraction: number, width = 20): string {
   const full = Math.round(Math.min(1, Math.max(0, fraction)) * width);
   const percent = String(Math.floor(Math.min(1, Math.max(0, fraction)) * 100)).padStart(3);

@@ -6,7 +6,7 @@ const sentences = Array.from({ length: 200 }, (_, index) => ({
   text: `Text ${index}.`,
 }));
 
-test("draws the same sentences for a seed, and others for another", () => {
+test("draws the same sentences for the same seed, and others for another seed", () => {
   expect(draw(sentences, "1", 10)).toEqual(draw(sentences.toReversed(), "1", 10));
   expect(draw(sentences, "1", 10)).not.toEqual(draw(sentences, "2", 10));
 });
@@ -15,7 +15,7 @@ test("draws a repeated sentence once", () => {
   expect(draw([...sentences, ...sentences], "1", 400)).toHaveLength(200);
 });
 
-test("keeps the drawn sentences when others are added", () => {
+test("keeps the drawn sentences when other sentences are added", () => {
   const before = draw(sentences, "1", 10);
   const after = draw([...sentences, { source: "b.ts:1", text: "Another text." }], "1", 11);
   expect(before.filter((one) => after.includes(one)).length).toBeGreaterThanOrEqual(10);

@@ -19,7 +19,7 @@ export interface Candidate {
 
 const perKind = 10;
 
-/** The same sentence in several places is drawn once. */
+/** Draws `count` candidates. A sentence that occurs several times is drawn once. */
 export function draw(from: readonly Candidate[], seed: string, count: number): Candidate[] {
   const place = (text: string): string => createHash("sha256").update(`${seed}\0${text}`).digest("hex");
   const different = new Map(from.map((sentence) => [sentence.text, sentence]));
@@ -30,7 +30,7 @@ export function draw(from: readonly Candidate[], seed: string, count: number): C
     .map(({ sentence }) => sentence);
 }
 
-/** Texts of routes and schemas are in the API documents. */
+/** True for a sentence of a route or a schema. These sentences are part of the API documents. */
 const isWire = ({ kind, file }: Sentence): boolean =>
   kind === "text" && /(schema|routes|api|introductions)\.ts$/.test(file);
 

@@ -5,18 +5,18 @@
  */
 
 export interface Room {
-  /** Folder below `server/src/`. */
+  /** Name of the room's folder below `server/src/`. */
   name: string;
   /**
-   * Rooms and single files that the room may import besides itself. `runtime` stands for the package `@kontor/runtime`,
-   * and a single file of it may be listed as well.
+   * Rooms and single files that the room may import besides its own. `runtime` stands for the package
+   * `@kontor/runtime`, and a single file of the package may be listed as well.
    */
   mayKnow: readonly string[];
-  /** Files of the room that may import HTTP modules; absent if the room has none. */
+  /** Files of the room that may import HTTP modules. Absent if the room has no such files. */
   httpFiles?: readonly string[];
 }
 
-/** The schema, the routes and the streamed responses of a resource: no other file handles a request. */
+/** Files with the schema, the routes and the streamed responses of a resource. No other file handles a request. */
 const wireFiles = ["**/routes.ts", "**/*-routes.ts", "**/api.ts", "**/schema.ts"];
 
 const machinery = ["lib", "db", "jobs"];
@@ -59,15 +59,15 @@ export const rooms: readonly Room[] = [
   },
 ];
 
-/** SQL is private to its room: other rooms call functions of the room. */
+/** Names of files with SQL, which are private to their room: other rooms call functions of the room. */
 export const roomPrivateFiles = ["store.ts"];
-/** Routes are private to their folder. Only an `api.ts` collects them. */
+/** Names of files with routes, which are private to their folder. Only an `api.ts` collects routes. */
 export const folderPrivateFiles = ["routes.ts"];
 
 export interface PackageFence {
-  /** Folder of the workspace. */
+  /** Folder of the package. */
   package: string;
-  /** Packages of this repository that it may import. */
+  /** Packages of this repository that the package may import. */
   mayKnow: readonly string[];
   /** True if the package depends on Node alone. */
   nodeOnly?: boolean;
@@ -99,7 +99,7 @@ export const packages: readonly PackageFence[] = [
   },
 ];
 
-/** Child processes start through one module, with argv arrays, deadlines and bounded output. */
+/** Files that may start child processes: with argv arrays, deadlines and bounded output. */
 export const childProcessDoors: readonly string[] = [
   "runtime/src/exec.ts",
   // the shim outlives the server, so the server starts it and does not wait for its end

@@ -1,8 +1,8 @@
 /**
  * The rules of oxlint, with the imports that `layers.ts` forbids. `oxlint.config.ts` exports them.
  *
- * oxlint takes the last matching override and does not merge them, so every file gets its complete set of
- * patterns from exactly one. Regular expressions of oxlint know no look-ahead, hence gitignore-style groups:
+ * oxlint takes the last matching override and does not merge them, so every file gets its complete set of patterns from
+ * exactly one override. Regular expressions of oxlint have no look-ahead, so the patterns are gitignore-style groups:
  * `[#]room/**` is `#room/**` (a leading `#` would be a comment), `../**` + `/room/**` the same by a relative path.
  */
 import { defineConfig, type DummyRuleMap, type OxlintOverride } from "oxlint";
@@ -23,12 +23,12 @@ interface Pattern {
 const tests = ["**/*.test.ts", "**/testing/**", "**/test/**", "**/conformance.ts"];
 const doorMessage = "Start child processes with exec.ts or run.ts: argv, deadline, bounded output.";
 
-/** `#room/file` and `../room/file` for a name like `room/file` or `**` + `/file`. */
+/** Returns the patterns `#room/file` and `../room/file` for a name like `room/file` or `**` + `/file`. */
 function bothSpellings(name: string): string[] {
   return [`[#]${name}`, `../**/${name}`];
 }
 
-/** Files of a package, and files of rooms. */
+/** Divides names into files of a package and files of rooms. */
 function partition(names: readonly string[]): [packaged: string[], ofRooms: string[]] {
   const isPackaged = (name: string) => name.startsWith("@");
   return [names.filter(isPackaged), names.filter((name) => !isPackaged(name))];
@@ -109,7 +109,7 @@ function packageOverrides(): OxlintOverride[] {
     const known = fence.mayKnow.flatMap((name) => [`!${name}`, `!${name}/**`]);
     const patterns: Pattern[] = [
       {
-        // In one group, because a second group would allow again what the first one refuses.
+        // The patterns are one group, because a second group would allow again what the first group refuses.
         group: fence.nodeOnly
           ? ["**", "!node:*", "!node:*/**", "!./**", "!../**", ...known]
           : ["@kontor/**", ...known],

@@ -18,7 +18,7 @@ export interface Sentence {
   line: number;
   kind: ProseKind;
   text: string;
-  /** Whether it is the first sentence of its paragraph. */
+  /** True for the first sentence of its paragraph. */
   first: boolean;
 }
 
@@ -39,7 +39,7 @@ type Paragraph = readonly Line[];
 const isLeftOut = (file: string): boolean =>
   /^(e2e\/apps|server\/migrations)\/|(^|\/)node_modules\/|^package-lock\.json$/.test(file);
 
-/** Files of the repository with prose, tracked or new, sorted. Without `below`, all of them. */
+/** Lists the files of the repository with prose, tracked or new, sorted. Without `below`, lists all of them. */
 export async function listProseFiles(below: readonly string[] = []): Promise<string[]> {
   const argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate", "--"];
   const { code, output } = await run([...argv, ...below] as [string, ...string[]], { cwd: productRoot });
@@ -50,7 +50,7 @@ export async function listProseFiles(below: readonly string[] = []): Promise<str
     .toSorted();
 }
 
-/** Text of a file. A file that was deleted meanwhile has none. */
+/** Returns the text of a file, or an empty text if the file was deleted meanwhile. */
 export function readSource(file: string): string {
   try {
     return readFileSync(inProduct(file), "utf8");
@@ -59,13 +59,13 @@ export function readSource(file: string): string {
   }
 }
 
-/** Sentences of a file, in the order of their lines. */
+/** Returns the sentences of a file, in the order of their lines. */
 export function findSentences(source: string, file: string): Sentence[] {
   const read = source === "" ? undefined : readerOf(file);
   return (read?.(source, file) ?? []).toSorted((a, b) => a.line - b.line);
 }
 
-/** Names of types and functions that a file declares. */
+/** Returns the names of types and functions that a file declares. */
 export function findNames(source: string, file: string): DeclaredName[] {
   if (!/\.[jt]s$/.test(file)) return [];
   const tokens = readTokens(source).filter(({ type }) => type !== "comment");
@@ -110,10 +110,13 @@ function readCode(source: string, file: string): Sentence[] {
   ];
 }
 
-/** Text for a reader, in contrast to keys, paths and fragments of other languages. */
+/** True for a text for a reader, in contrast to keys, paths and fragments of other languages. */
 const isProse = (text: string): boolean => /^\p{Lu}/u.test(text) && text.trim().split(/\s+/).length >= 3;
 
-/** Titles of tests: the first text in the last parentheses of `test(…)`, `it(…)` or `describe(…)`, modifiers between. */
+/**
+ * Returns the titles of tests: the first text in the last parentheses of `test(…)`, `it(…)` or `describe(…)`, with
+ * modifiers between.
+ */
 function findTitles(tokens: readonly Token[]): Set<Token> {
   const titles = new Set<Token>();
   tokens.forEach((token, index) => {
@@ -141,7 +144,7 @@ function afterPair(tokens: readonly Token[], start: number, open: string, close:
   return tokens.length;
 }
 
-/** Comments without their marks. Line comments on lines that follow one another are one comment. */
+/** Returns comments without their marks. Line comments on consecutive lines are one comment. */
 function joinComments(tokens: readonly Token[]): Paragraph[] {
   const comments: Line[][] = [];
   let previous: Token | undefined;
@@ -169,7 +172,7 @@ const isDirective = (text: string): boolean =>
 function splitComment(comment: Paragraph): Paragraph[] {
   const paragraphs: Line[][] = [[]];
   for (const { line, text } of comment) {
-    // Four spaces set an example apart, as in Markdown.
+    // A line after four spaces is an example, as in Markdown.
     if (text.trim() === "" || /^ {4}/.test(text) || isDirective(text)) paragraphs.push([]);
     else {
       const item = /^\s*(?:[-*·] |\d+\. |@\w+ )/.exec(text)?.[0] ?? "";
@@ -180,7 +183,7 @@ function splitComment(comment: Paragraph): Paragraph[] {
   return paragraphs;
 }
 
-/** Headings, list items, cells and paragraphs, without blocks of code. */
+/** Returns headings, list items, cells and paragraphs, without blocks of code. */
 function splitMarkdown(source: string): Paragraph[] {
   const paragraphs: Line[][] = [[]];
   let fence = "";
@@ -204,7 +207,7 @@ function splitMarkdown(source: string): Paragraph[] {
   return paragraphs;
 }
 
-/** Lines of a shell or Python script that hold a comment alone. */
+/** Returns the sentences of a shell or Python script, from the lines that contain only a comment. */
 function readScript(source: string, file: string): Sentence[] {
   const paragraphs: Line[][] = [[]];
   source.split("\n").forEach((raw, index) => {
@@ -215,7 +218,7 @@ function readScript(source: string, file: string): Sentence[] {
   return toSentences(paragraphs.flatMap(splitComment), file, "comment");
 }
 
-/** Summaries and descriptions of an API document. */
+/** Returns the summaries and descriptions of an API document. */
 function readDocument(source: string, file: string): Sentence[] {
   const sentences: Sentence[] = [];
   let from = 0;
@@ -235,7 +238,10 @@ function readDocument(source: string, file: string): Sentence[] {
   return sentences;
 }
 
-/** An end of a sentence, spaces, and a capital letter, with quotes and emphasis around both. */
+/**
+ * Matches the end of a sentence: a punctuation mark, spaces, and a capital letter, with quotes and emphasis around
+ * both.
+ */
 const sentenceEnd = /(?<=[.!?]["'”)`*]*)\s+(?=["'“(`*[]*\p{Lu})/u;
 
 function toSentences(paragraphs: readonly Paragraph[], file: string, kind: ProseKind): Sentence[] {

@@ -7,7 +7,7 @@ export interface Token {
   /** A comment with its marks; a string without its quotes, `…` in place of each `${}`; else the token itself. */
   text: string;
   line: number;
-  /** Whether only spaces stand before it on its line. */
+  /** True if only spaces precede the token on its line. */
   ownLine: boolean;
 }
 
@@ -15,7 +15,7 @@ const literals = new Set([SyntaxKind.StringLiteral, SyntaxKind.NoSubstitutionTem
 const comments = new Set([SyntaxKind.SingleLineCommentTrivia, SyntaxKind.MultiLineCommentTrivia]);
 const spaces = new Set([SyntaxKind.WhitespaceTrivia, SyntaxKind.NewLineTrivia]);
 
-/** Tokens that end an expression, so that a `/` after them divides and a template after them has a tag. */
+/** Tokens that end an expression: a `/` after them divides, and a template after them has a tag. */
 const operands = new Set([
   SyntaxKind.Identifier,
   SyntaxKind.PrivateIdentifier,
@@ -33,7 +33,10 @@ const operands = new Set([
 
 const tags = new Set([SyntaxKind.Identifier, SyntaxKind.CloseParenToken, SyntaxKind.GreaterThanToken]);
 
-/** All tokens but spaces. Strings joined by `+` are one; a template with a tag is none, as its text is another language. */
+/**
+ * Returns all tokens except spaces. Strings joined by `+` are one token; a template with a tag is left out, because its
+ * text is another language.
+ */
 export function readTokens(source: string): Token[] {
   const scanner = createScanner(false, undefined, source);
   const lineOf = lineCounter(source);
@@ -87,7 +90,7 @@ export function readTokens(source: string): Token[] {
   return tokens;
 }
 
-/** The string that the next one continues: the last one, when a `+` follows it. */
+/** Returns the string that the next string continues: the last string, if a `+` follows it. */
 function joinedBy(
   kind: SyntaxKind,
   previous: SyntaxKind,
@@ -116,7 +119,7 @@ function lineCounter(source: string): (offset: number) => number {
   };
 }
 
-/** Whether the name at `index` is a constant that holds an arrow function. */
+/** Returns whether the name at `index` is a constant that holds an arrow function. */
 export function isFunctionName(tokens: readonly Token[], index: number): boolean {
   let at = index + 1;
   if (tokens[at]?.text !== "=") return false;

@@ -36,7 +36,7 @@ test("accepts compounds, longer words, and listed words within a sentence", () =
   );
 });
 
-test("lists test titles behind modifiers, types and tables", () => {
+test("lists titles of tests with modifiers, type arguments and tables", () => {
   expect(
     find(
       "a.test.ts",
@@ -51,7 +51,7 @@ test("lists test titles behind modifiers, types and tables", () => {
   ).toEqual(["1 title: who waits, waits", "3 title: where … are", "5 title: Those of a room"]);
 });
 
-test("lists texts of the source, joined and with placeholders, and no fragments or other languages", () => {
+test("lists texts in source code, joined and with placeholders, and no fragments or other languages", () => {
   expect(
     find(
       "a.ts",
@@ -63,7 +63,7 @@ test("lists texts of the source, joined and with placeholders, and no fragments 
   ).toEqual(["1 text: Its add-on stops.", "3 text: What … holds is kept"]);
 });
 
-test("lists headings, items, cells and sentences of a page outside its code", () => {
+test("lists headings, list items, cells and sentences of a page, and leaves out code blocks", () => {
   expect(
     find(
       "docs/a.md",
@@ -80,7 +80,7 @@ test("lists headings, items, cells and sentences of a page outside its code", ()
   ).toEqual(["1 page: What you need", "2 page: **That** is one.", "6 page: Where", "9 page: as before"]);
 });
 
-test("lists descriptions of an API document, and no examples", () => {
+test("lists descriptions of an API document, and leaves out examples", () => {
   const document = { paths: { "/a": { summary: "Get it", description: "It is.\n\nOf use." } }, example: {} };
   document.example = { description: "What for" };
   expect(find("openapi/a.json", ...JSON.stringify(document, null, 2).split("\n"))).toEqual([
@@ -95,7 +95,7 @@ test("lists comments of C and of scripts", () => {
   expect(find("a.sh", "#!/bin/sh", "# What it does", "echo '# who'")).toEqual(["2 comment: What it does"]);
 });
 
-test("lists types, functions and files that a bare participle names", () => {
+test("lists types, functions and files whose name is a bare participle", () => {
   expect(
     find(
       "lib/held.ts",
@@ -116,6 +116,6 @@ test.each([
   ["speed", false],
   ["seed", false],
   ["HeldVolume", false],
-])("takes %s for a bare participle: %s", (name, expected) => {
+])("decides whether %s is a bare participle: %s", (name, expected) => {
   expect(isBareParticiple(name)).toBe(expected);
 });

@@ -34,12 +34,14 @@ const openings = [
   "As",
 ];
 
-/** A compound such as "one-shot" has a subject. */
+/**
+ * Matches a sentence that begins with a listed word. A compound such as "one-shot" has a subject and does not match.
+ */
 const opening = new RegExp(`^["'“(*_[]*(?:${openings.join("|")})(?![-\\w])`, "iu");
 
 export function hidesSubject({ kind, first, text }: Pick<Sentence, "kind" | "first" | "text">): boolean {
   if (!opening.test(text)) return false;
-  // A capital letter begins a sentence. In source, a text in small letters is a fragment of a sentence.
+  // A capital letter starts a sentence. In source, a text that starts with a small letter is a fragment of a sentence.
   return (first && kind !== "text") || /^\P{L}*\p{Lu}/u.test(text);
 }
 
@@ -49,7 +51,7 @@ const irregular =
   "spent stood taken taught thought told understood undone won worn written";
 const participles = new Set(irregular.split(" "));
 
-/** Words in -ed that are no participles. */
+/** Words that end in -ed and are not participles. */
 const notParticiples = new Set([
   "bed",
   "embed",
@@ -63,7 +65,7 @@ const notParticiples = new Set([
   "shed",
 ]);
 
-/** A name of one word alone. A participle with its noun, as in `heldVolumes`, says enough. */
+/** Returns whether a name is a single participle. A participle with its noun, such as `heldVolumes`, is clear. */
 export function isBareParticiple(name: string): boolean {
   const word = name.toLowerCase();
   if (/.[A-Z_-]/.test(name)) return false;
@@ -80,10 +82,13 @@ export function findWords(source: string, file: string): Finding[] {
   ].map(({ file: where, line, kind, text }) => ({ file: where, line, kind, text }));
 }
 
-/** `server/src/agent/runs/api/invoke.ts` counts for `server/src/agent`; a file at the top for `.`. */
+/**
+ * Returns the folder for the counts: `server/src/agent` for `server/src/agent/runs/api/invoke.ts`, and `.` for a file
+ * at the top.
+ */
 const folderOf = (file: string): string => path.dirname(file).split("/").slice(0, 3).join("/");
 
-/** A line for each folder: findings by kind, and their sum. */
+/** Returns a line for each folder: findings by kind, and their sum. */
 function countByFolder(findings: readonly Finding[]): string[] {
   const kinds = ["comment", "title", "page", "openapi", "text", "name"] as const;
   const row = (label: string, of: readonly Finding[]): string =>

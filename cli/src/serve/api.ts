@@ -3,7 +3,7 @@ import { Failure } from "../lib/failure.ts";
 
 interface TemplateProgress {
   name: string;
-  /** `absent`, `preparing`, `ready` or `failed`. */
+  /** State of the template: `absent`, `preparing`, `ready` or `failed`. */
   state: string;
   fraction: number;
   step: string;
@@ -14,7 +14,7 @@ interface TemplateProgress {
 /** An image that the server prepares on request (`prepare_images`). */
 export interface ImageProgress {
   name: string;
-  /** `waiting`, `preparing`, `ready` or `failed`. */
+  /** State of the image: `waiting`, `preparing`, `ready` or `failed`. */
   state: string;
   fraction: number;
   step: string;
@@ -27,7 +27,7 @@ export interface Readiness {
   images: ImageProgress[];
 }
 
-/** Undefined if no server responds. */
+/** Returns the readiness of the server. Undefined if no server responds. */
 export async function readiness(baseUrl: string): Promise<Readiness | undefined> {
   try {
     const response = await fetch(`${baseUrl}/readyz`, { signal: AbortSignal.timeout(5_000) });

@@ -15,13 +15,13 @@ const facts = {
   caFile: null,
 };
 
-test("shows the password and the token after the first start", () => {
+test("shows the password and the token at the first start", () => {
   const text = banner({ ...facts, firstStart: true });
   expect(text).toContain("pass-word");
   expect(text).toContain("Bearer svc_secret");
 });
 
-test("shows the path of the credentials, and no secret, after a later start", () => {
+test("shows the path of the credentials, and no secret, at a later start", () => {
   const text = banner({ ...facts, firstStart: false });
   expect(text).not.toContain("pass-word");
   expect(text).not.toContain("svc_secret");

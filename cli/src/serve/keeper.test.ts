@@ -1,4 +1,4 @@
-/** The real shim with a small program in place of the server. */
+/** Tests the real shim with a small program in place of the server. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -7,13 +7,13 @@ import { expect, onTestFinished, test } from "vitest";
 import { inProduct } from "../lib/places.ts";
 import { childrenOf, currentLink, findKeeperOf, followsLink, pointTo, readCurrent } from "./current.ts";
 
-/** Writes its directory's name into `starts`, and ends on SIGHUP and SIGTERM. */
+/** Returns the code of a program that writes its directory's name into `starts`, and ends on SIGHUP and SIGTERM. */
 const program = (data: string) => `import { appendFileSync } from "node:fs";
 process.on("SIGHUP", () => process.exit(0)).on("SIGTERM", () => process.exit(0));
 appendFileSync(${JSON.stringify(path.join(data, "starts"))}, import.meta.dirname.split("/").at(-3) + "\\n");
 setInterval(() => {}, 1000);`;
 
-/** Two directories of code, the link to the first, and the shim on a free port. */
+/** Makes two directories of code and a link to the first, and starts the shim on a free port. */
 async function keep(): Promise<{
   data: string;
   keeper: ChildProcess & { pid: number };
@@ -48,7 +48,7 @@ function startHolder(keeper: number): ChildProcess {
   return holder;
 }
 
-test("finds the shim of a data directory by the link in its arguments", async () => {
+test("finds the shim of a data directory by the symlink in the shim's arguments", async () => {
   const { data, keeper } = await keep();
   expect(followsLink(keeper.pid, data)).toBe(true);
   expect(followsLink(keeper.pid, path.join(data, "other"))).toBe(false);
@@ -56,11 +56,11 @@ test("finds the shim of a data directory by the link in its arguments", async ()
   expect(readCurrent(data)).toBe(path.join(data, "old"));
 });
 
-test("does not take a process in another PID namespace for the shim", async () => {
+test("does not mistake a process in another PID namespace for the shim", async () => {
   const data = mkdtempSync(path.join(tmpdir(), "kontor-keeper-"));
   onTestFinished(() => rmSync(data, { recursive: true }));
   const main = path.join(currentLink(data), "server/src/main.ts");
-  // The arguments of `unshare` itself are left out: it is in this namespace.
+  // The arguments of `unshare` itself are left out, because it runs in this namespace.
   const play = 'exec sh -c "echo here; read line; :" kontor-shim keep "$MAIN"';
   const machine = spawn("unshare", ["--pid", "--fork", "--kill-child", "sh", "-c", play], {
     env: { ...process.env, MAIN: main },
@@ -73,14 +73,14 @@ test("does not take a process in another PID namespace for the shim", async () =
   expect(findKeeperOf(data)).toBeUndefined();
 });
 
-test("starts the code that the link leads to at each start", async () => {
+test("starts at each start the code to which the symlink points", async () => {
   const { data, keeper, starts } = await keep();
   pointTo(data, path.join(data, "new"));
   keeper.kill("SIGHUP");
   await expect.poll(starts).toEqual(["old", "new"]);
 });
 
-test("holds the next start until SIGHUP", async () => {
+test("delays the next start after SIGUSR1 until SIGHUP", async () => {
   const { data, keeper, starts } = await keep();
   startHolder(keeper.pid);
   await expect.poll(() => childrenOf(keeper.pid)).toEqual([]);
@@ -90,7 +90,7 @@ test("holds the next start until SIGHUP", async () => {
   await expect.poll(starts).toEqual(["old", "new"]);
 });
 
-test("starts the program when the process that held it is killed", async () => {
+test("starts the program when the process that delayed the start is killed", async () => {
   const { keeper, starts } = await keep();
   const holder = startHolder(keeper.pid);
   await expect.poll(() => childrenOf(keeper.pid)).toEqual([]);
@@ -99,7 +99,7 @@ test("starts the program when the process that held it is killed", async () => {
   await expect.poll(starts).toEqual(["old", "old"]);
 });
 
-test("ends on SIGTERM while a start is held", async () => {
+test("exits on SIGTERM while a start is delayed", async () => {
   const { keeper } = await keep();
   startHolder(keeper.pid);
   await expect.poll(() => childrenOf(keeper.pid)).toEqual([]);
@@ -108,7 +108,7 @@ test("ends on SIGTERM while a start is held", async () => {
   await end;
 });
 
-test("retries a program that fails after a restart, and holds it between two tries", async () => {
+test("restarts a program that fails after a restart, and can be delayed between two attempts", async () => {
   const { data, keeper, starts } = await keep();
   writeFileSync(path.join(data, "new/server/src/main.ts"), "process.exit(1)");
   pointTo(data, path.join(data, "new"));

@@ -4,7 +4,7 @@ import path from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { LogTail, worthShowing } from "./log-tail.ts";
 
-test("returns complete lines once each, from the start of the watch", () => {
+test("returns each complete line once, from the start of the watch", () => {
   const folder = mkdtempSync(path.join(tmpdir(), "kontor-tail-"));
   onTestFinished(() => rmSync(folder, { recursive: true }));
   const file = path.join(folder, "server.log");
@@ -18,7 +18,7 @@ test("returns complete lines once each, from the start of the watch", () => {
   expect(tail.lines()).toEqual([]);
 });
 
-test("shows warnings, errors and crashes, and hides routine lines", () => {
+test("shows warnings, errors and crashes, and hides all other lines", () => {
   expect(worthShowing('{"level":"info","msg":"request"}')).toBeUndefined();
   expect(worthShowing('{"level":"warn","msg":"slow"}')).toBe("warning: slow");
   expect(worthShowing('{"level":"error","msg":"failed","error":{"message":"no disk"}}')).toBe(

@@ -1,16 +1,16 @@
 /**
  * Reads the log file of the server. The server always logs to a file, so the end of a terminal does not end the server.
- * A watch begins at the end that the file has at that moment.
+ * A watch starts at the current end of the file.
  */
 import { closeSync, existsSync, mkdirSync, openSync, readSync, renameSync, statSync } from "node:fs";
 import path from "node:path";
 
-/** A larger log is renamed at the next start; one old file is kept. */
+/** Size in bytes above which a log is renamed at the next start; one old file is kept. */
 const rotateAtBytes = 64 * 1024 * 1024;
 
 export function openLog(file: string): { fd: number; size: number } {
   const folder = path.dirname(file);
-  // the mode of the data directory, as the server sets it: PostgreSQL's account must pass through
+  // The directory has the mode of the data directory, as the server sets it: PostgreSQL's account must enter it
   mkdirSync(path.dirname(folder), { recursive: true, mode: 0o711 });
   mkdirSync(folder, { recursive: true, mode: 0o750 });
   if (existsSync(file) && statSync(file).size > rotateAtBytes) renameSync(file, `${file}.1`);
@@ -52,7 +52,7 @@ const shown: Record<string, string> = { warn: "warning", error: "error", fatal: 
 
 /**
  * Formats a line of the log for the terminal: warnings, errors, and lines that are not from the logger, such as a
- * crash.
+ * crash. Returns undefined for other lines.
  */
 export function worthShowing(line: string): string | undefined {
   if (!line.startsWith("{")) return line.trim() === "" ? undefined : line;

@@ -1,4 +1,4 @@
-/** Finds out if a port is free, and which process has it otherwise. */
+/** Checks whether a port is free, and which process uses it otherwise. */
 import { readFileSync, readdirSync, readlinkSync } from "node:fs";
 import { createServer, type AddressInfo } from "node:net";
 
@@ -23,8 +23,8 @@ export function freePort(): Promise<number> {
 }
 
 /**
- * Inodes of the sockets that listen on a port, from the text of /proc/net/tcp or tcp6 (proc_net_tcp in the kernel
- * documentation).
+ * Returns the inodes of the sockets that listen on a port, from the text of /proc/net/tcp or tcp6 (proc_net_tcp in the
+ * kernel documentation).
  */
 export function listeningInodes(procNetTcp: string, port: number): string[] {
   const suffix = `:${port.toString(16).toUpperCase().padStart(4, "0")}`;
@@ -36,7 +36,10 @@ export function listeningInodes(procNetTcp: string, port: number): string[] {
     .flatMap((fields) => fields[9] ?? []);
 }
 
-/** `nginx: master process (pid 123)`; undefined if the process cannot be read. */
+/**
+ * Returns the process that listens on a port, such as `nginx: master process (pid 123)`. Undefined if the process
+ * cannot be read.
+ */
 export function portOwner(port: number): string | undefined {
   const inodes = ["/proc/net/tcp", "/proc/net/tcp6"].flatMap((file) => {
     const text = tryRead(() => readFileSync(file, "utf8"));

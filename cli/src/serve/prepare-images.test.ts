@@ -10,7 +10,7 @@ function terminal() {
   return { input, output, shown: () => shown };
 }
 
-test("prepares images only after a yes", async () => {
+test("prepares images only if the operator types yes", async () => {
   for (const [typed, expected] of [
     ["y", true],
     ["YES", true],
@@ -25,12 +25,12 @@ test("prepares images only after a yes", async () => {
   }
 });
 
-test("prepares nothing if the operator does not respond in time", async () => {
+test("prepares no images if the operator does not respond in time", async () => {
   const { input, output } = terminal();
   expect(await askToPrepare({ input, output }, 50)).toBe(false);
 });
 
-test("shows each image to its end, a failed one with its reason", async () => {
+test("shows the progress of each image until it is ready or failed, with the reason of a failure", async () => {
   const image = (name: string, change: Partial<ImageProgress>): ImageProgress => ({
     name,
     state: "waiting",

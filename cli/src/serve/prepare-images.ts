@@ -1,6 +1,6 @@
 /**
- * Images that `kontor up` prepares on request: of databases, and the bases of functions and apps. Without them, the
- * first use of each takes minutes.
+ * Images that `kontor up` prepares on request: images of databases, and the bases of functions and apps. Without them,
+ * the first use of each image takes minutes.
  */
 import { createInterface } from "node:readline/promises";
 import { setTimeout as delay } from "node:timers/promises";
@@ -16,7 +16,7 @@ interface Terminal {
   output: NodeJS.WritableStream;
 }
 
-/** Asks the operator at the first start. No response within 10 s is a no. */
+/** Asks the operator at the first start. Without a response within 10 s, prepares nothing. */
 export async function askToPrepare(
   { input, output }: Terminal = { input: process.stdin, output: process.stderr },
   withinMs = askWithinMs,
@@ -38,7 +38,7 @@ export async function askToPrepare(
   }
 }
 
-/** Shows each image until it is made. An image that fails is shown as such, and the server stays up. */
+/** Shows each image until it is made. A failed image is shown as failed, and the server stays up. */
 export async function waitForImages(
   baseUrl: string,
   {

@@ -14,7 +14,10 @@ export interface Proof {
 }
 
 const template = "debian-12";
-/** With fast downloads a template takes half a minute. A longer wait means a fault. */
+/**
+ * Timeout of the wait for the template. With fast downloads a template takes half a minute. A longer wait means a
+ * fault.
+ */
 const patienceMs = 15 * 60_000;
 
 export async function prove(server: { baseUrl: string; token: string }): Promise<Proof> {
@@ -47,7 +50,8 @@ export async function prove(server: { baseUrl: string; token: string }): Promise
   }
 
   /**
-   * A create returns 503 `template_preparing` while the template is made. The measured attempt is the last one.
+   * Creates a sandbox once the template is ready. A create returns 503 `template_preparing` while the template is made.
+   * The measured attempt is the last one.
    */
   async function createWhenReady(
     to: typeof server,

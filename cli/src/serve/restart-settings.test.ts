@@ -14,7 +14,7 @@ function directory(): string {
   return data;
 }
 
-test("passes the settings of a restart to the next server, and keeps those that a later restart does not set", () => {
+test("passes a restart's settings to the next server, and keeps settings that a later restart does not set", () => {
   const data = directory();
   const keeper = { KONTOR_DATA_DIR: data, KONTOR_POOL_SIZE: "1", PATH: "/bin" };
   expect(withRestartSettings(keeper)).toEqual(keeper);
@@ -34,7 +34,7 @@ test("passes the settings of a restart to the next server, and keeps those that 
   expect(withRestartSettings(keeper)).toEqual(keeper);
 });
 
-/** A process that `findRunning` takes for the server of a data directory, and that no shim keeps. */
+/** Starts a process that `findRunning` takes for the server of a data directory, and that has no shim. */
 async function startProcess(data: string, settings: Record<string, string>): Promise<void> {
   const child = spawn(
     process.execPath,
@@ -47,13 +47,13 @@ async function startProcess(data: string, settings: Record<string, string>): Pro
   writeFileSync(path.join(data, "server.json"), JSON.stringify(server));
 }
 
-test("unsets a variable of the first shell when a restart has it empty", () => {
+test("removes a variable of the first shell when a restart sets the variable to an empty text", () => {
   const data = directory();
   writeRestartSettings(data, { KONTOR_POOL_SIZE: "" });
   expect(withRestartSettings({ KONTOR_DATA_DIR: data, KONTOR_POOL_SIZE: "1" })["KONTOR_POOL_SIZE"]).toBe("");
 });
 
-test("names the file and the cure when the stored settings are damaged", () => {
+test("reports the file and the cure when the stored settings are damaged", () => {
   const data = directory();
   writeFileSync(path.join(data, "restart-settings.json"), "");
   expect(() => withRestartSettings({ KONTOR_DATA_DIR: data })).toThrow(
@@ -61,7 +61,7 @@ test("names the file and the cure when the stored settings are damaged", () => {
   );
 });
 
-test("reads the settings of the running server, its restarts included, and not those of the shell", async () => {
+test("reads the settings of the running server, including its restarts, and not those of the shell", async () => {
   const data = directory();
   const shell = { KONTOR_REGIONS: "shell", KONTOR_LOG_LEVEL: "debug", KONTOR_TOKEN: "t", HOME: "/root" };
   expect(withRunningSettings(data, shell)).toBe(shell);

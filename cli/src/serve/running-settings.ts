@@ -1,6 +1,6 @@
 /**
- * Settings of the server that runs on a data directory. A command beside the server acts on that server's database and
- * volumes, whatever the environment of its own shell has.
+ * Settings of the server that runs on a data directory. A command beside the server uses that server's database and
+ * volumes, whatever variables its own shell has.
  */
 import { readFileSync } from "node:fs";
 import { isSetting } from "@kontor/server/config.ts";
@@ -8,7 +8,10 @@ import { Failure } from "../lib/failure.ts";
 import { readRestartSettings } from "./restart-settings.ts";
 import { findRunning } from "./server-file.ts";
 
-/** `env` with the settings of the running server in place of its own; `env` itself if no server runs. */
+/**
+ * Returns `env` with the settings of the running server in place of its own settings, or `env` itself if no server
+ * runs.
+ */
 export function withRunningSettings(data: string, env: NodeJS.ProcessEnv = process.env): NodeJS.ProcessEnv {
   const running = findRunning(data);
   if (!running) return env;
@@ -17,7 +20,7 @@ export function withRunningSettings(data: string, env: NodeJS.ProcessEnv = proce
   return { ...Object.fromEntries(others), ...settings };
 }
 
-/** Settings in the environment that a process was started with (proc_pid_environ(5)). */
+/** Returns the settings in the environment with which a process was started (proc_pid_environ(5)). */
 function environmentOf(pid: number): Record<string, string> {
   const pairs = readEnvironment(pid)
     .split("\0")
@@ -33,7 +36,7 @@ function readEnvironment(pid: number): string {
     return readFileSync(`/proc/${pid}/environ`, "utf8");
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
-    // The process has ended since the search.
+    // The process has ended since it was found.
     if (code === "ENOENT" || code === "ESRCH") return "";
     throw new Failure(`The settings of the server (pid ${pid}) cannot be read.`, {
       hint: "Run the command as root, or as the server's account.",

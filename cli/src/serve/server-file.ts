@@ -31,7 +31,10 @@ export function readOperator(data: string): Operator | undefined {
   return readJson<Operator>(operatorFile(data));
 }
 
-/** The server's own certificate authority; null if a public authority or a proxy provides the certificate. */
+/**
+ * Returns the file of the server's own certificate authority; null if a public authority or a proxy provides the
+ * certificate.
+ */
 export function findCaFile(data: string): string | null {
   const file = path.join(data, "ca.crt");
   return existsSync(file) ? file : null;
@@ -43,7 +46,9 @@ export function findRunning(data: string): RunningServer | undefined {
   return server && isServer(server.pid) ? server : undefined;
 }
 
-/** Another process may have the pid by now, so its command line must be the server's. */
+/**
+ * Returns whether the process is a server. Another process may have the pid by now, so the command line is compared.
+ */
 export function isServer(pid: number): boolean {
   try {
     return readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("server/src/main.ts");
@@ -52,7 +57,7 @@ export function isServer(pid: number): boolean {
   }
 }
 
-/** Process that holds the server's listening sockets: `kontor-shim keep`. */
+/** Returns whether the process is the shim that keeps a server's listening sockets open: `kontor-shim keep`. */
 export function isKeeper(pid: number): boolean {
   try {
     return readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("kontor-shim\0keep\0");
@@ -61,7 +66,7 @@ export function isKeeper(pid: number): boolean {
   }
 }
 
-/** Undefined if the process does not exist. */
+/** Returns the pid of the parent. Undefined if the process does not exist. */
 export function parentOf(pid: number): number | undefined {
   try {
     return Number(/^PPid:\s+(\d+)$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]);

@@ -1,6 +1,6 @@
 /**
- * Starts the server, watches its start, and stops it. The server is always a process in its own session that logs to a
- * file. In the foreground, this command shows its warnings and forwards Ctrl-C.
+ * Starts the server, watches its start, and stops it. The server is always a process in its own session, and logs to a
+ * file. In the foreground, this command shows the server's warnings and forwards Ctrl-C.
  */
 import { readFileSync } from "node:fs";
 import path from "node:path";
@@ -15,11 +15,13 @@ import { openLog, worthShowing } from "./log-tail.ts";
 import { forgetRestartSettings } from "./restart-settings.ts";
 import { findRunning, isKeeper, isServer, logFile, parentOf, type RunningServer } from "./server-file.ts";
 
-/** initdb, migrations and the first listen take about 3 s. The rest is for a slow disk. */
+/**
+ * Timeout of a start. initdb, migrations and the first listen take about 3 s. The rest of the time is for a slow disk.
+ */
 const listenDeadlineMs = 120_000;
 const pollMs = 100;
 const shim = inProduct("runtime/shim/build/kontor-shim");
-/** Time to release machines and connections, in addition to the grace of requests and jobs. */
+/** Time to release machines and connections, in addition to the grace period of requests and jobs. */
 export const afterGraceMs = 20_000;
 
 export interface StartedServer {
@@ -30,8 +32,8 @@ export interface StartedServer {
 }
 
 /**
- * With `doors`, addresses such as `127.0.0.1:8080`, the shim holds these sockets during a restart, and starts the
- * server again after a crash. Without it, the server opens its own.
+ * Starts a server. With `doors`, addresses such as `127.0.0.1:8080`, the shim keeps these sockets open during a
+ * restart, and starts the server again after a crash. Without `doors`, the server opens its own sockets.
  */
 export function startServer(
   data: string,
@@ -51,7 +53,7 @@ export function startServer(
   const env = {
     ...process.env,
     KONTOR_DATA_DIR: data,
-    // Node's compile cache: a start uses a third less CPU time until the server listens.
+    // With Node's compile cache, a start uses a third less CPU time until the server listens.
     NODE_COMPILE_CACHE: path.join(data, "compile-cache"),
     ...(port === undefined ? {} : { KONTOR_PORT: String(port) }),
   };
@@ -64,7 +66,10 @@ export function startServer(
   return { process: child, log, logOffset: size };
 }
 
-/** Waits until the server listens and is ready; throws with the last lines of the log if it ends before. */
+/**
+ * Waits until the server listens and is ready. Throws an error with the last lines of the log if the server ends
+ * before.
+ */
 export async function waitUntilReady(
   started: StartedServer,
   data: string,
@@ -84,7 +89,8 @@ export async function waitUntilReady(
 }
 
 /**
- * Waits for a template; returns undefined if the server does not know it, and the create reports the error.
+ * Waits for a template. Returns undefined if the server does not know the template, because the create reports the
+ * error.
  */
 export async function waitForTemplate(
   baseUrl: string,
@@ -114,8 +120,9 @@ export async function stopServer(pid: number, waitMs: number): Promise<boolean> 
 }
 
 /**
- * The process that holds a server's sockets (`kontor-shim keep`). On SIGHUP it ends the server and starts the next one,
- * with the code and configuration of that moment. Undefined if the server has none.
+ * Returns the pid of the process that keeps a server's sockets open (`kontor-shim keep`). On SIGHUP this process ends
+ * the server and starts the next one, with the code and configuration of that moment. Undefined if the server has no
+ * such process.
  */
 export function findKeeper(pid: number): number | undefined {
   const keeper = parentOf(pid);

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { parseDeb822 } from "@kontor/runtime/rootfs/sources.ts";
 import { backportsSource, parseCandidate, parseStatus } from "./apt.ts";
 
-test("converts apt's status lines to progress: fetching is the first half, installing the second", () => {
+test("converts apt's status lines to progress: the first half is fetching, the second installing", () => {
   expect(parseStatus("dlstatus:1:50.0000:Retrieving file 3 of 7")).toEqual({
     fraction: 0.25,
     text: "Retrieving file 3 of 7",
@@ -13,13 +13,13 @@ test("converts apt's status lines to progress: fetching is the first half, insta
   });
 });
 
-test("ignores other lines of apt", () => {
+test("ignores apt's other lines", () => {
   expect(parseStatus("pmconffile:/etc/x : 1:'a' 'b'")).toBeUndefined();
   expect(parseStatus("media-change: disk")).toBeUndefined();
   expect(parseStatus("")).toBeUndefined();
 });
 
-test("configures backports at the host's own mirror, with Debian's key", () => {
+test("configures backports from the host's own mirror, with Debian's key", () => {
   expect(parseDeb822(backportsSource("http://mirror.example/debian", "bookworm-backports"))).toEqual([
     {
       uris: ["http://mirror.example/debian"],
@@ -30,7 +30,7 @@ test("configures backports at the host's own mirror, with Debian's key", () => {
   ]);
 });
 
-test("reads the version that apt would install, and none where apt knows no package", () => {
+test("reads the version that apt would install, and none if apt does not know the package", () => {
   const policy = (candidate: string) =>
     `runsc:\n  Installed: (none)\n  Candidate: ${candidate}\n  Version table:\n`;
   expect(parseCandidate(policy("0.0~20240729.0-5"))).toBe("0.0~20240729.0-5");

@@ -48,7 +48,7 @@ async function install(
   await apt(["install", "--no-install-recommends", "-y", ...names], view, 0.2, 1);
 }
 
-/** Packages whose version in the host's own suites is too old. */
+/** Returns the names of packages whose version in the host's own suites is too old. */
 async function namesOfTooOld(wanted: readonly SystemPackage[]): Promise<Set<string>> {
   const tooOld = new Set<string>();
   for (const { name, backports } of wanted) {
@@ -60,7 +60,7 @@ async function namesOfTooOld(wanted: readonly SystemPackage[]): Promise<Set<stri
   return tooOld;
 }
 
-/** The version that apt would install (apt-cache(8), `policy`); undefined if apt knows no package. */
+/** Returns the version that apt would install (apt-cache(8), `policy`); undefined if apt knows no package. */
 export function parseCandidate(output: string): string | undefined {
   const version = /^ *Candidate: *(\S+)/m.exec(output)?.[1];
   return version === "(none)" ? undefined : version;
@@ -69,7 +69,7 @@ export function parseCandidate(output: string): string | undefined {
 const isAtLeast = async (version: string, atLeast: string): Promise<boolean> =>
   (await run(["dpkg", "--compare-versions", version, "ge", atLeast])).code === 0;
 
-/** Runs an apt-get command. The progress goes from `from` to `to` of the whole step. */
+/** Runs an apt-get command. The progress counts from `from` to `to` of the whole step. */
 async function apt(args: readonly string[], view: StepView, from: number, to: number): Promise<void> {
   view.update(`apt-get ${args[0]}`, from);
   const options = [
@@ -97,7 +97,7 @@ async function apt(args: readonly string[], view: StepView, from: number, to: nu
 }
 
 /**
- * A line of APT::Status-Fd: `dlstatus:n:percent:text` while fetching, `pmstatus:package:percent:text` while
+ * Parses a line of APT::Status-Fd: `dlstatus:n:percent:text` while fetching, `pmstatus:package:percent:text` while
  * installing. Fetching counts as the first half.
  */
 export function parseStatus(line: string): { fraction: number; text: string } | undefined {
@@ -115,7 +115,7 @@ async function isThere(one: SystemPackage): Promise<boolean> {
   );
   if (!found || !one.backports) return found;
   const { code, output } = await run(["dpkg-query", "-W", "-f", "${Version}", one.name]);
-  // no package: the operator installed a release by hand
+  // no package: the operator installed the program without apt
   if (code !== 0 || output === "") return true;
   return isAtLeast(output.trim(), one.backports.atLeast);
 }
@@ -132,7 +132,7 @@ export function distribution(): { id: string; codename: string; version: string;
   };
 }
 
-/** True if a source of apt has the suite. */
+/** Returns whether a source of apt has the suite. */
 function hasSource(suite: string): boolean {
   const folder = "/etc/apt/sources.list.d";
   const files = existsSync(folder) ? readdirSync(folder).map((name) => path.join(folder, name)) : [];
@@ -142,7 +142,7 @@ function hasSource(suite: string): boolean {
 }
 
 /**
- * Backports come from the mirror of the host's other packages: a local mirror, a proxy or the public archive.
+ * Adds the backports suite of the mirror of the host's other packages: a local mirror, a proxy or the public archive.
  */
 async function addBackports(suite: string): Promise<void> {
   const text = backportsSource((await hostMirrors()).main, suite);
@@ -150,7 +150,7 @@ async function addBackports(suite: string): Promise<void> {
   renameSync(`${backportsFile}.new`, backportsFile);
 }
 
-/** The text of a deb822 file (sources.list(5)) for one suite. */
+/** Returns the text of a deb822 file (sources.list(5)) for one suite. */
 export function backportsSource(mirror: string, suite: string): string {
   return [
     "# Written by kontor: the same archive as this machine's own, for the version of runsc it needs.",

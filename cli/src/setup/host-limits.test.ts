@@ -5,7 +5,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { hostLimitsStep, lowLimits } from "./host-limits.ts";
 import { setUp } from "./setup.ts";
 
-/** A directory of kernel values in the layout of /proc/sys. */
+/** Makes a directory of kernel values in the layout of /proc/sys. */
 function values(of: Record<string, string>): string {
   const root = mkdtempSync(join(tmpdir(), "kontor-limits-"));
   onTestFinished(() => rmSync(root, { recursive: true }));
@@ -16,7 +16,7 @@ function values(of: Record<string, string>): string {
   return root;
 }
 
-test("lists limits below their minimum, and none that is unlimited or unknown to the kernel", () => {
+test("lists limits below their minimum, and none that are unlimited or unknown to the kernel", () => {
   const root = values({
     "fs/inotify/max_user_instances": "128",
     "fs/inotify/max_user_watches": "1048576",
@@ -28,7 +28,7 @@ test("lists limits below their minimum, and none that is unlimited or unknown to
 });
 
 test.skipIf(process.getuid?.() !== 0)(
-  "raises low limits, keeps them for a reboot, and lowers none",
+  "raises low limits, keeps them after a reboot, and lowers no limit",
   async () => {
     const root = values({ "fs/inotify/max_user_instances": "128", "fs/inotify/max_user_watches": "1048576" });
     const keptAt = join(root, "60-kontor.conf");

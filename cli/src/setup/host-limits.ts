@@ -1,7 +1,7 @@
 /**
  * Limits that the kernel applies to each user of the host, and whose defaults are too low for many programs on one
- * machine. Each native machine has its own users, so these limits bound each machine, and the host's own services. They
- * are raised, never lowered, and survive a reboot when the host has sysctl.d(5).
+ * machine. Each native machine has its own users, so these limits apply to each machine, and to the host's own
+ * services. The set-up raises them and never lowers them. They survive a reboot if the host has sysctl.d(5).
  */
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
@@ -9,7 +9,7 @@ import { isRoot } from "../lib/places.ts";
 import type { SetupStep } from "./setup.ts";
 
 interface HostLimit {
-  /** Name for sysctl(8). */
+  /** Name of the limit for sysctl(8). */
   name: string;
   atLeast: number;
   why: string;
@@ -30,7 +30,7 @@ export interface LowLimit extends HostLimit {
 const file = (name: string, root: string) => `${root}/${name.replaceAll(".", "/")}`;
 export const keptLimits = "/etc/sysctl.d/60-kontor.conf";
 
-/** Limits below their minimum. Zero in `pipe-user-pages-soft` means unlimited. */
+/** Returns the limits below their minimum. Zero in `pipe-user-pages-soft` means unlimited. */
 export function lowLimits(root = "/proc/sys"): LowLimit[] {
   return hostLimits.flatMap((limit) => {
     const value = read(file(limit.name, root));
@@ -38,7 +38,10 @@ export function lowLimits(root = "/proc/sys"): LowLimit[] {
   });
 }
 
-/** Raises low limits that are writable. In a container they mostly belong to the host, and `doctor` lists them. */
+/**
+ * Returns the step that raises low limits that are writable. In a container most limits belong to the host, and
+ * `doctor` lists them.
+ */
 export function hostLimitsStep(root = "/proc/sys", keepAt = keptLimits): SetupStep {
   const raisable = () => (isRoot() ? lowLimits(root).filter(({ name }) => isWritable(file(name, root))) : []);
   return {
@@ -54,7 +57,7 @@ export function hostLimitsStep(root = "/proc/sys", keepAt = keptLimits): SetupSt
   };
 }
 
-/** Adds lines for the next boot, of raised limits alone: for others a later kernel may have a higher default. */
+/** Adds lines for the next boot, only for raised limits: for other limits, a later kernel may have a higher default. */
 function keep(raised: readonly HostLimit[], path: string): void {
   if (!existsSync(dirname(path))) return;
   const before = existsSync(path) ? readFileSync(path, "utf8") : "# Written by kontor's set-up.\n";
@@ -71,7 +74,7 @@ function read(path: string): number | undefined {
   }
 }
 
-/** Writes the current value back: access(2) does not show whether the kernel accepts a write. */
+/** Returns whether the kernel accepts a write: writes the current value back, because access(2) does not show this. */
 function isWritable(path: string): boolean {
   try {
     writeFileSync(path, readFileSync(path));

@@ -1,16 +1,17 @@
 /**
- * The system packages that Kontor uses, as data: how each is recognised, and why it is needed. A package is not
- * installed if its program exists, whatever its source.
+ * The system packages that Kontor uses, as data: how each package is recognised, and why it is needed. A package counts
+ * as present if its program exists, whatever its source.
  */
 
 export interface SystemPackage {
-  /** Debian's name. */
+  /** Name of the package in Debian. */
   name: string;
   /** Programs, found on PATH and in the sbin directories, or absolute paths. All must exist. */
   provides: readonly string[];
   why: string;
   /**
-   * The oldest version that works. The package comes from `<codename>-backports` if the host's own suite has none.
+   * Oldest version that works. The package comes from `<codename>-backports` if the host's own suite has no such
+   * version.
    */
   backports?: { atLeast: string };
 }
@@ -20,7 +21,7 @@ export const serverPackages: readonly SystemPackage[] = [
     name: "runsc",
     provides: ["runsc"],
     why: "boots isolated machines (gVisor)",
-    // Debian 12 has a version of 2022, which lacks flags that the driver needs
+    // Debian 12 has a version of 2022, which lacks flags that the driver uses
     backports: { atLeast: "0.0~20240729" },
   },
   { name: "runc", provides: ["runc"], why: "runs deployed applications and build steps" },

@@ -10,13 +10,13 @@ function step(missing: string[], install: () => unknown, needsRoot = false): Set
   };
 }
 
-test("runs no step that has nothing missing", async () => {
+test("skips a step that has nothing to install", async () => {
   let ran = false;
   await setUp([step([], () => (ran = true))]);
   expect(ran).toBe(false);
 });
 
-test("stops the set-up after a step that leaves something missing", async () => {
+test("stops the set-up if something is still missing after its step", async () => {
   await expect(setUp([step(["runsc"], () => {})])).rejects.toThrow("Set-up stopped at: Things.");
 });
 

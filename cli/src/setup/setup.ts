@@ -1,7 +1,7 @@
 /**
- * The set-up of a host as steps that can be repeated. A step lists its missing parts and does nothing if there are
- * none. Packages are installed by name through the host's package manager. Without root nothing changes, and the
- * command to run is printed.
+ * The set-up of a host, in steps that can be repeated. A step lists its missing parts and does nothing if there are
+ * none. Packages are installed by name through the host's package manager. Without root, the set-up changes nothing,
+ * and prints the command to run.
  */
 import { Failure } from "../lib/failure.ts";
 import { asRoot, isRoot } from "../lib/places.ts";

@@ -34,14 +34,14 @@ test("lists files that were edited, deleted, added or committed since the merge 
   expect(await findChangedFiles(root)).toEqual(["committed.ts", "deleted.ts", "edited.ts", "new.ts"]);
 });
 
-test("lists files in a repository without a branch main", async () => {
+test("lists changed files in a repository without a branch main", async () => {
   const { root, git } = await repository();
   await git("branch", "--quiet", "-m", "other");
   writeFileSync(path.join(root, "new.ts"), "new");
   expect(await findChangedFiles(root)).toEqual(["new.ts"]);
 });
 
-test("refuses a directory without a repository, and names the alternative", async () => {
+test("refuses a directory without a repository, and suggests kontor check", async () => {
   const root = mkdtempSync(path.join(tmpdir(), "kontor-changed-"));
   onTestFinished(() => rmSync(root, { recursive: true, force: true }));
   await expect(findChangedFiles(root)).rejects.toThrow("kontor check");
@@ -58,7 +58,7 @@ const sources = new Map([
   ["e2e/a.e2e.test.ts", 'import "../server/src/a/leaf.ts";'],
 ]);
 
-test("reaches the unit tests of a module up to its API, nearest first", () => {
+test("finds the unit tests of a changed module up to its API, nearest first", () => {
   expect(findReachedTests(sources, ["server/src/a/leaf.ts"])).toEqual({
     files: ["server/src/a/leaf.test.ts", "server/src/a/routes.test.ts"],
     omitted: 0,
@@ -66,12 +66,12 @@ test("reaches the unit tests of a module up to its API, nearest first", () => {
   expect(findReachedTests(sources, ["server/src/a/api.ts"]).files).toEqual(["server/src/whole.test.ts"]);
 });
 
-test("reaches a changed test, and tests that name a changed file of data", () => {
+test("finds a changed test, and tests that name a changed data file", () => {
   expect(findReachedTests(sources, ["server/src/whole.test.ts"]).files).toEqual(["server/src/whole.test.ts"]);
   expect(findReachedTests(sources, ["templates/leaf.json"]).files).toEqual(["server/src/a/routes.test.ts"]);
 });
 
-test("keeps the nearest tests of a module that many tests import, and counts the others", () => {
+test("keeps the nearest tests of a module that many tests import, and counts the omitted tests", () => {
   const many = new Map(sources);
   for (let number = 0; number < 40; number += 1)
     many.set(`server/src/b/${number}.test.ts`, 'import "../a/routes.ts";');
@@ -81,7 +81,7 @@ test("keeps the nearest tests of a module that many tests import, and counts the
   expect(reached.omitted).toBe(32);
 });
 
-test("checks types alone when nothing is changed, and documents when a source of the server is", async () => {
+test("checks only types if no file changed, and the API documents if a source file of the server changed", async () => {
   const names = async (...changed: string[]) => (await changedSuites(changed)).suites.map(({ name }) => name);
   expect(await names()).toEqual(["types"]);
   expect(await names("docs/sandbox.md")).toContain("format");

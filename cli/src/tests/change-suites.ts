@@ -13,18 +13,18 @@ import { run } from "../lib/run.ts";
 import { findDependents, importsIn } from "./imports.ts";
 import { documentsSuite, lintSuite, tool, typesSuite, unitProjects, type Suite } from "./suites.ts";
 
-/** Maximum of test files; the nearest are kept. A change at the bottom of the graph reaches most tests. */
+/** Largest number of test files; the nearest files are kept. A change at the bottom of the graph reaches most tests. */
 const maxTestFiles = 10;
 
 const isModule = (file: string): boolean => /\.[cm]?[jt]s$/.test(file);
 const isUnit = (file: string): boolean =>
   /^(server|runtime|cli|bench)\/.*\.test\.ts$/.test(file) && !file.endsWith(".host.test.ts");
 
-/** `api.ts`, `main.ts`, files at the top of `server/src` and those in its `compose/`. */
+/** True for `api.ts`, `main.ts`, files at the top of `server/src` and files in its `compose/`. */
 const isBoundary = (file: string): boolean =>
   /(^|\/)(api|main)\.ts$|^server\/src\/([^/]+|compose\/.*)\.ts$/.test(file);
 
-/** Changes of these files change the rules for all files. */
+/** True for files whose changes affect the lint rules of all files. */
 const isLintRule = (file: string): boolean =>
   /^cli\/src\/lint\/(layers|oxlint-rules)\.ts$|^oxlint\.config/.test(file);
 
@@ -33,7 +33,10 @@ async function git(root: string, ...args: string[]): Promise<string[] | undefine
   return code === 0 ? output.split("\n").filter((line) => line !== "") : undefined;
 }
 
-/** Changed and new files since the merge base with `main`, or since the last commit in a repository without `main`. */
+/**
+ * Returns changed and new files since the merge base with `main`, or since the last commit in a repository without
+ * `main`.
+ */
 export async function findChangedFiles(root = productRoot): Promise<string[]> {
   const [base = "HEAD"] = (await git(root, "merge-base", "HEAD", "main")) ?? [];
   const changed = await git(root, "diff", "--name-only", "--no-renames", "--relative", base, "--");
@@ -43,13 +46,13 @@ export async function findChangedFiles(root = productRoot): Promise<string[]> {
 }
 
 export interface ReachedTests {
-  /** Nearest first. */
+  /** Reached test files, nearest first. */
   files: string[];
-  /** Number of reached tests that are too far away. */
+  /** Number of reached tests that are left out, because they are further away. */
   omitted: number;
 }
 
-/** Unit tests that import a changed file. A changed data file counts for the modules that name it. */
+/** Returns the unit tests that import a changed file. A changed data file counts for the modules that name it. */
 export function findReachedTests(
   sources: ReadonlyMap<string, string>,
   changed: readonly string[],
@@ -73,7 +76,7 @@ async function readModules(): Promise<Map<string, string>> {
   );
 }
 
-/** The suites for `changed`, with the tests that it reaches. */
+/** Returns the suites for `changed`, with the tests that it reaches. */
 export async function changedSuites(
   changed: readonly string[],
 ): Promise<{ suites: Suite[]; tests: ReachedTests }> {

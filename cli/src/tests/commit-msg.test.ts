@@ -37,14 +37,14 @@ test.each([
   ["feat: ", "has none of these types"],
   [`test: ${"ä".repeat(67)}`, "has 73 characters; at most 72"],
   ["feat: add a thing.", "ends with a full stop"],
-])("refuses the message %j and names the cause and the form", async (message, cause) => {
+])("refuses the message %j, and names the cause and the expected form", async (message, cause) => {
   const { code, output } = await judge(message);
   expect(code).toBe(1);
   expect(output).toContain(cause);
   expect(output).toContain("feat(sandbox): stream exec output");
 });
 
-test("git refuses a commit when core.hooksPath names the folder", async () => {
+test("git refuses a commit when core.hooksPath names the hook's folder", async () => {
   const root = mkdtempSync(path.join(tmpdir(), "kontor-commit-msg-"));
   onTestFinished(() => rmSync(root, { recursive: true, force: true }));
   const settings = ["user.name=Test", "user.email=test@example.test", `core.hooksPath=${path.dirname(hook)}`];

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { findDependents, importsIn } from "./imports.ts";
 
-test("finds imports of every form, and leaves out types and packages", () => {
+test("finds imports of every form, and leaves out type imports and packages", () => {
   const source = `
     import { readFileSync } from "node:fs";
     import type { Clock } from "#lib/clock.ts";
@@ -27,7 +27,7 @@ test("finds imports of every form, and leaves out types and packages", () => {
   ]);
 });
 
-test("finds dependents nearest first, through cycles, and ends at a boundary", () => {
+test("finds dependent modules nearest first, through cycles, and stops at a boundary", () => {
   const graph = new Map([
     ["a.ts", ["b.ts"]],
     ["b.ts", ["a.ts", "leaf.ts"]],

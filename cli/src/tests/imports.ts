@@ -7,7 +7,7 @@ import path from "node:path";
 const specifier =
   /(import|export)(\s+type)?\b[^"'`;]*?\bfrom\s*"([^"\n]+)"|"((?:\.{1,2}\/|#|@kontor\/)[^"\s]+)"/g;
 
-/** Files that a file imports, without packages. */
+/** Returns the files that a file imports, without packages. */
 export function importsIn(source: string, file: string): string[] {
   const targets = [...source.matchAll(specifier)].flatMap(([, , isType, from, other]) =>
     isType ? [] : (resolve(from ?? other ?? "", file) ?? []),
@@ -24,8 +24,8 @@ function resolve(name: string, file: string): string | undefined {
 export type ImportGraph = ReadonlyMap<string, readonly string[]>;
 
 /**
- * Files that import one of `changed`, directly or through others, with the number of imports between. Files with 0 are
- * `changed` themselves. A boundary is reached, and the files that import it are not.
+ * Returns the files that import one of `changed`, directly or through other files, with the number of imports between.
+ * Files with 0 are `changed` themselves. The search includes a boundary, but not the files that import it.
  */
 export function findDependents(
   graph: ImportGraph,
@@ -37,7 +37,7 @@ export function findDependents(
     for (const target of targets) importers.set(target, [...(importers.get(target) ?? []), file]);
   }
   const distances = new Map(changed.map((file) => [file, 0]));
-  // Map order is insertion order, also for entries added during the iteration, so the nearest files come first.
+  // A map keeps the order of insertion, also for entries added during the iteration, so the nearest files come first.
   for (const [file, distance] of distances) {
     if (distance > 0 && isBoundary(file)) continue;
     for (const importer of importers.get(file) ?? []) {

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { inProduct } from "../lib/places.ts";
 import { divide, divideServerTests } from "./pure.ts";
 
-test("counts a test as pure unless it or one of its helpers uses a database", () => {
+test("classifies a test as pure unless the test or one of its helpers uses a database", () => {
   const sources = new Map([
     ["server/test/harness.ts", "export function testDatabase() { inject('postgres'); }"],
     ["server/src/testing/app.ts", 'import { testDatabase } from "../../test/harness.ts";'],
@@ -19,7 +19,7 @@ test("counts a test as pure unless it or one of its helpers uses a database", ()
   });
 });
 
-test("puts every unit test of the server into one of both projects", () => {
+test("puts every unit test of the server into one of the two projects", () => {
   const { pure, onDatabase } = divideServerTests();
   const all = globSync(["src/**/*.test.ts", "test/**/*.test.ts"], {
     cwd: inProduct("server"),

@@ -1,7 +1,7 @@
 /**
- * Divides the server's tests: `pure` needs neither PostgreSQL nor root, the rest runs on PostgreSQL. A test is pure
- * unless it, or a helper that it imports, uses one of the ways to a database. Helpers are the files in `testing/` and
- * `test/`. A test that reaches a database in another way fails in `pure`, because no PostgreSQL runs there.
+ * Divides the server's tests: `pure` needs neither PostgreSQL nor root, and the other tests run on PostgreSQL. A test
+ * is pure unless it, or a helper that it imports, opens a database in a known way. Helpers are the files in `testing/`
+ * and `test/`. A test that opens a database in another way fails in `pure`, because no PostgreSQL runs there.
  */
 import { globSync, readFileSync } from "node:fs";
 import path from "node:path";
@@ -13,13 +13,16 @@ export interface ServerTests {
   onDatabase: string[];
 }
 
-/** The harness's `testDatabase`, a PostgreSQL of the test's own, and the connection of the global set-up. */
+/**
+ * Matches the known ways to a database: the harness's `testDatabase`, a PostgreSQL of the test's own, and the
+ * connection of the global set-up.
+ */
 const databaseUse = /\b(testDatabase|ensureEmbedded|inject)\b/;
 
-/** Defines `testDatabase` beside helpers without a database. */
+/** File that defines `testDatabase` beside helpers without a database. */
 const harness = "server/test/harness.ts";
 
-/** Test files of the server, relative to its folder, as the `include` of a project needs them. */
+/** Returns the test files of the server, relative to its folder, as the `include` of a project needs them. */
 export function divideServerTests(): ServerTests {
   const patterns = ["server/src/**/*.test.ts", "server/**/testing/**/*.ts", "server/test/**/*.ts"];
   const sources = new Map(
@@ -32,7 +35,7 @@ export function divideServerTests(): ServerTests {
   return { pure: pure.map(inServer), onDatabase: onDatabase.map(inServer) };
 }
 
-/** Divides the test files among `sources`, which has the helpers as well. */
+/** Divides the test files among `sources`, which also has the helpers. */
 export function divide(sources: ReadonlyMap<string, string>): ServerTests {
   const graph = new Map([...sources].map(([file, source]) => [file, importsIn(source, file)]));
   const users = [...sources].filter(([file, source]) => file !== harness && databaseUse.test(source));

@@ -33,7 +33,7 @@ const failing = {
   ],
 };
 
-test("lists a failed test with its file", () => {
+test("lists a failed test together with its file", () => {
   const tally = tallyOf(report({ numPassedTests: 1, numFailedTests: 1, testResults: [failing] }), 1, "units");
   expect(tally).toEqual({
     passed: 1,
@@ -63,12 +63,12 @@ test("counts a test file that does not load as a failure", () => {
   ]);
 });
 
-test("counts a runner that fails without a failed test, or without a report, as a failure", () => {
+test("counts a runner that exits with an error but reports no failed test, or reports nothing, as a failure", () => {
   expect(tallyOf(report({ numPassedTests: 3 }), 1, "units").failed).toBe(1);
   expect(tallyOf(undefined, 134, "units").failed).toBe(1);
 });
 
-test("prints the sums alone on the last line", () => {
+test("prints only the totals on the last line", () => {
   const sum = addUp([
     { passed: 2, failed: 0, skipped: 1, failures: [], passedBeside: {}, retried: [] },
     {
@@ -83,7 +83,7 @@ test("prints the sums alone on the last line", () => {
   expect(closing(sum)).toBe("\nFailed:\n  ✗ lint\n\n5 passed, 1 failed, 1 skipped\n");
 });
 
-test("lists a test that passed at its second try, with the first error", () => {
+test("lists a test that passed at its second attempt, with the error of the first", () => {
   const results = [{ status: "passed", fullName: "keeps it", failureMessages: ["Error: late\nat x"] }];
   const file = { name: inProduct("e2e/z.test.ts"), status: "passed", assertionResults: results };
   const tally = tallyOf(report({ numPassedTests: 1, testResults: [file] }), 0, "end to end");
@@ -109,7 +109,7 @@ test("counts a failed test as retried when the second run of its file passes", (
   });
 });
 
-test("keeps a failure that the second run of its file repeats, and adds a new one", () => {
+test("keeps a failure that the second run of its file repeats, and adds a new failure", () => {
   const first = tallyOf(report({ numPassedTests: 6, numFailedTests: 1, testResults: [failing] }), 1, "units");
   const worse = {
     ...failing,
@@ -124,7 +124,7 @@ test("keeps a failure that the second run of its file repeats, and adds a new on
   ]);
 });
 
-test("runs the failed files of a suite once more, and none when too many failed", async () => {
+test("runs a suite's failed files once more, but none if too many failed", async () => {
   const written = vi.spyOn(process.stdout, "write").mockReturnValue(true);
   onTestFinished(() => written.mockRestore());
   const suite = { name: "units", run: { projects: ["cli"], serial: false } };
@@ -176,7 +176,7 @@ test("runs lanes in parallel, prefixes each line with its suite, and adds up the
   expect(lines).toContain("right │ r met l\n");
 });
 
-test("kills a process that a suite left running with its output open, and does not wait for it", async () => {
+test("kills a leftover process of a suite that keeps the output open, and does not wait for it", async () => {
   const written = vi.spyOn(process.stdout, "write").mockReturnValue(true);
   onTestFinished(() => written.mockRestore());
   const leave = `const left = child_process.spawn("sleep", ["3600"], { detached: true, stdio: "inherit" });

@@ -11,9 +11,9 @@ import type { Suite } from "./suites.ts";
 interface TestFailure {
   /** File and title of the test, or the name of the suite. */
   label: string;
-  /** First line of the error; empty when the suite reports none. */
+  /** First line of the error; empty if the suite reports no error. */
   cause: string;
-  /** The file to run again; absent for a suite that is one command. */
+  /** File to run again; absent for a suite that is one command. */
   file?: string;
 }
 
@@ -28,15 +28,15 @@ export interface Tally {
   retried: string[];
 }
 
-/** Runs a suite's command, and prints its progress. */
+/** The terminal on which a suite's command runs and its progress is printed. */
 interface Terminal {
   run(argv: readonly [string, ...string[]], env: NodeJS.ProcessEnv): Promise<number>;
   print(line: string): void;
 }
 
 /**
- * Deadline of a whole run: a suite that still runs is killed and counts as failed. CI stops at 90 minutes without
- * naming the suite.
+ * Deadline of a whole run in milliseconds: a suite that still runs is killed and counts as failed. CI stops at 90
+ * minutes without naming the suite.
  */
 const wholeRunMs = 75 * 60_000;
 
@@ -47,7 +47,7 @@ const whole: Terminal = {
   print: (line) => process.stdout.write(`${line}\n`),
 };
 
-/** A terminal that several suites share: each line begins with the suite's name. */
+/** Returns a terminal that several suites share: each line starts with the suite's name. */
 function shareTerminal(name: string): Terminal {
   const print = (line: string) => process.stdout.write(`${name} │ ${line}\n`);
   const color = process.stdout.isTTY ? { FORCE_COLOR: "1" } : {};
@@ -91,7 +91,10 @@ export async function runLanes(lanes: readonly (readonly Suite[])[]): Promise<Su
   }
 }
 
-/** More failed files than this have a common cause, and a second run would only cost time. */
+/**
+ * Largest number of failed files that run again. More failed files have a common cause, and a second run would only
+ * cost time.
+ */
 const maxRepeatedFiles = 12;
 
 /**
@@ -115,7 +118,7 @@ async function repeat({ name, run }: Suite, files: string[]): Promise<Tally> {
   return await count({ name, run: { ...run, files, serial: true } as Suite["run"] }, whole);
 }
 
-/** The tally of a suite after the second run of its failed files: a test failed if it failed again. */
+/** Returns the tally of a suite after the second run of its failed files: a test failed if it failed again. */
 export function afterRepeat(first: Tally, second: Tally): Tally {
   const repeated = first.failures.filter(({ file }) => file !== undefined);
   const failures = [...first.failures.filter(({ file }) => file === undefined), ...second.failures];
@@ -134,7 +137,7 @@ export function afterRepeat(first: Tally, second: Tally): Tally {
   };
 }
 
-/** The last lines of a run: the failures by name, then the line with the sums, which other programs read. */
+/** Returns the last lines of a run: the failures by name, then the line with the sums, which other programs read. */
 export function closing({ passed, failed, skipped, failures, retried }: Tally): string {
   const list = (title: string, lines: readonly string[]): string =>
     lines.length > 0 ? `\n${title}:\n${lines.map((line) => `  ${line}\n`).join("")}` : "";
@@ -177,7 +180,7 @@ async function runSuite(suite: Suite, terminal: Terminal): Promise<Tally> {
 
 const nothing: Tally = { passed: 0, failed: 0, skipped: 0, failures: [], passedBeside: {}, retried: [] };
 
-/** A suite without a report counts as one failed test. */
+/** Returns the tally of a suite without a report, which counts as one failed test. */
 const failedSuite = (label: string): Tally => ({ ...nothing, failed: 1, failures: [{ label, cause: "" }] });
 
 async function count({ name, run, repair }: Suite, terminal: Terminal): Promise<Tally> {
@@ -197,7 +200,8 @@ async function count({ name, run, repair }: Suite, terminal: Terminal): Promise<
       "run",
       ...projects,
       ...files,
-      // A worker for each core, and at least two. Unit tests wait half of their time, and vitest would start one fewer.
+      // Vitest gets a worker for each core, and at least two. Unit tests wait half of their time, and vitest would
+      // start one worker fewer.
       run.serial ? "--no-file-parallelism" : `--maxWorkers=${Math.max(2, availableParallelism())}`,
       ...(files.length > 0 ? [] : ["--passWithNoTests"]),
       "--silent=passed-only",
@@ -212,7 +216,7 @@ async function count({ name, run, repair }: Suite, terminal: Terminal): Promise<
   }
 }
 
-/** Runs a command, then kills its orphans, which would hold this run's output open for ever. */
+/** Runs a command, then kills its orphans, which would keep this run's output open forever. */
 async function runMarked(argv: readonly [string, ...string[]], terminal: Terminal): Promise<number> {
   const mark = createMark();
   const code = await terminal.run(argv, { ...process.env, ...mark });
@@ -222,7 +226,7 @@ async function runMarked(argv: readonly [string, ...string[]], terminal: Termina
   return code;
 }
 
-/** The parts of vitest's JSON report that are read. */
+/** The fields of vitest's JSON report that are read. */
 export interface VitestReport {
   numPassedTests: number;
   numFailedTests: number;
@@ -232,13 +236,14 @@ export interface VitestReport {
     name: string;
     status: string;
     message?: string;
-    /** A test that passed has messages where an earlier try failed. */
+    /** Tests of the file. A passed test has messages if an earlier try failed. */
     assertionResults: { status: string; fullName: string; failureMessages?: string[] }[];
   }[];
 }
 
 /**
- * A file that does not load, and a runner that fails, count as one failed test each, so that no fault is silent.
+ * Returns the counts of a report. A file that does not load, and a runner that fails, count as one failed test each, so
+ * that no fault is hidden.
  */
 export function tallyOf(report: VitestReport | undefined, code: number, suite: string): Tally {
   if (!report) return failedSuite(`${suite}: vitest ended with ${code} and no report`);

@@ -1,6 +1,6 @@
 /**
- * The suites of `kontor check` and `kontor test` as a table. A suite is a command that counts as one test, or a
- * set of vitest projects that counts its own.
+ * The suites of `kontor check` and `kontor test` as a table. A suite is a command that counts as one test, or a set of
+ * vitest projects that counts its own tests.
  */
 
 export interface Suite {
@@ -11,10 +11,10 @@ export interface Suite {
   repair?: string;
 }
 
-/** A package's program, run by the pinned Node without its `#!/usr/bin/env node`. */
+/** Returns the argv of a package's program, run by the pinned Node without its `#!/usr/bin/env node`. */
 export const tool = (file: string): [string, string] => [process.execPath, `node_modules/${file}`];
 
-/** Projects of the tests that need no root. Each such test is in one of them. */
+/** Projects of the tests that need no root. Each such test is in one of these projects. */
 export const unitProjects = ["pure", "server", "runtime", "cli", "bench"];
 
 export const lintSuite = (...files: string[]): Suite => ({
@@ -22,7 +22,10 @@ export const lintSuite = (...files: string[]): Suite => ({
   run: { argv: [...tool("oxlint/bin/oxlint"), "--deny-warnings", ...files] },
 });
 
-/** tsc keeps its state in `.cache`, so that the next run checks only the files that a change affects. */
+/**
+ * Suite that checks types. tsc keeps its state in `.cache`, so that the next run checks only the files that a change
+ * affects.
+ */
 export const typesSuite: Suite = {
   name: "types",
   run: {
@@ -43,7 +46,7 @@ export const documentsSuite: Suite = {
   repair: "node server/src/openapi.ts --write",
 };
 
-/** `kontor check` runs these in sequence, and `kontor test` begins with them. */
+/** Suites that `kontor check` runs in sequence, and with which `kontor test` starts. */
 export const fastSuites: readonly Suite[] = [
   {
     name: "format",
@@ -68,8 +71,8 @@ export const fastSuites: readonly Suite[] = [
 
 /**
  * Suites on real machines, which wait most of the time. Two lanes run in parallel, each in sequence. The first lane has
- * the suites that share a resource of the host: the fixed instance numbers of `host` and the host's one internet
- * namespace.
+ * the suites that share resources of the host: the fixed instance numbers of `host`, and the host's one simulated
+ * internet.
  */
 export const lanes: readonly (readonly Suite[])[] = [
   [

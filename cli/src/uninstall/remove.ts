@@ -1,6 +1,7 @@
 /**
- * Removes what an installation has on its host. Machines come first, because they hold the mounts and the network. The
- * host id and the claim come last: an uninstall that was cut off finds everything again.
+ * Removes the resources of an installation from its host. Machines come first, because they use the mounts and the
+ * network. The host id and the claim come last, so that after an interruption the next uninstall finds everything
+ * again.
  */
 import { lstatSync, readFileSync, readdirSync, realpathSync, rmdirSync, rmSync, unlinkSync } from "node:fs";
 import { rm } from "node:fs/promises";
@@ -26,12 +27,13 @@ export async function removeMachines({ instance }: Traces): Promise<number> {
   return names.length;
 }
 
-/** Unmounts everything below the installation's directories, and detaches loop devices that are left. */
+/** Unmounts everything below the installation's directories, and detaches the remaining loop devices. */
 export async function removeMounts({ dataDir, directories }: Traces): Promise<void> {
   const roots = [realpathSync(dataDir), ...directories];
   const isOurs = (place: string) => roots.some((root) => place !== root && isBelow(place, root));
   for (const place of readMounts().filter(isOurs).toReversed()) {
-    // The last process that used the mount may still be ending. The kernel frees a lazy mount with its last user.
+    // The last process that used the mount may still be ending. The kernel frees a lazily detached mount with its last
+    // user.
     if ((await run(["umount", place], { timeoutMs: commandTimeoutMs })).code === 0) continue;
     await run(["umount", "--lazy", place], { timeoutMs: commandTimeoutMs });
   }
@@ -52,7 +54,7 @@ export async function removeNetwork({ instance, namespaces, links, leases }: Tra
   for (const lease of leases) rmSync(lease, { force: true });
   if (instance === undefined) return;
   const { table, gateway } = instanceNames(instance);
-  // An object may not exist any more; only the end state counts.
+  // An object may not exist any more; the command succeeds if it is gone.
   for (const family of ["inet", "netdev"]) {
     await run(["nft", "delete", "table", family, table], { timeoutMs: commandTimeoutMs });
   }
@@ -73,7 +75,7 @@ export async function removeFiles(traces: Traces, places = hostPlaces): Promise<
   if (instance !== undefined) rmSync(path.join(places.run, "instances", String(instance)), { force: true });
   for (const directory of ["instances", "users", "."]) removeEmpty(path.join(places.run, directory));
   for (const name of identifying) rmSync(path.join(root, name), { force: true });
-  // A disk of its own stays, emptied.
+  // A data directory that is a mount point stays, without its content.
   if (!readMounts().includes(root)) rmdirSync(root);
   if (lstatSync(dataDir, { throwIfNoEntry: false })?.isSymbolicLink()) unlinkSync(dataDir);
 }
@@ -81,7 +83,10 @@ export async function removeFiles(traces: Traces, places = hostPlaces): Promise<
 /** Files that identify the installation and its other directories. */
 const identifying = ["kontor.toml", "host-id"];
 
-/** A symlink in the place of the directory is removed, and its target stays. A mount point is emptied. */
+/**
+ * Removes a directory. A symlink in place of the directory is removed, and its target stays. A mount point is only
+ * emptied.
+ */
 export async function removeTree(directory: string): Promise<void> {
   if (lstatSync(directory, { throwIfNoEntry: false })?.isDirectory() && readMounts().includes(directory)) {
     for (const name of readdirSync(directory)) await rm(path.join(directory, name), { recursive: true });
@@ -92,7 +97,7 @@ function removeEmpty(directory: string): void {
   try {
     rmdirSync(directory);
   } catch {
-    // Another installation has files in it.
+    // Another installation has files in the directory.
   }
 }
 
@@ -100,7 +105,7 @@ function readMounts(): string[] {
   return mountPoints(readFileSync("/proc/self/mountinfo", "utf8"));
 }
 
-/** Loop devices whose file is in the installation (loop(4)). */
+/** Returns the loop devices whose file belongs to the installation (loop(4)). */
 function loopDevices(isOurs: (place: string) => boolean): string[] {
   return readdirSync("/sys/block").flatMap((name) => {
     try {

@@ -1,6 +1,6 @@
 /**
- * Finds what an installation has on its host: directories, mounts, network, control groups, and the settings that the
- * set-up wrote. Changes nothing.
+ * Finds the resources of an installation on its host: directories, mounts, network, control groups, and the settings
+ * that the set-up wrote. Changes nothing.
  */
 import { existsSync, lstatSync, readdirSync, readFileSync, readlinkSync, realpathSync } from "node:fs";
 import path from "node:path";
@@ -12,15 +12,18 @@ import { Failure } from "../lib/failure.ts";
 import { backportsFile } from "../setup/apt.ts";
 import { keptLimits } from "../setup/host-limits.ts";
 
-/** Paths outside of the data directory; tests have their own. */
+/** Paths outside of the data directory. Tests set their own paths. */
 export interface HostPlaces {
-  /** Claims of instance numbers, and what machines have while the host is up (runtime/src/linux/paths.ts). */
+  /**
+   * Directory of the claims of instance numbers, and of the files that machines have while the host is up
+   * (runtime/src/linux/paths.ts).
+   */
   run: string;
   namespaces: string;
   links: string;
   /** Files that the set-up wrote, shared by all installations of the host. */
   settings: readonly string[];
-  /** Data directory of an installation that named none. */
+  /** Data directory of an installation without a setting for it. */
   usualData: string;
 }
 
@@ -34,17 +37,17 @@ export const hostPlaces: HostPlaces = {
 
 export interface Traces {
   dataDir: string;
-  /** Undefined if no server has run here since the host started. */
+  /** Instance number. Undefined if no server has run here since the host started. */
   instance: number | undefined;
   /** Directories to remove with their content; the data directory is not among them. */
   directories: string[];
   /** Network namespaces and interfaces. */
   namespaces: string[];
   links: string[];
-  /** Leases of user ranges. */
+  /** Paths of leases of user ranges. */
   leases: string[];
   settings: string[];
-  /** Things of the installation that stay, each with the reason. */
+  /** Resources of the installation that stay, each with the reason. */
   kept: string[];
 }
 
@@ -81,7 +84,7 @@ export function findTraces(
   };
 }
 
-/** Refuses a directory that is not Kontor's, and one with foreign content. */
+/** Refuses a directory that is not Kontor's, and a directory with foreign content. */
 function refuseForeign(dataDir: string): void {
   if (readHostId(dataDir) === undefined) {
     throw new Failure(`There is no installation in ${dataDir}.`, {
@@ -102,7 +105,10 @@ function refuseForeign(dataDir: string): void {
   });
 }
 
-/** Mount points strictly below the data directory that Kontor did not make: a disk or a bind mount of the operator. */
+/**
+ * Returns mount points strictly below the data directory that Kontor did not make: a disk or a bind mount of the
+ * operator.
+ */
 export function foreignMounts(root: string, mountinfo: string): string[] {
   const own = new Set(ownMounts(root, mountinfo).map((name) => path.join(root, name)));
   return mountPoints(mountinfo)
@@ -110,7 +116,7 @@ export function foreignMounts(root: string, mountinfo: string): string[] {
     .filter((place) => !isInternal(path.relative(root, place)));
 }
 
-/** Directories in which an operator mounts nothing. */
+/** True for directories in which an operator mounts nothing. */
 const isInternal = (name: string) => /^(machines\/(machines|roots|mount-points)|oci|work)\/./.test(name);
 
 export function mountPoints(mountinfo: string): string[] {
@@ -121,8 +127,8 @@ export function mountPoints(mountinfo: string): string[] {
 }
 
 /**
- * The number of the installation's machines, network and groups. A claim of another installation is refused: the number
- * may come from the environment of this shell.
+ * Returns the instance number of the installation's machines, network and groups. A claim of another installation is
+ * refused, because the number may come from the environment of this shell.
  */
 export function findInstance(
   { dataDir, instance, runtime }: Pick<Config, "dataDir" | "instance" | "runtime">,
@@ -153,7 +159,10 @@ function otherInstallations(dataDir: string, { run, usualData }: HostPlaces): st
   return [...new Set(directories)].filter((other) => other !== dataDir && readHostId(other) !== undefined);
 }
 
-/** A lease is a symlink to the run directory of a machine (runtime/src/runc/users.ts). */
+/**
+ * Returns the leases of an installation. A lease is a symlink to the run directory of a machine
+ * (runtime/src/runc/users.ts).
+ */
 function leasesOf(instance: number | undefined, { run }: HostPlaces): string[] {
   if (instance === undefined) return [];
   const directory = path.join(run, "users");

@@ -22,7 +22,7 @@ interface World {
   root: string;
 }
 
-/** An installation with number 7, and the places of its host, all below one directory. */
+/** Makes an installation with number 7, and the paths of its host, all below one directory. */
 function installation(): World {
   const root = realpathSync(mkdtempSync(path.join(tmpdir(), "kontor-uninstall-")));
   onTestFinished(() => rmSync(root, { recursive: true, force: true }));
@@ -46,7 +46,7 @@ function installation(): World {
 
 const configOf = (dataDir: string, env: Record<string, string> = {}) => loadConfig({ dataDir, env });
 
-/** A second installation of the host. */
+/** Makes a second installation of the host. */
 function another({ root, places }: World): string {
   const data = path.join(root, "other");
   mkdirSync(path.join(data), { recursive: true });
@@ -74,7 +74,7 @@ test("finds the number, network names, leases and settings of the installation",
   });
 });
 
-test("removes every file, and leaves nothing in the run directory", async () => {
+test("removes every file of the installation, and leaves the run directory empty", async () => {
   const { data, places, root } = installation();
   const traces = findTraces(configOf(data), { places });
   for (const lease of traces.leases) rmSync(lease);
@@ -98,7 +98,7 @@ test("keeps the settings, claim and leases of another installation", async () =>
   expect(existsSync(path.join(places.run, "8/m2"))).toBe(true);
 });
 
-test("removes the volumes of a region on another disk, and keeps add-on backups in another place", () => {
+test("removes the volumes of a region on another disk, and keeps add-on backups outside the data directory", () => {
   const { data, places, root } = installation();
   const disk = path.join(root, "disk");
   mkdirSync(path.join(disk, "host_a"), { recursive: true });
@@ -111,7 +111,7 @@ test("removes the volumes of a region on another disk, and keeps add-on backups 
   expect(traces.kept).toEqual([`${backups}: backups of add-ons`, `${places.settings[0]}: --keep-settings`]);
 });
 
-test("removes symlinks without following them out of the data directory", async () => {
+test("removes symlinks, and does not follow symlinks that lead out of the data directory", async () => {
   const { data, places, root } = installation();
   const outside = path.join(root, "outside");
   mkdirSync(outside);
@@ -126,7 +126,7 @@ test("removes symlinks without following them out of the data directory", async 
   expect(readdirSync(outside)).toEqual(["kept"]);
 });
 
-test("removes a data directory that is itself a symlink, and the symlink", async () => {
+test("removes a data directory that is a symlink, together with the symlink", async () => {
   const { data, places, root } = installation();
   const link = path.join(root, "link");
   symlinkSync(data, link);
@@ -135,7 +135,7 @@ test("removes a data directory that is itself a symlink, and the symlink", async
   expect(readdirSync(root)).not.toContain("link");
 });
 
-test("refuses a directory without an installation", () => {
+test("refuses a directory that has no installation", () => {
   const { places, root } = installation();
   expect(() => findTraces(configOf(path.join(root, "etc")), { places })).toThrow(
     "There is no installation in",
@@ -143,7 +143,7 @@ test("refuses a directory without an installation", () => {
   expect(() => findTraces(configOf("/"), { places })).toThrow("There is no installation in /");
 });
 
-test("reports a mount of the operator as foreign, and none of machines and builds", () => {
+test("reports the operator's mounts, and no mounts of machines and builds", () => {
   const line = (place: string, rest: string) => `36 25 7:1 / ${place} rw - ${rest} rw`;
   const mountinfo = [
     line("/d", "ext4 /dev/sdb1"),
@@ -156,7 +156,7 @@ test("reports a mount of the operator as foreign, and none of machines and build
   expect(foreignMounts("/d", mountinfo)).toEqual(["/d/snapshots", "/d/a b"]);
 });
 
-test("refuses the number of another installation, and finds none for the fake runtime", () => {
+test("refuses the number of another installation, and finds no number for the fake runtime", () => {
   const world = installation();
   another(world);
   const find = (env: Record<string, string>) => findInstance(configOf(world.data, env), world.places);

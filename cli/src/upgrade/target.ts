@@ -1,7 +1,7 @@
 /**
  * The code to upgrade to: a commit of the checkout that the command belongs to, or another directory. A commit is
- * written into a directory of its own below `.cache/releases/`, with its packages and native programs, while the old
- * code still runs.
+ * written into its own directory below `.cache/releases/`, with its packages and native programs, while the old code
+ * still runs.
  */
 import {
   existsSync,
@@ -24,18 +24,21 @@ export interface Target {
   name: string;
   /** Directory that holds the code after `prepare`. */
   directory: string;
-  /** Undefined for a directory. */
+  /** Commit of the target. Undefined for a directory. */
   commit: string | undefined;
   migrations: Migration[];
 }
 
 const mainFile = "server/src/main.ts";
 const gitTimeoutMs = 60_000;
-/** Long enough for a first fetch of a large repository over a slow line. */
+/** Timeout of a fetch: enough for the first fetch of a large repository over a slow line. */
 const fetchTimeoutMs = 600_000;
 const prepareTimeoutMs = 1_800_000;
 
-/** Resolves `--to`, or the branch that the checkout follows. Fetches, and changes no file of the checkout. */
+/**
+ * Resolves `--to`, or else the branch that the checkout follows. Fetches from the remote, and changes no file of the
+ * checkout.
+ */
 export async function findTarget(checkout: string, to: string | undefined): Promise<Target> {
   if (to !== undefined && isDirectory(to)) return directoryTarget(to);
   if (!existsSync(path.join(checkout, ".git"))) {
@@ -119,7 +122,7 @@ export async function refuseChangedFiles(checkout: string): Promise<void> {
   });
 }
 
-/** Makes the target's directory complete: its files, its packages, and what it needs on this host. */
+/** Completes the target's directory: its files, its packages, and its parts of the set-up on this host. */
 export async function prepareCode(checkout: string, target: Target, view: StepView): Promise<void> {
   const { commit, directory } = target;
   if (commit !== undefined && !existsSync(directory)) {
@@ -151,18 +154,18 @@ async function checkOut(checkout: string, commit: string, directory: string): Pr
     throw new Failure(`The files of ${commit} could not be written.`, { hint: lastLines(output) });
   rmSync(archive);
   await copyPackages(checkout, aside);
-  // Complete when it has its final name; `kontor prepare` can be repeated.
+  // The directory is complete once it has its final name; `kontor prepare` can be repeated.
   renameSync(aside, directory);
 }
 
-/** Packages of an equal lockfile are linked file by file, which takes no space and no request to a registry. */
+/** Links the packages of an equal lockfile file by file, which takes no space and no request to a registry. */
 async function copyPackages(from: string, to: string): Promise<void> {
   const lock = (folder: string): string => readFileSync(path.join(folder, "package-lock.json"), "utf8");
   const packages = path.join(from, "node_modules");
   if (!existsSync(packages) || lock(from) !== lock(to)) return;
   const copied = path.join(to, "node_modules");
   const { code } = await run(["cp", "--archive", "--link", packages, copied], { timeoutMs: gitTimeoutMs });
-  // npm installs them instead.
+  // npm then installs the packages instead.
   if (code !== 0) rmSync(copied, { recursive: true, force: true });
 }
 
@@ -183,7 +186,7 @@ export function removeOldReleases(checkout: string, keep: readonly string[]): vo
 
 /**
  * Moves the checkout to the commit that now serves, so that the next `kontor up` starts it too. A branch moves forward
- * if it can; otherwise the checkout has no branch afterwards. Returns what happened.
+ * if it can; otherwise the checkout has no branch afterwards. Returns a text that describes the move.
  */
 export async function followCommit(checkout: string, commit: string): Promise<string> {
   const head = await tryGit(checkout, ["rev-parse", "HEAD"]);
@@ -196,7 +199,7 @@ export async function followCommit(checkout: string, commit: string): Promise<st
   return "moved to this commit, without a branch";
 }
 
-/** Commit of a directory of code, if it is a checkout. */
+/** Returns the commit of a directory of code, if the directory is a checkout. */
 export async function commitOf(directory: string): Promise<string | undefined> {
   return existsSync(path.join(directory, ".git")) ? tryGit(directory, ["rev-parse", "HEAD"]) : undefined;
 }
@@ -216,7 +219,7 @@ async function tryGit(directory: string, args: readonly string[]): Promise<strin
 }
 
 async function runGit(directory: string, args: readonly string[]): Promise<{ code: number; output: string }> {
-  // git refuses a checkout of another owner, and root may not own this one.
+  // git refuses a checkout of another owner, and the checkout may not belong to root.
   const argv = ["git", "-c", "safe.directory=*", "-C", directory, ...args] as const;
   return run(argv, {
     env: { ...process.env, GIT_TERMINAL_PROMPT: "0", LC_ALL: "C" },

@@ -1,6 +1,6 @@
-// Files are streamed, never held in memory. Only regular files are read: opening a FIFO could block a thread
-// forever, and a device could do anything. An upload goes to a temporary file that is then renamed. So a
-// reader sees the old file or the new one, and an interrupted connection leaves nothing.
+// Files are streamed, and never kept whole in memory. Only regular files are read: opening a FIFO could block a thread
+// forever, and a device could do anything. An upload goes to a temporary file that is then renamed. So a reader sees
+// the old file or the new one, and an interrupted connection leaves no file.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include "services.h"
 
 enum {
-  ENTRY_LIMIT = 10000, // a page may have one more, which shows the host that more exist
+  ENTRY_LIMIT = 10000, // limit of a list; a page may have one entry more, which shows that further entries exist
   BATCH = 64 * 1024,
   DEPTH_LIMIT = 256, // maximum depth of a removed tree, because each level needs a descriptor
   REMOVE_TRIES = 16,
@@ -35,7 +35,8 @@ static void reply_stat(struct reply *reply, const struct stat *info) {
   reply_number(reply, F_GID, info->st_gid);
 }
 
-// Describes a path: a symlink's target, or the symlink itself if the target is missing. Returns the link text too.
+// Describes a path: a symlink's target, or the symlink itself if the target is missing. Stores the link text in
+// `target`.
 static bool stat_with_target(int directory, const char *path, struct stat *info, char target[PATH_LIMIT + 1]) {
   target[0] = 0;
   if (fstatat(directory, path, info, AT_SYMLINK_NOFOLLOW)) return false;
@@ -146,7 +147,8 @@ static int create_beside(struct real_path *target, char *path, size_t size, stru
   return fd;
 }
 
-// Receives the frames of an upload. False without an error code: the host disconnected, so no reply is sent.
+// Receives the frames of an upload. Returns false without an error code if the host disconnected, because no reply is
+// sent then.
 static bool receive_content(int connection, int fd, uint64_t *size, unsigned char *piece, struct failure *failure) {
   unsigned char header[HEADER_BYTES];
   for (;;) {
@@ -161,7 +163,7 @@ static bool receive_content(int connection, int fd, uint64_t *size, unsigned cha
 }
 
 static bool put_in_place(int fd, const char *temporary, const char *target, mode_t mode, struct failure *failure) {
-  // close first: some file systems report a full disk only then
+  // close before the rename: some file systems report a full disk only then
   bool ok = fchmod(fd, mode) == 0;
   int error = errno;
   if (close(fd) && ok) ok = false, error = errno;
@@ -232,7 +234,7 @@ static bool add_entry(int connection, int directory, const char *name, struct ba
   struct stat info;
   struct reply reply;
   char target[PATH_LIMIT + 1];
-  // deleted since readdir
+  // the entry was deleted since readdir
   if (!stat_with_target(directory, name, &info, target)) return true;
   reply_begin(&reply, ENTRY);
   reply_text(&reply, F_NAME, name);
@@ -320,7 +322,7 @@ static bool make_directory(const struct request *request, struct real_path *real
 static int rename_without_replacing(const char *from, const char *to) {
   int result = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
   if (result == 0 || (errno != EINVAL && errno != ENOSYS)) return result;
-  // a file system without that flag: check first, and accept the race
+  // a file system without that flag: check first, and accept the race between check and rename
   if (access(to, F_OK) == 0) return errno = EEXIST, -1;
   return rename(from, to);
 }
@@ -334,8 +336,8 @@ static bool copy_content(int from, int to, unsigned char *piece, const char *pat
   }
 }
 
-// Moves a file between two mounts (the workspace and a volume): copies it to a temporary file, renames that,
-// then deletes the original.
+// Moves a file between two mounts (the workspace and a volume): copies it to a temporary file, renames the copy, then
+// deletes the original.
 static bool move_across(const char *from, struct real_path *to, bool overwrite, struct failure *failure) {
   struct stat info;
   char temporary[PATH_LIMIT + 64];

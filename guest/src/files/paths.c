@@ -1,6 +1,6 @@
-// The rule of roots protects the owner from mistakes; it is not a security boundary. A process that can swap
-// a symlink between the check and the change already runs inside the machine, and may write anywhere in it.
-// The boundary is the machine.
+// The check of roots protects the owner from mistakes; it is not a security boundary. A process that can swap a symlink
+// between the check and the change already runs inside the machine, and may write anywhere in it. The boundary is the
+// machine.
 #define _GNU_SOURCE
 #include "paths.h"
 
@@ -12,14 +12,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LINK_LIMIT = 40 }; // the kernel's limit
+enum { LINK_LIMIT = 40 }; // largest number of symlinks in a path, as in the kernel
 
 static void cut_last(char *path) {
   char *slash = strrchr(path, '/');
   if (slash) *slash = 0;
 }
 
-// Like realpath, but accepts components that do not exist, and can leave the last component unresolved.
+// Resolves a path like realpath, but accepts components that do not exist, and can leave the last component unresolved.
 static bool walk(const char *rest, bool follow_last, struct real_path *real, struct failure *failure) {
   // `rest` is the caller's path up to the first link, and from then on points into `pending`.
   char *text = real->text, link[PATH_LIMIT + 1], pending[PATH_LIMIT + 1];

@@ -31,7 +31,7 @@ enum {
   READ_BYTES = 64 * 1024,
   READS_AT_ONCE = 64,
   OUT_BYTES = 64 * 1024,
-  PATHS_LIMIT = 8000, // fits in a frame
+  PATHS_LIMIT = 8000, // longest path of a change in bytes; a longer path would not fit in a frame
 };
 
 static const uint32_t EVENTS = IN_CREATE | IN_MODIFY | IN_CLOSE_WRITE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |
@@ -46,7 +46,7 @@ struct directory {
 
 struct change {
   const char *kind;
-  char *path, *from; // `from` only if it moved
+  char *path, *from; // previous path of an entry that moved, otherwise NULL
   bool is_dir;
 };
 
@@ -79,8 +79,8 @@ static void drop_queue(struct watcher *w) {
   w->lost = true;
 }
 
-// True if the last queued change of the path has the same meaning: it was created or modified, and nothing
-// happened since.
+// True if the last queued change of the path has the same meaning: the entry was created or modified, and no later
+// change of it is queued.
 static bool is_queued(const struct watcher *w, const char *kind, const char *path) {
   if (strcmp(kind, "created") && strcmp(kind, "modified")) return false;
   for (size_t i = w->queued; i-- > 0;) {
@@ -145,17 +145,17 @@ static bool add_directory(struct watcher *w, int watch, const char *path) {
     if (!larger) return free(copy), false;
     w->directories = larger, w->directory_room = room;
   }
-  // inotify gives each new watch a larger number, so the last place keeps the order.
+  // inotify gives each new watch a larger number, so adding it at the end keeps the order.
   w->directories[w->directory_count++] = (struct directory){watch, copy};
   return true;
 }
 
-// Watches a directory and all directories below it. With `is_new`, reports the entries that it already holds.
-// False beyond a limit.
+// Watches a directory and all directories below it. With `is_new`, reports the entries that they already hold. Returns
+// false beyond a limit.
 static bool watch_tree(struct watcher *w, const char *path, bool is_new, int depth) {
   if (depth > DEPTH_LIMIT || w->directory_count >= DIRECTORY_LIMIT) return false;
   int watch = inotify_add_watch(w->inotify, path, EVENTS);
-  if (watch < 0) return errno != ENOSPC && errno != ENOMEM; // deleted meanwhile, or no longer a directory
+  if (watch < 0) return errno != ENOSPC && errno != ENOMEM; // deleted, or no longer a directory
   if (!add_directory(w, watch, path)) return false;
   DIR *directory = opendir(path);
   bool ok = true;
@@ -225,7 +225,7 @@ static void report_arrival(struct watcher *w, uint32_t cookie, const char *name,
   w->leaving = (struct change){0};
   const char *old_name = strrchr(from.path, '/') + 1;
   if (is_temporary(old_name)) {
-    // An upload through the guest, which appears by a rename.
+    // The rename comes from an upload through the guest.
     queue_change(w, is_replacement(old_name) ? "modified" : "created", path, NULL, false);
     clear(&from);
   } else if (is_temporary(name)) {
@@ -322,7 +322,7 @@ static void fill(struct watcher *w) {
   memmove(w->queue, w->queue + taken, w->queued * sizeof *w->queue);
 }
 
-// False once the host has disconnected.
+// Sends waiting output. Returns false once the host has disconnected.
 static bool flush_out(struct watcher *w) {
   for (fill(w); w->out_at < w->out_end; fill(w)) {
     ssize_t sent = send(w->connection, w->out + w->out_at, w->out_end - w->out_at, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -357,7 +357,7 @@ static bool begin(struct watcher *w, const struct request *request, struct failu
   w->inotify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
   if (w->inotify < 0) return fail_errno(failure, errno, path);
   w->recursive = request->number[F_RECURSIVE];
-  // Follows symlinks of the requested path; none below it.
+  // Follows symlinks of the requested path, but no symlink below it.
   w->root = inotify_add_watch(w->inotify, path, EVENTS & ~(uint32_t)IN_DONT_FOLLOW);
   if (w->root < 0) return fail_errno(failure, errno, path);
   char *real = realpath(path, NULL);
@@ -382,7 +382,7 @@ void serve_watch(int connection, const struct request *request) {
     w->connection = connection;
     if (!begin(w, request, &failure)) send_failure(connection, &failure);
     else if (send_empty(connection, OK)) run(w, bytes);
-    // A checkpoint must find neither the watches nor the connection.
+    // A checkpoint fails while watches or the connection are open.
     if (w->inotify >= 0) close(w->inotify);
     for (size_t i = 0; i < w->directory_count; i++) free(w->directories[i].path);
     for (size_t i = 0; i < w->queued; i++) clear(&w->queue[i]);

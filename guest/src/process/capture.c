@@ -1,6 +1,6 @@
-// kontor-guest capture: writes the root filesystem as a stream to standard output, to make an image
-// (PROTOCOL.md, "Capture"). It is a normal process of the machine, so the host trusts nothing of it and
-// checks every bound itself.
+// kontor-guest capture: writes the root filesystem as a stream to standard output, to make an image (PROTOCOL.md,
+// "Capture"). It is a normal process of the machine, so the host does not trust its output and checks every bound
+// itself.
 //
 // The machine's root is an overlay. The device number of a file shows its layer. Files of the upper layer
 // were created or changed in this machine. Entries of the layer below are named but not read. So a capture
@@ -27,14 +27,15 @@ enum {
   BUFFER_BYTES = 256 * 1024,
   NAME_BYTES = 255,
   TARGET_BYTES = 4096,
-  // Each level holds a descriptor. The host's paths end at 4096 bytes in any case.
+  // Limit of the depth of directories, because each level needs a descriptor. The host's paths end at 4096 bytes in any
+  // case.
   DEPTH_LIMIT = 1024,
 };
 
 static unsigned char buffer[BUFFER_BYTES];
 static size_t filled;
 static dev_t upper;    // device of files that were created or changed
-static dev_t overlay;  // device of every directory that is no mount point
+static dev_t overlay;  // device of every directory that is not a mount point
 
 // Files with several names, by inode: the first name carries the content, each other name carries the file's
 // number.
@@ -165,11 +166,11 @@ static void put_entries(int descriptor, int depth) {
     if (!strcmp(name, ".") || !strcmp(name, "..") || strlen(name) > NAME_BYTES) continue;
     if (fstatat(descriptor, name, &info, AT_SYMLINK_NOFOLLOW)) give_up("%s: %s", name, strerror(errno));
     if (S_ISDIR(info.st_mode)) put_directory(descriptor, name, &info, depth);
-    // Unchanged, or a mount point: the image keeps its own entry.
+    // The entry is unchanged, or a mount point: the image keeps its own entry.
     else if (info.st_dev != upper) put_name('=', name);
     else if (S_ISREG(info.st_mode)) put_file(descriptor, name);
     else if (S_ISLNK(info.st_mode)) put_symlink(descriptor, name, &info);
-    // Sockets, pipes and devices are no part of an image.
+    // Sockets, pipes and devices are not part of an image.
   }
   closedir(directory);
 }
@@ -187,7 +188,8 @@ static void put_directory(int parent, const char *name, const struct stat *info,
   put("U", 1);
 }
 
-// A new file is in the upper layer. The device number identifies the other files of that layer.
+// Finds the device numbers of the layers. A new file is in the upper layer, so its device number is that of all files
+// there.
 static void find_layers(void) {
   static const char probe[] = "/.kontor-capture";
   struct stat info;

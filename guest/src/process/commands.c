@@ -21,7 +21,7 @@
 #include "services.h"
 
 enum {
-  FINISHED_BYTES = 64 * 1024 * 1024, // limit for the rings of all finished commands together; the newest is always kept
+  FINISHED_BYTES = 64 * 1024 * 1024, // limit of the rings of all finished commands; the newest is always kept
   FINISHED_LIMIT = 100,
   RUNNING_LIMIT = 128,
   TERMINAL_LIMIT = 16,
@@ -38,17 +38,17 @@ struct command {
   struct command *next;
   char id[ID_LIMIT + 1], tag[TAG_LIMIT + 1], text[TEXT_LIMIT];
   int references;
-  struct process *process; // NULL once it has ended
+  struct process *process; // NULL once the process has ended
   pid_t pid;
-  int wake; // an eventfd: its thread reads kill_at_us again
+  int wake; // an eventfd, after which the command's thread reads kill_at_us again
   bool kill_asked, timed_out, killed, out_of_memory;
-  uint64_t timeout_at_us, kill_at_us; // 0: none
+  uint64_t timeout_at_us, kill_at_us; // 0 for no deadline
   uint64_t started_ms, ended_ms;
-  int exit_code, exit_signal; // -1 if the other applies
+  int exit_code, exit_signal; // -1 if the command ended with the other of the two
   struct ring ring;
   int followers[FOLLOWER_LIMIT]; // eventfds of requests that wait for output; -1 is a free entry
-  uint64_t follower_offsets[FOLLOWER_LIMIT]; // offset that each follower has read
-  bool on_terminal, held; // held: not read at present, because a reader is too far behind
+  uint64_t follower_offsets[FOLLOWER_LIMIT]; // offset up to which each follower has read
+  bool on_terminal, held; // held: its output is not read at present, because a reader is too far behind
   unsigned short cols, rows;
 };
 
@@ -136,8 +136,8 @@ static void read_last_output(struct command *c, int terminal, unsigned char *byt
   }
 }
 
-// Stops reading a terminal while a reader is behind. A slow reader then sees all output, and Ctrl-C acts on
-// what is on the screen. Without a reader the command runs on, and the ring keeps the last output.
+// Returns whether to stop reading a terminal, because a reader is behind. A slow reader then sees all output, and
+// Ctrl-C acts on what is on the screen. Without a reader the command continues, and the ring keeps the last output.
 static bool is_held(struct command *c) {
   if (!c->on_terminal) return false;
   pthread_mutex_lock(&lock);
@@ -149,7 +149,7 @@ static bool is_held(struct command *c) {
   return held;
 }
 
-// Kills a command whose time has come. Returns the time in ms until the next check.
+// Kills a command whose deadline has passed. Returns the time in ms until the next check.
 static int check_deadlines(struct command *c) {
   uint64_t now = now_us(), next = 0;
   pthread_mutex_lock(&lock);
@@ -222,8 +222,7 @@ static void describe(struct command *c, const struct request *request) {
     at += (size_t)snprintf(c->text + at, sizeof c->text - at, "%s%s", i ? " " : "", request->argv[i]);
 }
 
-// Reserves an entry in the list before the process starts, so that two starts with one id cannot both
-// succeed.
+// Reserves an entry in the list before the process starts, so that two starts with the same id cannot both succeed.
 static struct command *reserve(const struct request *request, struct failure *failure) {
   const char *id = request->text[F_COMMAND_ID], *tag = request->has[F_TAG] ? request->text[F_TAG] : "";
   struct command *c = NULL;
@@ -268,7 +267,7 @@ static void unreserve(struct command *c) {
   for (struct command **at = &commands; *at; at = &(*at)->next)
     if (*at == c) {
       *at = c->next;
-      c->references--; // the list's reference; the one of the thread that never started is released below
+      c->references--; // the list's reference; the reference of the thread that never started is released below
       break;
     }
   release_locked(c);
@@ -339,14 +338,14 @@ static bool send_command(int connection, struct command *c) {
   return send_reply(connection, &reply);
 }
 
-// Takes a reference to every command while the list is sent, not the lock: a slow host must not block the
+// Keeps a reference to every command while the list is sent, instead of the lock: a slow host must not block the
 // commands.
 static void send_list(int connection) {
   struct command *held[FINISHED_LIMIT + RUNNING_LIMIT];
   size_t count = 0;
   pthread_mutex_lock(&lock);
   for (struct command *c = commands; c && count < sizeof held / sizeof *held; c = c->next) {
-    if (!c->pid) continue; // still starting
+    if (!c->pid) continue; // the command is still starting
     c->references++;
     held[count++] = c;
   }
@@ -361,8 +360,8 @@ static void send_list(int connection) {
 
 static void kill_command(struct command *c) {
   pthread_mutex_lock(&lock);
-  // An interactive shell ignores SIGTERM; SIGHUP is the signal of a closed terminal. A stopped job must
-  // continue to receive it.
+  // An interactive shell ignores SIGTERM; a closed terminal sends SIGHUP. A stopped job must continue to receive the
+  // signal.
   bool told = c->process && process_signal(c->process, c->on_terminal ? SIGHUP : SIGTERM);
   if (told && c->on_terminal) process_signal(c->process, SIGCONT);
   if (told && !c->kill_asked) {
@@ -375,7 +374,7 @@ static void kill_command(struct command *c) {
 
 // ---- input
 
-// Duplicates the descriptor, so that the command may end meanwhile.
+// Returns a duplicate of the descriptor, so that the command may end meanwhile.
 static int borrow_input(struct command *c) {
   pthread_mutex_lock(&lock);
   int fd = c->process && c->process->input >= 0 ? fcntl(c->process->input, F_DUPFD_CLOEXEC, 3) : -1;
@@ -452,8 +451,8 @@ static bool follow(struct command *c, int event, uint64_t offset) {
   return true;
 }
 
-// Records the offset that a follower has read, or its end. A terminal that waited for this follower may be
-// read again.
+// Records the offset up to which a follower has read, or that the follower is gone. A terminal that waited for this
+// follower may be read again.
 static void follow_on(struct command *c, int event, uint64_t offset) {
   c->follower_offsets[follower_index(c, event)] = offset;
   if (c->held) eventfd_write(c->wake, 1);

@@ -1,6 +1,6 @@
-// Out-of-memory killer. The size of a machine is the memory that its processes may use together. gVisor's
-// kernel has no such killer, and the host's would kill the whole machine. This thread checks more often when
-// less memory is left.
+// Out-of-memory killer. The size of a machine is the memory that its processes may use together. gVisor's kernel has no
+// such killer, and the host's killer would kill the whole machine. This thread checks more often when less memory is
+// left.
 //
 // AnonPages of /proc/meminfo counts private memory and tmpfs, as the host has committed them. MemFree is
 // unsuitable: it includes mapped files, which the host can drop.
@@ -32,11 +32,11 @@ enum {
   GROWTH_PART = 64,
   END_ROUND_MS = 20,
   END_WITHIN_MS = 60 * 1000,
-  // Host memory for each process, in addition to its own: measured, 0.5 MB for `sleep` and 0.9 MB for bash.
-  // The headroom covers the first processes.
+  // Host memory for each process, in addition to the process's own memory: measured, 0.5 MB for `sleep` and 0.9 MB for
+  // bash. The headroom covers the first processes.
   PROCESS_BYTES = 1024 * 1024,
   COVERED_PROCESSES = 128,
-  // A process smaller than this part of the size is not the cause.
+  // A process smaller than this fraction of the machine's size is not the cause.
   SMALL_PART = 32,
   MANY = 32,
   CROWD_PART = 4,
@@ -76,13 +76,13 @@ struct victim memory_victim(struct candidate *candidates, size_t count, uint64_t
       bytes += candidates[next].bytes;
       if (candidates[next].bytes > largest.bytes) largest = candidates[next];
     }
-    // Session 1 and session 0 hold unrelated processes.
+    // Session 1 and session 0 contain unrelated processes.
     if (candidates[i].session > 1 && bytes > widest.bytes) {
       widest = (struct candidate){.session = candidates[i].session, .bytes = bytes};
       members = next - i;
     }
   }
-  // The host memory of a fork bomb's processes exceeds their own, so no larger process is the cause.
+  // The host memory of a fork bomb's processes exceeds their own memory, so no larger process is the cause.
   if (members >= MANY && (largest.bytes < limit / SMALL_PART || largest.bytes < memory_of_processes(members)))
     return (struct victim){.pid = widest.session, .is_session = true};
   return (struct victim){.pid = largest.pid};
@@ -116,13 +116,13 @@ static size_t count_processes(void) {
   return count;
 }
 
-// Memory in use: the processes' own, and the host's share for each. Counts the processes only if the result
-// is near `limit`.
+// Returns the memory in use: the processes' own memory, and the host memory of each. Counts the processes only if the
+// result is near `limit`.
 static uint64_t used_bytes(uint64_t limit, uint64_t tasks) {
   char text[4096];
   read_text("/proc/meminfo", text, sizeof text);
   uint64_t memory = memory_line(text, "AnonPages:");
-  // A process may have many tasks, and only processes cost the host this much.
+  // A process may have many tasks, but each process costs the host this memory only once.
   if (memory + memory_of_processes(tasks) < limit) return memory + memory_of_processes(tasks);
   return memory + memory_of_processes(count_processes());
 }
@@ -148,8 +148,8 @@ static uint64_t count_tasks(void) {
   return sysinfo(&info) == 0 ? info.procs : 0;
 }
 
-// Waits while the memory of killed processes is released, which takes seconds on a busy host. Without it, the next
-// process is killed in their place. Returns early if other processes fill memory faster than it is released.
+// Waits while the memory of killed processes is released, which takes seconds on a busy host. Without this wait, the
+// next process would be killed too. Returns early if other processes fill memory faster than it is released.
 static void wait_for_release(uint64_t limit) {
   uint64_t deadline = now_us() + RELEASE_WITHIN_MS * 1000ULL, lowest = UINT64_MAX;
   for (;;) {
@@ -160,12 +160,13 @@ static void wait_for_release(uint64_t limit) {
   }
 }
 
-// A fork bomb leaves this thread no processor time. Measured: reading a thousand processes took 34 s, and the
-// machine ran out of memory before that. So all processes are stopped during the read if their number
-// accounts for a good part of the memory.
+// Returns whether processes account for much of the memory. All processes are then stopped during the read, because a
+// fork bomb leaves this thread no processor time. Measured: reading a thousand processes took 34 s, and the machine ran
+// out of memory before that.
 static bool is_crowded(uint64_t limit, uint64_t tasks) { return memory_of_processes(tasks) > limit / CROWD_PART; }
 
-// Kills the largest process, or starts to end a session and returns it. Spares the session that is ending already.
+// Kills the largest process, or starts to end a session and returns it. Spares the session `ending`, which is ending
+// already.
 static pid_t relieve(struct candidate *candidates, uint64_t limit, pid_t ending) {
   struct victim victim = memory_victim(candidates, find_candidates(candidates, ending), limit);
   if (!victim.pid) poll(NULL, 0, PAUSE_LAST_MS);
@@ -174,9 +175,8 @@ static pid_t relieve(struct candidate *candidates, uint64_t limit, pid_t ending)
   return victim.is_session ? victim.pid : ending;
 }
 
-// A session of a thousand processes takes half a minute to end, while other processes run. So each round
-// kills a few of them. Another process is killed only if memory use exceeds its level at the start of that
-// end.
+// A session of a thousand processes takes half a minute to end, while other processes run. So each round kills a few of
+// its processes. A process of another session is killed only if memory use exceeds its level at the start of that end.
 static void *watch(void *unused) {
   (void)unused;
   static struct candidate candidates[CANDIDATE_LIMIT];

@@ -16,15 +16,15 @@ struct candidate {
 };
 
 struct victim {
-  pid_t pid;     // 0: no victim
+  pid_t pid;     // 0 if no process is killed
   bool is_session; // `pid` is a session of many small processes; all of them are killed
 };
 
-// Value of a line such as "AnonPages:       1234 kB", in bytes. 0 if the line is missing.
+// Returns the value of a line such as "AnonPages:       1234 kB", in bytes, or 0 if the line is missing.
 uint64_t memory_line(const char *text, const char *name);
-// Host memory for `count` processes that the headroom does not cover.
+// Returns the host memory for `count` processes, without the processes that the headroom covers.
 uint64_t memory_of_processes(uint64_t count);
-// Time in ms in which `left` bytes cannot be filled.
+// Returns a time in ms that is too short to fill `left` bytes.
 int memory_pause_ms(uint64_t left);
 // Chooses the process or session to kill. Sorts the candidates.
 struct victim memory_victim(struct candidate *candidates, size_t count, uint64_t limit);

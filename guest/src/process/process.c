@@ -29,10 +29,10 @@
 enum { CHILD_STACK = 64 * 1024, PIPE_BYTES = 1024 * 1024, THREAD_STACK = 128 * 1024 };
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_int registry_wanted; // number of threads besides the reaper that want the registry
+static atomic_int registry_wanted; // number of threads, besides the reaper, that wait for the registry
 static struct process *registry;
 static int drainer = -1;
-// The machine's original limits. A program may not raise the second: it also counts the processes that other
+// The machine's original limits. A program may not raise `processes`: this limit also counts the processes that other
 // programs of its user started.
 static struct rlimit descriptors, processes;
 static const char *children_oom_score;
@@ -81,8 +81,8 @@ void raise_limits(void) {
 
 void set_children_oom_score(const char *score) { children_oom_score = score; }
 
-// ---- the child between clone and exec: it shares the guest's memory, so it only makes system calls and sets
-// its own slot
+// ---- the child between clone and exec: it shares the guest's memory, so it only makes system calls and sets its own
+// entry
 
 struct launch {
   struct process *process;
@@ -107,8 +107,8 @@ static const char *find_variable(char *const *env, const char *name) {
   return "";
 }
 
-// execvpe uses the PATH of PID 1, but the child's PATH must apply. Like a shell, continues after a file that
-// may not be run.
+// Executes the program on the child's PATH; execvpe would use the PATH of PID 1. Like a shell, continues after a file
+// that may not be run.
 static void exec_in_path(char *const *argv, char *const *env) {
   if (strchr(argv[0], '/')) {
     execve(argv[0], argv, env);
@@ -133,7 +133,7 @@ static void exec_in_path(char *const *argv, char *const *env) {
   errno = worst;
 }
 
-// Signals that main() handles or ignores. A program expects defaults for the others.
+// Signals that main() handles or ignores. A child resets them, because its program expects the defaults.
 static const int HANDLED[] = {SIGCHLD, SIGTERM, SIGINT, SIGPIPE};
 
 // Uses raw system calls for the identity: glibc's functions change every thread of the process, and the child
@@ -147,15 +147,15 @@ static int child_main(void *argument) {
   for (size_t i = 0; i < sizeof HANDLED / sizeof *HANDLED; i++) sigaction(HANDLED[i], &plain, NULL);
   if (dup2(launch->input, 0) < 0 || dup2(launch->output, 1) < 0 || dup2(launch->error, 2) < 0)
     child_failed(launch, "stdio");
-  // A second safeguard: every descriptor of the guest is O_CLOEXEC already. A kernel may lack this call.
+  // This call is a second safeguard: every descriptor of the guest is O_CLOEXEC already. A kernel may lack the call.
   syscall(SYS_close_range, 3, ~0U, 0);
   umask(022);
   setrlimit(RLIMIT_NOFILE, &descriptors);
   setrlimit(RLIMIT_NPROC, &processes);
   limit_child_cpus();
   if (children_oom_score) {
-    // The score belongs to the child of vfork alone: the kernel does not give it to other processes of this
-    // memory (proc_pid_oom_score_adj(5)).
+    // Only the child of vfork gets the score: the kernel does not give it to other processes of this memory
+    // (proc_pid_oom_score_adj(5)).
     int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (fd >= 0) write_exactly(fd, children_oom_score, strlen(children_oom_score));
     close_end(&fd);
@@ -195,7 +195,7 @@ static bool open_terminal(const struct launch *launch, int pipes[3][2]) {
   snprintf(path, sizeof path, "/dev/pts/%d", number);
   int slave = pipes[0][0] = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (slave < 0 || ioctl(master, TIOCSWINSZ, &launch->size)) return false;
-  // Changes the owner as grantpt does. If this is not permitted, the program still has the descriptors.
+  // The owner is changed as by grantpt. If this is not permitted, the program still has the descriptors.
   if (fchown(slave, launch->user->uid, (gid_t)-1) == 0) fchmod(slave, 0620);
   pipes[0][1] = fcntl(master, F_DUPFD_CLOEXEC, 3);
   pipes[1][1] = fcntl(slave, F_DUPFD_CLOEXEC, 3);
@@ -239,7 +239,7 @@ static bool launch_process(struct launch *launch, struct failure *failure) {
   process->exec_stage = "pipe";
   bool opened = stack && process->exit_event >= 0;
   opened = opened && (process->on_terminal ? open_terminal(launch, pipes) : open_pipes(pipes));
-  // The rest may take long: a directory or a program may be on a slow file system.
+  // The rest of the start may take long: a directory or a program may be on a slow file system.
   if (opened && !let_another_dial()) opened = false, errno = EAGAIN;
   if (!opened) {
     int error = errno;
@@ -253,7 +253,7 @@ static bool launch_process(struct launch *launch, struct failure *failure) {
   process->input = pipes[0][1];
   process->output = pipes[1][0];
   process->error = pipes[2][0];
-  // The guest reads output only after poll, and is the only reader.
+  // Reads cannot block: the guest reads output only after poll, and is the only reader.
   fcntl(process->input, F_SETFL, O_NONBLOCK);
 
   // No signal may reach the child while it shares the guest's memory and handlers.
@@ -261,8 +261,8 @@ static bool launch_process(struct launch *launch, struct failure *failure) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   process->started_us = now_us();
-  // Shares the memory and blocks the parent until exec: fork copies page tables, which is expensive inside
-  // gVisor.
+  // The child shares the memory and blocks the parent until exec. fork would copy page tables, which is expensive
+  // inside gVisor.
   process->exec_stage = "fork";
   pid_t pid = clone(child_main, stack + CHILD_STACK, CLONE_VM | CLONE_VFORK | SIGCHLD, launch);
   int error = pid < 0 ? errno : process->exec_error;
@@ -387,8 +387,8 @@ static pid_t session_of(const char *pid) {
   return read_stat(pid, &state, &session) && state != 'Z' ? session : 0;
 }
 
-// Returns the number of signalled processes. The kernel does not reuse a leader's number while its session
-// has members.
+// Signals every process of a session. Returns their number. The kernel does not reuse a leader's number while its
+// session has members.
 static int signal_session(pid_t leader, int signal) {
   int count = 0;
   DIR *processes = opendir("/proc");
@@ -406,7 +406,7 @@ pid_t process_session(pid_t pid) {
   return session_of(text);
 }
 
-// Records the reason before the signal, so that a waiter reads it together with the exit.
+// Records the reason before the signal, so that a waiting thread reads it together with the exit.
 static void note_out_of_memory(pid_t session) {
   lock_registry();
   for (struct process *process = registry; process && session > 0; process = process->next)
@@ -419,7 +419,8 @@ bool process_end(pid_t pid) {
   return kill(pid, SIGKILL) == 0;
 }
 
-// Stops the running processes of a session, or of the machine if `session` is 0. Returns whether there were any.
+// Stops the running processes of a session, or of the machine if `session` is 0. Returns whether any process was
+// running.
 static bool stop_running(pid_t session) {
   bool found = false;
   DIR *processes = opendir("/proc");
@@ -483,9 +484,9 @@ static bool is_key(const struct termios *settings, unsigned char byte) {
   return byte == settings->c_cc[VINTR] || byte == settings->c_cc[VQUIT] || byte == settings->c_cc[VSUSP];
 }
 
-// gVisor turns Ctrl-C, Ctrl-\ and Ctrl-Z into signals even for a program in raw mode (ISIG of termios(3)).
-// They would kill a tmux, an ssh or a node that only wants to read these keys. So the keys have no special
-// meaning while they are written to such a program. Settings that the program changes meanwhile are kept.
+// gVisor turns Ctrl-C, Ctrl-\ and Ctrl-Z into signals even for a program in raw mode (ISIG of termios(3)). These
+// signals would kill a tmux, an ssh or a node that only wants to read the keys. So the keys have no special meaning
+// while they are written to such a program. Settings that the program changes meanwhile are kept.
 ssize_t terminal_write(int terminal, const unsigned char *bytes, size_t length) {
   static const int KEYS[] = {VINTR, VQUIT, VSUSP};
   struct termios before, now;
@@ -506,8 +507,8 @@ ssize_t terminal_write(int terminal, const unsigned char *bytes, size_t length) 
   return wrote;
 }
 
-// gVisor sends no SIGWINCH itself, and does not show the foreground group from outside. So every process of
-// the session gets the signal. The default is to ignore it, so other programs do not notice.
+// gVisor sends no SIGWINCH itself, and does not show the foreground group from outside. So every process of the session
+// gets the signal. Programs ignore the signal by default.
 bool terminal_resize(int terminal, const struct process *process, uint64_t cols, uint64_t rows) {
   struct winsize size = window(cols, rows);
   if (ioctl(terminal, TIOCSWINSZ, &size)) return false;
@@ -515,7 +516,7 @@ bool terminal_resize(int terminal, const struct process *process, uint64_t cols,
   return true;
 }
 
-// Holds the lock, so that the reaper cannot free the number between the check and the kill.
+// Sends the signal under the lock, so that the reaper cannot free the process id between the check and the kill.
 bool process_signal(struct process *process, int signal) {
   lock_registry();
   bool alive = !process->exited;
@@ -524,10 +525,9 @@ bool process_signal(struct process *process, int signal) {
   return alive;
 }
 
-// gVisor signals the members of a group one after the other, and misses a fork between two of them. Measured:
-// a thousand processes of a fork bomb outlived the SIGKILL of their group. So the signal is repeated without
-// a pause, which would also be a pause for the bomb. The loop ends when the group is gone, or after ten
-// seconds.
+// gVisor signals the members of a group one after the other, and misses a fork between two of them. Measured: a
+// thousand processes of a fork bomb outlived the SIGKILL of their group. So the signal is repeated without a pause, in
+// which the bomb could fork. The loop ends when the group is gone, or after ten seconds.
 void process_kill_rest(const struct process *process) {
   enum { TIMEOUT_US = 10000000 };
   uint64_t deadline = now_us() + TIMEOUT_US;
@@ -597,8 +597,8 @@ static void *drain(void *unused) {
     if (epoll_wait(drainer, &event, 1, -1) != 1) continue;
     ssize_t got = read(event.data.fd, bytes, sizeof bytes);
     if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) continue;
-    // Explicit removal: a child between clone and exec holds a copy of every descriptor, which would keep the
-    // entry alive.
+    // The entry is removed explicitly: a child between clone and exec holds a copy of every descriptor, which would
+    // keep the entry alive.
     epoll_ctl(drainer, EPOLL_CTL_DEL, event.data.fd, NULL);
     close(event.data.fd);
   }

@@ -83,8 +83,8 @@ long receive_descriptors(int connection, void *bytes, size_t length, int *descri
 
 // ---- PID 1
 
-// Reads the credentials of the sender of the first byte from the kernel. SO_PEERCRED is unsuitable: gVisor
-// returns the caller's own.
+// Reads the credentials of the sender of the first byte from the kernel. SO_PEERCRED is unsuitable: gVisor returns the
+// caller's own credentials.
 static bool read_sender(int connection, struct ucred *sender) {
   union {
     struct cmsghdr header;
@@ -150,7 +150,7 @@ static bool start_helper(int connection, const struct ucred *sender) {
 enum { DIALLER_LIMIT = 16 };
 static atomic_int diallers;
 
-// Runs in its own thread, so that a client that connects and sends nothing delays no other client.
+// Checks a client. Runs in its own thread, so that a client that connects and sends nothing delays no other client.
 static void *take(void *argument) {
   int connection = (int)(intptr_t)argument, one = 1;
   const struct timeval patience = {.tv_sec = 2}, none = {0};
@@ -174,7 +174,7 @@ static void *listen_for_sudo(void *argument) {
   for (;;) {
     int connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     if (connection < 0) {
-      // EINTR after a restore; EMFILE while the table is full.
+      // accept fails with EINTR after a restore, and with EMFILE while the table is full.
       if (errno != EINTR) poll(NULL, 0, 50);
       continue;
     }
@@ -289,7 +289,7 @@ static char *join(char *const *argv) {
   return text;
 }
 
-// -s and -i: runs the user's shell with the command as its script. Returns the program.
+// Options -s and -i: runs the user's shell with the command as its script. Returns the program.
 static const char *use_shell(struct command *command, const struct user *user, char *name, size_t size) {
   bool is_login = strchr(command->flags, 'i');
   if (!is_login && !strchr(command->flags, 's')) return command->argv[0];
@@ -349,7 +349,7 @@ static bool is_forwarded(int signal) {
   return false;
 }
 
-// Forwards signals until the command has ended. Kills it if the client disconnects.
+// Forwards signals until the command has ended. Kills the command if the client disconnects.
 static int supervise(pid_t pid, int ends) {
   for (int status;;) {
     struct pollfd sources[] = {{.fd = 0, .events = POLLIN}, {.fd = ends, .events = POLLIN}};

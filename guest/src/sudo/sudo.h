@@ -14,13 +14,13 @@
 
 enum {
   SUDO_PAYLOAD_LIMIT = 1024 * 1024,
-  SUDO_LIST_LIMIT = 32768, // limit of the arguments, and of the variables
+  SUDO_LIST_LIMIT = 32768, // limit of the number of arguments, and of variables
 };
 
-// Sent by the helper: one byte. The status of waitpid follows SUDO_ENDED as a native int.
+// First byte of a message from the helper. The status of waitpid follows SUDO_ENDED as a native int.
 enum sudo_reply { SUDO_REFUSED = 'N', SUDO_TERMINAL = 'P', SUDO_ENDED = 'E' };
 
-// Runs in PID 1: accepts requests until the machine ends.
+// Starts the part of PID 1: accepts requests until the machine ends.
 bool start_sudo(void);
 // Entry point of the helper, whose connection is descriptor 0.
 int sudo_helper(void);
@@ -30,9 +30,10 @@ int sudo_client(int count, char **arguments);
 // Fills in a socket address in the machine's own network namespace. Returns its length.
 struct sockaddr_un;
 unsigned sudo_address(struct sockaddr_un *address);
-// Sends `length` bytes with `count` descriptors. False on an error.
+// Sends `length` bytes with `count` descriptors. Returns false on an error.
 bool send_with_descriptors(int connection, const void *bytes, size_t length, const int *descriptors, size_t count);
-// Receives up to `length` bytes and exactly `count` descriptors. Closes others. Returns what recvmsg does, or -1.
+// Receives up to `length` bytes and exactly `count` descriptors. Closes further descriptors. Returns what recvmsg
+// returns, or -1.
 long receive_descriptors(int connection, void *bytes, size_t length, int *descriptors, size_t count);
 
 #endif

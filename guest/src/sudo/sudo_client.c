@@ -31,7 +31,7 @@ struct options {
   const char *user, *cwd;
   char flags[8];
   int first;         // index of the first word: variables, then the command
-  const char *only;  // an option that runs no command
+  const char *only;  // an option that only prints, or does nothing, and runs no command
 };
 
 static void add_flag(struct options *options, char flag) {
@@ -52,7 +52,7 @@ static char short_form(const char *option) {
   return 0;
 }
 
-// False: the option is unknown, or has no value.
+// Applies an option. Returns false if the option is unknown, or has no value.
 static bool take_option(struct options *options, char letter, const char *value) {
   if (strchr("uDp", letter) && !value) return false;
   if (letter == 'u') options->user = *value == '#' ? value + 1 : value;
@@ -136,7 +136,7 @@ static bool send_identity(void) {
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_CREDENTIALS;
   header->cmsg_len = CMSG_LEN(sizeof(struct ucred));
-  // The kernel refuses credentials of another user.
+  // The kernel refuses the credentials of another user.
   struct ucred own = {.pid = getpid(), .uid = getuid(), .gid = getgid()};
   memcpy(CMSG_DATA(header), &own, sizeof own);
   return sendmsg(connection, &message, MSG_NOSIGNAL) == 1;
@@ -226,8 +226,7 @@ static int follow(void) {
                                {.fd = master >= 0 && reads ? 0 : -1, .events = POLLIN}};
     if (poll(sources, 3, -1) < 0) continue;
     if (sources[1].revents & POLLIN) copy(master, 1);
-    // The command has closed its terminal and still runs. Without this pause, poll would return at once,
-    // repeatedly.
+    // The command has closed its terminal and still runs. The pause keeps poll from returning at once, repeatedly.
     else if (sources[1].revents) poll(NULL, 0, 20);
     if (sources[2].revents) reads = copy(0, master);
     if (!sources[0].revents) continue;
@@ -235,7 +234,7 @@ static int follow(void) {
     int status, got;
     if (master < 0) {
       int received = -1;
-      // A terminal arrives with its descriptor, every other message without one, so the type is read first.
+      // Only a message with a terminal carries a descriptor, so the type of the message is read first.
       if ((got = (int)recv(connection, &type, 1, MSG_PEEK)) < 0 && errno == EINTR) continue;
       if (got == 1 && type == SUDO_TERMINAL && receive_descriptors(connection, &type, 1, &received, 1) == 1) {
         master = received;

@@ -100,7 +100,7 @@ static bool check_path(const char *name, const char *path, size_t length, struct
   return true;
 }
 
-// Stores a field. The caller terminates the text with NUL.
+// Stores a field in the request. The caller terminates the text with NUL.
 static bool take_field(struct request *r, uint8_t tag, unsigned char *value, size_t length, struct failure *failure) {
   if (tag >= FIELD_TAGS || FIELDS[tag].kind == UNKNOWN) return true;
   const struct field *field = &FIELDS[tag];

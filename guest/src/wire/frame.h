@@ -39,7 +39,7 @@ enum frame_type {
   COMMAND_STDIN = 0x34,
   COMMAND_RESIZE = 0x35,
   BLOCKERS = 0x38,
-  // sent by the host after a request
+  // frames that the host sends after a request
   STDIN = 0x40,
   STDIN_EOF = 0x41,
   UPLOAD = 0x43,
@@ -95,7 +95,7 @@ enum field_tag {
   F_MEMORY = 29,
   F_AFTER = 30,
   F_CPUS = 31,
-  // in replies only
+  // fields of replies only
   F_VERSION = 32,
   F_BUILD = 33,
   F_CODE = 34,
@@ -130,7 +130,7 @@ struct request {
   uint8_t type;
   bool has[FIELD_TAGS];
   uint64_t number[FIELD_TAGS];
-  char *text[FIELD_TAGS]; // NUL-terminated; never NULL if `has` is true
+  char *text[FIELD_TAGS]; // NUL-terminated; not NULL if `has` is true
   unsigned char *data;
   size_t data_length;
   char *argv[LIST_LIMIT + 1];
@@ -139,15 +139,14 @@ struct request {
   size_t argv_count, env_count, root_count;
 };
 
-// Reason of a refusal: an error code of PROTOCOL.md and a sentence for a reader.
+// Reason of a refusal: an error code of PROTOCOL.md, and a sentence that describes the error.
 struct failure {
   const char *code;
   char message[512];
 };
 
-// Decodes the fields of a request's payload. Needs one spare byte behind `length`, and writes to `payload`:
-// the NUL of each text replaces the next field's tag, which has been read by then. False: `failure` has the
-// reason.
+// Decodes the fields of a request's payload. Needs one spare byte behind `length`, and writes to `payload`: the NUL of
+// each text replaces the next field's tag, which has been read by then. Returns false with the reason in `failure`.
 bool request_parse(struct request *request, uint8_t type, unsigned char *payload, size_t length,
                    struct failure *failure);
 

@@ -30,8 +30,8 @@ static void put_record_header(struct ring *r, uint64_t position, uint32_t length
   copy_in(r, position, header, sizeof header);
 }
 
-// Grows the ring, or drops the oldest records. A growing ring has dropped nothing, so its records lie at the
-// beginning, and realloc keeps them there.
+// Makes room for a record: grows the ring, or drops the oldest records. A growing ring has dropped nothing, so its
+// records lie at its start, and realloc keeps them there.
 static void make_room(struct ring *r, size_t needed) {
   uint8_t stream;
   while (r->head - r->tail + needed > r->capacity && r->capacity < RING_LIMIT && r->tail == 0) {
@@ -51,7 +51,7 @@ static void make_room(struct ring *r, size_t needed) {
 void ring_append(struct ring *r, uint8_t stream, const unsigned char *bytes, uint32_t length) {
   make_room(r, RECORD_HEADER + (size_t)length);
   r->written += length;
-  if (!r->capacity) { // no memory even for the first block
+  if (!r->capacity) { // the first block could not be allocated
     r->dropped = r->written;
     return;
   }

@@ -13,16 +13,16 @@ enum { RING_LIMIT = 16 * 1024 * 1024, RING_LEAST = 256 * 1024, RECORD_LIMIT = 64
 struct ring {
   unsigned char *bytes;
   size_t capacity;
-  uint64_t head, tail, newest; // positions, never decreasing; the place of a position is position modulo capacity
-  uint64_t written, dropped;   // offsets
+  uint64_t head, tail, newest; // positions, never decreasing; the index of each is its value modulo `capacity`
+  uint64_t written, dropped;   // offsets of the end of the output, and of the first kept byte
 };
 
-// Position of a reader: a record, and the offset of the record's first byte. All zero is the beginning.
+// Position of a reader: a record, and the offset of the record's first byte. A cursor of zeros is at the start.
 struct ring_cursor {
   uint64_t position, offset;
 };
 
-// `length` is at most RECORD_LIMIT.
+// Appends a record. `length` is at most RECORD_LIMIT.
 void ring_append(struct ring *ring, uint8_t stream, const unsigned char *bytes, uint32_t length);
 // Copies up to `limit` bytes of one stream, from `*offset` on. Returns 0 if none are available yet. Moves
 // `*offset` to the first copied byte, which is later if the bytes in between were dropped.

@@ -1,9 +1,8 @@
 // Sends the output of a process on the connection of its SPAWN request.
 //
-// A stream has one thread with one poll, and keeps one frame of output in memory. While the host does not read, the pipes
-// are not read, and the process blocks on a full pipe. Nothing here blocks in a write, so a timeout or a
-// disconnect takes effect at once, even with a slow host. Input is symmetric: while the process does not
-// read, the connection is not read.
+// A stream has one thread with one poll, and keeps one frame of output in memory. While the host does not read, the
+// pipes are not read, and the process blocks on a full pipe. No write blocks, so a timeout or a disconnect takes effect
+// at once, even with a slow host. Input is symmetric: while the process does not read, the connection is not read.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +22,7 @@ struct stream {
   int connection; // -1 once the host has disconnected
   struct process *process;
   bool kill_on_disconnect, timed_out, killed;
-  uint64_t deadline_us; // 0: no deadline
+  uint64_t deadline_us; // 0 for no deadline
   unsigned char *out;   // a frame of output, sent from `out_at` to `out_end`
   size_t out_at, out_end;
   unsigned char *in; // input for the process, written from `in_at` to `in_end`
@@ -39,7 +38,7 @@ static void close_input(struct stream *s) {
   s->in_at = s->in_end = 0;
 }
 
-// Closes the socket now: a process may run for hours, and an open connection to the host spoils a checkpoint.
+// Closes the socket at once: a process may run for hours, and an open connection to the host makes a checkpoint fail.
 // /dev/null keeps the descriptor's number in use, because the serving thread closes that number in the end.
 static void release_socket(int connection) {
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);

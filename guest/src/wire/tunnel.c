@@ -61,9 +61,8 @@ static void *pump(void *argument) {
   return NULL;
 }
 
-// A tunnel with a silent program does not notice that the host is gone. A reader sees the same as after a
-// half-close, and no poll inside gVisor distinguishes them. So the thread that finds the host gone ends all
-// tunnels.
+// A tunnel with a silent program does not notice that the host is gone. A read returns the same as after a half-close,
+// and no poll inside gVisor distinguishes them. So the thread that finds the host gone ends all tunnels.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct tunnel {
   int fd;

@@ -22,7 +22,7 @@ afterEach(async () => {
   await cgroups.removeParent();
 });
 
-/** A process that waits outside until it is moved into the group, and then runs `script`. */
+/** Starts a process outside the group, moves it into the group, and then lets it run `script`. */
 async function inGroup(script: string): Promise<ChildProcess> {
   const child = spawn("sh", ["-c", `read go; ${script}`], { stdio: ["pipe", "ignore", "ignore"] });
   children.push(child);
@@ -102,14 +102,14 @@ test("sets aside a group that cannot be emptied, and removes it later", async ()
   expect(logged).toEqual(["leftover_set_aside", "leftover_removed_late"]);
 });
 
-test("detects a kill for the memory limit", async () => {
+test("detects a process that was killed at the memory limit", async () => {
   expect(await cgroups.oomKilled(NAME)).toBe(false);
   const child = await inGroup(`exec ${process.execPath} -e 'Buffer.alloc(200e6, 1)'`);
   await new Promise((resolve) => child.once("exit", resolve));
   expect(await cgroups.oomKilled(NAME)).toBe(true);
 });
 
-test("raises and lowers limits", async () => {
+test("raises and lowers the limits of a group", async () => {
   await cgroups.setLimits(NAME, { ...resources, memoryBytes: 512 * 1024 * 1024 }, "gvisor");
   await expect(cgroups.setLimits(NAME, resources, "gvisor")).resolves.toBeUndefined();
 });

@@ -24,7 +24,7 @@ import {
 } from "./layout.ts";
 
 const FREEZE_TIMEOUT_MS = 5_000;
-/** On a busy host, the kernel needs time to free gigabytes of guest memory. */
+/** Timeout of a kill: on a busy host, the kernel needs time to free gigabytes of guest memory. */
 const KILL_TIMEOUT_MS = 20_000;
 const RMDIR_TIMEOUT_MS = 5_000;
 /** Timeout of one attempt to remove a leftover; failed attempts are retried. */
@@ -43,7 +43,7 @@ export class Cgroups {
   readonly #parent: string;
   readonly #leftovers: Leftovers;
 
-  /** `parent` is one path component below the root of every tree, for example `kontor0`. */
+  /** Control groups below `parent`, one path component below the root of every tree, for example `kontor0`. */
   constructor(layout: CgroupLayout, parent: string, log: LeftoverLog = warn) {
     this.layout = layout;
     this.#parent = parent;
@@ -89,12 +89,12 @@ export class Cgroups {
     return writeFile(join(tree, this.#parent, "cpu.weight"), String(weight), { flag: "r+" });
   }
 
-  /** Path of the group in an OCI spec: absolute, from the root of every tree. */
+  /** Returns the path of the group in an OCI spec: absolute, from the root of every tree. */
   pathOf(name: string): string {
     return `/${this.#parent}/${name}`;
   }
 
-  /** Names of all groups below the installation's own, made by any process. */
+  /** Returns the names of all groups below the installation's own group, made by any process. */
   async list(): Promise<string[]> {
     const names = await Promise.all(
       this.layout.allTrees.map(async (tree) => {
@@ -106,8 +106,8 @@ export class Cgroups {
   }
 
   /**
-   * Creates the group without headroom: gVisor shows its programs the limit that it reads at its start. `setLimits`
-   * adds the headroom.
+   * Creates the group without memory headroom: gVisor reads the limit at its start and shows it to its programs.
+   * `setLimits` adds the headroom.
    */
   async create(name: string, resources: Omit<Resources, "diskBytes">, isolation: Isolation): Promise<void> {
     await this.#leftovers.release(name);
@@ -170,7 +170,7 @@ export class Cgroups {
     return files.isFrozen.test((await readFile(files.state, "utf8").catch(nothing)) ?? "");
   }
 
-  /** Process ids in the group, without zombies. Empty if there is no group. */
+  /** Returns the process ids in the group, without zombies. Empty if there is no group. */
   async processes(name: string): Promise<number[]> {
     // Other errors, such as too many open files, must not make a live machine look dead.
     const text = await readFile(this.#file("pids", name, "cgroup.procs"), "utf8").catch(
@@ -251,7 +251,7 @@ export class Cgroups {
       const pids = [...new Set((await Promise.all(groups.map(processesIn))).flat())];
       if (pids.length === 0) return;
       for (const pid of pids) killIfThere(pid);
-      // Parents before children: a group below a frozen one stays frozen (freezer-subsystem.rst).
+      // Thaws parents before children: a group below a frozen one stays frozen (freezer-subsystem.rst).
       for (const group of groups) await this.#thawIn(group);
       if (performance.now() > deadline) {
         throw new RuntimeError("timeout", `processes ${pids.join(", ")} outlive SIGKILL`);
@@ -262,11 +262,11 @@ export class Cgroups {
 
   /** Removes the group and its descendants from every tree. They must be empty; the last task may still be exiting. */
   async remove(name: string): Promise<void> {
-    // Children before parents.
+    // Removes child groups before their parents.
     for (const group of (await this.#groups(name)).toReversed()) await removeGroup(group);
   }
 
-  /** Makes a group for processes inside the group. Returns the files through which a process joins it. */
+  /** Makes a group for processes below the group. Returns the files through which a process joins the new group. */
   async makeLeaf(name: string, leaf: string): Promise<string[]> {
     // On a hybrid host, the v2 tree counts too: without a group there, the processes would be in the server's
     // group.
@@ -280,8 +280,8 @@ export class Cgroups {
   }
 
   /**
-   * Kills all processes in the group and removes it with its descendants. A group that cannot be removed is
-   * logged, set aside and retried. It never fails a start or a build.
+   * Kills all processes in the group and removes it with its descendants. A group that cannot be removed is logged, set
+   * aside and retried. Such a group never fails a start or a build.
    */
   async removeTree(name: string): Promise<void> {
     await this.#leftovers.remove(name);
@@ -299,7 +299,7 @@ export class Cgroups {
     await this.remove(name);
   }
 
-  /** Directories of the group and its descendants in every tree, parents first. */
+  /** Returns the directories of the group and its descendants in every tree, parents first. */
   async #groups(name: string): Promise<string[]> {
     const trees = this.layout.allTrees.map((tree) => groupsFrom(join(tree, this.#parent, name)));
     return (await Promise.all(trees)).flat();
@@ -336,7 +336,7 @@ async function removeGroup(directory: string): Promise<void> {
   }
 }
 
-/** Directories of the group and its descendants, parents first. Empty if there is no such group. */
+/** Returns the directories of the group and its descendants, parents first. Empty if there is no such group. */
 async function groupsFrom(directory: string): Promise<string[]> {
   const entries = await readdir(directory, { withFileTypes: true }).catch(nothing);
   if (entries === undefined) return [];
@@ -346,7 +346,10 @@ async function groupsFrom(directory: string): Promise<string[]> {
   return [directory, ...(await Promise.all(below)).flat()];
 }
 
-/** A threaded group of v2 lists threads alone (cgroup-v2.rst); kill(2) accepts a thread's id for its process. */
+/**
+ * Returns the process ids in a group. A threaded group of v2 lists only threads (cgroup-v2.rst); kill(2) accepts a
+ * thread's id for its process.
+ */
 async function processesIn(group: string): Promise<number[]> {
   const read = (file: string) => readFile(join(group, file), "utf8");
   const text = await read("cgroup.procs")

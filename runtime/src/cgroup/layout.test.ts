@@ -31,7 +31,7 @@ test("finds controllers that share a tree", () => {
   expect(layout?.trees.cpu).toBe("/sys/fs/cgroup/x");
 });
 
-test("takes a host with only the unified tree for v2", () => {
+test("detects v2 on a host with only the unified tree", () => {
   expect(parseLayout(unified)).toMatchObject({ version: "v2", trees: { freezer: "/sys/fs/cgroup" } });
 });
 
@@ -57,7 +57,7 @@ test("writes v1 limits so that memory+swap is never below memory", () => {
   ]);
 });
 
-test("writes v2 limits to the one tree, with swap off", () => {
+test("writes v2 limits to the unified tree, with swap off", () => {
   expect(limitWrites(parseLayout(unified)!, "/kontor0/m1", resources, "gvisor")).toEqual([
     { path: "/sys/fs/cgroup/kontor0/m1/memory.max", value: "545259520" },
     { path: "/sys/fs/cgroup/kontor0/m1/memory.swap.max", value: "0", optional: true },
@@ -79,7 +79,7 @@ test("gives a started gVisor machine headroom above its size, and none to a new 
   expect(memoryOf("native")).toBe(String(resources.memoryBytes));
 });
 
-test("kills one process of a native machine out of memory, and a gVisor machine as a whole", () => {
+test("limits an out-of-memory kill to one process of a native machine, but kills a gVisor machine as a whole", () => {
   const groupOf = (isolation: Isolation) =>
     limitWrites(parseLayout(unified)!, "/kontor0/m1", resources, isolation).find(({ path }) =>
       path.endsWith("memory.oom.group"),
@@ -97,7 +97,7 @@ test("does not report a group as frozen while it is freezing", () => {
   expect(v2.isFrozen.test("populated 1\nfrozen 1\n")).toBe(true);
 });
 
-test("matches a key as a whole, not by its beginning", () => {
+test("matches a whole key, not a prefix of a key", () => {
   expect(flatValue("oom_kill_disable 1\nunder_oom 0\noom_kill 2\n", "oom_kill")).toBe(2);
   expect(flatValue("oom_kill_disable 1\n", "oom_kill")).toBe(0);
 });

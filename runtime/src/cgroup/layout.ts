@@ -5,13 +5,16 @@
 import { join } from "node:path";
 import type { Isolation, Resources } from "../driver.ts";
 
-/** Controllers whose files the driver writes. On v1 each has its own tree, on v2 all share one. */
+/**
+ * Controllers whose files the driver writes. On v1 each controller has its own tree; on v2 all controllers share one
+ * tree.
+ */
 export const CONTROLLERS = ["memory", "cpu", "cpuacct", "pids", "freezer"] as const;
 export type Controller = (typeof CONTROLLERS)[number];
 
 export interface CgroupLayout {
   version: "v1" | "v2";
-  /** Root of the tree with each controller's files. On v2 all are the same. */
+  /** Root of the tree that has each controller's files. On v2 all controllers have the same root. */
   trees: Record<Controller, string>;
   /** Every tree of the host, also an empty v2 tree: runsc and runc make a group in each of them. */
   allTrees: string[];
@@ -20,9 +23,9 @@ export interface CgroupLayout {
 }
 
 /**
- * Parses `/proc/self/mountinfo` (proc_pid_mountinfo(5)). A hybrid host has the controllers on v1 and an
- * additional empty v2 tree, so the tree with the memory controller decides. Undefined if no tree has all that
- * a machine needs.
+ * Parses `/proc/self/mountinfo` (proc_pid_mountinfo(5)). A hybrid host has the controllers on v1 and an additional
+ * empty v2 tree, so the tree with the memory controller decides. Returns undefined if the host lacks a controller that
+ * machines need.
  */
 export function parseLayout(mountinfo: string): CgroupLayout | undefined {
   const v1 = new Map<string, string>();
@@ -55,7 +58,10 @@ export function parseLayout(mountinfo: string): CgroupLayout | undefined {
   return { version: "v2", trees: trees as Record<Controller, string>, allTrees: [tree], unified: tree };
 }
 
-/** `optional`: a kernel built without the feature lacks the file (memsw without swap accounting). */
+/**
+ * A write to a cgroup file. `optional`: a kernel built without the feature lacks the file (memsw without swap
+ * accounting).
+ */
 export interface CgroupWrite {
   path: string;
   value: string;
@@ -63,14 +69,14 @@ export interface CgroupWrite {
 }
 
 const CPU_PERIOD_US = 100_000;
-/** The kernel refuses a quota below 1 ms. */
+/** Smallest CPU quota: the kernel refuses a quota below 1 ms. */
 const MIN_CPU_QUOTA_US = 1_000;
 
 /**
- * Limit of the machine's tasks on the host. A user normally meets RLIMIT_NPROC inside, which returns EAGAIN
- * and leaves the machine alive. This limit is the second barrier, for a guest that multiplies by changing its
- * uid. Reaching it ends the machine, because the sentry cannot continue without a thread. Measured: 22 tasks
- * with one process inside, and two more for each further process.
+ * Returns the limit of the machine's tasks on the host. A user inside normally reaches RLIMIT_NPROC first, which
+ * returns EAGAIN and leaves the machine alive. This limit stops a guest that changes its uid to start more processes. A
+ * machine that reaches it ends, because the sentry cannot continue without a thread. Measured: 22 tasks with one
+ * process inside, and two more for each further process.
  */
 export function hostTaskLimit(maxProcesses: number): number {
   return 256 + 4 * maxProcesses;
@@ -79,16 +85,16 @@ export function hostTaskLimit(maxProcesses: number): number {
 const MIB = 1024 * 1024;
 
 /**
- * Memory that a gVisor machine needs in addition to its processes: gVisor's kernel, page tables, the host's
- * state of each process, and the allocations of a fast process before PID 1 has killed it. PID 1 acts at the
- * machine's size. The host kernel's limit lies above it and kills the whole machine. A native machine needs
- * no headroom.
+ * Returns the memory that a gVisor machine needs in addition to its processes: gVisor's kernel, page tables, the host's
+ * state of each process, and the allocations of a fast process before PID 1 has killed it. PID 1 kills processes at the
+ * machine's size. The host kernel's limit lies above that size and kills the whole machine. A native machine needs no
+ * headroom.
  */
 export function headroomBytes(memoryBytes: number, isolation: Isolation): number {
   return isolation === "native" ? 0 : 256 * MIB + Math.floor(memoryBytes / 32);
 }
 
-/** Writes that apply `resources`, in an order that the kernel accepts from any earlier state. */
+/** Returns the writes that apply `resources`, in an order that the kernel accepts from any earlier state. */
 export function limitWrites(
   layout: CgroupLayout,
   group: string,
@@ -104,8 +110,8 @@ export function limitWrites(
     return [
       { path: file("memory", "memory.max"), value: memory },
       { path: file("memory", "memory.swap.max"), value: "0", optional: true },
-      // A sentry that lost a helper hangs. So beyond the headroom, the kernel kills the whole gVisor machine.
-      // In a native machine it kills the largest process.
+      // A sentry hangs after the kill of one of its helper processes. So beyond the headroom, the kernel kills the
+      // whole gVisor machine. In a native machine the kernel kills the largest process.
       {
         path: file("memory", "memory.oom.group"),
         value: isolation === "gvisor" ? "1" : "0",
@@ -131,16 +137,16 @@ export function limitWrites(
 }
 
 /**
- * Unused time of a period may be used once in the next. Starting a process keeps several of gVisor's threads
- * busy for some milliseconds. Without the burst, a machine of one core was throttled in 21 of 30 periods of
- * short commands (p99 58 ms against 28). The kernel refuses a quota below the burst, so the burst is first
- * set to zero (sched-bwc.rst).
+ * Adds a burst to the quota: a machine may use a period's unused CPU time once in the next period. Starting a process
+ * keeps several of gVisor's threads busy for some milliseconds. Without the burst, a machine of one core was throttled
+ * in 21 of 30 periods of short commands (p99 58 ms against 28). The kernel refuses a quota below the burst, so the
+ * burst is first set to zero (sched-bwc.rst).
  */
 function withBurst(path: string, quotaUs: string, quota: CgroupWrite[]): CgroupWrite[] {
   return [{ path, value: "0", optional: true }, ...quota, { path, value: quotaUs, optional: true }];
 }
 
-/** Files that freeze a group, and their content once it is frozen. */
+/** Returns the files that freeze a group, and their content once the group is frozen. */
 export function freezerFiles(layout: CgroupLayout, group: string) {
   const tree = join(layout.trees.freezer, group);
   return layout.version === "v2"
@@ -160,7 +166,7 @@ export function freezerFiles(layout: CgroupLayout, group: string) {
       };
 }
 
-/** Value of `key` in a flat-keyed file such as memory.stat. 0 if the key is missing. */
+/** Returns the value of `key` in a flat-keyed file such as memory.stat, or 0 if the key is missing. */
 export function flatValue(text: string, key: string): number {
   for (const line of text.split("\n")) {
     if (line.startsWith(`${key} `)) return Number(line.slice(key.length + 1));

@@ -12,7 +12,7 @@ import type { ImageConfig } from "../oci/store.ts";
 
 export class FakeBuilder implements AppBuilder {
   readonly #images = new Set<string>();
-  /** Awaited in every build, for a test that must act during it. */
+  /** Awaited in every build, for a test that must act during the build. */
   during: (build: AppBuild, hooks: BuildHooks) => Promise<void> = async () => {};
 
   async open(): Promise<void> {}
@@ -46,7 +46,7 @@ export class FakeBuilder implements AppBuilder {
     };
   }
 
-  /** Reads the configuration; the layers are not unpacked. */
+  /** Reads the image's configuration, and does not unpack its layers. */
   async importImage({ id, directory }: ImageImport): Promise<BuiltLayers> {
     const manifest = await readFile(join(directory, "manifest.json"));
     const { config } = JSON.parse(manifest.toString()) as { config: { digest: string } };

@@ -26,7 +26,7 @@ interface FakeCommand {
   record: CommandRecord;
   process: FakeProcess;
   chunks: CommandChunk[];
-  /** Offset that each follower has read. */
+  /** Offset up to which each follower has read. */
   followers: Set<{ at: number }>;
   /** Replaced after every change. */
   changed: PromiseWithResolvers<void>;
@@ -34,7 +34,7 @@ interface FakeCommand {
 }
 
 export class FakeCommands {
-  /** Oldest first. */
+  /** Commands by id, oldest first. */
   readonly #commands = new Map<string, FakeCommand>();
   readonly #killed = new Set<string>();
   readonly #starting: CommandSpec[] = [];

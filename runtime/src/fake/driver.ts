@@ -69,12 +69,12 @@ interface FakeMachine {
   spec: MachineSpec;
   guest: FakeGuest;
   exit: MachineExit | null;
-  /** Set while frozen: callers wait on it for the thaw. */
+  /** Set while the machine is frozen. Callers wait for its resolution at the thaw. */
   frozen: PromiseWithResolvers<void> | undefined;
 }
 
 export interface FakeOptions {
-  /** Directory of the test, which deletes it. */
+  /** Directory that the test makes and deletes. */
   directory: string;
   /**
    * Functions that play services, by protocol; each connection is one call. Other services are left out of
@@ -85,7 +85,7 @@ export interface FakeOptions {
 
 export class FakeDriver implements Driver {
   readonly name = "fake";
-  /** A test may change this. */
+  /** Free bytes of the disk. A test may change them. */
   diskFreeBytes = 1024 ** 4;
   /** Size of the disk that machines share: free bytes and files together. */
   diskSizeBytes = Infinity;
@@ -110,7 +110,7 @@ export class FakeDriver implements Driver {
     this.#failures.set(verb, [...(this.#failures.get(verb) ?? []), error]);
   }
 
-  /** Drops the failures that no call has met yet. */
+  /** Drops the errors of `fail` that no call has thrown yet. */
   heal(): void {
     this.#failures.clear();
   }
@@ -136,7 +136,7 @@ export class FakeDriver implements Driver {
     }
   }
 
-  /** Finds captured and imported images. Others are made again on demand. */
+  /** Finds captured and imported images. Other images are made again on demand. */
   async #openImages(): Promise<void> {
     for (const id of await readdir(join(this.#directory, "images")).catch(() => [])) {
       const text = await readFile(join(this.#imageDirectory(id), "image.json"), "utf8").catch(() => "");
@@ -235,7 +235,7 @@ export class FakeDriver implements Driver {
     return made;
   }
 
-  /** The layers are not read. */
+  /** Records the image, and does not read its layers. */
   async importImage({ layers: _layers, ...image }: LayeredImage): Promise<Image> {
     if (this.#images.has(image.id)) {
       throw new RuntimeError("already_exists", `image ${image.id} exists already`);
@@ -471,7 +471,7 @@ export class FakeDriver implements Driver {
     machine.frozen = undefined;
   }
 
-  /** Environment of the image, with the machine's own over it. */
+  /** Returns the environment of the image, overridden by the machine's own environment. */
   #environment(spec: MachineSpec): Record<string, string> {
     return { ...this.#images.get(spec.image)?.env, ...spec.env };
   }

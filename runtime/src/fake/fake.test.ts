@@ -72,7 +72,7 @@ test("shares one build between two callers of the same image", async () => {
   expect(first).toBe(second);
 });
 
-test("ignores a create that the end of its process interrupted", async () => {
+test("ignores a machine whose create was interrupted by the end of the driver's process", async () => {
   const directory = await mkdtemp(join(tmpdir(), "kontor-fake-"));
   const unfinished = join(directory, "machines", "m0000000000000000000");
   await mkdir(unfinished, { recursive: true });

@@ -55,11 +55,9 @@ export class FakeGuest implements Guest {
   readonly processes = new Set<FakeProcess>();
   readonly #commands = new FakeCommands();
   readonly #root: string;
-  /** Ports that functions of the test serve. */
+  /** Functions of the test that serve ports of the machine, by port. */
   readonly #played: ReadonlyMap<number, (connection: Duplex) => void>;
-  /**
-   * Awaited before any act: it holds calls while the machine is frozen, and fails once the machine has ended.
-   */
+  /** Awaited before every call. Delays the call while the machine is frozen, and fails once the machine has ended. */
   readonly #gate: () => Promise<void>;
 
   constructor(
@@ -356,7 +354,7 @@ async function toArgv(spec: SpawnSpec): Promise<[string, ...string[]]> {
   return [program, ...args];
 }
 
-/** Reads the host's passwd. Any user other than this process's own needs root. */
+/** Returns the user from the host's passwd. Any user other than this process's own needs root. */
 async function findUser(user: string): Promise<{ name: string; uid: number; gid: number; home: string }> {
   if (user === "root" && process.getuid?.() !== 0) {
     return { name: "root", uid: process.getuid?.() ?? 0, gid: process.getgid?.() ?? 0, home: "/root" };

@@ -8,7 +8,7 @@ import { RuntimeError, type RuntimeErrorKind } from "../driver.ts";
 
 const MAX_PATH_BYTES = 4095;
 const MAX_NAME_BYTES = 255;
-/** The kernel's limit. */
+/** Largest number of symlinks in a path, as in the kernel. */
 const MAX_LINKS = 40;
 
 /** Fails with `invalid_path` for a path that no machine accepts. */
@@ -22,7 +22,7 @@ export function toHostPath(root: string, path: string): string {
   return join(root, posix.normalize(path));
 }
 
-/** Follows every symlink in the parents of `path`, even if the last parents do not exist yet. */
+/** Returns `path` with every symlink in its parents followed, even if the last parents do not exist yet. */
 export async function withRealParent(path: string): Promise<string> {
   return join(await realExisting(dirname(path)), basename(path));
 }

@@ -13,12 +13,10 @@ import {
   type TerminalSize,
 } from "../driver.ts";
 
-/**
- * Time to read the rest of the pipes after the leader's end. A background child that holds them gets no more.
- */
+/** Time to read the rest of the pipes after the leader's end, even if a background child keeps the pipes open. */
 const DRAIN_MS = 20;
 
-/** Node cannot make terminals. */
+/** Python program that makes a terminal, because Node cannot make one. */
 const terminalProgram = join(import.meta.dirname, "terminal.py");
 
 export interface FakeProcessSpec {
@@ -36,7 +34,7 @@ export class FakeProcess implements GuestProcess {
   readonly pid: number;
   readonly output: AsyncIterable<OutputChunk>;
   readonly exit: Promise<ProcessExit>;
-  /** Resolves when the leader has ended, read or unread. */
+  /** Resolves when the leader of the process group has ended, even if its output is unread. */
   readonly ended: Promise<void>;
   readonly #child: ChildProcess;
   readonly #onDisconnect: "kill" | "run_on";
@@ -184,7 +182,7 @@ async function tagChunk(stream: "stdout" | "stderr", data: Promise<Buffer | unde
   return { stream, data: await data };
 }
 
-/** Reads on demand only, so that unread output blocks the process. */
+/** Returns a function that reads a chunk on demand only, so that unread output blocks the process. */
 function chunkReader(from: Readable): () => Promise<Buffer | undefined> {
   const chunks = from.iterator({ destroyOnReturn: false }) as AsyncIterator<Buffer>;
   return () =>

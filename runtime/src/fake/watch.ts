@@ -15,7 +15,7 @@ interface Entry {
   state: string;
 }
 
-/** `gate` fails once the machine has ended. */
+/** Watches a directory until `signal` aborts. `gate` fails once the machine has ended. */
 export async function watchDirectory(
   hostPath: string,
   path: string,
@@ -45,8 +45,7 @@ async function* changes(
 }
 
 /**
- * Scans a directory. An entry that is renamed during the scan can be missing in both places, so the scan is
- * repeated.
+ * Scans a directory. An entry that is renamed during the scan can be missing under both names, so the scan is repeated.
  */
 async function look(hostPath: string, path: string, recursive: boolean): Promise<Map<string, Entry>> {
   for (let tries = 1; ; tries += 1) {

@@ -51,7 +51,7 @@ test("ends the machine on SIGTERM", async () => {
   await ended;
 });
 
-test("sets the machine's name and base environment, also again", async () => {
+test("sets the machine's name and base environment, and sets them again on a second request", async () => {
   const { client } = await startIsolatedGuest();
   await client.configure({ hostname: "first", env: { A: "1", B: "2" } });
   await client.configure({ hostname: "second", env: { B: "base", PATH: "/usr/bin:/bin", HOME: "/tmp" } });
@@ -85,7 +85,7 @@ test("accepts a user as name or number, with groups, home and shell, also an unk
   expect(capabilities).toMatch(/^CapEff:\s+0+$/);
 });
 
-test("reports that no further process may start, and starts one after another has ended", async () => {
+test("reports the limit of processes, and starts a process after another one has ended", async () => {
   const { client } = await startIsolatedGuest(["prlimit", "--nproc=2"]);
   const argv = ["sleep", "60"];
   const held: GuestProcess[] = [];
@@ -103,7 +103,7 @@ test("reports that no further process may start, and starts one after another ha
   );
 });
 
-test("reports a full disk, keeps the old file, and leaves no half of the new one", async () => {
+test("reports a full disk, keeps the old file, and leaves no part of the new file", async () => {
   const { client, directory } = await startIsolatedGuest();
   const small = join(directory, "small");
   const options = { mode: 0o644, roots: [small] };
@@ -175,7 +175,7 @@ test("names the obstacles to a checkpoint: a deleted file on the volume, a conne
   }
 });
 
-test("runs five hundred streams at once, and rejects one past the limit as busy", async () => {
+test("runs five hundred streams at once, and rejects a stream beyond the limit as busy", async () => {
   const { client } = await startIsolatedGuest(["prlimit", "--nofile=1024:4096"]);
   expect(await run(client, "ulimit -n")).toBe("1024");
   await client.startCommand({ id: "c0", argv: ["sleep", "60"] });

@@ -80,7 +80,7 @@ test("reports why a start fails: no program, no permission, no directory, no use
   expect(text(await run(client, { shell: "echo still here" }))).toBe("still here\n");
 });
 
-test("passes input unchanged, and its end as an end of file", async () => {
+test("passes input unchanged, and ends it with an end of file", async () => {
   const { client } = await startGuest();
   const bytes = randomBytes(5 * 1024 * 1024 + 17);
   const process = await client.spawn({ argv: ["cat"], onDisconnect: "kill" });
@@ -144,7 +144,7 @@ test("kills the group at a timeout and reports it, even while the output is unre
   expect(await collect(loud)).toMatchObject({ signal: 9, timedOut: true });
 });
 
-test("does not wait for a child that keeps the output open, and lets it write later", async () => {
+test("reports the exit while a child keeps the output open, and lets the child write later", async () => {
   const { client, directory } = await startGuest();
   const done = join(directory, "done");
   const shell = `(sleep 0.2; echo late; echo later >&2; touch ${done}) & echo early`;
@@ -154,7 +154,7 @@ test("does not wait for a child that keeps the output open, and lets it write la
   await until(() => existsSync(done));
 });
 
-test("delivers all output from before the end before the exit", async () => {
+test("delivers all output of an ended process before its exit", async () => {
   const { client } = await startGuest();
   const result = await run(client, { shell: "head -c 900000 /dev/zero; head -c 900000 /dev/zero >&2" });
   expect(result.stdout).toHaveLength(900_000);
@@ -201,7 +201,7 @@ test("writes a file with its mode and missing parents, and reads it back", async
   expect(readdirSync(join(directory, "a/b"))).toEqual(["ä ö"]);
 });
 
-test("keeps the old file and leaves nothing else when an upload breaks off", async () => {
+test("keeps the old file and leaves no other file when an upload is interrupted", async () => {
   const { client, directory } = await startGuest();
   const path = join(directory, "file");
   writeFileSync(path, "old");
@@ -458,7 +458,7 @@ test("runs a background command without a connection, and serves and streams its
   await expect(client.getCommand("none")).rejects.toMatchObject({ kind: "not_found" });
 });
 
-test("drops the oldest output past 16 MiB, and keeps its bytes in the offsets", async () => {
+test("drops the oldest output past 16 MiB, and counts the dropped bytes in the offsets", async () => {
   const { client } = await startGuest();
   await client.startCommand({ id: "big", shell: "seq -f %015.0f 0 1999999" });
   const { outputBytes, droppedBytes } = await waitForEnd(client, "big");
@@ -474,7 +474,7 @@ test("drops the oldest output past 16 MiB, and keeps its bytes in the offsets", 
   expect(tail.nextOffset).toBe(32_000_000);
 });
 
-test("writes input to a background command until its end, and kills it, SIGTERM first", async () => {
+test("writes input to a background command until its end, and kills the command with SIGTERM first", async () => {
   const { client } = await startGuest();
   await client.startCommand({ id: "cat", argv: ["cat"] });
   await client.writeCommandStdin("cat", Buffer.from("one "), false);
@@ -571,7 +571,7 @@ test("lists a page of a large directory in byte order of the names", async () =>
   expect((await client.list(directory, { limit: 10_001 })).length).toBe(10_001);
   await expect(client.list(directory, { limit: 10_002 })).rejects.toMatchObject({ kind: "guest_protocol" });
   await expect(client.list(directory)).rejects.toMatchObject({ kind: "too_large" });
-  // Deleted here, because a hook has only ten seconds.
+  // The test deletes the directory itself, because a hook has only ten seconds.
   await client.remove(directory, { roots: [home], recursive: true });
 });
 

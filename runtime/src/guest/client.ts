@@ -47,18 +47,18 @@ import {
 } from "./protocol.ts";
 import type { CheckpointBlocker, Fields } from "./protocol.ts";
 
-/** Deadline of a small reply from memory. */
+/** Deadline of a small reply that the guest makes from memory. */
 const REPLY_MS = 5000;
 /** Deadline of a request that uses the machine's disk or starts a program, on a busy host. */
 const WORK_MS = 30_000;
-/** Enough for a tree of a hundred thousand files. */
+/** Deadline of the removal of a tree: enough for a hundred thousand files. */
 const REMOVE_TREE_MS = 10 * 60_000;
 const MAX_ENTRIES = 10_000;
-/** The guest keeps 100 finished commands and runs 128. */
+/** Limit of a list of commands. The guest keeps 100 finished commands and runs 128. */
 const MAX_COMMANDS = 1000;
 const MAX_BLOCKERS = 1000;
 
-/** Compares names in byte order, as the guest does. */
+/** Returns a page of the entries. Compares names in byte order, as the guest does. */
 export function cutPage<Entry extends { name: string }>(
   entries: readonly Entry[],
   { limit, after }: ListPage,
@@ -230,7 +230,7 @@ export class GuestClient implements Guest {
     const fields = { path: requirePath(path), recursive: recursive ? 1 : 0 };
     const exchange = await this.#begin(REQUESTS.WATCH, fields);
     await exchange.expect(REPLIES.OK, WORK_MS);
-    // This also covers a stream that is never read.
+    // The listener also closes the connection of a stream that is never read.
     signal.addEventListener("abort", () => exchange.destroy(), { once: true });
     return changes(exchange, signal);
   }
@@ -321,8 +321,8 @@ export class GuestClient implements Guest {
     signal?: AbortSignal,
   ): AsyncGenerator<CommandChunk, CommandRecord, undefined> {
     const exchange = await this.#begin(REQUESTS.COMMAND_LOGS, { command_id: id, offset, follow: 1 });
-    // A waiting generator cannot be ended from outside. Without this, a silent command would keep its
-    // reader's connection.
+    // A waiting generator cannot be ended from outside. Without the listener, a silent command would keep its reader's
+    // connection.
     const letGo = (): void => exchange.destroy();
     signal?.addEventListener("abort", letGo, { once: true });
     try {
@@ -420,7 +420,7 @@ async function* changes(exchange: Exchange, signal: AbortSignal): AsyncGenerator
   }
 }
 
-/** Stream of a file's content. Destroying it ends the exchange, also before the first read. */
+/** Returns a stream of a file's content. Destroying the stream ends the exchange, also before the first read. */
 function toReadable(exchange: Exchange, maxBytes: number): Readable {
   let bytes = 0;
   const readNext = async (): Promise<Buffer | null> => {

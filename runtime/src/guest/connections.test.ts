@@ -22,7 +22,7 @@ async function dial(connections: GuestConnections): Promise<Socket> {
   return socket;
 }
 
-test("returns a connection once, for a dial before or after the request", async () => {
+test("returns each connection once, whether the guest connects before or after the request", async () => {
   const connections = await listen();
   const later = connections.take();
   const first = await dial(connections);

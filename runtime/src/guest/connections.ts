@@ -17,15 +17,17 @@ import { RuntimeError } from "../driver.ts";
 
 const MAX_SPARES = 2;
 const MAX_CONNECTIONS = 1024;
-/** A guest reconnects within 50 ms; after a second of silence it counts as gone. */
+/** Silence after which a guest counts as gone. A guest reconnects within 50 ms. */
 const GONE_AFTER_MS = 1000;
 const TAKE_MS = 5000;
-/** Limit of a suspension while others wait for the machine: the time to write gigabytes. */
+/** Limit of a suspension, during which calls wait for the machine: the time to write gigabytes. */
 const SUSPENDED_MS = 60_000;
 /** Time in which requests in flight may end by themselves at a suspension: most calls are shorter. */
 const DRAIN_MS = 250;
 const DRAIN_LOOK_MS = 5;
-/** Limit of connections per second that end unused. An honest guest has one, when it dies. */
+/**
+ * Limit of connections per second that end without a request. An honest guest has one such connection, when it dies.
+ */
 const MAX_WASTED = 200;
 const PAUSE_MS = 1000;
 
@@ -54,7 +56,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
   #wasted = { since: 0, count: 0 };
   #pauseTimer: NodeJS.Timeout | undefined;
 
-  /** `owner`: the only user of the host besides root that may connect. Without it, only root may. */
+  /** `owner`: the only user of the host besides root that may connect. Without `owner`, only root may connect. */
   constructor(path: string, owner?: number) {
     super();
     this.path = path;
@@ -82,7 +84,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
     return server;
   }
 
-  /** True if the guest has an idle connection here. */
+  /** True if the guest has an idle connection to this process. */
   get isReady(): boolean {
     return this.#spares.length > 0;
   }
@@ -118,7 +120,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
     return new RuntimeError("machine_died", "the machine's guest closed the connection");
   }
 
-  /** Called when a connection ended early: unless the guest connects within a second, it is gone. */
+  /** Called when a connection ended early. Unless the guest connects within a second, it counts as gone. */
   suspect(): void {
     if (!this.#server || this.#isGone || this.#goneTimer || this.#spares.length > 0) return;
     this.#goneTimer = setTimeout(() => {
@@ -130,8 +132,8 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
   }
 
   /**
-   * Stops listening, removes the socket's file and ends every connection. Nothing of the host is left inside
-   * then, as a checkpoint requires. `listen()` may follow.
+   * Stops listening, removes the socket's file and ends every connection. The machine then has no connection to the
+   * host, as a checkpoint requires. `listen()` may follow.
    */
   async close(): Promise<void> {
     this.#isSuspended = false;
@@ -140,8 +142,8 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
   }
 
   /**
-   * Closes like `close`, but for a moment: new calls wait for the next `listen`. Requests in flight end with
-   * `interrupted` unless they end soon.
+   * Closes the socket for a short time: new calls wait for the next `listen`. Requests in flight end with `interrupted`
+   * unless they end soon.
    */
   async suspend(): Promise<void> {
     this.#isSuspended = true;
@@ -224,7 +226,7 @@ export class GuestConnections extends EventEmitter<{ gone: []; back: [] }> {
       else next.close();
       this.#pauseTimer = undefined;
     };
-    // If the socket cannot be opened again, no guest can connect, and it counts as gone.
+    // If the socket cannot be opened again, no guest can connect, so the guest counts as gone.
     this.#pauseTimer = setTimeout(() => void reopen().catch(() => this.suspect()), PAUSE_MS);
   }
 

@@ -94,7 +94,7 @@ export class Exchange {
       await this.#changed(timeoutMs);
   }
 
-  /** Sends without waiting. Calls back once the bytes are sent, or never will be. */
+  /** Sends a frame without waiting. Calls `done` once the bytes are sent or can no longer be sent. */
   sendAndForget(type: number, payload: Buffer, done: () => void): void {
     if (this.isEnded) return done();
     this.#socket.cork();
@@ -140,7 +140,7 @@ export class Exchange {
   }
 }
 
-/** Parses a payload; a malformed one ends the exchange. */
+/** Returns the parsed payload. A malformed payload ends the exchange. */
 export function parse<T>(exchange: Exchange, payload: Buffer, parser: (payload: Buffer) => T): T {
   try {
     return parser(payload);

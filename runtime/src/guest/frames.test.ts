@@ -64,7 +64,7 @@ test("decodes any bytes into frames within the limit, or rejects them", () => {
   );
 });
 
-test("accepts the largest frame, and rejects a larger one before it holds any of it", () => {
+test("accepts the largest frame, and rejects a larger frame before it buffers any byte of it", () => {
   expect(decodeAll([encodeFrame(1, Buffer.alloc(MAX_FRAME_BYTES))])).toHaveLength(1);
   expect(() => decodeAll([encodeHeader(1, MAX_FRAME_BYTES + 1)])).toThrow(/too long/);
 });

@@ -11,7 +11,7 @@ import { MAX_FRAME_BYTES, encodeFrame, encodeHeader } from "./frames.ts";
 import { REPLIES, encodeFields } from "./protocol.ts";
 import { makeDirectory } from "./testing/guest-under-test.ts";
 
-/** A guest that answers every request with `answer` as soon as the first bytes arrive. */
+/** Starts a guest that calls `answer` for every request as soon as its first bytes arrive. */
 async function hostile(answer: (socket: Socket) => void): Promise<GuestClient> {
   const connections = new GuestConnections(join(makeDirectory(), "s.sock"));
   await connections.listen();
@@ -74,7 +74,7 @@ test("reports a guest that disconnects within a reply as a dead machine", async 
   await expect(guest.ping()).rejects.toBeInstanceOf(RuntimeError);
 });
 
-test("cuts off an endless directory, file and log", async () => {
+test("rejects an endless directory, file and log", async () => {
   const entry = frame(REPLIES.ENTRY, { name: "a", size: 0, mode: 0, modified_ms: 0, is_dir: 0 });
   const entries = Buffer.concat(Array.from({ length: 1000 }, () => entry));
   const flood =
@@ -101,13 +101,13 @@ test("cuts off an endless directory, file and log", async () => {
   await expect(content.toArray()).rejects.toMatchObject({ kind: "guest_protocol" });
 });
 
-test("rejects an entry whose name leads elsewhere", async () => {
+test("rejects a directory entry whose name leads to another directory", async () => {
   const entry = frame(REPLIES.ENTRY, { name: "../a", size: 0, mode: 0, modified_ms: 0, is_dir: 0 });
   const guest = await hostile((socket) => socket.write(entry));
   await expect(guest.list("/")).rejects.toMatchObject({ kind: "guest_protocol" });
 });
 
-test("holds a flood of unread output in the kernel, not in memory", async () => {
+test("leaves a flood of unread output in the kernel's buffers, not in the server's memory", async () => {
   const piece = encodeFrame(REPLIES.STDOUT, Buffer.alloc(MAX_FRAME_BYTES));
   let written = 0;
   const guest = await hostile((socket) => {

@@ -12,7 +12,7 @@ import { REPLIES, SENT, parseExit } from "./protocol.ts";
 export class RunningProcess implements GuestProcess {
   readonly pid: number;
   readonly exit: Promise<ProcessExit>;
-  /** Allows one reader. Leaving the loop early leaves the rest for the next loop. */
+  /** Output of the process, for one reader. A loop that ends early leaves the rest of the output for the next loop. */
   readonly output: AsyncIterable<OutputChunk>;
   readonly #exchange: Exchange;
   readonly #sendSignal: (pid: number, signal: number) => Promise<void>;
@@ -71,7 +71,10 @@ export class RunningProcess implements GuestProcess {
     this.#exchange.sendAndForget(SENT.STDIN_EOF, Buffer.alloc(0), () => {});
   }
 
-  /** Uses a separate connection, because this one may be full of input that the process does not read. */
+  /**
+   * Sends the signal on a separate connection, because this connection may be full of input that the process does not
+   * read.
+   */
   signal(signal: number): void {
     if (this.#isOver) return;
     // A process that has ended meanwhile needs no signal, and `output` reports a machine that died.

@@ -41,7 +41,7 @@ function load(file: string): Vector[] {
   ) as Vector[];
 }
 
-/** In the vectors, raw bytes are `{bytes: hex}`, and a list of one entry is a list. */
+/** Returns the fields of a vector. In a vector, raw bytes are `{bytes: hex}`, and a list of one entry is a list. */
 function toFields(fields: Record<string, unknown>): Fields {
   return Object.fromEntries(
     Object.entries(fields).map(([name, value]) => {

@@ -58,7 +58,7 @@ export const REPLIES = {
 
 type Kind = "number" | "text" | "bytes" | "texts";
 
-/** tag → field. `texts` may be repeated. */
+/** Fields by tag. `texts` may be repeated. */
 const FIELDS: Record<number, { name: string; kind: Kind }> = {
   1: { name: "path", kind: "text" },
   2: { name: "mode", kind: "number" },
@@ -166,7 +166,7 @@ function decodeValue(kind: Kind, bytes: Buffer): number | string | Buffer {
   return Number(value);
 }
 
-/** Unknown tags are skipped: a newer guest may send more. */
+/** Decodes the fields of a payload. Unknown tags are skipped, because a newer guest may send more fields. */
 export function decodeFields(payload: Buffer): Fields {
   const fields: Fields = {};
   for (let at = 0; at < payload.length;) {
@@ -282,7 +282,7 @@ function optional(fields: Fields, name: string, max: number): number | null {
   return fields[name] === undefined ? null : number(fields, name, max);
 }
 
-// The last instant that a Date can hold. A later one is invalid, and toISOString throws on it in other code.
+// The last instant that a Date can represent. A later date is invalid, and toISOString throws on it in other code.
 const MAX_DATE_MS = 8.64e15;
 
 const date = (fields: Fields, name: string): Date => new Date(number(fields, name, MAX_DATE_MS));
@@ -317,7 +317,7 @@ export function parseExit(payload: Buffer): {
   };
 }
 
-/** Absent if false, and from guests of older servers. */
+/** Returns whether memory ran out. The field is absent if false, and in replies of older guests. */
 function isOutOfMemory(fields: Fields): boolean {
   return fields["out_of_memory"] !== undefined && number(fields, "out_of_memory") !== 0;
 }

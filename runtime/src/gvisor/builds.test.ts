@@ -11,7 +11,7 @@ function makeDirectory(): string {
   return directory;
 }
 
-/** A program that prints this version, with `more` appended to its script. */
+/** Makes a program that prints this version, with `more` appended to its script. */
 function makeProgram(path: string, version: string, more = ""): string {
   writeFileSync(path, `#!/bin/sh\necho 'runsc version ${version}'\necho 'spec: 1.0.2-dev'${more}\n`, {
     mode: 0o755,
@@ -21,7 +21,7 @@ function makeProgram(path: string, version: string, more = ""): string {
 
 const versionOf = (program: string) => execFileSync(program, ["--version"]).toString().split("\n")[0];
 
-test("keeps an older runsc beside the one that took its path", async () => {
+test("keeps an older runsc beside a newer runsc that replaced it at its path", async () => {
   const directory = makeDirectory();
   const program = makeProgram(join(directory, "runsc"), "0.0~20240729.0");
   const first = new RunscBuilds(join(directory, "kept"), program);

@@ -8,7 +8,7 @@ import { delimiter, isAbsolute, join } from "node:path";
 import { RuntimeError } from "../driver.ts";
 import { run } from "../exec.ts";
 
-/** The version becomes a file name, so its characters are restricted. */
+/** Matches the output of `runsc --version`. The version becomes a file name, so its characters are restricted. */
 const VERSION = /^runsc version ([A-Za-z0-9][A-Za-z0-9.+~_-]{0,100})$/m;
 
 export class RunscBuilds {
@@ -18,7 +18,7 @@ export class RunscBuilds {
   #current: string | undefined;
   #currentPath = "";
 
-  /** `program` is the build that new machines are started with: a path, or a name on PATH. */
+  /** `program` starts new machines: a path, or a name on PATH. */
   constructor(directory: string, program: string) {
     this.#directory = directory;
     this.#program = program;
@@ -44,13 +44,13 @@ export class RunscBuilds {
     );
   }
 
-  /** Build that starts new machines. */
+  /** Returns the build that starts new machines. */
   get current(): string {
     if (this.#current === undefined) throw new RuntimeError("failed", "the driver is not open");
     return this.#current;
   }
 
-  /** Builds that can restore a machine. */
+  /** Returns the builds that can restore a machine. */
   get all(): string[] {
     return [...this.#kept];
   }
@@ -59,12 +59,12 @@ export class RunscBuilds {
     return this.#kept.has(build);
   }
 
-  /** Program of a build. A record of an older server names no build, and gets the current one. */
+  /** Returns the path of a build's program. A record of an older server names no build, and gets the current one. */
   path(build: string = this.current): string {
     return build === this.#current ? this.#currentPath : join(this.#directory, build);
   }
 
-  /** Removes every build except the current one and the needed ones. */
+  /** Removes every build except the current build and the `needed` builds. */
   async prune(needed: ReadonlySet<string>): Promise<void> {
     for (const build of this.#kept) {
       if (build === this.#current || needed.has(build)) continue;
@@ -73,7 +73,10 @@ export class RunscBuilds {
     }
   }
 
-  /** A package may be rebuilt under the same version. The copy is replaced if size or time differ. */
+  /**
+   * Copies a build's program. A package may be rebuilt under the same version, so a copy with another size or time is
+   * replaced.
+   */
   async #keep(build: string, source: string): Promise<void> {
     const copy = join(this.#directory, build);
     const [given, kept] = await Promise.all([stat(source), stat(copy).catch(() => undefined)]);

@@ -1,10 +1,10 @@
 /**
- * Writes a machine to disk and restores it. All references of the guest to the host must be gone first: an
- * open connection to the host's socket, or a socket bound to it, makes the checkpoint fail. So the host
- * closes the connections, stops listening, pauses every task inside (`runsc pause`), writes, and leaves the
- * machine held. The machine's owner first records that it is paused, and then removes or resumes it. The machine's
- * record has "held" before these steps, so that a restarted server can distinguish a silent machine from a
- * dead one.
+ * Writes a machine to disk and restores it. All references of the guest to the host must be gone first: an open
+ * connection to the host's socket, or a socket bound to it, makes the checkpoint fail. So the host closes the
+ * connections, stops listening, pauses every task inside (`runsc pause`), writes the files, and leaves the machine
+ * held, that is, paused without connections. The machine's owner first records that it is paused, and then removes or
+ * resumes it. The machine's record has "held" before these steps, so that a restarted server can distinguish a silent
+ * machine from a dead one.
  *
  * A machine that is only copied continues as soon as its bytes are written. Connections inside continue
  * undisturbed. gVisor resets those that leave the machine, and a system call that was waiting may end with
@@ -27,18 +27,18 @@ import type { LinuxMachine } from "../linux/machine.ts";
 import { writeRecord } from "../linux/records.ts";
 import { checkpointArgv, pauseArgv, restoreArgv, resumeArgv, stateArgv, type Platform } from "./runsc.ts";
 
-/** Above this size, direct I/O is faster, and leaves the host's page cache alone. */
+/** Size of a checkpoint above which direct I/O is faster. Direct I/O leaves the host's page cache alone. */
 const DIRECT_ABOVE_BYTES = 256 * 1024 * 1024;
 const COMMAND_TIMEOUT_MS = 15_000;
 const CHECKPOINT_TIMEOUT_MS = 30_000;
 const RESTORE_TIMEOUT_MS = 30_000;
-/** Throughput of the slowest disk for which the deadlines suffice. */
+/** Throughput of the slowest disk for which the deadlines suffice, in bytes per millisecond. */
 const BYTES_PER_MS = 25_000;
 /** Free bytes that must remain on the host's disk. */
 const RESERVE_BYTES = 256 * 1024 * 1024;
 /**
- * The guest closes its end within a few milliseconds of the host, later if other programs keep the processors
- * busy.
+ * Wait after a hangup. The guest closes its end within a few milliseconds of the host, or later if other programs keep
+ * the processors busy.
  */
 const HUNG_UP_AFTER_MS = 10;
 const TRIES = 4;
@@ -53,7 +53,7 @@ export interface CheckpointNeeds {
 }
 
 /**
- * Checkpoints a machine that responds. It stays held afterwards, or continues with `keepRunning`; after a
+ * Checkpoints a machine that responds. The machine stays held afterwards, or continues with `keepRunning`; after a
  * failure it responds again.
  */
 export async function checkpointMachine(
@@ -99,7 +99,7 @@ export interface RestoreFrom {
   platform: Platform;
 }
 
-/** Boots the machine from a checkpoint. Only reads the checkpoint's files. */
+/** Boots the machine from a checkpoint. Reads the checkpoint's files and never changes them. */
 export function restoreMachine(
   needs: CreateNeeds,
   machine: LinuxMachine,
@@ -116,10 +116,10 @@ export function restoreMachine(
 
 type ResumeNeeds = Pick<CheckpointNeeds, "cgroups" | "runsc" | "platform">;
 
-/** Resumes a held machine. Fails if it does not respond any more. */
+/** Resumes a held machine. Fails if the machine does not respond any more. */
 export async function resumeMachine(needs: ResumeNeeds, machine: LinuxMachine): Promise<void> {
   const input = { ...needs, paths: machine.paths, id: machine.id };
-  // Nests inside gVisor: a machine that an earlier server left within a checkpoint continues when that has
+  // Nests inside gVisor: a machine that an earlier server left within a checkpoint continues when the checkpoint has
   // ended.
   const { stdout } = await run(stateArgv(input), { timeoutMs: COMMAND_TIMEOUT_MS });
   if (/"status": "paused"/.test(stdout)) return unpause(needs, machine);
@@ -128,7 +128,7 @@ export async function resumeMachine(needs: ResumeNeeds, machine: LinuxMachine): 
   await mark(machine, false);
 }
 
-/** Reverts `runsc pause`. A caller that waits for the guest gets it at its first connection. */
+/** Reverts `runsc pause`. A caller that waits for the guest gets the guest's first connection. */
 async function unpause(needs: ResumeNeeds, machine: LinuxMachine): Promise<void> {
   await machine.connections.listen();
   await run(resumeArgv({ ...needs, paths: machine.paths, id: machine.id }), {
@@ -139,8 +139,8 @@ async function unpause(needs: ResumeNeeds, machine: LinuxMachine): Promise<void>
 }
 
 /**
- * Rejects a checkpoint that would fail, or whose restore would, and names the cause. Connections are no
- * cause: they are closed.
+ * Rejects a checkpoint that would fail, or whose restore would fail, and names the cause. Connections are no cause,
+ * because the checkpoint closes them.
  */
 async function refuseBlocked(machine: LinuxMachine): Promise<void> {
   // On the machine's own disk, a deleted file is part of the checkpoint.
@@ -157,7 +157,7 @@ async function refuseBlocked(machine: LinuxMachine): Promise<void> {
   );
 }
 
-/** Bytes of memory and of the disk's upper layer, which is written whole. */
+/** Returns the bytes of memory and of the disk's upper layer, which is written whole. */
 async function expectedBytes(needs: CheckpointNeeds, machine: LinuxMachine): Promise<number> {
   const [{ memoryBytes }, diskBytes] = await Promise.all([
     needs.cgroups.usage(machine.id),
@@ -187,8 +187,7 @@ async function write(
       await run(checkpointArgv(input, into), { timeoutMs });
       return await refuseIncomplete(into.directory);
     } catch (error) {
-      // A connection that the guest has not closed yet is enough to fail. The failure does not harm the
-      // machine.
+      // A checkpoint fails while one connection of the guest is still open. The failure does not harm the machine.
       const again = error instanceof RuntimeError && error.kind === "failed" && attempt < TRIES;
       if (!again) throw error;
       await run(resumeArgv(input), { timeoutMs: COMMAND_TIMEOUT_MS });

@@ -42,14 +42,14 @@ async function readProcessorCounts(id: string): Promise<number[]> {
 
 const each = (count: number) => COUNTS.map(() => Math.min(count, host));
 
-test("shows programs the machine's processors, by every way to count them", async () => {
+test("shows programs the machine's number of processors, by every method of counting", async () => {
   for (const vcpus of [0.25, 1, 2]) {
     const { id } = await boot(vcpus);
     expect(await readProcessorCounts(id), String(vcpus)).toEqual(each(Math.ceil(vcpus)));
   }
 });
 
-test("shows the new count after a change of size and after a restore, to users other than root too", async () => {
+test("shows the new number of processors after a change of size and after a restore, also to users other than root", async () => {
   const spec = await boot(1);
   await driver.setResources(spec.id, { ...spec.resources, vcpus: 2 });
   expect(await readProcessorCounts(spec.id)).toEqual(each(2));

@@ -38,7 +38,7 @@ describe("a real machine", () => {
     return spec;
   }
 
-  /** `small` changes the resources only. */
+  /** Returns a change of a machine's spec that sets only the resources in `small`. */
   const withResources = (small: Partial<ReturnType<typeof machineSpec>["resources"]>) => ({
     resources: { ...machineSpec("").resources, ...small },
   });
@@ -54,7 +54,7 @@ describe("a real machine", () => {
   test("reports a machine that outgrows its headroom as dead, and removes it", async () => {
     const { id } = await boot(withResources({ memoryBytes: 128 * MIB }));
     const reason = exitOf(id);
-    // Sets the kernel's limit below the size at which PID 1 acts.
+    // Sets the kernel's limit below the size at which PID 1 kills processes.
     await cgroups.setLimits(id, { vcpus: 1, memoryBytes: 64 * MIB, maxProcesses: 200 }, "native");
     const eater = failureKind(execute(driver, id, "head -c 100M /dev/zero | tail -c 100M"));
     expect(await reason).toBe("out_of_memory");
@@ -90,7 +90,7 @@ describe("a real machine", () => {
       expect(await isGone(name), name).toBe(true);
     const suid = await of(captured, "opt/suid");
     expect([suid.mode & 0o7777, suid.uid, suid.gid, suid.nlink]).toEqual([0o4755, 7, 8, 2]);
-    // Only root can reach that program.
+    // Only root can reach the setuid program.
     expect((await lstat(join(images, captured))).mode & 0o777).toBe(0o700);
     expect((await of(captured, "opt/old")).mtime.toISOString()).toBe("2001-02-03T04:05:06.000Z");
     expect((await of(captured, "etc/passwd")).mode & 0o777).toBe(0o600);
@@ -163,7 +163,7 @@ describe("a real machine", () => {
     expect((await execute(driver, id, { argv: ["echo", "alive"] })).stdout.toString()).toBe("alive\n");
   });
 
-  test("lets a machine write to nothing of the host", async () => {
+  test("lets a machine write to no file of the host", async () => {
     const { id } = await boot();
     for (const path of ["/.kontor/guest", "/.kontor/run/file", "/etc/resolv.conf"]) {
       expect((await execute(driver, id, `echo > ${path}`)).stderr.toString()).toContain(
@@ -199,7 +199,7 @@ describe("a real machine", () => {
     await driver.guest(stays.id).ping();
   });
 
-  test("names the reason of a failed start, and leaves nothing", async () => {
+  test("names the reason of a failed start, and leaves nothing on the host", async () => {
     const broken = await make({ instance: 61, guestBinary: "/nonexistent/guest" });
     onTestFinished(broken.dispose);
     const spec = machineSpec(broken.image);
@@ -303,7 +303,7 @@ describe("a real machine", () => {
     await expect(cgroups.processes(id)).resolves.toEqual([]);
   });
 
-  test("rejects a damaged checkpoint, and leaves nothing", async () => {
+  test("rejects a damaged checkpoint, and leaves nothing on the host", async () => {
     const spec = await boot();
     const place = join(subject.stateDir, "snapshot");
     onTestFinished(() => rm(place, { recursive: true }));
@@ -325,7 +325,7 @@ describe("a real machine", () => {
       return { directory, sizeBytes, isNew: true };
     }
 
-    /** Image of a volume on the host, with the state of its loop device. */
+    /** Returns the path of a volume's image on the host. */
     const imageOf = ({ directory }: { directory: string }) => join(directory, "volume.ext4");
     async function deviceOf(id: MachineId): Promise<string> {
       const mounts = (await readFile("/proc/self/mountinfo", "utf8")).split("\n");
@@ -366,7 +366,7 @@ describe("a real machine", () => {
       await exec("e2fsck", ["-f", "-n", imageOf(cutOff)]);
     });
 
-    test("releases a volume in every copy of the host's mounts, and waits for one that is held", async () => {
+    test("releases a volume in every copy of the host's mounts, and waits while a process holds the volume", async () => {
       const volume = await newVolume();
       const { id } = await boot({ volume });
       await execute(driver, id, { shell: "echo kept > file; sync", cwd: "/persist" });
@@ -421,10 +421,10 @@ describe("a real machine", () => {
       ["its working directory", "mkdir lost; cd lost; rmdir ../lost; touch /up; exec sleep 61"],
       ["its program", "cp /bin/sleep lost; (sleep 0.3; rm lost; touch /up) & exec ./lost 61"],
     ])(
-      "rejects a checkpoint of a process with a deleted name on the volume, and names both: %s",
+      "rejects a checkpoint of a process with a deleted file on the volume, and names the process and the file: %s",
       async (_, hold) => {
         const { id } = await boot({ volume: await newVolume() });
-        // On the machine's own disk, the same does no harm.
+        // A deleted file on the machine's own disk does no harm.
         for (const cwd of ["/workspace", "/persist"]) {
           await execute(driver, id, {
             shell: `rm -f /up; setsid bash -c '${hold}' >/dev/null 2>&1 & until [ -e /up ]; do sleep 0.01; done`,
@@ -444,7 +444,7 @@ describe("a real machine", () => {
     );
   });
 
-  test("restores a paused machine after the server has another guest program", async () => {
+  test("restores a paused machine after the server got another guest program", async () => {
     const place = join(subject.stateDir, "snapshot");
     onTestFinished(() => rm(place, { recursive: true }));
     const spec = await boot();
@@ -517,14 +517,14 @@ describe("a real machine", () => {
     await driver.remove(spec.id);
     await driver.restore(spec, paused);
     for (const id of Object.keys(calls)) {
-      // An interrupted process exits as soon as it runs. An ignored signal lets it run.
+      // A process that was interrupted exits as soon as it runs. A process that ignored the signal continues.
       await driver.guest(spec.id).signalCommand(id, 18);
     }
     expect((await execute(driver, spec.id, "echo alive")).stdout.toString()).toBe("alive\n");
     expect(await outputs()).toEqual([1, 1, 1, 1]);
   });
 
-  test("removes everything without a record when a driver opens", async () => {
+  test("removes machines without a record when a driver opens", async () => {
     const { id } = await boot();
     await driver.close();
     await rm(join(subject.stateDir, "machines", id, "machine.json"));

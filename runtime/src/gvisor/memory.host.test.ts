@@ -1,5 +1,5 @@
 /**
- * Tests the memory of a real gVisor machine. Filling it kills a process or fails, and never kills the
+ * Tests the memory of a real gVisor machine. A full memory kills a process or fails an allocation, and never kills the
  * machine.
  */
 import { readFile, writeFile } from "node:fs/promises";
@@ -69,7 +69,7 @@ test("restores a checkpoint of an older server, whose /dev/shm has no size", asy
 const ROUNDS = Number(process.env["KONTOR_MEMORY_ROUNDS"] ?? 2);
 const ROUNDS_TIMEOUT_MS = 60_000 + ROUNDS * 60_000;
 
-/** Runs the command in every round. After each, the machine runs and executes the next command. */
+/** Runs the command in every round. After each round, checks that the machine runs and executes the next command. */
 async function survive(
   spec: Awaited<ReturnType<typeof boot>>,
   command: Parameters<typeof execute>[2],
@@ -128,13 +128,13 @@ test(
 );
 
 test(
-  "survives a fork bomb, and kills it with its command",
+  "survives a fork bomb, and kills the bomb with its command",
   async () => {
     // The process limit of a sandbox.
     const spec = await boot(512, 1024);
     const bomb = { shell: "bomb() { bomb | bomb & }; bomb; sleep 300", timeoutMs: 3_000 };
     await survive(spec, bomb, ({ exit }) => expect(exit.timedOut || exit.outOfMemory).toBe(true));
-    // PID 1, and the shell that counts.
+    // Two processes are left: PID 1, and the shell that counts.
     const left = await execute(driver, spec.id, "cd /proc; set -- [0-9]*; echo $#");
     expect(left.stdout.toString()).toBe("2\n");
   },
@@ -151,7 +151,7 @@ test("kills the largest process, and keeps smaller ones of other commands", asyn
   expect(await guest.getCommand("small")).toMatchObject({ status: "running", outOfMemory: false });
 });
 
-test("keeps its memory size and its limit through a pause", async () => {
+test("keeps the machine's memory size and limit through a pause", async () => {
   const spec = await boot(512);
   // The contents need almost the whole size, so the restore needs the headroom at once.
   await execute(driver, spec.id, "head -c 250M /dev/urandom > /dev/shm/kept");
@@ -170,7 +170,7 @@ test("keeps its memory size and its limit through a pause", async () => {
   expect((await execute(driver, spec.id, "echo alive")).stdout.toString()).toBe("alive\n");
 });
 
-test("captures a machine with a fork bomb, or gives up at the deadline", async () => {
+test("captures a machine with a fork bomb, or fails at the deadline", async () => {
   const spec = await boot(512, 1024);
   await execute(driver, spec.id, { argv: ["/bin/sh", "-c", "bomb() { bomb | bomb & }; bomb; sleep 3"] });
   const image = { id: `captured-${spec.id}`, name: "bomb" };

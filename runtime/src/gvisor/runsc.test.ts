@@ -24,7 +24,7 @@ test("starts runsc with the machine's own root, disk and log", () => {
   ]);
 });
 
-test("never stops the machine for a checkpoint, without compression, and without direct I/O if it is small", () => {
+test("leaves the machine running in a checkpoint, without compression, and without direct I/O if the machine is small", () => {
   const input = { runsc: "runsc", platform: "systrap", paths, id } as const;
   const flags = (argv: string[]) => argv.slice(argv.indexOf("--cpu-num-from-quota") + 1);
   expect(flags(checkpointArgv(input, { directory: "/s", direct: false }))).toEqual([

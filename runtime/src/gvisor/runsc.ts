@@ -35,12 +35,14 @@ function runscArgv({ runsc, platform, paths }: RunscInput, ...verb: string[]): s
   ];
 }
 
-/** Starts the machine and returns. */
+/** Returns the command that starts the machine and exits. */
 export function runArgv(input: RunscInput): string[] {
   return runscArgv(input, "run", "--detach", `--bundle=${input.paths.directory}`, input.id);
 }
 
-/** Starts the machine from a checkpoint and returns. The machine runs then, and needs no resume. */
+/**
+ * Returns the command that starts the machine from a checkpoint and exits. The machine then runs, and needs no resume.
+ */
 export function restoreArgv(input: RunscInput, from: { directory: string; direct: boolean }): string[] {
   const direct = from.direct ? ["--direct"] : [];
   const bundle = `--bundle=${input.paths.directory}`;
@@ -55,24 +57,24 @@ export function restoreArgv(input: RunscInput, from: { directory: string; direct
   );
 }
 
-/** Pauses every task inside; `resumeArgv` resumes them. */
+/** Returns the command that pauses every task inside; `resumeArgv` resumes them. */
 export function pauseArgv(input: RunscInput): string[] {
   return runscArgv(input, "pause", input.id);
 }
 
-/** Fails for a machine that is not paused. */
+/** Returns the command that resumes a paused machine. The command fails for a machine that is not paused. */
 export function resumeArgv(input: RunscInput): string[] {
   return runscArgv(input, "resume", input.id);
 }
 
-/** Prints an object whose `status` is `running`, `paused` or `stopped`. */
+/** Returns the command that prints an object whose `status` is `running`, `paused` or `stopped`. */
 export function stateArgv(input: RunscInput): string[] {
   return runscArgv(input, "state", input.id);
 }
 
 /**
- * Always with leave-running: a plain checkpoint that fails loses the machine, this one leaves it paused.
- * Without compression: deflate takes twice the time for a heap.
+ * Returns the command of a checkpoint, always with leave-running: a failed checkpoint without this flag loses the
+ * machine, with it the machine is only paused. Without compression, because deflate takes twice the time for a heap.
  */
 export function checkpointArgv(input: RunscInput, into: { directory: string; direct: boolean }): string[] {
   const direct = into.direct ? ["--direct"] : [];

@@ -39,7 +39,7 @@ test("binds files of the host read-only", () => {
   for (const { options } of bound) expect(options).toEqual(["bind", "ro", "nosuid"]);
 });
 
-test("lets a machine write to nothing of the host except its volume", () => {
+test("lets a machine write to no file of the host except its volume", () => {
   const withVolume = ociSpec({ ...input, hasVolume: true }) as typeof spec;
   expect(withVolume.mounts.filter(({ options }) => options.includes("rw"))).toEqual([
     {

@@ -12,15 +12,18 @@ export interface SpecInput extends KontorFiles {
   netnsPath: string;
   cgroupsPath: string;
   maxProcesses: number;
-  /** Size of /dev/shm. Unlimited if absent, as in checkpoints of older servers. */
+  /** Size of /dev/shm in bytes. Unlimited if undefined, as in checkpoints of older servers. */
   sharedMemoryBytes: number | undefined;
   hasVolume: boolean;
 }
 
-/** Counted by gVisor alone: the sentry's own descriptors on the host are subject to the host's limit. */
+/**
+ * Limit of open files, counted by gVisor alone. The sentry's own descriptors on the host are subject to the host's
+ * limit.
+ */
 const MAX_OPEN_FILES = 65_536;
 
-/** Docker's default set, which images expect. These are rights in gVisor's own kernel, not on the host. */
+/** Docker's default capabilities, which images expect. They are rights in gVisor's own kernel, not on the host. */
 const CAPABILITIES = [
   "AUDIT_WRITE",
   "CHOWN",
@@ -40,9 +43,9 @@ const CAPABILITIES = [
 ].map((name) => `CAP_${name}`);
 
 /**
- * PID 1 sets the hostname at a claim, which needs SYS_ADMIN. The capability is outside the bounding set, so
- * that no program that PID 1 starts has it (capabilities(7), "during execve"). RLIMIT_NPROC does not bind a
- * process that has it.
+ * PID 1 sets the hostname at a claim, which needs SYS_ADMIN. The capability is outside the bounding set, so that no
+ * program that PID 1 starts has it (capabilities(7), "during execve"). RLIMIT_NPROC does not limit a process with this
+ * capability.
  */
 const CAPABILITIES_OF_PID_1 = [...CAPABILITIES, "CAP_SYS_ADMIN"];
 
@@ -90,7 +93,7 @@ export function ociSpec(input: SpecInput): Record<string, unknown> {
         { type: "ipc" },
         { type: "uts" },
         { type: "mount" },
-        // Always by path: without one, runsc would use the host's network.
+        // The namespace is always named by path: without a path, runsc would use the host's network.
         { type: "network", path: input.netnsPath },
       ],
       cgroupsPath: input.cgroupsPath,

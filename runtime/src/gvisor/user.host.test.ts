@@ -100,14 +100,14 @@ test("ends the command of sudo with the caller's timeout", async () => {
   await expect.poll(async () => (await run("pgrep -fc 'sleep 123[4]' || true")).out).toBe("0");
 });
 
-test("runs many sudo at once, also while other clients connect without a request", async () => {
+test("runs many sudo commands at once, also while other clients connect without a request", async () => {
   const dial = `perl -MSocket -e 'for (1..10) { socket(my $s, AF_UNIX, SOCK_STREAM, 0); connect($s, pack("S a*", 1, "\\0kontor-sudo")); push @all, $s } sleep 3'`;
   const many = "for n in $(seq 20); do sudo id -u & done; wait $(jobs -p | tail -n 20)";
   const { out } = await run(`${dial} > /dev/null & sleep 0.2; ${many}`);
   expect(out.split("\n").filter((line) => line === "0")).toHaveLength(20);
 });
 
-test("gives a command at a terminal a terminal of its own, with size and keys", async () => {
+test("gives a command at a terminal its own terminal, with size and keys", async () => {
   const guest = driver.guest(spec.id);
   const shell =
     "sudo sh -c 'test -t 0 && stty size && tty; read line; echo got $line; sleep 600'; echo ended $?";
@@ -124,7 +124,7 @@ test("gives a command at a terminal a terminal of its own, with size and keys", 
   await expect.poll(readScreen).toContain("ended 130");
 });
 
-test("keeps a running sudo after a restore, and accepts new ones", async () => {
+test("keeps a running sudo after a restore, and accepts new sudo commands", async () => {
   await driver.guest(spec.id).startCommand({
     id: "kept",
     shell: "sudo sh -c 'echo up; until test -e /tmp/go; do sleep 0.1; done; echo went'",

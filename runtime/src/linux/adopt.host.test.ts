@@ -36,7 +36,7 @@ test("opens with a frozen process in a group that only the freezer tree has, and
   expect(await listLeftovers(subject.stateDir, INSTANCE)).toEqual([]);
 });
 
-test("opens while a process cannot be killed, and removes its group once it has ended", async () => {
+test("opens while a process cannot be killed, and removes the process's group once the process has ended", async () => {
   const { layout } = await Cgroups.detect("");
   // On v2, frozen tasks can be killed too.
   if (layout.version === "v2") return;

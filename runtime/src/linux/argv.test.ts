@@ -6,7 +6,7 @@ import { freeSlot } from "./records.ts";
 
 const id = "m0123456789abcdefghi";
 
-test("masks /proc/sys/net only if the kernel needs it", () => {
+test("masks /proc/sys/net only on a kernel that requires the mask", () => {
   expect(shimArgv("shim", { maskProcSysNet: false }, ["runsc", "x"])).toEqual([
     "shim",
     "run",
@@ -28,7 +28,7 @@ test("masks /proc/sys/net only if the kernel needs it", () => {
   ]);
 });
 
-test("makes the disk image a filesystem for one file, mounted without devices and setuid", () => {
+test("makes a filesystem for one file in the disk image, mounted without devices and setuid", () => {
   expect(mkfsArgv("/d.img", "one file").join(" ")).toBe(
     "mkfs.ext4 -q -F -m0 -N16 -O ^has_journal,^resize_inode -E lazy_itable_init=1,nodiscard /d.img",
   );
@@ -70,7 +70,7 @@ test("keeps socket paths within the kernel's 107 bytes for any state directory",
   expect(Buffer.byteLength(`${deep.engineRoot}/runsc-${id}.sock`)).toBeLessThanOrEqual(107);
 });
 
-test("makes a path only from an id of the fixed form", () => {
+test("makes a path only from a machine id of the fixed form", () => {
   expect(isMachineId(id)).toBe(true);
   for (const bad of ["m1", "../../etc", `${id}/..`, `x${id.slice(1)}`, `${id}a`, id.toUpperCase()]) {
     expect(isMachineId(bad)).toBe(false);
@@ -83,7 +83,7 @@ test("reads the last error of runsc from its log", () => {
   expect(lastError("")).toBeUndefined();
 });
 
-test("finds the mounts below a directory, the deepest first, and no others", () => {
+test("finds the mounts below a directory, the deepest first, and no other mounts", () => {
   const mountinfo = [
     "1 0 0:1 / / rw - ext4 /dev/vda rw",
     "2 1 7:0 / /state/machines/m1/disk rw - ext4 /dev/loop0 rw",

@@ -16,12 +16,16 @@ export function shimArgv(shim: string, options: { maskProcSysNet: boolean }, pro
   ];
 }
 
-/** Mounts layers, the lowest first, as one read-only mount. See shim/root.c for both functions. */
+/**
+ * Returns the command that mounts layers, the lowest first, as one read-only mount. shim/root.c explains both commands.
+ */
 export function sharedRootArgv(shim: string, { at, layers }: { at: string; layers: string[] }): string[] {
   return [shim, "root", "--at", at, "--", ...layers.map(layerArgument)];
 }
 
-/** Marks the part of a path below which builders write with `/./`. The shim follows no symlink there. */
+/**
+ * Returns the layer's path, with `/./` before the part below which builders write. The shim follows no symlink there.
+ */
 function layerArgument(layer: string): string {
   const { trusted, names } = splitLayer(layer);
   return names.length === 0 ? layer : `${trusted}/./${names.join("/")}`;
@@ -32,14 +36,17 @@ export interface OwnRoot {
   layers: string[];
   /** Range of the host's users to which the machine's users from 0 on are mapped. */
   map: { first: number; count: number };
-  /** File on which its user namespace is mounted. */
+  /** File on which the machine's user namespace is mounted. */
   users: string;
   disk: string;
   netns: string;
   volume?: string;
 }
 
-/** Mounts a native machine's root: its layers, its disk, its volume and the /sys of its network namespace. */
+/**
+ * Returns the command that mounts a native machine's root: its layers, its disk, its volume and the /sys of its network
+ * namespace.
+ */
 export function ownRootArgv(
   shim: string,
   { at, layers, map, users, disk, netns, volume }: OwnRoot,
@@ -54,9 +61,9 @@ export function ownRootArgv(
 export type DiskLayout = "one file" | "many files";
 
 /**
- * The filesystem ends with the machine, so it has no journal and no reserved blocks. 16 inodes leave the
- * guest all but 64 KiB of 10 GiB; one inode for each 16 KiB costs 1/64 of the disk. Either layout is made in
- * 5 ms.
+ * Returns the command that makes a disk's filesystem. The filesystem ends with the machine, so it has no journal and no
+ * reserved blocks. 16 inodes leave the guest all but 64 KiB of 10 GiB; one inode for each 16 KiB costs 1/64 of the
+ * disk. Either layout is made in 5 ms.
  */
 export function mkfsArgv(image: string, layout: DiskLayout): string[] {
   return [
@@ -74,15 +81,15 @@ export function mkfsArgv(image: string, layout: DiskLayout): string[] {
 }
 
 /**
- * Without noexec: programs that the guest wrote run from here. The image file begins as a hole, so the inode
- * tables need no writing of zeros.
+ * Returns the command that mounts a disk. It leaves out noexec, because the guest's own programs run from the disk. The
+ * image file starts as a hole, so the inode tables need no writing of zeros.
  */
 export function mountArgv(image: string, directory: string): string[] {
   return ["mount", "-o", "loop,nodev,nosuid,noatime,noinit_itable", image, directory];
 }
 
 /**
- * Last error that an engine logged. The log is JSON; runsc writes one object after the other without a
+ * Returns the last error that an engine logged. The log is JSON; runsc writes one object after the other without a
  * separator.
  */
 export function lastError(log: string): string | undefined {

@@ -6,7 +6,7 @@ import { captureStream } from "./capture-stream.ts";
 const whole: ProcessExit = { code: 0, signal: null, timedOut: false, outOfMemory: false, durationUs: 1 };
 const never = new Promise<never>(() => {});
 
-/** A guest whose capture prints the chunks, and then ends or hangs. */
+/** Returns a guest whose capture prints the chunks, and then ends or hangs. */
 function guestThat(chunks: OutputChunk[], exit: Promise<ProcessExit>) {
   let closed = 0;
   const running: Pick<GuestProcess, "output" | "exit" | "endStdin" | "close"> = {
@@ -47,7 +47,7 @@ test("fails when the guest does not reply to the start of the capture", async ()
   expect(await kind(read(guest, { timeoutMs: 20 }))).toBe("timeout");
 });
 
-test("fails with the message of a capture that failed", async () => {
+test("fails with the error message of a failed capture", async () => {
   const failed = Promise.resolve({ ...whole, code: 1 });
   const { guest } = guestThat([{ stream: "stderr", data: Buffer.from("no memory") }], failed);
   await expect(read(guest, { timeoutMs: 60_000 })).rejects.toThrow("could not be read: no memory");

@@ -6,8 +6,8 @@ import { RuntimeError, type Guest } from "../driver.ts";
 import { GUEST_PROGRAM } from "./kontor-mounts.ts";
 
 /**
- * Limit between two pieces of output. The program walks the image's files meanwhile: seconds, or tens of
- * seconds on a busy host.
+ * Limit of the time between two pieces of output. The capture program walks the image's files meanwhile, which takes
+ * seconds, or tens of seconds on a busy host.
  */
 const SILENCE_MS = 60_000;
 const MAX_MESSAGE_CHARS = 500;

@@ -1,8 +1,8 @@
 /**
- * Removes all traces of a machine from the host, in any state: after a failed create, on remove, and for
- * leftovers of an earlier process. Idempotent. The order matters: processes hold mounts and groups, mounts
- * hold files. The engine is not called, because all its state is in directories and groups of the driver.
- * `runsc delete` takes 35 ms, or hangs if a process is frozen.
+ * Removes all traces of a machine from the host, in any state: after a failed create, on remove, and for leftovers of
+ * an earlier process. Idempotent. The order matters: processes keep mounts and groups in use, and mounts keep files in
+ * use. The engine is not called, because all its state is in directories and groups of the driver. `runsc delete` takes
+ * 35 ms, or hangs if a process is frozen.
  */
 import { rm, rmdir } from "node:fs/promises";
 import type { Cgroups } from "../cgroup/cgroups.ts";
@@ -31,7 +31,10 @@ export async function cleanUp(
   );
 }
 
-/** Never deletes recursively: if something is still mounted there, its files do not belong to the machine. */
+/**
+ * Removes an empty directory. Never deletes recursively: if something is still mounted there, its files do not belong
+ * to the machine.
+ */
 async function removeMountPoint(path: string): Promise<void> {
   try {
     await rmdir(path);

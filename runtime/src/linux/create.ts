@@ -1,7 +1,7 @@
 /**
- * Boots one machine, from its image or from a checkpoint. The record comes first, then everything it needs
- * concurrently (disk, volume, control group, network, socket), then its bundle, the engine, and the first
- * response of its guest. The caller removes the remains of a failure.
+ * Boots one machine, from its image or from a checkpoint. The record is written first. Then disk, volume, control
+ * group, network and socket are made concurrently. Then follow the bundle, the start of the engine, and the first
+ * response of the guest. After a failure, the caller removes what was made.
  *
  * Measured on two cores with little other load: preparation 19 ms, runsc 130 ms, guest 15 ms. Twenty at once:
  * 2.6 s.
@@ -20,7 +20,10 @@ import type { LinuxMachine } from "./machine.ts";
 import { writeRecord } from "./records.ts";
 import { startUnderShim } from "./start.ts";
 
-/** A guest connects within 50 ms of its start. A host that boots twenty at once needs seconds. */
+/**
+ * Timeout of a guest's first connection. A guest connects within 50 ms of its start. A host that boots twenty guests at
+ * once needs seconds.
+ */
 const GUEST_TIMEOUT_MS = 20_000;
 
 export interface CreateNeeds {
@@ -41,11 +44,11 @@ export interface CreateTimings {
   guestMs: number;
 }
 
-/** How the engine starts the machine, if not by its usual boot of an image. */
+/** Start of the machine by the engine, if not by the usual boot of an image. */
 export interface Start {
   argv: string[];
   timeoutMs: number;
-  /** Kill point that is reported once it has started. */
+  /** Kill point that is reported once the machine has started. */
   reached: string;
 }
 
@@ -87,7 +90,7 @@ export async function bootMachine(
   await needs.reached?.(start?.reached ?? "create.started");
   await waitForGuest(cgroups, machine);
   await machine.configure();
-  // Last: until the guest responds, the previous machine keeps serving the address, or connections are
+  // Last step: until the guest responds, the previous machine continues to serve the address, or connections are
   // refused.
   const serves = spec.privateNetwork?.serves;
   if (serves !== undefined) await network.serve(slot, serves);
@@ -102,7 +105,7 @@ const SIZED = /\0--total-memory=/;
 const LOOK_MS = 5;
 
 /**
- * Runs `act` once gVisor's kernel has its memory size on its command line. Returns without it if the start
+ * Runs `act` once gVisor's kernel has its memory size on its command line. Returns without running `act` if the start
  * ends first.
  */
 async function whenSized(
@@ -124,7 +127,7 @@ async function whenSized(
   }
 }
 
-/** Waits until PID 1 connects. Fails with `machine_died` once nothing of the machine is left. */
+/** Waits until PID 1 connects. Fails with `machine_died` once no process of the machine is left. */
 export async function waitForGuest(cgroups: Cgroups, machine: LinuxMachine): Promise<void> {
   const deadline = performance.now() + GUEST_TIMEOUT_MS;
   for (;;) {

@@ -8,13 +8,13 @@ import { run } from "../exec.ts";
 import { mkfsArgv, mountArgv, type DiskLayout } from "./argv.ts";
 
 /**
- * Overhead of ext4: 2 % or 16 MiB of reserved clusters, and its tables. It is added, so the guest gets the
- * promised size.
+ * Overhead of ext4 in bytes: 2 % or 16 MiB of reserved clusters, and its tables. The file is larger by this overhead,
+ * so the guest gets the promised size.
  */
 const OVERHEAD_BYTES = 24 * 1024 * 1024;
 const BLOCK_BYTES = 4096;
 
-/** An inode of 256 bytes for each 16 KiB. */
+/** Share of a disk for its inodes: an inode of 256 bytes for each 16 KiB. */
 const INODES_SHARE = 1 / 64;
 
 export async function makeDisk(
@@ -35,7 +35,7 @@ export async function makeDisk(
 }
 
 /**
- * Bytes that files occupy on the filesystem of `directory`. Missing files and files of other filesystems
+ * Returns the bytes that files occupy on the filesystem of `directory`. Missing files and files of other filesystems
  * count zero.
  */
 export async function allocatedBytes(directory: string, files: readonly string[]): Promise<number> {
@@ -49,7 +49,7 @@ export async function allocatedBytes(directory: string, files: readonly string[]
   return taken.reduce((sum, bytes) => sum + bytes, 0);
 }
 
-/** Bytes that the guest's writable layer occupies. */
+/** Returns the bytes that the guest's writable layer occupies. */
 export async function diskUsage(disk: string): Promise<number> {
   const { bsize, blocks, bfree } = await statfs(disk);
   return (blocks - bfree) * bsize;

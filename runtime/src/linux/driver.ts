@@ -71,14 +71,14 @@ import { ImageRoots, makeMountPoints } from "../rootfs/layers.ts";
 import type { Engine } from "./engine.ts";
 import { needsProcSysNetMask } from "./start.ts";
 
-/** Above this number, the outer addresses of an instance, 100.(64+n).0.0/16, are exhausted. */
+/** Largest number of slots. Above it, the outer addresses of an instance, 100.(64+n).0.0/16, are exhausted. */
 const MAX_SLOTS = 65_000;
 /**
- * Limit of the names in one image: several times those of a distribution with compilers. This process holds
- * them in memory.
+ * Largest number of names in one image: several times those of a distribution with compilers. This process keeps the
+ * names in memory.
  */
 const MAX_IMAGE_ENTRIES = 500_000;
-/** Time in which a guest must reconnect after its connection ended while its machine lives. */
+/** Time in which a guest must reconnect after its connection ended, if its machine still lives. */
 const SILENCE_MS = 5_000;
 /** Interval between checks for machines that died, or that lost a helper process. */
 const DEAD_LOOK_MS = 1_000;
@@ -95,11 +95,11 @@ export interface LinuxOptions {
   dnsServers: string[] | null;
   /** TCP port on 10.0.0.1 at which restricted machines reach the egress proxy. */
   proxyPort: number;
-  /** Egress proxy of restricted machines; without it they reach nothing. */
+  /** Egress proxy of restricted machines. Without a proxy, these machines reach nothing. */
   egress?: EgressServices;
   guestBinary: string;
   shimBinary: string;
-  /** Names of programs on PATH, or paths. */
+  /** Names of programs on PATH, or paths of programs. */
   runsc: string;
   runc: string;
   platform: Platform;
@@ -186,8 +186,8 @@ export class LinuxDriver implements Driver {
   }
 
   /**
-   * `removeAll` reverts the driver's changes to the host, for uninstalling. The machines must have been
-   * removed before.
+   * Releases the host's resources. `removeAll` also reverts the driver's changes to the host, for an uninstall. The
+   * machines must have been removed before.
    */
   async close(options: { removeAll?: boolean } = {}): Promise<void> {
     clearInterval(this.#looking);
@@ -258,7 +258,7 @@ export class LinuxDriver implements Driver {
     return this.#images.list();
   }
 
-  /** Takes no lock: a concurrent remove ends the capture too. */
+  /** Acquires no lock: a concurrent remove ends the capture too. */
   async captureImage(
     id: MachineId,
     image: { id: string; name: string },
@@ -294,7 +294,7 @@ export class LinuxDriver implements Driver {
       throw new RuntimeError("no_capacity", "every network slot of the host is in use; stop some machines");
     this.#slots.add(slot);
     const release = async () => {
-      // A slot that could not be shut stays unused until the next `open` sweeps it.
+      // A slot whose shutdown failed stays unused until the next `open` sweeps it.
       await this.#network.detach(slot);
       this.#slots.delete(slot);
     };
@@ -341,8 +341,8 @@ export class LinuxDriver implements Driver {
     const shared = sharedMemoryBytes === undefined ? {} : { sharedMemoryBytes };
     const builds = async () => ({ guestBuild, runtimeBuild, ...shared });
     return this.#boot(spec, "machine_restored", builds, async (needs, machine) => {
-      // Verified concurrently with the start: a machine from damaged files may run for a moment, but no
-      // caller has it.
+      // Verified concurrently with the start: a machine from damaged files may run for a moment, but no caller can use
+      // it.
       const whole = this.#verifyOnce(directory, checkpoint);
       const restored = restoreMachine(needs, machine, from);
       await waitForAll(whole, restored);
@@ -350,7 +350,7 @@ export class LinuxDriver implements Driver {
     });
   }
 
-  /** Concurrent restores from the same files verify them once. */
+  /** Verifies the files of a checkpoint. Concurrent restores from the same files verify them once. */
   #verifyOnce(directory: string, checkpoint: Checkpoint): Promise<void> {
     const known = this.#verifying.get(directory);
     if (known) return known;
@@ -422,7 +422,7 @@ export class LinuxDriver implements Driver {
     this.#volumes.set(volume.directory, id);
   }
 
-  /** Build of this server's guest program, copied at the first start of a machine. */
+  /** Returns the build of this server's guest program, which is copied at the first start of a machine. */
   #ownGuest(): Promise<string> {
     // Concurrent callers share one copy. A failed copy is retried.
     this.#guest ??= keepGuest(this.#host.guests, this.#options.guestBinary).catch((error: unknown) => {
@@ -633,7 +633,7 @@ export class LinuxDriver implements Driver {
     await cleanUp(this.#cgroups, machine.id, machine.paths);
     await this.#users.release(machine.id);
     if (machine.spec.volume !== undefined) this.#volumes.delete(machine.spec.volume.directory);
-    // A slot that could not be shut stays unused until the next `open` sweeps it.
+    // A slot whose shutdown failed stays unused until the next `open` sweeps it.
     const detached = this.#network.detach(machine.slot).then(() => this.#slots.delete(machine.slot));
     this.#inBackground("detach", machine, detached);
   }
@@ -652,9 +652,9 @@ export class LinuxDriver implements Driver {
   }
 
   /**
-   * Kills a gVisor machine that exceeded its headroom. cgroup v1 has no `memory.oom.group`, so the kernel
-   * kills one process. A sentry that lost a helper hangs forever with open connections and its memory (seen:
-   * `oom_kill 1`, `under_oom 0`, usage at the limit).
+   * Kills a gVisor machine that exceeded its headroom. cgroup v1 has no `memory.oom.group`, so the kernel kills one
+   * process. A sentry whose helper was killed hangs forever with open connections and its memory (seen: `oom_kill 1`,
+   * `under_oom 0`, usage at the limit).
    */
   async #killBroken(machine: LinuxMachine): Promise<void> {
     if (machine.isolation !== "gvisor" || machine.exit !== null || machine.isFrozen) return;
@@ -699,7 +699,7 @@ export class LinuxDriver implements Driver {
     if (machine.exit !== null) return;
     machine.exit = { reason, at: new Date() };
     this.#options.log("machine_ended", { machine: machine.id, reason });
-    // If the driver removed it, its slot is shut, or another machine has it by now.
+    // After a removal, the slot is shut, or another machine uses it.
     if (reason !== "removed" && machine.spec.privateNetwork?.serves !== undefined) {
       this.#inBackground("withdraw", machine, this.#network.withdraw(machine.slot));
     }
@@ -753,13 +753,15 @@ export class LinuxDriver implements Driver {
   }
 }
 
-/** Machine of a group, with its service, for the network to adopt. The check whether it lives comes later. */
+/**
+ * Returns the network's record of a machine in a group, with its service. Whether the machine lives is checked later.
+ */
 function memberOf(record: MachineRecord | undefined): Member[] {
   if (record?.spec.privateNetwork === undefined) return [];
   return [{ slot: record.slot, privateNetwork: record.spec.privateNetwork }];
 }
 
-/** Class of processors between which a checkpoint can move: same model name and same features. */
+/** Returns the class of processors between which a checkpoint can move: same model name and same features. */
 function cpuClass(cpuinfo: string): string {
   const field = (name: string) => new RegExp(`^${name}\\s*: (.*)$`, "m").exec(cpuinfo)?.[1] ?? "";
   const features = (field("flags") || field("Features")).split(" ").toSorted().join(" ");

@@ -1,8 +1,8 @@
 /**
- * An isolation engine below the one driver. Record, slot, control group, namespace, disk, volume and
- * connection of a machine are the same for every engine. An engine defines the layout of the disk, writes the
- * bundle (config.json and its files) and names the program that starts it. Features of one engine alone, such
- * as checkpoints, are elsewhere.
+ * An isolation engine below the one driver. Record, slot, control group, namespace, disk, volume and connection of a
+ * machine are the same for every engine. An engine defines the layout of the disk, writes the bundle (config.json and
+ * its files) and names the program that starts it. Features of only one engine, such as checkpoints, are not part of
+ * this interface.
  */
 import type { Isolation } from "../driver.ts";
 import type { ImageFiles } from "../rootfs/images.ts";
@@ -28,6 +28,6 @@ export interface Engine {
    * it.
    */
   prepare(bundle: Bundle): Promise<void>;
-  /** Command that starts the prepared machine and returns. */
+  /** Returns the command that starts the prepared machine and exits. */
   runArgv(machine: LinuxMachine, netnsPath: string): string[];
 }

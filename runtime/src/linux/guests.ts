@@ -8,7 +8,9 @@ import { chmod, mkdir, readFile, rename, stat, utimes, writeFile } from "node:fs
 import { dirname, join } from "node:path";
 import { RuntimeError } from "../driver.ts";
 
-/** gVisor also compares modification times, so a build must have the same time on every host. */
+/**
+ * Modification time of every build. gVisor also compares these times, so a build must have the same time on every host.
+ */
 const NO_TIME = new Date(0);
 
 /** Keeps a copy of the program unless one exists. Returns the name of the build. */

@@ -7,8 +7,8 @@ export const GUEST_ARGV = [GUEST_PROGRAM, `${GUEST_RUN_DIRECTORY}/guest.sock`];
 export const VOLUME = "/persist";
 
 /**
- * `nameserver` is the host's end of every machine's veth. Two tries within 2 s keep a closed resolver from
- * hanging programs.
+ * `nameserver` is the host's end of every machine's veth. Two tries within 2 s keep programs from hanging on a resolver
+ * without replies.
  */
 export const RESOLV_CONF = "nameserver 10.0.0.1\noptions timeout:1 attempts:2\n";
 
@@ -18,7 +18,7 @@ export interface KontorFiles {
   resolvConf: string;
 }
 
-/** Kontor's mounts for an OCI spec. */
+/** Returns Kontor's mounts for an OCI spec. */
 export function kontorMounts({ paths, guestBinary, resolvConf }: KontorFiles): Record<string, unknown>[] {
   return [
     bind(guestBinary, GUEST_PROGRAM),

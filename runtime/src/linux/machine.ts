@@ -1,6 +1,6 @@
 /**
- * The state of a live machine in the driver: record, connection, and end, if known. The host has the truth
- * (cgroup, record); this object caches values that are slow to read.
+ * The state of a live machine in the driver: record, connection, and end, if known. The host's cgroup and record are
+ * authoritative; this object caches values that are slow to read.
  */
 import type { Isolation, MachineExit, MachineId, MachineSpec, Resources } from "../driver.ts";
 import { GuestClient } from "../guest/client.ts";
@@ -14,7 +14,7 @@ export class LinuxMachine {
   readonly id: MachineId;
   readonly slot: number;
   readonly guestBuild: string;
-  /** Version of the runsc that runs it, if known. */
+  /** Version of the runsc that runs the machine, if known. */
   readonly runtimeBuild: string | undefined;
   readonly sharedMemoryBytes: number | undefined;
   readonly imageEnv: Record<string, string>;
@@ -25,7 +25,7 @@ export class LinuxMachine {
   readonly guest: GuestClient;
   spec: MachineSpec;
   isFrozen = false;
-  /** Limits last sent to PID 1. */
+  /** Limits that were last sent to PID 1. */
   #limited: Pick<Resources, "memoryBytes" | "vcpus"> | undefined;
   /** True during a checkpoint: no task runs, and the host does not listen. */
   isHeld: boolean;

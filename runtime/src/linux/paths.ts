@@ -90,7 +90,8 @@ export function machinePaths(host: HostPaths, id: MachineId): MachinePaths {
 const MACHINE_ID = /^m[a-z0-9]{19}$/;
 
 /**
- * Ids become path components, cgroup names and arguments of programs, so every other form is rejected first.
+ * Returns whether the text is a machine id. Ids become path components, cgroup names and arguments of programs, so
+ * every other form is rejected first.
  */
 export function isMachineId(text: string): boolean {
   return MACHINE_ID.test(text);

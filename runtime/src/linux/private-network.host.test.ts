@@ -14,7 +14,7 @@ const PORT = 5432;
 const SERVES = { name: "db.shop.internal", address: serviceAddress(4), ports: [PORT] };
 const ENGINES: Isolation[] = ["native", "gvisor"];
 
-/** A server that sends its name, and then echoes its input. */
+/** Script of a server that sends its name, and then echoes its input. */
 const server = (says: string) => `$SIG{CHLD} = "IGNORE"; $| = 1;
 $l = IO::Socket::INET->new(Listen => 9, LocalPort => ${PORT}, ReuseAddr => 1) or die;
 while ($c = $l->accept) { next if fork; $c->autoflush; print $c "${says}\\n"; while (sysread $c, $d, 65536) { print $c $d } exit }`;
@@ -44,7 +44,7 @@ async function bootServer(change: Partial<MachineSpec>, says = "db"): Promise<Ma
   const spec = await boot({ privateNetwork: { group: "acme", serves: SERVES }, ...change });
   const argv = ["perl", "-MIO::Socket::INET", "-e", server(says)];
   await driver.guest(spec.id).startCommand({ id: "cmd_serve", argv });
-  // The server listens on all its addresses at once.
+  // A connection on the loopback shows that the server listens on all its addresses.
   await expect
     .poll(() => execute(driver, spec.id, `exec 3<>/dev/tcp/127.0.0.1/${PORT} && head -1 <&3`).then(outputOf))
     .toBe(says);
@@ -63,10 +63,7 @@ async function ask(id: MachineId, host = SERVES.address, port = PORT): Promise<s
 const REFUSED = "Connection refused";
 const UNKNOWN = "Name or service not known";
 
-/**
- * Opens a connection that outlives this server, like everything of a machine. Returns all text received so
- * far.
- */
+/** Opens a connection that outlives this server, like every process of a machine. Returns all text received so far. */
 async function hold(
   id: MachineId,
 ): Promise<{ say: (line: string) => Promise<void>; heard: () => Promise<string> }> {
@@ -111,7 +108,7 @@ describe.each(ENGINES)("a %s machine with a service", (isolation) => {
     }
   });
 
-  test("refuses connections at its address after its removal, until the next machine serves it; the name stays", async () => {
+  test("refuses connections to the address of a removed machine until the next machine serves it, and still resolves the name", async () => {
     const first = await bootServer({ isolation }, "first");
     const { id } = await boot({ isolation: "native", network: "off", privateNetwork: { group: "acme" } });
     expect(await ask(id, SERVES.name)).toBe("first");
@@ -122,7 +119,7 @@ describe.each(ENGINES)("a %s machine with a service", (isolation) => {
     expect(await ask(id, SERVES.name)).toBe("second");
   });
 
-  test("refuses connections at its address at once after its own exit", async () => {
+  test("refuses connections to the address of a machine immediately after its own exit", async () => {
     const { id: server } = await bootServer({ isolation });
     const { id } = await boot({ isolation: "native", privateNetwork: { group: "acme" } });
     const cgroups = await Cgroups.detect(`kontor${INSTANCE}`);
@@ -134,7 +131,7 @@ describe.each(ENGINES)("a %s machine with a service", (isolation) => {
     expect(await ask(id)).toBe(REFUSED);
   });
 
-  test("keeps its connections across a restart of the server, and accepts new ones", async () => {
+  test("keeps a machine's connections across a restart of the server, and accepts new connections", async () => {
     await bootServer({ isolation });
     const [native, sandboxed] = await Promise.all([
       boot({ isolation: "native", network: "open", privateNetwork: { group: "acme" } }),
@@ -167,7 +164,7 @@ describe.each(ENGINES)("a %s machine with a service", (isolation) => {
   });
 });
 
-test("restarts a database: a native machine with a volume, the same address, and its earlier data", async () => {
+test("restarts a database: a native machine with a volume keeps its address and its data", async () => {
   const parent = await mkdtemp(join(tmpdir(), "kontor-volumes-"));
   onTestFinished(() => rm(parent, { recursive: true }));
   const volume = { directory: join(parent, "volume"), sizeBytes: 64 * 1024 * 1024, isNew: true };
@@ -197,7 +194,7 @@ test("restarts a database: a native machine with a volume, the same address, and
   expect(await ask(id, SERVES.name)).toBe("third");
 });
 
-test("puts a restored machine into the group of its spec alone", async () => {
+test("puts a restored machine only into the group of its spec", async () => {
   await bootServer({ isolation: "native" });
   const parent = await mkdtemp(join(tmpdir(), "kontor-checkpoints-"));
   onTestFinished(() => rm(parent, { recursive: true }));

@@ -1,6 +1,6 @@
 /**
- * A small file per machine, from which a restarted server learns its state. It is written before anything
- * of the machine exists, and deleted after everything else: a machine without a record is a leftover.
+ * A small file per machine, from which a restarted server reads the machine's state. The file is written before any
+ * part of the machine exists, and deleted after every other part: a machine without a record is a leftover.
  */
 import { open, readFile, readdir, rename } from "node:fs/promises";
 import { join } from "node:path";
@@ -14,9 +14,9 @@ export interface MachineRecord {
   /** Environment from the image; the spec's environment overrides it. */
   imageEnv: Record<string, string>;
   spec: MachineSpec;
-  /** Build of the guest program that is its PID 1. */
+  /** Build of the guest program that is the machine's PID 1. */
   guestBuild: string;
-  /** Version of the runsc that runs it. Absent for native machines and in records of older servers. */
+  /** Version of the runsc that runs the machine. Absent for native machines and in records of older servers. */
   runtimeBuild?: string;
   /** User of the host that is root inside a native machine. Absent in records of older servers. */
   firstUser?: number;
@@ -27,16 +27,16 @@ export interface MachineRecord {
 }
 
 /**
- * Content of the file. It leaves out the environment, which contains secrets of its owner and which PID 1 has
- * already.
+ * Returns the content of the record's file. It leaves out the environment, which contains secrets of its owner and
+ * which PID 1 has already.
  */
 function toJson(record: MachineRecord): string {
   return JSON.stringify({ ...record, spec: { ...record.spec, env: {} } });
 }
 
 /**
- * Writes a temporary file and renames it, so that a reader sees the old record or the new one. `durable`
- * waits for the disk. Only a new machine needs this, because a host that loses power loses its machines too.
+ * Writes a temporary file and renames it, so that a reader sees the old record or the new one. `durable` waits for the
+ * disk. Only the record of a new machine must be durable, because a host that loses power loses its machines too.
  */
 export async function writeRecord(
   path: string,
@@ -53,7 +53,7 @@ export async function writeRecord(
   await rename(`${path}.new`, path);
 }
 
-/** Every id with a directory, and its record if it is readable. */
+/** Returns every id with a directory, and the record of the id if it is readable. */
 export async function readRecords(
   machines: string,
 ): Promise<{ id: MachineId; record: MachineRecord | undefined }[]> {
@@ -70,7 +70,7 @@ async function readRecord(path: string, id: MachineId): Promise<MachineRecord | 
       ? record
       : undefined;
   } catch {
-    // Missing or truncated: the create was never acknowledged to a caller.
+    // The record is missing or truncated: the create was never acknowledged to a caller.
     return undefined;
   }
 }

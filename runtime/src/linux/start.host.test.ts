@@ -26,11 +26,11 @@ const start = (script: string, maskProcSysNet = false) =>
     log: join(directory, "log"),
   });
 
-/** Processes with this test's directory in their arguments. */
+/** Lists the processes with this test's directory in their arguments. */
 const alive = async () =>
   (await exec("ps", ["-eo", "args"])).stdout.split("\n").filter((line) => line.includes(directory)).length;
 
-test("accepts a program that exits with 0, and reports the log of one that fails", async () => {
+test("accepts a program that exits with 0, and reports the log of a program that fails", async () => {
   await start("true");
   await writeFile(join(directory, "log"), '{"msg":"no such rootfs","level":"error"}');
   await expect(start("exit 3")).rejects.toMatchObject({
@@ -59,12 +59,12 @@ test("keeps the shim until it has reaped the last descendant", async () => {
   expect(await readFile(join(directory, "done"), "utf8")).toBe("opened");
 });
 
-test("discards the program's output, and masks /proc/sys/net for the program alone", async () => {
+test("discards the program's output, and masks /proc/sys/net for the program only", async () => {
   await start('echo out; echo err >&2; ls /proc/sys/net > "$0/seen"', true);
   expect(await readFile(join(directory, "seen"), "utf8")).toBe("");
   expect((await exec("ls", ["/proc/sys/net"])).stdout).toContain("core");
 });
 
-test("detects whether this host needs the mask", async () => {
+test("detects whether this host needs the mask of /proc/sys/net", async () => {
   expect(await needsProcSysNetMask()).toBeTypeOf("boolean");
 });

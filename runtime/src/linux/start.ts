@@ -6,7 +6,10 @@ import { RuntimeError } from "../driver.ts";
 import { run } from "../exec.ts";
 import { lastError, SHIM_STATUS_FD, shimArgv } from "./argv.ts";
 
-/** A cold start takes 0.25 s on the reference host; twenty at once on two cores take a few seconds each. */
+/**
+ * Timeout of a start. A cold start takes 0.25 s on the reference host; twenty at once on two cores take a few seconds
+ * each.
+ */
 const START_TIMEOUT_MS = 30_000;
 
 export interface StartInput {
@@ -14,13 +17,13 @@ export interface StartInput {
   maskProcSysNet: boolean;
   argv: string[];
   log: string;
-  /** Default 30 s. */
+  /** Timeout of the start. Default 30 s. */
   timeoutMs?: number;
 }
 
 /**
- * Resolves when the engine has started the machine and exited. The shim stays with the machine, and is not
- * awaited.
+ * Resolves when the engine has started the machine and exited. The shim stays with the machine, and the call does not
+ * wait for its end.
  */
 export async function startUnderShim(input: StartInput): Promise<void> {
   const timeoutMs = input.timeoutMs ?? START_TIMEOUT_MS;
@@ -86,8 +89,8 @@ function killGroup(pid: number): void {
 }
 
 /**
- * True if runsc would take any network namespace for the host's: it checks for
- * /proc/sys/net/core/rmem_default, which kernels since 6.17 show in every namespace.
+ * Returns whether runsc would treat any network namespace as the host's. It checks for /proc/sys/net/core/rmem_default,
+ * which kernels since 6.17 show in every namespace.
  */
 export async function needsProcSysNetMask(): Promise<boolean> {
   const probe = ["unshare", "--net", "test", "-e", "/proc/sys/net/core/rmem_default"];

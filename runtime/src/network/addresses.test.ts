@@ -9,7 +9,7 @@ import {
 } from "./addresses.ts";
 import { addressSlot, gatewayOnLoopback, makeSlot, removeSlot } from "./links.ts";
 
-test("gives every slot of every instance its own address, never the gateway's", () => {
+test("gives every slot of every instance its own address, never the gateway's address", () => {
   for (const instance of [0, 63]) {
     const slots = Array.from({ length: MAX_SLOT + 1 }, (_, slot) => slot);
     const addresses = slots.map((slot) => slotNames(instance, slot).address);
@@ -39,7 +39,7 @@ test("gives each service its own address, from the first to the last", () => {
   }
 });
 
-test("makes a slot as a namespace and a veth pair with a fixed neighbour, the machine's end last", () => {
+test("creates a slot's namespace and veth pair with a static neighbour, then configures the machine's end", () => {
   expect(makeSlot(61, 5)).toBe(`netns add kv61-5
 link add kv61-5 address 02:00:0a:00:00:01 type veth peer name eth0 address 02:00:0a:00:00:02 netns kv61-5
 addr add 100.125.255.255/32 dev kv61-5 scope link

@@ -5,7 +5,9 @@
  */
 import { RuntimeError } from "../driver.ts";
 
-/** Address of every machine inside, in any slot: a checkpoint made in one slot restores in another. */
+/**
+ * Address of every machine as its own programs see it, in any slot: a checkpoint made in one slot restores in another.
+ */
 export const MACHINE_ADDRESS = "10.0.0.2";
 export const MACHINE_PREFIX_LENGTH = 30;
 export const GATEWAY_ADDRESS = "10.0.0.1";
@@ -13,9 +15,9 @@ export const GATEWAY_ADDRESS = "10.0.0.1";
 export const MACHINE_MAC = "02:00:0a:00:00:02";
 export const GATEWAY_MAC = "02:00:0a:00:00:01";
 
-/** 100.64.0.0/10 holds 64 blocks of /16, one for each instance. */
+/** Largest instance number. 100.64.0.0/10 holds 64 blocks of /16, one for each instance. */
 const MAX_INSTANCE = 63;
-/** Host numbers 1 to 65534 of the instance's /16; 65535 belongs to the gateway. */
+/** Largest slot number. Slots use the host numbers 1 to 65534 of the instance's /16; 65535 belongs to the gateway. */
 export const MAX_SLOT = 65_533;
 
 /** Names of an instance's objects on the host. */
@@ -26,14 +28,14 @@ export interface InstanceNames {
    * Prefix of every interface and namespace of the instance. The dash keeps `kv6-` from matching `kv61-0`.
    */
   interfacePrefix: string;
-  /** All outer addresses of the instance. */
+  /** Range of all outer addresses of the instance. */
   range: string;
-  /** The host's address towards its machines, which use 10.0.0.1 for it. */
+  /** The host's address towards its machines, which reach it as 10.0.0.1. */
   gateway: string;
 }
 
 export interface SlotNames {
-  /** The host's end of the veth pair, and the namespace. At most 11 characters (IFNAMSIZ allows 15). */
+  /** Names of the host's end of the veth pair and of the namespace. At most 11 characters (IFNAMSIZ allows 15). */
   hostInterface: string;
   netnsPath: string;
   /** nft: chains of the instance's netdev table. */
@@ -69,14 +71,14 @@ export function slotNames(instance: number, slot: number): SlotNames {
   };
 }
 
-/** Slot of an interface or namespace of this instance. Undefined for any other name. */
+/** Returns the slot of an interface or namespace of this instance. Undefined for any other name. */
 export function slotOfName(instance: number, name: string): number | undefined {
   const match = /^kv(\d+)-(\d+)$/.exec(name);
   if (match === null || Number(match[1]) !== instance) return undefined;
   return Number(match[2]);
 }
 
-/** Slot of an outer address of this instance, the inverse of `slotNames`. */
+/** Returns the slot of an outer address of this instance, the inverse of `slotNames`. */
 export function slotOfAddress(instance: number, address: string): number | undefined {
   const [a, b, hi, lo] = address.split(".").map(Number);
   if (a !== 100 || b !== 64 + instance || hi === undefined || lo === undefined) return undefined;
@@ -98,7 +100,7 @@ export function serviceAddress(index: number): string {
   return `198.19.${host >> 8}.${host & 255}`;
 }
 
-/** An IPv4 address as a number for nft's raw expressions, `0x0a000002`. */
+/** Formats an IPv4 address as a number for nft's raw expressions, `0x0a000002`. */
 export function addressAsHex(address: string): string {
   return `0x${Buffer.from(address.split(".").map(Number)).toString("hex")}`;
 }

@@ -8,7 +8,7 @@ afterEach(async () => {
   for (const cleanup of cleanups.splice(0).toReversed()) await cleanup();
 });
 
-/** A resolver on loopback, which sends the result of `answer` for each question over UDP and TCP. */
+/** Starts a resolver on loopback, which sends the result of `answer` for each question over UDP and TCP. */
 async function resolver(address: string, answer: (question: Buffer) => Buffer | undefined): Promise<number> {
   const tcp = net.createServer((socket) => {
     socket.on("data", (data) => {
@@ -80,7 +80,7 @@ test("ignores an answer with another id", async () => {
   expect(await ask(port, QUESTION)).toEqual(failure(QUESTION));
 });
 
-test("tries the next resolver after one that is silent or refuses", async () => {
+test("queries the next resolver after a silent or refusing resolver", async () => {
   const serverPort = await resolver("127.0.0.1", answerTo);
   const silent = dgram.createSocket("udp4");
   await new Promise<void>((resolve) => silent.bind(serverPort, "127.0.0.2", resolve));
@@ -93,13 +93,13 @@ test("tries the next resolver after one that is silent or refuses", async () => 
   expect(await ask(port, QUESTION)).toEqual(answerTo(QUESTION));
 });
 
-test("returns a failure at once without a resolver", async () => {
+test("returns a server failure at once without a resolver", async () => {
   const port = await forwarder({ servers: [], serverPort: 53 });
   const answer = await ask(port, QUESTION);
   expect(answer.subarray(0, 4).toString("hex")).toBe("12348102");
 });
 
-test("fails a question past the limit at once, and forwards the others", async () => {
+test("fails a question past the limit at once, and forwards the other questions", async () => {
   const waiting: (() => void)[] = [];
   const server = dgram.createSocket("udp4");
   await new Promise<void>((resolve) => server.bind(0, "127.0.0.1", resolve));
@@ -127,7 +127,7 @@ test("fails a question past the limit at once, and forwards the others", async (
   await expect.poll(() => answers.length).toBe(65);
 });
 
-test("ignores a message that is no question", async () => {
+test("ignores a message that is not a question", async () => {
   const serverPort = await resolver("127.0.0.1", answerTo);
   const port = await forwarder({ servers: ["127.0.0.1"], serverPort });
   const socket = dgram.createSocket("udp4");
@@ -204,7 +204,7 @@ test("answers a name below .internal itself, with the letter case of the questio
   expect(seen).toEqual([]);
 });
 
-test("accepts TCP questions in pieces and in sequence, and ends the connection at one of the other kind", async () => {
+test("accepts TCP questions in pieces and in sequence, and ends the connection at a question of the other kind", async () => {
   const { port, seen } = await withNames();
   const own = addLength(await ask(port, INTERNAL));
   const both = Buffer.concat([addLength(INTERNAL), addLength(INTERNAL)]);

@@ -5,10 +5,10 @@
  * checked when the machine connects to them, so an answer with a private address (DNS rebinding) opens
  * nothing.
  *
- * Names below `.internal` belong to the machines. They are answered here, each for the machines of its group,
- * and never forwarded.
+ * Names below `.internal` belong to the machines. The forwarder answers them itself, each for the machines of its
+ * group, and never forwards them.
  *
- * Everything that a machine can make it hold is bounded: concurrent questions, connections, their age.
+ * The forwarder bounds the concurrent questions of a machine, its connections, and their age.
  */
 import dgram from "node:dgram";
 import net from "node:net";
@@ -28,26 +28,29 @@ import {
 
 export interface DnsForwarderOptions {
   address: string;
-  /** Addresses of resolvers, in order. Called again for each question. */
+  /** Returns the addresses of resolvers, in order. Called again for each question. */
   servers: () => readonly string[];
   serverPort?: number;
   /** Timeout for one server before the next is tried. */
   serverTimeoutMs?: number;
   /**
-   * Address of a name below `.internal`, for the machine at `client`. Without this function, no such name
+   * Returns the address of a name below `.internal`, for the machine at `client`. Without this function, no such name
    * exists.
    */
   internal?: (client: string, name: string) => string | undefined;
-  /** Whether the machine may resolve other names. Without this function, every machine may. */
+  /** Returns whether the machine may resolve other names. Without this function, every machine may. */
   mayResolveOutside?: (client: string) => boolean;
 }
 
-/** A stub resolver sends A and AAAA with one or two retries: 64 is a busy machine, 1024 a busy host. */
+/**
+ * Limit of concurrent questions. A stub resolver sends A and AAAA with one or two retries: 64 is a busy machine, 1024 a
+ * busy host.
+ */
 const MAX_QUESTIONS = 1024;
 const MAX_QUESTIONS_PER_MACHINE = 64;
 const MAX_CONNECTIONS = 256;
 const MAX_CONNECTIONS_PER_MACHINE = 8;
-/** glibc waits 5 s for a server; with two servers, the answer arrives before that. */
+/** Timeout of one resolver. glibc waits 5 s for a server; with two resolvers, the answer arrives before that. */
 const SERVER_TIMEOUT_MS = 2_000;
 const CONNECTION_IDLE_MS = 10_000;
 const CONNECTION_AGE_MS = 60_000;
@@ -88,8 +91,7 @@ export class DnsForwarder {
     const tcp = this.#tcp;
     const udp = this.#udp;
     this.#tcp = undefined;
-    // Questions in flight stay unanswered, and the client repeats them to the next server. An error would be
-    // final.
+    // Questions in flight get no reply, and the client repeats them to the next server. An error would be final.
     this.#udp = undefined;
     for (const socket of this.#open) socket.destroy();
     if (tcp !== undefined) await new Promise((resolve) => tcp.close(resolve));
@@ -102,11 +104,11 @@ export class DnsForwarder {
     const release = own === undefined ? this.#questions.take(from.address) : undefined;
     const answer = release === undefined ? own : await this.#query(question);
     release?.();
-    // The socket may have been closed meanwhile.
+    // The socket may have been closed before the answer arrived.
     this.#udp?.send(answer ?? failure(question), from.port, from.address);
   }
 
-  /** Answers that are never forwarded. Undefined for all other questions. */
+  /** Returns the answer to a question that is never forwarded. Undefined for all other questions. */
   #answerHere(message: Buffer, question: Question | undefined, client: string): Buffer | undefined {
     const { internal, mayResolveOutside } = this.#options;
     if (question === undefined) return errorAnswer(message, FORMAT_ERROR);
@@ -122,7 +124,9 @@ export class DnsForwarder {
     return undefined;
   }
 
-  /** A separate socket for each question: its random port makes a forged answer hard (RFC 5452). */
+  /**
+   * Queries a server from a separate socket for each question: its random port makes a forged answer hard (RFC 5452).
+   */
   #queryServer(question: Buffer, server: string): Promise<Buffer | undefined> {
     const { serverPort = 53, serverTimeoutMs = SERVER_TIMEOUT_MS } = this.#options;
     return new Promise((resolve) => {
@@ -137,7 +141,7 @@ export class DnsForwarder {
       const deadline = setTimeout(finish, serverTimeoutMs, undefined);
       this.#open.add(handle);
       socket.on("error", () => finish(undefined));
-      // Connected: the kernel accepts answers from this server only, and reports a refusal at once.
+      // On a connected socket, the kernel accepts answers from this server only, and reports a refusal at once.
       socket.once("connect", () => socket.send(question));
       socket.connect(serverPort, server);
       socket.on("message", (answer) => {
@@ -148,9 +152,9 @@ export class DnsForwarder {
   }
 
   /**
-   * Serves a TCP connection: length-prefixed questions in one direction, answers in the other. All questions
-   * of a connection are answered here, or all are forwarded, as its first one is. A question of the other
-   * kind ends the connection, and the client opens another one.
+   * Serves a TCP connection: length-prefixed questions in one direction, answers in the other. The first question
+   * determines whether all questions of the connection are answered here or forwarded. A question of the other kind
+   * ends the connection, and the client opens another one.
    */
   #accept(client: net.Socket): void {
     const address = client.remoteAddress ?? "";
@@ -178,8 +182,8 @@ export class DnsForwarder {
   }
 
   /**
-   * Ends the sockets together: by age, when idle, at an error of any, and when the first one, the machine's
-   * own, closes.
+   * Ends the sockets together: at their maximum age, when idle, at an error of any socket, and when the machine's own
+   * socket, the first one, closes.
    */
   #hold([client, ...others]: [net.Socket, ...Duplex[]], release: () => void): HeldConnection {
     const members: Duplex[] = [];
@@ -222,7 +226,7 @@ class Load {
     this.#maxPerMachine = maxPerMachine;
   }
 
-  /** Returns a function that releases the place. Undefined if no place is free. */
+  /** Acquires a slot for an operation. Returns a function that releases the slot, or undefined if no slot is free. */
   take(machine: string): (() => void) | undefined {
     const own = this.#byMachine.get(machine) ?? 0;
     if (this.#total >= this.#max || own >= this.#maxPerMachine) return undefined;
@@ -237,7 +241,7 @@ class Load {
   }
 }
 
-/** "Server failure": a resolver inside gives up at once instead of waiting. */
+/** Returns the reply "server failure": a resolver in the machine fails at once instead of waiting. */
 export function failure(question: Buffer): Buffer {
   return errorAnswer(question, SERVER_FAILURE);
 }

@@ -1,7 +1,7 @@
 /**
- * Services for restricted machines: a proxy and a resolver, which know the allowed destinations of each
- * machine. The network decides whose packets reach them, and under which address. The implementation decides
- * about the replies.
+ * Services for restricted machines: a proxy and a resolver, which know the allowed destinations of each machine. The
+ * network determines which machines reach these services, and under which address. The implementation determines the
+ * replies.
  */
 import type { MachineId } from "../driver.ts";
 
@@ -15,9 +15,12 @@ export interface EgressServices {
     address: string,
     machineAt: (address: string) => MachineId | undefined,
   ): Promise<{ proxyPort: number; dnsPort: number }>;
-  /** The machine at this address is no longer restricted: its connections end, and its count restarts. */
+  /**
+   * Called when the machine at this address is no longer restricted: its connections end, and its count of refusals
+   * restarts.
+   */
   closeConnections(address: string): void;
-  /** Number of refusals for the machine at this address since it became restricted. */
+  /** Returns the number of refusals for the machine at this address since it became restricted. */
   deniedCount(address: string): number;
   close(): Promise<void>;
 }

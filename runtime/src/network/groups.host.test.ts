@@ -55,7 +55,7 @@ const serve = (slot: number, says = "db", ...ports: number[]) =>
 const connect = (slot: number, host = SERVICE.address) => keepUntilEnd(connectIn(netnsOf(slot), host, PORT));
 
 /**
- * TCP packets that a namespace has received since the first call, without resets. Resets come from the host,
+ * Counts the TCP packets that a namespace has received since the first call, without resets. Resets come from the host,
  * also for connections of an earlier tenant.
  */
 async function countArrivals(slot: number): Promise<number> {
@@ -104,11 +104,11 @@ test("connects a machine to a service of its group, by name and by address, with
     { answered: SERVICE.address },
     { answered: SEES(MATE) },
   ]);
-  // For the server, a client's address is the host's.
+  // The server sees the host's address of a client.
   expect(await tryAll(MATE, [name("DB.Shop.INTERNAL")])).toEqual([{ answered: SERVICE.address }]);
 });
 
-test("blocks other ports, the own address and other protocols of a machine with a service", async () => {
+test("blocks other ports and protocols, and the machine's own address, of a machine with a service", async () => {
   await serve(DB);
   const attempts: ProbeAttempt[] = [
     tcp(SERVICE.address, OTHER_PORT),
@@ -123,7 +123,7 @@ test("blocks other ports, the own address and other protocols of a machine with 
   ]);
 });
 
-test("blocks a machine of another group, or of none, on every path, and hides the name from it", async () => {
+test("blocks a machine of another group or without a group on every path, and hides the service's name from it", async () => {
   await serve(DB);
   const before = await countArrivals(DB);
   for (const slot of [STRANGER, LONER]) {
@@ -163,7 +163,7 @@ test("blocks connections from a server to its clients, also along existing ones"
   ]);
 });
 
-test("allows only the group and its names in mode off, and not one other packet", async () => {
+test("allows only the group's services and names in mode off, and no other packet", async () => {
   await serve(DB);
   await network.setMode(MATE, "off");
   expect(await tryAll(MATE, [name(), tcp(SERVICE.address)])).toEqual([
@@ -188,7 +188,7 @@ test("never forwards a name below .internal to an outside resolver", async () =>
   expect(await internet.seen()).toEqual([]);
 });
 
-test("reaches the group's addresses in mode restricted", async () => {
+test("reaches the addresses of the group's services in mode restricted", async () => {
   await serve(DB);
   await network.setMode(MATE, "restricted");
   expect(await tryAll(MATE, [tcp(SERVICE.address), tcp(WEB_ADDRESS, HTTP_PORT)])).toEqual([
@@ -219,7 +219,7 @@ test("blocks a spoofed source, even the address of an allowed machine", async ()
   expect(await countArrivals(DB)).toBe(before);
 });
 
-test("refuses an address without a server at once, keeps its name, and then leads to the next server", async () => {
+test("refuses connections to an address without a server at once, still resolves its name, and then connects to the next server", async () => {
   await serve(DB);
   const held = await connect(MATE);
   await held.next();
@@ -237,7 +237,7 @@ test("refuses an address without a server at once, keeps its name, and then lead
   expect(await tryAll(MATE, [tcp(SERVICE.address)])).toEqual([{ answered: `next sees ${addressOf(MATE)}` }]);
 });
 
-test("moves a service to the machine that serves it last, and ignores the end of the earlier one", async () => {
+test("moves a service to the machine that serves it last, and ignores the end of the earlier machine", async () => {
   await serve(DB);
   await network.attach(4, "off", "acme");
   await serve(4, "next");
@@ -251,7 +251,7 @@ test("moves a service to the machine that serves it last, and ignores the end of
   ]);
 });
 
-test("withdraws the services of a machine that ended, and the old name of an address with a new one", async () => {
+test("withdraws the services of a machine that ended, and the old name of an address with a new name", async () => {
   await serve(DB);
   await network.withdraw(DB);
   expect(await tryAll(MATE, [tcp(SERVICE.address), name()])).toEqual([
@@ -265,7 +265,7 @@ test("withdraws the services of a machine that ended, and the old name of an add
   ]);
 });
 
-/** Ends the machine without notice, and gives its slot to a machine of `group`. */
+/** Ends the machine without a shutdown, and gives its slot to a machine of `group`. */
 async function reuse(slot: number, inside: NamespaceProgram, group: string | undefined): Promise<void> {
   await run(["nsenter", `--net=${netnsOf(slot)}`, "ip", "link", "set", "eth0", "down"]);
   await inside.end();
@@ -303,7 +303,7 @@ test("sends no packet of a server's old connection to the next tenant of its slo
   expect(await tryAll(MATE, [tcp(SERVICE.address)])).toEqual([REFUSED]);
 });
 
-test("restores groups and services after a restart: connections continue, new ones open, names resolve", async () => {
+test("restores groups and services after a restart: connections continue, new connections open, names resolve", async () => {
   await serve(DB);
   const held = await connect(MATE);
   await held.next();
@@ -314,7 +314,7 @@ test("restores groups and services after a restart: connections continue, new on
     { slot: DB, privateNetwork: { group: "acme", serves: SERVICE } },
     { slot: MATE, privateNetwork: { group: "acme" } },
     { slot: STRANGER, privateNetwork: { group: "globex" } },
-    // A restart of the host removed its namespace.
+    // A restart of the host removed the namespace of this slot.
     {
       slot: 7,
       privateNetwork: { group: "acme", serves: { ...SERVICE, address: NOT_SERVED, name: "gone.internal" } },
@@ -333,7 +333,7 @@ test("restores groups and services after a restart: connections continue, new on
   expect(await tryAll(MATE, [tcp(NOT_SERVED)])).toEqual([REFUSED]);
 });
 
-test("delays names during a restart, and never reports them as unknown or refused", async () => {
+test("delays the resolution of names during a restart, and never reports them as unknown or refused", async () => {
   const script = `const dns = require("dns").promises; const resolver = new dns.Resolver({ timeout: 20, tries: 1 });
     resolver.setServers(["10.0.0.1"]);
     const heard = new Set();
@@ -367,7 +367,7 @@ test("delays names during a restart, and never reports them as unknown or refuse
   expect(heard).toEqual(known);
 });
 
-test("puts a machine without a record into no group after a start", async () => {
+test("puts a machine without a record into no group at a start of the network", async () => {
   await serve(DB);
   await network.close();
   network = new HostNetwork(options());
@@ -388,7 +388,7 @@ test("restores the rules and groups after a restart of a firewall flushed them",
   expect(await tryAll(STRANGER, [tcp(SERVICE.address)])).toEqual([REFUSED]);
 });
 
-test("applies the intended state at the next change after the kernel refused one", async () => {
+test("applies the intended state at the next change after the kernel refused a change", async () => {
   await serve(DB);
   await network.attach(4, "off", "acme");
   await serve(4, "next");
@@ -414,7 +414,7 @@ test("moves 64 MB through the kernel while no server runs", async () => {
   }
 });
 
-test("starts and ends thirty machines of one group at once, and leaves nothing in the sets", async () => {
+test("starts and ends thirty machines of one group at once, and leaves no element in the sets", async () => {
   const slots = Array.from({ length: 30 }, (_, index) => 100 + index);
   await Promise.all(slots.map((slot) => network.attach(slot, "off", "acme")));
   await Promise.all(

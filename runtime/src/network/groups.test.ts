@@ -5,11 +5,11 @@ import { Groups } from "./groups.ts";
 const SERVICE = { name: "db.internal", address: serviceAddress(0), ports: [5432] };
 const MINUTE_MS = 60_000;
 
-/** The number that a text assigns to the address of a slot. */
+/** Returns the group number that an nft text assigns to the address of a slot. */
 const markIn = (text: string, address: string) =>
   new RegExp(`members { ${address} \\. (\\d+) }`).exec(text)?.[1];
 
-test("returns small texts for join, serve and leave, and adds each element before its deletion", () => {
+test("returns one short nft text for each join, serve and leave, and adds each element before its deletion", () => {
   const groups = new Groups(0);
   const joined = groups.join(0, "a");
   const mark = markIn(joined, "100.64.0.1");
@@ -90,7 +90,7 @@ test("resolves a name for ten minutes after its service ended, within its group 
   expect(groups.find(1, "db.internal")).toBeUndefined();
 });
 
-test("declares the whole state once after a doubt", () => {
+test("declares the whole state once after a call of `doubt`", () => {
   const groups = new Groups(0);
   groups.join(0, "a");
   groups.doubt();
@@ -101,7 +101,7 @@ test("declares the whole state once after a doubt", () => {
   expect(groups.leave(1)).not.toContain("flush");
 });
 
-test("keeps a name with the machine that took it over when the earlier one ends", () => {
+test("keeps a name with the machine that serves it last when the earlier machine ends", () => {
   const groups = new Groups(0);
   groups.join(1, "a");
   groups.serve(1, { ...SERVICE, address: serviceAddress(1) });

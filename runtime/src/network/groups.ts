@@ -1,11 +1,11 @@
 /**
- * Members of groups, and the services that they offer: the elements of the sets in `rules.ts`, and the names.
- * The kernel knows a group by a number, which is drawn at its first member and kept until its last one has
- * left. A restarted server reads it back, so connections survive.
+ * Members of groups, and the services that they offer: the elements of the sets in `rules.ts`, and the names. The
+ * kernel knows a group by a number, which is drawn at its first member and kept until its last one has left. A
+ * restarted server reads the number from the kernel, so connections survive.
  *
- * Every method returns the nft text of a change, and assumes that the caller applies it. After a text that
- * was not applied, the two states may differ. `declare` then returns the whole state; the kernel's sets are
- * never read.
+ * Every method returns the nft text of a change, and assumes that the caller applies it. After a text that was not
+ * applied, this object and the kernel may differ. `declare` then returns the whole state; the kernel's sets are never
+ * read.
  */
 import { randomInt } from "node:crypto";
 import type { PrivateNetwork } from "../driver.ts";
@@ -25,8 +25,8 @@ interface ServiceOfSlot extends Service {
 }
 
 /**
- * Time for which a name resolves after its service ended. A client of a restarting database is then refused
- * and retries. Many programs would give up at an unknown name.
+ * Time for which a name resolves after its service ended. A client of a restarting database is then refused and
+ * retries. With an unknown name, many programs would not retry.
  */
 const LINGER_MS = 10 * 60_000;
 
@@ -50,9 +50,7 @@ export class Groups {
     this.#now = now;
   }
 
-  /**
-   * Adopts the members of an earlier process. Returns no text: `declare` does, once the numbers are known.
-   */
+  /** Adopts the members of an earlier process. Returns no text: `declare` returns it once the numbers are known. */
   adopt(members: readonly Member[]): void {
     for (const { slot, privateNetwork } of members) {
       this.#members.set(slot, privateNetwork.group);
@@ -85,7 +83,7 @@ export class Groups {
     return this.#textOrAll(text);
   }
 
-  /** Makes the slot's machine serve this address, in place of the machine that did before. */
+  /** Makes the slot's machine serve this address, in place of the machine that served it before. */
   serve(slot: number, service: Service): string {
     const group = this.#members.get(slot);
     if (group === undefined) return "";
@@ -110,14 +108,14 @@ export class Groups {
     return this.#textOrAll(held.map((service) => this.#elements(service, "delete")).join(""));
   }
 
-  /** Address of a name, as the slot's machine may resolve it. */
+  /** Returns the address of a name, if the slot's machine may resolve the name. */
   find(slot: number, name: string): string | undefined {
     const group = this.#members.get(slot);
     const found = group === undefined ? undefined : this.#names.get(key(group, name));
     return found === undefined || found.untilMs < this.#now() ? undefined : found.address;
   }
 
-  /** Records that a returned text was not applied. */
+  /** Records that a returned text was not applied, so that `declare` returns the whole state. */
   doubt(): void {
     this.#isInDoubt = true;
   }
@@ -126,7 +124,7 @@ export class Groups {
     return this.#isInDoubt;
   }
 
-  /** Declares the whole state, whatever the sets contain. */
+  /** Returns the text that declares the whole state, whatever elements the sets contain. */
   declare(): string {
     this.#isInDoubt = false;
     const flush = ["map groups", "set members", "set askers", "map services", "set served"].map(
@@ -195,7 +193,7 @@ export class Groups {
 
 type Verb = "add" | "delete";
 
-/** The separator is a space, which no group and no name contains. */
+/** Joins the two texts with a space, which no group and no name contains. */
 function key(group: string, what: string): string {
   return `${group} ${what}`;
 }

@@ -10,8 +10,8 @@ import {
 } from "./addresses.ts";
 
 /**
- * Makes the namespace and the veth pair. The machine's end stays down until the slot's nft table exists. The
- * neighbour is fixed, so no machine can claim another's address, and no resolution is awaited.
+ * Makes the namespace and the veth pair. The machine's end stays down until the slot's nft table exists. The neighbour
+ * is fixed, so no machine can claim another machine's address, and no packet waits for address resolution.
  */
 export function makeSlot(instance: number, slot: number): string {
   const { gateway } = instanceNames(instance);
@@ -26,7 +26,8 @@ route add ${address}/32 dev ${hostInterface} src ${gateway}
 }
 
 /**
- * Run inside the namespace. runsc removes the address from eth0, so this precedes every start and restore.
+ * Returns the text for `ip` inside the namespace. runsc removes the address from eth0, so this text is run before every
+ * start and restore.
  */
 export function addressSlot(): string {
   return `link set lo up
@@ -36,15 +37,15 @@ route replace default via ${GATEWAY_ADDRESS} dev eth0
 `;
 }
 
-/** For `ip -force`: either object may be gone already. */
+/** Run this with `ip -force`, which continues if the link or the namespace no longer exists. */
 export function removeSlot(instance: number, slot: number): string {
   const { hostInterface } = slotNames(instance, slot);
   return `link del ${hostInterface}\nnetns del ${hostInterface}\n`;
 }
 
 /**
- * The gateway address must exist before the first machine, for the servers that listen on it. Scope host
- * keeps the kernel from using it as a source address towards other hosts.
+ * Adds or deletes the gateway address, which must exist before the first machine, for the servers that listen on it.
+ * Scope host keeps the kernel from using it as a source address towards other hosts.
  */
 export function gatewayOnLoopback(instance: number, verb: "replace" | "del"): string {
   return `addr ${verb} ${instanceNames(instance).gateway}/32 dev lo scope host\n`;

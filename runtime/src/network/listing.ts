@@ -5,7 +5,7 @@ import type { NetworkAccess } from "./rules.ts";
 type Json = Record<string, unknown>;
 
 /**
- * State of this instance in `nft -j list ruleset`: the slots with both chains, each slot's network access,
+ * Returns the state of this instance in `nft -j list ruleset`: the slots with both chains, each slot's network access,
  * and the number of its group.
  */
 export function readRuleset(
@@ -40,7 +40,7 @@ export function readRuleset(
   return { chained, access, marks: new Map(readMarks("members")) };
 }
 
-/** Slot → refused packets, from `nft -j list set … denied`. */
+/** Returns the number of refused packets by slot, from `nft -j list set … denied`. */
 export function readCounters(instance: number, listing: string): Map<number, number> {
   const items = (JSON.parse(listing) as { nftables: Record<string, Json>[] }).nftables;
   const elements = (items.find(({ set }) => set !== undefined)?.["set"]?.["elem"] ?? []) as {
@@ -54,7 +54,7 @@ export function readCounters(instance: number, listing: string): Map<number, num
   );
 }
 
-/** Whether `nft -j list tables` holds both tables of the instance. */
+/** Returns whether `nft -j list tables` holds both tables of the instance. */
 export function hasTables(instance: number, listing: string): boolean {
   const items = (JSON.parse(listing) as { nftables: Record<string, Json>[] }).nftables;
   const { table } = instanceNames(instance);

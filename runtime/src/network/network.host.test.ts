@@ -37,8 +37,8 @@ let internet: Internet;
 let network: HostNetwork;
 let hostService: net.Server;
 /**
- * A proxy of the host itself, on the port that machines use: they must reach the egress proxy instead, never
- * this one.
+ * A proxy of the host itself, on the port that machines use. Machines must reach the egress proxy instead, never this
+ * proxy.
  */
 let hostProxy: net.Server;
 let a: { netnsPath: string; address: string };
@@ -54,7 +54,7 @@ const options = (more: Partial<HostNetworkOptions> = {}): HostNetworkOptions => 
   ...more,
 });
 
-/** Serves restricted machines like the server, and records its input. */
+/** Serves restricted machines like the server's egress proxy, and records its input. */
 class TestEgress implements EgressServices {
   readonly shutAddresses: string[] = [];
   denied = 0;
@@ -96,7 +96,7 @@ async function serve(host: string, port: number, says = "a service of the host")
   return server;
 }
 
-/** A TCP server inside a machine: the probe's own Node, kept alive until the end of the test. */
+/** Starts a TCP server inside a machine: a Node process, kept alive until the end of the test. */
 async function serveInside(netnsPath: string): Promise<void> {
   const script = `require("net").createServer((s) => { s.on("error", () => {}); s.write("inside"); }).listen(${MACHINE_SERVICE_PORT}, () => console.log("ready"))`;
   const child = spawn("nsenter", [`--net=${netnsPath}`, process.execPath, "-e", script], {
@@ -137,7 +137,7 @@ afterEach(async () => {
   for (const slot of network.list()) await network.detach(slot);
 });
 
-/** Every path out except the two that a mode opens. All of them are closed in every mode. */
+/** Returns an attempt for every path out except the two that a mode opens. All of them are closed in every mode. */
 function closedPaths(): ProbeAttempt[] {
   return [
     { kind: "tcp", host: b.address, port: MACHINE_SERVICE_PORT },
@@ -153,7 +153,7 @@ function closedPaths(): ProbeAttempt[] {
   ];
 }
 
-/** The internet itself: reachable in `open` only. */
+/** Addresses of the internet, reachable in `open` only. */
 const OUTSIDE: ProbeAttempt[] = [
   { kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT },
   { kind: "udp", host: WEB_ADDRESS, port: ECHO_PORT },
@@ -195,7 +195,7 @@ test("serves the resolver of mode restricted over UDP, and hides the real ports 
   expect(egress.machineAt("198.51.100.1")).toBeUndefined();
 });
 
-test("drops a flood of connections before it reaches the proxy, without harm to other machines", async () => {
+test("drops a flood of connections before it reaches the proxy, and keeps other machines connected", async () => {
   await network.setMode(0, "restricted");
   await network.setMode(1, "restricted");
   const flood = await probe(
@@ -208,7 +208,7 @@ test("drops a flood of connections before it reaches the proxy, without harm to 
   await expect.poll(() => probe(a.netnsPath, [PROXY])).toEqual([{ answered: "the egress proxy" }]);
 });
 
-test("informs the proxy when a machine leaves mode restricted, and counts its refusals with the others", async () => {
+test("notifies the proxy when a machine leaves mode restricted, and adds the proxy's refusals to the machine's count", async () => {
   await network.setMode(0, "restricted");
   egress.shutAddresses.splice(0);
   await network.setMode(1, "open");
@@ -237,7 +237,7 @@ test("reaches the internet and its names in mode open, but no hosts, machines, m
   expect(await internet.seen()).toEqual([]);
 });
 
-test("counts DNS questions in mode open against a limit of the machine, in the kernel", async () => {
+test("limits a machine's DNS questions in mode open, in the kernel", async () => {
   const listLimits = async (): Promise<string> =>
     (await run(["nft", "list", "set", "inet", instanceNames(INSTANCE).table, "open_questions"])).stdout;
   await network.setMode(0, "open");
@@ -263,7 +263,7 @@ test("resolves a name with a private address in mode open, and blocks the addres
   expect(await internet.seen()).toEqual([]);
 });
 
-test("refuses at once, also over UDP, so that programs inside do not wait for a timeout", async () => {
+test("refuses a connection at once, also over UDP, so that programs inside do not wait for a timeout", async () => {
   const attempts: ProbeAttempt[] = [
     { kind: "tcp", host: WEB_ADDRESS, port: HTTP_PORT },
     { kind: "tcp", host: "10.0.0.1", port: PROXY_PORT },
@@ -291,7 +291,7 @@ test("drops every spoofed source address", async () => {
   expect(await internet.seen()).toEqual([]);
 });
 
-test("has no IPv6 in any mode, neither of the internet nor of the host", async () => {
+test("has no IPv6 in any mode, neither to the internet nor to the host", async () => {
   const batch = `addr add 2001:db8:99::2/64 dev eth0 nodad
 neigh add 2001:db8:99::1 lladdr 02:00:0a:00:00:01 dev eth0
 route add default via 2001:db8:99::1 dev eth0
@@ -325,7 +325,7 @@ test("connects from the host to a port inside in every mode, and keeps a connect
   expect(first.socket.destroyed).toBe(false);
 });
 
-test("blocks connections from outside, though the host forwards for the machine", async () => {
+test("blocks connections from outside, though the host forwards packets for the machine", async () => {
   await serveInside(a.netnsPath);
   await network.setMode(0, "open");
   await run([
@@ -346,7 +346,7 @@ test("blocks connections from outside, though the host forwards for the machine"
   expect(results).toEqual([{ refused: "silence" }, { refused: "silence" }]);
 });
 
-test("ends the connections of a machine that is shut, and does not revive them when it opens again", async () => {
+test("ends the connections of a machine whose slot is shut, and does not revive them when the slot opens again", async () => {
   await network.setMode(0, "open");
   const script = `const s = require("net").connect(${ECHO_PORT}, "${WEB_ADDRESS}");
     s.on("data", (d) => console.log(String(d))); s.on("error", (e) => console.log(e.code)); s.on("connect", () => s.write("one"));
@@ -388,7 +388,7 @@ test("finds slots and modes after a restart, keeps machines connected, and sweep
   expect(await probe(a.netnsPath, attempts)).toEqual([REFUSED, REFUSED]);
 });
 
-test("removes half a slot of a killed server at the next start", async () => {
+test("removes an incomplete slot of a killed server at the next start", async () => {
   await network.close();
   await run(["ip", "link", "del", `kv${INSTANCE}-1`]);
   await run(["ip", "netns", "add", `kv${INSTANCE}-7`]);
@@ -432,7 +432,7 @@ test("lets no packet out through an interface other than the configured uplink",
   await network.open();
 });
 
-test("starts and ends a burst of machines at once, and leaves nothing of them", async () => {
+test("starts and ends a burst of machines at once, and leaves no part of them", async () => {
   const slots = Array.from({ length: 30 }, (_, index) => 100 + index);
   await Promise.all(slots.map((slot) => network.attach(slot, "open")));
   expect(network.list().length).toBe(32);
@@ -478,7 +478,7 @@ test("removes every table, namespace, interface and address of the instance", as
   expect((await run(["ip", "netns"])).stdout).not.toContain(`kv${OTHER_INSTANCE}-`);
 });
 
-test("rejects a slot in use, and a mode for an unknown one", async () => {
+test("rejects a slot in use, and a mode for an unknown slot", async () => {
   await expect(network.attach(0, "open")).rejects.toMatchObject({ kind: "already_exists" });
   expect(network.mode(0)).toBe("off");
   await expect(network.setMode(9, "open")).rejects.toMatchObject({ kind: "not_found" });

@@ -17,9 +17,9 @@
  * their own addresses and names; no other machine does. These packets go from one veth pair to the other in the
  * kernel.
  *
- * The network keeps no record: `open` reads the state from the host. The instance's table exists before the
- * first namespace, and a failed step leaves nothing behind. Namespaces are kept for the next machine of the
- * same slot (making one takes about 15 ms, removing 47). Surplus ones are removed in the background.
+ * The network keeps no record: `open` reads the state from the host. The instance's table exists before the first
+ * namespace, and a failed step leaves nothing behind. Namespaces are kept for the next machine of the same slot (making
+ * a namespace takes about 15 ms, removing it 47 ms). Surplus namespaces are removed in the background.
  */
 import { randomInt } from "node:crypto";
 import { readdir, readFile, writeFile } from "node:fs/promises";
@@ -49,19 +49,20 @@ export interface HostNetworkOptions {
   /** Number of the server on this host, 0 to 63. Each has its own tables, names and addresses. */
   instance: number;
   /**
-   * Network interface for the traffic of open machines. Null: that of the host's default route, followed when
-   * it changes.
+   * Network interface for the traffic of open machines. Null: the interface of the host's default route, also after the
+   * route changes.
    */
   uplink: string | null;
-  /** Resolvers for open machines. Null: the host's, from /etc/resolv.conf. */
+  /** Resolvers for open machines. Null: the host's resolvers, from /etc/resolv.conf. */
   dnsServers: string[] | null;
   /** TCP port of 10.0.0.1 at which restricted machines reach the egress proxy. */
   proxyPort: number;
   /**
-   * Services for restricted machines; without them these reach nothing. Opened and closed with the network.
+   * Services for restricted machines. Without them, restricted machines reach nothing. Opened and closed with the
+   * network.
    */
   egress?: EgressServices;
-  /** Machine that uses the slot, for `egress`. */
+  /** Returns the machine that uses the slot, for `egress`. */
   machineIn?: (slot: number) => MachineId | undefined;
 }
 
@@ -73,11 +74,15 @@ export interface Attachment {
   address: string;
 }
 
-/** Unused namespaces kept for the next machine. An idle one costs about 100 kB of kernel memory. */
+/**
+ * Number of unused namespaces that are kept for the next machine. An idle namespace costs about 100 kB of kernel
+ * memory.
+ */
 const MAX_IDLE = 16;
 const REFRESH_MS = 5_000;
 /**
- * `ip` and `nft` take 4 to 10 ms. A kernel with hundreds of namespaces still finishes well within this time.
+ * Timeout of `ip` and `nft`, which take 4 to 10 ms. A kernel with hundreds of namespaces still finishes well within
+ * this time.
  */
 const COMMAND_TIMEOUT_MS = 20_000;
 const OFF: NetworkAccess = { mode: "off" };
@@ -90,7 +95,7 @@ export class HostNetwork {
   /** Slots with a namespace, in use or idle, with their network access in the sets. */
   readonly #access = new Map<number, NetworkAccess>();
   readonly #idle = new Set<number>();
-  /** Two operations on one slot never interleave. */
+  /** Keeps two operations on one slot from interleaving. */
   readonly #mutex = new KeyedMutex<number>();
   #uplink: string | null = null;
   #dnsPort = 0;
@@ -111,7 +116,7 @@ export class HostNetwork {
     });
   }
 
-  /** The address that machines use as 10.0.0.1: services for them listen on it. */
+  /** The gateway's address, which machines reach as 10.0.0.1. Services for machines listen on it. */
   get gateway(): string {
     return instanceNames(this.#options.instance).gateway;
   }
@@ -122,7 +127,7 @@ export class HostNetwork {
    */
   async open(members: readonly Member[] = []): Promise<void> {
     const { instance } = this.#options;
-    // Before the forwarder: it must not report a served name as unknown, nor refuse an open machine.
+    // Adopted before the forwarder starts: it must not report a served name as unknown, nor refuse an open machine.
     this.#groups.adopt(members);
     const found = readRuleset(instance, await listNft("ruleset"));
     for (const [slot, access] of found.access) this.#access.set(slot, access);
@@ -171,29 +176,24 @@ export class HostNetwork {
     });
   }
 
-  /** Takes effect at once, also on open connections. */
+  /** Sets the mode of a slot, with immediate effect, also on open connections. */
   setMode(slot: number, mode: NetworkMode): Promise<void> {
     return this.#mutex.run(slot, () => this.#change(slot, mode));
   }
 
   /**
-   * Makes the slot's machine serve this to its group from now on, in place of the machine that did before.
+   * Makes the slot's machine serve an address to its group from now on, in place of the machine that served it before.
    */
   serve(slot: number, service: NonNullable<PrivateNetwork["serves"]>): Promise<void> {
     return this.#mutex.run(slot, () => this.#apply(this.#groups.serve(slot, service)));
   }
 
-  /**
-   * Ends the services of the slot's machine, which has ended: clients are refused at once instead of waiting
-   * in vain.
-   */
+  /** Ends the services of a machine that has ended: clients are refused at once instead of waiting in vain. */
   withdraw(slot: number): Promise<void> {
     return this.#mutex.run(slot, () => this.#apply(this.#groups.withdraw(slot)));
   }
 
-  /**
-   * Restores the machine's address and route. runsc removes them, so this precedes each start in a used slot.
-   */
+  /** Restores the machine's address and route. runsc removes them, so this call precedes each start in a used slot. */
   readdress(slot: number): Promise<void> {
     return this.#mutex.run(slot, () => this.#address(slot));
   }
@@ -224,8 +224,8 @@ export class HostNetwork {
   }
 
   /**
-   * Follows changes of the host; runs every 5 s by itself. Handles another uplink and other resolvers, and
-   * restores rules that another program removed (a firewall's restart begins with `flush ruleset`).
+   * Follows changes of the host; runs every 5 s by itself. Adopts another uplink and other resolvers, and restores
+   * rules that another program removed (a firewall's restart begins with `flush ruleset`).
    */
   async refresh(): Promise<void> {
     await this.#followHost();
@@ -244,7 +244,7 @@ export class HostNetwork {
     await this.#apply(removeInstanceTables(instance) + this.#tables() + slots.join("") + groups);
   }
 
-  /** Slots in use, in ascending order. */
+  /** Returns the slots in use, in ascending order. */
   list(): number[] {
     return [...this.#access.keys()].filter((slot) => !this.#idle.has(slot)).toSorted((a, b) => a - b);
   }
@@ -254,8 +254,8 @@ export class HostNetwork {
   }
 
   /**
-   * Packets refused since the machine was attached, and refusals of `egress`. Packets that are not IPv4 from
-   * the machine's own address are dropped without a count.
+   * Returns the packets refused since the machine was attached, and refusals of `egress`. Packets that are not IPv4
+   * from the machine's own address are dropped without a count.
    */
   async deniedCount(slot: number): Promise<number> {
     const { address } = slotNames(this.#options.instance, slot);
@@ -263,17 +263,19 @@ export class HostNetwork {
     return packets + (this.#options.egress?.deniedCount(address) ?? 0);
   }
 
-  /** Traffic from the machine's view: the machine received the bytes that the host's end of the pair sent. */
+  /**
+   * Returns the traffic from the machine's view: the machine received the bytes that the host's end of the pair sent.
+   */
   async traffic(slot: number): Promise<{ networkRxBytes: number; networkTxBytes: number }> {
     const { hostInterface } = slotNames(this.#options.instance, slot);
     const read = async (name: string) =>
-      // The interface may be going away.
+      // The interface may be in removal.
       Number(await readFile(`/sys/class/net/${hostInterface}/statistics/${name}`, "utf8").catch(() => 0));
     const [networkRxBytes, networkTxBytes] = await Promise.all([read("tx_bytes"), read("rx_bytes")]);
     return { networkRxBytes, networkTxBytes };
   }
 
-  /** Refused packets for every slot that had any. Concurrent calls share one reading of the table. */
+  /** Returns the refused packets of every slot that had any. Concurrent calls share one reading of the table. */
   deniedPackets(): Promise<Map<number, number>> {
     this.#denied ??= this.#readDenied().finally(() => (this.#denied = undefined));
     return this.#denied;
@@ -307,9 +309,8 @@ export class HostNetwork {
     await ip(["-batch", "-"], makeSlot(instance, slot));
     this.#access.set(slot, OFF);
     await this.#nft.apply(slotChains(instance, slot));
-    // Forwarding depends on the interface at which a packet arrives. It is set on the machines' interfaces
-    // and the uplink only. net.ipv4.ip_forward=1 would turn the host into a router between its other
-    // networks.
+    // Forwarding depends on the interface at which a packet arrives. It is enabled only on the machines' interfaces and
+    // the uplink. net.ipv4.ip_forward=1 would make the host a router between its other networks.
     await setSysctl(`net/ipv4/conf/${hostInterface}/forwarding`, "1");
     await setSysctl(`net/ipv4/conf/${hostInterface}/accept_redirects`, "0");
     await setSysctl(`net/ipv6/conf/${hostInterface}/disable_ipv6`, "1");
@@ -332,8 +333,8 @@ export class HostNetwork {
   }
 
   /**
-   * Changes a slot's mode; `more` joins the same transaction. Entering a mode from off takes 3 ms, leaving
-   * one about 15.
+   * Changes a slot's mode; `more` joins the same transaction. Entering a mode from off takes 3 ms, leaving a mode about
+   * 15.
    */
   async #change(slot: number, mode: NetworkMode, more = ""): Promise<void> {
     const from = this.#access.get(slot);
@@ -345,7 +346,7 @@ export class HostNetwork {
     this.#shutEgress(slot, from);
   }
 
-  /** Tolerates that any part of the slot is missing. */
+  /** Removes the slot's namespace and interfaces. Any part may be missing. */
   async #remove(slot: number): Promise<void> {
     const { instance } = this.#options;
     const access = this.#access.get(slot);
@@ -367,7 +368,7 @@ export class HostNetwork {
   #trim(): void {
     const surplus = [...this.#idle].toSorted((a, b) => a - b).slice(MAX_IDLE);
     for (const slot of surplus) {
-      // A failure leaves the slot idle, and the next trim removes it.
+      // A failure leaves the slot idle, and the next trim removes the slot.
       void this.#mutex
         .run(slot, async () => {
           if (this.#idle.has(slot)) await this.#remove(slot);
@@ -424,7 +425,7 @@ async function ip(args: string[], batch: string, okCodes: number[] = [0]): Promi
   await run(["ip", ...args], { stdin: batch, timeoutMs: COMMAND_TIMEOUT_MS, okCodes });
 }
 
-/** Some kernels have no IPv6 and no such setting; then nothing needs to be turned off. */
+/** Writes a setting. Some kernels have no IPv6 and no such setting; then nothing needs to be turned off. */
 async function setSysctl(path: string, value: string): Promise<void> {
   await writeFile(`/proc/sys/${path}`, value).catch((error: NodeJS.ErrnoException) => {
     if (error.code !== "ENOENT") throw error;

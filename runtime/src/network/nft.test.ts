@@ -14,7 +14,7 @@ test("never overlaps transactions, and joins waiting texts into one", async () =
   expect(done).toEqual(["a\n", "b\nc\n"]);
 });
 
-test("rejects only the caller of a text that fails", async () => {
+test("rejects only the caller whose text fails", async () => {
   const done: string[] = [];
   const nft = new Nft(async (text) => {
     if (text.includes("bad")) throw new Error("syntax error");

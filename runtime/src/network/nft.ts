@@ -1,12 +1,11 @@
 /**
- * The only caller of `nft`. Transactions of one process run one after the other: two at once make each other
- * restart (the kernel's ruleset has a generation), and dozens of them never end (measured: none of 72 within
- * 20 s). Texts that arrive during a transaction are joined into the next, so a burst of machines costs a few
- * transactions.
+ * The only caller of `nft`. Transactions of one process run one after the other: two at once make each other restart
+ * (the kernel's ruleset has a generation), and dozens of them never end (measured: none of 72 within 20 s). Texts that
+ * arrive during a transaction are joined into the next transaction, so a burst of machines costs only a few.
  */
 import { run } from "../exec.ts";
 
-/** A transaction takes 3 ms, or 15 to 20 with a deletion (the kernel waits for its readers). */
+/** Timeout of a transaction, which takes 3 ms, or 15 to 20 with a deletion (the kernel waits for its readers). */
 const TIMEOUT_MS = 20_000;
 
 interface Waiting {
@@ -24,7 +23,10 @@ export class Nft {
     this.#execute = execute;
   }
 
-  /** Resolves when the rules are in force. A text that fails changes nothing, and does not block others. */
+  /**
+   * Applies a text. Resolves when the rules are in force. A text that fails changes nothing, and does not block other
+   * texts.
+   */
   apply(text: string): Promise<void> {
     if (text === "") return Promise.resolve();
     return new Promise((resolve, reject) => {
@@ -54,7 +56,7 @@ async function load(text: string): Promise<void> {
   await run(["nft", "-f", "-"], { stdin: text, timeoutMs: TIMEOUT_MS });
 }
 
-/** Output of `nft -j -n list …`. */
+/** Returns the output of `nft -j -n list …`. */
 export async function listNft(...what: string[]): Promise<string> {
   return (await run(["nft", "-j", "-n", "list", ...what], { timeoutMs: TIMEOUT_MS })).stdout;
 }

@@ -7,7 +7,7 @@ const SERVES = { name: "db.shop.internal", address: serviceAddress(0), ports: [5
 const check = (privateNetwork?: PrivateNetwork) => () =>
   checkPrivateNetwork(privateNetwork === undefined ? {} : { privateNetwork });
 
-test("accepts a machine without a group, in one, and with a service", () => {
+test("accepts a machine without a group, in a group, and with a service", () => {
   expect(check()).not.toThrow();
   expect(check({ group: "7f2c1b7e-0000-4000-8000-000000000000" })).not.toThrow();
   expect(check({ group: "a", serves: SERVES })).not.toThrow();

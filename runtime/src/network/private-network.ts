@@ -1,13 +1,13 @@
-/** Checks a machine's private network before anything of it is made. */
+/** Checks a machine's private network before any part of the machine is made. */
 import { RuntimeError, type MachineSpec } from "../driver.ts";
 
 const GROUP = /^[A-Za-z0-9_-]{1,64}$/;
 const LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?";
 const NAME = new RegExp(`^(${LABEL}\\.)+internal$`);
 const SERVICE_ADDRESS = /^198\.19\.(\d{1,3})\.(\d{1,3})$/;
-/** Limit of DNS (RFC 1035 §2.3.4), without the length and root bytes. */
+/** Longest name in DNS (RFC 1035 §2.3.4), without the length and root bytes. */
 const MAX_NAME_LENGTH = 253;
-/** Each port is an element of the sets in which every packet is looked up. */
+/** Largest number of ports of a service. Each port is an element of the sets in which every packet is looked up. */
 const MAX_PORTS = 16;
 
 /** Fails with `failed`, and names the invalid field. */

@@ -1,6 +1,6 @@
 /**
- * DNS questions over one TCP connection: messages with their length before them (RFC 1035 §4.2.2). Each is
- * checked whole before any byte of it is forwarded. Holds one message of at most 64 KiB.
+ * DNS questions over one TCP connection: messages with their length before them (RFC 1035 §4.2.2). Each message is
+ * checked whole before any byte of it is forwarded. Buffers one message of at most 64 KiB.
  */
 import { Transform, type TransformCallback } from "node:stream";
 
@@ -12,7 +12,7 @@ export class QuestionStream extends Transform {
   #rest: Buffer = Buffer.alloc(0);
   #kind: "own" | "passed" | undefined;
 
-  /** `answer` returns a local answer; a message without one is forwarded. */
+  /** `answer` returns a local answer, or undefined for a message that is forwarded. */
   constructor(answer: (message: Buffer) => Buffer | undefined) {
     super();
     this.#answer = answer;

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { answerInternal, parseQuestion } from "./questions.ts";
 
-/** A query for a record of this type of the name. */
+/** Returns a query for a record of this type of the name. */
 function query(name: string, type = 1): Buffer {
   const labels = name.split(".").flatMap((label) => [Buffer.from([label.length]), Buffer.from(label)]);
   const header = Buffer.from("abcd01000001000000000000", "hex");
@@ -13,7 +13,7 @@ const answerTo = (message: Buffer, address?: string) => {
   return answerInternal(message, question, address);
 };
 
-test("reads a question's name in lower case, and detects names below .internal", () => {
+test("parses a question's name in lower case, and detects names below .internal", () => {
   expect(parseQuestion(query("Db.Shop.INTERNAL"))).toMatchObject({
     name: "db.shop.internal",
     isInternal: true,
@@ -36,7 +36,7 @@ test("does not send back the records that follow a question", () => {
   expect(answerTo(withOptions, "198.19.0.1")).toEqual(answerTo(query("db.internal"), "198.19.0.1"));
 });
 
-test("reads no truncated or false message past its end", () => {
+test("does not read past the end of a truncated or false message", () => {
   const whole = query("db.shop.internal");
   for (let length = 0; length < whole.length; length += 1) {
     expect(parseQuestion(whole.subarray(0, length))).toBeUndefined();

@@ -1,4 +1,4 @@
-/** The parts of DNS that answering for a local zone needs (RFC 1035 §4). Pure. */
+/** The parts of DNS that a local zone needs for its answers (RFC 1035 §4). Pure. */
 
 export const HEADER_BYTES = 12;
 const RESPONSE_BIT = 0x80;
@@ -7,7 +7,9 @@ const RECURSION_WANTED_BIT = 0x01;
 const RECURSION_AVAILABLE_BIT = 0x80;
 const TYPE_A = 1;
 const CLASS_IN = 1;
-/** A program that caches a name for longer would use an address that another service has by then. */
+/**
+ * Lifetime of an answer. A program that caches a name for longer could use an address that another service has by then.
+ */
 const TTL_SECONDS = 5;
 const MAX_NAME_BYTES = 255;
 
@@ -17,10 +19,10 @@ const NO_SUCH_NAME = 3;
 export const REFUSED = 5;
 
 export interface Question {
-  /** In lower case, without the final dot. */
+  /** Name of the question in lower case, without the final dot. */
   name: string;
   isInternal: boolean;
-  /** True for an IPv4 address record. */
+  /** True for a question for an IPv4 address record. */
   isForAddress: boolean;
   /** Offset of the question's end in the message. */
   end: number;
@@ -30,7 +32,7 @@ export function isResponse(message: Buffer): boolean {
   return ((message[2] ?? 0) & RESPONSE_BIT) !== 0;
 }
 
-/** Parses the one question of an ordinary query. Undefined for everything else. */
+/** Parses the one question of an ordinary query. Returns undefined for every other message. */
 export function parseQuestion(message: Buffer): Question | undefined {
   const isQuery = message.length >= HEADER_BYTES && ((message[2] ?? 0) & 0xf8) === 0;
   if (!isQuery || message.readUInt16BE(4) !== 1) return undefined;
@@ -53,7 +55,8 @@ export function parseQuestion(message: Buffer): Question | undefined {
 }
 
 /**
- * Answers a question for a local name: its address, an empty answer for another record type, or no such name.
+ * Returns the answer to a question for a local name: its address, an empty answer for another record type, or "no such
+ * name".
  */
 export function answerInternal(message: Buffer, question: Question, address: string | undefined): Buffer {
   const isAnswered = address !== undefined && question.isForAddress;
@@ -65,20 +68,20 @@ export function answerInternal(message: Buffer, question: Question, address: str
   header.writeUInt16BE(isAnswered ? 1 : 0, 6);
   return Buffer.concat([
     header,
-    // Copied with its letter case: a resolver recognises its own question by it.
+    // The question is copied with its letter case: a resolver recognises its own question by the case.
     message.subarray(HEADER_BYTES, question.end),
     ...(isAnswered ? [addressRecord(address)] : []),
   ]);
 }
 
-/** Address record of the question's name, which it references by a pointer. */
+/** Returns an address record of the question's name, which the record references by a pointer. */
 function addressRecord(address: string): Buffer {
   const record = Buffer.from("c00c00010001000000000004", "hex");
   record.writeUInt32BE(TTL_SECONDS, 6);
   return Buffer.concat([record, Buffer.from(address.split(".").map(Number))]);
 }
 
-/** Returns the question with an error code: a resolver inside gives up at once instead of waiting. */
+/** Returns the question with an error code, so that a resolver in the machine fails at once instead of waiting. */
 export function errorAnswer(message: Buffer, code: number): Buffer {
   const answer = Buffer.from(message);
   answer[2] = (answer[2] ?? 0) | RESPONSE_BIT;

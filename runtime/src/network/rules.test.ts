@@ -127,7 +127,7 @@ test("changes a mode in one transaction that touches only this machine", () => {
   expect(changeAccess(0, 300, { mode: "off" }, { mode: "off" })).toBe("");
 });
 
-test("adds each element before its deletion, so that a second deletion is no error", () => {
+test("adds each element before its deletion, so that a second deletion causes no error", () => {
   expect(removeInstanceTables(3)).toBe(
     "add table inet kontor3\ndelete table inet kontor3\nadd table netdev kontor3\ndelete table netdev kontor3\n",
   );

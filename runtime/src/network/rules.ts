@@ -37,8 +37,8 @@ const REFUSED_RANGES = [
 ] as const;
 
 /**
- * Limit of one machine's concurrent connections to the outside and to other machines. The host has one
- * connection table for all (262,144 entries on a usual host), and a full table stops the host itself.
+ * Limit of one machine's concurrent connections to the outside and to other machines. The host has one connection table
+ * for all machines (262,144 entries on a usual host), and a full table stops the host itself.
  */
 const MAX_FLOWS = 4096;
 
@@ -187,8 +187,8 @@ add table netdev ${table}
 const NO_EGRESS = { redirects: "", accepts: "" };
 
 /**
- * Redirects the ports that machines use to the listeners' ports, which are free ones. So a proxy of the host
- * itself on the usual port stays undisturbed, and no machine reaches it.
+ * Returns the rules that redirect the ports of machines to the free ports on which the services listen. So a proxy of
+ * the host itself on the usual port stays undisturbed, and no machine reaches it.
  */
 function egressRules(
   interfaces: string,
@@ -208,7 +208,7 @@ function egressRules(
   };
 }
 
-/** Removes both tables of the instance. They are added first, so that this works if they are missing. */
+/** Removes both tables of the instance. The text first adds them, so that a missing table causes no error. */
 export function removeInstanceTables(instance: number): string {
   const { table } = instanceNames(instance);
   return ["inet", "netdev"]
@@ -216,7 +216,7 @@ export function removeInstanceTables(instance: number): string {
     .join("");
 }
 
-/** Lets machines out through this interface alone. Null: through none. */
+/** Lets machines out through this interface only. Null: through no interface. */
 export function setUplink(instance: number, uplink: string | null): string {
   const { table } = instanceNames(instance);
   const add = uplink === null ? "" : `add element inet ${table} uplink { "${uplink}" }\n`;
@@ -246,12 +246,12 @@ const ELEMENTS: Record<
   },
 };
 
-/** A transaction that leaves one mode and enters another. Empty if both are off. */
+/** Returns a transaction that leaves one mode and enters another. Empty if both are off. */
 export function changeAccess(instance: number, slot: number, from: NetworkAccess, to: NetworkAccess): string {
   const names = instanceNames(instance);
   const { address } = slotNames(instance, slot);
   return [
-    // Added first: an element that another program has deleted must cause no error.
+    // The element is added first, because an element that another program has deleted must cause no error.
     ...ELEMENTS[from.mode](names, address, from).map((element) => `add ${element}\ndelete ${element}\n`),
     ...ELEMENTS[to.mode](names, address, to).map((element) => `add ${element}\n`),
   ].join("");

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { removeSlotChains, slotChains } from "./slot-rules.ts";
 
-test("lets in only IPv4 and ARP of 10.0.0.2, under the slot's own address", () => {
+test("accepts only IPv4 and ARP of 10.0.0.2, under the slot's own address", () => {
   expect(slotChains(61, 0)).toBe(`table netdev kontor61 {
 	chain from_0 {
 		type filter hook ingress device "kv61-0" priority 0; policy drop;
@@ -21,7 +21,7 @@ test("lets in only IPv4 and ARP of 10.0.0.2, under the slot's own address", () =
 `);
 });
 
-test("adds chains before their deletion, so that a second deletion is no error", () => {
+test("adds chains before their deletion, so that a second deletion causes no error", () => {
   expect(removeSlotChains(3, 9)).toBe(
     "add chain netdev kontor3 from_9\nflush chain netdev kontor3 from_9\ndelete chain netdev kontor3 from_9\n" +
       "add chain netdev kontor3 to_9\nflush chain netdev kontor3 to_9\ndelete chain netdev kontor3 to_9\n",

@@ -5,10 +5,11 @@
 import { addressAsHex, GATEWAY_ADDRESS, instanceNames, MACHINE_ADDRESS, slotNames } from "./addresses.ts";
 
 /**
- * The rewrite of one slot. ARP is rewritten too, so that the kernel's source check (rp_filter, strict on many
- * hosts) finds a route for the address. ICMP errors quote the header of the original packet with its outer
- * addresses. The guest would not recognise its own packet, and would time out. So the quote is corrected, and
- * the difference goes into the error's unused word (RFC 792; bytes 4 and 5), which keeps the checksum valid.
+ * Returns the chains that rewrite the addresses of one slot. ARP is rewritten too, so that the kernel's source check
+ * (rp_filter, strict on many hosts) finds a route for the address. ICMP errors quote the header of the original packet
+ * with its outer addresses. The guest would not recognise its own packet, and would time out. So the quote is
+ * corrected, and the difference goes into the error's unused word (RFC 792; bytes 4 and 5), which keeps the checksum
+ * valid.
  */
 export function slotChains(instance: number, slot: number): string {
   const { table, gateway } = instanceNames(instance);
@@ -38,8 +39,8 @@ export function slotChains(instance: number, slot: number): string {
 }
 
 /**
- * Adds the chains first, so that this works if they are gone. The kernel removes them together with the
- * interface.
+ * Removes the slot's chains. The text first adds them, so that a missing chain causes no error. The kernel removes them
+ * together with the interface.
  */
 export function removeSlotChains(instance: number, slot: number): string {
   const { table } = instanceNames(instance);
@@ -50,7 +51,7 @@ export function removeSlotChains(instance: number, slot: number): string {
     .join("");
 }
 
-/** Value to add so that the one's-complement sum (RFC 1071) of the addresses stays the same. */
+/** Returns the value to add so that the one's-complement sum (RFC 1071) of the addresses stays the same. */
 function balance(before: string[], after: string[]): string {
   const sum = (addresses: string[]) =>
     addresses

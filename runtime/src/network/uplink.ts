@@ -1,12 +1,15 @@
 /** Finds the interface of the host's default route in the kernel's table. */
 import { readFile } from "node:fs/promises";
 
-/** Interface of the IPv4 default route with the lowest metric. Null if there is none. */
+/** Returns the interface of the IPv4 default route with the lowest metric. Null if there is no default route. */
 export async function defaultUplink(): Promise<string | null> {
   return parseDefaultUplink(await readFile("/proc/net/route", "utf8"));
 }
 
-/** Columns of /proc/net/route (proc(5), net/ipv4/fib_trie.c): Iface Destination Gateway Flags RefCnt Use Metric Mask … */
+/**
+ * Parses /proc/net/route (proc(5), net/ipv4/fib_trie.c). Columns: Iface Destination Gateway Flags RefCnt Use Metric
+ * Mask …
+ */
 export function parseDefaultUplink(table: string): string | null {
   const routes = table
     .split("\n")
@@ -19,7 +22,7 @@ export function parseDefaultUplink(table: string): string | null {
   return routes.toSorted((a, b) => a.metric - b.metric)[0]?.name ?? null;
 }
 
-/** Servers of a resolv.conf, in order (resolv.conf(5): at most three are used). */
+/** Returns the servers of a resolv.conf, in order (resolv.conf(5): at most three are used). */
 export function parseNameservers(resolvConf: string): string[] {
   return [...resolvConf.matchAll(/^\s*nameserver\s+(\S+)/gm)].map((match) => match[1] ?? "").slice(0, 3);
 }

@@ -1,6 +1,6 @@
 /**
- * Arguments and configuration of buildah, as text (buildah-bud(1), containers.conf(5),
- * containers-storage.conf(5)). Paths are those of its enclosure. Pure.
+ * Arguments and configuration of buildah, as text (buildah-bud(1), containers.conf(5), containers-storage.conf(5)).
+ * Paths are those inside the builder's enclosure. Pure.
  */
 
 import { stepSystemCallFilter } from "../runc/system-calls.ts";
@@ -11,7 +11,7 @@ import { stepSystemCallFilter } from "../runc/system-calls.ts";
  */
 const SYSTEM_CALLS = "seccomp.json";
 
-/** Paths in the enclosure. */
+/** Paths inside the enclosure. */
 export const inside = {
   /** The store of the bases; read-only except during their own import. */
   bases: "/bases",
@@ -25,7 +25,7 @@ export const inside = {
   engines: "/engines",
 } as const;
 
-/** Docker's fourteen capabilities without those for raw sockets, device nodes and the audit log. */
+/** Capabilities of a step: Docker's fourteen without those for raw sockets, device nodes and the audit log. */
 const capabilities = [
   "CHOWN",
   "DAC_OVERRIDE",
@@ -41,14 +41,14 @@ const capabilities = [
 ] as const;
 
 export interface StepLimits {
-  /** Size limit of a file; its writer gets SIGXFSZ beyond it. */
+  /** Size limit of a file in bytes; a process that writes more gets SIGXFSZ. */
   fileBytes: number;
   processes: number;
-  /** At most this process's hard limit, which may be below the usual one. */
+  /** Limit of open files: at most this process's hard limit, which may be below the usual limit. */
   openFiles: number;
 }
 
-/** Files that buildah reads instead of the host's configuration: by name, in the build's directory. */
+/** Returns the files that buildah reads instead of the host's configuration: by name, in the build's directory. */
 export function configuration(limits: StepLimits): Record<string, string> {
   const list = (words: readonly string[]) => `[${words.map((word) => JSON.stringify(word)).join(", ")}]`;
   const ulimits = [
@@ -89,13 +89,13 @@ additionalimagestores = [${stores}]
 `;
 }
 
-/** The whole environment of the builder. */
+/** Returns the whole environment of the builder. */
 export function environment(storage: "storage.conf" | "bases.conf"): Record<string, string> {
   return {
     // Programs that the operator configured come first.
     PATH: "/engines:/usr/sbin:/usr/bin:/sbin:/bin",
     HOME: "/root",
-    // The builder is root of a user namespace already. Without this, containers/storage would mount like the
+    // The builder is root of a user namespace already. Without this variable, containers/storage would mount like the
     // host's root.
     _CONTAINERS_USERNS_CONFIGURED: "done",
     _CONTAINERS_ROOTLESS_UID: "0",
@@ -113,7 +113,7 @@ export function environment(storage: "storage.conf" | "bases.conf"): Record<stri
 export interface Bud {
   /** Image name in the Dockerfile → image in a store. */
   contexts: ReadonlyMap<string, string>;
-  /** Network that the builder shares with its steps; null for a loopback interface alone. */
+  /** Network that the builder shares with its steps. Null: only a loopback interface. */
   network: { resolver: string } | null;
   /** Path or name of the OCI runtime that runs the steps. */
   runtime: string;
@@ -121,7 +121,7 @@ export interface Bud {
   name: string;
   /** Ids of secrets, which are files of the same name in the build's directory. */
   secrets: readonly string[];
-  /** Writes to the store of the bases, and keeps no cache for later builds. */
+  /** True for a base: writes to the store of the bases, and keeps no cache for later builds. */
   isBase?: boolean;
 }
 
@@ -129,14 +129,14 @@ export function budArgv(bud: Bud): string[] {
   return [
     "buildah",
     "bud",
-    // A base has no dates, so that its digest depends on its content alone.
+    // The image of a base has no dates, so that its digest depends only on its content.
     ...(bud.isBase ? ["--timestamp=0"] : ["--layers"]),
     // Steps share the builder's user namespace and its read-only view of its control group.
     "--isolation=rootless",
     "--cgroupns=host",
     "--network=host",
     `--security-opt=seccomp=${inside.build}/${SYSTEM_CALLS}`,
-    // A path, because buildah searches its own list of directories for a name before PATH.
+    // The runtime is a path, because buildah searches its own list of directories for a name before PATH.
     `--runtime=${bud.runtime}`,
     "--runtime-flag=root=/run/runc",
     "--pull-never",
@@ -153,7 +153,7 @@ export function budArgv(bud: Bud): string[] {
   ];
 }
 
-/** Fails if no registry has the image, or if none is reachable. */
+/** Returns the command that pulls an image. The command fails if no registry has the image, or if none is reachable. */
 export function pullArgv(name: string): string[] {
   return [
     "buildah",
@@ -166,7 +166,10 @@ export function pullArgv(name: string): string[] {
   ];
 }
 
-/** Imports an image of the `dir:` transport (containers-transports(5)). The store keeps the digest of its manifest. */
+/**
+ * Command that imports an image of the `dir:` transport (containers-transports(5)). The store keeps the digest of its
+ * manifest.
+ */
 export const importArgv: readonly string[] = [
   "buildah",
   "pull",
@@ -175,7 +178,7 @@ export const importArgv: readonly string[] = [
   `dir:${inside.context}`,
 ];
 
-/** Name that some versions give to an imported image: the directory's path. buildah 1.28 gives none. */
+/** Name that some versions of buildah give to an imported image: the directory's path. buildah 1.28 gives no name. */
 export const importedName = `localhost${inside.context}:latest`;
 
 export function tagArgv(image: string, name: string): string[] {
@@ -189,7 +192,8 @@ export function removeImagesArgv(ids: readonly string[]): string[] {
 }
 
 /**
- * Patterns of files that are left out of the context, whatever its own file contains: the last patterns win.
+ * Returns an ignore file with patterns that are left out of the context, whatever the repository's own file contains:
+ * the last patterns win.
  */
 export function ignoreFile(own: string): string {
   return `${own.trimEnd()}\n**/.git\n`;

@@ -60,7 +60,7 @@ afterAll(async () => {
 beforeEach(builds.clearCheckout);
 
 describe("a build", () => {
-  test("makes layers with the content of the Dockerfile, and is quick the second time", async () => {
+  test("makes layers with the content of the Dockerfile, and uses the cache the second time", async () => {
     const dockerfile = `# a comment
 FROM debian:12-slim
 WORKDIR /srv/app
@@ -101,7 +101,7 @@ CMD ["cat", "hello.txt"]
     expect(await builds.builder.images()).not.toContain(second.id);
   });
 
-  test("names the failed line of a failed build and keeps no bytes of five failures", async () => {
+  test("names the failed line of a failed build, and keeps no bytes of five failed builds", async () => {
     const failing =
       "FROM debian:12-slim\nRUN head -c 20M /dev/urandom > /big\nRUN echo looks bad >&2; exit 7\n";
     await build(failing);
@@ -115,12 +115,12 @@ CMD ["cat", "hello.txt"]
       expect(log).toContain("looks bad");
     }
     expect((await storeOf()).images).toHaveLength(images);
-    // Less than a single failed build wrote.
+    // The limit is less than a single failed build wrote.
     expect((await bytes()) - before).toBeLessThan(10 * 1024 ** 2);
     await expectNothingLeft();
   }, 600_000);
 
-  test("ends at once when its owner aborts it, and leaves nothing", async () => {
+  test("ends at once when its owner aborts it, and leaves nothing on the host", async () => {
     const owner = new AbortController();
     const ending = build("FROM debian:12-slim\nRUN echo begun; sleep 1000\n", { signal: owner.signal });
     const waited = setInterval(async () => {
@@ -133,13 +133,13 @@ CMD ["cat", "hello.txt"]
     await expectNothingLeft();
   });
 
-  test("is ended at its deadline", async () => {
+  test("is killed at its deadline", async () => {
     const { error } = await build("FROM debian:12-slim\nRUN while :; do :; done\n", { timeoutMs: 4_000 });
     expect(error?.kind).toBe("timeout");
     await expectNothingLeft();
   });
 
-  test("is ended when it fills the disk, with one file or with many", async () => {
+  test("is killed when it fills the disk, with one file or with many files", async () => {
     const diskBytes = 200 * 1024 ** 2;
     const one = await build("FROM debian:12-slim\nRUN head -c 1G /dev/zero > /big\n", { diskBytes });
     expect(one.error).toBeDefined();
@@ -151,7 +151,7 @@ CMD ["cat", "hello.txt"]
     await expectNothingLeft();
   });
 
-  test("harms only itself when it forks without end or uses all memory", async () => {
+  test("is limited to its own processes and memory when it forks without end or uses all memory", async () => {
     const bomb = await build(
       'FROM debian:12-slim\nRUN ["bash","-c","f() { f | f & }; f; sleep 3; false"]\n',
       {
@@ -240,7 +240,7 @@ RUN ["sh", "-c", "cat $PIP_CERT"]
 });
 
 describe("a workspace", () => {
-  test("has its own caches: neither layers nor cache mounts of another workspace", async () => {
+  test("has its own caches: neither layers nor cache mounts of another workspace are used", async () => {
     const dockerfile =
       "FROM debian:12-slim\nRUN --mount=type=cache,target=/cache cat /cache/poison 2>/dev/null; echo poison > /cache/poison\n";
     await built(dockerfile, { workspace: "mallory" });
@@ -293,7 +293,7 @@ RUN grep CapEff /proc/self/status; grep Seccomp: /proc/self/status; mknod /tmp/d
 });
 
 describe("a context", () => {
-  test("is not left by a symlink, and excludes its .git", async () => {
+  test("excludes its .git, and no symlink leads out of it", async () => {
     await symlink("/etc", join(checkout, "out"));
     await symlink("/etc/hostname", join(checkout, "name"));
     await mkdir(join(checkout, ".git"));
@@ -318,7 +318,7 @@ describe("a context", () => {
 });
 
 describe("an imported image", () => {
-  test("keeps its digest, its configuration and its files, and shares its layers with an equal one", async () => {
+  test("keeps its digest, its configuration and its files, and shares its layers with an equal image", async () => {
     const first = await makeDownload("first");
     const { digest } = first;
     const one = await importDownload("app_pulled1", first);
@@ -339,12 +339,12 @@ describe("an imported image", () => {
     await expectNothingLeft();
   });
 
-  test("leaves nothing when a layer is damaged or larger than its disk", async () => {
+  test("leaves nothing on the host when a layer is damaged or larger than its disk", async () => {
     const before = (await storeOf()).images;
     const damaged = await makeDownload("second");
     await writeFile(join(damaged.directory, damaged.layer), "no archive");
     await expect(importDownload("app_damaged", damaged)).rejects.toMatchObject({ kind: "image_failed" });
-    // Zeros compress to a thousandth.
+    // A file of zeros compresses to a thousandth of its size.
     const bomb = await makeDownload("bomb", 400);
     await expect(importDownload("app_bomb", bomb, { diskBytes: 50 * 1024 ** 2 })).rejects.toMatchObject({
       kind: "too_large",
@@ -416,7 +416,7 @@ async function makeDownload(text: string, zerosMb = 0) {
   return { directory, digest, config: configuration.digest, layer: layer.digest.slice("sha256:".length) };
 }
 
-test("names the available bases when an unknown one is requested", async () => {
+test("names the available bases when an unknown base is requested", async () => {
   const { error } = await build("FROM registry.test/nobody/has:this\n");
   expect(error?.kind).toBe("image_failed");
   expect(error?.message).toContain("registry.test/nobody/has:this");

@@ -5,10 +5,10 @@
  * group. It is killed when this process ends. Steps are containers inside it. They share a slot of the
  * machines' network: they reach the internet, but neither the host nor other machines.
  *
- * Every workspace has its own store, with its layers and its caches, so no build uses the results of another
- * workspace. All workspaces read one store of bases, and none writes to it. Only one build at a time uses a
- * store, and leftovers of a dead build are removed before the next. A failed build leaves nothing. Cached
- * layers stay only while they are below a number of bytes.
+ * Every workspace has its own store, with its layers and its caches, so no build uses the results of another workspace.
+ * All workspaces read one store of bases, and none writes to it. Only one build at a time uses a store, and leftovers
+ * of a dead build are removed before the next. A failed build leaves no files. Cached layers are deleted once they
+ * exceed a number of bytes.
  */
 import { mkdir, readdir, readFile, realpath, rename, rm, stat, utimes, writeFile } from "node:fs/promises";
 import { availableParallelism } from "node:os";
@@ -50,20 +50,23 @@ export interface AppBuilder {
    * disk, and with `interrupted`.
    */
   build(build: AppBuild, hooks: BuildHooks): Promise<BuiltLayers>;
-  /** Makes an image from a downloaded one. Fails as `build` does. */
+  /**
+   * Fails with `image_failed` for a fault that the owner can fix, with `timeout`, with `too_large` if the build writes
+   * more than `diskBytes`, and with `interrupted`.
+   */
   importImage(image: ImageImport, hooks: Pick<BuildHooks, "log" | "signal">): Promise<BuiltLayers>;
-  /** Makes a base image on this host if it is absent. Fails with `image_failed` for a name that no recipe has. */
+  /** Makes a base image on this host if it is absent. Fails with `image_failed` if no recipe has the name. */
   prepareBase(name: string, progress: Progress, signal: AbortSignal): Promise<void>;
-  /** Ids of complete images. */
+  /** Returns the ids of complete images. */
   images(): Promise<string[]>;
-  /** Directories of an image's layers, the lowest first. Undefined if there is no such image. */
+  /** Returns the directories of an image's layers, the lowest first. Undefined if there is no such image. */
   layers(id: string): Promise<string[] | undefined>;
   /**
    * Removes an image, or succeeds if it is missing. The caller must ensure that no machine uses its layers.
    */
   remove(id: string): Promise<void>;
   /**
-   * Deletes caches until all are below the limit, those of the workspace with the oldest build first. Layers
+   * Deletes caches until all caches are below the limit, starting with the workspace whose last build is oldest. Layers
    * that images need stay.
    */
   prune(): Promise<void>;
@@ -81,11 +84,14 @@ export interface BuilderOptions {
   engines?: { buildah: string | null; runc: string | null };
   /** Recipes by name. */
   recipes: ReadonlyMap<string, ImageRecipe>;
-  /** Makes the image of a recipe if it is missing, and returns it with its root filesystem. */
+  /** Makes the image of a recipe if it is missing, and returns the image with its root filesystem. */
   base: (recipe: ImageRecipe, progress: Progress) => Promise<{ image: Image; rootfs: string }>;
   /** Lends a network to a build. Null: builds reach nothing. */
   network: (() => Promise<LentNetwork>) | null;
-  /** Limit for cached layers, caches and images of all workspaces together; beyond it, caches are deleted. */
+  /**
+   * Limit in bytes for cached layers, caches and images of all workspaces together. Beyond the limit, caches are
+   * deleted.
+   */
   cacheBytes: number;
   log: (event: string, fields: Record<string, unknown>) => void;
 }
@@ -95,7 +101,7 @@ export interface AppBuild {
   id: string;
   /** Workspace whose caches the build uses: letters, digits and dashes. */
   workspace: string;
-  /** A directory of this host, and the context below it; `.` is the whole directory. */
+  /** A directory of this host, and the path of the context below the directory; `.` is the whole directory. */
   checkout: string;
   context: string;
   dockerfile: string;
@@ -117,28 +123,30 @@ export interface ImageImport extends Pick<
 > {
   /** Contains `version`, `manifest.json`, and each blob under the hexadecimal digits of its digest. */
   directory: string;
-  /** Digest of its configuration, `sha256:…`. A store takes it as the id of the image. */
+  /** Digest of the image's configuration, `sha256:…`. A store uses it as the id of the image. */
   config: string;
 }
 
 export interface BuildHooks {
-  /** Receives whole lines without secrets. */
+  /** Receives whole lines of the log, without secrets. */
   log: (text: string) => void;
-  /** Reports a base image that is made on this host before the steps. Not called for an existing image. */
+  /**
+   * Reports the progress of a base image that is made on this host before the steps. Not called for an existing image.
+   */
   onBase?: (name: string, made: { fraction: number; step: string }) => void;
   signal: AbortSignal;
 }
 
 export interface BuiltLayers {
-  /** Digest of its manifest, `sha256:…`. */
+  /** Digest of the image's manifest, `sha256:…`. */
   digest: string;
-  /** Directories, the lowest first. They stay until `remove`. */
+  /** Directories of the layers, the lowest first. They stay until `remove`. */
   layers: string[];
   sizeBytes: number;
   config: ImageConfig;
 }
 
-/** A file for a command alone, which no layer contains: a secret of the builder, by `id`. */
+/** A file that only a command can read and that no layer contains: a secret of the builder, by `id`. */
 interface GivenFile {
   id: string;
   path: string;
@@ -153,10 +161,13 @@ interface ImageRecord {
 const WORKSPACE = /^[a-z0-9-]{1,64}$/;
 const IMAGE_ID = /^[a-z0-9][a-z0-9_.-]{0,62}$/;
 const HOUSEKEEPING_MS = 2 * 60_000;
-/** Without a route, a registry's name fails at once. With one, a large base takes minutes. */
+/**
+ * Timeout of a pull. Without a route, the lookup of a registry's name fails at once. With a route, a large base takes
+ * minutes.
+ */
 const PULL_MS = 5 * 60_000;
 const IMPORT_MS = 60 * 60_000;
-/** Share of the making of a base in its progress; the import into the builder's store takes the rest. */
+/** Share of the progress for making a base; the import into the builder's store takes the rest. */
 const madeShare = 0.8;
 const MARK_MS = 10 * 60_000;
 /** Weight of all builds together under contention for the processors; the server's own process has 1024. */
@@ -170,7 +181,7 @@ export class OciBuilder implements AppBuilder {
   readonly #pulling = new Map<string, Promise<string>>();
   readonly #closing = new AbortController();
   readonly #users: UserRanges;
-  /** Contains no symlinks once the builder is open: an enclosure follows none in its paths. */
+  /** Directory without symlinks in its path once the builder is open: an enclosure follows no symlink in its paths. */
   #directory: string;
   #cgroups: Cgroups | undefined;
   #engines: ReadonlyMap<string, string> = new Map();
@@ -288,7 +299,8 @@ export class OciBuilder implements AppBuilder {
     return this.#mutex.run(workspace, async () => {
       signal.throwIfAborted();
       const before = new Set((await this.#store(workspace)).images.map(({ id }) => id));
-      // Without a network: the bytes are already here, and an image may name other addresses for its layers.
+      // The import runs without a network: the bytes are already here, and an image may name other addresses for its
+      // layers.
       const spec = {
         ...limits,
         group: id,
@@ -402,7 +414,7 @@ export class OciBuilder implements AppBuilder {
     return { digest: image.digest, layers: directories, sizeBytes, config };
   }
 
-  /** Image of a store with this name: a base made here, or one from a registry. */
+  /** Returns the image of a store with this name: a base made here, or an image from a registry. */
   async #base(
     build: AppBuild,
     name: string,
@@ -456,7 +468,7 @@ export class OciBuilder implements AppBuilder {
   ): Promise<string> {
     const recipe = this.#options.recipes.get(known.recipe);
     if (!recipe) throw new RuntimeError("image_failed", `This host has no recipe for the base ${name}.`);
-    // Belongs to no build: it may take an hour, and an aborted build does not wait for it.
+    // The making of a base belongs to no build: it may take an hour, and an aborted build does not wait for it.
     const making: Progress = ({ fraction, step }) => {
       if (!signal.aborted) progress({ fraction: fraction * madeShare, step });
     };
@@ -476,8 +488,8 @@ export class OciBuilder implements AppBuilder {
       [`${name} is made on this host (${contents.join(", ")}).`, isOther, known.note ?? ""].join(" ").trim(),
     );
     const local = `localhost/kontor/base:${image.id}`;
-    // Builds that start meanwhile wait for the same import. It belongs to no build, and continues when one is
-    // aborted.
+    // Builds that start meanwhile wait for the same import. The import belongs to no build, and continues when a build
+    // is aborted.
     const onImport = () => progress({ fraction: madeShare, step: "importing it into the builder" });
     const importing = this.#pulling.get(local) ?? this.#import(local, { image, rootfs, onImport }, known);
     this.#pulling.set(local, importing);
@@ -502,7 +514,7 @@ export class OciBuilder implements AppBuilder {
       const context = this.#path("builds", `base-${image.id}`);
       await mkdir(context, { mode: 0o700 });
       try {
-        // Uses an archive: from a directory, the builder would copy the files without their owners.
+        // Imports an archive: from a directory, the builder would copy the files without their owners.
         const archive = [
           "tar",
           "--create",
@@ -582,8 +594,8 @@ export class OciBuilder implements AppBuilder {
   }
 
   /**
-   * Marks layers for both kinds of mount: the host mounts overlays of machines, a user namespace those of
-   * builds, and each reads its own marks.
+   * Marks layers for both kinds of mount: the host mounts overlays of machines, and a user namespace mounts overlays of
+   * builds. Each kind reads its own marks.
    */
   async #markOpaque(layers: readonly string[]): Promise<void> {
     if (layers.length === 0) return;
@@ -622,7 +634,7 @@ export class OciBuilder implements AppBuilder {
     if (await hasContainers(directory)) await this.#housekeep(store, [...removeContainersArgv]);
   }
 
-  /** Removes containers, and images that are neither in `kept` nor in use by a caller. */
+  /** Removes containers, and images that are neither in `kept` nor used by a caller. */
   async #removeImages(
     workspace: string,
     kept: ReadonlySet<string>,
@@ -632,7 +644,7 @@ export class OciBuilder implements AppBuilder {
     const { images } = await this.#store(workspace);
     const gone = images.filter(({ id, names }) => !kept.has(id) && isUnwanted(names));
     if (gone.length === 0) return;
-    // The newest first: an image on which others are based stays until they are gone.
+    // The newest images are removed first: an image on which others are based stays until those are removed.
     const ids = gone.toSorted((a, b) => b.createdAt.getTime() - a.createdAt.getTime()).map(({ id }) => id);
     await this.#housekeep(workspace, removeImagesArgv(ids)).catch((error: unknown) =>
       this.#notCleanedUp({ workspace, error }),
@@ -656,7 +668,9 @@ export class OciBuilder implements AppBuilder {
     );
   }
 
-  /** Returns the way in which commands read the variables. `words` collects texts that this adds to commands. */
+  /**
+   * Returns the method by which commands read the variables. `words` collects texts that this method adds to commands.
+   */
   async #environment(
     workspace: string,
     context: string,
@@ -712,12 +726,12 @@ function requireNames({ id, workspace }: Pick<AppBuild, "id" | "workspace">): vo
     throw new RuntimeError("failed", `"${id}" of "${workspace}" is not a valid build id`);
 }
 
-/** Name of an image in a store. */
+/** Returns the name of an image in a store. */
 function nameOf(id: string): string {
   return `localhost/kontor/${id}:app`;
 }
 
-/** Turns the builder's last lines into an error for the build's owner. */
+/** Returns an error for the build's owner, made from the builder's last lines. */
 export function explain(error: unknown, last: string): unknown {
   const isBuilders =
     error instanceof RuntimeError && error.kind === "failed" && error.details["argv0"] !== undefined;
@@ -755,7 +769,7 @@ function isApp(name: string): boolean {
   return name.startsWith("localhost/kontor/") && name.endsWith(":app");
 }
 
-/** Name with its registry: `redis` is `docker.io/library/redis`. */
+/** Returns the image name with its registry: `redis` is `docker.io/library/redis`. */
 function fullName(name: string): string {
   const [first = "", ...more] = name.split("/");
   const hasRegistry = more.length > 0 && /[.:]|^localhost$/.test(first);
@@ -763,7 +777,7 @@ function fullName(name: string): string {
   return `docker.io/${more.length > 0 ? name : `library/${name}`}`;
 }
 
-/** For use in a race only: it never resolves. */
+/** Rejects when the signal aborts, and never resolves. Use it in a race only. */
 function rejectOnAbort(signal: AbortSignal): Promise<never> {
   return new Promise((_, reject) => {
     if (signal.aborted) reject(signal.reason as Error);

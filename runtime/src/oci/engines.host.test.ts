@@ -8,7 +8,7 @@ import { findEngines } from "./engines.ts";
 import { makeTestBuilds } from "./testing/builds.ts";
 
 const named = mkdtempSync(join(tmpdir(), "kontor-engines-"));
-/** Wrappers that leave a file in the workspace's caches, then run the program of /usr. */
+/** Returns a wrapper script that leaves a file in the workspace's caches and then runs the program of /usr. */
 const wrapper = (name: string, program: string) =>
   `#!/bin/sh\n: > /caches/named-${name}\nls /engines > /caches/beside-${name}\nexec ${program} "$@"\n`;
 const builds = makeTestBuilds(null, { buildah: join(named, "link"), runc: join(named, "runc") });

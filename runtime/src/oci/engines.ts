@@ -2,7 +2,7 @@
 import { realpath, stat } from "node:fs/promises";
 import { RuntimeError } from "../driver.ts";
 
-/** Mode bits for other users, because the enclosure's root is not the file's owner. */
+/** Mode bits that a program needs for other users, because the enclosure's root is not the file's owner. */
 const READ_AND_EXECUTE = 0o005;
 
 /** Returns real paths by name. Throws `host_unsupported` for a program that an enclosure cannot start. */

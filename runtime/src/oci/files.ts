@@ -7,7 +7,8 @@ import { openDirectory, readWithin, within } from "./bases/base-in-store.ts";
 import { splitLayer } from "./store.ts";
 
 /**
- * Returns the file from the uppermost layer that has the path. Undefined if it does not exist or is larger.
+ * Returns the file from the uppermost layer that has the path. Undefined if the file does not exist or exceeds
+ * `maxBytes`.
  */
 export async function readFromLayers(
   layers: readonly string[],

@@ -9,7 +9,7 @@ function collect(secrets: string[], pieces: string[], dropped: string[] = []): s
   return text;
 }
 
-test("hides a secret wherever a piece of output ends", () => {
+test("hides a secret, at whatever byte a piece of output ends", () => {
   const secret = "tok-1234567890";
   const whole = `a ${secret} b ${secret}\nlast ${secret}`;
   for (let at = 0; at <= whole.length; at += 1) {

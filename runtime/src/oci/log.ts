@@ -1,8 +1,8 @@
 /** Output of a builder as whole lines, without the build's secrets. */
 
-/** An unfinished line is passed on in pieces of this size. */
+/** Size in characters of the pieces in which an unfinished line is passed on. */
 const pieceChars = 16 * 1024;
-/** A shorter text also occurs in ordinary words. */
+/** Shortest secret that is hidden: a shorter text also occurs in ordinary words. */
 const secretMinChars = 4;
 const hidden = "[secret]";
 
@@ -25,7 +25,7 @@ export class LogLines {
     this.#to = to;
   }
 
-  /** The last few lines. */
+  /** Returns the last few lines. */
   get last(): string {
     return this.#last.trim();
   }
@@ -34,7 +34,7 @@ export class LogLines {
     // PostgreSQL stores no NUL, and a step can print one.
     this.#text += text.replaceAll("\0", "\u{fffd}");
     const end = this.#text.lastIndexOf("\n") + 1;
-    // The end of a piece may cut a secret: the length of the longest secret waits for the next piece.
+    // The end of a piece may split a secret: as many characters as the longest secret has wait for the next piece.
     const keep = this.#secrets[0]?.length ?? 0;
     const ready = end > 0 ? end : this.#text.length > pieceChars + keep ? this.#text.length - keep : 0;
     this.#give(this.#text.slice(0, ready));

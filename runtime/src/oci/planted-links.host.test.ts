@@ -45,7 +45,7 @@ test.each([
   ["store/overlay", (): string => secret],
   [`store/overlay/${id}`, (): string => join(secret, id)],
   [`store/overlay/${id}/diff`, (): string => join(secret, id, "diff")],
-])("refuses to mount a layer by a symlink at %s", async (name, target) => {
+])("refuses to mount a layer through a symlink at %s", async (name, target) => {
   const planted = join(oci, "workspaces/one", name);
   await rm(planted, { recursive: true });
   await symlink(target(), planted);

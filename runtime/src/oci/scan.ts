@@ -1,8 +1,7 @@
 /**
- * Known vulnerabilities of an image, from sources that this host can query: Debian's security suite for its
- * packages, npm's registry for its lockfile, and trivy or grype if installed. The image's own lists are read
- * as data; nothing of it runs. A source without a response is reported as unavailable, never as one without
- * findings.
+ * Known vulnerabilities of an image, from sources that this host can query: Debian's security suite for its packages,
+ * npm's registry for its lockfile, and trivy or grype if installed. The image's own lists are read as data; no program
+ * of the image runs. A source without a response is reported as unavailable, never as a source without findings.
  */
 import { createHash } from "node:crypto";
 import { mkdir, mkdtemp, rm, stat, utimes, writeFile } from "node:fs/promises";
@@ -17,11 +16,11 @@ import { readFromLayers } from "./files.ts";
 export type Severity = "critical" | "high" | "medium" | "low" | "unknown";
 
 export interface Finding {
-  /** A CVE, an advisory, or the fix that is not installed. */
+  /** Id of a CVE, of an advisory, or of the fix that is not installed. */
   id: string;
   package: string;
   installed: string;
-  /** Null if no fix is known. */
+  /** Version with the fix, or null if no fix is known. */
   fixedIn: string | null;
   severity: Severity;
   title: string;
@@ -30,7 +29,7 @@ export interface Finding {
 
 export interface SourceReport {
   source: string;
-  /** Null if the source does not apply to this image. */
+  /** Findings of the source, or null if the source does not apply to this image. */
   findings: Finding[] | null;
   /** Reason of a failed query; null after a successful one. */
   unavailable: string | null;
@@ -44,9 +43,9 @@ export interface Scan {
 }
 
 export interface ScannedImage {
-  /** The lowest first. */
+  /** Directories of the image's layers, the lowest first. */
   layers: readonly string[];
-  /** Working directory of its app. */
+  /** Working directory of the image's app. */
   cwd: string;
 }
 
@@ -61,7 +60,7 @@ export class Scanner {
   readonly #directory: string;
   readonly #mutex = new KeyedMutex<string>();
 
-  /** `directory` keeps package lists between scans. */
+  /** Scanner whose package lists are kept in `directory` between scans. */
   constructor(directory: string) {
     this.#directory = directory;
   }
@@ -101,7 +100,7 @@ export class Scanner {
     });
   }
 
-  /** Package lists of the suite and its security fixes, downloaded again after six hours. */
+  /** Returns the package lists of the suite and its security fixes, which are downloaded again after six hours. */
   async #lists(codename: string): Promise<{ directory: string; sources: string; stamp: string }> {
     const directory = join(this.#directory, codename);
     const [sources, stamp] = [join(directory, "sources.list"), join(directory, "stamp")];
@@ -141,8 +140,8 @@ async function report(source: string, ask: () => Promise<Partial<SourceReport>>)
 }
 
 /**
- * Uses only the keys and mirrors of the host's apt, with the image's status, separate lists and no
- * configuration.
+ * Returns options by which apt uses only the keys and mirrors of the host, with the image's status, separate lists and
+ * no configuration.
  */
 function aptOptions(of: { directory: string; sources: string; status: string }): string[] {
   const settings = {
@@ -233,7 +232,7 @@ export function parseAudit(output: string): Finding[] {
   const found = new Map<string, Finding>();
   for (const [name, { via = [], range = "" }] of Object.entries(answer.vulnerabilities)) {
     for (const cause of via) {
-      // A name alone is the fault of another package, which has its own entry.
+      // A cause that is only a name is a fault of another package, which has its own entry.
       if (typeof cause === "string") continue;
       const id =
         /(GHSA-[\w-]+|CVE-\d+-\d+)/.exec(cause.url ?? "")?.[1] ?? `${name}: ${cause.title ?? "advisory"}`;

@@ -7,7 +7,7 @@ import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { dirname } from "node:path";
 import { type Step, usesIn } from "./uses.ts";
 
-/** Makes `keyFile` if it is missing. */
+/** Returns a function that makes stamps with the key in `keyFile`. Makes the file if it is missing. */
 export async function stampsOf(
   keyFile: string,
   context: string,

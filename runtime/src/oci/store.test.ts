@@ -62,10 +62,10 @@ test("follows no symlink to an image's configuration or to containers", async ()
 });
 
 test.each(["overlay", `overlay/${id("a")}`, `overlay/${id("a")}/diff`, `overlay/${id("a")}/diff/etc`])(
-  "refuses to read a layer's file by a symlink at %s",
+  "refuses to read a layer's file through a symlink at %s",
   async (at) => {
     const { root, store, secret, link } = makeStore();
-    // Each target has the rest of the path below it.
+    // Each symlink's target contains the rest of the path.
     const below = ["overlay", id("a"), "diff", "etc"].slice(at.split("/").length);
     mkdirSync(join(secret, ...below), { recursive: true });
     writeFileSync(join(secret, ...below, "os-release"), "secret");

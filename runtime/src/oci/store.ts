@@ -10,12 +10,12 @@ import { join } from "node:path";
 import { openDirectory, readWithin } from "./bases/base-in-store.ts";
 
 export interface StoredImage {
-  /** 64 hexadecimal digits. */
+  /** Id of the image: 64 hexadecimal digits. */
   id: string;
   names: string[];
-  /** Digest of its manifest, `sha256:…`. */
+  /** Digest of the image's manifest, `sha256:…`. */
   digest: string;
-  /** The uppermost layer. Undefined for an empty image. */
+  /** Id of the uppermost layer. Undefined for an empty image. */
   layer: string | undefined;
   createdAt: Date;
 }
@@ -57,7 +57,7 @@ interface LayerJson {
 }
 
 const ID = /^[0-9a-f]{64}$/;
-/** A store of 10,000 layers has about 5 MB of records. */
+/** Largest record file in bytes. A store of 10,000 layers has about 5 MB of records. */
 const MAX_BYTES = 64 * 1024 ** 2;
 
 function requireIds(ids: readonly (string | undefined)[]): void {
@@ -66,7 +66,7 @@ function requireIds(ids: readonly (string | undefined)[]): void {
       throw new Error(`${JSON.stringify(id)} is not a valid id in a store`);
 }
 
-/** Returns an empty store if there is none. */
+/** Reads the records of a store. Returns an empty store if the directory does not exist. */
 export async function readStore(directory: string): Promise<Store> {
   const [images, layers] = await Promise.all([
     readJson<ImageJson[]>(directory, ["overlay-images"], "images.json"),
@@ -116,7 +116,7 @@ export function splitLayer(path: string): { trusted: string; names: string[] } {
 }
 
 /**
- * Directories of an image's layers, the lowest first, and their total size. `stores` are searched in order.
+ * Returns the directories of an image's layers, the lowest first, and their total size. `stores` are searched in order.
  */
 export function layersOf(
   image: StoredImage,

@@ -41,7 +41,7 @@ const names = [
   "TOKEN",
 ];
 
-test("counts variables in a command, its files and its tools, not those that only the app reads", async () => {
+test("counts variables in a command, its files and its tools, but not variables that only the app reads", async () => {
   const dockerfile = `FROM node:22-slim AS build
 RUN apt-get update
 COPY package.json .npmrc ./

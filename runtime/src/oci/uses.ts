@@ -1,13 +1,16 @@
 /**
- * Determines the variables of a build that a command may use. Every command receives all of them. A changed
- * value invalidates a command's layer only if it can matter: the command or a file present by then names the
- * variable, tools read it by themselves, or something reads the whole environment. A variable for other
- * purposes, above all for the running app, costs no cache.
+ * Determines the variables of a build that a command may use. Every command receives all of them. A changed value
+ * invalidates a command's layer only if the command may use the variable. It may if the command or a file present by
+ * then names the variable, if tools read it by themselves, or if something reads the whole environment. A variable for
+ * other purposes, above all for the running app, costs no cache.
  */
 import { open, readdir, readFile } from "node:fs/promises";
 import { join, posix } from "node:path";
 
-/** Paths of the context in the command's stage by then; `.` is the whole context. */
+/**
+ * A command of a Dockerfile. `files` are the paths of the context in the command's stage by then; `.` is the whole
+ * context.
+ */
 export interface Step {
   command: string;
   files: readonly string[];
@@ -29,12 +32,12 @@ const printsAll = /(?:^|[;&|(]\s*)(?:printenv|env|export(?: -p)?)\s*(?:$|[;&|>)]
 const fileMaxBytes = 16 * 1024 ** 2;
 const allMaxBytes = 64 * 1024 ** 2;
 const filesMax = 20_000;
-/** A binary file has a NUL byte within this length (the test of git). */
+/** Number of first bytes in which a binary file has a NUL byte (the test of git). */
 const looksAtBytes = 8 * 1024;
 
-/** An archive is not read: a command that unpacks it may use any variable. */
+/** Result for an archive, which is not read: a command that unpacks it may use any variable. */
 const packed = Symbol("packed");
-/** First bytes of gzip, xz, bzip2, Zstandard and ZIP, and the position of tar's mark. */
+/** Marks of archives: the first bytes of gzip, xz, bzip2, Zstandard and ZIP, and the position of tar's mark. */
 const packedMarks: readonly (readonly [at: number, mark: string])[] = [
   [0, "\x1f\x8b"],
   [0, "\xfd7zXZ\0"],
@@ -44,7 +47,7 @@ const packedMarks: readonly (readonly [at: number, mark: string])[] = [
   [257, "ustar"],
 ];
 
-/** Returns the names that count, for each step. The context must not change meanwhile. */
+/** Returns the names of the variables that each step may use. The context must not change meanwhile. */
 export async function usesIn(
   context: string,
   names: readonly string[],
@@ -75,7 +78,7 @@ interface Places {
   files: ReadonlySet<string>;
 }
 
-/** Undefined if there is more than the limit allows. */
+/** Returns the files that use variables, or undefined if the context exceeds the limits of a search. */
 async function placesOf(context: string, names: readonly string[]): Promise<Places | undefined> {
   const of = new Map<string, string[]>(names.map((name) => [name, []]));
   const ofAll: string[] = [];
@@ -98,7 +101,7 @@ function isPacked(beginning: Buffer): boolean {
   return packedMarks.some(([at, mark]) => beginning.toString("latin1", at, at + mark.length) === mark);
 }
 
-/** True also for a prefix alone, as in `startsWith("MY_")`. */
+/** True if the text names the variable, or only its prefix, as in `startsWith("MY_")`. */
 function isNamed(text: string, name: string): boolean {
   return [name, ...beginnings(name)].some((word) => {
     for (let at = text.indexOf(word); at !== -1; at = text.indexOf(word, at + 1)) {
@@ -113,7 +116,7 @@ function beginnings(name: string): string[] {
   return [...name.matchAll(/(?<=[^_])_(?=.)/g)].map(({ index }) => name.slice(0, index + 1));
 }
 
-/** Follows no symlink. git's own files are not part of a context. */
+/** Returns the files below the context, without following symlinks. git's own files are not part of a context. */
 async function filesBelow(context: string): Promise<string[]> {
   const found: string[] = [];
   const open = [""];
@@ -127,7 +130,10 @@ async function filesBelow(context: string): Promise<string[]> {
   return found;
 }
 
-/** Undefined for a binary file, `packed` for an archive. Returns more than the limit for a larger file. */
+/**
+ * Returns the text of a file: undefined for a binary file, `packed` for an archive. For a file above the limit, the
+ * text exceeds the limit.
+ */
 async function textOf(file: string): Promise<string | typeof packed | undefined> {
   const handle = await open(file, "r");
   try {

@@ -50,8 +50,8 @@ let base = "";
 let rootfs = "";
 
 /**
- * `base` is an image, and `rootfs` its copy by hard links, the state at the start of a capture. `outside` is
- * the host.
+ * `base` is an image. `rootfs` is its copy by hard links, the state at the start of a capture. `outside` stands for the
+ * host.
  */
 beforeEach(async () => {
   top = await mkdtemp(path.join(os.tmpdir(), "kontor-capture-"));
@@ -111,7 +111,7 @@ test("writes named entries from pieces of any size, and deletes entries that wer
   }
 });
 
-test("replaces a changed file, and keeps content, mode and owner in the image below", async () => {
+test("replaces a changed file in the copy, and keeps the content, mode and owner of the file in the base image", async () => {
   const before = await lstat(path.join(base, "etc/passwd"));
   await apply([directory("etc", file("passwd", "mallory\n", { mode: 0o600 }), same("hosts")), end]);
   expect(await readFile(at("etc/passwd"), "utf8")).toBe("mallory\n");
@@ -129,7 +129,7 @@ test("replaces a file by a directory, and a directory by a file", async () => {
   expect(await readFile(at("etc/passwd"), "utf8")).toBe("deep");
 });
 
-test("accepts no name that leads out of the root", async () => {
+test("rejects a name that leads out of the root", async () => {
   for (const name of ["..", ".", "", "a/b", "../outside", "/etc", "nul\0"]) {
     expect(await refusal([file(name, "owned"), end]), JSON.stringify(name)).toContain("guest_protocol");
   }
@@ -177,7 +177,7 @@ test("rejects records that the stream may not contain", async () => {
   expect(await refusal([file(Buffer.from([0x66, 0xff]), ""), end])).toContain("not UTF-8");
 });
 
-test("bounds a bomb by its bytes, even if they never arrive, by its entries, and by its depth", async () => {
+test("bounds a bomb by its stated bytes, even if they never arrive, by its entries, and by its depth", async () => {
   const sparse = Buffer.concat([nameRecord("F", "sparse"), owner(), u(0, 1), u(2 ** 45, 8)]);
   expect(await refusal([sparse])).toContain("exceed 1 MiB");
   const halves = [file("one", "x".repeat(600_000)), file("two", "x".repeat(600_000)), end];
@@ -203,7 +203,7 @@ test("closes the stream when it rejects a record", async () => {
   expect(isLetGo).toBe(true);
 });
 
-test("finishes the image itself, wherever its symlinks lead", async () => {
+test("finishes the image without following its symlinks", async () => {
   const host = path.join(top, "host");
   await mkdir(path.join(host, "lists"), { recursive: true });
   for (const name of ["lists/kept", "sys.log", ".keep", "hostname"])

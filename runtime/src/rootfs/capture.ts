@@ -1,11 +1,10 @@
 /**
  * Applies a machine's changes to a copy of its image: the reader of guest/PROTOCOL.md, "Capture".
  *
- * The stream comes from inside, so every byte of it is hostile. It cannot name a path. An entry is one
- * component of its directory, and this process made that directory or verified that it is a real one. Links
- * are never followed. The format has no devices. A replaced file is deleted and made again, because the
- * copy's files are hard links of the base's files, which must not be written to. Bytes and entries are
- * counted as they arrive.
+ * The stream comes from inside the machine, so every byte of it is hostile. The stream cannot name a path. An entry is
+ * one component of its directory, and this process made that directory or verified that it is a real directory. Links
+ * are never followed. The format has no devices. A replaced file is deleted and made again, because the copy's files
+ * are hard links of the base's files, which must not be written to. Bytes and entries are counted as they arrive.
  */
 import type { Dirent } from "node:fs";
 import {
@@ -27,16 +26,16 @@ import { RuntimeError } from "../driver.ts";
 export interface CaptureLimits {
   /** Limit of all contents together. A sparse file counts with its stated size. */
   maxBytes: number;
-  /** Limit of the names in the whole image. */
+  /** Limit of the number of names in the whole image. */
   maxEntries: number;
 }
 
-/** Linux's PATH_MAX without the NUL. */
+/** Longest path in bytes: Linux's PATH_MAX without the NUL. */
 const MAX_PATH_BYTES = 4095;
-/** Contents up to this size are written while the next records are read. */
+/** Size in bytes up to which contents are written while the next records are read. */
 const SMALL_BYTES = 256 * 1024;
 const SMALL_AT_ONCE = 16;
-/** The last second that ext4 can store. */
+/** The last second that ext4 can store, in seconds since 1970. */
 const LAST_SECOND = 15_032_385_535;
 const NOBODY_CHANGES = 0xffff_ffff;
 
@@ -79,7 +78,7 @@ class Applying {
   readonly #reader: Reader;
   readonly #writes: Writes;
   readonly #limits: CaptureLimits;
-  /** Paths of files with several names that were made here, in the order of their arrival. */
+  /** Paths of files with several names that this capture made, in the order of their arrival. */
   readonly #linked: string[] = [];
   #entries = 0;
   #bytes = 0;
@@ -161,7 +160,10 @@ class Applying {
     return openDirectory(at, owner);
   }
 
-  /** Deletes entries that were not named. Times are set last, because every change of an entry sets them. */
+  /**
+   * Finishes a directory. Deletes entries that the stream did not name. Times are set last, because every change of an
+   * entry sets them.
+   */
   async #leave(directory: Directory): Promise<void> {
     for (const name of directory.base.keys()) {
       if (!directory.named.has(name)) await clear(directory, name);
@@ -217,7 +219,7 @@ async function openDirectory(at: string, owner: Owner | undefined): Promise<Dire
   return { path: at, owner, base: new Map(entries.map((entry) => [entry.name, entry])), named: new Set() };
 }
 
-/** Deletes the entry of that name in the copy. The file that it was a link of stays unchanged. */
+/** Deletes the entry of that name in the copy. The base image keeps its own link to the file. */
 async function clear(directory: Directory, name: string): Promise<void> {
   if (directory.base.has(name)) await rm(path.join(directory.path, name), { recursive: true });
 }
@@ -264,7 +266,7 @@ class Writes {
   }
 }
 
-/** Reads a stream in pieces. Holds at most one requested piece and one that arrived. */
+/** Reads a stream in pieces. Buffers at most one requested piece and one piece that arrived. */
 class Reader {
   readonly #source: AsyncIterator<Buffer>;
   #held: Buffer = Buffer.alloc(0);
@@ -278,7 +280,7 @@ class Reader {
     await this.#source.return?.();
   }
 
-  /** Reads exactly this many bytes. Returns at once if they are buffered: most records are a dozen bytes. */
+  /** Reads exactly this many bytes. Returns them at once if they are buffered: most records have only a dozen bytes. */
   take(length: number): Buffer | Promise<Buffer> {
     return this.#held.length >= length ? this.#cut(length) : this.#fill(length).then(() => this.#cut(length));
   }

@@ -51,7 +51,7 @@ test("passes the host's apt proxy to the build as environment, and treats DIRECT
   expect(proxyEnvironment(parseAptConfig(APT_CONFIG))).toEqual({ http_proxy: "http://proxy.example:3142" });
 });
 
-test("reports progress that only increases, from output cut at any place", () => {
+test("reports progress that never decreases, from output that is split at any byte", () => {
   const output = [
     "I: running apt-get update...",
     "Get:1 http://mirror.example/debian bookworm InRelease [151 kB]",

@@ -2,8 +2,8 @@
 import type { ImageStep } from "../driver.ts";
 
 /**
- * Files that an image lacks: this halves its size, and later installs inside a machine leave them out too.
- * Licences stay, because they must.
+ * Files that an image lacks. Leaving them out halves its size, and later installs inside a machine leave them out too.
+ * Licences must stay.
  */
 const LEFT_OUT = [
   "path-exclude=/usr/share/doc/*",
@@ -17,22 +17,23 @@ const LEFT_OUT = [
 ];
 
 /**
- * apt settings of the host that describe how to read its mirror (a mirror of a past day has outdated dates).
- * The image keeps them. It does not keep the host's proxy, which a machine may not reach; the build gets that
- * from the environment.
+ * apt settings of the host that describe how to read its mirror (a mirror of a past day has outdated dates). The image
+ * keeps these settings. It does not keep the host's proxy, which a machine may not reach; the build gets the proxy from
+ * the environment.
  */
 const KEPT_SETTINGS = ["Acquire::Check-Valid-Until", "Acquire::Check-Date"];
 
 /**
- * Runs a build in its own namespaces: its mounts are private and end with it, and it ends in any case when
- * this process does. Otherwise, mounts of an interrupted build would hold its folder forever (EBUSY).
+ * Command that runs a build in its own namespaces. The mounts of the build are private and end with it, and the build
+ * ends in any case when this process ends. Otherwise, mounts of an interrupted build would keep its directory in use
+ * forever (EBUSY).
  */
 export const ENCLOSED: readonly string[] =
   "setpriv --pdeathsig KILL unshare --mount --propagation private --pid --fork --kill-child --mount-proc".split(
     " ",
   );
 
-/** mmdebstrap(1); `-`: the sources.list comes from stdin. */
+/** Returns the command of mmdebstrap(1). `-`: the sources.list comes from stdin. */
 export function mmdebstrapArgv(
   step: Extract<ImageStep, { kind: "debian" }>,
   target: string,
@@ -63,14 +64,14 @@ export function mmdebstrapArgv(
   ];
 }
 
-/** `apt-config dump`: one `Key "value";` a line. */
+/** Parses the output of `apt-config dump`: one `Key "value";` a line. */
 export function parseAptConfig(text: string): Map<string, string> {
   return new Map(
     [...text.matchAll(/^(\S+) "([^"\n]*)";$/gm)].map(([, key = "", value = ""]) => [key, value]),
   );
 }
 
-/** The host's apt proxy, in the variables that apt, curl and npm read. */
+/** Returns the host's apt proxy, in the variables that apt, curl and npm read. */
 export function proxyEnvironment(settings: ReadonlyMap<string, string>): Record<string, string> {
   return Object.fromEntries(
     ["http", "https"].flatMap((scheme) => {
@@ -80,7 +81,7 @@ export function proxyEnvironment(settings: ReadonlyMap<string, string>): Record<
   );
 }
 
-/** mmdebstrap's stages, with the fraction of its work at which each begins and ends (measured, debian-12). */
+/** mmdebstrap's stages, with the fraction of its work at which each stage starts and ends (measured, debian-12). */
 const STAGES: readonly { line: string; step: string; from: number; to: number }[] = [
   { line: "running apt-get update", step: "reading package lists", from: 0, to: 0.1 },
   { line: "downloading packages", step: "downloading the base system", from: 0.1, to: 0.25 },

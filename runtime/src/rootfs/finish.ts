@@ -20,7 +20,7 @@ const FILES: readonly { path: string; text: string; mode: number }[] = [
   { path: "etc/hosts", text: "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n", mode: 0o644 },
 ];
 
-/** Files that would give two machines one identity, files of the host itself, and remains of the build. */
+/** Files that would give two machines the same identity, files of the host itself, and remains of the build. */
 const REMOVED = [
   "etc/machine-id",
   "var/lib/dbus/machine-id",
@@ -52,7 +52,7 @@ export async function finish(rootfs: string): Promise<void> {
   await chmod(rootfs, 0o755);
 }
 
-/** Makes a real directory of that name, and deletes any other entry there. */
+/** Makes a real directory of that name, and deletes any other kind of entry there. */
 async function makeDirectory(rootfs: string, name: string): Promise<void> {
   let at = rootfs;
   for (const component of name.split("/")) {
@@ -68,7 +68,7 @@ async function isDirectory(at: string): Promise<boolean> {
   return info?.isDirectory() === true;
 }
 
-/** `*` matches any part of the last name. */
+/** Deletes the files that match the pattern. `*` matches any part of the last name. */
 async function removeMatching(rootfs: string, pattern: string): Promise<void> {
   let directory = rootfs;
   for (const component of path.dirname(pattern).split("/")) {

@@ -15,7 +15,7 @@ test("finds a version in the output of programs", () => {
   expect(versionIn("trixie/sid\n")).toBe("trixie/sid");
 });
 
-test("accepts a promised version and finer ones, and no other", () => {
+test("accepts a promised version and more precise versions, and no other version", () => {
   expect(substituteFor({ python: "3.12" }, { python: "3.12.7" })).toBeUndefined();
   expect(substituteFor({ python: "3.12" }, { python: "3.12" })).toBeUndefined();
   expect(substituteFor({ python: "3.12" }, { python: "3.120" })).toBe("3.120");
@@ -24,7 +24,7 @@ test("accepts a promised version and finer ones, and no other", () => {
   expect(substituteFor({}, {})).toBeUndefined();
 });
 
-test("rejects a download that differs from the registry's description, or has none", () => {
+test("rejects a download that differs from the registry's description, or has no description", () => {
   const content = Buffer.from("archive");
   const integrity = `sha512-${createHash("sha512").update(content).digest("base64")}`;
   expect(() => checkIntegrity(content, integrity)).not.toThrow();

@@ -1,11 +1,11 @@
 /**
- * The images of this host: root filesystems that machines share read-only. An image is a directory `<id>`
- * with its `rootfs` and its record, `image.json`. It is made in a temporary directory, which is renamed when
- * complete. So a directory with an id's name is complete, and any other is a leftover of a dead build, which
- * the next process deletes. A build that fails leaves no bytes, and reports the step and a cure.
+ * The images of this host: root filesystems that machines share read-only. An image is a directory `<id>` with its
+ * `rootfs` and its record, `image.json`. It is made in a temporary directory, which is renamed when complete. So a
+ * directory with an id's name is complete. Any other directory is a leftover of a dead build, which the next process
+ * deletes. A build that fails leaves no bytes, and reports the step and a cure.
  *
- * Two callers share one build. A recipe may have several ways; the first that succeeds is used. The record
- * has the versions that were found inside, and whether the way was a substitute.
+ * Two callers share one build. A recipe may have several ways; the first that succeeds is used. The record contains the
+ * versions that were found in the image, and whether the way was a substitute.
  */
 import { lstat, mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import path from "node:path";
@@ -28,7 +28,7 @@ export interface ImagesOptions {
 
 export interface ImageFiles {
   id: string;
-  /** Directories with the files, the lowest first. */
+  /** Directories with the image's files, the lowest first. */
   layers: string[];
   /** True for an image made here: one directory, which has Kontor's mount points. */
   isOurs: boolean;
@@ -48,15 +48,20 @@ interface ImageRecord extends Image {
   layers?: string[];
 }
 
-/** `.building-<process id>-<n>`. A removal has a name of its own too, because it takes seconds. */
+/**
+ * Name of an unfinished directory: `.building-<process id>-<n>`. A removal has a name of its own too, because it takes
+ * seconds.
+ */
 const UNFINISHED = /^\.(?:building|removing)-(\d+)-\d+$/;
 const IMAGE_ID = /^[a-z0-9][a-z0-9_.-]*$/;
 const DU_TIMEOUT_MS = 20 * 60_000;
 const COPY_TIMEOUT_MS = 10 * 60_000;
-/** overlayfs accepts 500 layers; container images have up to 127. */
+/** Largest number of layers of an image. overlayfs accepts 500 layers; container images have up to 127. */
 const MAX_LAYERS = 100;
 
-/** Directories in which this process works: another `Images` of this process may share the directory. */
+/**
+ * Directories in which this process works: another `Images` object of this process may use the same parent directory.
+ */
 const ours = new Set<string>();
 let counter = 0;
 
@@ -118,10 +123,10 @@ export class Images {
     const from = layers === undefined ? this.rootfsPath(base) : await mounted(await this.filesOf(base));
     return this.#withDirectory("building", async (aside) => {
       const rootfs = path.join(aside, to.id, "rootfs");
-      // Closed to other users from the first byte on: the stream may contain set-user-id programs of any
-      // user.
+      // The directory is closed to other users from the first byte on: the stream may contain set-user-id programs of
+      // any user.
       await mkdir(path.dirname(rootfs), { mode: 0o700 });
-      // Hard links: an unchanged file costs one name in each image. Layers are copied instead: the builder
+      // An unchanged file is a hard link, which costs one name in each image. Layers are copied instead: the builder
       // may delete them, and hard links do not cross the mount that combines them.
       await run(["cp", layers === undefined ? "-al" : "-a", from, rootfs], { timeoutMs: COPY_TIMEOUT_MS });
       await applyCapture(rootfs, stream, limits);
@@ -133,9 +138,7 @@ export class Images {
     });
   }
 
-  /**
-   * Stores the record alone. Fails with `already_exists`, and with `image_failed` if a layer is no directory.
-   */
+  /** Stores only the record. Fails with `already_exists`, and with `image_failed` if a layer is not a directory. */
   async import({ layers, ...image }: LayeredImage): Promise<Image> {
     if (!IMAGE_ID.test(image.id)) throw new RuntimeError("failed", `"${image.id}" is not an image id`);
     if (layers.length === 0 || layers.length > MAX_LAYERS) {
@@ -169,7 +172,7 @@ export class Images {
     return { id, layers: layers ?? [this.rootfsPath(id)], isOurs: layers === undefined };
   }
 
-  /** Complete images, by id. */
+  /** Returns complete images. */
   async list(): Promise<Image[]> {
     await this.#sweepOnce();
     const names = await readdir(this.#options.directory);
@@ -220,7 +223,7 @@ export class Images {
       await run(["cp", "-al", this.rootfsPath(base.id), rootfs], { timeoutMs: COPY_TIMEOUT_MS });
       await addUser(rootfs);
       const image: Image = { ...base, id, createdAt: new Date() };
-      // Another process may have been faster; its result is the same.
+      // Another process may have made the image first; its result is the same.
       await this.#publish(aside, image, ignoreExisting);
       return image;
     });
@@ -264,7 +267,7 @@ export class Images {
         createdAt: new Date(),
       };
       progress({ fraction: 0.98, step: "writing to disk" });
-      // Another process may have been faster; its result is the same.
+      // Another process may have made the image first; its result is the same.
       await this.#publish(aside, image, ignoreExisting);
       progress({ fraction: 1, step: "ready" });
       return image;
@@ -299,7 +302,7 @@ export class Images {
     return { ...image, service: image.service ?? null, createdAt: new Date(image.createdAt) };
   }
 
-  /** Provides a directory next to the images, and deletes it afterwards with its content. */
+  /** Provides a directory next to the images for `work`, and deletes it afterwards with its content. */
   async #withDirectory<T>(what: "building" | "removing", work: (aside: string) => Promise<T>): Promise<T> {
     const aside = path.join(this.#options.directory, `.${what}-${process.pid}-${++counter}`);
     ours.add(aside);
@@ -332,14 +335,17 @@ export class Images {
   }
 }
 
-/** Output of a probe, reduced to its version if it contains one: `Python 3.13.5` → `3.13.5`. */
+/**
+ * Returns the version in the output of a probe, or the whole output if it contains no version: `Python 3.13.5` →
+ * `3.13.5`.
+ */
 export function versionIn(output: string): string {
   const [line = ""] = output.trim().split("\n");
   return /\d+(?:\.\d+)+[\w.+~-]*/.exec(line)?.[0] ?? line.trim();
 }
 
 /**
- * Version found in place of the first promise that does not hold. 3.12.7 satisfies `3.12`; 3.120 and 3.13 do
+ * Returns the installed version of the first promise that does not hold. 3.12.7 satisfies `3.12`; 3.120 and 3.13 do
  * not.
  */
 export function substituteFor(
@@ -381,7 +387,7 @@ function isAlive(pid: number): boolean {
   }
 }
 
-/** Error of a rename onto an existing directory. */
+/** Returns a function that handles the error of a rename onto an existing directory. */
 function throwExists(id: string): (error: NodeJS.ErrnoException) => never {
   return (error) => {
     throw error.code === "ENOTEMPTY" || error.code === "EEXIST"

@@ -3,8 +3,8 @@
  * first user of an image mounts its layers once, read-only. All gVisor machines of the image share that mount until the
  * image is removed.
  *
- * A layer with Kontor's mount points lies on top of every image. It hides the image's own entries there,
- * above all symlinks out of the image. So no mount is led astray, and /etc/resolv.conf is a file.
+ * A layer with Kontor's mount points lies on top of every image. It hides the image's own entries there, above all
+ * symlinks out of the image. So no mount follows a symlink of the image, and /etc/resolv.conf is a file.
  */
 import { access, chmod, mkdir, readFile, readdir, rename, rm, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -15,10 +15,12 @@ import { KeyedMutex } from "../keyed-mutex.ts";
 import type { ImageFiles } from "./images.ts";
 
 const DIRECTORIES = [".kontor/run", "dev", "etc", "persist", "proc", "sys", "tmp"];
-/** gVisor mounts memory over an empty /tmp. */
+/** Files of the layer with the mount points. tmp/.keep is there because gVisor mounts memory over an empty /tmp. */
 const FILES = [".kontor/guest", "etc/resolv.conf", "tmp/.keep"];
 
-/** Makes that layer unless it exists. It never changes, because machines have it mounted. */
+/**
+ * Makes the layer with the mount points unless it exists. The layer never changes, because machines have it mounted.
+ */
 export async function makeMountPoints(directory: string): Promise<void> {
   if (await access(directory).then(() => true, ignoreMissing)) return;
   const aside = `${directory}.new`;
@@ -60,7 +62,7 @@ export class ImageRoots {
     });
   }
 
-  /** Running machines keep their mount. */
+  /** Removes the mount of an image. Running machines keep their mount. */
   remove(id: string): Promise<void> {
     const at = join(this.#options.directory, id);
     return this.#mutex.run(id, async () => {
@@ -71,7 +73,7 @@ export class ImageRoots {
 
   async removeAll(): Promise<void> {
     await unmountBelow(this.#options.directory);
-    // Never deletes recursively.
+    // Removes empty directories only, never recursively.
     for (const name of await readdir(this.#options.directory).catch(() => [])) {
       await rmdir(join(this.#options.directory, name));
     }

@@ -130,7 +130,7 @@ test("includes files next to a recipe in the id: another text is another image",
   await expect(loadRecipes(directory)).rejects.toThrow("base.json:");
 });
 
-test("rejects recipes that build on each other in a circle, and one without a base", () => {
+test("rejects recipes that build on each other in a cycle, and a recipe without a base", () => {
   const circle = {
     ...base,
     ways: [{ substitute: false, steps: [{ kind: "image" as const, name: "above" }] }],
@@ -139,7 +139,7 @@ test("rejects recipes that build on each other in a circle, and one without a ba
   expect(() => imageId(above, 0, finder([above]))).toThrow("no recipe named base");
 });
 
-test("names the file of a mistake", async () => {
+test("names the file of an invalid recipe", async () => {
   const directory = await mkdtemp(path.join(os.tmpdir(), "kontor-recipes-"));
   onTestFinished(() => rm(directory, { recursive: true }));
   await writeFile(path.join(directory, "other.json"), JSON.stringify(base));
@@ -148,7 +148,7 @@ test("names the file of a mistake", async () => {
   );
 });
 
-test("gives an image with a user an id of its own, and leaves the ids of its base and of what is built on it", () => {
+test("gives an image with a user its own id, and does not change the ids of its base and of images built on it", () => {
   const withUser = parseRecipe({ ...base, user: true });
   expect(withoutUser(withUser)).toEqual(base);
   expect(imageId(withUser, 0, finder([withUser]))).not.toBe(imageId(base, 0, finder([base])));

@@ -10,14 +10,16 @@ import { RuntimeError, type ImageRecipe, type ImageStep } from "../driver.ts";
 
 export const BUILT_IN_RECIPES = fileURLToPath(new URL("../../../templates", import.meta.url));
 
-/** Base images for builds of apps, besides the built-in templates that serve as such. */
+/** Directory of the base images for builds of apps, in addition to the built-in templates that also serve as bases. */
 export const BASE_RECIPES = path.join(BUILT_IN_RECIPES, "bases");
 
-/** Images of the server's own machines, such as databases. Users do not request them by name. */
+/**
+ * Directory of the images of the server's own machines, such as databases. Users do not request these images by name.
+ */
 export const ADDON_RECIPES = path.join(BUILT_IN_RECIPES, "addons");
 
 /**
- * Loads every recipe of the directory, by name. They may also build on `known` ones. Fails with
+ * Loads every recipe of the directory, by name. The recipes may also build on `known` recipes. Fails with
  * `image_failed` and `<file>: <field> …`.
  */
 export async function loadRecipes(
@@ -42,13 +44,13 @@ export async function loadRecipes(
   return recipes;
 }
 
-/** Files next to a recipe are part of it: a change of a file changes the image. */
+/** Reads the files next to a recipe, which are part of it: a change of a file changes the image. */
 async function readFiles(directory: string, recipe: ImageRecipe): Promise<void> {
   for (const step of recipe.ways.flatMap(({ steps }) => steps)) {
     if (step.kind !== "files") continue;
     const from = path.join(directory, step.from);
     const found = await readdir(from, { recursive: true, withFileTypes: true });
-    // Leaves out files of tests and editors.
+    // Files of tests and editors are left out.
     const files = found
       .filter((entry) => entry.isFile() && !entry.parentPath.includes("__pycache__"))
       .map((entry) => path.relative(from, path.join(entry.parentPath, entry.name)))
@@ -61,7 +63,9 @@ async function readFiles(directory: string, recipe: ImageRecipe): Promise<void> 
   }
 }
 
-/** The recipe without its ordinary user, for images that build on it: their own users expect the number 1000. */
+/**
+ * Returns the recipe without its ordinary user, for images that build on it: their own users expect the number 1000.
+ */
 export function withoutUser(recipe: ImageRecipe): ImageRecipe {
   const { user: _, ...rest } = recipe;
   return rest;
@@ -78,14 +82,17 @@ export function finder(recipes: readonly ImageRecipe[]): FindRecipe {
 }
 
 /**
- * Id of the result of one way: the name, and a hash of all inputs, including the base recipes. A changed
- * recipe is another image; existing machines keep the old one.
+ * Returns the id of an image made by one way of a recipe: the name, and a hash of all inputs, including the base
+ * recipes. A changed recipe makes another image; existing machines keep the old image.
  */
 export function imageId(recipe: ImageRecipe, way: number, find: FindRecipe): string {
   return `${recipe.name}-${fingerprint(recipe, way, find).slice(0, 10)}`;
 }
 
-/** Raise this whenever the code makes a different image of the same recipe. */
+/**
+ * Version of the code that makes images. Raise this number whenever the code makes a different image of the same
+ * recipe.
+ */
 const FORMAT = 1;
 /** Version of the ordinary user. A change does not affect other images. */
 const USER_FORMAT = "user 1";
@@ -177,7 +184,7 @@ const map =
     );
   };
 
-/** Accepts exactly these fields; a misspelt field is reported by name. */
+/** Returns a schema that accepts exactly these fields; a misspelt field is reported by name. */
 const shape =
   <T>(checks: { [Field in keyof T]-?: Check<T[Field]> }, optional: readonly (keyof T)[] = []): Check<T> =>
   (value, field) => {

@@ -10,7 +10,7 @@ import { runInside } from "./steps.ts";
 import { testImage } from "./testing/image.ts";
 import { certificates } from "./trust.ts";
 
-/** The built-in debian-12, made here unless an earlier run has left it. */
+/** The built-in image debian-12, made here unless an earlier run has made it. */
 let image: Awaited<ReturnType<typeof testImage>>;
 
 beforeAll(async () => {
@@ -27,7 +27,7 @@ async function temporaryImages(recipes: ImageRecipe[] = []): Promise<{ images: I
   return { images: new Images({ directory: path.join(directory, "images"), recipesDirectory }), directory };
 }
 
-/** A root filesystem of one npm package without dependencies and programs: made in a second. */
+/** Returns a recipe of one npm package without dependencies and programs, which is made in a second. */
 function small(name: string, more: Partial<ImageRecipe> = {}): ImageRecipe {
   const step = {
     kind: "npm",
@@ -100,7 +100,7 @@ test("runs a command of a recipe in the image without network and without the ho
   ).toBeLessThan(4);
 });
 
-test("shares one build and its progress between two callers, and finds it made in a second process", async () => {
+test("shares one build and its progress between two callers, and finds the image in a second process", async () => {
   const { images, directory } = await temporaryImages();
   const seen: number[][] = [[], []];
   const [first, second] = await Promise.all(
@@ -120,7 +120,7 @@ test("shares one build and its progress between two callers, and finds it made i
   expect(await readdir(path.join(directory, "images"))).toEqual([first?.id]);
 });
 
-test("builds an image on another one, which is made first, with linked files and its service", async () => {
+test("builds an image on another image, which is made first, with linked files and its service", async () => {
   const service = { speaks: "echo/1", argv: ["echo"], port: 7 };
   const base = small("base", { service });
   const links = { "/usr/bin/tool": "../../opt/tool/index.js" };
@@ -181,7 +181,7 @@ test("leaves no bytes after a failed build, and reports the step, its last lines
   expect(await readdir(path.join(directory, "images"))).toEqual([]);
 });
 
-test("deletes leftovers of a dead build, and keeps those of a live one", async () => {
+test("deletes leftovers of a dead build, and keeps the directory of a live build", async () => {
   const { images, directory } = await temporaryImages();
   const root = path.join(directory, "images");
   await mkdir(path.join(root, ".building-4194305-1/x/rootfs"), { recursive: true });
@@ -238,7 +238,7 @@ test("leaves no mount, process or bytes of a build whose process was killed", as
   expect(await readdir(path.join(directory, "images"))).toEqual([]);
 });
 
-/** Command lines of living processes that contain the directory. */
+/** Returns the command lines of living processes that contain the directory. */
 async function processesNaming(directory: string): Promise<string[]> {
   const numbers = (await readdir("/proc")).filter((name) => /^\d+$/.test(name));
   const lines = await Promise.all(

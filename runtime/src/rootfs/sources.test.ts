@@ -31,7 +31,7 @@ deb [trusted=yes] cdrom:[Debian]/ bookworm main
 deb http://security.example/debian-security bookworm-security main
 `;
 
-test("reads both styles of apt sources, without disabled ones", () => {
+test("reads both styles of apt sources, without disabled sources", () => {
   expect(parseDeb822(DEB822)).toEqual([
     {
       uris: ["http://mirror.example/debian/"],
@@ -70,7 +70,7 @@ test("reports the missing source on a host without a Debian mirror", () => {
   expect(() => pickMirrors(parseOneLine(vendor))).toThrow("add Debian's main archive");
 });
 
-test("takes another suite from the host's mirrors, with updates and security", () => {
+test("adapts the host's mirrors to another suite, with updates and security", () => {
   const mirrors = pickMirrors(parseDeb822(DEB822));
   const signed = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]";
   expect(sourcesList(mirrors, "trixie", ["main"]))

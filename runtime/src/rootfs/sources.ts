@@ -19,7 +19,7 @@ export interface DebianMirrors {
   security: string | null;
 }
 
-/** Part of every Debian. It also contains the keys of earlier and later suites. */
+/** Keyring that is part of every Debian. It also contains the keys of earlier and later suites. */
 const KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 export async function hostMirrors(directory = "/etc/apt"): Promise<DebianMirrors> {
@@ -35,7 +35,7 @@ export async function hostMirrors(directory = "/etc/apt"): Promise<DebianMirrors
   return pickMirrors(sources.flat());
 }
 
-/** sources.list(5), "one-line-style": `deb [ option=value … ] uri suite component …` */
+/** Parses sources.list(5) in "one-line-style": `deb [ option=value … ] uri suite component …` */
 export function parseOneLine(text: string): AptSource[] {
   return text.split("\n").flatMap((line) => {
     const match = /^\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)/.exec(line);
@@ -46,7 +46,9 @@ export function parseOneLine(text: string): AptSource[] {
   });
 }
 
-/** sources.list(5), "deb822-style": paragraphs of `Field: value`, continued by lines that begin with a space. */
+/**
+ * Parses sources.list(5) in "deb822-style": paragraphs of `Field: value`, continued by lines that start with a space.
+ */
 export function parseDeb822(text: string): AptSource[] {
   const lines = text.split("\n").filter((line) => !line.startsWith("#"));
   return lines
@@ -73,9 +75,8 @@ function words(text: string): string[] {
 }
 
 /**
- * Chooses Debian's own sources. Others use Debian's suite names too (a vendor's "bookworm main"). So the
- * signer decides if it is set. Otherwise the last part of the address does: `debian` or `debian-security` on
- * every mirror.
+ * Chooses Debian's own sources. Vendors also use Debian's suite names (a vendor's "bookworm main"). So the signer
+ * decides if it is set. Otherwise the last part of the address decides: `debian` or `debian-security` on every mirror.
  */
 export function pickMirrors(sources: readonly AptSource[]): DebianMirrors {
   const candidates = sources
@@ -98,7 +99,7 @@ export function pickMirrors(sources: readonly AptSource[]): DebianMirrors {
   return { main: main.uri, security: candidates.find(({ suites }) => suites.some(isSecurity))?.uri ?? null };
 }
 
-/** The sources.list for an image, which the image keeps: the suite, its updates and its security fixes. */
+/** Returns the sources.list for an image, which the image keeps: the suite, its updates and its security fixes. */
 export function sourcesList(mirrors: DebianMirrors, suite: string, components: readonly string[]): string {
   const line = (uri: string, of: string) =>
     `deb [signed-by=${KEYRING}] ${uri} ${of} ${components.join(" ")}\n`;

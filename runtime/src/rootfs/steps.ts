@@ -22,7 +22,7 @@ export interface StepContext {
 type StepOf<Kind extends ImageStep["kind"]> = Extract<ImageStep, { kind: Kind }>;
 
 interface StepKind<Kind extends ImageStep["kind"]> {
-  /** Share of a build's time, relative to the other steps. */
+  /** Share of the build's time, relative to the other steps. */
   weight: number;
   label: (step: StepOf<Kind>) => string;
   advice: string;
@@ -30,12 +30,12 @@ interface StepKind<Kind extends ImageStep["kind"]> {
 }
 
 /**
- * mmdebstrap prints a line for each package, so the limit applies to silence and not to the speed of the
+ * Limit of mmdebstrap's silence. It prints a line for each package, so the limit does not depend on the speed of the
  * host.
  */
 const DEBIAN_QUIET_MS = 15 * 60_000;
 const DEBIAN_TIMEOUT_MS = 2 * 3_600_000;
-/** These programs print nothing while they work. A host at ten times its load takes ten times as long. */
+/** Timeout of npm, which prints nothing while it works. A host at ten times its load takes ten times as long. */
 const NPM_TIMEOUT_MS = 30 * 60_000;
 const COPY_TIMEOUT_MS = 3_600_000;
 const RUN_TIMEOUT_MS = 30 * 60_000;
@@ -164,8 +164,8 @@ export async function runInside(rootfs: string, argv: readonly string[]): Promis
 export const IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /**
- * Downloads with the host's npm and its configuration, verifies the registry's integrity value, and runs no
- * script.
+ * Installs a package. Downloads it with the host's npm and its configuration, verifies the registry's integrity value,
+ * and runs no script.
  */
 async function installNpmPackage(step: StepOf<"npm">, { rootfs, progress }: StepContext): Promise<void> {
   const wanted = `${step.package}@${step.version}`;
@@ -195,7 +195,7 @@ async function installNpmPackage(step: StepOf<"npm">, { rootfs, progress }: Step
   }
 }
 
-/** Subresource integrity in npm's format: `<algorithm>-<base64>`. */
+/** Throws unless the content has the integrity value: subresource integrity in npm's format, `<algorithm>-<base64>`. */
 export function checkIntegrity(content: Buffer, integrity: string): void {
   const [, algorithm = "", digest = ""] = /^(sha256|sha384|sha512)-([A-Za-z0-9+/=]+)$/.exec(integrity) ?? [];
   if (algorithm === "")

@@ -11,8 +11,8 @@ export const BUNDLE = "/etc/ssl/certs/ca-certificates.crt";
 const LOCAL = "/usr/local/share/ca-certificates";
 
 /**
- * Node, Python's requests and pip, and programs with OpenSSL read these variables. Otherwise each uses its
- * own list.
+ * Variables that make programs trust the host's certificates: Node, Python's requests and pip, and programs with
+ * OpenSSL. Otherwise each uses its own list.
  */
 export const TRUST_ENVIRONMENT: Readonly<Record<string, string>> = {
   NODE_EXTRA_CA_CERTS: BUNDLE,
@@ -20,12 +20,12 @@ export const TRUST_ENVIRONMENT: Readonly<Record<string, string>> = {
   SSL_CERT_FILE: BUNDLE,
 };
 
-/** For npm on this host, which also has its own list, unless the host's owner configured another. */
+/** Makes npm on this host trust the host's certificates, unless the host's owner set another file. */
 export function npmEnvironment(): NodeJS.ProcessEnv {
   return { NODE_EXTRA_CA_CERTS: BUNDLE, ...process.env };
 }
 
-/** Certificates of a PEM text, each once, unchanged. */
+/** Returns the certificates of a PEM text, each once, unchanged. */
 export function certificates(pem: string): string[] {
   const blocks = pem.match(/-----BEGIN CERTIFICATE-----[\s\S]*?-----END CERTIFICATE-----/g) ?? [];
   return [...new Set(blocks.map((block) => block.replaceAll("\r", "")))];

@@ -28,7 +28,7 @@ async function roots(change: Partial<typeof files> = {}) {
 
 // Only root can change a file's owner.
 test.runIf(process.getuid?.() === 0)(
-  "adds a user with a home and sudo, and leaves the files of the image below as they are",
+  "adds a user with a home and sudo, and leaves the files of the base image unchanged",
   async () => {
     const { base, rootfs } = await roots();
     await addUser(rootfs);
@@ -50,7 +50,7 @@ test.runIf(process.getuid?.() === 0)(
   },
 );
 
-test("refuses an image whose own user has the name or the number", async () => {
+test("refuses an image that already has a user with the name or the number", async () => {
   for (const line of ["user:x:7:7::/:/bin/sh", "other:x:1000:1000::/:/bin/sh"]) {
     const { rootfs } = await roots({ "etc/passwd": `${files["etc/passwd"]}${line}\n` });
     await expect(addUser(rootfs)).rejects.toMatchObject({ kind: "image_failed" });

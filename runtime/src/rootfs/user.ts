@@ -1,6 +1,6 @@
 /**
- * The ordinary user of a sandbox's image, for programs that refuse to run as root or should not. The image shares its
- * files with another one by hard links, so each file that changes is replaced by a new one.
+ * The ordinary user of a sandbox's image, for programs that cannot or should not run as root. The image shares its
+ * files with another image by hard links, so each file that changes is replaced by a new file.
  */
 import { chmod, chown, lstat, mkdir, readFile, readdir, rename, symlink, writeFile } from "node:fs/promises";
 import path from "node:path";
@@ -10,7 +10,7 @@ const NAME = "user";
 const ID = 1000;
 const HOME = `home/${NAME}`;
 
-/** Lines as `useradd` writes them. The password is locked: no sign-in works with one. */
+/** Lines as `useradd` writes them. The password is locked, so no sign-in with a password works. */
 const LINES: readonly { path: string; line: string }[] = [
   { path: "etc/passwd", line: `${NAME}:x:${ID}:${ID}::/${HOME}:/bin/bash` },
   { path: "etc/group", line: `${NAME}:x:${ID}:` },
@@ -18,7 +18,7 @@ const LINES: readonly { path: string; line: string }[] = [
   { path: "etc/gshadow", line: `${NAME}:!::` },
 ];
 
-/** PID 1 reads this file. So does Debian's sudo(8), if it is installed and the engine allows it. */
+/** Text of a file that PID 1 reads. Debian's sudo(8) also reads it, if it is installed and the engine allows it. */
 const SUDOERS = `${NAME} ALL=(ALL:ALL) NOPASSWD: ALL\n`;
 
 /** Adds the user to a root filesystem of Kontor's own recipes, with a home and `sudo`. */

@@ -41,7 +41,8 @@ export class NativeEngine implements Engine {
       throw new RuntimeError("failed", "the machine has no user range on the host");
     const { shimBinary, mountPoints } = this.#options;
     await mkdir(paths.root, { recursive: true, mode: 0o755 });
-    // Root of the machine looks its files up from the host's root directory, until its own root is mounted.
+    // The machine's root user looks up its files from the host's root directory, until its own root filesystem is
+    // mounted.
     await chown(paths.runDirectory, 0, firstUser);
     await chmod(paths.runDirectory, 0o710);
     const root = ownRootArgv(shimBinary, {

@@ -27,7 +27,7 @@ export function machineLimits(own: OwnLimits, maxProcesses: number): MachineLimi
   };
 }
 
-/** Parses the hard limits in `/proc/self/limits` (proc_pid_limits(5)); Infinity for unlimited. */
+/** Parses the hard limits in `/proc/self/limits` (proc_pid_limits(5)). An unlimited value is Infinity. */
 export function ownLimits(text: string): OwnLimits {
   const hard = (name: string) => {
     const value = new RegExp(`^${name} +\\S+ +(\\S+)`, "m").exec(text)?.[1];

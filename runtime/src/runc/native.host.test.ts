@@ -15,7 +15,10 @@ import { DNS_ADDRESS, METADATA_ADDRESS, startInternet, WEB_ADDRESS } from "../ne
 const exec = promisify(execFile);
 const MIB = 1024 * 1024;
 
-/** A message with `$count` descriptors for sendmsg(2). The pointers are valid as long as the Perl variables live. */
+/**
+ * Perl code that makes a message with `$count` descriptors for sendmsg(2). The pointers are valid as long as the Perl
+ * variables live.
+ */
 const MESSAGE = `
   sub message { my $count = shift; our $data = "x"; our $iov = pack("P Q", $data, 1);
     our $control = pack("Q l l l*", 16 + 4 * $count, 1, 1, (2) x $count);
@@ -23,8 +26,8 @@ const MESSAGE = `
     pack("Q L x4 P Q P Q i x4", 0, 0, $iov, 1, $control, length $control, 0) }`;
 
 /**
- * Exhausts inotify instances (of four users), descriptors in flight, pipe pages and processes, and holds them. At the
- * end it releases five processes, because the test needs some to read the result.
+ * Perl code that exhausts inotify instances (of four users), descriptors in flight, pipe pages and processes, and keeps
+ * them in use. At the end it releases five processes, because the test needs some to read the result.
  */
 const TAKE_ALL = `use Socket; ${MESSAGE} my (%taken, @held);
   for my $user (0 .. 3) { $> = $user; $taken{inotify}++ while syscall(294, 0) >= 0; $taken{ofOneUser} ||= $taken{inotify}; $> = 0 }
@@ -74,7 +77,7 @@ describe("a machine on the host's kernel", () => {
   });
   const out = async (id: MachineId, shell: string) => (await execute(driver, id, shell)).stdout.toString();
 
-  /** User of the host that is root inside. */
+  /** Returns the user of the host that is root inside the machine. */
   const firstUser = async (id: MachineId) =>
     Number((await out(id, "cat /proc/self/uid_map")).trim().split(/ +/)[1]);
 
@@ -87,8 +90,8 @@ describe("a machine on the host's kernel", () => {
   }
 
   /**
-   * Layers in the format of overlayfs, each with the files that `make` writes; below them the image with a
-   * shell.
+   * Makes layers in the format of overlayfs, each with the files that `make` writes, above the layers of an image with
+   * a shell.
    */
   async function makeLayers(...make: ((layer: string) => Promise<unknown>)[]): Promise<string> {
     const directory = await mkdtemp(join(tmpdir(), "kontor-layers-"));
@@ -181,7 +184,8 @@ describe("a machine on the host's kernel", () => {
       await driver.guest(greedy.id).startCommand({ id: "cmd_take", argv: ["perl", "-e", TAKE_ALL] });
       await expect.poll(() => out(greedy.id, "cat /tmp/taken 2>/dev/null"), { timeout: 60_000 }).not.toBe("");
       const taken = JSON.parse(await out(greedy.id, "cat /tmp/taken")) as Record<string, number>;
-      // 64 for each user; add_key is refused (EPERM), sendmsg and fork reach their limits (ETOOMANYREFS, EAGAIN).
+      // Each user gets 64 instances; add_key is refused (EPERM), and sendmsg and fork reach their limits (ETOOMANYREFS,
+      // EAGAIN).
       expect(taken["inotify"]).toBeGreaterThanOrEqual(64);
       expect(taken).toMatchObject({ ofOneUser: 64, key: 1, sendmsg: 109, fork: 11 });
       expect(taken["pipe"]).toBeLessThan(65_536);
@@ -191,7 +195,7 @@ describe("a machine on the host's kernel", () => {
     },
   );
 
-  test("kills the largest process out of memory, and not the machine", async () => {
+  test("kills the largest process when memory is used up, and keeps the machine running", async () => {
     const { id } = await boot(withResources({ memoryBytes: 256 * MIB }));
     await driver.guest(id).startCommand({ id: "cmd_small", argv: ["sleep", "300"] });
     const eater = `perl -e '$x = "a" x (400 << 20)'`;
@@ -210,7 +214,7 @@ describe("a machine on the host's kernel", () => {
     await driver.remove(id);
   });
 
-  test("raises and lowers limits of a running machine", async () => {
+  test("raises and lowers the limits of a running machine", async () => {
     const { id } = await boot(withResources({ memoryBytes: 128 * MIB }));
     const resources = { vcpus: 1, maxProcesses: 200 };
     const eaten = "head -c 200M /dev/zero | tail -c 200M | wc -c";
@@ -221,7 +225,7 @@ describe("a machine on the host's kernel", () => {
     expect(await out(id, eaten)).toBe("0\n");
   });
 
-  test("reports ENOSPC inside on a full disk, also with many small files, and has room again after a deletion", async () => {
+  test("reports ENOSPC inside on a full disk, also with many small files, and accepts writes after a deletion", async () => {
     const { id } = await boot(withResources({ diskBytes: 64 * MIB }));
     const filled = await execute(driver, id, "head -c 64M /dev/zero > within && cp within beyond");
     expect(filled.stderr.toString()).toContain("No space left on device");
@@ -270,7 +274,7 @@ describe("a machine on the host's kernel", () => {
     );
   });
 
-  test("lets a machine write to nothing of the host", async () => {
+  test("lets a machine write to no file of the host", async () => {
     const { id } = await boot();
     for (const path of ["/.kontor/guest", "/.kontor/run/file", "/etc/resolv.conf", "/sys/kernel/profiling"]) {
       expect((await execute(driver, id, `echo > ${path}`)).stderr.toString()).toMatch(
@@ -360,7 +364,7 @@ describe("a machine on the host's kernel", () => {
       expect(await readFile("/proc/self/mountinfo", "utf8")).not.toContain(image);
     });
 
-    test("keeps mounts inside the image, in place, for any symlinks of the image", async () => {
+    test("keeps mounts inside the image and at their paths, for any symlinks of the image", async () => {
       const trap = await mkdtemp(join(tmpdir(), "kontor-trap-"));
       onTestFinished(() => rm(trap, { recursive: true }));
       await chmod(trap, 0o777);
@@ -375,7 +379,7 @@ describe("a machine on the host's kernel", () => {
       expect(await readdir(trap)).toEqual([]);
     });
 
-    test("does not follow a link in place of resolv.conf", async () => {
+    test("does not follow a symlink in place of resolv.conf", async () => {
       const image = await makeLayers(async (layer) => {
         await mkdir(join(layer, "etc"));
         await symlink("../../../../../../tmp/resolv.conf", join(layer, "etc/resolv.conf"));
@@ -385,10 +389,16 @@ describe("a machine on the host's kernel", () => {
     });
   });
 
-  test("boots nothing from an image with missing layers, and leaves nothing", async () => {
+  test("boots no machine from an image with missing layers, and leaves nothing on the host", async () => {
     expect(
       await failureKind(
-        driver.importImage({ id: "missing", name: "x", layers: ["/nonexistent"], env: {}, sizeBytes: 1 }),
+        driver.importImage({
+          id: "missing",
+          name: "x",
+          layers: [join(subject.stateDir, "no-layer")],
+          env: {},
+          sizeBytes: 1,
+        }),
       ),
     ).toBe("image_failed");
     const image = await makeLayers(async () => {});
@@ -402,7 +412,7 @@ describe("a machine on the host's kernel", () => {
     expect(await listLeftovers(subject.stateDir, INSTANCE)).toEqual([]);
   });
 
-  test("reaches the destinations of its network mode, with the host's own protocols", async () => {
+  test("reaches the destinations of the machine's network mode, with the host's own protocols", async () => {
     const internet = await startInternet();
     onTestFinished(() => internet.close());
     const online = await make({ instance: 61, uplink: internet.uplink, dnsServers: [DNS_ADDRESS] });

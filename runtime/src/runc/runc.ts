@@ -12,9 +12,9 @@ export interface RuncInput {
 }
 
 /**
- * Starts the machine of a bundle and returns. runc is never called again; its state is deleted with the machine's
- * directory. Network and limits are set before runc starts: in the machine's user namespace it may neither enter a
- * network namespace of the host nor change the limits of a process.
+ * Returns the command that starts the machine of a bundle and exits. runc is never called again; its state is deleted
+ * with the machine's directory. Network and limits are set before runc starts: in the machine's user namespace, runc
+ * may neither enter a network namespace of the host nor change the limits of a process.
  */
 export function runcArgv({ runc, paths, id, netnsPath, limits }: RuncInput): string[] {
   const { openFiles, processes } = limits;

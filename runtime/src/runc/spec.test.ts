@@ -43,7 +43,7 @@ test("gives a machine its own namespaces, and users without rights on the host",
   expect(linux.uidMappings).toEqual([{ containerID: 0, hostID: 2 ** 24, size: 65_536 }]);
 });
 
-test("gives its root eight capabilities, no way to gain others, and no device", () => {
+test("gives the machine's root user eight capabilities, no way to gain others, and no device", () => {
   const { process, linux } = specOf();
   for (const set of ["bounding", "effective", "permitted"]) expect(process.capabilities[set]).toHaveLength(8);
   expect(process.capabilities["inheritable"]).toBeUndefined();
@@ -56,7 +56,7 @@ test("binds files of the host read-only", () => {
   for (const { type, options } of specOf().mounts) if (type === "bind") expect(options).toContain("ro");
 });
 
-test("sets no limit above that of this process, which cannot be raised", () => {
+test("sets no limit above that of this process, because runc could not raise it", () => {
   expect(machineLimits({ openFiles: 20_000, processes: 90_000 }, 200)).toEqual({
     openFiles: 20_000,
     processes: { soft: 200, hard: 1056 },
@@ -76,7 +76,7 @@ test("reads the hard limits of this process", () => {
   expect(ownLimits(text)).toEqual({ openFiles: 20_000, processes: Infinity });
 });
 
-test("has no system call both allowed and refused, and allows none that mounts or makes namespaces", () => {
+test("has no system call both allowed and refused, and allows none that mounts filesystems or makes namespaces", () => {
   const { syscalls, architectures } = systemCallFilter("arm64") as {
     architectures: string[];
     syscalls: { names: string[]; action: string; args?: { value: number; op: string }[] }[];
@@ -94,7 +94,7 @@ test("has no system call both allowed and refused, and allows none that mounts o
   ))
     expect(always.has(name), name).toBe(false);
   expect(syscalls.find(({ names }) => names[0] === "clone")?.args).toMatchObject([
-    // The bits of the namespaces must all be 0: `value` is the mask.
+    // The bits of all new namespaces must be 0: `value` is the mask.
     { op: "SCMP_CMP_MASKED_EQ", value: 0x7e020000 },
   ]);
 });

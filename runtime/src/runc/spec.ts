@@ -20,8 +20,8 @@ export interface NativeSpecInput extends KontorFiles {
 }
 
 /**
- * Enough to install packages, serve low ports and become another user. They apply only to files and processes
- * of the machine's own users.
+ * Capabilities of the machine's root user: enough to install packages, serve low ports and become another user. They
+ * apply only to files and processes of the machine's own users.
  */
 const CAPABILITIES = [
   "CHOWN",
@@ -35,9 +35,9 @@ const CAPABILITIES = [
 ].map((name) => `CAP_${name}`);
 
 /**
- * Makes the kernel kill any process before PID 1 when the machine's memory is used up, because PID 1 reports
- * that end. Adds half of the memory to the size of each process. Programs may lower the score, and are then
- * still larger than PID 1.
+ * Score that makes the kernel kill any other process before PID 1 when the machine's memory is used up, because PID 1
+ * reports that kill. The score adds half of the memory to the size of each process. Programs may lower their score to
+ * zero, and are then still larger than PID 1.
  */
 const OOM_SCORE_OF_CHILDREN = "500";
 

@@ -52,11 +52,14 @@ const REFUSED = words(`
   syslog umount2 unshare uselib userfaultfd vhangup vmsplice
 `);
 
-/** CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET. */
+/** Flags of clone(2): CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET. */
 const NEW_NAMESPACES = 0x7e02_0000;
-/** Linux, Linux with 32-bit addresses, both with UNAME26, and the query of the current value. */
+/**
+ * Allowed arguments of personality(2): Linux, Linux with 32-bit addresses, both with UNAME26, and the query of the
+ * current value.
+ */
 const PERSONALITIES = [0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
-/** AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK, which lists addresses. */
+/** Allowed socket families: AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK, which lists addresses. */
 const SOCKET_FAMILIES = [1, 2, 10, 16];
 
 const ARCHITECTURES: Partial<Record<string, string>> = {
@@ -84,8 +87,8 @@ const allowCall = (name: string, index: number, op: string, value: number, value
 });
 
 /**
- * The filter of a build step, in the format of containers/common. Unlike the apps' filter it allows `chroot`, which
- * package scripts use, and has no rule for clone3: the default there is ENOSYS.
+ * Returns the filter of a build step, in the format of containers/common. Unlike the filter of apps, it allows
+ * `chroot`, which package scripts use. It has no rule for clone3, because the default is ENOSYS.
  */
 export function stepSystemCallFilter(architecture: string): SystemCallFilter {
   const { syscalls, ...filter } = systemCallFilter(architecture);
@@ -102,7 +105,7 @@ export function stepSystemCallFilter(architecture: string): SystemCallFilter {
   };
 }
 
-/** `linux.seccomp` of an OCI spec. runc skips names that the host's libseccomp does not know yet. */
+/** Returns `linux.seccomp` of an OCI spec. runc skips names that the host's libseccomp does not know yet. */
 export function systemCallFilter(architecture: string): SystemCallFilter {
   return {
     defaultAction: "SCMP_ACT_ERRNO",

@@ -14,9 +14,12 @@ import { RuntimeError, type MachineId } from "../driver.ts";
 
 /** Number of users in a range: enough for the user `nobody`, 65534. */
 export const USERS = 65_536;
-/** Range that all machines of older servers share. */
+/** First user of the range that all machines of older servers share. */
 export const SHARED_FIRST_USER = 100_000;
-/** From 2^24, above the ids of people and of subuid(5), to 2^29. Builds have ids from 2^30 on. */
+/**
+ * First range, at user id 2^24, above the ids of people and of subuid(5). The ranges end at 2^29. Builds have ids from
+ * 2^30 on.
+ */
 const FIRST_RANGE = 2 ** 24 / USERS;
 const END_RANGE = 2 ** 29 / USERS;
 
@@ -64,7 +67,7 @@ export class UserRanges {
     );
   }
 
-  /** Call this only when no process of the machine is left. */
+  /** Ends the lease of a machine. Call this only when no process of the machine is left. */
   async release(id: MachineId): Promise<void> {
     const range = this.#leases.get(id);
     if (range === undefined) return;

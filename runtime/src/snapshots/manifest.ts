@@ -10,16 +10,17 @@ import { RuntimeError, type Checkpoint, type CheckpointOptions } from "../driver
 
 const MANIFEST = "manifest.json";
 /**
- * Small enough that the server handles other work between two pieces: SHA-256 of 1 MiB takes a millisecond.
+ * Size of the pieces in which files are hashed. Between two pieces, the server handles other work: SHA-256 of 1 MiB
+ * takes a millisecond.
  */
 const PIECE_BYTES = 1024 * 1024;
 
-/** Temporary name of a checkpoint until it is complete. */
+/** Returns the temporary name of a checkpoint until it is complete. */
 export function temporaryPath(directory: string): string {
   return `${directory}.unfinished`;
 }
 
-/** Makes an empty directory to write into. Deletes the leftovers of an earlier attempt. */
+/** Makes an empty temporary directory for a checkpoint. Deletes the leftovers of an earlier attempt. */
 export async function makeTemporary(directory: string): Promise<string> {
   const at = temporaryPath(directory);
   await rm(at, { recursive: true, force: true });
@@ -54,8 +55,8 @@ export async function commit(
 }
 
 /**
- * Gives the checkpoint a second name without copying. Each name can be deleted alone; the bytes are freed
- * with the last. False if the checkpoint is gone, or disappears meanwhile.
+ * Gives the checkpoint a second name without copying. Each name can be deleted alone; the bytes are freed with the last
+ * name. Returns false if the checkpoint is gone, or disappears meanwhile.
  */
 export async function shareCheckpoint(directory: string, as: string): Promise<boolean> {
   const at = await makeTemporary(as);
@@ -65,7 +66,7 @@ export async function shareCheckpoint(directory: string, as: string): Promise<bo
       const to = join(at, relative(directory, from));
       await (entry.isDirectory() ? mkdir(to, { recursive: true }) : link(from, to));
     }
-    // A checkpoint without a manifest is invalid: half of it may have been deleted already.
+    // A checkpoint without a manifest is invalid: some of its files may have been deleted already.
     await readFile(join(at, MANIFEST));
     await syncDirectory(at);
     await rename(at, as);
@@ -78,7 +79,7 @@ export async function shareCheckpoint(directory: string, as: string): Promise<bo
   }
 }
 
-/** Fails with `not_restorable` if there is no complete checkpoint. */
+/** Returns the manifest of a checkpoint. Fails with `not_restorable` if there is no complete checkpoint. */
 export async function readManifest(directory: string): Promise<Checkpoint> {
   try {
     return JSON.parse(await readFile(join(directory, MANIFEST), "utf8")) as Checkpoint;
@@ -88,7 +89,7 @@ export async function readManifest(directory: string): Promise<Checkpoint> {
 }
 
 /**
- * Fails with `not_restorable` if the bytes differ from those that were written, or if some are missing or
+ * Compares the files with the manifest. Fails with `not_restorable` if their bytes differ, or if files are missing or
  * added.
  */
 export async function verify(directory: string, checkpoint: Checkpoint): Promise<void> {
@@ -116,7 +117,10 @@ async function measure(path: string): Promise<{ bytes: number; sha256: null }> {
   return { bytes: (await stat(path)).size, sha256: null };
 }
 
-/** The write-back continues while the bytes are read again. */
+/**
+ * Returns the hash of a file, and syncs the file. The kernel continues to write the file to disk while its bytes are
+ * read again.
+ */
 async function hashAndSync(path: string): Promise<FileDigest> {
   const file = await open(path, "r+");
   try {
@@ -144,7 +148,7 @@ async function hash(path: string): Promise<FileDigest> {
   }
 }
 
-/** A name is on disk only after its directory is synced (fsync(2)). */
+/** Syncs a directory: a name is on disk only after its directory is synced (fsync(2)). */
 export async function syncDirectory(path: string): Promise<void> {
   const directory = await open(path, "r");
   try {

@@ -24,7 +24,7 @@ const copy = (reserveBytes = 0, signal?: AbortSignal) =>
 test("copies byte for byte, without space for holes", async () => {
   const file = await open(join(from, "image"), "w");
   await file.write("begin", 0);
-  // Written data that is all zeros.
+  // The range contains written data that is all zeros.
   await file.write(Buffer.alloc(3 * MIB), 0, 3 * MIB, 50 * MIB + 5);
   await file.write("middle", 40 * MIB - 3);
   await file.truncate(100 * MIB + 7);
@@ -55,7 +55,7 @@ test("parses a listing of extents completely or not at all", () => {
   expect(parseExtents(`${head}${columns}${lines}`)).toBeUndefined();
 });
 
-test("restarts after the leftovers of an earlier attempt, and deletes them when the next one fails too", async () => {
+test("restarts after the leftovers of an earlier attempt, and deletes them when the next attempt fails too", async () => {
   await writeFile(join(from, "image"), "new");
   for (const left of [to, `${to}.unfinished`]) {
     await mkdir(left, { recursive: true });
@@ -69,7 +69,7 @@ test("restarts after the leftovers of an earlier attempt, and deletes them when 
   expect(await readdir(join(place, "there"))).toEqual([]);
 });
 
-test("leaves a disk unchanged that would be too full", async () => {
+test("copies nothing to a disk that would become too full", async () => {
   await writeFile(join(from, "image"), "full");
   await expect(copy(Number.MAX_SAFE_INTEGER)).rejects.toMatchObject({ kind: "no_capacity" });
   expect(await readdir(join(place, "there"))).toEqual([]);

@@ -1,7 +1,7 @@
 /**
- * Copies a volume's directory to another place of the host, with its holes. The copy is written to a
- * temporary name, synced, read back and compared before it is renamed. The volume must not be attached. An
- * earlier attempt is started again.
+ * Copies a volume's directory to another directory of the host, and keeps holes as holes. The copy is written to a
+ * temporary name, synced, read back and compared before it is renamed. The volume must not be attached. A copy starts
+ * again after a failed attempt.
  */
 import { createHash, type Hash } from "node:crypto";
 import { mkdir, open, readdir, rename, rm, statfs } from "node:fs/promises";
@@ -12,7 +12,8 @@ import { writtenExtents } from "./extents.ts";
 import { waitUntilReleased } from "./image.ts";
 
 /**
- * Small enough that the server handles other work between two pieces: SHA-256 of 1 MiB takes a millisecond.
+ * Size of the pieces that are copied. Between two pieces, the server handles other work: SHA-256 of 1 MiB takes a
+ * millisecond.
  */
 const PIECE_BYTES = 1024 * 1024;
 const ZEROS = Buffer.alloc(PIECE_BYTES);
@@ -25,8 +26,8 @@ export interface CopyResult {
 }
 
 /**
- * Fails with `volume_missing` if the volume does not exist, and with `no_capacity` if the disk would be too
- * full.
+ * Copies a volume. Fails with `volume_missing` if the volume does not exist, and with `no_capacity` if the disk would
+ * be too full.
  */
 export async function copyVolume(
   from: string,
@@ -94,7 +95,9 @@ async function copyFile(
   }
 }
 
-/** Yields the pieces that are not zero, in order, without reading holes. Each is hashed with its position. */
+/**
+ * Yields the pieces that are not zero, in order, without reading holes. Adds each piece with its position to the hash.
+ */
 async function* pieces(
   path: string,
   hash: Hash,
@@ -106,7 +109,7 @@ async function* pieces(
     const buffer = Buffer.allocUnsafe(PIECE_BYTES);
     let next = 0;
     for (const { start, end } of await writtenExtents(path, size)) {
-      // Reads whole pieces, wherever an extent begins: the extents of copy and original differ.
+      // Reads whole pieces, wherever an extent starts: the extents of copy and original differ.
       for (let at = Math.max(next, start - (start % PIECE_BYTES)); at < end; at = next) {
         signal?.throwIfAborted();
         next = at + PIECE_BYTES;
@@ -128,7 +131,7 @@ async function refuseFull(directory: string, reserveBytes: number): Promise<void
   throw new RuntimeError("no_capacity", "the target disk has no room for the volume");
 }
 
-/** Lists directories before their content. */
+/** Lists everything below the directory, with each directory before its content. */
 async function everythingBelow(directory: string): Promise<{ name: string; isDirectory: boolean }[]> {
   try {
     const entries = await readdir(directory, { recursive: true, withFileTypes: true });

@@ -6,15 +6,17 @@ import { RuntimeError } from "../driver.ts";
 import { run } from "../exec.ts";
 
 export interface Extent {
-  /** Offsets in bytes; `end` is exclusive. */
+  /** Start of the extent in bytes; `end` is exclusive. */
   start: number;
   end: number;
 }
 
-/** A line for each extent has 90 bytes. A truncated listing would hide data. */
+/** Largest listing in bytes. Each extent is a line of 90 bytes. A truncated listing would hide data. */
 const MAX_LISTING_BYTES = 32 * 1024 * 1024;
 
-/** Written extents in order. The whole file if the filesystem does not report them, or reports too many. */
+/**
+ * Returns the written extents in order, or the whole file if the filesystem does not report them, or reports too many.
+ */
 export async function writtenExtents(path: string, sizeBytes: number): Promise<Extent[]> {
   const whole = [{ start: 0, end: sizeBytes }];
   try {
@@ -27,7 +29,7 @@ export async function writtenExtents(path: string, sizeBytes: number): Promise<E
   }
 }
 
-/** Parses the output of `filefrag -b1 -v`. Undefined for any other text. */
+/** Parses the output of `filefrag -b1 -v`. Returns undefined for any other text. */
 export function parseExtents(listing: string): Extent[] | undefined {
   if (!/: \d+ extents? found\s*$/.test(listing)) return undefined;
   return Array.from(listing.matchAll(/^ *\d+: +(\d+)\.\. *(\d+):/gm), ([, first, last]) => ({

@@ -22,12 +22,15 @@ import {
   trimArgv,
 } from "./argv.ts";
 
-/** Exit codes after repairs. With 2, e2fsck demands a reboot, which applies only to mounted filesystems. */
+/** Exit codes of e2fsck after repairs. With 2, e2fsck demands a reboot, which applies only to mounted filesystems. */
 const REPAIRED = [0, 1, 2];
 const FSCK_TIMEOUT_MS = 30_000;
 const REPAIR_TIMEOUT_MS = 300_000;
 const TRIM_TIMEOUT_MS = 20_000;
-/** Time for programs with an open file on the volume: they are ending, or belong to a person on the host. */
+/**
+ * Time for programs with an open file on the volume to close it: the programs are ending, or belong to a person on the
+ * host.
+ */
 const LET_GO_TIMEOUT_MS = 30_000;
 const SYNC_TIMEOUT_MS = 60_000;
 const MIB = 1024 * 1024;
@@ -51,7 +54,7 @@ export async function attachVolume(volume: VolumeSpec, mountPoint: string): Prom
   if (!isThere) await rmdir(join(mountPoint, "lost+found"));
 }
 
-/** Without direct I/O, a volume is slower to sync, but works. */
+/** Lets the volume's device bypass the page cache. Without direct I/O, a volume is slower to sync, but works. */
 async function bypassCache(image: string): Promise<void> {
   try {
     const [device] = /^\/dev\/loop\d+/.exec((await run(loopArgv(image))).stdout) ?? [];
@@ -62,10 +65,9 @@ async function bypassCache(image: string): Promise<void> {
 }
 
 /**
- * Waits until no loop device uses the image: a filesystem in use must be neither checked nor copied. Usually
- * no device uses it. Removing a machine's mount point removes the mount from every copy of the host's mounts
- * (rmdir(2) detaches it there), such as that of a starting machine. A program with an open file on the volume
- * is awaited.
+ * Waits until no loop device uses the image: a filesystem in use must be neither checked nor copied. Usually no device
+ * uses the image. Removing a machine's mount point removes the mount from every copy of the host's mounts (rmdir(2)
+ * detaches it there), such as that of a starting machine. The call waits for programs with an open file on the volume.
  */
 export async function waitUntilReleased(directory: string): Promise<void> {
   const deadline = performance.now() + LET_GO_TIMEOUT_MS;
@@ -77,10 +79,7 @@ export async function waitUntilReleased(directory: string): Promise<void> {
   }
 }
 
-/**
- * Returns the space of deleted files to the host. Call it before the unmount; it does nothing without a
- * mount.
- */
+/** Returns the space of deleted files to the host. Call this before the unmount; without a mount, it does nothing. */
 export async function trimVolume(mountPoint: string): Promise<void> {
   const mounts = await readFile("/proc/self/mountinfo", "utf8");
   if (!mountPointsBelow(mounts, mountPoint).includes(mountPoint)) return;
@@ -93,12 +92,12 @@ export async function trimVolume(mountPoint: string): Promise<void> {
   }
 }
 
-/** On return, all data written to an attached volume is on the host's disk. */
+/** Syncs an attached volume: on return, all data written to it is on the host's disk. */
 export async function syncVolume(mountPoint: string): Promise<void> {
   await run(syncArgv(mountPoint), { timeoutMs: SYNC_TIMEOUT_MS });
 }
 
-/** Bytes that files occupy: from the filesystem if it is mounted, otherwise from its superblock. */
+/** Returns the bytes that files occupy: from the filesystem if it is mounted, otherwise from its superblock. */
 export async function volumeUsage(directory: string, mountPoint: string | undefined): Promise<number> {
   const mounted = mountPoint === undefined ? undefined : await mountedUsage(mountPoint);
   if (mounted !== undefined) return mounted;
@@ -117,11 +116,11 @@ export async function volumeUsage(directory: string, mountPoint: string | undefi
   return usedBytes(block);
 }
 
-/** Undefined without a mount, for example while the machine is being removed. */
+/** Returns the usage of a mounted volume. Undefined without a mount, for example while the machine is being removed. */
 async function mountedUsage(mountPoint: string): Promise<number | undefined> {
   try {
     const { bsize, blocks, bfree } = await statfs(mountPoint);
-    // Checked afterwards: without its mount, the directory would report the host's own disk.
+    // The mount is checked after the reading: without its mount, the directory would report the host's own disk.
     const [here, above] = await Promise.all([stat(mountPoint), stat(dirname(mountPoint))]);
     return here.dev === above.dev ? undefined : (blocks - bfree) * bsize;
   } catch (error) {
@@ -133,7 +132,7 @@ async function mountedUsage(mountPoint: string): Promise<number | undefined> {
 const SUPERBLOCK_AT = 1024;
 const SUPERBLOCK_BYTES = 1024;
 
-/** Reads the superblock; its fields are in the kernel's "ext4 Data Structures and Algorithms". */
+/** Returns the used bytes from a superblock. The fields are in the kernel's "ext4 Data Structures and Algorithms". */
 export function usedBytes(superblock: Buffer): number {
   const wide = (low: number, high: number) =>
     superblock.readUInt32LE(low) + superblock.readUInt32LE(high) * 2 ** 32;
@@ -143,8 +142,8 @@ export function usedBytes(superblock: Buffer): number {
 }
 
 /**
- * Adds the overhead of ext4: inode tables (256 bytes for each 16 KiB), the journal, 16 MiB of reserved
- * clusters, and bitmaps. So the guest gets the promised size.
+ * Returns the size of an image: the volume's size and the overhead of ext4, that is, inode tables (256 bytes for each
+ * 16 KiB), the journal, 16 MiB of reserved clusters, and bitmaps. So the guest gets the promised size.
  */
 export function imageBytes(sizeBytes: number): number {
   const whole = sizeBytes + Math.ceil(sizeBytes / 56) + (JOURNAL_MIB + 32) * MIB;
@@ -175,7 +174,7 @@ async function check(image: string): Promise<void> {
   }
 }
 
-/** The file that holds a volume. */
+/** Returns the path of the file that holds a volume. */
 export function imageOf(directory: string): string {
   return join(directory, "volume.ext4");
 }

@@ -35,7 +35,7 @@ const log = Object.assign(Object.create(silentLog) as typeof silentLog, {
   debug: (...line: unknown[]) => lines.push(JSON.stringify(line)),
   error: (...line: unknown[]) => lines.push(JSON.stringify(line)),
 });
-// The tested verbs need only this part of App.
+// The tested functions need only this part of App.
 const app = {
   config: testConfig({ rateLimits: "off" }),
   db,
@@ -43,7 +43,7 @@ const app = {
   log,
   secrets: testSecrets(),
 } as unknown as App;
-/** Number of resources in each workspace. */
+/** Number of resources in each workspace, by workspace id. */
 const ships = new Map<string, number>();
 const addons = new Addons(app);
 const none = async () => ({ items: [], total: 0 });
@@ -160,7 +160,7 @@ test("signs in, reads, and ends the session after sign-out, a password reset or 
   expect((await call(third.cookie, "GET", "/session")).status).toBe(401);
 });
 
-test("slows down guesses of passwords, for known and unknown addresses alike", async () => {
+test("limits the rate of password guesses, for known and unknown addresses alike", async () => {
   for (const email of ["operator@kontor.local", "nobody@example.test"]) {
     const answers = [];
     for (let guess = 0; guess < 12; guess++) {
@@ -244,7 +244,7 @@ test("accepts the owner's sign-in while another address guesses, and audits refu
     is_access: false,
   });
   expect(by("session.refused")[0]!.workspace_id).toBe(by("session.created")[0]!.workspace_id);
-  // At most one entry per minute and address.
+  // Refused sign-ins are audited at most once a minute for each address.
   expect(by("session.limited")).toMatchObject([{ ip: "203.0.113.9" }]);
   expect(JSON.stringify(noted)).not.toContain("guess");
 });
@@ -279,7 +279,7 @@ test("refuses an expired token at once, even while it is cached", async () => {
   expect((await call(json.token, "GET", "/session")).status).toBe(401);
 });
 
-test("limits active tokens by the plan, without expired and revoked tokens", async () => {
+test("limits active tokens by the plan, and counts no expired or revoked token", async () => {
   const { user } = await makePerson(db);
   const { plaintext } = await makeToken(db, user.id);
   const createSecond = await call(plaintext, "POST", "/api-tokens", { name: "second" });
@@ -300,7 +300,7 @@ test("limits active tokens by the plan, without expired and revoked tokens", asy
   expect(answers.filter(({ status }) => status === 201)).toHaveLength(4);
 });
 
-test("notifies a workspace of a limit once a day", async () => {
+test("notifies a workspace that a limit is reached, at most once a day", async () => {
   const { user, workspace } = await makePerson(db);
   const { plaintext } = await makeToken(db, user.id);
   const createSecond = () => call(plaintext, "POST", "/api-tokens", { name: "second" });
@@ -327,7 +327,7 @@ test.each([
   ["rollback", false, "The plan does not include rollback. For more, change to pro."],
   ["size", ["small"], "The plan allows only these values of size: small. For more, change to pro."],
   ["projects", 1, "The plan's limit of projects is reached (1 allowed). For more, change to pro."],
-] as const)("describes a limit of %s", (limit, allowed, detail) => {
+] as const)("describes the exceeded limit in words: %s", (limit, allowed, detail) => {
   expect(planLimit(limit, allowed, "pro").detail).toBe(detail);
 });
 
@@ -398,7 +398,7 @@ test("limits a token bound to a team to that team, until the membership ends", a
   expect((await call(plaintext, "GET", "/session")).status).toBe(401);
 });
 
-test("creates, shares, renames and deletes a team, and limits it to its included members", async () => {
+test("creates, shares, renames and deletes a team, and refuses members beyond those that its plan includes", async () => {
   const [owner, admin, third, fourth] = await Promise.all(
     ["team", "starter", "starter", "starter"].map((plan) =>
       makePerson(db, { workspace: { plan: plan as "team" } }),
@@ -526,7 +526,7 @@ test("deletes an account with its sessions, tokens and invitations, and keeps it
   expect((await call(null, "POST", "/session", { email, password: "the password" })).status).toBe(401);
 });
 
-test("refuses to delete an account that still has resources, and names them", async () => {
+test("refuses to delete an account that still has resources, and names the resources", async () => {
   const { workspaceId, cookie } = await signedIn(`${randomUUID()}@example.test`);
   ships.set(workspaceId, 2);
   expect(await deletion(cookie)).toMatchObject({

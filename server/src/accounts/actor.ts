@@ -1,6 +1,6 @@
 /**
- * The identity behind a request. Every verb that reads or changes an owned resource takes an Actor. Only `authenticate`
- * creates it, from a token or a session.
+ * The identity behind a request. Every function that reads or changes an owned resource takes an Actor. Only
+ * `authenticate` creates an Actor, from a token or a session.
  */
 
 import type { Db } from "#schema.ts";
@@ -27,11 +27,11 @@ export interface Actor {
   /** Null means full access. */
   scopes: readonly Scope[] | null;
   tokenId: string | null;
-  /** True for a token that was created for a single workspace and reaches only this. */
+  /** True for a token that was created for a single workspace and reaches no other. */
   isBound?: boolean;
   /** True for a token created with `secrets: "hidden"`: responses hold hints in place of secrets. */
   hidesSecrets?: boolean;
-  /** The personal workspace comes first. A token bound to a workspace reaches only this. */
+  /** The personal workspace comes first. A token bound to a workspace has only this workspace here. */
   workspaces: readonly ReachableWorkspace[];
   /** In a request that writes: teams left out of `workspaces`, because the actor is a viewer there. */
   viewed?: readonly ReachableWorkspace[];

@@ -18,8 +18,9 @@ export interface OperatorSecrets {
 }
 
 /**
- * Undefined if an account already exists. `keep` runs before the commit, so its output exists whenever the account
- * does, even if the process dies in between.
+ * Creates the first account and returns its secrets. Undefined if an account already exists. `keep` stores the secrets
+ * and runs before the commit. So the stored secrets exist whenever the account does, even if the process dies in
+ * between.
  */
 export async function bootstrapOperator(
   app: Pick<App, "db" | "clock" | "config">,

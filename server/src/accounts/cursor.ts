@@ -1,4 +1,4 @@
-/** Cursors of lists, sealed for their reader: no other person can forge, read or use them. */
+/** Cursors of lists. A cursor is sealed for its reader, so that no other person can forge, read or use it. */
 import type { App } from "#app.ts";
 import type { Actor } from "./actor.ts";
 
@@ -9,7 +9,7 @@ export function sealCursor(app: Needs, actor: Actor, list: string, position: obj
   return app.secrets.seal(JSON.stringify(position), place(actor, list)).toString("base64url");
 }
 
-/** Undefined if the cursor was sealed for another list or reader. */
+/** Opens a cursor. Undefined if it was sealed for another list or reader. */
 export function openCursor<Position extends object>(
   app: Needs,
   actor: Actor,

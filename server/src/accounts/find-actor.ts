@@ -217,7 +217,10 @@ function isStale(at: Date | null, now: Date): boolean {
   return at === null || now.getTime() - at.getTime() >= touchEveryMs;
 }
 
-/** Runs in the background of the request. A lost update makes a displayed time wrong by a minute at most. */
+/**
+ * Writes the time of the last use, in the background of the request. A lost update makes a displayed time wrong by a
+ * minute at most.
+ */
 function touch({ log }: Pick<App, "log">, update: Promise<unknown>): void {
   update.catch((error: unknown) => log.debug({ error }, "could not store the last use"));
 }

@@ -6,7 +6,7 @@ import { type RawBuilder, sql } from "kysely";
 import type { Db } from "#schema.ts";
 
 export interface Holding {
-  /** In the plural, for people: "sandboxes". */
+  /** Name of the resource in the plural, as people see it: "sandboxes". */
   noun: string;
   /** Counts the existing resources of the workspace. */
   count: (db: Db, workspaceId: string) => Promise<number>;

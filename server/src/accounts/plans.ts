@@ -70,7 +70,7 @@ export interface TierLimits {
   maxTimeoutSeconds: number;
   snapshots: number;
   volumes: number;
-  /** Null keeps them forever. */
+  /** Days for which a paused sandbox is kept. Null keeps paused sandboxes forever. */
   pausedRetentionDays: number | null;
   canExposePorts: boolean;
   canBuildTemplates: boolean;

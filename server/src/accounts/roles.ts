@@ -1,4 +1,7 @@
-/** Scopes of tokens, plans and tiers of payers, and roles in teams: plain values that every room may import. */
+/**
+ * Scopes of tokens, plans and tiers of payers, and roles in teams: plain values that every part of the server may
+ * import.
+ */
 
 export const scopes = [
   "platform:read",

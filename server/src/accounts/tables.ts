@@ -30,7 +30,7 @@ export interface WorkspacesTable {
   plan: Generated<Plan>;
   sandbox_tier: Generated<SandboxTier>;
   suspended_at: Date | null;
-  /** Time at which its machines were frozen: 0059_held_workspaces.sql. */
+  /** Time at which the workspace's machines were frozen: 0059_held_workspaces.sql. */
   held_since: ColumnType<Date | null, Date | null | undefined>;
   created_at: Generated<Date>;
 }
@@ -137,7 +137,10 @@ interface IdempotencyKeysTable {
   expires_at: Date;
 }
 
-/** Parsed on reading, and written as JSON text, because pg would send an array as a PostgreSQL array. Has a default. */
+/**
+ * A JSON column with a default. A read parses the value. A write passes JSON text, because pg would send an array as a
+ * PostgreSQL array.
+ */
 type Json<T> = ColumnType<T, string | undefined, string>;
 
 export interface AccountsTables {

@@ -11,7 +11,10 @@ export interface Worker {
   label: string;
 }
 
-/** Null scopes allow everything in its workspace. Undefined if the workspace was deleted. */
+/**
+ * Returns the actor of an agent. Null scopes allow everything in the agent's workspace. Undefined if the workspace was
+ * deleted.
+ */
 export async function workerActor(
   db: Db,
   { workspaceId, workerId, label }: Worker,

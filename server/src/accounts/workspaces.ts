@@ -34,7 +34,7 @@ export function requireWorkspace(
   return found;
 }
 
-/** Does the same for a write. Refuses a suspended workspace, and a workspace in which the actor is a viewer. */
+/** Returns the workspace of a write. Refuses a suspended workspace, and a workspace in which the actor is a viewer. */
 export function requireWritableWorkspace(actor: Actor, param: WorkspaceParam): ReachableWorkspace {
   const workspaces = [...actor.workspaces, ...(actor.viewed ?? [])];
   const workspace = requireWorkspace({ workspaces }, param);

@@ -36,5 +36,5 @@ export const agentRoutes = (app: App, runs: RunExecutor): Route[] => [
   ...webhookRoutes(app, runs),
 ];
 
-/** HTTP sites beside the API. */
+/** HTTP sites that this server serves outside the API. */
 export const agentSites = (app: App) => [connectSite(app)];

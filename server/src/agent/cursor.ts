@@ -1,4 +1,4 @@
-/** Pages of this API's lists, newest first: their start position and their next cursor. */
+/** Pages of this API's lists, newest item first. Each page has a start position and the next cursor. */
 import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { openCursor, sealCursor } from "#accounts/cursor.ts";
@@ -17,13 +17,15 @@ export const pageQuery = {
   limit: z.int().min(1).max(100).default(50).describe("Items per page, from 1 to 100. Default 50."),
 };
 
-/** `createdAt` is PostgreSQL's text of the time, which keeps the microseconds that a Date drops. */
+/** Position in a list. `createdAt` is PostgreSQL's text of the time, with the microseconds that a Date drops. */
 export interface Position {
   createdAt: string;
   id: string;
 }
 
-/** `list` identifies the list and its filters: a cursor of another list is refused. */
+/**
+ * Returns the position of a cursor. `list` identifies the list and its filters: a cursor of another list is refused.
+ */
 export function positionOf(
   app: Needs,
   actor: Actor,
@@ -37,7 +39,7 @@ export function positionOf(
   return position;
 }
 
-/** Rows of a page and the next cursor. `rows` holds one row more than the page, if there is a next page. */
+/** Returns the rows of a page and the next cursor. If there is a next page, `rows` holds one row more than `limit`. */
 export function pageOf<Row extends { id: string; created_at_text: string }>(
   app: Needs,
   actor: Actor,

@@ -1,7 +1,7 @@
 /** Errors that several folders of the Agent API use. */
 import { defineError } from "#lib/errors.ts";
 
-/** A field contradicts another value. `path` is the field's path in the body. */
+/** Error for a field that contradicts another value. `path` is the field's path in the body. */
 export const invalidField = defineError(
   "invalid_request",
   400,
@@ -10,7 +10,7 @@ export const invalidField = defineError(
       .map((part) => (typeof part === "number" ? `[${part}]` : `.${part}`))
       .join("")
       .replace(/^\./, "");
-    // JSON Pointer (RFC 6901).
+    // Path as a JSON Pointer (RFC 6901).
     const pointer = path
       .map((part) => `/${String(part).replaceAll("~", "~0").replaceAll("/", "~1")}`)
       .join("");

@@ -1,17 +1,17 @@
 /**
- * Thread that checks values against JSON Schemas, so that a check without end can be terminated alone. It responds to
- * each question with one message, after a first message when it is ready.
+ * Thread that checks values against JSON Schemas, so that a check without end can be terminated alone. The thread sends
+ * one message when it is ready, and then one response per question.
  */
 import { parentPort } from "node:worker_threads";
 import { dereference, type OutputUnit, Validator } from "@cfworker/json-schema";
 
-/** Without a `value`, the question checks the schema itself. */
+/** A value and its schema. Without a `value`, the thread checks the schema itself. */
 export interface Question {
   schema: Record<string, unknown>;
   value?: { is: unknown };
 }
 
-/** A line per fault, at most ten. */
+/** Result of a check: at most ten faults, each as one line of text. */
 export type Answer = { faults: string[] } | { error: string };
 
 function answer({ schema, value }: Question): Answer {
@@ -29,7 +29,7 @@ function answer({ schema, value }: Question): Answer {
 }
 
 function linesOf(errors: readonly OutputUnit[]): string[] {
-  // Errors of these keywords only repeat that a part does not fit.
+  // Errors of these keywords only repeat that a part of the value does not fit.
   const own = errors.filter(({ keyword }) => !["properties", "items", "$ref", "allOf"].includes(keyword));
   return (own.length > 0 ? own : errors)
     .slice(0, 10)

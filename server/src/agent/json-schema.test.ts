@@ -11,7 +11,7 @@ const person = {
 const endless = { type: "string", pattern: "^(a+)+$" };
 const runsAway = `${"a".repeat(40)}!`;
 
-test("returns no fault for a valid value, and the place of the fault for an invalid one", async () => {
+test("returns no fault for a valid value, and the field of each fault for an invalid value", async () => {
   expect(await findSchemaFault("a", person)).toBeUndefined();
   expect(await findFaults("a", person, { name: "Ada", age: 3 })).toEqual([]);
   const faults = (await findFaults("a", person, { age: -1, other: 1 })).join("\n");
@@ -19,7 +19,7 @@ test("returns no fault for a valid value, and the place of the fault for an inva
   expect(faults).toContain("/age");
 });
 
-test("stops a catastrophic pattern and rejects the value", async () => {
+test("aborts a pattern with catastrophic backtracking and rejects the value", async () => {
   expect(await findFaults("a", endless, runsAway)).toEqual(["it takes too long to check"]);
   expect(await findFaults("a", endless, "aaa")).toEqual([]);
 });
@@ -33,7 +33,7 @@ test("rejects an unusable schema with a reason", async () => {
   expect(await findSchemaFault("a", { description: "x".repeat(70_000) })).toContain("bytes");
 });
 
-test("continues with other checks while a catastrophic pattern is stopped", async () => {
+test("runs other checks while a pattern with catastrophic backtracking is aborted", async () => {
   let turns = 0;
   const timer = setInterval(() => (turns += 1), 10);
   const bad = Array.from({ length: 3 }, () => findFaults("a", endless, runsAway));
@@ -44,7 +44,7 @@ test("continues with other checks while a catastrophic pattern is stopped", asyn
   expect(turns).toBeGreaterThan(10);
 });
 
-test("serves other owners while one owner's patterns run without end", async () => {
+test("checks values of other owners while one owner's patterns backtrack endlessly", async () => {
   let left = 4;
   const bad = Array.from({ length: left }, () =>
     findFaults("a", endless, runsAway).finally(() => {

@@ -1,8 +1,8 @@
 /**
  * JSON Schemas of callers: checks schemas, and values against them. The checker interprets a schema as data and
  * generates no code. A pattern may backtrack without end, so checks run in worker threads, and a late thread is
- * terminated. The value then counts as invalid. Each owner has at most one thread, and owners take turns, so that no
- * owner delays the others.
+ * terminated. The value then counts as invalid. Each owner has at most one thread at a time, and owners take turns, so
+ * that no owner delays the others.
  */
 import { once } from "node:events";
 import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
@@ -10,19 +10,22 @@ import { Worker } from "node:worker_threads";
 import { FairSemaphore } from "#lib/concurrency/fair-semaphore.ts";
 import type { Answer, Question } from "./json-schema-thread.ts";
 
-/** Bytes of JSON text. */
+/** Maximum size of a schema as JSON text, in bytes. */
 const schemaMaxBytes = 64 * 1024;
 const depthMax = 50;
-/** A schema of 64 KiB checks a text of a megabyte in a tenth of this time. */
+/** Timeout of a check. A check of a 1 MB text against a schema of 64 KiB takes a tenth of this time. */
 const withinMs = 500;
 const startsWithinMs = 10_000;
 const memoryMiB = 128;
-/** While one owner's check runs without end, the other thread stays free. */
+/** Maximum number of threads. While a check of one owner runs without end, the other thread stays free. */
 const threadsMax = 2;
-/** Maximum per owner, above all concurrent checks of a workspace's runs. */
+/** Maximum number of waiting checks per owner. All concurrent checks of a workspace's runs are fewer. */
 const waitingMax = 1_000;
 
-/** Returns the schema's fault as text after the field's name. `owner` is the fairness key. */
+/**
+ * Returns the schema's fault, as text that follows the field's name, or undefined for a usable schema. `owner` is the
+ * fairness key.
+ */
 export async function findSchemaFault(
   owner: string,
   schema: Record<string, unknown>,
@@ -33,7 +36,7 @@ export async function findSchemaFault(
   return "error" in answer ? `is not a usable JSON Schema: ${answer.error}` : undefined;
 }
 
-/** Returns one line for each fault, at most ten. Empty for a valid value. */
+/** Returns at most ten faults of the value, each as one line. Returns an empty list for a valid value. */
 export async function findFaults(
   owner: string,
   schema: Record<string, unknown>,
@@ -44,7 +47,7 @@ export async function findFaults(
 }
 
 const turns = new FairSemaphore({ limit: threadsMax });
-/** Idle threads. They start on demand, and a terminated thread is replaced. */
+/** Idle threads. A thread starts on demand, and a terminated thread is replaced. */
 const idle = new Set<Worker>();
 
 async function ask(owner: string, question: Question): Promise<Answer> {
@@ -79,7 +82,7 @@ async function start(): Promise<Worker> {
     resourceLimits: { maxOldGenerationSizeMb: memoryMiB },
     env: {},
   });
-  // The thread does not keep the process alive. A thread that exits is replaced.
+  // This thread does not keep the process alive. A thread that exits is replaced.
   made.unref();
   made.on("error", () => {});
   made.on("exit", () => idle.delete(made));
@@ -92,11 +95,11 @@ async function start(): Promise<Worker> {
   return made;
 }
 
-/** Resolves to the first message. Throws `Late`. */
+/** Resolves to the first message. Throws `Late` after `ms` milliseconds. */
 async function within(ms: number, heard: Promise<unknown[]>): Promise<unknown> {
   const stop = new AbortController();
   const late = sleep(ms, undefined, { signal: stop.signal })
-    // If this thread itself was slow, the message may have arrived already.
+    // If the main thread itself was slow, the message may have arrived already.
     .then(() => nextTurn())
     .then(() => {
       throw new Late();

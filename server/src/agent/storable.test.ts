@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { storableJson, storableText } from "./storable.ts";
 
-test("replaces unstorable characters in keys and values only", () => {
+test("replaces only characters that the database cannot store, in keys and values", () => {
   const value = { "a\0": ["\ud83d", "x\udc00y", "😀", "\\u0000", "\\\0", '\u0001\n"', 1, null] };
   expect(JSON.parse(storableJson(value))).toEqual({
     "a\uFFFD": ["\uFFFD", "x\uFFFDy", "😀", "\\u0000", "\\\uFFFD", '\u0001\n"', 1, null],

@@ -90,7 +90,7 @@ test("finds an image by its build key in its own project until the image is prun
   expect(await find(project.projectId, buildKey)).toBeUndefined();
 });
 
-test("returns how the built image is run, and finds the image by its tag", async () => {
+test("returns the image's command, user and port, and finds the image by its tag", async () => {
   const project = await makeProject();
   const lines: string[] = [];
   const built = await buildAppImage(app, request(project), { log: (text) => void lines.push(text), signal });
@@ -103,7 +103,7 @@ test("returns how the built image is run, and finds the image by its tag", async
   expect(next.tag).toBe("b2");
 });
 
-test("reports the cause of a failed build, and keeps no image", async () => {
+test("reports the cause of a failed build, and creates no image", async () => {
   const project = await makeProject();
   const failing = request(project, `${recipe}RUN false\n`);
   const failed = await buildAppImage(app, failing, { log: () => {}, signal }).catch(
@@ -118,7 +118,7 @@ test("reports the cause of a failed build, and keeps no image", async () => {
   expect(await findAppImage(app, project.projectId, "b1")).toBeUndefined();
 });
 
-test("keeps an image while a row names it, and removes it with the next sweep after that", async () => {
+test("keeps an image while a row names it, and removes the image with the first sweep after that", async () => {
   const project = await makeProject();
   const one = await buildAppImage(app, request(project), { log: () => {}, signal });
   const two = await buildAppImage(app, request(project), { log: () => {}, signal });
@@ -133,7 +133,7 @@ test("keeps an image while a row names it, and removes it with the next sweep af
   expect(await builder.images()).not.toContain(two.imageId);
 });
 
-test("removes images without a row, which a crash before the insert left", async () => {
+test("removes images without a row, as a crash before the insert leaves them", async () => {
   await machines.host.buildImage(
     {
       id: "app_orphan",
@@ -198,7 +198,7 @@ test("builds a payer's single image before another payer's twenty waiting images
     return new Promise((resolve) => ends.push(resolve));
   };
   let waiting = 0;
-  // A separate queue from that of the earlier tests.
+  // This server has a queue of its own, apart from that of the earlier tests.
   const one = { ...app, config: { ...config, buildConcurrency: 1 } };
   const build = (project: typeof busy, name: string) => {
     const context = join(dataDir, name);
@@ -231,8 +231,8 @@ test("drops output past 4 MiB and logs that it did", async () => {
   expect(lines.at(-1)).toBe("(more output is not kept)\n");
 });
 
-describe("an image's configuration", () => {
-  test("sets the command, user, directory and port", () => {
+describe("run parameters of an image's configuration", () => {
+  test("returns the command, user, directory and port of the configuration", () => {
     expect(
       runOf({
         Entrypoint: ["/entry"],
@@ -253,7 +253,7 @@ describe("an image's configuration", () => {
     });
   });
 
-  test("ignores malformed values", () => {
+  test("treats malformed values of the configuration as absent", () => {
     expect(
       runOf({ ExposedPorts: { "99999/tcp": {} }, Labels: { "kontor.health-check-path": "http://x" } }),
     ).toEqual({ argv: [], port: null, health_check_path: null, user: null, cwd: "/", env: {} });

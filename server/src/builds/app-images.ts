@@ -1,9 +1,9 @@
 /**
- * Images of apps. The host builds them from a checkout and a Dockerfile, keeps them under a tag of their project, and
- * deployments run them. This file owns the rows; the host owns the bytes. Images of functions are built here too, with
- * rows of their own.
+ * Images of apps. The host builds an image from a checkout and a Dockerfile, and stores it under a tag of its project.
+ * Deployments run images. This file owns the images' rows; the host owns their bytes. Images of functions are built
+ * here too, with rows of their own.
  *
- * A returned image is on disk and has a row. A failed build leaves nothing. The next sweep removes an image without a
+ * A returned image is on disk and has a row. A failed build leaves neither. The next sweep removes an image without a
  * row.
  */
 import { RuntimeError } from "@kontor/runtime/driver.ts";
@@ -35,16 +35,16 @@ import {
 type Needs = Pick<App, "db" | "machines" | "config" | "clock" | "log">;
 
 export interface ImageRequest {
-  /** Id of the image. Default: a new one. */
+  /** Id of the image. Default: a generated id. */
   id?: string;
   workspaceId: string;
-  /** Directory of the checkout on this host. It must not change during the build. */
+  /** Directory of the checkout on this host. No process may change it during the build. */
   context: string;
-  /** Subdirectory that is passed to the builder: the analysis' `context`; `.` and `/` mean all of it. */
+  /** Subdirectory of `context` that the builder gets, from the analysis. `.` and `/` mean the whole checkout. */
   rootDirectory: string;
   /** Text of the Dockerfile. */
   recipe: string;
-  /** Variables that the build's commands see. They are in no layer, history or log. */
+  /** Variables that only the build's commands see. No layer, image history or log contains them. */
   secrets: Readonly<Record<string, string>>;
   plan: "starter" | "pro" | "team";
 }
@@ -52,41 +52,41 @@ export interface ImageRequest {
 export interface AppBuildRequest extends ImageRequest {
   projectId: string;
   deploymentId: string;
-  /** Key of the build's inputs. Builds with the same key make the same image. */
+  /** Hash of the build's inputs. Builds with equal keys make equal images. */
   buildKey?: Buffer;
 }
 
 interface BuildHooks {
-  /** Receives whole lines, scrubbed of secrets, up to 4 MiB. */
+  /** Receives the build's output in whole lines, without secrets. Output past 4 MiB is dropped. */
   log: (text: string) => void | Promise<void>;
   progress?: OnProgress;
   signal: AbortSignal;
 }
 
-/** An image that the host has built and that has no row yet. */
+/** An image that the host has built, before its row is inserted. */
 export interface MadeImage extends BuiltAppImage {
   id: string;
 }
 
 export interface BuiltImage {
-  /** The host's image: `machines.image_id`. */
+  /** Id of the image on the host, as in `machines.image_id`. */
   imageId: string;
   tag: string;
   digest: string;
   sizeBytes: number;
   run: {
-    /** Entrypoint and command; empty if the image names neither. */
+    /** Entrypoint and command; empty if the configuration names neither. */
     argv: string[];
     port: number | null;
     healthCheckPath: string | null;
-    /** A name or a number, with or without `:group`; null means root. */
+    /** User name or number, with or without `:group`; null means root. */
     user: string | null;
     cwd: string;
     env: Record<string, string>;
   };
 }
 
-/** A failed build. The message is for the owner; `last` is the end of the builder's output. */
+/** A failed build. `message` is for the project's owner; `last` holds the end of the builder's output. */
 export class BuildFailed extends Error {
   override readonly name = "BuildFailed";
   readonly last: string;
@@ -97,21 +97,21 @@ export class BuildFailed extends Error {
   }
 }
 
-/** Task that sweeps images; each owner of images runs it. */
+/** Name of the task that sweeps images. Finished builds queue it. */
 export const sweepTask = "app_images.sweep";
-/** Repeated builds share one sweep. */
+/** Delay of the sweep after a build, in which further builds join the same sweep. */
 const sweepAfterMs = 30_000;
 
-/** Memory of a build step by plan; the host's own limit also applies. */
+/** Memory of a build step in MiB, by plan. The host's own limit also applies. */
 const memoryMb: Readonly<Record<AppBuildRequest["plan"], number>> = { starter: 1024, pro: 2048, team: 4096 };
 
 const waiting = "Waiting for other builds to end.";
 
 const queues = new WeakMap<Config, FairSemaphore>();
-/** Images that this process builds, which have no row yet. */
+/** Ids of images that this process is building and that have no row yet. */
 const underWay = new Set<string>();
 
-/** Fails with `BuildFailed`, or with the signal's reason. */
+/** Builds an image and inserts its row. Rejects with `BuildFailed`, or with the signal's reason. */
 export async function buildAppImage(
   app: Needs,
   request: AppBuildRequest,
@@ -120,7 +120,9 @@ export async function buildAppImage(
   return toBuiltImage(await buildImage(app, request, hooks, keepAppImage(app, request)));
 }
 
-/** Inserts the row of an image; `digest` is the one of its registry, if it has one. */
+/**
+ * Returns a function that inserts the image's row. `digest` overrides the image's own digest by that of its registry.
+ */
 function keepAppImage(
   app: Needs,
   { projectId, deploymentId, buildKey }: Pick<AppBuildRequest, "projectId" | "deploymentId" | "buildKey">,
@@ -142,9 +144,9 @@ function keepAppImage(
 }
 
 /**
- * Builds in turn with all other builds. `keep` stores the image's owner, so that the sweep keeps the image
- * (`wantedAppImages`). An error of `keep` is thrown on, and the image is left to the sweep. Fails as `buildAppImage`
- * does.
+ * Builds an image once the shared build queue allows it. The function `keep` stores the row that owns the image, so
+ * that no sweep removes the image (`wantedAppImages`). If `keep` throws, this function rethrows the error, and the next
+ * sweep removes the image. Rejects as `buildAppImage` does.
  */
 export async function buildImage<T>(
   app: Needs,
@@ -175,7 +177,7 @@ async function runInQueue<T>(
   const payer = await payerOf(app.db, workspaceId);
   return queue.run(payer, () => work({ output, progress, signal }), {
     signal,
-    // Builds of one workspace share a store, so they run one at a time.
+    // Builds of one workspace share a cache store, so they run one at a time.
     key: workspaceId,
     onWait: () => {
       output.write(`${waiting}\n`);
@@ -190,13 +192,13 @@ export interface AppImportRequest extends Omit<
 > {
   /** Directory of the downloaded image on this host, in the layout of `ImageImport`. */
   directory: string;
-  /** Digest of its manifest. */
+  /** Digest of the image's manifest. */
   digest: string;
-  /** Digest of its configuration. */
+  /** Digest of the image's configuration. */
   config: string;
 }
 
-/** Makes an image of a downloaded one, in turn with builds. Fails as `buildAppImage` does. */
+/** Imports a downloaded image once the shared build queue allows it. Rejects as `buildAppImage` does. */
 export async function importAppImage(
   app: Needs,
   request: AppImportRequest,
@@ -218,7 +220,7 @@ export async function importAppImage(
   return toBuiltImage(row);
 }
 
-/** Undefined if the image is pruned or never existed. */
+/** Returns undefined for an image that is pruned or never existed. */
 export async function findAppImage(
   app: Pick<App, "db">,
   projectId: string,
@@ -228,7 +230,7 @@ export async function findAppImage(
   return row && toBuiltImage(row);
 }
 
-/** Finds the newest kept image with this build key on this host. */
+/** Returns the newest unpruned image with this build key on this host. */
 export async function findEqualAppImage(
   app: Pick<App, "db" | "machines">,
   projectId: string,
@@ -247,7 +249,7 @@ export async function findAppImageRow(
   return number === undefined ? undefined : findImage(db, projectId, Number(number));
 }
 
-/** Newest first. */
+/** Lists the project's images, newest first. */
 export function listAppImages(db: Db, projectId: string): Promise<AppImageRow[]> {
   return imagesOfProject(db, projectId);
 }
@@ -256,12 +258,12 @@ export function tagOf({ number }: Pick<AppImageRow, "number">): string {
   return `b${number}`;
 }
 
-/** Marks images as pruned, in a transaction. The next sweep removes their bytes once no machine runs on them. */
+/** Marks images as pruned, in the caller's transaction. A later sweep removes their bytes once no machine uses them. */
 export function pruneAppImages(tx: Db, ids: readonly string[], now: Date): Promise<void> {
   return markPruned(tx, ids, now);
 }
 
-/** Removes all images of a project; does nothing if there are none. */
+/** Removes all images of a project. Does nothing for a project without images. */
 export async function deleteProjectImages(app: Needs, projectId: string): Promise<void> {
   const rows = await imagesOfProject(app.db, projectId);
   await markPruned(
@@ -272,7 +274,7 @@ export async function deleteProjectImages(app: Needs, projectId: string): Promis
   await sweepAppImages(app);
 }
 
-/** Removes images that no row names and no machine or image uses, and prunes caches above their limit. */
+/** Removes images that no row names and no machine or image uses. Then prunes build caches above their limit. */
 export async function sweepAppImages(app: Needs): Promise<void> {
   await removeUnwantedImages(app);
   await app.machines.host.pruneBuildCaches();
@@ -328,7 +330,7 @@ function limitsOf({ config }: Pick<App, "config">, plan: ImageRequest["plan"]) {
   };
 }
 
-/** Makes an image on the host and keeps it. */
+/** Makes an image on the host, and calls `keep` in a transaction. */
 async function make<T>(
   app: Needs,
   { output, signal, id = newId("app_") }: Pick<TurnWork, "output" | "signal"> & { id?: string | undefined },
@@ -362,7 +364,10 @@ function explain(error: unknown, last: string): unknown {
   return error;
 }
 
-/** Reads how an image is run from its configuration, which its author controls: malformed values count as absent. */
+/**
+ * Returns the run parameters of an image. The image's author controls the configuration, so malformed values count as
+ * absent.
+ */
 export function runOf(config: ImageConfig): AppImageRow["run"] {
   const ports = Object.keys(config.ExposedPorts ?? {}).flatMap((name) => {
     const port = /^(\d{1,5})(?:\/tcp)?$/.exec(name)?.[1];

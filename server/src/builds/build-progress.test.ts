@@ -11,7 +11,7 @@ function newProgress() {
   return { lines, reports, progress };
 }
 
-test("logs a base image once per step and per tenth, and reports all of its progress", () => {
+test("logs the making of a base image once per step and per ten percent, and reports every change", () => {
   const { lines, reports, progress } = newProgress();
   const name = "python:3.13-slim";
   progress.base(name, { fraction: 0, step: "Debian trixie" });
@@ -26,7 +26,7 @@ test("logs a base image once per step and per tenth, and reports all of its prog
   expect(reports.at(-1)).toEqual({ percent: 13, message: `Making ${name}: installing packages` });
 });
 
-test("reports the builder's steps over all stages, after the share of a base image", () => {
+test("reports the builder's steps over all stages, after the part of a base image", () => {
   const { lines, reports, progress } = newProgress();
   progress.read("STEP 1/4: FROM node:22-slim\nchatter\nSTEP 3/4: RUN npm ci\n");
   progress.read("no step\n");

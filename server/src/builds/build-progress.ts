@@ -1,14 +1,14 @@
 /**
- * Progress of an app's build: first the base images that this host builds, then the builder's own steps. Progress of a
- * base image is also logged when it changes, because the first build of a base takes minutes.
+ * Progress of an app's build: the base images that this host makes come first, then the builder's own steps. Changes of
+ * a base image's progress are also logged, because the first build on a base takes minutes.
  */
 
-/** Progress within a build, from 0 to 1. */
+/** Receives the progress of a build as a fraction from 0 to 1. */
 export type OnProgress = (made: { fraction: number; message: string }) => void;
 
-/** Share of the base images in a build that makes one. */
+/** Fraction of a build that making its base images takes. */
 const baseShare = 0.5;
-/** A line is logged for each change of the step, and for each further ten percent. */
+/** Percent between two log lines of one step. */
 const linePercent = 10;
 
 export class BuildProgress {
@@ -37,7 +37,7 @@ export class BuildProgress {
     this.#log(`Making ${name} on this host, ${percent} %: ${step}.${first}\n`);
   }
 
-  /** Reads the builder's output: "STEP 2/7: RUN …", and "[1/2] STEP 2/7: …" in a build of two stages. */
+  /** Parses steps in the builder's output: "STEP 2/7: RUN …", or "[1/2] STEP 2/7: …" in a build of two stages. */
   read(text: string): void {
     const last = [...text.matchAll(stepLine)].at(-1);
     if (!last) return;

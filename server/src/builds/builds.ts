@@ -1,11 +1,12 @@
 /**
- * Builds: an image from a base image and shell steps, or from a Dockerfile. Steps are untrusted code, so they run in
- * the build's own machine, with the isolation, limits and network of a sandbox. Their result is read out as data. A
- * Dockerfile goes to the enclosed builder of apps (app-images.ts), and the image must boot once.
+ * Builds make an image from a base image and shell steps, or from a Dockerfile. Steps are untrusted code, so they run
+ * in the build's own machine, with the isolation, limits and network of a sandbox. The files of that machine are
+ * captured as data. A Dockerfile is built by the enclosed builder of apps (app-images.ts), and a machine must boot from
+ * its image once.
  *
- * This folder owns the queue, the run, its log, and the retention of images. A queued build always ends, as an image or
- * with a reason, even if the server crashes. A failed build leaves only its reason. Dropping a build stops it at any
- * stage.
+ * This folder owns the queue, the runs, their logs, and the retention of images. A queued build always ends with an
+ * image or with a reason, even if the server crashes. A failed build leaves only its reason. Dropping a build stops it
+ * at any stage.
  */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
@@ -31,15 +32,15 @@ import type { ProcessDefaults } from "./tables.ts";
 export interface BuildRequest {
   /** Id of the build and of its image: `[a-z0-9][a-z0-9_.-]*`. */
   id: string;
-  /** Paying accounts take turns in the build queue. */
+  /** Workspace of the build. The queue takes builds of different paying accounts in turn. */
   workspaceId: string;
   ownerKind: BuildRow["owner_kind"];
-  /** Name of an image that this host can build, or id of a built image. */
+  /** Name of a base image that this host can make, or id of a built image. */
   base: string;
-  /** Each step runs in `/bin/sh -c` as root. */
+  /** Shell lines. Each runs in `/bin/sh -c` as root. */
   steps: readonly string[];
   network: BuildRow["network"];
-  /** Text of a Dockerfile to build instead of the steps; `base` is then shown to people only. */
+  /** Text of a Dockerfile to build instead of the steps. `base` is then only displayed. */
   dockerfile?: string | undefined;
 }
 
@@ -47,22 +48,22 @@ export type BuildEnd =
   | {
       status: "succeeded";
       image: HostImage;
-      /** Undefined for a build of steps, whose image has the defaults of its base. */
+      /** Defaults of the image's processes. Undefined after a build of steps: the base image's defaults apply. */
       defaults?: ProcessDefaults | undefined;
     }
   | { status: "failed"; error: string };
 
-/** Callback for the end of a build, in the transaction that records it. */
+/** Handles the end of a build, in the transaction that records the end. */
 export interface BuildOwner {
   ended(tx: Db, id: string, end: BuildEnd): Promise<void>;
 }
 
 export type BuildOwners = Record<BuildRow["owner_kind"], BuildOwner>;
 
-/** Task that runs queued builds. */
+/** Name of the task that runs queued builds. */
 export const runTask = "builds.run";
 
-/** Queues a build in the transaction that creates its owner's row. */
+/** Queues a build, in the transaction that inserts the row of its owner. */
 export async function queueBuild(tx: Db, app: Pick<App, "machines">, request: BuildRequest): Promise<void> {
   await insertBuild(tx, {
     id: request.id,
@@ -78,8 +79,8 @@ export async function queueBuild(tx: Db, app: Pick<App, "machines">, request: Bu
 }
 
 /**
- * Stops the build and gives up its image. The returned function removes both after the commit; if it never runs, the
- * next sweep does.
+ * Stops the build and deletes its row. The returned function removes machine and image after the commit. If the caller
+ * never calls it, the next sweep removes both.
  */
 export async function dropBuild(
   tx: Parameters<typeof release>[0],
@@ -104,18 +105,18 @@ export async function sweepImages(app: Pick<App, "db" | "machines" | "log">): Pr
 
 export interface BuildLog {
   pieces: Pick<BuildLogRow, "seq" | "step" | "at" | "text">[];
-  /** True if output was dropped. */
+  /** True if output was dropped because of the log's limit. */
   truncated: boolean;
   isOver: boolean;
 }
 
-/** Returns the pieces of the log after this number; undefined if the build does not exist. */
+/** Returns the pieces of the log after number `after`, or undefined if the build does not exist. */
 export async function readLog(
   db: Db,
   id: string,
   { after, limit }: { after: number; limit: number },
 ): Promise<BuildLog | undefined> {
-  // The build is read first: if it has ended, the log read after it is complete.
+  // The build is read before its log. If it has ended by then, the log is complete.
   const build = await findBuild(db, id);
   if (!build) return undefined;
   return {
@@ -125,15 +126,18 @@ export async function readLog(
   };
 }
 
-/** Polling interval, and a build's write interval. A notification for each piece would slow down other commits. */
+/**
+ * Polling interval in milliseconds, equal to the interval at which a build writes its log. A notification for each
+ * piece would slow down other commits.
+ */
 const watchers = new Watchers<Db>(300, statesOf);
 
-/** Watches a build's row. All readers of a build's log share the watch and its reads. */
+/** Watches a build's row. All readers of one build's log share a watch and its queries. */
 export function watchLog(db: Db, id: string): Watch<never> {
   return watchers.watch(db, id);
 }
 
-/** Progress of a build, for waiting callers. */
+/** Returns the progress of a build, for a caller that waits for its end. */
 export async function progressOf(db: Db, id: string): Promise<{ fraction: number; step: string }> {
   const build = await findBuild(db, id);
   if (build?.status === "running" && build.progress !== null) return build.progress;
@@ -142,7 +146,10 @@ export async function progressOf(db: Db, id: string): Promise<{ fraction: number
   return { fraction: (step - 1) / (steps.length + 1), step: `step ${step} of ${steps.length}` };
 }
 
-/** Allowlist of a machine, for the egress proxy; undefined unless it belongs to a restricted build. */
+/**
+ * Returns the hosts that a machine may connect to, for the egress proxy. Undefined unless the machine belongs to a
+ * build with a restricted network.
+ */
 export async function allowlistOf(
   db: Db,
   machine: string,

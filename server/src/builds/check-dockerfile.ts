@@ -1,8 +1,8 @@
-/** Checks a Dockerfile that is built without a context, before its build is queued. Pure. */
+/** Checks a Dockerfile before its build is queued. The build has no context. Pure functions. */
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import { readDockerfile } from "@kontor/runtime/oci/dockerfile/dockerfile.ts";
 
-/** Returns the error for the owner, or the base image of the last stage. */
+/** Returns the base image of the last stage, or an error text for the owner. */
 export function checkDockerfile(source: string): { refused: string } | { base: string } {
   try {
     const lines = readDockerfile(source).text.trim().split("\n");
@@ -32,7 +32,7 @@ function isFromContext(line: string): boolean {
   return keyword === "COPY" || !sources.every((word) => /^https?:\/\//.test(word));
 }
 
-/** Stages are named by alias and by number. */
+/** Resolves a stage that is based on an earlier one, by alias or by number. */
 function baseOfLastStage(lines: readonly string[]): string {
   const bases = new Map<string, string>();
   let last = "";

@@ -1,16 +1,16 @@
-/** Checks of an image in its machine, when the image's programs attack them. */
+/** Checks of an image in its machine, while the image's programs attack the checks. */
 import { expect, test } from "vitest";
 import type { Guest } from "#machines/host/guest.ts";
 import { inspectImage } from "./dockerfile.ts";
 import { BuildFailed } from "./failures.ts";
 import type { BuildLog } from "./log.ts";
 
-/** The image's shell froze PID 1: no call gets an answer. */
+/** A guest whose PID 1 the image's shell froze, so that it responds to no call. */
 const frozen = { spawn: () => new Promise(() => {}) } as unknown as Guest;
 const log = {} as BuildLog;
 const defaults = { user: null, cwd: null };
 
-test("ends the checks of an image whose guest never answers", async () => {
+test("ends the checks of an image whose guest does not respond", async () => {
   const { signal } = new AbortController();
   await expect(inspectImage(frozen, defaults, log, signal, 10)).rejects.toBeInstanceOf(BuildFailed);
 });

@@ -1,6 +1,7 @@
 /**
- * Queued builds of a Dockerfile. The enclosed builder of apps makes the image, with the same limits, isolation and
- * caches. There is no build context, so nothing can be copied from one. Log and progress go to the build's row.
+ * Runs queued builds of a Dockerfile. The enclosed builder of apps makes the image, with the same limits, isolation and
+ * caches. There is no build context, so no instruction can copy from one. Log and progress are written to the build's
+ * row.
  */
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -15,17 +16,17 @@ import type { ProcessDefaults } from "./tables.ts";
 
 type Needs = Pick<App, "db" | "machines" | "config" | "clock" | "log">;
 
-/** Interval of the check that stops a dropped build. */
+/** Milliseconds between checks of whether the build was dropped. */
 const dropCheckMs = 500;
-/** Number of a step's characters in the progress. */
+/** Characters of a step that its progress shows. */
 const stepChars = 200;
-/** Number of the output's characters in the reason of a failure. */
+/** Characters of the last output that the reason of a failure contains. */
 const lastChars = 2000;
 const inspectMs = 30_000;
-/** Longest time of the guest for its own work in the checks of an image, beside that of the image's programs. */
+/** Time limit of the guest's own work in the checks of an image, added to the limit of the image's programs. */
 const answerMs = 30_000;
 
-/** Fails with `BuildFailed`, with `Dropped`, or with the signal's reason. */
+/** Builds the image. Rejects with `BuildFailed`, with `BuildDropped`, or with the signal's reason. */
 export async function buildDockerfile(
   app: Needs,
   build: BuildRow,
@@ -55,20 +56,20 @@ export async function buildDockerfile(
         rootDirectory: ".",
         recipe: dockerfile,
         secrets: {},
-        // `buildMemoryMb`, the limit of template builds, is smaller than this plan's.
+        // The limit of template builds, `buildMemoryMb`, is below this plan's memory.
         plan: "team",
       },
       {
         log: (text) => writeLog(log, text),
         progress: ({ fraction, message }) => {
-          // Saved in order. A lost update is followed by another.
+          // Saves run in order. After a failed save, the next one follows.
           saved = saved
             .then(() => saveProgress(app.db, build.id, { fraction, step: message.slice(0, stepChars) }))
             .catch(() => {});
         },
         signal: AbortSignal.any([signal, dropped.signal]),
       },
-      // The build's row keeps the image from being swept.
+      // The build's row names the image, so no sweep removes it.
       async (_tx, image: MadeImage) => image,
     );
     return { sizeBytes, defaults: defaultsOf(runOf(config)) };
@@ -83,7 +84,10 @@ export async function buildDockerfile(
   }
 }
 
-/** The configuration may come from a registry, so its values are checked. "/" is the builder's own default. */
+/**
+ * Returns the defaults of the image's processes. The configuration may come from a registry, so its values are checked.
+ * "/" is the builder's own default.
+ */
 function defaultsOf({ user, cwd }: { user: string | null; cwd: string }): ProcessDefaults {
   if (user !== null && !/^[\w.-]{1,32}(?::[\w.-]{1,32})?$/.test(user)) {
     throw new BuildFailed(
@@ -94,7 +98,10 @@ function defaultsOf({ user, cwd }: { user: string | null; cwd: string }): Proces
   return { user, cwd: isUsable ? cwd : null };
 }
 
-/** Pieces carry the number of the instruction in its stage, from the builder's lines "[1/2] STEP 2/7: …". */
+/**
+ * Writes output to the log. The log's pieces carry the number of the instruction in its stage, from the builder's lines
+ * "[1/2] STEP 2/7: …".
+ */
 async function writeLog(log: BuildLog, text: string): Promise<void> {
   const step = /^(?:\[\d{1,3}\/\d{1,3}\] )?STEP (\d{1,4})\//m.exec(text)?.[1];
   if (step !== undefined) await log.begin(Number(step), "");
@@ -102,8 +109,8 @@ async function writeLog(log: BuildLog, text: string): Promise<void> {
 }
 
 /**
- * Checks that the image's user exists, and logs a warning for an image without a shell. The image's programs run as root
- * beside PID 1, so the guest may be hostile and never answer. Neither the queue nor a shutdown waits for it.
+ * Checks that the image's user exists, and logs a warning for an image without a shell. The image's programs run as
+ * root beside PID 1, so the guest may be hostile and never respond. Neither the queue nor a shutdown waits for it.
  */
 export async function inspectImage(
   guest: Guest,

@@ -1,13 +1,13 @@
-/** Writes a build's log to its table: whole pieces, a few per second, up to a limit. */
+/** Writes a build's log to its table: complete pieces, a few per second, up to a limit. */
 import type { App } from "#app.ts";
 import { appendLog } from "./store.ts";
 
-/** Limit of one build's log; further output is dropped. */
+/** Limit of one build's log in bytes; further output is dropped. */
 export const logMaxBytes = 4 * 1024 ** 2;
-/** Maximum delay of output for readers. A chatty build writes one piece per interval. */
+/** Longest delay in milliseconds before output is stored. A build with much output writes a piece per interval. */
 const flushAfterMs = 250;
 const pieceBytes = 64 * 1024;
-/** Characters kept for the reason of a failure, even of output beyond the log's limit. */
+/** Characters of last output that the reason of a failure contains, even past the log's limit. */
 const lastChars = 2000;
 
 export class BuildLog {
@@ -27,7 +27,7 @@ export class BuildLog {
     this.#build = build;
   }
 
-  /** Last output of the current step. */
+  /** The last output of the current step. */
   get last(): string {
     return this.#last.trim();
   }
@@ -41,7 +41,7 @@ export class BuildLog {
     await this.flush();
   }
 
-  /** Applies backpressure while much output is waiting for the database. */
+  /** Adds output to the log. Waits while much output is not stored yet. */
   async write(data: Buffer): Promise<void> {
     const text = this.#decoder.decode(data, { stream: true }).replaceAll("\0", "�");
     this.#last = (this.#last + text).slice(-lastChars);
@@ -71,7 +71,7 @@ export class BuildLog {
     this.#isDue = true;
     setTimeout(() => {
       this.#isDue = false;
-      // The build's own calls report a database outage.
+      // A database outage also fails the build's own queries, which report it.
       this.flush().catch(() => {});
     }, flushAfterMs).unref();
   }

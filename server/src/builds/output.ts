@@ -23,14 +23,14 @@ export class Output {
     this.#hand(this.#bytes > logMaxBytes ? "(more output is not kept)\n" : text);
   }
 
-  /** Fails if writing the log failed. */
+  /** Resolves when all output is in the log. Rejects if a write failed. */
   flushed(): Promise<void> {
     return this.#written;
   }
 
   #hand(text: string): void {
     this.#written = this.#written.then(() => this.#log(text));
-    // `flushed` reports the failure.
+    // `flushed` rejects with the same error.
     this.#written.catch(() => {});
   }
 }

@@ -1,4 +1,4 @@
-/** Pulls with a registry on loopback and the fake builder, from a reference to the row of an image. */
+/** Pulls images from a registry on loopback, with the fake builder: from a reference to the image's row. */
 import { randomUUID } from "node:crypto";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -79,7 +79,7 @@ function hooks() {
   };
 }
 
-test("keeps a pulled image under its registry's digest, with its command, port and user", async () => {
+test("stores a pulled image with its registry's digest, and with its command, port and user", async () => {
   const { registry, request } = await open();
   const digest = registry.push("team/app:1", image);
   const found = await findRegistryImage(app, request, hooks());
@@ -96,12 +96,12 @@ test("keeps a pulled image under its registry's digest, with its command, port a
   expect(existsSync(into)).toBe(false);
   expect(await findAppImage(app, request.projectId, "b1")).toEqual(pulled);
   expect(await findEqualAppImage(app, request.projectId, found.key)).toEqual(pulled);
-  // An image of another project is not used.
+  // An image of another project is not reused.
   const other = await open();
   expect(await findEqualAppImage(app, other.request.projectId, found.key)).toBe(undefined);
 });
 
-test("fails with the reference and the cause, and leaves no directory", async () => {
+test("reports the reference and the cause of a failed pull, and leaves no directory", async () => {
   const { registry, request } = await open();
   const missing = findRegistryImage(app, request, hooks());
   await expect(missing).rejects.toThrow(
@@ -128,7 +128,7 @@ test.each<[string, Record<string, unknown>]>([
   ["a user that is an object", { User: { name: "root" } }],
   ["a NUL in its directory", { WorkingDir: "/\0" }],
   ["an environment of 3 MB", { Env: [`A=${"x".repeat(3_000_000)}`] }],
-])("refuses an image with %s, with a reason for the owner", async (_, config) => {
+])("refuses an image with %s, and gives the owner the reason", async (_, config) => {
   const { registry, request } = await open();
   registry.push("team/app:1", makeImage([[{ path: "a", bytes: "a" }]], { config }));
   const found = await findRegistryImage(app, request, hooks());

@@ -1,6 +1,6 @@
 /**
- * Images that are pulled from a registry instead of built. The reference is resolved first, and an equal image of the
- * project is used again without a download. A pulled image has a row, a tag and a scan like a built one.
+ * Images that are pulled from a registry instead of built. The reference is resolved first. If the project has an equal
+ * image, that image is used and nothing is downloaded. A pulled image has a row, a tag and a scan like a built one.
  */
 import { createHmac } from "node:crypto";
 import { rm } from "node:fs/promises";
@@ -21,7 +21,7 @@ export interface PullRequest extends Pick<
   "workspaceId" | "projectId" | "deploymentId" | "plan"
 > {
   reference: ImageReference;
-  /** Sent only to its own registry. */
+  /** Credential for the reference's registry; no other registry receives it. */
   credential: RegistryCredential | null;
 }
 
@@ -31,15 +31,17 @@ export interface PullHooks {
   signal: AbortSignal;
 }
 
-/** A registry's image, and the key that equal images of the project have. */
+/** An image in its registry, with the key that equal images of the project have. */
 export interface FoundImage extends ResolvedImage {
   key: Buffer;
 }
 
-/** Share of the download in a pull; the builder unpacks the layers in the rest. */
+/** Fraction of a pull that the download takes. In the rest, the builder unpacks the layers. */
 const downloadShare = 0.7;
 
-/** Resolves the reference at the registry. Fails with `BuildFailed`, or with the signal's reason. */
+/**
+ * Returns the image that the reference names at its registry. Rejects with `BuildFailed`, or with the signal's reason.
+ */
 export async function findRegistryImage(
   app: Needs,
   request: PullRequest,
@@ -54,7 +56,10 @@ export async function findRegistryImage(
   return { ...found, key };
 }
 
-/** Downloads the image into the directory, keeps it, and removes the directory. Fails as `findRegistryImage` does. */
+/**
+ * Downloads the image into the directory, imports it with a row, and removes the directory. Rejects as
+ * `findRegistryImage` does.
+ */
 export async function pullAppImage(
   app: Needs,
   request: PullRequest & { found: FoundImage; into: string },

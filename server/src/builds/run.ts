@@ -1,7 +1,8 @@
 /**
- * Runs builds, up to the configured number at once. A build is a row until it ends. The machine, log and unfinished image belong to this process; the next process finds and removes them. A graceful shutdown puts running builds back
- * into the queue, and a killed server leaves them to the next one. A build that sees three servers die is likely the
- * cause, and is not retried.
+ * Runs builds, up to the configured number at a time. A build is a row until it ends. The machine, log and unfinished
+ * image of a build belong to this process; the next process finds and removes them. A graceful shutdown puts running
+ * builds back into the queue, and a killed server leaves them to the next one. A build during which three servers died
+ * is the likely cause, and is not retried.
  */
 import type { GuestProcess, MachineExit, ProcessExit } from "@kontor/runtime/driver.ts";
 import type { App } from "#app.ts";
@@ -36,24 +37,27 @@ import {
 type Needs = Pick<App, "db" | "machines" | "secrets" | "config" | "clock" | "log">;
 
 const attemptsMax = 3;
-/** Retry interval and limit while the host has no capacity. */
+/** Retry interval while the host has no capacity, and the time after which a waiting build fails. */
 const noRoomRetryMs = 5_000;
 const noRoomForMs = 60 * 60_000;
-/** Capturing a machine's files takes seconds; tens of gigabytes on a slow disk take minutes. */
+/** Longest capture of a machine's files. It takes seconds, or minutes for tens of gigabytes on a slow disk. */
 const captureMaxMs = 10 * 60_000;
-/** Minimum share of the build's time for the capture, even if the steps used all of it. */
+/** Fraction of the build's time that the capture gets at least, even if the steps used all of it. */
 const captureShare = 1 / 2;
-/** Time in which the guest ends an overdue step, also limited to a share of the build's time. Then the host ends it. */
+/**
+ * Time in which the guest ends an overdue step before the host does. It is also limited to `graceShare` of the build's
+ * time.
+ */
 const graceMaxMs = 10_000;
 const graceShare = 1 / 6;
 const sweepEveryMs = 15_000;
-/** The exit of a machine is reported within this time of the failed call. */
+/** Time after a failed call within which the machine's exit is reported. */
 const exitWithinMs = 6_000;
 const endedKinds = new Set(["machine_died", "not_running", "not_found"]);
-/** Number of a command's characters in the reason of a failure. */
+/** Characters of a command that the reason of a failure shows. */
 const commandChars = 200;
 
-/** The server stops. */
+/** Thrown when the server stops. */
 class Interruption extends Error {}
 
 interface Running {
@@ -74,7 +78,7 @@ export class Builds {
 
   /** Callbacks of the machine layer for machines of builds. */
   readonly machineOwner: MachineOwner = {
-    // Machines of an earlier server's builds are removed, because their steps cannot continue.
+    // Machines of builds from an earlier server are removed, because their steps cannot continue.
     onServerStart: async () => {
       await releaseAll(this.#app, "build");
       await this.#recover();
@@ -85,7 +89,7 @@ export class Builds {
 
   readonly tasks: Tasks = { [runTask]: (_: unknown, { signal }) => this.run(signal) };
 
-  /** Takes builds from the queue until none waits or enough run. */
+  /** Runs queued builds until the queue is empty or the limit of parallel builds is reached. */
   async run(signal: AbortSignal): Promise<void> {
     const { db, config, clock, machines } = this.#app;
     await this.#recover();
@@ -104,7 +108,7 @@ export class Builds {
     }
   }
 
-  /** Removes unused images now and periodically, because the last machine on an image may end at any time. */
+  /** Removes unused images now and at an interval, because the last machine of an image may end at any time. */
   start(): void {
     const sweep = () =>
       sweepImages(this.#app).catch((error: unknown) =>
@@ -118,7 +122,7 @@ export class Builds {
     clearInterval(this.#sweeping);
   }
 
-  /** Queues interrupted builds again, or fails those interrupted too often. */
+  /** Queues interrupted builds again. Fails a build that was interrupted too often. */
   async #recover(): Promise<void> {
     for (const { id, owner_kind, dockerfile, attempts } of await interruptedBuilds(
       this.#app.db,
@@ -133,7 +137,7 @@ export class Builds {
     }
   }
 
-  /** Returns false if the next build should not start now. */
+  /** Runs a build. Returns false if no further build should start now. */
   async #runBuild(build: BuildRow, signal: AbortSignal): Promise<boolean> {
     const running: Running = { exit: Promise.withResolvers() };
     this.#running.set(build.id, running);
@@ -178,7 +182,7 @@ export class Builds {
     return true;
   }
 
-  /** The build's row, its owner's record and the machine's fate commit together. */
+  /** Commits the end of a build: its row, its owner's record and the removal of its machine, in one transaction. */
   async #end(build: Pick<BuildRow, "id" | "owner_kind" | "dockerfile">, end: BuildEnd): Promise<void> {
     const { db, machines, clock } = this.#app;
     const ended = await db.transaction().execute(async (tx) => {
@@ -189,7 +193,7 @@ export class Builds {
     });
     if (ended.machine) machines.destroyLater(ended.machine);
     if (ended.isWanted || end.status !== "succeeded") return;
-    // An image of a Dockerfile goes with the next sweep, once its machine is gone.
+    // The image of a Dockerfile is removed by the next sweep, once no machine uses it.
     if (build.dockerfile === null) await machines.host.removeImage(build.id);
   }
 
@@ -204,7 +208,7 @@ export class Builds {
     const base = await machines.images.ensure(build.base).catch((error: unknown) => {
       throw new BuildFailed(`The base ${build.base} could not be built: ${(error as Error).message}`);
     });
-    // An earlier attempt may have left an image.
+    // An earlier attempt may have left an image with this id.
     await machines.host.removeImage(build.id);
     const { order, guest } = await this.#boot(build, base);
     await passKillPoint("build.started");
@@ -231,10 +235,13 @@ export class Builds {
     }
   }
 
-  /** The enclosed builder makes the image, then a machine boots from it, so that a ready template is known to boot. */
+  /**
+   * Builds a Dockerfile. The enclosed builder makes the image. A machine then boots from it, so every ready template is
+   * known to boot.
+   */
   async #buildDockerfile(build: BuildRow, dockerfile: string, running: Running, signal: AbortSignal) {
     const { machines } = this.#app;
-    // An earlier attempt may have left an image.
+    // An earlier attempt may have left an image with this id.
     await machines.host.removeAppImage(build.id);
     const log = new BuildLog(this.#app, build.id);
     try {
@@ -258,7 +265,7 @@ export class Builds {
     const { db, machines, config } = this.#app;
     const env = {
       HOME: "/root",
-      // Without it, apt would wait for input until the deadline.
+      // Without this variable, apt would wait for input until the deadline.
       DEBIAN_FRONTEND: "noninteractive",
       ...networkEnv(build.network),
     };
@@ -289,7 +296,7 @@ export class Builds {
     return { order: orderFor(reservation.row), guest: machines.connect(reservation.row.id) };
   }
 
-  /** Fails with a `BuildFailed` that names the step and contains its last output. */
+  /** Runs a step. Rejects with a `BuildFailed` that names the step and contains its last output. */
   async #step(
     guest: Guest,
     step: { number: number; of: number; command: string },
@@ -309,7 +316,7 @@ export class Builds {
     const minutes = this.#app.config.buildTimeoutMinutes;
     const overtime = `was still running when the build's ${minutes} minutes were over`;
     // Steps run as root beside PID 1, so the guest may be busy or hostile. Neither the deadline nor a shutdown waits
-    // for it.
+    // for the guest.
     const over = Promise.withResolvers<never>();
     over.promise.catch(() => {});
     const timer = setTimeout(() => over.reject(fail(overtime)), lastMoment - performance.now());
@@ -353,7 +360,7 @@ export class Builds {
     return stats !== undefined && stats.diskBytes > this.#app.config.machineDiskGb * 1024 ** 3 * 0.99;
   }
 
-  /** Explains a failure for the owner: the machine's own exit, if that was the cause. */
+  /** Returns the error for the owner. If the machine's exit caused the failure, the error names the exit. */
   async #explain(id: string, error: unknown, { exit }: Running): Promise<unknown> {
     const kind = (error as { kind?: string } | null)?.kind;
     if (kind === undefined) return error;
@@ -361,7 +368,7 @@ export class Builds {
     if (!endedKinds.has(kind)) {
       return new BuildFailed(`The steps damaged the machine: ${sentence(error)}`);
     }
-    // The build was dropped together with its machine, so no reason is needed.
+    // The build was dropped with its machine, so no reason is stored.
     if (!(await findBuild(this.#app.db, id))) return new BuildDropped();
     const ended = await Promise.race([exit.promise, after(exitWithinMs)]);
     if (ended?.reason === "out_of_memory") {

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { describeScan } from "./scan.ts";
 
-test("names an unavailable source, and does not count it as a source without findings", () => {
+test("names an unavailable source in the text, and does not report it as a source without findings", () => {
   const npm = { source: "npm-audit", status: "unavailable" as const, detail: "405" };
   const debian = { source: "debian-security", status: "answered" as const, detail: null };
   expect(describeScan({ status: "partial", findings: [], sources: [debian, npm] })).toBe(

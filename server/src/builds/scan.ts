@@ -1,6 +1,6 @@
 /**
- * Scans an app's image for known vulnerabilities. The last scan is stored in the image's row. A scan never decides
- * whether the image may run.
+ * Scans an app's image for known vulnerabilities. The image's row holds the last scan. A scan does not decide whether
+ * the image may run.
  */
 import type { Finding, Severity } from "@kontor/runtime/oci/scan.ts";
 import type { App } from "#app.ts";
@@ -24,24 +24,24 @@ export interface ImageScan {
 
 type Needs = Pick<App, "db" | "machines" | "clock">;
 
-/** A scan in the image's row. */
+/** A scan as stored in the image's row. */
 export type StoredScan = Omit<ImageScan, "scannedAt" | "sourceDate"> & { scannedAt: string };
 
 /**
- * Runs in the transaction that stores a scan. `earlier` are the scans of the project's images, newest first, including
- * the scan that is replaced.
+ * Handles a scan in the transaction that stores the scan. `earlier` holds the scans of the project's images, newest
+ * first, including the scan that is replaced.
  */
 export type OnScanned = (tx: Db, scan: ImageScan, earlier: readonly StoredScan[]) => Promise<void>;
 
-/** Above the number of images that are kept. */
+/** Limit of earlier scans, above the number of images that retention keeps. */
 const earlierMax = 50;
 
 /** Running scans, by project and tag. */
 const underWay = new Map<string, Promise<ImageScan | undefined>>();
 
 /**
- * Undefined if the image does not exist. Takes seconds, and succeeds even if a source is unavailable. A concurrent call
- * for the same image shares the running scan.
+ * Scans an image. Resolves to undefined if the image does not exist. A scan takes seconds, and succeeds even if a
+ * source is unavailable. Concurrent calls for one image share a scan.
  */
 export function scanImage(
   app: Needs,
@@ -104,7 +104,7 @@ async function scanOnce(
   return scan;
 }
 
-/** A line for a log: the findings, and the unavailable sources. */
+/** Returns the findings and the unavailable sources as one line of a log. */
 export function describeScan({
   status,
   findings,

@@ -8,7 +8,7 @@ import type { AppImagesTable, BuildLogsTable, BuildsTable, BuildStep } from "./t
 export type BuildRow = Selectable<BuildsTable>;
 export type BuildLogRow = Selectable<BuildLogsTable>;
 
-/** Placeholder for the workspace of builds older than the column. */
+/** Workspace id for builds that are older than the column. */
 const noWorkspace = "00000000-0000-0000-0000-000000000000";
 
 export async function insertBuild(
@@ -28,7 +28,10 @@ export function findBuild(db: Db, id: string): Promise<BuildRow | undefined> {
   return db.selectFrom("builds").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-/** Marks the next build as running and returns it. Undefined if none waits, or if `atOnce` builds run. */
+/**
+ * Marks the next queued build as running, and returns it. Returns undefined if none is queued, or if `atOnce` builds
+ * run.
+ */
 export function takeNext(
   db: Db,
   { hostId, atOnce, recent }: { hostId: string; atOnce: number; recent: readonly string[] },
@@ -73,16 +76,16 @@ export function takeNext(
         .where("status", "=", "queued")
         .returningAll()
         .executeTakeFirst();
-      // The build was dropped after it was chosen.
+      // The build was dropped between its choice and this update.
       if (!build) continue;
-      // The new attempt rewrites the log.
+      // The new attempt writes the log from its start.
       await tx.deleteFrom("build_logs").where("build_id", "=", build.id).execute();
       return { build, payerId: next.payerId };
     }
   });
 }
 
-/** Puts a running build back into the queue, without counting the attempt. */
+/** Puts a running build back into the queue, and does not count the attempt. */
 export async function requeueUncounted(db: Db, id: string): Promise<void> {
   await db
     .updateTable("builds")
@@ -92,7 +95,7 @@ export async function requeueUncounted(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** Builds that a crashed server left running. */
+/** Lists builds that a crashed server left running. */
 export function interruptedBuilds(db: Db, hostId: string): Promise<BuildRow[]> {
   return db
     .selectFrom("builds")
@@ -111,7 +114,7 @@ export async function requeue(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** False if the build was dropped meanwhile. */
+/** Stores the current step. Returns false if the build was dropped. */
 export async function saveStep(db: Db, id: string, step: number): Promise<boolean> {
   const { numUpdatedRows } = await db
     .updateTable("builds")
@@ -133,8 +136,8 @@ export async function saveProgress(db: Db, id: string, progress: BuildStep): Pro
 }
 
 /**
- * Locks the build's row until the transaction ends, so that a concurrent drop waits and finds its image. False if it
- * was dropped.
+ * Locks the build's row until the transaction ends, so that a concurrent drop waits and finds the image. Returns false
+ * if the build was dropped.
  */
 export async function lockBuild(tx: Db, id: string): Promise<boolean> {
   const row = await tx
@@ -146,7 +149,7 @@ export async function lockBuild(tx: Db, id: string): Promise<boolean> {
   return row !== undefined;
 }
 
-/** False if the build was dropped meanwhile, or has already ended. */
+/** Ends a build. Returns false if the build was dropped, or has already ended. */
 export async function endBuild(
   tx: Db,
   id: string,
@@ -165,7 +168,10 @@ export async function deleteBuild(tx: Db, id: string): Promise<void> {
   await tx.deleteFrom("builds").where("id", "=", id).execute();
 }
 
-/** Images that are requested or being built, and base images of running builds. */
+/**
+ * Returns the ids of images to keep: requested images, images that are being built, and base images of queued and
+ * running builds.
+ */
 export async function wantedImages(db: Db, hostId: string): Promise<Set<string>> {
   const rows = await db
     .selectFrom("builds")
@@ -183,7 +189,7 @@ export async function wantedImages(db: Db, hostId: string): Promise<Set<string>>
   return new Set(rows.map(({ id }) => id));
 }
 
-/** Appends to the log of a running build; does nothing for any other. */
+/** Appends to the log of a running build. Does nothing for other builds. */
 export async function appendLog(
   db: Db,
   id: string,
@@ -216,7 +222,7 @@ export function logAfter(db: Db, id: string, after: number, limit: number): Prom
     .execute();
 }
 
-/** Returns a text for each build that changes with its status and its log. */
+/** Returns a text for each build, which changes with the build's status and log. */
 export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: string, state: string][]> {
   const rows = await db
     .selectFrom("builds")
@@ -226,7 +232,7 @@ export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: str
   return rows.map(({ id, status, attempts, log_bytes }) => [id, `${status} ${attempts} ${log_bytes}`]);
 }
 
-/** True if the machine belongs to a restricted build. */
+/** True if the machine belongs to a build with a restricted network. */
 export async function isRestrictedBuild(db: Db, machine: string): Promise<boolean> {
   const row = await db
     .selectFrom("machines")
@@ -242,7 +248,7 @@ export async function isRestrictedBuild(db: Db, machine: string): Promise<boolea
 
 export type AppImageRow = Selectable<AppImagesTable>;
 
-/** Returns the next image number, and blocks other images of the project until the transaction ends. */
+/** Returns the project's next image number, and blocks further numbers of the project until the transaction ends. */
 export async function nextNumber(tx: Db, projectId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${projectId}, 13))`.execute(tx);
   const { number } = await tx
@@ -283,7 +289,7 @@ export function findImageByKey(
     .executeTakeFirst();
 }
 
-/** Newest first. */
+/** Lists the project's images, newest first. */
 export function imagesOfProject(db: Db, projectId: string): Promise<AppImageRow[]> {
   return db
     .selectFrom("app_images")
@@ -305,8 +311,8 @@ export async function markPruned(tx: Db, ids: readonly string[], now: Date): Pro
 }
 
 /**
- * Images of a host that a row names: of projects, of function versions, of templates, and bases of unfinished template
- * builds.
+ * Returns the ids of a host's images that a row names. Projects, function versions and templates name images, and
+ * unfinished template builds name their bases.
  */
 export async function wantedAppImages(db: Db, hostId: string): Promise<Set<string>> {
   const rows = await db
@@ -339,7 +345,7 @@ export async function wantedAppImages(db: Db, hostId: string): Promise<Set<strin
   return new Set(rows.map(({ id }) => id));
 }
 
-/** Stores a scan and returns the one that it replaces. The image's row is locked until the transaction ends. */
+/** Stores a scan, and returns the scan that it replaces. The image's row is locked until the transaction ends. */
 export async function saveScan(tx: Transaction, id: string, scan: string): Promise<unknown> {
   const row = await tx
     .selectFrom("app_images")
@@ -352,8 +358,8 @@ export async function saveScan(tx: Transaction, id: string, scan: string): Promi
 }
 
 /**
- * Scans of the project's other images, newest first. Locks until the transaction ends, so that the later of two
- * concurrent scans sees the other.
+ * Lists scans of the project's other images, newest first. Locks the scans of the project until the transaction ends,
+ * so that the later of two concurrent scans sees the earlier one.
  */
 export async function listOtherScans(
   tx: Transaction,

@@ -1,7 +1,8 @@
 import type { ColumnType, Generated } from "kysely";
 
 /**
- * Columns as stored; see migrations/0009_templates.sql, 0062_builds_of_workspaces.sql and 0097_templates_of_images.sql.
+ * Columns of the table; migrations/0009_templates.sql, 0062_builds_of_workspaces.sql and 0097_templates_of_images.sql
+ * describe them.
  */
 export interface BuildsTable {
   id: string;
@@ -24,19 +25,19 @@ export interface BuildsTable {
   ended_at: Date | null;
 }
 
-/** Defaults of processes in an image's machine: its WORKDIR and USER. */
+/** Defaults of processes in an image's machine, from its WORKDIR and USER. */
 export interface ProcessDefaults {
-  /** Null for the machine's own default. */
+  /** Working directory. Null for the machine's own default. */
   cwd: string | null;
-  /** A name or a number, with or without `:group`; null for root. */
+  /** User name or number, with or without `:group`. Null for root. */
   user: string | null;
 }
 
 /** Progress of a build of a Dockerfile. */
 export interface BuildStep {
-  /** From 0 to 1. */
+  /** Fraction of the build, from 0 to 1. */
   fraction: number;
-  /** Text for people. */
+  /** Current step, as text for people. */
   step: string;
 }
 
@@ -48,7 +49,7 @@ export interface BuildLogsTable {
   text: string;
 }
 
-/** Columns as stored; migrations/0013_app_images.sql describes them. */
+/** Columns of the table; migrations/0013_app_images.sql describes them. */
 export interface AppImagesTable {
   id: string;
   project_id: string;
@@ -64,12 +65,12 @@ export interface AppImagesTable {
   pruned_at: Date | null;
 }
 
-/** How an image is run, from its own configuration. */
+/** Run parameters of an image, from the image's own configuration. */
 interface AppImageRun {
   argv: string[];
   port: number | null;
   health_check_path: string | null;
-  /** A name or a number, with or without a group; null means root. */
+  /** User name or number, with or without a group. Null for root. */
   user: string | null;
   cwd: string;
   env: Record<string, string>;

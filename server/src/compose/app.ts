@@ -1,4 +1,4 @@
-/** Opens everything below the rooms: data directory, database, secrets, job queue, egress proxy and machines. */
+/** Opens everything that the APIs build on: data directory, database, secrets, job queue, egress proxy and machines. */
 import { mkdirSync } from "node:fs";
 import { run } from "@kontor/runtime/exec.ts";
 import { hostMirrors } from "@kontor/runtime/rootfs/sources.ts";
@@ -27,7 +27,9 @@ import { findServer, version } from "./installation.ts";
 
 export interface OpenedApp {
   app: App;
-  /** The app with database connections of its own: leases and deadlines hold on a busy server. */
+  /**
+   * The same app with separate database connections, so that leases are extended and deadlines kept on a busy server.
+   */
   caretaker: App;
   hostId: string;
 }
@@ -38,7 +40,7 @@ export async function openApp(
   log: Logger,
   running: AsyncDisposableStack,
 ): Promise<OpenedApp> {
-  // PostgreSQL's account must be able to pass through the directory, and nobody may list it.
+  // PostgreSQL's account must be able to enter the directory, and other accounts must not be able to list it.
   mkdirSync(config.dataDir, { recursive: true, mode: 0o711 });
   refuseUnfinishedRestore(config.dataDir);
   const hostId = ensureHostId(config.dataDir);
@@ -83,7 +85,7 @@ export async function openApp(
  */
 function readDefaultAllowlist(config: Config): Promise<readonly string[]> {
   return expandAllowlist(config.defaultEgressAllowlist, {
-    // A program that hangs leaves its hosts out of the list; it does not delay the start for longer.
+    // A program that hangs delays the start by at most five seconds, and its hosts are missing from the list.
     run: async (argv) => (await run(argv, { cwd: "/", timeoutMs: 5_000 })).stdout,
     aptArchives: async () => Object.values(await hostMirrors()).filter((address) => address !== null),
   });

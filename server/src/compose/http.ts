@@ -1,4 +1,4 @@
-/** The HTTP server over the three APIs, and the ports that it and the ingress listen on. */
+/** The HTTP server of the three APIs, and the ports on which this server and the ingress listen. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { accessLogOf } from "#accounts/activity/access-log.ts";
 import { findActor, findActors } from "#accounts/find-actor.ts";
@@ -17,7 +17,10 @@ import { apiRoutes } from "./apis.ts";
 import { introductions } from "./introductions.ts";
 import type { Parts } from "./parts.ts";
 
-/** Clients that use a kept connection within this time are told to leave it; a close at once could break a request. */
+/**
+ * Time between the start of a drain and the close of idle connections. Meanwhile each response closes its connection;
+ * an earlier close could break a request.
+ */
 const farewellMs = 300;
 
 export interface OpenedHttp {

@@ -55,7 +55,7 @@ async function countVisits(environmentId: string): Promise<number> {
   return rows.reduce((sum, { requests }) => sum + requests, 0);
 }
 
-test("real visits and releases replace each other, and no visitor is lost or counted twice", async () => {
+test("loses no visitor and counts none twice while releases replace each other", async () => {
   const { environment } = await makeEnvironment(db);
   const label = environment.host_label;
   await deploy(host, environment, 1, { argv: program("release 1") });

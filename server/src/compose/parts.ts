@@ -1,4 +1,4 @@
-/** The long-lived objects of the rooms. Their construction starts nothing; `services.ts` starts them in order. */
+/** The long-lived objects of the APIs. The constructors start nothing; `services.ts` starts the objects in order. */
 import { RunExecutor } from "#agent/runs/engine/run-executor.ts";
 import { Scheduler } from "#agent/schedules/scheduler.ts";
 import type { App } from "#app.ts";
@@ -20,7 +20,7 @@ import { PreparedImages } from "#platform/prepare.ts";
 import { sandboxOwner } from "#sandbox/sandboxes/machine-events/machine-owner.ts";
 import { templateBuilds } from "#sandbox/templates/finish.ts";
 
-/** Rooms that own machines. */
+/** Parts of the server that own machines. */
 export interface Owners {
   builds: Builds;
   apps: Apps;
@@ -58,7 +58,7 @@ export function machineOwners(app: App, { builds, apps, functions, addons }: Own
   };
 }
 
-/** `hostId`: identity of this host, by which a restarted server finds the runs of its dead process. */
+/** `hostId`: identity of this host, by which a restarted server finds the runs of its previous process. */
 export function makeParts(app: App, hostId: string): Parts {
   const owners = makeOwners(app);
   const agentRuns = new RunExecutor(app, {

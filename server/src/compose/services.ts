@@ -64,10 +64,10 @@ export function services(kontor: Kontor): Service[] {
     { name: "apps", start: () => apps.start(), stop: () => apps.close() },
     { name: "functions", start: () => functions.start(), stop: () => functions.close() },
     { name: "add-ons", start: () => addons.start(), stop: () => addons.close() },
-    // Before the jobs: a deployment that resumes switches visitors by the ingress.
+    // Starts before the jobs: a deployment that resumes uses the ingress to switch visitors.
     { name: "ingress", start: () => ingress.start(), stop: () => ingress.close() },
     { name: "volumes", start: () => repairVolumes(app) },
-    // Before everything that removes, makes or ends something in the background: a rollback reports this time.
+    // Starts before every service that changes something in the background: a rollback reports this time.
     { name: "upgrade mark", start: () => recordWorkStart(config.dataDir) },
     { name: "builds", start: () => builds.start(), stop: () => builds.stop() },
     {
@@ -77,7 +77,7 @@ export function services(kontor: Kontor): Service[] {
     },
     runningService("denied connections", () => new DeniedEgress(caretaker)),
     runningService("expiry", () => startExpiry(caretaker)),
-    // Before the jobs: a deployment that resumes checks out again.
+    // Starts before the jobs: a deployment that resumes checks out its commit again.
     { name: "checkouts", start: () => sweepCheckouts(app) },
     { name: "deployments", start: () => deployments.resetProgress() },
     { name: "function deploys", start: () => functionDeploys.begin() },
@@ -99,7 +99,7 @@ export function services(kontor: Kontor): Service[] {
         ),
     },
     { name: "domains", start: () => scheduleRecheck(app) },
-    // A run may use the schedules and machines below until it has stopped.
+    // Stops before the schedules and machines below, which a run may use until its end.
     { name: "agent runs", stop: () => agentRuns.stop() },
     { name: "schedules", start: () => scheduler.start(), stop: () => scheduler.stop() },
     runningService("machines of sessions", () => startMachineSweeps(caretaker)),
@@ -135,7 +135,7 @@ export async function startServices(all: readonly Service[], running: AsyncDispo
   }
 }
 
-/** A service that runs from its construction on. */
+/** A service that its constructor starts. */
 function runningService(name: string, open: () => { stop(): unknown }): Service {
   let service: { stop(): unknown } | undefined;
   return {

@@ -1,7 +1,7 @@
 /** The end of the process: signals, uncaught errors, and a start that fails. */
 import type { Logger } from "pino";
 
-/** At a restart, clients wait at the listening socket for as long as this. */
+/** Grace period of a restart. Until the next process accepts them, new clients wait at the listening socket. */
 const restartGraceMs = 3_000;
 
 export class Shutdown {

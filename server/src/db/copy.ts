@@ -1,7 +1,7 @@
 /**
- * COPY TO STDOUT and COPY FROM STDIN as streams over a connection of `pg`, which has no stream of its own for them
- * (protocol-flow.html#PROTOCOL-COPY of PostgreSQL's documentation). Memory is bounded: a slow file pauses the database,
- * and a slow database pauses the file.
+ * COPY TO STDOUT and COPY FROM STDIN as streams over a connection of `pg`, which has no such streams itself. The
+ * protocol: protocol-flow.html#PROTOCOL-COPY of PostgreSQL's documentation. Memory is bounded: a slow file pauses the
+ * database, and a slow database pauses the file.
  */
 import { once } from "node:events";
 import { Readable, type Duplex } from "node:stream";

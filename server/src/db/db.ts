@@ -14,7 +14,10 @@ export type Connection = { url: string } | { socketDirectory: string; user: stri
 
 export interface OpenDatabase<Schema> {
   db: Kysely<Schema>;
-  /** Separate connections for heartbeats, leases and deadlines, which must continue while requests hold all others. */
+  /**
+   * Separate connections for heartbeats, leases and deadlines, which must continue while requests use all other
+   * connections.
+   */
   upkeep: Kysely<Schema>;
   /** The connections of requests and jobs; graphile-worker uses them too. */
   pool: pg.Pool;
@@ -25,7 +28,7 @@ const upkeepConnections = 4;
 
 /**
  * Opens a pool of at most `maxConnections`, and a small pool for upkeep. `onError` gets the errors of idle connections;
- * the pool replaces these.
+ * the pool replaces such connections.
  */
 export function openDatabase<Schema>(
   connection: Connection,
@@ -51,8 +54,8 @@ export function openDatabase<Schema>(
 }
 
 /**
- * Handles the errors of broken connections, for example after a restart of PostgreSQL. Without listeners they would end
- * the whole process. The query of a connection in use rejects too, so its caller learns about the error.
+ * Handles the errors of broken connections, for example after a restart of PostgreSQL. Without listeners, these errors
+ * would end the whole process. The query of a connection in use rejects too, so its caller learns about the error.
  */
 export function survivePoolErrors(pool: pg.Pool, onError: (error: Error) => void): void {
   pool.on("error", onError);

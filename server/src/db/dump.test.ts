@@ -29,7 +29,7 @@ test("loads every row, sequence and foreign key of a dump into an empty database
     .insertInto("users")
     .values({ email: "a@b.test", name: awkward, password_hash: "!" })
     .execute();
-  // More than one chunk of the connection, so that the copy reaches its bounds.
+  // More rows than one chunk of the connection holds, so that the copy reaches its memory bound.
   await sql`insert into users (email, name, password_hash)
     select n || '@many.test', repeat('x', 2000), '!' from generate_series(1, 2000) n`.execute(source.db);
   await sql`select graphile_worker.add_job('a_task', '{"a":1}'::json)`.execute(source.db);

@@ -1,7 +1,7 @@
 /**
  * Writes the database to files while the server runs: one file of rows for each table, and `dump.json`, which lists
- * them. All rows are of one moment. Schemas other than `public` and `graphile_worker` belong to other programs. The
- * dump has no table definitions: `load.ts` creates the tables by the same migrations.
+ * these files. All rows are of one moment. Schemas other than `public` and `graphile_worker` belong to other programs.
+ * The dump has no table definitions: `load.ts` creates the tables by the same migrations.
  */
 import { createWriteStream } from "node:fs";
 import { mkdir, writeFile } from "node:fs/promises";
@@ -61,7 +61,8 @@ export async function dumpDatabase(connection: Connection, directory: string): P
       const file = createWriteStream(join(directory, table.file), { flags: "wx", mode: 0o600 });
       await pipeline(copyOut(client, `copy ${copyTarget(table)} to stdout`), createGzip({ level: 3 }), file);
     }
-    // Sequences are outside transactions, so numbers used during the dump are not used again.
+    // Sequences are outside transactions. Their values include numbers used during the dump, so these numbers are not
+    // used again.
     dump.sequences = (
       await client.query<{ schema: string; name: string; value: string }>(
         `select schemaname as schema, sequencename as name, last_value::text as value from pg_sequences

@@ -1,7 +1,7 @@
 /**
  * Loads a dump (`dump.ts`) into an empty database. The migrations of the dump create the tables, and one transaction
- * fills them. A schema marks the load until then, so that no server starts on an unfinished database. The same
- * transaction drops the foreign keys and adds them again, which checks every row and needs no superuser.
+ * fills them. Until that transaction commits, an extra schema marks the database, so that no server starts on it. The
+ * same transaction drops the foreign keys and adds them again, which checks every row and needs no superuser.
  */
 import { existsSync } from "node:fs";
 import { open, readFile } from "node:fs/promises";
@@ -32,7 +32,7 @@ export function refuseUnfinishedRestore(dataDir: string): void {
   );
 }
 
-/** Throws while a restore runs, or after one was killed. */
+/** Throws while a restore runs, or if the last restore was killed. */
 export async function refuseUnfinishedLoad(connection: Connection): Promise<void> {
   await withClient(connection, async (client) => {
     const { rowCount } = await client.query("select from pg_namespace where nspname = $1", [mark]);
@@ -228,7 +228,7 @@ async function fill(client: pg.Client, dump: Dump, directory: string): Promise<v
   if (names.length > 0) await client.query(`truncate ${names.join(", ")}`);
   for (const name of names) await client.query(`alter table ${name} disable trigger user`);
   for (const table of dump.tables) {
-    // Opened here, because `pipe` does not forward errors: a missing file would crash the process.
+    // The file is opened here, because `pipe` does not forward errors: a missing file would crash the process.
     const file = await open(join(directory, table.file));
     const rows = createGunzip();
     file

@@ -32,7 +32,7 @@ test("refuses to start after a change of an applied file, and names the file", a
   await expect(migrate(connection, [])).rejects.toThrow("this server does not know");
 });
 
-test("rolls a failing file back completely, and reports the position in it", async () => {
+test("rolls back a failing migration file completely, and reports the position of the error in the file", async () => {
   const { connection, db } = await testDatabase({ empty: true });
   const good = { name: "0001_good.sql", sql: "create table good (id int);" };
   const bad = { name: "0002_bad.sql", sql: "create table half (id int);\n\nselect nothing from half;" };

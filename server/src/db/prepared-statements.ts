@@ -13,7 +13,7 @@ export class StatementNames {
   readonly #names = new Map<string, string>();
   readonly #counts = new Map<string, number>();
 
-  /** Undefined for a text that has no name, or not yet. */
+  /** Returns the name of a statement's text. Undefined until the text has a name. */
   nameOf(text: string): string | undefined {
     const name = this.#names.get(text);
     if (name !== undefined || this.#names.size >= mostNames) return name;
@@ -33,7 +33,7 @@ export class StatementNames {
 export function preparingClient(): typeof pg.Client {
   const names = new StatementNames();
   return class PreparingClient extends pg.Client {
-    // pg's method has a dozen forms; all but this form pass through.
+    // pg's `query` has a dozen forms. Any form but a text with values is passed on unchanged.
     override query(...given: unknown[]): never {
       const [text, values, ...rest] = given;
       const isNamed = typeof text === "string" && Array.isArray(values) && values.length > 0;

@@ -39,7 +39,7 @@ export async function openSecrets(
       .set({ secrets_canary: box.seal(canary, place) })
       .where("secrets_canary", "is", null)
       .execute();
-    // Reads again: of two servers at their first start, only one key counts.
+    // Reads the stored text again: if two servers start for the first time, only one key counts.
     return openSecrets(db, options);
   }
   try {

@@ -1,7 +1,8 @@
 /**
  * Allows one server per host. Two servers on one data directory would both own its machines, so a server holds an
- * advisory lock in PostgreSQL while it lives. The lock needs no clean-up after a kill -9, and no clock. It belongs to a
- * connection: after a restart of PostgreSQL the server acquires it again, and ends if another server was faster.
+ * advisory lock in PostgreSQL while it lives. The lock needs no clean-up after a kill -9, and no clock. The lock
+ * belongs to a connection: after a restart of PostgreSQL the server acquires it again, and ends if another server was
+ * faster.
  */
 import { createHash } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -13,8 +14,8 @@ export interface SoleServer {
 }
 
 /**
- * Acquires the lock of a host. Returns undefined if another process has it. `onLost` is called at most once, when
- * another process acquired it after PostgreSQL was unavailable.
+ * Acquires the lock of a host. Returns undefined if another process has the lock. `onLost` is called at most once, when
+ * another process acquired the lock after PostgreSQL was unavailable.
  */
 export async function becomeSoleServer(
   connection: Connection,
@@ -69,7 +70,9 @@ export async function becomeSoleServer(
   };
 }
 
-/** 53 bits of a hash, because an advisory lock is a number and JavaScript's numbers are exact up to there. */
+/**
+ * Returns 53 bits of a hash, because an advisory lock is a number and JavaScript's integers are exact up to 53 bits.
+ */
 function lockNumber(hostId: string): number {
   return Number.parseInt(
     createHash("sha256").update(`kontor server ${hostId}`).digest("hex").slice(0, 13),

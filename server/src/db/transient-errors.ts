@@ -7,7 +7,7 @@
 const ofServer = /^(?:08|40|53|57P)[0-9A-Z]+$/;
 /** Errors before the server responds. */
 const ofConnection = new Set(["ECONNREFUSED", "ECONNRESET", "ECONNABORTED", "EPIPE", "ETIMEDOUT"]);
-/** pg and its pool give these errors no code. */
+/** Messages of errors to which pg and its pool give no code. */
 const withoutCode =
   /^(?:Connection terminated|timeout exceeded when trying to connect|Client (?:has encountered|was closed))/;
 

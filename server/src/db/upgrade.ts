@@ -1,9 +1,9 @@
 /**
  * Files of an upgrade in progress, in `<data>/upgrade/`. Before the first start of the new code, `kontor upgrade`
- * writes a copy of the database there, then `state.json`, which names both directories of code. The link
- * `<data>/current` decides which code runs. It leads back to the old code only when the upgrade is rolled back. So an
- * old server that finds `state.json` first restores the database. After a killed upgrade, a server can therefore always
- * start. `state.json` is removed when the new server responds.
+ * writes a copy of the database there. The command then writes `state.json`, which names both directories of code. The
+ * link `<data>/current` decides which code runs. The link leads back to the old code only when the upgrade is rolled
+ * back. So an old server that finds `state.json` first restores the database. After a killed upgrade, a server can
+ * therefore always start. `state.json` is removed when the new server responds.
  */
 import { existsSync, readFileSync, realpathSync, rmSync } from "node:fs";
 import { join } from "node:path";
@@ -14,7 +14,7 @@ import { withClient } from "./with-client.ts";
 
 export interface UpgradeState {
   format: 1;
-  /** Real paths of two directories of code. */
+  /** Real paths of the old and the new directory of code. */
   from: string;
   to: string;
   started_at: string;
@@ -35,7 +35,7 @@ export interface UpgradeFiles {
   worked: string;
 }
 
-/** This code. Node resolves symlinks of a program's path, so it is a real path. */
+/** Directory of the running code. Node resolves symlinks of a program's path, so this is a real path. */
 const ownCode = join(import.meta.dirname, "../../..");
 
 export function upgradeFiles(dataDir: string): UpgradeFiles {
@@ -57,7 +57,7 @@ export function readUpgrade(dataDir: string): UpgradeState | undefined {
     const read = JSON.parse(readFileSync(state, "utf8")) as UpgradeState;
     if (read.format === 1 && [read.from, read.to].every((place) => place.startsWith("/"))) return read;
   } catch {
-    // The error below names the cure.
+    // The error below names the file and the cure.
   }
   throw new UpgradeError(
     `${state} cannot be read by this Kontor; run kontor upgrade with the code that wrote it`,

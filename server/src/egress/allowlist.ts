@@ -11,7 +11,7 @@ export const HTTP_PORT = 80;
 export interface Entry {
   name: string;
   below: boolean;
-  /** Null opens 443 and 80. */
+  /** Port that the entry opens. Null opens 443 and 80. */
   port: number | null;
 }
 

@@ -92,7 +92,7 @@ test("rejects bytes that are not TLS at once", () => {
   }
 });
 
-test("rejects a hello with two server names, which the server could read differently", () => {
+test("rejects a hello with two server names, because the destination could read the other name", () => {
   const twice = buildHello([
     [0, nameOf("web.test")],
     [0, nameOf("evil.test")],

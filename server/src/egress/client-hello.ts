@@ -4,7 +4,7 @@
  * at any point.
  */
 
-/** A hello with post-quantum keys has about 1.8 kB; a session ticket adds a few more. */
+/** Maximum length of a hello. A hello with post-quantum keys has about 1.8 kB; a session ticket adds a few kB. */
 export const MAX_HELLO_BYTES = 16_384;
 
 const HANDSHAKE_RECORD = 22;
@@ -19,7 +19,7 @@ export type Hello =
   | { state: "incomplete" }
   /** Not TLS, or invalid TLS. */
   | { state: "malformed" }
-  /** `serverName` is unchanged. Null if the hello has none. */
+  /** `serverName` is as the client wrote it. Null if the hello has none. */
   | { state: "complete"; serverName: string | null };
 
 export function readHello(bytes: Buffer): Hello {
@@ -71,7 +71,7 @@ function readServerName(hello: Reader): string | null {
     const type = extensions.number(2);
     const extension = extensions.block(2);
     if (type !== SERVER_NAME) continue;
-    // With two names, the server could read the other.
+    // With two names, the destination could read the other name.
     if (found !== null) throw new RangeError("two server names");
     const names = extension.block(2);
     if (!extension.isAtEnd || names.number(1) !== HOST_NAME) throw new RangeError("an unknown type of name");
@@ -81,7 +81,7 @@ function readServerName(hello: Reader): string | null {
   return found;
 }
 
-/** Reads fields from the front. An incomplete field is a RangeError. */
+/** Reads fields from the front. Throws a RangeError for an incomplete field. */
 class Reader {
   readonly #bytes: Buffer;
   #at = 0;
@@ -102,7 +102,7 @@ class Reader {
     return this.#take(width).readUIntBE(0, width);
   }
 
-  /** Reads a length of that many bytes, and returns a reader over the block that follows. */
+  /** Reads a length field of `lengthWidth` bytes, and returns a reader over the block of this length. */
   block(lengthWidth: 1 | 2): Reader {
     return new Reader(this.#take(this.number(lengthWidth)));
   }

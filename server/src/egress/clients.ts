@@ -8,9 +8,9 @@ import { type Entry, isAllowed, parseEntries } from "./allowlist.ts";
 import { Denial } from "./denials.ts";
 import { requireAllowedName } from "./destination.ts";
 
-/** npm opens some fifty connections, a browser a few hundred. */
+/** Maximum of open connections of a machine: npm opens about fifty, a browser a few hundred. */
 const MAX_CONNECTIONS_PER_MACHINE = 256;
-/** Each connection uses two of the server's 65,536 or more descriptors. */
+/** Maximum of open connections of all machines. Each connection uses two of the server's 65,536 or more descriptors. */
 const MAX_CONNECTIONS = 8192;
 
 export interface ClientDeps {
@@ -107,7 +107,7 @@ export class Client {
     return this.#gone.signal;
   }
 
-  /** The allowlist: read once, then again after each change. */
+  /** Returns the allowlist. The list is read once, and again after each change. */
   async allowed(): Promise<readonly Entry[]> {
     for (;;) {
       const reading = (this.#allowed ??= this.#read());
@@ -124,7 +124,7 @@ export class Client {
       const list = await reading;
       if (this.#allowed !== reading) continue;
       const name = requireAllowedName(list, host, port);
-      // No await since the comparison: either `reload` sees this connection, or the list is the new one.
+      // Nothing is awaited since the comparison, so either `reload` sees this connection, or the list is the new one.
       if (!this.#destinations.has(socket)) socket.once("close", () => this.#destinations.delete(socket));
       this.#destinations.set(socket, { name, port });
       return name;

@@ -27,14 +27,14 @@ const FORGES: readonly string[] = [
 ];
 
 /**
- * Debian's own Python. The first one on PATH may be a shim of a version manager with side effects. For example, pyenv's
- * shim takes a lock, and a kill while it holds the lock delays the next call by a minute.
+ * Debian's own Python. The first `python3` on PATH may be a shim of a version manager with side effects. For example,
+ * pyenv's shim takes a lock, and a kill while it holds the lock delays the next call by a minute.
  */
 const PYTHON = "/usr/bin/python3";
 
 /** Programs, each with a function that reads addresses from its output. Each program reports its own defaults. */
 const programs: readonly { argv: readonly string[]; read: (printed: string) => readonly string[] }[] = [
-  // All settings, with those of scopes (`@company:registry`) and built-in defaults.
+  // Lists all settings, including those of scopes (`@company:registry`) and built-in defaults.
   { argv: ["npm", "config", "list", "--long", "--json"], read: npmRegistries },
   { argv: [PYTHON, "-m", "pip", "config", "list"], read: addressesIn },
   // pip's defaults: its index, and the host of its files.

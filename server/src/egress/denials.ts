@@ -6,7 +6,10 @@ interface DenialKind {
   status: number;
   phrase: string;
   text: (what: string) => string;
-  /** Counts as an attempt to reach a forbidden target. Failures of the other end or this server do not count. */
+  /**
+   * True if the denial counts as an attempt to reach a forbidden target. A failure of the destination or of this server
+   * does not count.
+   */
   isRefusal: boolean;
 }
 
@@ -98,7 +101,7 @@ export class Denial extends Error {
   readonly phrase: string;
   readonly isRefusal: boolean;
 
-  /** `what` is text from the machine. It is cut, and characters that are not plain ASCII are removed. */
+  /** `what` is text from the machine. The text is cut, and characters that are not plain ASCII are replaced. */
   constructor(code: DenialCode, what = "") {
     const { status, phrase, text, isRefusal }: DenialKind = kinds[code];
     super(text(plain(what)));
@@ -128,12 +131,14 @@ export class Denial extends Error {
   }
 }
 
-/** Converts an error to a denial. Any other error comes from the other end or the network. */
+/**
+ * Returns a Denial unchanged. Converts any other error, which comes from the destination or the network, to a Denial.
+ */
 export function asDenial(error: unknown, host: string): Denial {
   return error instanceof Denial ? error : new Denial("unreachable", host);
 }
 
-/** Host names have at most 253 characters, ports at most five. */
+/** Returns a denied target for reports. Host names have at most 253 characters, ports at most five. */
 export function targetText(target: string): string {
   return plain(target).toLowerCase().slice(0, 260);
 }

@@ -17,8 +17,8 @@ export interface Destination {
 }
 
 /**
- * TEST-NET-2 and TEST-NET-3 are not routed on the internet. Networks with a mirror of package archives give it such an
- * address. The rules of the machines permit them for the same reason.
+ * TEST-NET-2 and TEST-NET-3 are not routed on the internet. Networks with a mirror of package archives give the mirror
+ * such an address. The rules of the machines permit these networks for the same reason.
  */
 const MIRRORS = parseOpenedHosts(["198.51.100.0/24", "203.0.113.0/24"]).ranges;
 

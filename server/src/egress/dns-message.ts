@@ -4,7 +4,7 @@ export interface Question {
   id: number;
   /** In lower case, without the final dot. */
   name: string;
-  /** 1 is A. */
+  /** Record type of the query; 1 is A. */
   type: number;
   /** Bytes of the question, which the response repeats. */
   bytes: Buffer;
@@ -25,12 +25,18 @@ const CODES = {
 } as const;
 export type Code = keyof typeof CODES;
 
-/** A short TTL, because names of package mirrors move between machines within minutes. */
+/**
+ * TTL of responses, in seconds. The TTL is short, because names of package mirrors move between machines within
+ * minutes.
+ */
 const TTL_SECONDS = 30;
-/** With the longest name, these still fit a datagram of 512 bytes, so that no response is truncated. */
+/**
+ * Maximum of addresses in a response: these fit a datagram of 512 bytes even with the longest name, so that no response
+ * is truncated.
+ */
 const MAX_ADDRESSES = 14;
 
-/** Null if the message gets no response. A code if it gets only an error response. */
+/** Reads the question of a message. Null if the message gets no response. A code if it gets only an error response. */
 export function readQuestion(message: Buffer): Question | Code | null {
   if (message.length < HEADER_BYTES || (message.readUInt16BE(2) & 0x8000) !== 0) return null;
   const flags = message.readUInt16BE(2);

@@ -23,7 +23,7 @@ const log: string[] = [];
 const denials: string[] = [];
 let lists: Record<string, readonly string[]> = {};
 const reads = new EventEmitter();
-/** Delays the reads of lists that start from now on. */
+/** Reads of allowlists wait for this promise. */
 let readsWait: Promise<void> | undefined;
 
 let egress: Egress;
@@ -326,7 +326,7 @@ test("accepts one request per connection, and ignores all bytes after it", async
   expect(rawSeen.match(/ HTTP\/1\.1\r\n/g)).toHaveLength(1);
 });
 
-test("forwards a GET without a body without adding one", async () => {
+test("forwards a GET without a body, and adds no body", async () => {
   await get(`http://raw.test:${portOf(raw)}?q=1`);
   expect(rawSeen).toBe(`GET /?q=1 HTTP/1.1\r\nHost: raw.test:${portOf(raw)}\r\nConnection: close\r\n\r\n`);
 });

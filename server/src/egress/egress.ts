@@ -1,6 +1,7 @@
 /**
  * The egress of `restricted` machines: an HTTP proxy for all of them, and a DNS resolver. A machine is identified by
- * the source address of its packets, never by their content. It may reach the host names on its owner's allowlist.
+ * the source address of its packets, never by their content. A machine may reach the host names on its owner's
+ * allowlist.
  *
  * The proxy resolves a name, checks all its addresses, and connects to a checked address. HTTPS goes through CONNECT,
  * and only with the requested host as TLS server name; the rest of TLS is not read. Plain HTTP is parsed, checked and
@@ -34,7 +35,7 @@ export interface EgressOptions {
 
 const MAX_HEADER_BYTES = 16_384;
 const HEADERS_TIMEOUT_MS = 10_000;
-/** A connection ends when its body makes no progress for this time. */
+/** Idle timeout: a connection ends when its body makes no progress for this time. */
 const IDLE_MS = 10 * 60_000;
 
 export class Egress {

@@ -30,13 +30,19 @@ const HOP_BY_HOP = new Set([
   "transfer-encoding",
   "upgrade",
 ]);
-/** For other methods, Node would add an empty chunked body if no header gives its length. */
+/**
+ * Methods to which Node adds no body. For other methods, Node would add an empty chunked body if no header gives its
+ * length.
+ */
 const WITHOUT_BODY = new Set(["GET", "HEAD", "DELETE", "OPTIONS", "TRACE"]);
 const MAX_HEADER_BYTES = 16_384;
 /** Timeout for the start of the response, and for each pause in it. */
 const IDLE_MS = 10 * 60_000;
 
-/** `tunnelled` is the host of the CONNECT around the request, which then names no host itself. */
+/**
+ * Forwards a request and streams the response. `tunnelled` is the host of the CONNECT around the request; such a
+ * request names no host itself.
+ */
 export async function forward(
   deps: ForwardDeps,
   client: Client,
@@ -131,7 +137,7 @@ function readTarget(
   return { ...target, path: path.startsWith("/") ? path : `/${path}` };
 }
 
-/** Names and values alternate, as in Node. Drops hop-by-hop headers. */
+/** Returns the headers without hop-by-hop headers. Names and values alternate, as in Node. */
 function endToEnd(raw: readonly string[], more: readonly string[]): string[] {
   const pairs = raw.flatMap((name, at) => (at % 2 === 0 ? [[name, raw[at + 1] ?? ""] as const] : []));
   const named = pairs

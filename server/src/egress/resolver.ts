@@ -10,7 +10,7 @@ import { Denial, type DenialCode } from "./denials.ts";
 import type { AllowedNameResolver } from "./destination.ts";
 import { type Code, type Question, readQuestion, TYPE_A, writeResponse, writeError } from "./dns-message.ts";
 
-/** The same limit as for the forwarder of open machines. */
+/** Maximum of open DNS queries of a machine: the same limit as in the forwarder of open machines. */
 const MAX_QUESTIONS_PER_MACHINE = 64;
 const CODE_OF: Partial<Record<DenialCode, Code>> = { no_such_name: "noSuchName", unavailable: "failed" };
 
@@ -43,7 +43,7 @@ export async function openResolver(deps: ResolverDeps, address: string): Promise
   return socket;
 }
 
-/** Returns null if the message gets no response. */
+/** Returns the response to a message, or null if the message gets none. */
 async function respond(deps: ResolverDeps, client: Client, message: Buffer): Promise<Buffer | null> {
   const question = readQuestion(message);
   if (question === null) return null;

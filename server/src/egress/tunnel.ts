@@ -21,7 +21,7 @@ export interface TunnelDeps {
 const HELLO_TIMEOUT_MS = 10_000;
 /** Time for a denied client to read the reason. */
 const LINGER_MS = 5_000;
-/** Long enough for long polls and idle streams. Abandoned connections end. */
+/** Idle timeout of a tunnel: long enough for long polls and idle streams, and ends abandoned connections. */
 const IDLE_MS = 10 * 60_000;
 const ESTABLISHED = "HTTP/1.1 200 Connection established\r\n\r\n";
 
@@ -100,7 +100,7 @@ function receiveHello(socket: Socket, head: Buffer): Promise<{ hello: Hello; byt
       bytes = Buffer.concat([bytes, part]);
       const hello = readHello(bytes);
       if (hello.state !== "incomplete") finish(hello);
-      // A hello in tiny records takes many times its own size.
+      // A hello that is split into tiny records takes many times its own size.
       else if (bytes.length > 2 * MAX_HELLO_BYTES) giveUp();
     };
     const deadline = setTimeout(giveUp, HELLO_TIMEOUT_MS);

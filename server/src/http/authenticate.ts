@@ -51,7 +51,7 @@ export async function authenticate(
   return { ...found, ip: request.ip };
 }
 
-/** Finds the workspace that owns the object in the path; main passes it in. */
+/** Finds the workspace that owns the object in the path. `main` passes this function in. */
 export type WorkspaceOf = (
   actor: Actor,
   target: { path: string; params: Readonly<Record<string, string | undefined>> },
@@ -98,7 +98,7 @@ async function isIn(
   return owner === undefined ? undefined : such.some(({ id }) => id === owner);
 }
 
-/** Refuses a write in a suspended workspace. The verb that creates an object checks a `workspace` in the body. */
+/** Refuses a write in a suspended workspace. The function that creates an object checks a `workspace` in the body. */
 export async function requireActive(visit: Visit): Promise<void> {
   if (await isIn(visit, ({ suspended }) => suspended)) throw accountSuspended();
 }
@@ -116,7 +116,7 @@ export async function requireEditor(visit: Visit): Promise<Actor> {
 }
 
 /**
- * True if the response holds hints in place of secrets: for a token that hides them, and for a viewer. A list over
+ * True if the response holds hints in place of secrets: for a token that hides secrets, and for a viewer. A list over
  * several workspaces holds hints if the actor is a viewer in any of them.
  */
 export async function hidesSecrets(visit: Visit): Promise<boolean> {

@@ -23,9 +23,9 @@ export interface RouteInput<P, Q, B> {
   request: FastifyRequest;
   reply: FastifyReply;
   /**
-   * Records what the request created, in the same transaction. Handlers without an activity entry call it. After a
-   * crash of this server, a retry with the same `Idempotency-Key` gets its response from `replay`. Does nothing without
-   * a key.
+   * Records what the request created, in the same transaction. Handlers without an activity entry call this function.
+   * After a crash of this server, a retry with the same `Idempotency-Key` gets its response from `replay`. Does nothing
+   * without a key.
    */
   note: (tx: Db, made: CreatedResource) => Promise<void>;
 }
@@ -37,16 +37,19 @@ export const subprotocol = "kontor";
 export interface SocketDefinition<P extends z.ZodType = z.ZodType, Q extends z.ZodType = z.ZodType> {
   summary: string;
   description: string;
-  /** The socket may need another scope than the route. */
+  /** Scope that the socket needs, which may differ from the route's. */
   scope: Scope;
   /** Query parameters of the handshake. */
   query: Q;
-  /** A text message in each direction. `description` covers binary messages. */
+  /** Text messages of the client (`takes`) and of the server (`sends`). `description` covers binary messages. */
   takes: z.ZodType;
   sends: z.ZodType;
   errors: readonly ErrorRow<never[]>[];
   audit?: AuditRule<z.output<P>, z.output<Q>, undefined>;
-  /** An error that it throws becomes an ordinary response. The function that it returns gets the socket. */
+  /**
+   * Checks the handshake. An error that this function throws becomes an ordinary response. The returned function gets
+   * the socket.
+   */
   open: (
     input: Pick<RouteInput<z.output<P>, z.output<Q>, undefined>, "actor" | "params" | "query">,
   ) => Promise<(socket: Socket) => Promise<void>>;
@@ -68,7 +71,8 @@ export interface RouteDefinition<
   summary: string;
   description?: string;
   /**
-   * Null: any valid credential is accepted, and the handler checks access itself. `"public"`: no credential is needed.
+   * Scope that a caller needs. Null: any valid credential is accepted, and the handler checks access itself.
+   * `"public"`: no credential is needed.
    */
   scope: Scope | null | "public";
   params?: P;
@@ -86,7 +90,7 @@ export interface RouteDefinition<
   errors?: readonly ErrorRow<never[]>[];
   /** True for operations that Kontor adds to the contract. OpenAPI marks them with `x-kontor-extension`. */
   extension?: boolean;
-  /** In bytes. Default: 1 MiB. */
+  /** Maximum size of the body in bytes. Default: 1 MiB. */
   bodyLimit?: number;
   /**
    * With `stream`, the body is not read; the handler reads `request.raw`, and `Content-Length` is required (411).
@@ -110,9 +114,9 @@ export interface RouteDefinition<
    * Renders the response to a retry whose first request created something, but stored no response or only part of it.
    */
   replay?: Replay<z.output<P>, z.output<Q>, z.output<B>>;
-  /** The operation exists to return a secret. Callers that may not read secrets get 403 `secrets_hidden`. */
+  /** True if the operation exists to return a secret. Callers that may not read secrets get 403 `secrets_hidden`. */
   needsSecrets?: boolean;
-  /** Fields of the response that are never stored for a replay. They are null in the replayed response. */
+  /** Fields of the response that are never stored for a replay. The replayed response has null in these fields. */
   secretFields?: readonly string[];
   /** Audits reads and runs, which change no record, when a valid request reaches the handler. */
   audit?: AuditRule<z.output<P>, z.output<Q>, z.output<B>>;
@@ -153,12 +157,13 @@ interface Replay<P = unknown, Q = unknown, B = unknown> {
    */
   activity?: string;
   /**
-   * Fields of the response that are stored, for responses that change or expire. Default: the whole response is stored.
+   * Fields of the response that are stored with the key. Set for responses that change or expire. Default: the whole
+   * response is stored.
    */
   keeps?: readonly string[];
   /**
-   * Renders the current state as the first request would have. Undefined means that nothing came of the first request,
-   * so the retry runs as a new request.
+   * Renders the current state as the first request would have. Undefined if the first request left no usable resource;
+   * the retry then runs as a new request.
    */
   render: (input: {
     actor: Actor;
@@ -166,8 +171,8 @@ interface Replay<P = unknown, Q = unknown, B = unknown> {
     made: readonly [CreatedResource, ...CreatedResource[]];
   }) => unknown;
   /**
-   * Streams the first request's result to a repeated request, during the first stream or after it. Without it, a
-   * repeated streaming request must wait until the first has ended.
+   * Streams the first request's result to a repeated request, during the first stream or after it. Without this
+   * function, a repeated streaming request must wait until the first has ended.
    */
   stream?: (
     input: Omit<RouteInput<P, Q, B>, "note"> & { made: readonly [CreatedResource, ...CreatedResource[]] },

@@ -1,4 +1,4 @@
-/** Errors that HTTP itself returns, before a handler runs. Each API's document lists those that apply. */
+/** Errors that HTTP itself returns, before a handler runs. Each API's document lists the errors that apply to it. */
 import { defineError } from "#lib/errors.ts";
 import type { Scope } from "#accounts/roles.ts";
 
@@ -68,7 +68,10 @@ export const rateLimited = defineError("rate_limited", 429, (retryAfterSeconds: 
   detail: `Too many requests with this token; retry after ${retryAfterSeconds} s.`,
   meta: { retry_after: retryAfterSeconds },
 }));
-/** The same code for a caller without a credential. */
+/**
+ * The limit of a client's address, for callers without a credential. The error has the same code as the limit of a
+ * token.
+ */
 export const addressLimited = defineError("rate_limited", 429, (retryAfterSeconds: number) => ({
   detail: `Too many requests from this address; retry after ${retryAfterSeconds} s.`,
   meta: { retry_after: retryAfterSeconds },

@@ -77,7 +77,7 @@ export class IdempotencyKeys {
   readonly #log: Pick<Logger, "error">;
   readonly #process = randomUUID();
   readonly #timers: NodeJS.Timeout[];
-  /** Requests that this process runs. They count as running even if the lease was extended too late. */
+  /** Requests that this process runs. These count as running even if their lease was extended too late. */
   readonly #running = new Map<string, KeyedRequest>();
 
   constructor(db: Kysely<Database>, clock: Clock, log: Pick<Logger, "error">) {
@@ -92,8 +92,8 @@ export class IdempotencyKeys {
   }
 
   /**
-   * Returns the first request's outcome. Undefined means that this request is the first; finish or release it.
-   * `isBeside` also returns a result while the first request still runs.
+   * Returns the first request's outcome. Undefined means that this request is the first; the caller must finish or
+   * release the request. With `isBeside`, the call also returns a result while the first request still runs.
    */
   async begin(request: KeyedRequest, isBeside = false): Promise<Outcome | undefined> {
     if (this.#running.has(nameOf(request))) return this.#stored(request, isBeside);
@@ -164,7 +164,7 @@ export class IdempotencyKeys {
     if (!noted) throw idempotencyInProgress();
   }
 
-  /** Restarts a request whose recorded resources came to nothing. Only one of several concurrent retries succeeds. */
+  /** Restarts a request that left no usable resource. Only one of several concurrent retries succeeds. */
   async restart(request: KeyedRequest): Promise<void> {
     const now = this.#clock.now();
     const taken = await this.#db

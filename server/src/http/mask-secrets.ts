@@ -8,7 +8,7 @@ import { definitionOf, isRecordOfValues, unwrap } from "./input/schema-walk.ts";
 
 export type Mask = (value: unknown) => unknown;
 
-/** Undefined if the schema marks no secret. */
+/** Compiles the mask of a response schema. Undefined if the schema marks no secret. */
 export function compileMask(schema: z.core.$ZodType): Mask | undefined {
   if (isMarked(schema)) return (value) => (typeof value === "string" ? hintOf(value) : value);
   const definition = definitionOf(unwrap(schema, "out"));

@@ -1,10 +1,13 @@
 /**
- * Metrics for Prometheus. Any folder can create a `Gauge` or `Histogram` in prom-client's global registry, and it
- * appears here without an import.
+ * Metrics for Prometheus. Any folder can create a `Gauge` or `Histogram` in prom-client's global registry, and the
+ * metric appears here without an import.
  */
 import { collectDefaultMetrics, Histogram, register } from "prom-client";
 
-/** 1 ms to 60 s: an authenticated read takes 1 to 5 ms, a cold create a few hundred, a buffered exec up to minutes. */
+/**
+ * Upper bounds of the buckets of request durations, from 1 ms to 60 s. An authenticated read takes 1 to 5 ms, a cold
+ * create a few hundred, a buffered exec up to minutes.
+ */
 const bucketsSeconds = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 
 const name = "kontor_http_request_duration_seconds";

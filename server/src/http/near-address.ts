@@ -4,7 +4,10 @@ import { nearest } from "../lib/nearest.ts";
 const prefixes = ["", "/v1", "/api/v1"];
 const maxPathLength = 256;
 
-/** `paths` are templates such as `/v1/sandboxes/{sandbox_id}`. Undefined when more than one segment differs. */
+/**
+ * Returns the address that is nearest to an unknown path. `paths` are templates such as `/v1/sandboxes/{sandbox_id}`.
+ * Undefined when more than one segment differs.
+ */
 export function nearAddress(path: string, paths: readonly string[]): string | undefined {
   if (path.length > maxPathLength) return undefined;
   const candidates = prefixes.flatMap((prefix) => {
@@ -31,7 +34,7 @@ function correctPath(
   return { address: address.join("/"), changes };
 }
 
-/** A singular is near its plural, however short: `app` to `apps`, `sandbox` to `sandboxes`. */
+/** True for a singular and its plural, however short: `app` is near `apps`, `sandbox` near `sandboxes`. */
 function isNear(segment: string, name: string): boolean {
   if (segment === "" || name.startsWith("{")) return false;
   return name === `${segment}s` || name === `${segment}es` || nearest(segment, [name]) !== undefined;

@@ -93,7 +93,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
   const usualLimit = route.scope === "public" ? publicBodyLimitBytes : defaultBodyLimitBytes;
   const bodyLimit = route.bodyLimit ?? usualLimit;
   const encoders = compileEncoders(route);
-  // A handshake is a GET, but its socket accepts input.
+  // A handshake is a GET, but its socket accepts input, so the checks of a write apply.
   const opened = route.socket && { ...route.socket, method: "POST" as const };
   const openSocket = route.socket && compileSocket(route, route.socket, services);
   const { workspaceOf } = services;
@@ -102,7 +102,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
     method: route.method,
     url: route.path.replaceAll(/\{(\w+)\}/g, ":$1"),
     bodyLimit,
-    // A HEAD of a stream would open the stream.
+    // A stream has no HEAD route, because a HEAD request would open the stream.
     exposeHeadRoute: route.method === "GET" && !isStream(route),
     config: { api: route.api, path: route.path },
     onRequest: async (request, reply) => {
@@ -125,7 +125,7 @@ export function registerRoute(fastify: FastifyInstance, route: Route, services: 
       const isMasked = await hidesSecrets(visitOf(request));
       const encode = (result: unknown) => encoders(result, isMasked);
       const input = validate({ params: request.params, query: request.query, body: request.body });
-      // Reserved before the work starts, because a later refusal could not be sent.
+      // The slot is reserved before the work starts, because a later refusal could not be sent.
       const giveUp = wantsStream(route, input)
         ? request.server.streams.reserve(request, request.actor)
         : undefined;
@@ -203,7 +203,7 @@ interface EncodedResponse {
   status: number;
   headers: Readonly<Record<string, string>>;
   text: string | null;
-  /** The value that `text` encodes, for blanking secrets. Undefined if the body is not JSON. */
+  /** The value that `text` encodes, from which secrets can be removed. Undefined if the body is not JSON. */
   value?: unknown;
   raw?: { contentType: string; body: unknown };
 }
@@ -304,7 +304,7 @@ function checkLength(request: FastifyRequest, limitBytes: number): void {
 
 type Note = RouteInput<never, never, never>["note"];
 
-/** Runs the handler once per key, or always without a key. Undefined if the handler streamed. */
+/** Runs the handler once per key, or always without a key. Returns the response. Undefined if the handler streamed. */
 async function replayOrRun(
   route: Route,
   keys: IdempotencyKeys,
@@ -353,7 +353,7 @@ async function replayOrRun(
   }
 }
 
-/** Records the resources that the route's activity created, with the key. */
+/** Returns an `onActivity` callback that records the resources of the route's activity with the key. */
 function activityRecorder(
   { replay: how }: Route,
   keys: IdempotencyKeys,
@@ -364,7 +364,7 @@ function activityRecorder(
   };
 }
 
-/** Undefined if nothing came of the resources that the first request created. */
+/** Returns the response to a retry. Undefined if the first request left no usable resource. */
 async function replay(
   route: Route,
   outcome: Outcome,

@@ -33,7 +33,7 @@ test("explains a text that does not match its pattern with the schema's own sent
   ]);
 });
 
-test("repeats the error as one string on every API, the first three problems by name", () => {
+test("repeats invalid input as one string on every API, with the first three problems by name", () => {
   const schema = z.object({ a: z.number(), b: z.number(), c: z.number(), d: z.number() });
   const { error } = schema.safeParse({});
   const problems = error!.issues.flatMap((issue) => problemsOf(issue, schema, "body"));

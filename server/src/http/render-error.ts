@@ -30,7 +30,9 @@ export function renderError(api: Api, error: unknown, requestId: string): Render
   };
 }
 
-/** The documents call the sentence `detail`. `message` repeats it under one name and type for all three APIs. */
+/**
+ * The documents call the sentence `detail`. `message` repeats the sentence under one name and type for all three APIs.
+ */
 export function errorBody({ detail, code, meta }: DomainError): Record<string, unknown> {
   return { detail, message: detail, code, ...meta };
 }

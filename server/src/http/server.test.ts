@@ -623,10 +623,11 @@ test("repeats the first response for the same key, token and body, without its s
 test("returns 409 with Retry-After while a key's request runs, and takes the key over when its process is dead", async () => {
   const headers = { "idempotency-key": "key-2" };
   const running = call("POST", "/v1/fail/wait", { headers });
-  await expect
-    .poll(() => call("POST", "/v1/fail/wait", { headers }).then(({ json }) => json.code))
-    .toBe("idempotency_in_progress");
+  // A second request sent before this would take the key itself, and wait.
+  const key = database.db.selectFrom("idempotency_keys").select("state").where("key", "=", "key-2");
+  await expect.poll(() => key.execute()).toEqual([{ state: "running" }]);
   const refused = await call("POST", "/v1/fail/wait", { headers });
+  expect([refused.status, refused.json.code]).toEqual([409, "idempotency_in_progress"]);
   expect(refused.headers["retry-after"]).toBe("1");
   release();
   expect((await running).status).toBe(202);
@@ -675,7 +676,7 @@ test("replays the resource that a request recorded without a stored response", a
   expect(made).toBe(before + 2);
 });
 
-test("records each resource of an activity in its transaction, and no other", async () => {
+test("records each resource of an activity in the activity's transaction, and no other resource", async () => {
   const as = (key: string) => ({ headers: { "idempotency-key": key } });
   for (const [how, things] of [
     ["deed-crash", 1],
@@ -693,7 +694,7 @@ test("records each resource of an activity in its transaction, and no other", as
   }
 });
 
-test("runs a request again when nothing came of its recorded resource, for only one of several retries", async () => {
+test("runs a request again when its recorded resource was never completed, for only one of several retries", async () => {
   const crash = { headers: { "idempotency-key": "nothing" } };
   expect((await call("POST", "/v1/fail/noted-crash", crash)).status).toBe(500);
   const before = made;
@@ -714,7 +715,7 @@ test("runs a request again when nothing came of its recorded resource, for only 
   for (const keys of [one!, other!]) keys.close();
 });
 
-test("runs nothing for a request that lost its key to another", async () => {
+test("runs nothing for a request that lost its key to another process", async () => {
   const { deleteStoredResponses: forgetAnswers, IdempotencyKeys } = await import("./idempotency.ts");
   const slow = new IdempotencyKeys(database.db, clock, silentLog);
   const next = new IdempotencyKeys(database.db, clock, silentLog);

@@ -1,7 +1,7 @@
 /**
  * The HTTP server of the three APIs. A request passes six steps: this file (id, size, deadlines), `authenticate`,
- * `validate`, a verb of a room, its store or the machines, and `pick-declared.ts` for the response. Any error goes
- * straight to `renderError`. `defineRoute` declares paths, inputs and responses; this file knows no route.
+ * `validate`, a function of the API that calls its store or the machines, and `pick-declared.ts` for the response. Any
+ * error goes straight to `renderError`. `defineRoute` declares paths, inputs and responses; this file knows no route.
  */
 import { randomUUID } from "node:crypto";
 import http, {
@@ -47,7 +47,7 @@ export interface HttpOptions {
   findActor: FindActor;
   /** Finds many actors at once. Default: finds each actor separately. */
   findActors?: FindActors;
-  /** Absent when no path has an owner. */
+  /** Absent if no path names an object that has an owner. */
   workspaceOf?: WorkspaceOf;
   /** Extra fields of the `/readyz` response. The status is 503 unless `ready`. */
   readiness?: () => Promise<{ ready: boolean } & Record<string, unknown>>;
@@ -62,7 +62,7 @@ export interface HttpOptions {
 
 /** A server in front of the APIs that gets every request first. */
 interface Front {
-  /** Creates the server with these options. It passes requests for the APIs on. */
+  /** Creates the server with these options. The server passes requests for the APIs on. */
   createServer(apis: Apis): Server;
 }
 
@@ -95,7 +95,8 @@ const headersTimeoutMs = 15_000;
  */
 const lateCheckMs = 5_000;
 /**
- * Longer than the 60 s after which common proxies drop an idle upstream connection, so that the proxy closes it first.
+ * Idle timeout of a kept connection: longer than the 60 s after which common proxies drop an idle upstream connection,
+ * so that the proxy closes it first.
  */
 const keepAliveMs = 75_000;
 const maxHeaderBytes = 16 * 1024;
@@ -189,7 +190,7 @@ export async function createHttpServer(
       draining.abort();
       keys.close();
       streams.close();
-      // Sockets have no end to wait for.
+      // WebSockets are ended here, because they do not end by themselves.
       endAllSockets();
       const cut = setTimeout(() => {
         endAllStreams();
@@ -306,7 +307,7 @@ function observe(fastify: FastifyInstance, log: App["log"], isDraining: () => bo
 function renderErrors(fastify: FastifyInstance, log: App["log"]): void {
   fastify.setErrorHandler(async (error, request, reply) => {
     const { config, bodyLimit } = request.routeOptions;
-    // Only the request that failed knows its limit.
+    // Stores the route's limit in the error, because only the failed request knows it.
     if (error instanceof Error) Object.assign(error, { limitBytes: bodyLimit });
     const rendered = renderError(config.api ?? apiOf(request.url), error, request.id);
     const hasGone = request.raw.destroyed && !request.raw.complete;
@@ -321,9 +322,9 @@ function renderErrors(fastify: FastifyInstance, log: App["log"]): void {
   });
 }
 
-/** Above any route's limit, and still a bound on useless traffic. */
+/** Maximum of bytes that are read and dropped: above any route's limit, and still a bound on useless traffic. */
 const drainMaxBytes = 256 * 1024 ** 2;
-/** The same bound for a route with a small limit, as a multiple of that limit. */
+/** Maximum for a route with a small limit, as a multiple of that limit. */
 const drainTimesLimit = 64;
 
 /**

@@ -42,7 +42,7 @@ test("drops a guest's Set-Cookie for Kontor's own cookies", () => {
   expect(isOwnCookie("session=kontor_session")).toBe(false);
 });
 
-test("sets a cookie for the page itself, and a partitioned cookie inside another site's frame", () => {
+test("sets an unpartitioned cookie for a page, and a partitioned cookie inside another site's frame", () => {
   expect(tokenCookie("t", {}, false)).toBe("svc_preview_token=t; Path=/; HttpOnly; SameSite=Lax");
   expect(tokenCookie("t", {}, true)).toBe("svc_preview_token=t; Path=/; HttpOnly; SameSite=Lax; Secure");
   expect(tokenCookie("t", { "sec-fetch-dest": "iframe" }, true)).toBe(
@@ -50,7 +50,7 @@ test("sets a cookie for the page itself, and a partitioned cookie inside another
   );
 });
 
-test("compares the whole token", () => {
+test("compares the token as a whole", () => {
   expect(isToken("secret", "secret")).toBe(true);
   expect(isToken("secre", "secret")).toBe(false);
   expect(isToken("", "secret")).toBe(false);

@@ -1,5 +1,5 @@
 /**
- * Credentials that a visitor sends to Kontor and that a guest must never see. They are the preview token in its three
+ * Credentials that a visitor sends to Kontor and that a guest must never see. These are the preview token in its three
  * places, the console's session cookie, and an API token sent to the wrong address.
  */
 import { createHash, timingSafeEqual } from "node:crypto";
@@ -36,8 +36,8 @@ export function isToken(shown: string | undefined, token: string): boolean {
 }
 
 /**
- * Uses SameSite=Lax for a page of its own. A frame in another site's page gets a cookie that is partitioned by that
- * page.
+ * Returns the cookie that stores the token. A page of its own gets SameSite=Lax. A frame in another site's page gets a
+ * cookie that is partitioned by that page.
  */
 export function tokenCookie(token: string, headers: IncomingHttpHeaders, isSecure: boolean): string {
   const isFrame = /^(?:iframe|frame|embed|object)$/.test(String(headers["sec-fetch-dest"]));
@@ -46,7 +46,7 @@ export function tokenCookie(token: string, headers: IncomingHttpHeaders, isSecur
   return `${tokenName}=${token}; Path=/; HttpOnly; ${scope}${secure}`;
 }
 
-/** Returns a request header as the guest gets it. Undefined if nothing of it is left. */
+/** Returns a request header as the guest gets it. Undefined if nothing of the header is left. */
 export function withoutCredentials(name: string, value: string): string | undefined {
   switch (name.toLowerCase()) {
     case tokenHeader:

@@ -171,7 +171,7 @@ async function raw(text: string): Promise<string> {
   return got;
 }
 
-describe("names", () => {
+describe("host names", () => {
   test("compares names without port, case and final dot, and passes unknown names to the APIs", async () => {
     await guest((_request, response) => response.end("the guest"));
     for (const same of [host, `${host}:8443`, host.toUpperCase(), `${host}.`]) {
@@ -646,7 +646,7 @@ describe("upgrades", () => {
   });
 });
 
-describe("access", () => {
+describe("access to previews", () => {
   const token = "the-token-of-abc";
 
   beforeEach(async () => {
@@ -709,7 +709,7 @@ describe("unavailable previews", () => {
     expect(headers["cache-control"]).toBe("no-store");
   });
 
-  test("looks up a machine that disappeared again, and sends the request to its successor", async () => {
+  test("looks up the machine again after it disappeared, and sends the request to its successor", async () => {
     await guest((request, response) => request.pipe(response));
     connectFails = { kind: "not_running" };
     onAfresh = () => {
@@ -720,7 +720,7 @@ describe("unavailable previews", () => {
     expect(dialled).toBe(2);
   });
 
-  test("stops the look-ups for a machine that never comes back", async () => {
+  test("stops the look-ups for a machine that does not return", async () => {
     connectFails = { kind: "machine_died" };
     expect(await refusal()).toEqual([503, "unavailable", "unavailable"]);
     expect(dialled).toBeLessThan(10);

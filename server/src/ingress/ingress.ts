@@ -28,12 +28,9 @@ import type { Certificates } from "./tls/certificates.ts";
 import { type VisitOptions, probeSite } from "./proxy/probe-visit.ts";
 
 export interface IngressOptions {
-  /** Tried in order; the first rule that knows the name serves it. */
+  /** Rules, which are tried in order. The first rule that matches a name serves it. */
   rules: readonly HostRule[];
-  /**
-   * Names below these domains belong to Kontor. Unknown names below them get a 404 and never reach the APIs. Without
-   * ports.
-   */
+  /** Domains that belong to Kontor, without ports. Unknown names below a domain get a 404 and never reach the APIs. */
   domains: readonly string[];
   /** The APIs' own name. Null if they have only loopback names. */
   apiHost: string | null;
@@ -56,7 +53,8 @@ export interface Apis {
 }
 
 /**
- * For this long, bytes that a client sends after its response are read and dropped, so that it can read the response.
+ * Time for which bytes that a client sends after its response are read and dropped, so that the client can read the
+ * response.
  */
 const lingerMs = 10_000;
 

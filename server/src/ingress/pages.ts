@@ -10,7 +10,7 @@ interface Page {
   status: number;
   title: string;
   detail: string;
-  /** HTML, shown to people only. */
+  /** Hint in HTML, which only people see. */
   hint?: string;
   /** A browser reloads the page after this time; a program gets Retry-After. */
   againAfterSeconds?: number;

@@ -42,7 +42,7 @@ test("starts an owner's single job before another owner's twenty waiting jobs, i
   expect([begun.length, jobs.hasWaiting]).toEqual([22, false]);
 });
 
-test("leaves free slots to other owners", async () => {
+test("leaves unused slots to other owners", async () => {
   const { begun, run, endNext } = newJobs({ limit: 4, perOwner: 2 });
   const workers = ["a1", "a2", "a3", "b1"].map(run);
   expect(begun).toEqual(["a1", "a2", "b1"]);
@@ -50,7 +50,7 @@ test("leaves free slots to other owners", async () => {
   await Promise.all(workers);
 });
 
-test("runs jobs with the same id one after the other, and keeps one waiting job of them", async () => {
+test("runs jobs with the same id one after the other, and keeps at most one of them waiting", async () => {
   const { begun, deferred, run, endNext } = newJobs({ limit: 2 });
   const worker = run("a1");
   for (let n = 0; n < 3; n += 1) await run("a1");
@@ -62,7 +62,7 @@ test("runs jobs with the same id one after the other, and keeps one waiting job 
   expect(begun).toEqual(["a1", "a1"]);
 });
 
-test("starts no waiting job once the server stops", async () => {
+test("starts no waiting job after the server begins to stop", async () => {
   const { begun, run, endNext, stop } = newJobs({ limit: 1 });
   const worker = run("a1");
   await run("a2");
@@ -99,7 +99,7 @@ test("runs the waiting jobs after a job that fails", async () => {
   expect([begun, jobs.hasWaiting]).toEqual([["a", "b"], false]);
 });
 
-test("starts a waiting job whose worker was lost when its own job comes again", async () => {
+test("runs a waiting job that lost its worker when the job table starts the job again", async () => {
   const { jobs, begun, deferred, ends, run, stop } = newJobs({ limit: 1 });
   const worker = run("a1");
   await run("b1");

@@ -20,11 +20,11 @@ import type { Db } from "#schema.ts";
 export interface JobOptions {
   /** Replaces a job with the same key that has not started yet. */
   key?: string;
-  /** Default: now. */
+  /** Earliest time of the job. Default: now. */
   runAt?: Date;
   /** Jobs of a queue run one after the other. Use few, fixed names, because each is a permanent row. */
   queue?: string;
-  /** Default: 25, with exponential backoff from seconds to days. */
+  /** Maximum of attempts. Default: 25, with exponential backoff from seconds to days. */
   maxAttempts?: number;
 }
 
@@ -72,7 +72,7 @@ export async function openJobs(options: {
 
 /**
  * Adds a job, in the transaction if `db` is one; for callers without `Jobs`. graphile-worker keeps the signature of its
- * SQL function stable. Calling it by SQL puts the job into the transaction.
+ * SQL function stable. A call of that function by SQL makes the job part of the transaction.
  */
 export async function addJob(
   db: Db,
@@ -188,7 +188,7 @@ class ProcessJobs implements Jobs {
         // A stall of PostgreSQL delays all heartbeats. The other processes get one interval to register again.
         if (isOnTime) await this.#releaseDead();
       } catch (error) {
-        // PostgreSQL is unavailable: the next heartbeat tries again, and no other process can declare this one dead
+        // PostgreSQL is unavailable: the next heartbeat tries again, and no other process can declare this process dead
         // meanwhile.
         this.#log.warn({ error }, "the heartbeat of this process failed");
       }
@@ -216,8 +216,8 @@ class ProcessJobs implements Jobs {
 
   /**
    * Removes the rows of dead processes and releases their locks. A lock is orphaned if no living process owns it and
-   * its owner has had time to register. This covers a worker that died before its first heartbeat. This process counts
-   * as alive, even if its own heartbeat was committed late.
+   * its owner has had time to register. This rule covers a worker that died before its first heartbeat. This process
+   * counts as alive, even if its own heartbeat was committed late.
    */
   async #releaseDead(): Promise<void> {
     const deadline = sql<Date>`now() - make_interval(secs => ${deadAfterMs / 1000})`;

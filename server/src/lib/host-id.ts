@@ -18,7 +18,7 @@ export function ensureHostId(dataDir: string): string {
   try {
     linkSync(aside, file);
   } catch (error) {
-    // Another process created the file at the same moment; its name counts.
+    // Another process created the file at the same moment, so the name in that file is used.
     if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
   } finally {
     rmSync(aside, { force: true });

@@ -10,13 +10,13 @@ test.each([
   // Not nested: a sequence of arrays, and brackets inside a string.
   [`[${Array.from({ length: 100 }, () => "[]").join()}]`, false],
   [JSON.stringify([`${nestArrays(9)}"\\`, nestArrays(9)]), false],
-  // Malformed.
+  // Malformed JSON.
   [`${"]".repeat(9)}${nestArrays(8)}`, false],
   [`"${nestArrays(9)}`, false],
-])("finds the nesting of %s", (json, isDeeper) => {
+])("detects whether this JSON is nested deeper than the limit: %s", (json, isDeeper) => {
   expect(isNestedDeeper(Buffer.from(json), 8)).toBe(isDeeper);
 });
 
-test("finds the nesting of a million arrays", () => {
+test("detects the nesting of a million arrays without an overflow of the stack", () => {
   expect(isNestedDeeper(Buffer.alloc(1_000_000, "["), 512)).toBe(true);
 });

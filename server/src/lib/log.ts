@@ -1,7 +1,7 @@
 /**
- * Structured logs without secrets. Two filters work together, because each alone misses cases. The first replaces
- * fields at any depth whose name marks a secret. The second replaces text in the finished line, stacks included, that
- * looks like one of our tokens or like a password in a URL.
+ * Structured logs without secrets. Two filters work together, because each alone misses cases. The first filter
+ * replaces fields at any depth whose name marks a secret. The second filter replaces text in the finished line, stacks
+ * included, that looks like one of our tokens or like a password in a URL.
  */
 import { pino, type Logger } from "pino";
 
@@ -30,7 +30,10 @@ const secretNames = new Set(
 const secretText =
   /\bsvc_[0-9A-Za-z]{8,}|\bwhsec_[0-9A-Za-z+/=]{8,}|(?<=\b[Bb]earer )[\w.~+/=-]{8,}|(?<=[a-z]:\/\/[^\s:/@"]*:)[^\s/@"]+(?=@)/g;
 
-/** Deep enough for all records of this server. Below this depth, the value's kind replaces the value. */
+/**
+ * Maximum depth of a logged value, enough for all records of this server. Below this depth, a text with the kind of the
+ * value replaces the value.
+ */
 const maxDepth = 8;
 
 export interface LogOptions {

@@ -21,7 +21,10 @@ export function parseRegion(text: string): Region | undefined {
   return { code, name, directory };
 }
 
-/** The first region is the default. Undefined if an item is malformed, or two share their code or directory. */
+/**
+ * Parses the configured regions. The first region is the default. Undefined if an item is malformed, or two share their
+ * code or directory.
+ */
 export function parseRegions(items: readonly string[]): [Region, ...Region[]] | undefined {
   const [first, ...others] = items.flatMap((item) => parseRegion(item) ?? []);
   if (first === undefined || others.length + 1 < items.length) return undefined;

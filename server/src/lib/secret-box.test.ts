@@ -5,7 +5,7 @@ import { SealedValueError, SecretBox } from "./secret-box.ts";
 const key = randomBytes(32);
 const box = new SecretBox(key);
 
-test("opens sealed text and bytes in the place they were sealed for", () => {
+test("opens sealed text and bytes with the `aad` of their storage place", () => {
   expect(box.open(box.seal("grüße", "users:1:note"), "users:1:note").toString()).toBe("grüße");
   const bytes = randomBytes(1000);
   expect(box.open(box.seal(bytes, "a"), "a")).toEqual(bytes);

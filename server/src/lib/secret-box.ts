@@ -70,7 +70,10 @@ export class SecretBox {
     }
   }
 
-  /** Returns 32 bytes for one purpose alone (HKDF, RFC 5869). They reveal nothing about the key or other purposes. */
+  /**
+   * Returns 32 bytes for one purpose alone (HKDF, RFC 5869). These bytes reveal nothing about the key or other
+   * purposes.
+   */
   derive(purpose: string): Buffer {
     return Buffer.from(hkdfSync("sha256", this.#key, "", `kontor:${purpose}`, keyBytes));
   }

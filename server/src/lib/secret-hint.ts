@@ -1,4 +1,4 @@
-/** Hints that stand for a secret in responses, and how a client sends one back. */
+/** Hints that stand for a secret in responses. A client may send a hint back, which keeps the secret. */
 
 /** Shows the last four characters of a secret, or `…` for a short secret. */
 export function hintOf(secret: string): string {

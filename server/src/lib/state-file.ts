@@ -6,7 +6,7 @@ export function writeStateFile(path: string, value: unknown, mode: number): void
   writeFileWhole(path, `${JSON.stringify(value, null, 2)}\n`, mode);
 }
 
-/** Does the same as `writeStateFile` with a text. */
+/** Replaces the file by a text in the same way as `writeStateFile`. */
 export function writeFileWhole(path: string, content: string, mode: number): void {
   const aside = `${path}.tmp-${process.pid}`;
   rmSync(aside, { force: true });

@@ -1,7 +1,7 @@
 /**
  * Rows that many readers follow. A single query polls all rows that had no notification since the last poll. A reader
- * waits for a change of its row, and then reads on. Readers of a row at the same position share the read and its
- * result.
+ * waits for a change of its row, and then continues to read. Readers of a row at the same position share the read and
+ * its result.
  */
 
 /** Returns a text for each row that changes whenever the row changes. Deleted rows are left out. */
@@ -9,7 +9,7 @@ export type ReadStates = (ids: readonly string[]) => Promise<Iterable<readonly [
 
 interface Row<News> {
   watches: number;
-  /** Watched or notified since the last poll, so that the next poll can skip it. */
+  /** True if the row was watched or notified since the last poll, so that the next poll can skip it. */
   isFresh: boolean;
   /** Undefined until the first poll. */
   state: string | undefined;
@@ -90,7 +90,7 @@ export class Watcher<News = never> {
   }
 }
 
-/** Holds one watcher for each database. */
+/** The watchers of all databases: each database has one watcher. */
 export class Watchers<Db extends object> {
   readonly #watchers = new WeakMap<Db, Watcher>();
   readonly #everyMs: number;

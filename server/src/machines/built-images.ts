@@ -1,13 +1,14 @@
 /**
- * Images built from machines or repositories, in contrast to those this host makes from recipes. The builder of an
- * image decides how long it is wanted. A machine or a snapshot that uses the image keeps it longer. An image that is
+ * Images built from machines or repositories, in contrast to images that this host makes from recipes. The builder of
+ * an image decides how long it is wanted. A machine or a snapshot that uses the image keeps it longer. An image that is
  * neither wanted nor used is removed: after a deletion, at start, and periodically.
  */
 import type { App } from "#app.ts";
 import { imagesInUse } from "./store.ts";
 
 /**
- * Removes unused images of repositories. `isUnderWay`: the image is being built, so no record can name it yet.
+ * Removes unused images of repositories. `isUnderWay` is true for an image that is being built, so that no record can
+ * name it yet.
  */
 export async function removeUnusedAppImages(
   app: Pick<App, "db" | "machines" | "log">,
@@ -28,7 +29,10 @@ export async function removeUnusedAppImages(
   }
 }
 
-/** `wanted` is read after the images are listed. An image built in between is in neither list, and stays. */
+/**
+ * Removes images that are neither wanted nor used. `wanted` is read after the images are listed, so an image built in
+ * between is in neither list, and stays.
+ */
 export async function removeUnusedImages(
   app: Pick<App, "db" | "machines" | "log">,
   wanted: () => Promise<ReadonlySet<string>>,

@@ -1,4 +1,4 @@
-/** Errors of machines, and the one place that translates the runtime's errors. */
+/** Errors of machines, and the translation of the runtime's errors to them. */
 import { RuntimeError, type RuntimeErrorKind } from "@kontor/runtime/driver.ts";
 import { defineError, type DomainError } from "#lib/errors.ts";
 
@@ -8,7 +8,7 @@ export const noCapacity = defineError("no_capacity", 503, (needs: string, cause?
   cause,
 }));
 
-/** The disk is short. Moving another machine to disk would not help. */
+/** The disk has too few free bytes. Moving another machine to disk would not help. */
 export class DiskShort extends Error {
   override readonly name = "DiskShort";
 }

@@ -109,7 +109,7 @@ export class HostMachines implements Machines {
     return this.host.connect(machine);
   }
 
-  /** The service that the machine's image runs, if any. */
+  /** Returns the service that the machine's image runs, if any. */
   async service(machine: string): Promise<ImageService | null> {
     const known = this.#services.get(machine);
     if (known !== undefined) return known;
@@ -120,7 +120,9 @@ export class HostMachines implements Machines {
     return service;
   }
 
-  /** CPU time that a machine has used; the last sample if the machine cannot be read any more. */
+  /**
+   * Returns the CPU time that a machine has used, in seconds; the last sample if the machine cannot be read any more.
+   */
   async cpuSeconds(machine: string): Promise<number> {
     const stats = await this.host.stats(machine).catch(() => this.sampler.latest(machine));
     return stats?.cpuSeconds ?? 0;
@@ -148,12 +150,12 @@ export class HostMachines implements Machines {
     this.#removalListeners.push(listener);
   }
 
-  /** Registers a way to free memory, used when no machine fits. */
+  /** Registers a function that frees memory. The function is called when no machine fits. */
   onLowMemory(give: ReclaimMemory): void {
     this.#memoryReclaimers.push(give);
   }
 
-  /** False if no owner can free memory. */
+  /** Frees memory for another machine. False if no owner can free memory. */
   async reclaimMemory(): Promise<boolean> {
     for (const give of this.#memoryReclaimers) if (await give()) return true;
     return false;
@@ -177,7 +179,10 @@ export class HostMachines implements Machines {
     return this.#protected.has(machine);
   }
 
-  /** Uses the database of upkeep, so that it runs even if requests hold every other connection. */
+  /**
+   * Creates the disk guard. The guard uses the database of upkeep, so that it works even if requests hold every other
+   * connection.
+   */
   #diskGuard(db: Db, owners: MachineOwners, announce: Announce): DiskGuard {
     return new DiskGuard({
       host: this.host,

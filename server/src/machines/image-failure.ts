@@ -18,7 +18,7 @@ const causes: readonly (readonly [RegExp, string])[] = [
 const step = /step (\d+) \(([^()\n]{1,80})\) failed/;
 const cure = "The server log has the details, and kontor doctor checks the host.";
 
-/** A sentence with the cause, and one with the place of the details. */
+/** Returns two sentences: the cause, and where the details are. */
 export function describeImageFailure(error: unknown): string {
   const text = error instanceof Error ? error.message : String(error);
   const kind = (error as { kind?: unknown } | null)?.kind;

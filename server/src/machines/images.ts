@@ -1,6 +1,6 @@
 /**
- * Root file systems of this host. Each is made once, in the background or on the first request, and concurrent requests
- * share one build. A failed build is remembered with its reason, and the next request tries again.
+ * Root file systems of this host. Each root file system is made once, in the background or on the first request, and
+ * concurrent requests share one build. A failed build is remembered with its reason, and the next request tries again.
  */
 import type { Progress } from "@kontor/runtime/driver.ts";
 import type { Logger } from "pino";
@@ -44,7 +44,7 @@ export class HostImages {
     return [...this.#status.values()].filter(({ name }) => this.has(name));
   }
 
-  /** True if callers may request it. */
+  /** True if callers may request the image. */
   has(name: string): boolean {
     return this.#status.has(name) && !this.#inner.has(name);
   }
@@ -53,9 +53,7 @@ export class HostImages {
     return this.#status.get(name);
   }
 
-  /**
-   * Returns the image and makes it if it is absent. Waits up to `waitMs`, then fails with the progress so far.
-   */
+  /** Returns the image. Builds a missing image, waits up to `waitMs`, and then fails with the progress so far. */
   async ready(name: string, waitMs: number): Promise<HostImage> {
     const made = this.#status.get(name)?.image;
     if (made) return made;
@@ -70,9 +68,9 @@ export class HostImages {
   }
 
   /**
-   * Returns the image of that name and makes it if it is absent; concurrent callers share one build. An id of an image
-   * built from a machine or a Dockerfile is only looked up. `progress` is called at once, and with each change until
-   * the image is made.
+   * Returns the image of that name. Builds a missing image; concurrent callers share one build. An id of an image built
+   * from a machine or a Dockerfile is only looked up. `progress` is called at once, and with each change until the
+   * image is made.
    */
   async ensure(name: string, progress?: Progress): Promise<HostImage> {
     const made = this.#status.get(name)?.image;

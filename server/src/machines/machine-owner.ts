@@ -8,7 +8,7 @@ import type { OwnerKind } from "./store.ts";
 export interface Ending {
   /** Null if the machine ended while the server was down. */
   exit: MachineExit | null;
-  /** True if its start never completed, so that no caller has seen the machine. */
+  /** True if the machine's start never completed, so that no caller has seen the machine. */
   neverStarted: boolean;
   cpuSeconds: number;
 }
@@ -24,9 +24,9 @@ export interface MachineOwner {
   ended(ownerId: string, ending: Ending): Promise<void>;
   /** Workspace and name of the owner, for notifications about its machine. Absent when there are none. */
   describe?(ownerId: string): Promise<OwnerLabel | undefined>;
-  /** A restore for this owner was lost before it completed. Absent for owners that never restore. */
+  /** Called when a restore for this owner was lost before it completed. Absent for owners that never restore. */
   onRestoreLost?(ownerId: string): Promise<void>;
 }
 
-/** Machines of a kind without an owner here are removed when they end. */
+/** Owners by kind. If a kind has no owner here, its machines are removed when they end. */
 export type MachineOwners = Partial<Record<OwnerKind, MachineOwner>>;

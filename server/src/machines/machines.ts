@@ -1,6 +1,6 @@
 /**
- * The machines of this host, as the rooms above use them. A machine has a row with its desired state, and an instance
- * on the host with its observed state. This folder is the sole caller of the runtime and keeps the two in agreement: it
+ * The machines of this host, as the APIs use them. A machine has a row with its desired state, and an instance on the
+ * host with its observed state. This folder is the sole caller of the runtime and keeps both states in agreement: it
  * admits, claims from a warm pool, samples, reconciles and removes. A committed reservation is either started or ended,
  * and a removal is retried until it succeeds. Owners decide who may have a machine.
  */
@@ -35,13 +35,13 @@ export interface WarmPool {
   countRequest(shape: Shape): void;
   /** Removes the waiting machines of a deleted template. */
   removeTemplate(template: string): Promise<void>;
-  /** Refills soon. */
+  /** Refills the pool after the delay. */
   nudge(delayMs?: number): void;
   /** Resolves when the pool is full; for tests and benchmarks. */
   waitUntilFull(): Promise<void>;
 }
 
-/** Frees memory on the host; resolves to true if a machine was put on disk, so that another attempt is worth it. */
+/** Frees memory on the host. Resolves to true if a machine was moved to disk, so that another attempt may succeed. */
 export type ReclaimMemory = () => Promise<boolean>;
 
 /** Notifies a workspace that one of its machines was frozen or ended. */
@@ -73,9 +73,9 @@ export interface Machines {
   /** Releases the host. Machines continue, and the next start adopts them. */
   close(): Promise<void>;
   connect(machine: string): Guest;
-  /** The service that the machine's image runs, if any. */
+  /** Returns the service that the machine's image runs, if any. */
   service(machine: string): Promise<ImageService | null>;
-  /** CPU time that a machine has used, in seconds; the last sample if the machine is gone. */
+  /** Returns the CPU time that a machine has used, in seconds; the last sample if the machine is gone. */
   cpuSeconds(machine: string): Promise<number>;
   /** Removes a machine and then its row. Safe to call again; concurrent calls share one removal. */
   destroy(row: MachineRow): Promise<void>;
@@ -83,12 +83,12 @@ export interface Machines {
   destroyLater(row: MachineRow): void;
   /** Calls back when the removal of a machine begins. */
   onRemoval(listener: (machine: string) => void): void;
-  /** Registers a way to free memory, used when no machine fits. */
+  /** Registers a function that frees memory. The function is called when no machine fits. */
   onLowMemory(give: ReclaimMemory): void;
   reclaimMemory(): Promise<boolean>;
   /** True while the machine is being removed. */
   isBeingRemoved(machine: string): boolean;
-  /** Protects machines from `reconcile` while `work` decides what becomes of them. */
+  /** Protects machines from `reconcile` while `work` decides whether they get an owner or are removed. */
   whileProtected<T>(machines: readonly string[], work: () => Promise<T>): Promise<T>;
   isProtected(machine: string): boolean;
 }

@@ -42,7 +42,7 @@ test("ends an owned machine that is dead or missing, and notifies its owner", ()
   expect(decideAction(row({}), undefined)).toBe("ended");
 });
 
-test("keeps a pool machine only while it is frozen and was ready, because a thawed one may have been used", () => {
+test("keeps a pool machine only if it is frozen and was ready, because a thawed one may have been used", () => {
   const warm = { owner_kind: "pool", owner_id: null, desired: "frozen" } as const;
   expect(decideAction(row(warm), observedMachine("frozen"))).toBe("keep");
   expect(decideAction(row(warm), observedMachine("running"))).toBe("remove");

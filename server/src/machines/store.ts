@@ -12,7 +12,7 @@ export type OwnerKind = Exclude<MachineRow["owner_kind"], "pool">;
 export type SnapshotRow = Selectable<SnapshotsTable>;
 export type HostImageRow = Selectable<HostImagesTable>;
 
-/** Registers the host under a new epoch, moves its machines to that epoch, and returns it. */
+/** Registers the host under a new epoch, moves its machines to that epoch, and returns the epoch. */
 export async function registerHost(
   tx: Transaction<Database>,
   host: {
@@ -52,7 +52,7 @@ export async function registerHost(
   return epoch;
 }
 
-/** False if another process has the lease. */
+/** Extends the host's lease. False if another process has the lease. */
 export async function renewLease(
   db: Queryable,
   host: { id: string; epoch: number },
@@ -67,7 +67,7 @@ export async function renewLease(
   return numUpdatedRows > 0n;
 }
 
-/** Sum of the limits of all machines of the host, by their rows. Locks the host's row. */
+/** Locks the host's row, and returns the sum of the limits of all machines of the host, by their rows. */
 export async function lockCommitted(
   tx: Transaction<Database>,
   hostId: string,
@@ -305,7 +305,7 @@ export async function setMemory(
 }
 
 /**
- * Deletes the row of a machine once nothing of it is left; only a machine marked for removal may lose its row.
+ * Deletes the row of a machine once nothing of the machine is left; only a machine marked for removal may lose its row.
  */
 export async function deleteRemoved(db: Queryable, id: string): Promise<void> {
   await db.deleteFrom("machines").where("id", "=", id).where("desired", "=", "removed").execute();
@@ -459,7 +459,7 @@ export async function findSnapshotHost(db: Queryable, snapshot: SnapshotRow): Pr
   return host?.id;
 }
 
-/** Gives the restored machine to its owner. False if it is marked for removal. */
+/** Gives the restored machine to its owner. False if the machine is marked for removal. */
 export async function assignRestored(tx: Queryable, id: string): Promise<boolean> {
   const { numUpdatedRows } = await tx
     .updateTable("machines")

@@ -1,5 +1,5 @@
 /**
- * Volumes as machines see them: bytes on this host that at most one machine uses at a time. The sandbox room manages
+ * Volumes as machines see them: bytes on this host that at most one machine uses at a time. The sandbox API manages
  * their owners, names and order of use.
  */
 import type { App } from "#app.ts";

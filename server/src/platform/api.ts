@@ -1,5 +1,5 @@
 /**
- * Lists the routes of the platform API, all under `/api/v1`. Accounts and other rooms add their sections to the
+ * Lists the routes of the platform API, all under `/api/v1`. Accounts and the other APIs add their sections to the
  * workspace overview.
  */
 import { activityRoutes } from "#accounts/activity/routes.ts";
@@ -34,7 +34,7 @@ import { projectRoutes } from "./projects/routes.ts";
 import type { WorkspaceSections } from "./workspace/workspace-sections.ts";
 import { workspaceRoutes } from "./workspace/routes.ts";
 
-/** These records count as holdings, because deleting a team would delete them while apps still run. */
+/** Records that keep a team from being deleted. Deleting the team would delete them while apps still run. */
 export const platformHoldings: readonly Holding[] = [
   { noun: "projects", count: countProjects },
   { noun: "functions", count: countFunctions },

@@ -1,6 +1,6 @@
 /**
- * Targets of audit entries for reads of secrets and downloads. Ids are lower-cased like those in the database: an entry
- * with another spelling would be missing from the workspace's log.
+ * Targets of audit entries for reads of secrets and for downloads. Ids are converted to lower case, as in the database.
+ * An entry with another spelling would be missing from the workspace's log.
  */
 import { workspacesOfAddons } from "./addons/find.ts";
 import { workspacesOfFunctions } from "./functions/functions.ts";

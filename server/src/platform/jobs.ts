@@ -1,4 +1,4 @@
-/** Lists the background tasks of the platform, keyed by the name of their queue. */
+/** Lists the background tasks of the platform by task name. */
 import type { App } from "#app.ts";
 import { deleteProjectImages, sweepTask } from "#builds/app-images.ts";
 import type { JobContext, Tasks } from "#jobs/jobs.ts";
@@ -17,7 +17,7 @@ import { removeRepository } from "./git/hosting/repositories.ts";
 import { sweepImages } from "./images/retention.ts";
 import { type ProjectParts, removeProject, removeProjectTask } from "./projects/delete.ts";
 
-/** Services that run machines for projects. Deletion stops them. */
+/** Services that run machines for projects. They stop those machines when a project is deleted. */
 export interface Runners {
   apps: Apps;
   addons: Addons;
@@ -44,7 +44,7 @@ export function platformTasks(app: App, runners: Runners): Tasks {
   };
 }
 
-/** Functions that delete the parts of a project or environment outside its rows. */
+/** Returns functions that delete the parts of a project or environment outside its rows. */
 function partsOf(app: App, runners: Runners): EnvironmentParts & ProjectParts {
   const { apps, addons } = runners;
   return {
@@ -56,7 +56,7 @@ function partsOf(app: App, runners: Runners): EnvironmentParts & ProjectParts {
   };
 }
 
-/** Functions that delete the parts of an add-on outside its machine. */
+/** Returns functions that delete the parts of an add-on outside its machine. */
 function addonParts({ backups }: Runners): AddonParts {
   return { deleteBackups: (addonId) => backups.deleteBackups(addonId) };
 }

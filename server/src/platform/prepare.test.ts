@@ -6,7 +6,7 @@ import { PreparedImages } from "./prepare.ts";
 
 const { signal } = new AbortController();
 
-/** Makes images by name; `broken` ones fail. */
+/** A fake host that makes images by name. Making a `broken` image fails. */
 function host(broken: readonly string[] = []) {
   const made: string[] = [];
   const make = async (name: string, progress?: Progress) => {
@@ -18,7 +18,7 @@ function host(broken: readonly string[] = []) {
   return { made, app: { machines, log: silentLog } };
 }
 
-test("prepares nothing unless a group is given", async () => {
+test("prepares no image without a group", async () => {
   const { made, app } = host();
   const images = new PreparedImages(app, []);
   await images.run(signal);
@@ -48,7 +48,7 @@ test("continues after an image that failed, and reports the cause without the ou
   });
 });
 
-test("names bases that this host can make", () => {
+test("lists only bases that this host can make", () => {
   const { app } = host();
   const bases = new PreparedImages(app, ["functions", "apps"]).status();
   expect(bases.map(({ name }) => [name, findBase(name)?.isSubstitute ?? false])).toEqual(

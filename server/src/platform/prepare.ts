@@ -1,7 +1,7 @@
 /**
- * Makes images ahead of time if the operator requests it: images of add-ons, and bases of functions and apps. Otherwise
- * the first use of each makes its image, which takes minutes. Images are made one after the other, after the templates
- * of sandboxes.
+ * Makes images ahead of time, if the operator requests it: images of add-ons, and bases of functions and apps.
+ * Otherwise the first use of an image makes it, which takes minutes. Images are made one after the other, after the
+ * templates of sandboxes.
  */
 import type { App } from "#app.ts";
 import { siteBase } from "#builds/detection/recipe.ts";
@@ -12,7 +12,7 @@ import type { Engine } from "./addons/engines/engine.ts";
 import { engines } from "./addons/engines/engines.ts";
 import { functionBases } from "./functions/deploy/image.ts";
 
-/** Bases of the recipes for repositories without a Dockerfile. */
+/** Base images of recipes for repositories without a Dockerfile. */
 const appBases = [...functionBases, "debian:12-slim", siteBase];
 
 const bases: Readonly<Record<Exclude<PrepareGroup, "addons">, readonly string[]>> = {
@@ -44,12 +44,12 @@ export class PreparedImages {
       for (const name of group === "addons" ? addons : bases[group]) this.#add(name, group);
   }
 
-  /** The images of the requested groups, in the order in which they are made. */
+  /** Returns the images of the requested groups, in the order in which they are made. */
   status(): PreparedImage[] {
     return [...this.#images.values()];
   }
 
-  /** Makes absent images. A failure is in the status, and the first use retries. */
+  /** Makes the missing images. The status shows a failure, and the first use of the image retries. */
   async run(signal: AbortSignal): Promise<void> {
     for (const image of this.#images.values()) {
       if (signal.aborted) return;

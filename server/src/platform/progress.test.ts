@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { type Progress, ProgressWriter } from "./progress.ts";
 
-/** A table whose writes end when the test releases them. */
+/** A fake table whose writes end when the test releases them. */
 function table() {
   const rows: Progress<string>[] = [];
   const ends: (() => void)[] = [];
@@ -12,7 +12,7 @@ function table() {
   return { rows, endWrite: () => ends.shift()?.(), writer: new ProgressWriter(write) };
 }
 
-test("writes the newest progress after a write in flight, and drops those between", async () => {
+test("writes the newest progress after a running write, and drops the progress in between", async () => {
   const { rows, endWrite, writer } = table();
   const done = writer.set("build", 1, "one");
   for (let n = 2; n <= 50; n += 1) void writer.set("build", n, `line ${n}`);
@@ -23,7 +23,7 @@ test("writes the newest progress after a write in flight, and drops those betwee
   expect(rows.map(({ message }) => message)).toEqual(["one", "line 50"]);
 });
 
-test("writes nothing for equal progress, and never lowers percent", async () => {
+test("writes nothing for equal progress, and does not lower the percent", async () => {
   const rows: Progress<string>[] = [];
   const writer = new ProgressWriter<string>(async (progress) => void rows.push(progress));
   await writer.set("build", 40, "RUN npm ci");
@@ -35,7 +35,7 @@ test("writes nothing for equal progress, and never lowers percent", async () => 
   ]);
 });
 
-test("continues after a write that failed, and stores at most 200 characters without NUL", async () => {
+test("continues after a failed write, and stores at most 200 characters without NUL", async () => {
   const rows: Progress<string>[] = [];
   let fails = true;
   const writer = new ProgressWriter<string>(async (progress) => {

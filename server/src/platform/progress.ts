@@ -1,20 +1,21 @@
 /**
- * Progress of long work on a resource: one shape and one writer for deployments, functions and add-ons. The row holds
- * it, so that every reader sees the same. The owner of the row clears it when the work ends, and after a restart.
+ * Progress of long work on a resource: a shape and a writer for deployments, functions and add-ons. The row stores the
+ * progress, so that every reader sees the same. The owner of the row clears the progress when the work ends, and after
+ * a restart.
  */
 import { z } from "zod";
 
 export interface Progress<Step extends string> {
   step: Step;
-  /** Percent of the whole work, 0 to 100. */
+  /** Percent of the whole work, from 0 to 100. */
   percent: number;
   message: string;
 }
 
-/** Progress before the first step. */
+/** Progress of work before its first step. */
 export const queued: Progress<"queued"> = { step: "queued", percent: 0, message: "Waiting for its turn." };
 
-/** Progress of work that a stopped server left, until a server resumes it. */
+/** Progress of work that a stopped server left, until another server resumes the work. */
 export const interrupted: Progress<"queued"> = {
   step: "queued",
   percent: 0,
@@ -30,7 +31,7 @@ export const suspended: Progress<"queued"> = {
 
 const messageMaxChars = 200;
 
-/** Schema of `progress` in responses. */
+/** Returns the schema of the field `progress` in responses. */
 export function progressSchema<const Step extends string>(id: string, steps: readonly [Step, ...Step[]]) {
   return z
     .object({
@@ -44,15 +45,15 @@ export function progressSchema<const Step extends string>(id: string, steps: rea
     .meta({ id });
 }
 
-/** Part of the whole work, in percent. */
+/** Span of a step within the whole work, in percent. */
 export interface Span {
   from: number;
   to: number;
 }
 
 /**
- * Writes changes of progress, one at a time. A change during a write replaces the one that waits, so that a chatty
- * source costs one write at a time. Percent never goes back.
+ * Writes changes of progress, one at a time. A change during a write replaces the one that waits. So work with many
+ * changes costs a write at a time. The percent never falls.
  */
 export class ProgressWriter<Step extends string> {
   readonly #write: (progress: Progress<Step>) => Promise<void>;
@@ -64,7 +65,7 @@ export class ProgressWriter<Step extends string> {
     this.#write = write;
   }
 
-  /** Resolves when the row has this progress or a later one. A failed write is replaced by the next one. */
+  /** Resolves when the row contains this progress or a later one. After a failed write, the next one is tried. */
   set(step: Step, percent: number, message: string): Promise<void> {
     const next = {
       step,
@@ -80,12 +81,12 @@ export class ProgressWriter<Step extends string> {
     return this.#writing;
   }
 
-  /** `fraction`, 0 to 1, of a part of the whole. */
+  /** Sets the progress within the span of a step. `fraction` is from 0 to 1. */
   within(step: Step, { from, to }: Span, fraction: number, message: string): Promise<void> {
     return this.set(step, from + (to - from) * Math.min(1, Math.max(0, fraction)), message);
   }
 
-  /** Resolves when no write is in flight. */
+  /** Resolves when no write is running. */
   async settled(): Promise<void> {
     await this.#writing;
   }

@@ -1,20 +1,20 @@
 /**
- * Writes the output of a deploy to a table, in complete pieces, a few times a second, with a limit for each step. Apps
- * and functions have separate log tables and share this writer and follower.
+ * Writes the output of a deploy to a table in complete pieces, a few times a second, with a limit for each step. Apps
+ * and functions have separate log tables, and share this writer and follower.
  */
 import type { App } from "#app.ts";
 import { readWatched, type Watch } from "#lib/watcher.ts";
 
-/** Output beyond the limit is dropped, and the log notes it. Each step has its own limit. */
+/** Limit of a step's stored output in bytes. Further output is dropped, and the log contains a note of it. */
 const maxBytesOf = (step: string): number => (step === "build" ? 4 * 1024 ** 2 : 256 * 1024);
-/** Longest delay before output is written. A chatty build writes at this rate. */
+/** Longest delay before output is stored, in milliseconds. A build with much output writes at this interval. */
 const flushAfterMs = 100;
-/** A writer waits while this much output is not yet written. */
+/** Characters of unstored output from which on a writer waits. */
 const pieceChars = 64 * 1024;
-/** Characters kept for the reason of a failure, also past the log's limit. */
+/** Characters of last output that the reason of a failure contains, even past the log's limit. */
 const lastChars = 16 * 1024;
 
-/** Polling interval of followers. A notification for each piece would slow down other commits. */
+/** Polling interval of followers in milliseconds. A notification for each piece would slow down other commits. */
 export const lookEveryMs = 150;
 const piecesAtOnce = 100;
 
@@ -24,7 +24,7 @@ export interface StepLogPiece<Step extends string> {
   text: string;
 }
 
-/** `isCut`: part of the build's output was dropped. */
+/** Stores pieces of a log. `isCut`: part of the build's output was dropped. */
 type Write<Step extends string> = (pieces: readonly StepLogPiece<Step>[], isCut: boolean) => Promise<void>;
 
 export class StepLog<Step extends string> {
@@ -48,7 +48,7 @@ export class StepLog<Step extends string> {
     return (this.#last.get(step) ?? "").trimEnd().split("\n").slice(-lines).join("\n");
   }
 
-  /** Adds complete lines. The final newline may be missing. */
+  /** Adds complete lines. The last newline may be missing. */
   async append(step: Step, lines: string): Promise<void> {
     if (lines === "") return;
     // PostgreSQL stores neither NUL nor a lone surrogate.
@@ -59,7 +59,7 @@ export class StepLog<Step extends string> {
     else if (this.#chars > 0) this.#flushSoon();
   }
 
-  /** Writes all output to the table. */
+  /** Resolves when all output is in the table. */
   async flush(): Promise<void> {
     clearTimeout(this.#timer);
     this.#timer = undefined;
@@ -69,7 +69,7 @@ export class StepLog<Step extends string> {
     if (pieces.length > 0) {
       const isCut = this.#isBuildCut;
       const write = () => this.#write(pieces, isCut);
-      // The waiting caller got the error of a failed write. The next write is tried anyway.
+      // The caller of a failed write got its error. The next write is tried anyway.
       this.#flushing = this.#flushing.then(write, write);
     }
     await this.#flushing;
@@ -92,28 +92,28 @@ export class StepLog<Step extends string> {
 
   #flushSoon(): void {
     this.#timer ??= setTimeout(() => {
-      // The deployment's own queries report a missing database.
+      // A database outage also fails the deployment's own queries, which report it.
       this.flush().catch(() => {});
     }, flushAfterMs).unref();
   }
 }
 
-/** A new piece of a followed log, or a change of state. A follower resumes from `seq`. */
+/** An event of a followed log: a new piece, or a change of state. A follower resumes from `seq`. */
 export type LogNews<Step extends string, Status extends string> =
   | ({ seq: number } & StepLogPiece<Step>)
   | { seq: number; status: Status; error: string | null };
 
-/** A growing log: its pieces after a sequence number, and the state of its deploy. */
+/** A log that grows: its pieces after a sequence number, and the state of its deploy. */
 export interface LogSource<Step extends string, Status extends string> {
-  /** Watches the deploy's row. All readers share the watch and its reads. */
+  /** Watches the deploy's row. All followers share the watch and its queries. */
   watch(): Watch<never>;
-  /** Undefined if the deploy is deleted. */
+  /** Returns the deploy's state; undefined if the deploy is deleted. */
   state(): Promise<{ status: Status; error: string | null } | undefined>;
   isOver(status: Status): boolean;
   after(seq: number, limit: number): Promise<({ seq: number } & StepLogPiece<Step>)[]>;
 }
 
-/** Yields pieces and states after `after`, until the deploy ends or is deleted. */
+/** Yields pieces and states from `after` on, until the deploy ends or is deleted. */
 export async function* followLog<Step extends string, Status extends string>(
   source: LogSource<Step, Status>,
   signal: AbortSignal,
@@ -122,7 +122,7 @@ export async function* followLog<Step extends string, Status extends string>(
   let seq = after;
   let told: Status | undefined;
   const read = async (from: number) => {
-    // The state is read first, so that the pieces read after an end are complete.
+    // The state is read before the pieces. After an end, no piece is missing.
     const state = await source.state();
     if (!state) return undefined;
     const pieces = await source.after(from, piecesAtOnce);

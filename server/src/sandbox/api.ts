@@ -20,7 +20,10 @@ import { volumeRoutes } from "./volumes/routes.ts";
 import { countVolumes } from "./volumes/volumes.ts";
 import { webhookRoutes } from "./webhooks/routes.ts";
 
-/** Deleting a team would delete these records while their machines run and their files exist. */
+/**
+ * Resources that block the deletion of a team. Deleting the team would delete these records while their machines run
+ * and their files exist.
+ */
 export const sandboxHoldings: readonly Holding[] = [
   { noun: "sandboxes", count: countLive },
   { noun: "snapshots", count: countSnapshots },

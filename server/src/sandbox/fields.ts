@@ -1,4 +1,4 @@
-/** Parameters and fields that several rooms of this API share, each with its description. */
+/** Parameters and fields that several parts of this API share, each with its description. */
 import { z } from "zod";
 
 /** Path parameter of every operation on one sandbox. */

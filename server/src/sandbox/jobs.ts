@@ -1,4 +1,4 @@
-/** Background jobs of this room, by their names in the queue. */
+/** Background jobs of the sandbox API, by their names in the queue. */
 import type { App } from "#app.ts";
 import type { Tasks } from "#jobs/jobs.ts";
 import { runMove, moveTask } from "./volumes/move.ts";

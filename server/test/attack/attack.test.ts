@@ -26,9 +26,12 @@ const callers = await openCallers(world);
 const operations = operationsOf(world.routes).filter(({ id }) => only === undefined || id === only);
 const ids = new Set<string>();
 
-/** Timeout of a request, so that a missing response does not stop the run. */
+/** Timeout of a request in milliseconds, so that a missing response does not stop the run. */
 const givenUpMs = 10_000;
-/** CPU time, exceeded twice in a row, that is a finding in a long run; no ordinary request comes near it. */
+/**
+ * CPU time in milliseconds. A request that exceeds it twice in a row is a finding in a long run; no ordinary request
+ * comes near it.
+ */
 const maxCpuMs = 500;
 
 interface Finding {
@@ -52,7 +55,7 @@ async function send({ method }: Operation, { path, token, payload, headers }: At
 
 async function attack(operation: Operation, seed: number, sampled: number): Promise<Finding[]> {
   const known = cases[operation.id];
-  // The setup of a call is expensive. A call without a body has nothing to vary, and the contract tests cover it.
+  // The setup of a call is expensive. A call without a body has no field to vary, and the contract tests cover it.
   const isMade = jsonBodyOf(operation) !== undefined || minutes > 0;
   const call = (isMade && (await known?.success(world))) || {};
   for (const id of Object.values(call.params ?? {})) ids.add(id);
@@ -60,12 +63,12 @@ async function attack(operation: Operation, seed: number, sampled: number): Prom
   const findings: Finding[] = [];
   for (const one of attacksOn({ world, callers, operation, known, call, ids, random, sampled })) {
     const { reply, cpuMs } = await send(operation, one);
-    // An event stream resolves only when it ends.
+    // An event stream has no response before it ends.
     if (reply === undefined && isStream(operation)) continue;
     const fault = reply === undefined ? "is missing" : wrongWith(operation, one, reply);
     const isDear = minutes > 0 && cpuMs > maxCpuMs && (await send(operation, one)).cpuMs > maxCpuMs;
     const what = fault ?? (isDear ? `took ${Math.round(cpuMs)} ms of CPU time` : undefined);
-    // The host of a test may be busy, so a missing response is no finding there.
+    // In a test, the host may be busy, so a missing response is not a finding.
     if (what === undefined || (reply === undefined && minutes === 0)) continue;
     findings.push({
       operation: operation.id,

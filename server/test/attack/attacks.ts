@@ -23,12 +23,12 @@ export interface Target {
   callers: Callers;
   operation: Operation;
   known: Case | undefined;
-  /** A call that succeeds; without a case, a call whose ids do not exist. */
+  /** Call that succeeds. For an operation without a case, a call whose ids do not exist. */
   call: Call;
   /** Ids of all objects made so far, of all kinds. */
   ids: ReadonlySet<string>;
   random: Random;
-  /** Number of samples from a long list. */
+  /** Number of samples that are drawn from a long list. */
   sampled: number;
 }
 
@@ -61,7 +61,7 @@ function tokenOf({ operation, world }: Target): string | null {
   return isPublic(operation) ? null : world.owner.token;
 }
 
-/** The operation's path with the call's values, one of them replaced by a value that is already encoded. */
+/** Returns the operation's path with the call's values, of which one is replaced by a value that is already encoded. */
 function pathOf({ operation, call }: Target, replaced: Readonly<Record<string, string>> = {}): string {
   return operation.path.replaceAll(
     /\{(\w+)\}/g,
@@ -144,7 +144,7 @@ function ofBody(target: Target): Attack[] {
   });
   const valuesOf = (field: Field): string[] => {
     const first = [...field.kinds].flatMap((kind) => telling[kind]);
-    // Fields whose value runs on this host, is called, or is waited for.
+    // These fields have values that run on this host, are called, or are waited for.
     const isKept = known?.keeps?.includes(String(field.path[0]));
     if (isKept) return field.kinds.has("number") ? [...telling.number] : [];
     return [...first, ...random.sample(hostileJson, sampled)];

@@ -4,11 +4,11 @@ import { makePerson, makeTeam, makeToken } from "../factories.ts";
 import type { World } from "../contract/world.ts";
 
 export interface Callers {
-  /** Invalid credentials: the response is the same as without a credential. */
+  /** Invalid credentials, which get the same response as a request without a credential. */
   refused: readonly { name: string; token: string }[];
   /** A token for each single scope. */
   scoped: readonly { scope: (typeof scopes)[number]; token: string }[];
-  /** Each role in a team with the owner, and a suspended person. */
+  /** A caller for each role in a team with the owner, and a suspended person. */
   others: readonly { name: string; token: string }[];
 }
 

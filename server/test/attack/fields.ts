@@ -2,9 +2,9 @@
 import type { Operation, Schema } from "../contract/operations.ts";
 
 export interface Field {
-  /** Field names, and 0 for an element of a list. */
+  /** Path of the field: field names, and 0 for an element of a list. */
   path: readonly (string | number)[];
-  /** The literal fields of each object on the path, which select its option in a union. */
+  /** Literal fields of each object on the path. They select the object's option in a union. */
   constants: readonly Readonly<Record<string, unknown>>[];
   kinds: ReadonlySet<"string" | "number" | "free">;
 }
@@ -34,7 +34,7 @@ export function fieldsOf(schema: Schema, schemas: Operation["schemas"]): Field[]
   return [...fields.values()];
 }
 
-/** The options of a schema, with references and unions resolved. */
+/** Returns the options of a schema, with references and unions resolved. */
 function optionsOf(schema: Schema, schemas: Operation["schemas"], seen: readonly string[] = []): Schema[] {
   const { $ref } = schema;
   if ($ref !== undefined)
@@ -56,7 +56,7 @@ function kindOf({ type, properties }: Schema): ("string" | "number" | "free")[] 
 
 const placeholder = "placeholder-of-a-hostile-value";
 
-/** The body's JSON with `json` at the path; missing objects on the path are created. */
+/** Returns the body's JSON with `json` at the path. Missing objects on the path are created. */
 export function withField(body: unknown, { path, constants }: Field, json: string): string {
   const replaced = replaceAt(body, path, constants);
   return JSON.stringify(replaced).replace(`"${placeholder}"`, () => json);

@@ -6,7 +6,7 @@ import type { Reply } from "../contract/world.ts";
 const maxRefusalBytes = 32 * 1024;
 const maxProblems = 20;
 
-/** Error codes of HTTP itself, from before an operation is found, and of an unavailable database. */
+/** Error codes of HTTP itself, which are sent before an operation is found, and of an unavailable database. */
 const common: Readonly<Record<number, readonly string[]>> = {
   400: ["invalid_request"],
   404: ["not_found"],
@@ -18,10 +18,10 @@ const common: Readonly<Record<number, readonly string[]>> = {
   503: ["unavailable"],
 };
 
-/** Traces of code, SQL and this host. No hostile value holds one. */
+/** Matches traces of code, SQL and this host. No hostile value contains such a trace. */
 const leak = /\n {4}at |node_modules|node:internal|\bselect "|\binsert into "|\.ts:\d+/;
 
-/** The violated rule, or undefined. With `isStrict`, the document must list the code of an error. */
+/** Returns the violated rule, or undefined. With `isStrict`, the document must list the code of an error. */
 export function faultOf(
   operation: Operation,
   { status, json, text }: Reply,

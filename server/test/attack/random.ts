@@ -2,14 +2,14 @@
 export class Random {
   #state: number;
 
-  /** `text` makes the sequence of an operation independent of the operations before it. */
+  /** Makes a generator. `text` makes the sequence of an operation independent of the operations before it. */
   constructor(seed: number, text: string) {
     this.#state = seed >>> 0;
     for (const character of text)
       this.#state = Math.imul(this.#state ^ character.codePointAt(0)!, 0x01000193);
   }
 
-  /** At least 0, less than 1. */
+  /** Returns a number from 0 to below 1. */
   next(): number {
     this.#state = (this.#state + 0x6d2b79f5) | 0;
     let mixed = Math.imul(this.#state ^ (this.#state >>> 15), this.#state | 1);
@@ -17,7 +17,7 @@ export class Random {
     return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
   }
 
-  /** `count` of the items, each at most once, in random order. */
+  /** Returns `count` of the items, each at most once, in random order. */
   sample<T>(items: readonly T[], count: number): T[] {
     const left = [...items];
     const taken: T[] = [];

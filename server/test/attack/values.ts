@@ -1,6 +1,6 @@
 /**
- * Values that have broken servers before. JSON is kept as text, because `JSON.stringify` never writes much of it. Every
- * value is harmless as a command, because a fake machine would run it on this host.
+ * Values that have broken servers before. JSON is kept as text, because `JSON.stringify` cannot produce most of it.
+ * Every value is harmless as a command, because a fake machine would run it on this host.
  */
 
 const deep = (levels: number): string => "[".repeat(levels) + "]".repeat(levels);
@@ -8,10 +8,10 @@ const deepObject = (levels: number): string => `${'{"a":'.repeat(levels)}1${"}".
 const keys = (count: number): string => Array.from({ length: count }, (_, n) => `"k${n}":${n}`).join(",");
 const many = (text: string, count: number): string => Array.from({ length: count }, () => text).join(",");
 
-/** Values that are all tried in every field of their type. */
+/** Values that are tried in every field of their type. */
 export const telling: Readonly<Record<"string" | "number" | "free", readonly string[]>> = {
   string: ['"a\\u0000b"'],
-  // A fraction of milliseconds, and a short wait in seconds.
+  // The value is a fraction of milliseconds, and a short wait in seconds.
   number: ["0.30000000000000004"],
   free: [deep(5000), deepObject(5000), deepObject(60)],
 };
@@ -63,7 +63,7 @@ export const hostileJson: readonly string[] = [
   `{${keys(500)}}`,
 ];
 
-/** Values for a whole body. The first ones are tried for every operation. */
+/** Values for a whole body. The first of them are tried for every operation. */
 export const hostileBodies: readonly (string | Buffer)[] = [
   `{${keys(11_000)}}`,
   `{${keys(1000)}}`,
@@ -87,7 +87,7 @@ export const hostileBodies: readonly (string | Buffer)[] = [
   "\u0000",
 ];
 
-/** Encoded values for a path or a query. None of them means `true`, because a followed log has no end. */
+/** Encoded values for a path or a query. No value means `true`, because a followed log has no end. */
 export const hostileWords: readonly string[] = [
   "%00",
   "a%00b",

@@ -64,7 +64,7 @@ const asks = (name: string, values: object = {}) => ({
 });
 const invoke = async (name: string, body: object = {}): Promise<Json> =>
   (await call("POST", `/v1/agents/${name}/invoke`, { input: "Go.", ...body })).json;
-/** Tool results in the last request to the model. */
+/** Returns the tool results in the last request to the model. */
 const toolResultsOf = (request: Json): string[] =>
   request.messages.filter(({ role }: Json) => role === "tool").map(({ content }: Json) => content);
 const toolNamesOf = (request: Json): string[] =>
@@ -74,7 +74,7 @@ const runTokens = (runId: string) =>
 
 const all = { scopes: ["platform:write", "sandboxes:write"], policy: "allow" };
 
-test("every tool has an operation, and a schema that models and the validator accept", async () => {
+test("every tool has an operation, and a schema that model providers and the validator accept", async () => {
   expect(api!.operations.map(({ name }) => name)).toEqual(
     Object.keys(verbs).map((name) => `kontor__${name}`),
   );
@@ -85,7 +85,7 @@ test("every tool has an operation, and a schema that models and the validator ac
   }
 });
 
-test("an agent creates a project in its account, and the audit log names the agent", async () => {
+test("an agent creates a project in its own account, and the audit log names the agent", async () => {
   const { name, worker_id } = await agent(all);
   model.script([asks("create_project", { name: `by-agent-${(made += 1)}` }), asks("list_projects"), {}]);
   const run = await invoke(name);
@@ -100,7 +100,7 @@ test("an agent creates a project in its account, and the audit log names the age
     actor: { kind: "worker", id: worker_id, label: name },
     target: { id: project.id },
   });
-  // The model never gets a secret that is shown to a person once. A change has the id of its call.
+  // The model never gets a secret that the API shows only once. A change has the id of its call.
   expect(project.webhook).toBe("[secret]");
   const { tools_called } = (await call("GET", `/v1/agents/runs/${run.run_id}`)).json;
   expect(tools_called).toMatchObject([
@@ -121,7 +121,7 @@ test("an agent creates a project in its account, and the audit log names the age
   });
 });
 
-test("an agent has only the tools of its scopes, and guessed ones are refused", async () => {
+test("an agent has only the tools of its scopes, and calls to guessed tools are refused", async () => {
   const reader = await agent({ scopes: ["platform:read"] });
   model.script([asks("create_project", { name: "never-made" }), {}]);
   await invoke(reader.name);
@@ -141,7 +141,7 @@ test("an agent has only the tools of its scopes, and guessed ones are refused", 
   expect(toolNamesOf(model.asked[0])).toEqual([]);
 });
 
-test("hides resources of another account from an agent", async () => {
+test("an agent gets 404 for resources of another account", async () => {
   const { name } = await agent(all);
   const { id } = await makeProject(app.db, world.stranger.workspaceId);
   model.script([
@@ -155,7 +155,7 @@ test("hides resources of another account from an agent", async () => {
   expect(change).toMatch(/^HTTP 404: /);
 });
 
-test("returns invalid input to the model as an error, and calls no other address", async () => {
+test("returns invalid tool input to the model as an error, and sends no request to another path", async () => {
   const { name } = await agent(all);
   model.script([
     asks("get_project", { project_id: "../activity" }),
@@ -174,7 +174,7 @@ test("returns invalid input to the model as an error, and calls no other address
   expect(answers[3]).toMatch(/^HTTP 404: .*sandbox_not_found/);
 });
 
-test("an agent runs commands in a sandbox that it created, and long outputs are cut", async () => {
+test("an agent runs commands in a sandbox that it created, and receives long output truncated", async () => {
   const { name } = await agent(all);
   model.script(({ messages }: Json) => {
     const results = messages.filter(({ role }: Json) => role === "tool");
@@ -237,7 +237,7 @@ test("revokes the token at once when a run is cancelled", async () => {
   await expect.poll(async () => (await call("GET", "/api/v1/projects", undefined, token)).status).toBe(401);
 });
 
-test("revokes the previous token when another process takes over a run", async () => {
+test("revokes the run's previous token when another process takes over the run", async () => {
   const { name } = await agent(all);
   tokens.clear();
   model.script([asks("list_projects"), { until: new Promise(() => {}) }]);
@@ -260,7 +260,7 @@ test("revokes the previous token when another process takes over a run", async (
   }
 });
 
-test("reports no outcome for a run that a stopping server leaves unfinished", async () => {
+test("rejects a run's request to the platform API with the reason of the abort when the server stops", async () => {
   const server = await createHttpServer(
     app,
     { platform: [], sandbox: [], agent: [] },
@@ -275,7 +275,7 @@ test("reports no outcome for a run that a stopping server leaves unfinished", as
   await expect(sent).rejects.toThrow("it goes on elsewhere");
 });
 
-test("asks a person before every change by default, and keeps no token while it waits", async () => {
+test("asks a person before every change by default, and keeps no token of a run that waits", async () => {
   const { name } = await agent({ scopes: all.scopes });
   const values = { name: `asked-for-${(made += 1)}` };
   model.script([asks("list_projects"), asks("create_project", values), {}]);
@@ -306,7 +306,7 @@ test("refuses to give an agent scopes that its creator lacks", async () => {
   expect((await call("POST", `/v1/agents/${name}/versions`, narrow, token)).status).toBe(201);
 });
 
-test("stores and sends no token anywhere", async () => {
+test("stores a run's token in no table, and does not send the token to the model", async () => {
   const { name } = await agent(all);
   tokens.clear();
   model.script([asks("list_projects"), asks("list_activity"), {}]);

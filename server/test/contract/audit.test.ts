@@ -27,7 +27,7 @@ async function sandbox(): Promise<string> {
   return (json as Json).id as string;
 }
 
-test("audits exec, files, terminals and presigned URLs with person, address and target, without contents", async () => {
+test("logs exec, files, terminals and presigned URLs with person, address and target, without contents", async () => {
   const id = await sandbox();
   const path = `/v1/sandboxes/${id}`;
   const canary = "canary-contents";
@@ -66,17 +66,17 @@ test("audits exec, files, terminals and presigned URLs with person, address and 
   expect(items[1].detail).toMatchObject({ files: 12, paths: files.slice(0, 10).map((file) => file.path) });
   expect(JSON.stringify(items)).not.toContain(canary);
   expect(JSON.stringify(items)).not.toContain(Buffer.from(canary).toString("base64"));
-  // The default list has only changes.
+  // The default list contains only changes.
   const changes = await activity(`target=${id}`);
   expect(changes.items.map(({ action }: Json) => action)).toEqual(["sandbox.created"]);
   expect((await activity(`access=include&target=${id}`)).total).toBe(9);
 });
 
-test("audits reads of decrypted variables", async () => {
+test("logs each read of decrypted variables", async () => {
   const made = await call("POST", "/api/v1/projects", { name: "audited", env_vars: { A: "canary-value" } });
   const { id } = made.json as Json;
   await call("GET", `/api/v1/projects/${id}/env-vars`);
-  // A UUID is the same in upper case.
+  // A UUID in upper case is the same UUID.
   await call("GET", `/api/v1/projects/${String(id).toUpperCase()}/env-vars`);
   const { items } = await activity(`action=variables.read&access=only`);
   const read = { target: { kind: "project", id }, workspace: "personal" };
@@ -84,7 +84,7 @@ test("audits reads of decrypted variables", async () => {
   expect(JSON.stringify(items)).not.toContain("canary-value");
 });
 
-test("shows a stranger's attempt only to the operator", async () => {
+test("shows a stranger's refused access to a sandbox only to the operator", async () => {
   const id = await sandbox();
   const { status } = await call("POST", `/v1/sandboxes/${id}/exec`, { command: "id" }, stranger.token);
   expect(status).toBe(404);

@@ -1,4 +1,4 @@
-/** Sends the call of a case by any caller, and finds secrets in responses. */
+/** Sends the call of a case with any caller's token, and finds secrets in responses. */
 import { once } from "node:events";
 import { type IncomingMessage, request } from "node:http";
 import { expect } from "vitest";
@@ -22,7 +22,7 @@ export function send(
   });
 }
 
-/** Status of a refused WebSocket handshake. */
+/** Returns the status of a refused WebSocket handshake. */
 export async function refusedHandshake(url: string, token: string): Promise<number | undefined> {
   const handshake = request(url, {
     headers: {
@@ -49,7 +49,7 @@ const made = [
   /rediss?:\/\//,
 ];
 
-/** Plants the canary as a variable or a header of every object in the call. */
+/** Writes the canary into a variable or a header of every object in the call. Returns the number of objects. */
 export async function plantCanary(world: World, { params = {} }: Call): Promise<number> {
   const environment = `/api/v1/projects/${params["project_id"]}/environments/${params["env_id"]}`;
   const places: [string, string, object][] = [

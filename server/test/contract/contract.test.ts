@@ -45,7 +45,7 @@ test("every operation has a case, and every case an operation", () => {
   expect(Object.keys(cases).toSorted()).toEqual(operations.map(({ id }) => id).toSorted());
 });
 
-test("every operation on a resource has a case that shows that it is hidden from others", () => {
+test("every operation on a resource has a case for a resource of another owner", () => {
   const open = operations.filter(
     (one) =>
       one.path.includes("{") && !isPublic(one) && !cases[one.id]?.unknown && !cases[one.id]?.isOwnerless,
@@ -53,14 +53,14 @@ test("every operation on a resource has a case that shows that it is hidden from
   expect(open.map(({ id }) => id)).toEqual([]);
 });
 
-test("marks routes beyond the API documents as extensions, and keeps the documented status and scope", () => {
+test("marks routes that the API documents lack as extensions, and keeps the documented status and scope", () => {
   const found = new Map(documented.map((one) => [`${one.method} ${one.path}`, one]));
   const wrong = operations.filter(({ method, path, route }) => {
     const known = found.get(`${method} ${path}`);
     if (route.extension === true || known === undefined)
       return (known === undefined) !== (route.extension === true);
     const hasStatus = known.success === undefined || known.success in route.responses;
-    // A webhook's sender proves that it knows the secret, and needs no token.
+    // The sender of a webhook proves that it knows the secret, and needs no token.
     const scope = known.scope === "webhook secret" ? "public" : known.scope;
     return !hasStatus || (scope !== undefined && scope !== route.scope);
   });
@@ -74,7 +74,7 @@ describe.each(operations)("$method $path", (operation) => {
   });
 
   const scope = operation.document["x-kontor-scope"];
-  test.skipIf(scope === undefined)("refuses a token without its scope", async () => {
+  test.skipIf(scope === undefined)("refuses a token without the scope of the operation", async () => {
     const others = scopes.filter((other) => !hasScope({ scopes: [other] }, scope!));
     const token = await world.tokenWith(others);
     const { status, json } = await world.call(operation.method, anyPath(operation), { token });
@@ -84,7 +84,7 @@ describe.each(operations)("$method $path", (operation) => {
   const refusal = operation.api === "platform" ? 422 : 400;
 
   test.skipIf(!takesJson(operation) || cases[operation.id]?.isFreeForm)(
-    "names an unknown field of a body in the error",
+    "names an unknown field of the body in the error",
     async () => {
       const token = isPublic(operation) ? null : world.owner.token;
       const body = { surely_no_field: true };
@@ -104,7 +104,7 @@ describe.each(operations)("$method $path", (operation) => {
   const known = cases[operation.id];
 
   test.skipIf(!known?.unknown)(
-    "responds to another owner's resource exactly as to a missing one",
+    "responds to another owner's resource exactly as to a missing resource",
     async () => {
       const call = await known!.success(world);
       const [foreign, absent] = [
@@ -115,7 +115,7 @@ describe.each(operations)("$method $path", (operation) => {
     },
   );
 
-  test.skipIf(!known)("succeeds with a response in its schema", async () => {
+  test.skipIf(!known)("succeeds with a response that matches its schema", async () => {
     const call = await known!.success(world);
     const reply = await send(operation, call, known!.isPublic ? null : world.owner.token);
     const declared = Object.keys(operation.route.responses).map(Number);

@@ -28,7 +28,7 @@ function record(projectId: string, secret: string, at: Date) {
   return stable(raw, { operation, owner, call: { params: { project_id: projectId } } });
 }
 
-test("records the same example for two resources with other ids, secrets and times", () => {
+test("records equal examples for two resources that differ only in ids, secrets and times", () => {
   const first = record(crypto.randomUUID(), `svc_${"x".repeat(40)}`, new Date());
   expect(record(crypto.randomUUID(), `svc_${"y".repeat(40)}`, new Date(Date.now() + 1234))).toEqual(first);
   expect(first.responses["201"]).toMatchObject({
@@ -41,7 +41,7 @@ test("records the same example for two resources with other ids, secrets and tim
   });
 });
 
-test("keeps two items of a recorded list", () => {
+test("keeps at most two items of a recorded list", () => {
   const operation = { path: "/v1/volumes" } as Operation;
   const raw = { responses: { 200: { items: [{ name: "one" }, { name: "two" }, { name: "three" }] } } };
   expect(stable(raw, { operation, owner, call: {} }).responses["200"]).toEqual({
@@ -49,7 +49,7 @@ test("keeps two items of a recorded list", () => {
   });
 });
 
-test("adds a missing field from the record, removes an unknown one and keeps the others", () => {
+test("adds a missing field from the record, removes an unknown field and keeps all other fields", () => {
   const schema: Schema = {
     type: "object",
     properties: { items: { type: "array", items: { $ref: "#/components/schemas/Volume" } } },

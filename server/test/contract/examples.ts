@@ -1,6 +1,6 @@
 /**
- * Makes a recorded example stable. A kind of resource has the same id in every example, times begin on one morning, and
- * addresses are those of a public installation. Secrets become placeholder text.
+ * Makes a recorded example stable. A kind of resource has the same id in every example, times start on one morning, and
+ * addresses are those of a public installation. Placeholder text replaces secrets.
  */
 import { createHash } from "node:crypto";
 import type { OutputUnit } from "@cfworker/json-schema";
@@ -17,9 +17,9 @@ interface RecordedExample {
 
 const uuid = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}";
 const uuids = new RegExp(`\\b${uuid}\\b`, "g");
-/** The key before an id gives its best name: `"project_id":"…"`. */
+/** Matches an id after its key. The key before an id gives its best name: `"project_id":"…"`. */
 const keyedUuids = new RegExp(`"(\\w+)":"(${uuid})"`, "g");
-/** Ids of `newId`: a prefix and 20 characters. */
+/** Matches ids of `newId`: a prefix and 20 characters. */
 const prefixed = /\b([a-z]{2,5}_)([a-z0-9]{20})\b/g;
 const times = /\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g;
 const morning = Date.parse("2026-11-02T09:30:00Z");
@@ -79,14 +79,14 @@ function stableIds(text: string, { call, operation, owner }: RecordedExample): s
   for (const [, key, id] of text.matchAll(keyedUuids)) {
     nameOf(id!, nounOf(key === "id" ? lastNoun(operation) : key!));
   }
-  // A prefix names its id everywhere.
+  // The name of an id with a prefix comes from its prefix.
   for (const id of names.keys()) if (id.search(prefixed) >= 0) names.delete(id);
   return text
     .replaceAll(uuids, (id) => (/^9{8}-/.test(id) ? id : uuidOf(nameOf(id, "other"))))
     .replaceAll(prefixed, (id, prefix: string) => `${prefix}${characters(nameOf(id, prefix), 20)}`);
 }
 
-/** The last collection in the path: `/projects/{project_id}/environments` → `environments`. */
+/** Returns the last collection in the path: `/projects/{project_id}/environments` → `environments`. */
 const lastNoun = ({ path }: Operation): string =>
   path.split("/").findLast((part) => part.endsWith("s")) ?? "other";
 
@@ -118,7 +118,7 @@ function characters(name: string, length: number): string {
     .join("");
 }
 
-/** Keeps the distance of each time from the earliest recent one, in whole seconds. */
+/** Replaces times, and keeps the distance of each time from the earliest recent time, in whole seconds. */
 function stableTimes(text: string): string {
   const found = [...text.matchAll(times)].map(([time]) => Date.parse(time));
   const recent = found.filter((time) => time > Date.now() - 3_600_000);
@@ -129,7 +129,7 @@ function stableTimes(text: string): string {
 }
 
 /**
- * Completes a value by its schema: takes missing required fields from the recorded value, and removes unknown fields.
+ * Completes a value by its schema: copies missing required fields from the recorded value, and removes unknown fields.
  */
 export function completeValue(
   value: unknown,
@@ -141,7 +141,7 @@ export function completeValue(
     const path = instanceLocation.split("/").slice(1);
     const name = /"(.+)"/.exec(error)?.[1];
     const target = at(copy, path);
-    // Several schemas may refuse a value that another one accepts, so it may be valid by now.
+    // Several schemas may refuse a value that another schema accepts, so the value may be valid by now.
     if (name === undefined || !isRecord(target) || refusals(copy).length === 0) continue;
     if (keyword === "additionalProperties") delete target[name];
     if (keyword !== "required") continue;
@@ -151,7 +151,7 @@ export function completeValue(
   return copy;
 }
 
-/** The value at a path; for an element that a list lacks, its last element. */
+/** Returns the value at a path. For an element that a list lacks, returns the last element of the list. */
 function at(value: unknown, path: readonly string[]): unknown {
   let part = value;
   for (const key of path) {

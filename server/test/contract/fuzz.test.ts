@@ -1,6 +1,6 @@
 /**
- * No body causes a server error. Each operation's successful body gets one value replaced by random JSON, or becomes
- * random JSON as a whole.
+ * No body causes a server error. In each operation's successful body, random JSON replaces one value, or the whole
+ * body.
  */
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";

@@ -1,6 +1,6 @@
 /**
- * Tokens made with `secrets: "hidden"`, for every operation of the three documents: no response holds a secret that was
- * planted before the call, or one that the call creates.
+ * Tokens made with `secrets: "hidden"`, for every operation of the three documents. No response contains a secret that
+ * was planted before the call, or a secret that the call creates.
  */
 import { describe, expect, test } from "vitest";
 import { makeToken } from "../factories.ts";
@@ -42,7 +42,7 @@ describe.each(refused)("$method $path", (route) => {
   });
 });
 
-test("returns hints in place of variables, and the values to a token that shows secrets", async () => {
+test("returns hints of variables to a token that hides secrets, and the values to another token", async () => {
   const call = await cases["getProjectVariables"]!.success(world);
   expect(await plantCanary(world, call)).toBe(1);
   const route = routes.find(({ operationId }) => operationId === "getProjectVariables")!;
@@ -50,7 +50,7 @@ test("returns hints in place of variables, and the values to a token that shows 
   expect((await send(world, route, call, owner.token)).json).toMatchObject({ CANARY: canary });
 });
 
-test("returns hints in place of an add-on's connection URL and a toolset's headers", async () => {
+test("returns only hints of an add-on's connection URL and a toolset's headers", async () => {
   const call = await cases["getAddon"]!.success(world);
   const addon = routes.find(({ operationId }) => operationId === "getAddon")!;
   const [masked, open] = [
@@ -70,7 +70,7 @@ test("returns hints in place of an add-on's connection URL and a toolset's heade
   );
 });
 
-test("returns the password of a registry to no reader of the project", async () => {
+test("returns a registry's password to no reader of the project", async () => {
   const { params } = await cases["updateProject"]!.success(world);
   const path = `/api/v1/projects/${params?.["project_id"]}`;
   const credential = { registry: "registry.example.com", username: "ada", password: canary };
@@ -84,7 +84,7 @@ test("returns the password of a registry to no reader of the project", async () 
   }
 });
 
-test("records that a token hides secrets, and refuses to create tokens with it", async () => {
+test("logs that a token hides secrets, and refuses to create tokens with this token", async () => {
   const body = { name: "ci", scopes: ["platform:write"], secrets: "hidden" };
   const created = await world.call("POST", "/api/v1/api-tokens", { token: owner.token, body });
   expect([created.status, created.json]).toMatchObject([201, { secrets: "hidden" }]);

@@ -13,7 +13,7 @@ async function call(method: string, path: string, body: unknown): Promise<Record
 const at = (label: string) => apps.routes.find(apps.routes.hostOf(label));
 const nothingYet = { state: "down", machine: null, port: null };
 
-test("knows an environment's host at once, and by its new name after a change", async () => {
+test("routes an environment's host at once after its creation, and only its new host after a rename", async () => {
   const { id } = await call("POST", "/api/v1/projects", { name: "led" });
   expect(at("led")).toMatchObject(nothingYet);
   const path = `/api/v1/projects/${id}`;

@@ -16,9 +16,7 @@ import { platformCases } from "./cases/platform.ts";
 import { sandboxCases } from "./cases/sandbox.ts";
 import { openWorld } from "./world.ts";
 
-/**
- * Operations that create no lasting resource: their command has ended, and its result died with the caller.
- */
+/** Operations that create no lasting resource: their command has ended, and its result was lost with the caller. */
 const runners = ["execCommand", "invokeFunction", "runCode"];
 
 const world = await openWorld();
@@ -35,7 +33,7 @@ const keyed = Object.values(world.routes)
   .filter(({ idempotent }) => idempotent);
 const making = keyed.filter(({ operationId }) => !runners.includes(operationId));
 
-test("every operation with an Idempotency-Key records the created resource, except operations that only run code", () => {
+test("every operation with an Idempotency-Key records the created resource, unless it only runs code", () => {
   const without = keyed.filter(({ replay }) => !replay).map(({ operationId }) => operationId);
   expect(without.toSorted()).toEqual(runners);
 });
@@ -50,7 +48,7 @@ function send(route: Route, call: Call, key: string) {
 }
 
 /**
- * Resets the row to the state after a crash behind the commit: the request is running, and no process renews it.
+ * Resets the key's row to the state after a crash behind the commit: the request is running, and no process renews it.
  */
 async function lose(key: string): Promise<void> {
   const { numUpdatedRows } = await world.app.db
@@ -76,7 +74,7 @@ const lastingCalls: Record<string, Pick<Call, "body">> = {
   startCommand: { body: { command: "exec /bin/cat" } },
 };
 
-/** Fields that change with time alone. */
+/** Fields that change only with time. */
 const passing = new Set(["uptime_seconds", "updated_at"]);
 
 function lasting(value: unknown, secrets: readonly string[]): unknown {
@@ -89,7 +87,7 @@ function lasting(value: unknown, secrets: readonly string[]): unknown {
 }
 
 test.each(making)(
-  "$operationId: a retry after a crash returns the resource of the first request",
+  "$operationId: a retry after a crash returns the resource that the first request created",
   async (route) => {
     const call = { ...(await cases[route.operationId]!.success(world)), ...lastingCalls[route.operationId] };
     const key = crypto.randomUUID();
@@ -106,7 +104,7 @@ test.each(making)(
   },
 );
 
-test("creates a sandbox again that never started because the server died", async () => {
+test("a retry creates a new sandbox if the first one never started because the server died", async () => {
   const route = making.find(({ operationId }) => operationId === "createSandbox")!;
   const call = await cases["createSandbox"]!.success(world);
   const key = crypto.randomUUID();
@@ -136,7 +134,7 @@ test.each(["startCommand", "startPty", "createCodeContext"])(
   },
 );
 
-test("a retry returns 404 for a resource deleted meanwhile, and does not create it again", async () => {
+test("a retry returns 404 for a resource that was deleted before it, and does not create the resource again", async () => {
   const route = making.find(({ operationId }) => operationId === "createVolume")!;
   const call = await cases["createVolume"]!.success(world);
   const key = crypto.randomUUID();

@@ -28,7 +28,7 @@ beforeAll(async () => {
 const codeOf = ({ status, json }: { status: number; json: unknown }) =>
   `${status} ${(json as { code?: string }).code}`;
 
-test("resolves an agent of a team by its id, and not by its name", async () => {
+test("accepts the id of a team's agent, and does not accept its name", async () => {
   const credential = await create("/v1/model-credentials", team, {
     provider: "openai_compatible",
     name: "local",
@@ -47,7 +47,7 @@ test("resolves an agent of a team by its id, and not by its name", async () => {
   expect((await world.call("GET", "/v1/agents/helper", { token: team })).status).toBe(200);
 });
 
-test("resolves a volume of a team by its id, and not by its name", async () => {
+test("accepts the id of a team's volume, and does not accept its name", async () => {
   const { id } = await create("/v1/sandboxes/volumes", team, { name: "shared" });
   const { token } = world.owner;
   expect(codeOf(await world.call("DELETE", "/v1/sandboxes/volumes/shared", { token }))).toBe(
@@ -56,7 +56,7 @@ test("resolves a volume of a team by its id, and not by its name", async () => {
   expect((await world.call("DELETE", `/v1/sandboxes/volumes/${id}`, { token })).status).toBe(204);
 });
 
-test("resolves a snapshot of a team by its id, and not by its name", async () => {
+test("accepts the id of a team's snapshot, and does not accept its name", async () => {
   const sandbox = await create("/v1/sandboxes", team, { template: "debian-12" });
   const body = { name: "base" };
   const { id } = await create(`/v1/sandboxes/${sandbox["id"]}/snapshots`, team, body);

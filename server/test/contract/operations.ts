@@ -37,7 +37,7 @@ export interface Operation {
     responses: Record<string, { "x-kontor-codes"?: string[]; content?: Record<string, unknown> }>;
     "x-kontor-scope"?: Scope;
   };
-  /** Named schemas of its document, by reference. */
+  /** Named schemas of the operation's document, by reference. */
   schemas: Record<string, Schema>;
 }
 
@@ -70,7 +70,7 @@ export const isPublic = ({ document }: Operation): boolean => document.security?
 export const jsonBodyOf = ({ document }: Operation): Schema | undefined =>
   document.requestBody?.content["application/json"]?.schema;
 
-/** The path with well-formed ids that do not exist. */
+/** Returns the path with well-formed ids that do not exist. */
 export function anyPath({ path, document }: Operation): string {
   return path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
     const parameter = document.parameters?.find((known) => known.in === "path" && known.name === name);

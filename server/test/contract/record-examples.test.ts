@@ -17,11 +17,11 @@ import type { Reply, World } from "./world.ts";
 
 const isRecording = process.env["KONTOR_RECORD_EXAMPLES"] !== undefined;
 
-/** Opened here, because its hooks must be registered while the file is collected. */
+/** The world is opened here, because its hooks must be registered while the file is collected. */
 const world = isRecording ? await (await import("./world.ts")).openWorld() : undefined;
 
 test.runIf(isRecording)(
-  "records operations without an example, and fields that examples lack",
+  "records examples of operations without an example, and fields that examples lack",
   { timeout: 600_000, retry: 0 },
   async () => {
     const all = operationsOf(world!.routes);
@@ -97,7 +97,7 @@ async function record(opened: World, operation: Operation, shown: Case): Promise
   return stable(raw, { operation, call, owner: opened.owner });
 }
 
-/** An error that is cheap to cause: a missing resource, or else a misspelled field. */
+/** Returns a call with an error that needs no setup: a missing resource, or else a misspelled field. */
 function cheapRefusal(
   opened: World,
   operation: Operation,

@@ -1,4 +1,4 @@
-/** Streams of every kind end with the right to read them: a revoked token, an ended session, a lost membership. */
+/** Streams of every kind end when the right to read them ends: a revoked token, an ended session, a lost membership. */
 import { afterEach, expect, test } from "vitest";
 import { WebSocket } from "ws";
 import { clearActorCache } from "#accounts/find-actor.ts";
@@ -21,7 +21,7 @@ interface Opening {
 
 const paramsOf = async (operationId: string) => (await cases[operationId]!.success(world)).params!;
 
-/** Streams without an end of their own. */
+/** Streams that do not end by themselves, by kind. */
 const kinds: Record<string, () => Promise<Opening>> = {
   "a run's events": async () => ({ path: `/v1/agents/runs/${(await run(world)).run_id}/stream` }),
   "an app's log": async () => {
@@ -66,7 +66,7 @@ interface Way {
 const bearer = async () => ({ authorization: `Bearer ${(await makeToken(db, userId)).plaintext}` });
 const memberships = () => db.deleteFrom("team_members").where("user_id", "=", userId);
 
-/** Changes rows directly, like another process. */
+/** Functions that revoke the right to read. They change rows directly, like another process. */
 const ways: Record<string, Way> = {
   "the token is revoked": {
     headers: bearer,
@@ -112,7 +112,7 @@ async function waitForEnd(response: Response): Promise<void> {
   try {
     for await (const _ of response.body!);
   } catch {
-    // A broken body has ended as well.
+    // A body that broke off has ended as well.
   }
 }
 
@@ -158,7 +158,7 @@ test.each(Object.keys(ways))("a terminal's WebSocket closes when %s", { timeout:
   expect(await closed).toBe(1008);
 });
 
-test("a stream of another credential stays open", { timeout: 60_000 }, async () => {
+test("an event stream stays open when another credential is revoked", { timeout: 60_000 }, async () => {
   const opening = await kinds["an app's log"]!();
   const [first, second] = [await bearer(), { authorization: `Bearer ${world.owner.token}` }];
   const [revoked, kept] = [await open(opening, first), await open(opening, second)];

@@ -53,13 +53,13 @@ const callOf = (route: Route, as: World = world) => cases[route.operationId]!.su
 const suspension = { status: 402, code: "account_suspended" };
 
 describe.each(refused)("$method $path", (route) => {
-  test("is refused when all workspaces of the actor are suspended", async () => {
+  test("is refused when all workspaces of the caller are suspended", async () => {
     const call = await callOf(route);
     await suspendAllBut(null);
     expect(await send(route, call, owner.token)).toEqual(suspension);
   });
 
-  test("is refused for a suspended workspace while another of the actor is active", async () => {
+  test("is refused for a suspended workspace while another workspace of the caller is active", async () => {
     const call = await callOf(route);
     await suspendAllBut(active.id);
     expect(await send(route, call, owner.token)).toEqual(suspension);
@@ -67,7 +67,7 @@ describe.each(refused)("$method $path", (route) => {
 });
 
 describe.each(allowed)("$method $path", (route) => {
-  test("is not refused for suspension", async () => {
+  test("is allowed while the workspace is suspended", async () => {
     const call = await callOf(route);
     await suspendAllBut(null);
     const { status } = await send(route, call, owner.token);
@@ -75,7 +75,7 @@ describe.each(allowed)("$method $path", (route) => {
   });
 });
 
-test("allows only the listed routes and deletes while suspended", () => {
+test("apart from reads and deletes, a suspended workspace allows only the listed routes", () => {
   const writes = allowed.filter(({ method }) => method !== "GET" && method !== "DELETE");
   expect(writes.map(({ operationId }) => operationId).toSorted()).toEqual([
     "cancelAgentRun",
@@ -88,7 +88,7 @@ test("allows only the listed routes and deletes while suspended", () => {
   ]);
 });
 
-test("runs commands in a sandbox of an active team while the personal workspace is suspended, and the reverse", async () => {
+test("runs commands only in sandboxes of the workspace that is active: the team's or the personal one", async () => {
   const { plaintext } = await makeToken(db, owner.userId, { workspaceId: active.id });
   const exec = refused.find(({ operationId }) => operationId === "execCommand")!;
   const inTeam = await callOf(exec, { ...world, owner: { ...owner, token: plaintext } });

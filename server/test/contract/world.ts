@@ -40,7 +40,7 @@ export interface Caller {
 export interface Reply {
   status: number;
   headers: Record<string, unknown>;
-  /** Null if the body is not JSON. */
+  /** JSON of the response; null if the body is not JSON. */
   json: unknown;
   text: string;
 }
@@ -48,7 +48,7 @@ export interface Reply {
 export interface World {
   app: App;
   routes: Routes;
-  /** Builds what is in the queue, because no job worker runs here. */
+  /** Runs the builds in the queue, because no job worker runs in these tests. */
   build(): Promise<void>;
   apps: Apps;
   functions: FunctionInstances;
@@ -57,9 +57,9 @@ export interface World {
   /** Another user on the highest plan and tier, without access to the owner's resources. */
   stranger: Caller;
   tokenWith(scopes: readonly Scope[]): Promise<string>;
-  /** Opens a socket as well, and returns its address. */
+  /** Listens on a socket as well, and returns its address. */
   listen(): Promise<string>;
-  /** `path` includes its query; `token` is null for none. */
+  /** Sends a request. `path` includes its query; `token` is null for a request without a token. */
   call(
     method: string,
     path: string,
@@ -74,7 +74,8 @@ export interface World {
 }
 
 /**
- * Runs of agents are executed if `agents` is given, which receives the server's own API; otherwise they stay queued.
+ * Opens a world. With `agents`, which receives the server's own API, runs of agents are executed; otherwise they stay
+ * queued.
  */
 export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi } = {}): Promise<World> {
   const dataDir = mkdtempSync(join(tmpdir(), "kontor-contract-"));
@@ -87,11 +88,11 @@ export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi }
       allowFakeRuntime: "on",
       logLevel: "silent",
       rateLimits: "off",
-      // Each case creates a sandbox or two, which run no program.
+      // Each case creates one or two sandboxes, which run no program.
       cpuOvercommit: "100",
       memoryOvercommit: "10",
       regions: "eu-1=Here,us-1=There",
-      // No DNS server listens there, and no test needs an answer.
+      // No DNS server listens at this address, and no test needs an answer.
       dnsServers: "127.0.0.1:9",
       // No delivery is sent, because no job worker runs here.
       allowPrivateHosts: "127.0.0.0/8",
@@ -119,7 +120,7 @@ export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi }
   await apps.start();
   await functions.start();
   afterAll(() => functions.close());
-  // No visitor comes from outside.
+  // No visitor of the apps comes from outside.
   apps.serveThrough({ drained: async () => {}, visit: async () => {} });
   afterAll(() => apps.close());
   const runs = new RunExecutor(app, { pauseMs: 5 });
@@ -173,7 +174,7 @@ export async function openWorld({ agents }: { agents?: (api: OwnApi) => OwnApi }
     stranger: await caller(),
     tokenWith: async (scopes) => {
       const key = scopes.join(" ");
-      // A single token of each kind, because a plan limits them.
+      // Each kind has a single token, because a plan limits tokens.
       const made = tokens.get(key) ?? (await makeToken(db, owner.userId, { scopes })).plaintext;
       tokens.set(key, made);
       return made;

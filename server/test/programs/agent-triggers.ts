@@ -15,7 +15,7 @@ import { onKillPoint } from "#lib/kill-points.ts";
 import { createLog } from "#lib/log.ts";
 import { SecretBox } from "#lib/secret-box.ts";
 
-// A killed process writes no compile cache at its end, so the next one would compile all code again.
+// A killed process writes no compile cache at its end, and the next process would compile all code again.
 flushCompileCache();
 
 const [connectionText = "", key = "", point = "", webhookId] = process.argv.slice(2);
@@ -24,7 +24,7 @@ const { db, pool } = openDatabase<Database>(connection, { maxConnections: 5, onE
 const log = createLog({ level: "warn", format: "pretty" });
 const config = loadConfig({
   env: {},
-  dataDir: "/nonexistent/kontor-test",
+  dataDir: "/proc/kontor-test",
   overrides: { runtime: "fake", allowFakeRuntime: "on" },
 });
 const secrets = new SecretBox(Buffer.from(key, "hex"));
@@ -33,7 +33,7 @@ onKillPoint(async (reached) => {
   if (reached === point) process.kill(process.pid, "SIGKILL");
 });
 const app = { config, db, jobs, secrets, clock: systemClock, log } as unknown as App;
-// Not started, so that another process executes the inserted runs.
+// The executor is not started, so that another process executes the inserted runs.
 const runs = new RunExecutor(app, { hostId: "crashing" });
 if (webhookId === undefined) await new Scheduler(app, runs).sweep();
 else {

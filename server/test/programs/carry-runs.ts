@@ -11,7 +11,7 @@ import { onKillPoint } from "#lib/kill-points.ts";
 import { createLog } from "#lib/log.ts";
 import { SecretBox } from "#lib/secret-box.ts";
 
-// A killed process writes no compile cache at its end, so the next one would compile all code again.
+// A killed process writes no compile cache at its end, and the next process would compile all code again.
 flushCompileCache();
 
 const [connectionText = "", key = "", point = ""] = process.argv.slice(2);
@@ -20,7 +20,7 @@ const { db, pool } = openDatabase<Database>(connection, { maxConnections: 5, onE
 const log = createLog({ level: "warn", format: "pretty" });
 const config = loadConfig({
   env: {},
-  dataDir: "/nonexistent/kontor-test",
+  dataDir: "/proc/kontor-test",
   overrides: { runtime: "fake", allowFakeRuntime: "on", allowPrivateHosts: "127.0.0.0/8" },
 });
 const secrets = new SecretBox(Buffer.from(key, "hex"));

@@ -1,5 +1,5 @@
 /**
- * Client for the protocol's conformance suite: creates a toolset of a server, signs in to it, and lets an agent call
+ * Client for the protocol's conformance suite: creates a toolset of a server, signs in to it, and makes an agent call
  * its first tool. Signs in once more if the first sign-in was not enough.
  */
 import { argv, env } from "node:process";
@@ -22,7 +22,7 @@ async function api(method: string, path: string, body?: object): Promise<any> {
   return json;
 }
 
-/** A browser with one cookie jar, for a single user. */
+/** Signs in with a browser that has one cookie jar, for a single user. */
 async function signIn(link: string): Promise<void> {
   const cookies = new Map<string, string>();
   for (let at = link, step = 0; step < 10; step += 1) {
@@ -40,7 +40,7 @@ async function signIn(link: string): Promise<void> {
   }
 }
 
-/** Outcome of the agent's call, after one or two sign-ins. */
+/** Returns the outcome of the agent's call, after one or two sign-ins. */
 async function letIn(): Promise<string> {
   const { id } = await api("POST", "/v1/agent-toolsets", {
     name,

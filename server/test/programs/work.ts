@@ -10,7 +10,7 @@ import type { Database } from "#schema.ts";
 import { openJobs } from "#jobs/jobs.ts";
 import { createLog } from "#lib/log.ts";
 
-// A killed process writes no compile cache at its end, so the next one would compile all code again.
+// A killed process writes no compile cache at its end, and the next process would compile all code again.
 flushCompileCache();
 
 const connection = JSON.parse(process.argv[2]!) as Connection;

@@ -1,4 +1,4 @@
-/** The part that the tests use; the package's types are a separate package. */
+/** Types of the parts that the tests use; the package's own types are a separate package. */
 declare module "oidc-provider" {
   import type { IncomingMessage, ServerResponse } from "node:http";
 

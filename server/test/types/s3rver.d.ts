@@ -1,4 +1,4 @@
-/** The part that the tests use; the package has no types. */
+/** Types of the parts that the tests use; the package has no types. */
 declare module "@20minutes/s3rver" {
   export default class S3rver {
     constructor(options: {

@@ -28,7 +28,7 @@ export async function attack({ minutes, seed, only }: AttackOptions): Promise<vo
       "--project",
       "server",
       "--retry=0",
-      // Findings are printed as they come. The skipped tests of a single seed are not listed.
+      // Findings are printed as they occur. The skipped tests of a single seed are not listed.
       "--reporter=dot",
       "server/test/attack/",
     ],

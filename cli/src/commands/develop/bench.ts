@@ -25,7 +25,7 @@ export async function bench(names: readonly string[]): Promise<void> {
   await setUp([aptStep(serverPackages), nativeStep]);
   const benches = await loadBenches(names);
   const data = process.env["KONTOR_DATA_DIR"] ?? mkdtempSync(path.join(tmpdir(), "kontor-bench-"));
-  // mkdtemp creates mode 0700, and PostgreSQL's account must pass through the directory.
+  // mkdtemp creates a directory of mode 0700, which PostgreSQL's account could not enter.
   chmodSync(data, 0o711);
   const throwaway = process.env["KONTOR_DATA_DIR"] === undefined;
   try {
@@ -56,7 +56,7 @@ async function loadBenches(names: readonly string[]): Promise<Bench[]> {
 }
 
 async function measure(benches: readonly Bench[], data: string): Promise<MeasuredRow[]> {
-  // The other templates would be made in the background and distort the figures.
+  // Without this setting, the other templates would be made in the background and distort the figures.
   process.env["KONTOR_PREPARE_TEMPLATES"] ??= "debian-12";
   process.env["KONTOR_TLS_PORT"] ??= "0";
   const view = startStep("Server for the benchmarks");

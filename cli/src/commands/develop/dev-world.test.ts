@@ -8,7 +8,7 @@ import { freePort } from "../../serve/port.ts";
 const kontor = (...args: string[]) =>
   promisify(execFile)(process.execPath, [inProduct("cli/src/main.ts"), "dev-world", ...args]);
 
-test("runs a detached dev world until --stop", async () => {
+test("runs a dev world in the background until dev-world --stop", async () => {
   const port = String(await freePort());
   onTestFinished(() => void kontor("--stop", "--port", port).catch(() => {}));
   expect((await kontor("--detach", "--port", port)).stdout).toContain(`model=http://127.0.0.1:${port}/v1`);

@@ -14,7 +14,7 @@ export interface DevWorldOptions {
   stop?: boolean;
 }
 
-/** A start reads its sources in about a second; the rest is for a busy host. */
+/** Timeout of a start. A start reads its sources in about a second; the rest of the time is for a busy host. */
 const readyWithinMs = 60_000;
 const endWithinMs = 10_000;
 
@@ -102,11 +102,14 @@ function pidFile(port: number): string {
 
 function writePid(port: number): void {
   rmSync(pidFile(port), { force: true });
-  // `wx` follows no symlink that another user of this host put there.
+  // `wx` does not follow a symlink that another user of this host made.
   writeFileSync(pidFile(port), String(process.pid), { flag: "wx", mode: 0o600 });
 }
 
-/** Another program may have the pid of a dev world that ended, so its command line is compared. */
+/**
+ * Returns the pid of the dev world on a port. Another program may have the pid of a dev world that ended, so its
+ * command line is compared.
+ */
 function findPid(port: number): number | undefined {
   try {
     const pid = Number(readFileSync(pidFile(port), "utf8"));

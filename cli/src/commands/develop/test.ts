@@ -1,4 +1,4 @@
-/** `kontor test` and `kontor check`. The table in `tests/suites.ts` has their suites. */
+/** `kontor test` and `kontor check`. The table in `tests/suites.ts` lists their suites. */
 import { Failure } from "../../lib/failure.ts";
 import { asRoot, isRoot } from "../../lib/places.ts";
 import { aptStep } from "../../setup/apt.ts";
@@ -18,8 +18,8 @@ export async function test(options: { freshRoot?: boolean }): Promise<void> {
   }
   const fast = await runSuites(fastSuites);
   const slow = [...(await runLanes(lanes)), ...(options.freshRoot ? await runSuites(freshRootSuites) : [])];
-  // Other programs use the host too, so failed files run once more, alone. A unit test that needs it has a defect, which
-  // the last lines name; kontor check repeats nothing.
+  // Other programs use the host too, so failed files run once more, alone. A unit test that passes only then has a
+  // defect, and the last lines name it. kontor check repeats no file.
   close(await repeatFailures([...fast, ...slow]));
 }
 

@@ -14,12 +14,12 @@ import { GuestConnections } from "../connections.ts";
 const SOURCE = new URL("../../../../guest", import.meta.url).pathname;
 const GUEST_BINARY = join(SOURCE, "build/kontor-guest");
 
-/** make does nothing for an up-to-date build; two concurrent makes both succeed. */
+/** Builds the guest with make, which does nothing for an up-to-date build. Two concurrent makes both succeed. */
 export function buildGuest(): void {
   execFileSync("make", ["-s", "-C", SOURCE], { stdio: "pipe" });
 }
 
-/** A zombie does not count as alive: this host reaps the orphans of a plain guest. */
+/** Returns whether the process is alive. A zombie is not alive: this host reaps the orphans of a plain guest. */
 export function isAlive(pid: number): boolean {
   try {
     return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
@@ -28,7 +28,7 @@ export function isAlive(pid: number): boolean {
   }
 }
 
-/** The deadline is long, because it only ends a test that fails. */
+/** Waits for the condition. The deadline is long, because it only ends a test that fails. */
 export async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
   await vi.waitUntil(condition, { timeout: 20_000, interval: 10 });
 }
@@ -46,7 +46,7 @@ export interface GuestUnderTest {
   process: ChildProcess;
 }
 
-/** `argv` comes before the guest's own argv, as a wrapper. */
+/** Starts the guest. `argv` comes before the guest's own argv, as a wrapper. */
 async function start(directory: string, argv: string[]): Promise<GuestUnderTest> {
   const connections = new GuestConnections(join(directory, "s.sock"));
   await connections.listen();

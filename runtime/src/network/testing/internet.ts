@@ -10,7 +10,7 @@ import { fileURLToPath } from "node:url";
 import { run } from "../../exec.ts";
 import { UndoStack } from "../../undo.ts";
 
-/** The host's address in this internet, and so the masqueraded source of machines. */
+/** The host's address in this internet, and so the source address of masqueraded machines. */
 export const UPLINK_ADDRESS = "198.51.100.254";
 export const WEB_ADDRESS = "198.51.100.1";
 export const DNS_ADDRESS = "198.51.100.53";
@@ -26,10 +26,12 @@ export const UPLINK_ADDRESS_V6 = "2001:db8:66::fe";
 export const WEB_ADDRESS_V6 = "2001:db8:66::1";
 
 export const HTTP_PORT = 80;
-/** TCP and UDP. */
+/** Port of the echo servers, over TCP and UDP. */
 export const ECHO_PORT = 7;
 
-/** Answers of the internet's DNS; every other name is WEB_ADDRESS. Several addresses are returned in turn. */
+/**
+ * Answers of the internet's DNS. Every other name has the address WEB_ADDRESS. Several addresses are returned in turn.
+ */
 export const NAMES: Readonly<Record<string, readonly string[]>> = {
   "web.test": [WEB_ADDRESS],
   // The two answers of a rebinding attack.
@@ -42,16 +44,16 @@ export const NAMES: Readonly<Record<string, readonly string[]>> = {
 interface SeenPackets {
   source: string;
   destination: string;
-  /** `tcp`, `udp`, `icmp`, or a number. */
+  /** Protocol of the packets: `tcp`, `udp`, `icmp`, or a number. */
   protocol: string;
   packets: number;
 }
 
 export interface Internet {
-  /** Uplink for the network under test. */
+  /** Interface that leads to this internet, for the network under test. */
   uplink: string;
   netnsPath: string;
-  /** IPv4 packets received since the beginning or the last `forget`. */
+  /** Returns the IPv4 packets received since the start or the last `forget`. */
   seen(): Promise<SeenPackets[]>;
   seenV6(): Promise<number>;
   forget(): Promise<void>;
@@ -59,13 +61,13 @@ export interface Internet {
 }
 
 /**
- * `name` has at most 15 characters. Only one internet may run on a host at a time, because two would claim
- * the same addresses.
+ * Starts the internet. `name` has at most 15 characters. Only one internet may run on a host at a time, because two
+ * would claim the same addresses.
  */
 export async function startInternet(name = "kinternet"): Promise<Internet> {
   const undo = new UndoStack();
   try {
-    // A leftover of a killed test would make this start fail half-way.
+    // A leftover of a killed test would make this start fail midway.
     await run(["ip", "-force", "-batch", "-"], {
       stdin: `link del ${name}\nnetns del ${name}\n`,
       okCodes: [0, 1],
@@ -107,7 +109,7 @@ export async function startInternet(name = "kinternet"): Promise<Internet> {
   };
 }
 
-/** Packets that the internet of that name has received. Works from any process of the host. */
+/** Reads the counts of the internet with that name. Works from any process of the host. */
 export function watchInternet(name: string): Pick<Internet, "seen" | "seenV6" | "forget"> {
   const list = async (kind: "set" | "counter", object: string) => {
     const argv = [...within(name), "nft", "-j", "list", kind, "inet", "seen", object];
@@ -140,8 +142,7 @@ function within(name: string): string[] {
 }
 
 /**
- * Routes lead to every address of this internet: without a rule, the packet would arrive there and be
- * counted.
+ * Adds the host's routes to every address of this internet. A packet that no rule stops arrives there and is counted.
  */
 function hostSide(name: string): string {
   const owned = [METADATA_ADDRESS, ...PRIVATE_ADDRESSES];
@@ -160,10 +161,7 @@ ${[`${WEB_ADDRESS}/24`, `${DNS_ADDRESS}/24`, ...owned].map((address) => `addr ad
 `;
 }
 
-/**
- * Counts before any other rule sees the packet. Neighbour discovery belongs to the kernels, and is not
- * counted.
- */
+/** Counts each packet before any other rule sees it. Neighbour discovery belongs to the kernels, and is not counted. */
 const COUNTERS = `table inet seen {
 	set heard { type ipv4_addr . ipv4_addr . inet_proto; size 65535; flags dynamic; }
 	counter heard_v6 { }

@@ -1,5 +1,5 @@
 /**
- * Programs inside a namespace that run for a while: a server that replies, a client that holds a connection.
+ * Programs inside a namespace that run for a while: a server that replies, and a client that keeps a connection open.
  */
 import { spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
@@ -20,14 +20,17 @@ s.on("data", (d) => process.stdout.write(d)); s.on("error", (e) => process.stdou
 process.stdin.on("data", (d) => s.write(d));`;
 
 export interface NamespaceProgram {
-  /** Returns the next output. */
+  /** Returns the program's next output. */
   next(): Promise<string>;
-  /** Sends to a client's peer, or to all clients of a server. */
+  /** Sends the text to a client's peer, or to all clients of a server. */
   send(text: string): void;
   end(): Promise<void>;
 }
 
-/** Sends each client the server's name and the client's address, and then its input. Prints error codes. */
+/**
+ * Starts a server that sends each client the server's name and the client's address, and then the client's input.
+ * Prints error codes.
+ */
 export async function serveIn(
   netnsPath: string,
   says: string,
@@ -38,12 +41,12 @@ export async function serveIn(
   return server;
 }
 
-/** Prints received text, or the error's code. */
+/** Starts a client that prints received text, or the error's code. */
 export function connectIn(netnsPath: string, host: string, port: number): NamespaceProgram {
   return start(netnsPath, CLIENT, [host, String(port)]);
 }
 
-/** Runs a script of the test. */
+/** Runs a script of the test inside the namespace. */
 export function runIn(netnsPath: string, script: string): NamespaceProgram {
   return start(netnsPath, script, []);
 }

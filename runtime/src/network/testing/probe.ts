@@ -18,13 +18,13 @@ export type ProbeAttempt =
   | { kind: "udp"; host: string; port: number; bytes?: number; source?: string }
   /** Sends a query for an A record to the server. */
   | { kind: "dns"; server: string; name: string }
-  /** An echo request. */
+  /** Sends an echo request and waits for the reply. */
   | { kind: "icmp"; host: string };
 
-/** `answered` with the reply. Otherwise the error's code, or `silence` after the deadline. */
+/** `answered` holds the reply. `refused` holds the error's code, or `silence` after the deadline. */
 export type ProbeResult = { answered: string } | { refused: string };
 
-/** A refusal arrives within milliseconds; silence takes this long. */
+/** Time after which an attempt counts as silent. A refusal arrives within milliseconds. */
 const DEADLINE_MS = 1_000;
 
 const ECHO_REQUEST = `use Socket;
@@ -87,7 +87,7 @@ async function makeAttempt(attempt: ProbeAttempt): Promise<ProbeResult> {
   }
 }
 
-/** Makes the attempts from inside a namespace. */
+/** Makes the attempts from inside a namespace, and returns their results. */
 export async function probe(netnsPath: string, attempts: ProbeAttempt[]): Promise<ProbeResult[]> {
   const argv = [
     `--net=${netnsPath}`,

@@ -19,7 +19,7 @@ const turns = new Map<string, number>();
 const listen = (server: net.Server, port: number) =>
   listening.push(new Promise<void>((resolve) => server.listen(port, "::", resolve)));
 /**
- * Binds each address: from 0.0.0.0, a reply would leave under the first address, and the client would ignore
+ * Binds each address separately: from 0.0.0.0, a reply would leave under the first address, and the client would ignore
  * it.
  */
 const bind = (port: number, answer: (message: Buffer) => Buffer) => {
@@ -52,9 +52,9 @@ listen(
   53,
 );
 
-/** A single A record for an A question, an empty answer for every other type (RFC 1035 §4). */
+/** Returns a single A record for an A question, and an empty answer for every other type (RFC 1035 §4). */
 function answerName(question: Buffer): Buffer {
-  // Too short for a question: echoed, so that a test sees its arrival.
+  // A message too short for a question is echoed, so that a test sees its arrival.
   if (question.length < 17) return question;
   const labels: string[] = [];
   let at = 12;

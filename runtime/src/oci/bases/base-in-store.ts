@@ -7,7 +7,7 @@ import { constants } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
 
 const DIRECTORY = constants.O_RDONLY | constants.O_DIRECTORY;
-/** Does not block on a pipe or a device. */
+/** Flags of an open that follows no symlink and does not block on a pipe or a device. */
 const FILE = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK;
 
 /** Returns the path of a name in an open directory. */

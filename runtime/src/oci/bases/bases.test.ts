@@ -17,7 +17,7 @@ function recipeOf(name: string): Recipe {
 }
 
 test.each([...bases].map(([name, base]) => ({ name, base })))(
-  "marks $name as a substitute exactly when its recipe is one",
+  "marks $name as a substitute exactly when its recipe is a substitute",
   ({ base }) => {
     expect(base.isSubstitute ?? false).toBe(recipeOf(base.recipe).ways[0]?.substitute);
   },

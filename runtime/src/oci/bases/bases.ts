@@ -1,9 +1,9 @@
 /**
- * Base images for builds on a host without a registry: Docker's names, mapped to images that this host makes
- * of its package archives. If an image differs from its name, the build's log has a sentence about it.
+ * Base images for builds on a host without a registry: Docker's names, mapped to images that this host makes from its
+ * package archives. The build's log reports each difference between an image and its name.
  */
 export interface Base {
-  /** Name of its recipe, below templates/ or templates/bases/. */
+  /** Name of the base's recipe, below templates/ or templates/bases/. */
   recipe: string;
   /** Default command of its containers. */
   command: readonly string[];

@@ -23,12 +23,12 @@ test("passes indexes, trusted hosts and certificates to pip and uv", () => {
   expect(cert).toBe("/etc/own.pem");
 });
 
-test("passes nothing without a configuration", () => {
+test("passes no variables without a pip configuration", () => {
   expect(of("")).toEqual({ env: {}, hidden: [], cert: null });
   expect(of("global.index-url=''", "global.timeout='60'")).toEqual({ env: {}, hidden: [], cert: null });
 });
 
-test("prefers settings for install to global ones, and the environment to both", () => {
+test("prefers settings for install to global settings, and the environment to both", () => {
   const index = (section: string) => `${section}.index-url='https://${section.replaceAll(":", "")}.test/'`;
   expect(of(index(":env:"), index("global"), index("install")).env["PIP_INDEX_URL"]).toBe(
     "https://env.test/",
@@ -58,14 +58,14 @@ test("leaves out paths on this host's disk, and an additional index that builds 
   expect(only.env["PIP_INDEX_URL"]).toBe("http://10.1.2.3/simple");
 });
 
-test("trusts no invalid host name", () => {
+test("omits a trusted host with an invalid name", () => {
   expect(of("global.trusted-host='a.test *.b.test https://c.test --x'").env).toEqual({
     PIP_TRUSTED_HOST: "a.test",
     UV_INSECURE_HOST: "a.test",
   });
 });
 
-describe("passes an index with its credentials, which no log shows:", () => {
+describe("passes an index with its credentials, and hides them in logs:", () => {
   test.each([
     ["a password", "https://reader:pa55@i.test/simple", ["pa55"]],
     [
@@ -92,7 +92,7 @@ describe("passes an index with its credentials, which no log shows:", () => {
     expect(told.hidden.toSorted()).toEqual(hidden.toSorted());
   });
 
-  test("shows ordinary words of addresses in logs", () => {
+  test("shows ordinary words of an index's address in logs", () => {
     const address = "https://reader:pa55word@i.test/artifactory/api/pypi/pypi-remote/simple";
     expect(of(`global.index-url='${address}'`).hidden).toEqual(["pa55word"]);
   });

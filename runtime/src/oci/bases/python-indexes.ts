@@ -1,27 +1,31 @@
 /**
- * Python indexes from this host's pip configuration, as variables for pip and uv in a build. They are passed
- * with their credentials, which can be anywhere in the address: without them, pip fails at an index that
- * requires them. So every part of an address that could be a credential is hidden in logs (`hidden`). Pure.
+ * Python indexes from this host's pip configuration, as variables for pip and uv in a build. The addresses include
+ * their credentials: without them, pip fails at an index that requires them. Credentials can be anywhere in an address,
+ * so every part that could be a credential is hidden in logs (`hidden`). Pure.
  */
 
 export interface PythonIndexes {
   env: Record<string, string>;
-  /** Parts of the addresses that no log shows, both encoded and decoded. */
+  /** Parts of the addresses that are hidden in logs, both encoded and decoded. */
   hidden: string[];
   /** Path on this host of the certificates that pip trusts instead of the usual ones. */
   cert: string | null;
 }
 
-/** Later sections override earlier ones for `pip install` (pip's `ConfigOptionParser`). */
+/**
+ * Sections of pip's configuration. For `pip install`, later sections override earlier sections (pip's
+ * `ConfigOptionParser`).
+ */
 const sections = ["global", "install", ":env:"];
 const named = /^(?:\w[\w.-]*|\[[\da-f:]+\])(?::\d{1,5})?$/i;
 
-/** Parses the output of `pip config list`. `isReached`: whether a build's network leads to a host. */
+/** Parses the output of `pip config list`. `isReached` returns whether a build's network leads to a host. */
 export function pythonIndexesOf(printed: string, isReached: (hostname: string) => boolean): PythonIndexes {
   const said = settingsIn(printed);
   const index = addressOf(said.get("index-url"));
   const extras = wordsOf(said.get("extra-index-url")).flatMap((word) => addressOf(word) ?? []);
-  // The only index is always passed: the owner does not want packages of another one instead.
+  // The only index is always passed: without it, pip would install packages of another index, which the owner does not
+  // want.
   const more = extras.filter(({ hostname }) => isReached(hostname));
   const all = [...(index ? [index] : []), ...more];
   const trusted = wordsOf(said.get("trusted-host")).filter((word) => named.test(word));
@@ -64,7 +68,7 @@ function wordsOf(value: string | undefined): string[] {
   return (value ?? "").split(/\s+/).filter((word) => word !== "");
 }
 
-/** Undefined for a path on this host's disk, which a build cannot read. */
+/** Returns the address in a setting, or undefined for a path on this host's disk, which a build cannot read. */
 function addressOf(value: string | undefined): URL | undefined {
   const address = URL.parse(value ?? "");
   return address && /^https?:$/.test(address.protocol) ? address : undefined;
@@ -74,7 +78,7 @@ function joinAddresses(addresses: readonly URL[]): string {
   return addresses.map(({ href }) => href).join(" ");
 }
 
-/** An ordinary word, which also occurs elsewhere in a log. */
+/** Matches an ordinary word, which may also occur elsewhere in a log. */
 const word = /^(?:.{0,7}|[a-z]{1,15}(?:[-_.+~][a-z]{1,15})*)$/;
 
 function secretsIn({ username, password, pathname, search, searchParams }: URL): string[] {

@@ -8,7 +8,7 @@ test("passes npm's configured registry, without credentials", () => {
   expect(npmRegistryOf("https://usual.test/\n", "https://usual.test/\n")).toEqual({});
 });
 
-test("trusts pip's certificates and the host's, each once", () => {
+test("trusts the certificates of pip and of the host, each once", () => {
   const [own, usual] = ["own", "usual"].map(
     (name) => `-----BEGIN CERTIFICATE-----\n${name}\n-----END CERTIFICATE-----`,
   );
@@ -32,6 +32,6 @@ test.each([
   "http://10.1.2.3:80",
   "http://[::1]:80",
   "proxy",
-])("leaves out a proxy that a build cannot reach: %s", (address) =>
+])("omits a proxy that a build cannot reach: %s", (address) =>
   expect(proxiesOf({ http_proxy: address, no_proxy: "x" })).toEqual({}),
 );

@@ -1,7 +1,7 @@
 /**
- * Package registries and proxies of this host, as variables for the package clients of a build. Empty for
- * defaults: every client knows its own registry. Credentials of npm's registry and of proxies are left out;
- * those of Python's indexes are kept (docs/decisions/0048).
+ * Package registries and proxies of this host, as variables for the package clients of a build. Empty for default
+ * registries, which every client knows. Credentials of npm's registry and of proxies are left out; credentials of
+ * Python's indexes are kept (docs/decisions/0048).
  */
 import { readFile } from "node:fs/promises";
 import { BlockList, isIP } from "node:net";
@@ -12,20 +12,23 @@ import { pythonIndexesOf } from "./python-indexes.ts";
 /** Package sources for the commands of builds. */
 export interface PackageSources {
   env: Readonly<Record<string, string>>;
-  /** Parts of the variables that no log shows. */
+  /** Parts of the variables that are hidden in logs. */
   hidden: readonly string[];
-  /** PEM of the certificates that commands trust, placed at `authoritiesPath`. Null: those of the base. */
+  /**
+   * PEM text of the certificates that commands trust, placed at `authoritiesPath`. Null: the commands trust the
+   * certificates of the base.
+   */
   authorities: string | null;
 }
 
-/** The default registry of every client. */
+/** Package sources without configuration: every client uses its default registry. */
 export const noSources: PackageSources = { env: {}, hidden: [], authorities: null };
 
-/** Path in a build. */
+/** Path of the certificates in a build. */
 export const authoritiesPath = "/run/kontor-authorities.pem";
 /**
- * Bases set variables for requests and OpenSSL, which override pip's setting, and uv has no variable of its
- * own.
+ * Variables that make programs trust the certificates. Bases set variables for requests and OpenSSL, which override
+ * pip's setting, and uv has no variable of its own.
  */
 const trusting = {
   PIP_CERT: authoritiesPath,
@@ -34,9 +37,9 @@ const trusting = {
 };
 
 const npm = ["npm", "config", "get", "registry"];
-/** npm without any configuration. It refuses to use one file for both options. */
+/** Command that runs npm without any configuration. npm refuses one file for both options. */
 const npmItself = [...npm, "--userconfig=/nonexistent/user", "--globalconfig=/nonexistent/global"];
-/** Debian's pip: the first one on PATH may be the stand-in of a version manager. */
+/** Command of Debian's pip: the first pip on PATH may be a wrapper of a version manager. */
 const pip = ["/usr/bin/python3", "-m", "pip", "config", "list"];
 const ASK_MS = 10_000;
 /** Variables of which curl, npm, pip, apt and git each read some, in both letter cases. */
@@ -74,8 +77,8 @@ function textOf(file: string): Promise<string> {
 }
 
 /**
- * Certificates that pip or this host trusts: both, because all programs of a build use them. Null if pip's
- * file has none. Pure.
+ * Returns the certificates that pip or this host trusts: both, because all programs of a build use them. Null if pip's
+ * file has no certificates. Pure.
  */
 export function authoritiesOf(pips: string, hosts: string): string | null {
   if (certificates(pips).length === 0) return null;
@@ -84,14 +87,14 @@ export function authoritiesOf(pips: string, hosts: string): string | null {
     .join("");
 }
 
-/** Compares npm's output with its output without configuration. Pure. */
+/** Returns the configured registry: compares npm's output with its output without configuration. Pure. */
 export function npmRegistryOf(printed: string, usual: string): Record<string, string> {
   const registry = printed.trim() === usual.trim() ? undefined : addressOf(printed.trim());
   return registry === undefined ? {} : { npm_config_registry: registry };
 }
 
 /**
- * Proxies of an environment. Proxies that a build's network cannot reach are left out: this host, private
+ * Returns the proxies of an environment, without proxies that a build's network cannot reach: this host, private
  * ranges. Pure.
  */
 export function proxiesOf(env: NodeJS.ProcessEnv): Record<string, string> {
@@ -123,7 +126,7 @@ for (const [net, bits] of [
 ] as const)
   unreachable.addSubnet(net, bits);
 
-/** Slots have no IPv6. */
+/** Returns whether the host is reachable from a build. Slots have no IPv6. */
 function isElsewhere(host: string): boolean {
   if (host.startsWith("[") || /(?:^|\.)localhost$/.test(host)) return false;
   return isIP(host) === 0 || !unreachable.check(host);

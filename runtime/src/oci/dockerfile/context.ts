@@ -7,7 +7,7 @@ import { RuntimeError } from "../../driver.ts";
 const ignoreFiles = [".containerignore", ".dockerignore"];
 const ignoreMaxBytes = 256 * 1024;
 
-/** Directory below the checkout, which no symlink may leave. Fails with `image_failed`. */
+/** Returns the directory below the checkout, which no symlink may leave. Fails with `image_failed`. */
 export async function contextIn(checkout: string, directory: string): Promise<string> {
   const root = await realpath(checkout);
   const found = await realpath(join(root, posix.normalize(`/${directory}`))).catch(() => undefined);
@@ -17,7 +17,7 @@ export async function contextIn(checkout: string, directory: string): Promise<st
   return found;
 }
 
-/** The repository's own ignore file, or an empty text if it has none. */
+/** Returns the repository's own ignore file, or an empty text if there is none. */
 export async function ownIgnoreFile(context: string): Promise<string> {
   for (const name of ignoreFiles) {
     const file = join(context, name);
@@ -27,9 +27,7 @@ export async function ownIgnoreFile(context: string): Promise<string> {
   return "";
 }
 
-/**
- * True if a path of the context exists without a symlink on its way. The context does not change meanwhile.
- */
+/** True if a path of the context exists and none of its names is a symlink. The context must not change meanwhile. */
 export function isPlainPath(context: string, path: string): boolean {
   const names = posix.normalize(`/${path}`).split("/").filter(Boolean);
   return names.every((_, index) => {

@@ -103,7 +103,7 @@ test("rejects text that only the builder would read as an instruction", () => {
   expect(refusal("FROM --platform=linux/arm64 debian:12\n")).toContain("processors");
 });
 
-test("refuses a text that costs the server memory or time: a name of many arguments, and many directories", () => {
+test("refuses a text that costs the server memory or time: a name with many arguments, and many directories", () => {
   const argument = `ARG A=${"a".repeat(30_000)}\n`;
   expect(refusal(`${argument}FROM ${"$A".repeat(15_000)}\n`)).toContain("name of an image has more than");
   expect(refusal(`FROM debian:12\n${"WORKDIR a\n".repeat(6_500)}`)).toContain("WORKDIR has more than");
@@ -118,7 +118,7 @@ test("keeps usual mounts unchanged", () => {
   expect(readDockerfile(`FROM node:22-slim\n${bind}\n`, options).text).toContain(bind);
 });
 
-test("makes a command read the build's variables from a file, in both forms", () => {
+test("makes a command read the build's variables from a file, in shell form and in exec form", () => {
   const environment = { file: "/run/e", secrets: { "/run/e": "env" }, stampOf: () => "abc" };
   const { text } = readDockerfile('FROM node:22-slim\nRUN npm ci\nRUN ["npm","run","build"]\n', {
     environment,

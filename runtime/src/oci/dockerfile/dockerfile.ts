@@ -10,9 +10,9 @@ import { StageFiles } from "./stage-files.ts";
 import type { Step } from "../uses.ts";
 
 export interface Dockerfile {
-  /** The text for the builder. */
+  /** Text of the rewritten Dockerfile for the builder. */
   text: string;
-  /** Base images that are none of its own stages, each once. */
+  /** Base images that are not stages of this Dockerfile, each once. */
   bases: string[];
 }
 
@@ -22,8 +22,8 @@ export interface Environment {
   /** Files that only a command can read: path → id of a secret. */
   secrets: Readonly<Record<string, string>>;
   /**
-   * Changes with the values that the command may use, so that the cache never returns a layer made with other
-   * values.
+   * Returns a stamp that changes with the values of the variables that the command may use. So the cache never returns
+   * a layer made with other values.
    */
   stampOf: (step: Step) => string;
 }
@@ -31,19 +31,16 @@ export interface Environment {
 export interface RewriteOptions {
   /** Gives every command the variables of the build, from a file that is in no layer. */
   environment?: Environment;
-  /**
-   * True for a path of the context without a symlink on its way; other paths are not allowed as a mount's
-   * source.
-   */
+  /** True for a path of the context without a symlink in it. Other paths are not allowed as a mount's source. */
   isPlainPath?: (path: string) => boolean;
 }
 
-/** The builder's scanner accepts no longer line (64 KiB). */
+/** Longest line in characters: the builder's scanner accepts no line above 64 KiB. */
 const lineMaxChars = 60_000;
 const textMaxChars = 1_000_000;
-/** Linux has no longer path (PATH_MAX, limits.h). */
+/** Longest path in characters, as in Linux (PATH_MAX, limits.h). */
 const pathMaxChars = 4096;
-/** More stages than any recipe has. Each costs the builder a container. */
+/** Largest number of stages, which is more than any usual Dockerfile has. Each stage costs the builder a container. */
 const stagesMax = 64;
 
 const instructions = new Set(
@@ -53,8 +50,7 @@ const instructions = new Set(
 );
 
 /**
- * Image names in the form of registries. Forms that a builder reads as a path or a daemon of the host are
- * excluded.
+ * Matches image names in the form of registries, but not forms that a builder reads as a path or a daemon of the host.
  */
 const imageName =
   /^(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::\d{1,5})?\/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[\w][\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?$/;
@@ -78,7 +74,7 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
     if (!instructions.has(keyword)) throw refuse(`${quote(word)} is not an instruction`);
     if (keyword === "FROM") {
       const { image, alias } = readFrom(rest, args);
-      // A stage's number is another name of it.
+      // The number of a stage also names it.
       const base = stages.has(image.toLowerCase()) ? image.toLowerCase() : image;
       if (base !== "scratch" && !stages.has(base)) bases.add(checkedName(base));
       at = "/";
@@ -104,7 +100,7 @@ export function readDockerfile(source: string, options: RewriteOptions = {}): Do
     }
     if (keyword === "WORKDIR") {
       at = rest.includes("$") ? "/" : posix.resolve(at, unquote(rest));
-      // Each line makes the path longer, and each reads all of it.
+      // Each WORKDIR line makes the path longer, and is checked against the whole path.
       if (at.length > pathMaxChars) throw refuse(`a WORKDIR has more than ${pathMaxChars} characters`);
     }
     if (keyword === "VOLUME")
@@ -173,8 +169,8 @@ function readFrom(rest: string, args: ReadonlyMap<string, string>): { image: str
 }
 
 /**
- * Expands `$NAME`, `${NAME}` and `${NAME:-default}` with the arguments before the first FROM, which has no
- * others.
+ * Expands `$NAME`, `${NAME}` and `${NAME:-default}` with the arguments before the first FROM. FROM can use no other
+ * arguments.
  */
 function expand(text: string, args: ReadonlyMap<string, string>): string {
   let chars = 0;
@@ -182,7 +178,7 @@ function expand(text: string, args: ReadonlyMap<string, string>): string {
     /\$(?:\{([A-Za-z_]\w*)(?::-([^}$]*))?\}|([A-Za-z_]\w*))/g,
     (_, braced: string | undefined, fallback: string | undefined, plain: string | undefined) => {
       const value = args.get(braced ?? plain ?? "") || (fallback ?? "");
-      // A long argument that is named often would fill the server's memory.
+      // A long argument that is used often would fill the server's memory.
       chars += value.length;
       if (chars > lineMaxChars) throw refuse(`the name of an image has more than ${lineMaxChars} characters`);
       return value;
@@ -260,8 +256,8 @@ function checkMount(value: string, at: string, isPlainPath: (path: string) => bo
 }
 
 /**
- * A mount at /dev, /proc or /sys breaks the command, or is an attack (CVE-2025-31133). This check only gives
- * an early error, because a symlink of the image can lead a mount there too. The enclosure withstands both.
+ * Refuses a mount at /dev, /proc or /sys, which breaks the command, or is an attack (CVE-2025-31133). This check only
+ * gives an early error, because a symlink of the image can lead a mount there too. The enclosure is safe against both.
  */
 function checkPlace(at: string, path: string): void {
   const place = posix.resolve(at, path.replaceAll("\\", ""));
@@ -271,7 +267,7 @@ function checkPlace(at: string, path: string): void {
     );
 }
 
-/** Makes the command read the build's variables from a file that it alone can read. */
+/** Makes the command read the build's variables from a file that only this command can read. */
 function withEnvironment(step: Step, environment: Environment): string {
   const { mount, read } = wrapping(environment, environment.stampOf(step));
   const argv = execForm(step.command);
@@ -279,7 +275,7 @@ function withEnvironment(step: Step, environment: Environment): string {
   return `${mount}${JSON.stringify(["/bin/sh", "-c", `${read}; exec "$@"`, "sh", ...argv])}`;
 }
 
-/** Text that is added to a command with the build's variables. The build's owner did not write it. */
+/** Returns the text that makes a command read the build's variables. The text is not part of the owner's Dockerfile. */
 export function wrapping({ file, secrets }: Pick<Environment, "file" | "secrets">, stamp: string) {
   const mounts = Object.entries(secrets).map(
     ([target, id]) => `--mount=type=secret,id=${id},target=${target},mode=0444 `,
@@ -301,7 +297,7 @@ function execForm(command: string): string[] | undefined {
   }
 }
 
-/** Writes an environment as a file for a POSIX shell. */
+/** Returns an environment as the text of a file for a POSIX shell. */
 export function environmentFile(env: Readonly<Record<string, string>>): string {
   return Object.entries(env)
     .map(([name, value]) => `${name}='${value.replaceAll("'", `'\\''`)}'\n`)

@@ -8,7 +8,7 @@ export class StageFiles {
   readonly #stages = new Map<string, string[]>();
   #now: string[] = [];
 
-  /** Begins a stage. A stage based on another one begins with the files of that stage. */
+  /** Starts a stage. A stage based on another stage starts with the files of that stage. */
   begin(base: string, names: readonly string[]): void {
     this.#now = [...(this.#stages.get(base) ?? [])];
     for (const name of names) this.#stages.set(name, this.#now);
@@ -18,7 +18,7 @@ export class StageFiles {
   copy(words: string, from: string | undefined): void {
     if (from !== undefined) return this.#hold(this.#stages.get(from.toLowerCase()) ?? []);
     const sources = words.trim().split(/\s+/).slice(0, -1);
-    // Unclear sources count as any file.
+    // Sources of unclear form count as any file.
     const isPlain = !words.startsWith("[") && sources.every((source) => /^[\w./@+-]+$/.test(source));
     this.#hold(isPlain ? sources.map(pathOf) : ["."]);
   }

@@ -16,11 +16,11 @@ beforeAll(builds.open);
 afterAll(builds.close);
 beforeEach(builds.clearCheckout);
 
-/** Numbers of the system calls that Perl makes here, because no program of the base does. */
+/** Numbers of the system calls that Perl makes in these tests, because no program of the base makes them. */
 const calls = process.arch === "arm64" ? { keyctl: 219, inotify: 26 } : { keyctl: 250, inotify: 294 };
 const countInotify = `my $n = 0; $n++ while syscall(${calls.inotify}, 0) >= 0; $| = 1; print "instances $n\\n";`;
 
-/** Lines that the step printed, without the lines that repeat its command. */
+/** Returns the lines that the step printed, without the lines that repeat its command. */
 function readPrintedLines(log: string): string[] {
   return log.split("\n").filter((line) => !line.startsWith("STEP ") && !line.includes("$ "));
 }
@@ -71,7 +71,8 @@ const write = (file: string) =>
 const files = ["core_pattern", "printk_ratelimit_burst"].map((name) => `/proc/acpi/sys/kernel/${name}`);
 
 test("blocks writes to settings of the host through a volume at /dev (CVE-2025-31133)", async () => {
-  // A tmpfs over the paths that runc masks, and a link at /dev/null to /proc, which runc takes for the null device.
+  // The volume has a tmpfs over the paths that runc masks, and a symlink /dev/null to a file of /proc. runc takes the
+  // symlink for the null device.
   await mkdir(join(builds.checkout, "dev"));
   await symlink("/proc/acpi/net/../../../uptime", join(builds.checkout, "dev/null"));
   const { log } = await build(`FROM debian:12-slim
@@ -159,7 +160,7 @@ test("names a file whose owner is above the ids of an image", async () => {
   expect(error?.message).toContain("above 65535");
 });
 
-/** Names in a directory of the image as a machine sees it. */
+/** Returns the names in a directory of the image as a machine sees it. */
 async function namesIn(layers: readonly string[], path: string): Promise<string[]> {
   const at = join(directory, "machine");
   await mkdir(at, { recursive: true });
@@ -173,7 +174,7 @@ async function namesIn(layers: readonly string[], path: string): Promise<string[
 
 const emptied = "rm -rf /d/old && mkdir /d/old && touch /d/old/c";
 
-test("hides the old files of a directory that a step made again, in machines and in later builds", async () => {
+test("hides the old files of a directory that a step deleted and made again, in machines and in later builds", async () => {
   const dockerfile = `FROM debian:12-slim\nRUN mkdir -p /d/old && touch /d/old/a /d/old/b\nRUN ${emptied}\n`;
   const { image } = await built(dockerfile);
   expect(await namesIn(image.layers, "d/old")).toEqual(["c"]);
@@ -181,11 +182,11 @@ test("hides the old files of a directory that a step made again, in machines and
   expect(log).toMatch(/^has c$/m);
 });
 
-test("hides the old files of a directory that was made again, in layers of the host's root", async () => {
+test("hides the old files of a directory that was deleted and made again, in layers of the host's root", async () => {
   const dockerfile =
     "FROM debian:12-slim\nRUN mkdir -p /d/old && touch /d/old/a /d/old/b && echo older\nRUN touch /top\n";
   const { image } = await built(dockerfile);
-  // A builder in the host's user namespace leaves the uppermost layer like this.
+  // A builder in the host's user namespace leaves an uppermost layer with such a mark.
   const [top = "", ...lower] = image.layers.toReversed();
   const [at, work] = [join(directory, "old"), join(top, "../old-work")];
   await mkdir(at);
@@ -205,7 +206,7 @@ test("hides the old files of a directory that was made again, in layers of the h
   expect(await namesIn(image.layers, "d/old")).toEqual(["c"]);
 });
 
-test("opens beside stores of older servers that are damaged", async () => {
+test("opens despite damaged stores of older servers", async () => {
   const stores = { missing: JSON.stringify([{ id: "0".repeat(64) }]), damaged: "[{" };
   for (const [workspace, layers] of Object.entries(stores)) {
     const records = join(oci, "workspaces", workspace, "store/overlay-layers");

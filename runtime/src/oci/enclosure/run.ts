@@ -1,7 +1,7 @@
 /**
- * Runs a builder in an enclosure (runtime/shim/enclose.c), with its own control group, user range and
- * network, and removes all of them afterwards. The spec limits memory, processors, disk and time. A failed
- * run leaves nothing.
+ * Runs a builder in an enclosure (runtime/shim/enclose.c), with its own control group, user range and network, and
+ * removes all of them afterwards. The spec limits memory, processors, disk and time. A failed run leaves nothing on the
+ * host.
  */
 import type { StatsFs } from "node:fs";
 import { mkdir, readFile, rm, statfs, writeFile } from "node:fs/promises";
@@ -16,7 +16,9 @@ import type { UserRanges } from "./user-ranges.ts";
 
 export interface Run {
   group: string;
-  /** Workspace whose store and caches the run writes. Bases are read, except by the run that imports them. */
+  /**
+   * Workspace store and caches that the run writes. The run only reads the bases, except for a run that imports them.
+   */
   store: { home: string; bases: string; isBase: boolean };
   network: LentNetwork | null;
   files: Readonly<Record<string, string>>;
@@ -33,16 +35,16 @@ export interface RunHost {
   cgroups: Cgroups;
   shimBinary: string;
   users: UserRanges;
-  /** Paths of programs that replace those of /usr, by name. */
+  /** Paths of the programs that replace programs of /usr, by name. */
   engines: ReadonlyMap<string, string>;
-  /** Parent of the runs' directories. Without symlinks, like the paths of `Run.store` and the context. */
+  /** Parent of the runs' directories. The path has no symlinks, like the paths of `Run.store` and the context. */
   builds: string;
   log: (event: string, fields: Record<string, unknown>) => void;
 }
 
 /** Exit code of `kontor-shim enclose` when the builder was never started. */
 export const NOT_STARTED = 70;
-/** Group below the run's own group that contains all processes. */
+/** Name of the group below the run's own group that contains all processes. */
 const LEAF = "builder";
 const MEASURE_MS = 2 * 60_000;
 const PROCESSES = 1024;
@@ -53,8 +55,8 @@ const PROCESSES = 1024;
 const WATCH_MS = 1_000;
 const DISK_LEFT_BYTES = 1024 ** 3;
 /**
- * Empty files occupy no bytes, but each uses an inode, which PostgreSQL and all other programs on the disk
- * share.
+ * Smallest number of free inodes. Empty files occupy no bytes, but each uses an inode, which PostgreSQL and all other
+ * programs on the disk share.
  */
 const INODES_LEFT = 100_000;
 
@@ -80,7 +82,7 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
       await writeFile(join(directory, name), text, { mode: 0o600 });
     undo.add("group", () => cgroups.removeTree(spec.group));
     const { memoryBytes, vcpus } = spec;
-    // A step that is too large is killed alone, and the builder names it.
+    // The kernel kills only the process of a step that uses too much memory, and the builder's error names the step.
     await cgroups.create(spec.group, { memoryBytes, vcpus, maxProcesses: PROCESSES }, "native");
     // Makes a leaf: a group with groups below it may contain no process itself (cgroup v2).
     const cgroupProcs = await cgroups.makeLeaf(spec.group, LEAF);
@@ -99,7 +101,7 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
       ...(context === undefined ? [] : [["--read", inside.context, context]]),
     ].flat();
     const timer = new AbortController();
-    // Two checks: measuring millions of files takes minutes, in which the disk could become full.
+    // Two checks run at once: measuring millions of files takes minutes, in which the disk could become full.
     const looks = [hasGrown(home, spec.diskBytes, timer.signal), hasFilled(home, timer.signal)];
     watching = Promise.all(
       looks.map(async (look) => {
@@ -116,7 +118,7 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
         timeoutMs: spec.timeoutMs,
         signal,
         maxOutputBytes: 64 * 1024,
-        // Contains nothing of the server's own environment.
+        // The environment has no variable of the server's own environment.
         env: environment(isBase ? "bases.conf" : "storage.conf"),
         onOutput: (text) => spec.lines?.write(text),
       });
@@ -139,24 +141,27 @@ export async function runEnclosed(host: RunHost, spec: Run, argv: readonly strin
   } finally {
     spec.lines?.flush();
     await watching;
-    // Before the next run: a killed process releases its mounts and files at once, in its own namespaces.
+    // The cleanup precedes the next run: a killed process releases its mounts and files at once, in its own namespaces.
     for (const { name, error } of await undo.unwind())
       log("build_not_cleaned_up", { group: spec.group, what: name, error: String(error) });
   }
 }
 
-/** True once the files below `home` take more than `diskBytes` in addition; false when `signal` aborts. */
+/**
+ * Resolves to true once the files below `home` take more than `diskBytes` in addition, and to false when `signal`
+ * aborts.
+ */
 async function hasGrown(home: string, diskBytes: number, signal: AbortSignal): Promise<boolean> {
   const before = await bytesBelow(home);
   return until(async () => (await bytesBelow(home)) - before > diskBytes, signal);
 }
 
-/** True once the disk has no room left; false when `signal` aborts. */
+/** Resolves to true once the disk has too little free space, and to false when `signal` aborts. */
 function hasFilled(home: string, signal: AbortSignal): Promise<boolean> {
   return until(async () => isShort(await statfs(home)), signal);
 }
 
-/** Some filesystems have no fixed number of inodes, and report zero. */
+/** Returns whether free space or inodes are short. Some filesystems have no fixed number of inodes, and report zero. */
 export function isShort({
   bavail,
   bsize,
@@ -179,7 +184,7 @@ async function until(isOver: () => Promise<boolean>, signal: AbortSignal): Promi
 }
 
 /**
- * The usual limits, or lower ones of this process: a process cannot pass on higher limits than its own
+ * Returns the usual limits, or lower limits of this process: a process cannot pass on higher limits than its own
  * (setrlimit(2)).
  */
 async function stepLimits(): Promise<{ processes: number; openFiles: number }> {

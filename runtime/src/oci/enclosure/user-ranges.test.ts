@@ -13,7 +13,7 @@ test("leases ranges that never overlap, within an installation and between insta
   expect((sorted.at(-1) ?? 0) + USERS).toBeLessThan(2 ** 31);
 });
 
-test("leases a range again once it is released, and refuses a 65th concurrent lease", () => {
+test("leases a range again after its release, and refuses a 65th concurrent lease", () => {
   const ranges = new UserRanges(0);
   const leased = Array.from({ length: 64 }, () => ranges.lease());
   expect(() => ranges.lease()).toThrow("start fewer");

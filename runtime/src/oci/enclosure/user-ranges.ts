@@ -7,12 +7,12 @@ import { RuntimeError } from "../../driver.ts";
 
 /** Number of users in a range. */
 export const USERS = 65_536;
-/** Native machines and the host's own accounts have ids below it. */
+/** First user id of the ranges. Native machines and the host's own accounts have lower ids. */
 const FIRST = 2 ** 30;
 const RANGES = 64;
 
 export interface UserRange {
-  /** User of the host that is root inside. */
+  /** User of the host that is root in the enclosure. */
   first: number;
   release(): void;
 }
@@ -21,12 +21,12 @@ export class UserRanges {
   readonly #first: number;
   readonly #leased = new Set<number>();
 
-  /** `instance`: number of the installation on its host, 0 to 63. */
+  /** Ranges of one installation. `instance`: number of the installation on its host, 0 to 63. */
   constructor(instance: number) {
     this.#first = FIRST + instance * RANGES * USERS;
   }
 
-  /** Fails with `no_capacity` while all ranges are leased. */
+  /** Leases an unused range. Fails with `no_capacity` while all ranges are leased. */
   lease(): UserRange {
     for (let range = 0; range < RANGES; range += 1) {
       if (this.#leased.has(range)) continue;

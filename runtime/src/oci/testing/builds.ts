@@ -83,7 +83,7 @@ export function makeTestBuilds(
       await writeFile(join(checkout, "hello.txt"), "hello\n");
     },
 
-    /** Returns the log, and the image or the error. */
+    /** Runs a build. Returns the log, and the image or the error. */
     build: async (
       dockerfile: string,
       more: Partial<AppBuild> & { signal?: AbortSignal; onLog?: (text: string) => void } = {},
@@ -127,7 +127,7 @@ export function makeTestBuilds(
 
     storeOf: (workspace = "one") => readStore(join(oci, "workspaces", workspace, "store")),
 
-    /** Asserts that nothing runs or is mounted, and that no group, container or directory is left. */
+    /** Asserts that no process runs and that no mount, group, container or directory is left. */
     expectNothingLeft: async (): Promise<void> => {
       expect(await readdir(join(oci, "builds"))).toEqual([]);
       const containers = await readFile(

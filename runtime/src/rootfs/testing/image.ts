@@ -16,7 +16,7 @@ async function testRecipe(name = "debian-12"): Promise<ImageRecipe> {
   return finder([...builtIn, ...others.flat()])(name);
 }
 
-/** `images` keeps it in TEST_IMAGES. A driver with that directory has the image at once. */
+/** Returns the test image. `images` keeps it in TEST_IMAGES. A driver with that directory has the image at once. */
 export async function testImage(
   name = "debian-12",
 ): Promise<{ image: Image; rootfs: string; images: Images }> {

@@ -1,7 +1,7 @@
 /**
- * Audit entries for requests that change no row: reads, runs, refused sign-ins. They are written in batches in the
- * background, so that a request costs an object in memory and no query. A `kill -9` loses the entries of about the last
- * second. Memory is bounded: entries beyond the bound are dropped, and one entry records their number.
+ * Audit entries for requests that change no row: reads, runs, refused sign-ins. The entries are written in batches in
+ * the background, so that a request costs an object in memory and no query. A `kill -9` loses the entries of about the
+ * last second. Memory is bounded: entries beyond the bound are dropped, and one entry records their number.
  */
 import { type RawBuilder, sql } from "kysely";
 import { transaction } from "#db/db.ts";
@@ -29,15 +29,17 @@ export interface AccessNote {
   action: string;
   target: ActivityTarget;
   /**
-   * The target's workspace, or its look-up. If the actor does not reach the workspace, only the operator sees the
-   * entry.
+   * Id of the target's workspace, or a function that looks it up. Only the operator sees an entry whose actor does not
+   * reach the workspace.
    */
   workspace: string | null | WorkspacesOf;
   /** Must not hold contents, arguments or secrets. */
   detail?: Readonly<Record<string, unknown>>;
-  /** Resource that the detail belongs to. An entry written after its deletion has no detail. */
+  /**
+   * Resource that `detail` describes. If the resource is deleted before the entry is written, the entry has no detail.
+   */
   subject?: { id: string; holdExisting: LockExisting };
-  /** False for an entry that the list shows by default. */
+  /** False for an entry that the list shows by default. Default: true. */
   isAccess?: boolean;
 }
 
@@ -63,7 +65,7 @@ const pruneBatch = 10_000;
 
 const logs = new WeakMap<Db, AccessLog>();
 
-/** Returns the log of this database; a process has only one per database. */
+/** Returns the access log of this database. The process creates it once for each database. */
 export function accessLogOf({ db, log }: Needs): AccessLog {
   const known = logs.get(db) ?? new AccessLog({ db, log });
   logs.set(db, known);
@@ -155,7 +157,7 @@ export class AccessLog {
       } catch (error) {
         this.#log.warn({ error, entries: batch.length }, "could not write entries of the audit log");
         if (isTransient(error)) return;
-        // The error is permanent, so a retry would not store them.
+        // The error is permanent, so a retry would not store the entries either.
         this.#dropped += batch.length;
       }
       this.#pending.splice(0, batch.length);
@@ -242,7 +244,7 @@ function rowOf(
   };
 }
 
-/** Maximum length of a text in an entry; the longest path fits. */
+/** Maximum number of characters of a text in an entry; the longest path fits. */
 const mostCharacters = 4096;
 
 /** PostgreSQL stores neither NUL nor half a surrogate pair. */

@@ -1,7 +1,7 @@
 /**
  * The audit log: actor, action and target of each change, written in the transaction of the change, so that both commit
- * together. Names are copied, because an entry outlives its target. It never holds a secret: fields of `detail` whose
- * name may mark a secret are dropped.
+ * together. Names are copied, because an entry outlives its target. An entry never has a secret: fields of `detail`
+ * whose name may mark a secret are dropped.
  */
 import { sql } from "kysely";
 import type { Db } from "#schema.ts";
@@ -13,7 +13,7 @@ export interface ActivityTarget {
   label: string | null;
 }
 
-/** Replaces the address of a deleted person. */
+/** Label in the audit log in place of a deleted person's e-mail address. */
 export const deletedLabel = "deleted account";
 
 /**
@@ -52,8 +52,8 @@ export async function recordActivity(
 }
 
 /**
- * Removes ids and details of these targets from their entries. The action and the actor stay. `hasNames`: the labels are
- * names that people gave, and are removed too.
+ * Removes ids and details of these targets from their entries. The action and the actor stay. `hasNames` is true if the
+ * labels are names that people gave; the labels are then removed too.
  */
 export async function eraseTargets(
   tx: Db,

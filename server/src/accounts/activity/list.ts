@@ -13,13 +13,13 @@ export const activityCursorInvalid = defineError(
 export interface ActivityQuery {
   skip: number;
   limit: number;
-  /** `all` means the whole installation, and only the operator may use it. */
+  /** `all` selects the whole installation, and only the operator may pass it. */
   workspace?: WorkspaceParam;
-  /** `user` means people and their own tokens; a uuid means that worker. */
+  /** `user` selects people and their own tokens; a UUID selects the worker with this id. */
   actor?: string | undefined;
-  /** Id or e-mail address. */
+  /** Id or e-mail address of a person. */
   person?: string | undefined;
-  /** A whole action, or only its noun. */
+  /** A whole action, such as `project.created`, or only its noun. */
   action?: string | undefined;
   target?: string | undefined;
   from?: string | undefined;
@@ -74,7 +74,7 @@ export async function listActivity({ db }: Pick<App, "db">, actor: Actor, query:
   };
 }
 
-/** Read at the time of the request, so that no name of a deleted account stays. */
+/** Reads the person at the time of the request, so that the name of a deleted account does not stay. */
 const personBehind = sql<{ id: string; name: string; email: string } | null>`(
   select json_build_object('id', u.id, 'name', u.name, 'email', u.email) from users u where u.id = activity.person_id
 )`;

@@ -1,4 +1,4 @@
-/** The wire of the audit log. */
+/** Wire format of the audit log. */
 import { z } from "zod";
 import { PersonBehind } from "../users/person.ts";
 

@@ -23,7 +23,7 @@ export interface News {
   kind: NotificationKind;
   /** A single line. */
   title: string;
-  /** The cure, or the event in a sentence. */
+  /** The event in a sentence, or how to solve the problem. */
   body: string;
   target: { kind: string; id: string; label: string };
 }

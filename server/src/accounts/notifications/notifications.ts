@@ -1,7 +1,7 @@
 /**
  * Notifications for people, such as a failed deployment or a verified domain. A notification is written once for the
- * workspace, in the transaction of its event. All members see it, and each has its own read state. It never holds a
- * secret: output of builds and machines stays in their logs.
+ * workspace, in the transaction of its event. All members see it, and each has its own read state. A notification never
+ * has a secret: output of builds and machines stays in their logs.
  */
 import type { Db } from "#schema.ts";
 import { defineError } from "#lib/errors.ts";
@@ -13,13 +13,13 @@ import type { News } from "./news.ts";
 
 export const notificationNotFound = defineError("notification_not_found", 404, () => "No such notification.");
 
-/** More than people read, and a bound for the table. */
+/** Maximum of notifications that are kept for a workspace: more than people read, and a bound for the table. */
 const keptPerWorkspace = 200;
 const listed = 50;
 const maxTitle = 200;
 const maxBody = 2000;
 
-/** Call it in the transaction of the event. */
+/** Writes a notification to all members of the workspace. Call it in the transaction of the event. */
 export async function notify(tx: Db, news: News): Promise<void> {
   await store.insert(tx, {
     ...news,

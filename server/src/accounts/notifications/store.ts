@@ -9,7 +9,7 @@ export interface NotificationRow {
   body: string;
   target: { kind: string; id: string; label: string };
   created_at: Date;
-  /** Read by the caller. */
+  /** True if the caller has read the notification. */
   read: boolean;
 }
 
@@ -77,7 +77,7 @@ export function find(
   return visible(db, userId, workspaceIds).where("n.id", "=", id).executeTakeFirst();
 }
 
-/** Inserts for a notification or all of them. Returns the number that were unread. */
+/** Marks a notification, or without `id` all of them, as read by the user. Returns the number that were unread. */
 export async function insertReads(
   db: Db,
   userId: string,

@@ -1,6 +1,6 @@
 /**
- * Commands of an operator on the host, which ignore plans and roles: one row per command, each a verb of accounts. The
- * log names "operator command" as the actor, because root of the host needs no account.
+ * Commands of an operator on the host, which ignore plans and roles. Each command is a row that calls a function of
+ * accounts. The log names "operator command" as the actor, because root of the host needs no account.
  */
 import type { App } from "../../app.ts";
 import { systemActor } from "../activity/activity.ts";
@@ -28,7 +28,7 @@ export interface Command {
   run: (app: OperatorApp, words: readonly string[], options: Options) => Promise<unknown>;
 }
 
-/** Invalid arguments. */
+/** Error for invalid arguments of a command. */
 export class UsageError extends Error {}
 
 const actor = systemActor("operator command");

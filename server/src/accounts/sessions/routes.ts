@@ -227,7 +227,7 @@ export const sessionRoutes = (app: Pick<App, "db" | "clock" | "log" | "config" |
   ];
 };
 
-/** Null if the credential is a token. */
+/** Returns the secret of the request's session. Null if the request has no session. */
 function sessionSecret(headers: IncomingHttpHeaders): string | null {
   const credential = credentialOf(headers);
   return credential?.kind === "session" ? credential.secret : null;

@@ -125,7 +125,7 @@ export interface SessionRecord {
   current: boolean;
 }
 
-/** Unexpired sessions of the person, newest first. `secret` belongs to the session that sent the request. */
+/** Lists the person's unexpired sessions, newest first. `secret` belongs to the session that sent the request. */
 export async function listSessions(
   app: Pick<App, "db" | "clock">,
   actor: Actor,

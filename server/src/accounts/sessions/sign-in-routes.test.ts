@@ -20,7 +20,7 @@ function open() {
   return { clock, limits, isAllowed, cookieFor };
 }
 
-test("refuses guesses at one account from one address, and lets other addresses in", () => {
+test("refuses guesses at one account from one address, and allows other addresses to sign in", () => {
   const { isAllowed } = open();
   const guesses = Array.from({ length: 12 }, () => isAllowed("203.0.113.9"));
   expect(guesses).toEqual([...Array(10).fill(true), false, false]);

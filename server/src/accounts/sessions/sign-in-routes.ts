@@ -1,7 +1,7 @@
 /**
  * Limits of sign-in: guesses are counted by address, by account and address together, and by account, so that a
- * stranger cannot lock out the owner. A device that signed in to the account before is exempt from these, and has its
- * own limit. The device cookie is signed for the account and authorizes nothing else.
+ * stranger cannot lock out the owner. A device that signed in to the account before is exempt from these limits, and
+ * has its own limit. The device cookie is signed for the account and authorizes nothing else.
  */
 import { randomUUID } from "node:crypto";
 import { addressLimited } from "#http/errors.ts";
@@ -11,10 +11,13 @@ import { addressHolder } from "#http/limits/rate-rules.ts";
 import type { App } from "../../app.ts";
 import { signInLimited } from "../errors.ts";
 
-/** A person mistypes a few times, a dictionary needs thousands. */
+/** Limit of attempts from one address: a person mistypes a few times, while a dictionary attack needs thousands. */
 const perAddress = { name: "sign-in from an address", perMinute: 20, burst: 40 };
 const perPair = { name: "sign-in to an account from an address", perMinute: 5, burst: 10 };
-/** More than all addresses of a person need; it bounds an attacker with many addresses. */
+/**
+ * Limit of attempts at one account: more than all addresses of a person need, and a bound for an attacker with many
+ * addresses.
+ */
 const perAccount = { name: "sign-in to an account", perMinute: 30, burst: 60 };
 const perDevice = { name: "sign-in from a known device", perMinute: 5, burst: 10 };
 const perPerson = { name: "password of a signed-in person", perMinute: 5, burst: 10 };
@@ -34,7 +37,7 @@ export class SignInLimits {
     this.#limiter = new RateLimiter(app.clock);
   }
 
-  /** Throws when a limit is exceeded. */
+  /** Counts an attempt to sign in. Throws when a limit is exceeded. */
   allowSignIn({ email, ip, cookies }: { email: string; ip: string; cookies: string | undefined }): void {
     const account = email.toLowerCase();
     const device = this.#knownDevice(account, cookies);

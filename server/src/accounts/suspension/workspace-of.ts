@@ -77,7 +77,10 @@ const byPath: Readonly<Record<string, Lookup>> = {
   "/v1/templates/": rowOf("templates"),
 };
 
-/** Undefined if the path has no parameter, or its object does not exist. Only the first parameter counts. */
+/**
+ * Returns the id of the workspace that owns the object in the path. Undefined if the path has no parameter, or the
+ * object does not exist. Only the first parameter counts.
+ */
 export async function workspaceOf(
   db: Db,
   actor: Actor,

@@ -105,7 +105,7 @@ export async function acceptInvitation(app: Needs, actor: Actor, id: string): Pr
     const email = await store.emailOf(tx, actor.userId);
     const { workspace_id } = await requireInvitation(tx, { email, id }, now);
     const team = await store.lockPlan(tx, workspace_id);
-    // Read again under the lock: another request may have revoked or accepted it.
+    // Reads the invitation again under the lock, because another request may have revoked or accepted it.
     const invitation = await requireInvitation(tx, { email, id }, now);
     if (!team) throw invitationNotFound();
     if (team.suspended_at !== null) throw accountSuspended();

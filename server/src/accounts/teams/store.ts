@@ -23,7 +23,7 @@ export interface MemberRow {
   created_at: Date;
 }
 
-/** Newest first. With `ids` null, lists all teams. */
+/** Lists teams, newest first. With `ids` null, lists all teams. */
 export function listTeams(db: Db, userId: string | null, ids: readonly string[] | null): Promise<TeamRow[]> {
   let teams = db
     .selectFrom("workspaces as w")
@@ -39,7 +39,7 @@ export function listTeams(db: Db, userId: string | null, ids: readonly string[] 
   return teams.execute();
 }
 
-/** In the order in which they joined. */
+/** Lists members in the order in which they joined. */
 export function listMembers(db: Db, teamId: string): Promise<MemberRow[]> {
   return db
     .selectFrom("team_members as m")
@@ -143,7 +143,7 @@ const invitations = (db: Db) =>
     .orderBy("i.created_at", "desc")
     .orderBy("i.id", "desc");
 
-/** Open invitations, newest first. */
+/** Lists open invitations, newest first. */
 export function listInvitations(db: Db, scope: InvitationScope, now: Date): Promise<InvitationRow[]> {
   const open = invitations(db).where("i.expires_at", ">", now);
   return "teamId" in scope
@@ -151,12 +151,12 @@ export function listInvitations(db: Db, scope: InvitationScope, now: Date): Prom
     : open.where("i.email", "=", scope.email).execute();
 }
 
-/** Invitations that a person sent, expired ones included. */
+/** Lists the invitations that a person sent, including expired invitations. */
 export function listInvitationsBy(db: Db, teamId: string, userId: string): Promise<InvitationRow[]> {
   return invitations(db).where("i.workspace_id", "=", teamId).where("i.invited_by", "=", userId).execute();
 }
 
-/** Invitations to an address, expired ones included. */
+/** Lists the invitations to an address, including expired invitations. */
 export function listInvitationsTo(db: Db, teamId: string, email: string): Promise<InvitationRow[]> {
   return invitations(db).where("i.workspace_id", "=", teamId).where("i.email", "=", email).execute();
 }
@@ -191,7 +191,7 @@ export async function emailOf(db: Db, userId: string): Promise<string> {
   return email;
 }
 
-/** Undefined when the address has no account. */
+/** Returns the personal workspace of the person with this address. Undefined if the address has no account. */
 export async function findPersonalWorkspace(db: Db, email: string): Promise<string | undefined> {
   const row = await db
     .selectFrom("workspaces as w")

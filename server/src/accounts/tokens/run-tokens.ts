@@ -18,7 +18,7 @@ export interface RunToken {
   plaintext: string;
 }
 
-/** Undefined if the workspace was deleted. */
+/** Creates the token of a run. Undefined if the workspace was deleted. */
 export async function mintRunToken(
   app: Pick<App, "db" | "clock">,
   grant: { worker: Worker; runId: string; scopes: readonly Scope[]; expiresInMs: number },
@@ -58,7 +58,7 @@ export function endTokensOf(tx: Db, runId: string): Promise<void> {
   return deleteOfRun(tx, runId);
 }
 
-/** Does the same as a part of a statement in which `run` is the run's row. */
+/** Returns SQL that deletes the tokens, as a part of a statement in which `run` is the run's row. */
 export function endTokensSql(): RawBuilder<unknown> {
   return deleteOfRunSql();
 }

@@ -25,7 +25,10 @@ export function insertToken(db: Db, row: Insertable<ApiTokensTable>): Promise<To
   return db.insertInto("api_tokens").values(row).returningAll().executeTakeFirstOrThrow();
 }
 
-/** Tokens bound to a team count for the team, and all others for their owner. Expired tokens are not active. */
+/**
+ * Counts active tokens. A token bound to a team counts for the team, and any other token for its owner. Expired tokens
+ * are not active.
+ */
 export async function countActive(
   db: Db,
   { id, kind }: Pick<ReachableWorkspace, "id" | "kind">,

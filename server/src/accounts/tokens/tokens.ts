@@ -24,14 +24,14 @@ export interface NewToken {
   name: string;
   expiresInDays: number | null;
   scopes: readonly Scope[] | null;
-  /** Null reaches everything that its owner reaches. */
+  /** Workspace to which the token is bound. With null, the token reaches everything that its owner reaches. */
   workspace: WorkspaceParam;
   secrets: "shown" | "hidden";
 }
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** A token without a workspace counts for its owner's personal workspace. */
+/** Creates a token. A token without a workspace counts for its owner's personal workspace. */
 export async function createToken(
   app: Needs,
   actor: Actor,

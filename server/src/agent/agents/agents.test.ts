@@ -15,7 +15,7 @@ async function agent(extra: object = {}): Promise<Json> {
   return json;
 }
 
-test("creates an agent with its config as version 1, with all defaults, at the alias prod", async () => {
+test("stores a new agent's config, with all defaults, as version 1, and points the alias prod at this version", async () => {
   const json = await agent({ description: "Helps." });
   expect(json).toMatchObject({
     id: expect.stringMatching(/^agt_[a-z0-9]{20}$/),
@@ -35,7 +35,7 @@ test("creates an agent with its config as version 1, with all defaults, at the a
   });
 });
 
-test("finds an agent by name and id, and a version by number, v-number, alias and latest", async () => {
+test("finds an agent by name or id, and a version by a number such as 1 or v1, an alias or latest", async () => {
   const { id, name } = await agent();
   await owner.post(`/v1/agents/${id}/versions`, { config: { ...config, system: "two" } });
   expect((await owner.get(`/v1/agents/${id}`)).json).toEqual((await owner.get(`/v1/agents/${name}`)).json);
@@ -57,7 +57,7 @@ test("finds an agent by name and id, and a version by number, v-number, alias an
   expect((await owner.get("/v1/agents/nobody")).json).toMatchObject({ code: "agent_not_found" });
 });
 
-test("publishes an immutable version and moves the given aliases", async () => {
+test("publishes an immutable version and points the given aliases at the new version", async () => {
   const { name } = await agent();
   const path = `/v1/agents/${name}`;
   const published = await owner.post(`${path}/versions`, {
@@ -84,7 +84,7 @@ test("publishes an immutable version and moves the given aliases", async () => {
   expect(items[0].config).toBeUndefined();
 });
 
-test("promotes and rolls back an alias with every form of a version's name", async () => {
+test("promotes and rolls back an alias to a version that is given as a number, v1, another alias or latest", async () => {
   const { name } = await agent();
   const path = `/v1/agents/${name}`;
   for (const system of ["two", "three"])
@@ -132,7 +132,7 @@ test.each([
   [{ output: { type: "json_schema", schema: { type: "nonsense" } } }, undefined, undefined],
   [{ output: { type: "json_schema", schema: { $ref: "#/nowhere" } } }, "/config/output/schema", "Schema"],
   [{ output: { type: "json_schema" } }, "/config/output/schema", "required"],
-])("validates the whole config: %j", async (change, pointer, words) => {
+])("validates every field of an agent's config: %j", async (change, pointer, words) => {
   const { status, json } = await owner.post("/v1/agents", {
     name: `judged-${(made += 1)}`,
     config: { ...config, ...change },
@@ -143,7 +143,7 @@ test.each([
   expect(json.errors[0]).toMatchObject({ pointer });
 });
 
-test("requires a unique name that is no path of the API and does not look like an id", async () => {
+test("rejects an agent's name that is taken, is a path of the API, or looks like an id", async () => {
   const { name } = await agent();
   expect(await owner.post("/v1/agents", { name, config })).toMatchObject({
     status: 409,
@@ -161,7 +161,7 @@ test("requires a unique name that is no path of the API and does not look like a
   expect((await other.get("/v1/agents")).json.items).toHaveLength(1);
 });
 
-test("hides a credential of another account", async () => {
+test("treats another account's credential as a missing one", async () => {
   const other = await host.person();
   expect(await other.post("/v1/agents", { name: "thief", config })).toMatchObject({
     status: 400,
@@ -169,7 +169,7 @@ test("hides a credential of another account", async () => {
   });
 });
 
-test("renames, describes and pauses an agent, and accepts a GET response as PATCH", async () => {
+test("renames, describes and pauses an agent, and accepts the response of GET as the body of PATCH", async () => {
   const before = await agent();
   const path = `/v1/agents/${before.id}`;
   const patched = await owner.call("PATCH", path, { ...before, name: "renamed", paused: true });
@@ -220,7 +220,7 @@ test("allows only reads in a suspended account", async () => {
   }
 });
 
-test("allows only reads to a token with the invoke scope", async () => {
+test("refuses to list agents for a token with the invoke scope alone", async () => {
   const token = await owner.tokenWith(["agents:invoke"]);
   const as = { authorization: `Bearer ${token}` };
   expect((await owner.call("GET", "/v1/agents", undefined, as)).json).toMatchObject({

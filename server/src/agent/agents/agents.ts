@@ -1,9 +1,9 @@
 /**
  * Agents: a name, its versions, and the aliases that point at versions. This folder owns the configuration of agents.
- * It promises:
+ * The folder promises:
  * - A version never changes, and its publication is atomic.
- * - Everything that a version names exists at its publication, and whenever an alias is pointed at it.
- * - An alias moves atomically. A run resolves its alias once, and keeps the version.
+ * - Everything that a version refers to exists when the version is published, and when an alias is pointed at it.
+ * - An alias moves atomically. A run resolves its alias once, and keeps the resolved version.
  */
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -40,7 +40,7 @@ import {
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** An agent's row. */
+/** Row of an agent, for other folders. */
 export type AgentRecord = AgentRow;
 
 export async function list(
@@ -69,7 +69,7 @@ export async function get(app: Needs, actor: Actor, reference: string): Promise<
   return render(app.db, await getAgent(app.db, actor, reference));
 }
 
-/** Renames, describes, pauses or archives an agent. A new version changes its behavior. */
+/** Renames, describes, pauses or archives an agent. Only a new version changes the agent's behavior. */
 export async function update(
   app: Needs,
   actor: Actor,
@@ -122,7 +122,9 @@ export async function getAgent(db: Db, actor: Actor, reference: string): Promise
   return row;
 }
 
-/** `reference` is `3`, `v3`, an alias or `latest`. */
+/**
+ * Returns a version of the agent. `wanted` is `3`, `v3`, an alias or `latest`. Throws if the version does not exist.
+ */
 export async function getVersion(
   db: Db,
   agent: Pick<AgentRow, "id" | "latest_version">,
@@ -134,7 +136,7 @@ export async function getVersion(
   return row;
 }
 
-/** Locks the agent until the transaction ends. Throws in a suspended account. */
+/** Locks the agent's row until the transaction ends, and returns the row. Throws in a suspended account. */
 export async function lockWritableAgent(tx: Db, actor: Actor, reference: string): Promise<AgentRow> {
   const row = await lockAgent(tx, reference, referableIds(actor, reference, "agt_"));
   if (!row) throw agentNotFound();

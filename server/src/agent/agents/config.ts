@@ -1,6 +1,6 @@
 /**
- * The configuration of an agent's version. It is parsed at publication, and stored with all defaults. So a later change
- * of a default changes no existing version.
+ * The configuration of an agent's version. A publication parses the configuration and stores it with all defaults. So a
+ * later change of a default changes no existing version.
  */
 import { z } from "zod";
 

@@ -1,5 +1,5 @@
-/** A limit against abuse, far above normal use. */
+/** Maximum number of agents per workspace. The limit prevents abuse and is far above normal use. */
 export const agentsMax = 1000;
 export const aliasesMax = 100;
-/** Alias of a new agent, and default version of a run. */
+/** Name of the alias that a new agent gets. A run without a qualifier uses this alias. */
 export const firstAlias = "prod";

@@ -1,12 +1,12 @@
 /**
- * Rules for the names of agents, versions and aliases. Each name fits into a path and is distinct from other
- * references.
+ * Rules for the names of agents, versions and aliases. Each name is a valid path segment and cannot be confused with an
+ * id or a version number.
  */
 
 /** Path segments of the API that an agent's name would shadow. */
 const reserved = new Set(["runs", "approvals", "pause-all"]);
 
-/** Returns the fault of a name, or undefined for a valid one. */
+/** Returns the fault of a name, or undefined if the name is valid. */
 export function findNameFault(name: string): string | undefined {
   if (!/^[a-z0-9]([a-z0-9_-]*[a-z0-9])?$/.test(name))
     return "may contain a-z, 0-9, - and _, and begins and ends with a letter or digit";
@@ -22,16 +22,16 @@ export function findAliasFault(name: string): string | undefined {
   return undefined;
 }
 
-/** True for `3` and `v3`. */
+/** Returns true if a qualifier is a version number, such as `3` or `v3`. */
 export function isNumbered(qualifier: string): boolean {
   const reference = parseVersion(qualifier);
   return typeof reference === "object" && "version" in reference;
 }
 
-/** A parsed `3`, `v3`, `latest` or alias. */
+/** A parsed reference to a version: a number, `latest` or an alias. */
 export type VersionReference = { version: number } | "latest" | { alias: string };
 
-/** Undefined for an invalid reference. */
+/** Parses `3`, `v3`, `latest` or an alias. Returns undefined if the reference is invalid. */
 export function parseVersion(text: string): VersionReference | undefined {
   if (text === "latest") return "latest";
   const [, digits] = /^v?([1-9]\d{0,8})$/.exec(text) ?? [];

@@ -1,9 +1,9 @@
-/** Section of the Agent API in a workspace's snapshot. */
+/** Section of a workspace's snapshot about its agents. */
 import type { Db } from "#schema.ts";
 import { newestRuns } from "../runs/journal/active-runs.ts";
 import { countAgents, listAgents } from "./store.ts";
 
-/** Agents that can act in the workspace, newest first. */
+/** Returns the agents that can act in the workspace, newest first. */
 export async function workers(db: Db, workspaceId: string, limit: number) {
   const [shown, total] = await Promise.all([
     listAgents(db, [workspaceId], { archived: false, limit }),

@@ -1,4 +1,4 @@
-/** Pauses all agents of an account, independent of each agent's own pause. No new run starts meanwhile. */
+/** Pauses all agents of an account, independent of each agent's own pause. No new run starts during the pause. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { homeWorkspace, requireNotSuspended } from "#accounts/workspaces.ts";

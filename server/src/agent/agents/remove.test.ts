@@ -18,7 +18,7 @@ async function agent(): Promise<Json> {
 
 const del = (path: string) => owner.call("DELETE", path);
 
-test("lists agents page by page, filters them, and excludes archived ones", async () => {
+test("lists agents page by page, filters the list, and excludes archived agents", async () => {
   const person = await host.person();
   const own = await modelConfig(person, model.url);
   for (const name of ["alpha", "beta-1", "beta-2", "gamma"])
@@ -52,7 +52,7 @@ test("refuses to run an archived agent until it is unarchived", async () => {
   expect((await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi" })).json.status).toBe("completed");
 });
 
-test("deletes an agent with its data, and refuses while a run of it is active", async () => {
+test("deletes an agent with its data, and refuses the delete while one of the agent's runs is active", async () => {
   const held = Promise.withResolvers<void>();
   model.script([{ text: ["Hi."], until: held.promise }]);
   const { id, name } = await agent();
@@ -66,11 +66,11 @@ test("deletes an agent with its data, and refuses while a run of it is active", 
   expect((await del(`/v1/agents/${name}`)).status).toBe(204);
   expect((await del(`/v1/agents/${name}`)).json.code).toBe("agent_not_found");
   expect((await owner.get(`/v1/agents/runs/${run_id}`)).json.code).toBe("run_not_found");
-  // The name can be used again.
+  // The name of a deleted agent can be used again.
   expect((await owner.post("/v1/agents", { name, config })).status).toBe(201);
 });
 
-test("deletes an unused version, and names the users of a used one", async () => {
+test("deletes an unused version, and refuses to delete a version that an alias or a session uses", async () => {
   model.script([{ text: ["Hi."] }]);
   const { name } = await agent();
   const path = `/v1/agents/${name}`;
@@ -88,7 +88,7 @@ test("deletes an unused version, and names the users of a used one", async () =>
   expect(session).toMatchObject({ status: "ended", version: null });
 });
 
-test("deletes an alias, and keeps prod while a schedule runs it", async () => {
+test("deletes an alias, but not the alias prod while a schedule uses it", async () => {
   const { name } = await agent();
   const path = `/v1/agents/${name}`;
   await owner.call("PUT", `${path}/aliases/canary`, { version: 1 });
@@ -101,7 +101,7 @@ test("deletes an alias, and keeps prod while a schedule runs it", async () => {
   expect((await del(`${path}/aliases/prod`)).status).toBe(204);
 });
 
-test("leaves no incomplete run when an agent is deleted during its invokes", async () => {
+test("leaves no incomplete run when an agent is deleted during concurrent invokes", async () => {
   model.script([{ text: ["Hi."] }]);
   for (let round = 0; round < 5; round += 1) {
     const { id, name } = await agent();

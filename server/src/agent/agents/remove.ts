@@ -1,6 +1,7 @@
 /**
- * Deletes unused agents, versions and aliases. Deleting an agent or a version locks the workspace's counts, as every
- * invoke does before it commits. An invoke therefore either blocks the deletion, or fails because the agent is gone.
+ * Deletes unused agents, versions and aliases. A transaction that deletes an agent or a version locks the workspace's
+ * counts, as every invoke does before it commits. So either the invoke is first and its run prevents the deletion, or
+ * the invoke fails because the agent no longer exists.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -28,7 +29,7 @@ import {
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** Maximum of run ids in the error. */
+/** Maximum number of active run ids that the error lists. */
 const namedMax = 10;
 
 export async function removeAgent(app: Needs, actor: Actor, reference: string): Promise<void> {
@@ -64,7 +65,7 @@ export async function removeVersion(
   });
 }
 
-/** Deletes an alias. Throws while schedules or webhooks of the agent run it. */
+/** Deletes an alias. Throws while schedules or webhooks of the agent run the alias. */
 export async function removeAlias(app: Needs, actor: Actor, reference: string, name: string): Promise<void> {
   await app.db.transaction().execute(async (tx) => {
     const agent = await lockReachable(tx, actor, reference);
@@ -88,7 +89,10 @@ async function triggersOf(
   return { schedules, webhooks: await countWebhooks(tx, agentId, qualifiers) };
 }
 
-/** Locks the counts first and then the agent's row, in the same order as an invoke. */
+/**
+ * Runs `work` in a transaction that has locked the workspace's counts and then the agent's row. An invoke locks in the
+ * same order.
+ */
 async function whileHeld(
   app: Needs,
   actor: Actor,

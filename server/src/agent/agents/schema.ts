@@ -186,7 +186,7 @@ export const PauseAll = z
   .meta({ id: "AgentsPaused" });
 export type PauseAll = z.output<typeof PauseAll>;
 
-/** The only conversion from a row to JSON. */
+/** Converts a row and its aliases to the JSON of every response. */
 export function toAgent(row: AgentRow, aliases: readonly AliasRow[]): Agent {
   return {
     id: row.id,

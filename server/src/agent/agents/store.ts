@@ -15,7 +15,7 @@ export interface Alias {
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 
-/** Blocks other creations in the workspace until the transaction ends. */
+/** Counts the workspace's agents, and blocks other creations in the workspace until the transaction ends. */
 export async function lockAndCountAgents(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 40))`.execute(tx);
   const { count } = await tx
@@ -26,7 +26,7 @@ export async function lockAndCountAgents(tx: Db, workspaceId: string): Promise<n
   return Number(count);
 }
 
-/** Returns undefined if the name is taken. */
+/** Inserts an agent and returns its row. Returns undefined if the name is taken. */
 export function insertAgent(
   tx: Db,
   agent: Pick<AgentRow, "id" | "workspace_id" | "name" | "description" | "latest_version" | "created_at">,
@@ -39,7 +39,7 @@ export function insertAgent(
     .executeTakeFirst();
 }
 
-/** Selects by id, or by the name, which is unique in a workspace: see `referableIds`. */
+/** Selects an agent by its id or its name. The name is unique in a workspace: see `referableIds`. */
 const byReference = (db: Db, reference: string, workspaceIds: readonly string[]) =>
   db
     .selectFrom("agents")
@@ -55,7 +55,7 @@ export function findAgent(
   return byReference(db, reference, workspaceIds).executeTakeFirst();
 }
 
-/** Locks the row until the transaction ends. */
+/** Locks the agent's row until the transaction ends, and returns the row. */
 export function lockAgent(
   tx: Db,
   reference: string,
@@ -71,7 +71,7 @@ export function listAgents(
   wanted: {
     archived?: boolean | undefined;
     paused?: boolean | undefined;
-    /** Text that the name contains. */
+    /** Text that the name must contain. */
     name?: string | undefined;
     before?: Position | undefined;
     limit: number;
@@ -91,7 +91,7 @@ export function listAgents(
   return query.orderBy("created_at", "desc").orderBy("id", "desc").limit(wanted.limit).execute();
 }
 
-/** Counts agents without archived ones. */
+/** Counts the agents that are not archived. */
 export async function countAgents(db: Db, workspaceId: string): Promise<number> {
   const { count } = await db
     .selectFrom("agents")
@@ -127,7 +127,7 @@ export function changeAgent(
   return tx.updateTable("agents").set(change).where("id", "=", id).returningAll().executeTakeFirstOrThrow();
 }
 
-/** An agent and the requested version for an invoke. The version is null if it does not exist. */
+/** An agent and the requested version for an invoke. The version is null if the agent has no such version. */
 export type AgentForInvoke = Pick<
   AgentRow,
   "id" | "workspace_id" | "name" | "latest_version" | "paused" | "archived_at"
@@ -216,7 +216,7 @@ export function listVersions(db: Db, agentId: string): Promise<Omit<VersionRow, 
 
 // ---- aliases
 
-/** Aliases of several agents by agent id, ordered by name. */
+/** Returns the aliases of several agents by agent id, ordered by name. */
 export async function aliasesOf(db: Db, agentIds: readonly string[]): Promise<Map<string, Alias[]>> {
   const rows = await db
     .selectFrom("agent_aliases")
@@ -239,7 +239,7 @@ export async function pointAlias(
     .execute();
 }
 
-/** Deletes an alias. Returns false if it does not exist. */
+/** Deletes an alias. Returns false if the alias does not exist. */
 export async function deleteAlias(tx: Db, agentId: string, name: string): Promise<boolean> {
   const deleted = await tx
     .deleteFrom("agent_aliases")
@@ -273,7 +273,7 @@ export async function deletePause(tx: Db, workspaceId: string): Promise<void> {
   await tx.deleteFrom("agent_pauses").where("workspace_id", "=", workspaceId).execute();
 }
 
-/** Configs of all versions that an alias points at. */
+/** Returns the configs of all versions that an alias points at. */
 export function servedConfigs(db: Db, workspaceId: string): Promise<{ name: string; config: unknown }[]> {
   return db
     .selectFrom("agents")
@@ -286,7 +286,7 @@ export function servedConfigs(db: Db, workspaceId: string): Promise<{ name: stri
     .execute();
 }
 
-/** The agent as an actor for its own actions; undefined if the agent was deleted. */
+/** Returns the agent as an actor for its own actions, or undefined if the agent was deleted. */
 export function workerOf(
   db: Db,
   agentId: string,
@@ -298,7 +298,7 @@ export function workerOf(
     .executeTakeFirst();
 }
 
-/** Toolsets of all versions of an agent, with or without an alias. */
+/** Returns the toolsets of all versions of an agent, with or without an alias. */
 export async function namedToolsets(db: Db, agentId: string): Promise<string[]> {
   const { rows } = await sql<{ id: string }>`
     select distinct use ->> 'toolset_id' as id

@@ -1,4 +1,4 @@
-/** Columns as stored. Migrations 0021 and 0066 describe them. */
+/** Columns of the tables in the database. Migrations 0021 and 0066 define these columns. */
 import type { ColumnType, Generated } from "kysely";
 
 export interface AgentsTable {
@@ -14,7 +14,7 @@ export interface AgentsTable {
   updated_at: Date;
 }
 
-/** Parsed when read, written as JSON text. */
+/** Column whose value is parsed when read and written as JSON text. */
 type Json<T> = ColumnType<T, string, never>;
 
 export interface AgentVersionsTable {

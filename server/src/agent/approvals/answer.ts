@@ -8,7 +8,10 @@ import type { ElicitationQuestion } from "./tables.ts";
 
 export type Content = Record<string, unknown>;
 
-/** Throws if the response does not match the question's schema. `owner`: the workspace of the run. */
+/**
+ * Returns the response with the defaults of missing fields. Throws if the response does not match the question's
+ * schema. `owner`: the workspace of the run.
+ */
 export async function validateContent(
   owner: string,
   question: ElicitationQuestion,
@@ -28,7 +31,10 @@ export function withDefaults({ schema }: ElicitationQuestion, given: Content = {
   return JSON.parse(storableJson({ ...defaultsOf(schema), ...given })) as Content;
 }
 
-/** Keyed hash of an answer, which outlives its content. The order of the fields makes no difference. */
+/**
+ * Returns a keyed hash of an answer. The hash outlives the answer's content. The order of the fields makes no
+ * difference.
+ */
 export function hashOfAnswer({ secrets }: Pick<App, "secrets">, id: string, content: Content): string {
   const fields = Object.entries(content).sort(([one], [other]) => (one < other ? -1 : 1));
   return createHmac("sha256", secrets.derive("answer"))

@@ -28,8 +28,8 @@ const tool = (name: string, method: string) => ({
 });
 
 /**
- * Creates an agent that may call `look`, and needs an approval for `sell` and `buy`. Returns the names of its tools
- * too.
+ * Creates an agent that may call `look`, and needs an approval for `sell` and `buy`. Returns the agent and the names of
+ * its tools.
  */
 async function agent(approvals: object = {}) {
   made += 1;
@@ -84,7 +84,7 @@ const lapse = (id: string) =>
     .where("id", "=", id)
     .execute();
 
-test("waits for the approval of a call, and makes the approved call as shown", async () => {
+test("makes a call only after its approval, with the arguments that the approval showed", async () => {
   const { name, look, sell } = await agent({ expires_in_seconds: 60 });
   model.script([{ calls: [call(sell, "7"), call(look, "a")] }, { text: ["Sold."] }]);
   const json = await invoke(name);
@@ -110,7 +110,7 @@ test("waits for the approval of a call, and makes the approved call as shown", a
     approvals: [json.approval],
     waiting_for_sign_in: null,
   });
-  // The allowed call is made. The call that needs an approval is shown to the model, and not made.
+  // The allowed call is made. The call that needs an approval is shown to the model but not made.
   expect(model.asked[0].tools).toHaveLength(3);
   expect(paths()).toEqual(["/api/look?id=a"]);
   const { request_id: requestId } = json.approval;
@@ -161,7 +161,7 @@ test("waits for the approval of a call, and makes the approved call as shown", a
   ]);
 });
 
-test("releases the process and the plan's slot of a waiting run, and keeps its session", async () => {
+test("keeps the session of a run that waits for approval, and frees its process and its slot in the plan", async () => {
   const { name, runId, json } = await waiting();
   expect(
     await owner.post(`/v1/agents/${name}/invoke`, { input: "Well?", session_id: json.session_id }),
@@ -183,7 +183,7 @@ test("releases the process and the plan's slot of a waiting run, and keeps its s
   expect((await pro.post("/v1/agents/free/invoke", { input: "Hi" })).json).toMatchObject({ output: "Yes." });
 });
 
-test("does not make a denied call, and notifies the model", async () => {
+test("does not make a denied call, and notifies the model of the denial", async () => {
   const { runId, requestId } = await waiting();
   expect((await decide(runId, requestId, "deny")).status).toBe(200);
   expect(await waitForOutcome(runId)).toMatchObject({
@@ -194,7 +194,7 @@ test("does not make a denied call, and notifies the model", async () => {
   expect(model.asked[1].messages.at(-1).content).toContain("denied");
 });
 
-test("sends the reason of a denial to the model, and deletes it with the run's text", async () => {
+test("sends the reason of a denial to the model, and deletes the reason with the run's text", async () => {
   const { runId, requestId } = await waiting();
   const path = `/v1/agents/runs/${runId}/approvals/${requestId}`;
   const reason = "Too dear; ask for a discount.";
@@ -217,7 +217,7 @@ test("sends the reason of a denial to the model, and deletes it with the run's t
   expect((await approvalRow(requestId)).decided_by).not.toHaveProperty("reason");
 });
 
-test("expires no approval while its workspace is held, also when the run is read", async () => {
+test("does not expire an approval while its workspace is suspended, even when the run is read", async () => {
   const { runId, requestId } = await waiting();
   const hold = (since: Date | null) =>
     host.app.db
@@ -233,7 +233,7 @@ test("expires no approval while its workspace is held, also when the run is read
       approval: { request_id: requestId },
     });
     expect((await approvalRow(requestId)).status).toBe("pending");
-    // The suspension has ended, but the deadlines have not moved yet.
+    // At this time, the suspension has ended but the deadlines have not moved yet.
     expect((await decide(runId, requestId, "approve")).status).toBe(200);
   } finally {
     await hold(null);
@@ -279,7 +279,7 @@ async function several(count: number, approvals: object = {}) {
   return { ...tools, json, ids, runId: json.run_id as string };
 }
 
-test("requests all approvals of a step together, and continues after the last decision", async () => {
+test("requests all approvals of a step together, and continues the run after the last decision", async () => {
   const { sell, buy, json, ids, runId } = await several(12);
   expect(json).toMatchObject({ status: "pending_approval", approval: json.approvals[0] });
   expect(json.approvals.map(({ tool, arguments: { id } }: Json) => [tool, id])).toEqual(
@@ -289,7 +289,7 @@ test("requests all approvals of a step together, and continues after the last de
   expect(pendingItems.filter(({ run_id }: Json) => run_id === runId)).toHaveLength(12);
   const inList = (await owner.get(`/v1/agents/runs?session_id=${json.session_id}`)).json.items[0];
   expect(inList.approvals).toEqual(json.approvals);
-  // Decides the approvals in reverse order, each with another token.
+  // Decides the approvals in reverse order, each with a different token.
   for (const [n, id] of [...ids.entries()].toReversed()) {
     expect((await run(runId)).approvals.map(({ request_id }: Json) => request_id)).toEqual(
       ids.slice(0, n + 1),
@@ -323,7 +323,7 @@ test("requests all approvals of a step together, and continues after the last de
   expect(news).toEqual([{ title: expect.stringContaining("requests approval for 12 calls") }]);
 });
 
-test("continues once when many people decide at the same moment", async () => {
+test("continues a run once when many people decide about its approvals at the same moment", async () => {
   const { ids, runId } = await several(8);
   const replies = await Promise.all(ids.map((id) => decide(runId, id, "approve")));
   expect(replies.map(({ status }) => status)).toEqual(ids.map(() => 200));
@@ -357,7 +357,7 @@ test.each([
   expect(outcomes.map(({ outcome }) => outcome)).toEqual(["approved", "expired", "expired"]);
 });
 
-test.each(["cancel", "end"])("cancels the undecided approvals of a run that is over: %s", async (how) => {
+test.each(["cancel", "end"])("cancels a run's undecided approvals when the run ends: %s", async (how) => {
   const { name, json, ids, runId } = await several(3);
   await decide(runId, ids[1]!, "approve");
   if (how === "cancel") await owner.post(`/v1/agents/runs/${runId}/cancel`);
@@ -419,7 +419,7 @@ test("makes an approved call with changed arguments, and sends them to the model
     .executeTakeFirstOrThrow();
   expect(activity.detail).toMatchObject({ arguments_changed: true });
   expect(JSON.stringify(activity)).not.toContain("half of it");
-  // Repeating the same arguments is the same decision; other arguments are another decision.
+  // A decision with the same arguments is a repetition. A decision with other arguments is refused.
   expect((await approve(runId, requestId, { arguments: changed })).status).toBe(200);
   for (const other of [{}, { arguments: { id: "9" } }])
     expect(await approve(runId, requestId, other)).toMatchObject({
@@ -444,17 +444,17 @@ test("refuses changed arguments that do not fit the tool's schema", async () => 
   const path = `/v1/agents/runs/${runId}/approvals/${requestId}`;
   expect((await owner.post(path, { decision: "deny", arguments: { id: "8" } })).status).toBe(400);
   expect((await approvalRow(requestId)).status).toBe("pending");
-  // The requested arguments, sent back, change nothing.
+  // The requested arguments, sent back unchanged, count as no change.
   expect((await approve(runId, requestId, { arguments: { id: "7" } })).status).toBe(200);
   await waitForOutcome(runId);
   expect((await approvalRow(requestId)).approved_arguments).toBeNull();
   expect(model.asked[1].messages.at(-1).content).toBe('{"ok":true}');
 });
 
-test("returns the run at its next stop when a decision has wait_s", async () => {
+test("returns the run when it ends or waits again, if a decision sets wait_s", async () => {
   const { ids, runId } = await several(2);
   const first = await approve(runId, ids[0]!, { wait_s: 20 });
-  // Another approval is pending, so the run has stopped already.
+  // The second approval is pending, so the run waits again and the response comes at once.
   expect(first).toMatchObject({
     status: 200,
     json: { status: "pending_approval", approvals: [{ request_id: ids[1] }] },
@@ -477,7 +477,7 @@ test.each([
 ])("does not make a call whose approval expires: %s", async (onExpire, expected) => {
   const { runId, requestId } = await waiting({ on_expire: onExpire });
   await lapse(requestId);
-  // A read expires the approval; the sweep may have been faster.
+  // A read expires the approval, unless the sweep was faster.
   expect((await run(runId)).status).not.toBe("pending_approval");
   expect(await waitForOutcome(runId)).toMatchObject(expected);
   expect(await decide(runId, requestId, "approve")).toMatchObject({
@@ -492,7 +492,7 @@ test.each([
   ]);
 });
 
-test("refuses a late decision and continues the run; the sweep expires other approvals", async () => {
+test("refuses a late decision and continues the run; the sweep expires approvals without a decision", async () => {
   const { runId, requestId } = await waiting();
   await lapse(requestId);
   expect(await decide(runId, requestId, "approve")).toMatchObject({ status: 410 });
@@ -505,7 +505,7 @@ test("refuses a late decision and continues the run; the sweep expires other app
   expect(await waitForOutcome(other.runId)).toMatchObject({ status: "completed" });
 });
 
-test.each(["cancel", "end"])("creates no approval for a run that is over: %s", async (how) => {
+test.each(["cancel", "end"])("creates no approval for a run that has ended: %s", async (how) => {
   const { name, runId, requestId, json } = await waiting();
   if (how === "cancel") await owner.post(`/v1/agents/runs/${runId}/cancel`);
   else await owner.call("DELETE", `/v1/agents/${name}/sessions/${json.session_id}`);
@@ -525,7 +525,7 @@ test.each(["cancel", "end"])("creates no approval for a run that is over: %s", a
   ]);
 });
 
-test("allows a decision only to callers with access to the run, and returns 404 for an unknown request", async () => {
+test("allows a decision only to callers with access to the run, and returns 404 for an unknown approval", async () => {
   const { runId, requestId } = await waiting();
   const stranger = await host.person();
   expect(await decide(runId, requestId, "approve", stranger)).toMatchObject({
@@ -542,7 +542,7 @@ test("allows a decision only to callers with access to the run, and returns 404 
   expect((await approvalRow(requestId)).status).toBe("pending");
 });
 
-test("lists pending approvals for the owner, with a notification and in the workspace's snapshot", async () => {
+test("shows a pending approval to the owner in a list, in a notification and in the workspace's snapshot", async () => {
   const { name, sell, runId, requestId, json } = await waiting();
   const { json: listed } = await owner.get("/v1/agents/approvals");
   expect(listed.total).toBe(listed.items.length);
@@ -579,11 +579,11 @@ test("lists pending approvals for the owner, with a notification and in the work
   await decide(runId, requestId, "deny");
   const after = (await owner.get("/v1/agents/approvals")).json;
   expect(after.items.map(({ request_id }: Json) => request_id)).not.toContain(requestId);
-  // The next test's script must not serve this run.
+  // The run must end first, so that it does not use the script of the next test.
   await waitForOutcome(runId);
 });
 
-test("shows long arguments in the run, and omits them from the list", async () => {
+test("shows long arguments of a call in the run, and omits them from the list of runs", async () => {
   const { name, sell } = await agent();
   const id = "x".repeat(20_000);
   model.script([{ calls: [call(sell, id)] }, { text: ["Done."] }]);
@@ -593,7 +593,7 @@ test("shows long arguments in the run, and omits them from the list", async () =
   expect(items[0]).toMatchObject({ run_id: json.run_id, arguments: null });
 });
 
-test("omits arguments from a list of runs when a run's arguments exceed 16 KiB", async () => {
+test("omits arguments beyond a total of 16 KiB per run from a list of runs", async () => {
   const { name, sell } = await agent();
   const long = ["x", "y"].map((letter) => letter.repeat(10_000));
   model.script([{ calls: long.map((id) => call(sell, id)) }, { text: ["Done."] }]);
@@ -605,7 +605,7 @@ test("omits arguments from a list of runs when a run's arguments exceed 16 KiB",
   await owner.post(`/v1/agents/runs/${json.run_id}/cancel`);
 });
 
-test("keeps the stream of a waiting run open, and continues it after the decision", async () => {
+test("keeps the event stream of a waiting run open, and sends later events after the decision", async () => {
   const { name, sell } = await agent();
   model.script([{ calls: [call(sell, "7")] }, { text: ["Done."] }]);
   const url = `${host.baseUrl}/v1/agents/${name}/invoke`;
@@ -624,7 +624,7 @@ test("keeps the stream of a waiting run open, and continues it after the decisio
   expect(frames.at(-1)?.event).toBe("run.completed");
 });
 
-test("reports a toolset that was deleted while its call waited, and makes no call", async () => {
+test("makes no call if its toolset was deleted during the wait for approval, and reports the reason", async () => {
   const { name, toolset, runId, requestId } = await waiting();
   await owner.post(`/v1/agents/${name}/versions`, { config, promote: ["prod"] });
   expect((await owner.call("DELETE", `/v1/agent-toolsets/${toolset}`)).status).toBe(204);
@@ -637,7 +637,7 @@ test("reports a toolset that was deleted while its call waited, and makes no cal
   expect(shop.asked).toEqual([]);
 });
 
-test("does not make an approved call whose tool was denied meanwhile", async () => {
+test("does not make an approved call whose tool was denied before the decision", async () => {
   const { name, toolset, sell } = await agent();
   const use = { toolset_id: toolset };
   await owner.call("PATCH", `/v1/agent-toolsets/${toolset}`, { tool_overrides: { sell: { policy: "ask" } } });
@@ -656,9 +656,9 @@ test("does not make an approved call whose tool was denied meanwhile", async () 
   expect(shop.asked).toEqual([]);
 });
 
-test("does not count a person's time as the run's time", async () => {
+test("excludes the wait for a person's decision from the run's time limit", async () => {
   const { runId, requestId } = await waiting();
-  // An hour, more than the config's limit of fifteen minutes.
+  // The update makes the run an hour old. The config's time limit is fifteen minutes.
   await sql`update agent_runs set created_at = created_at - interval '1 hour',
     started_at = started_at - interval '1 hour' where id = ${runId}`.execute(host.app.db);
   await decide(runId, requestId, "approve");
@@ -668,7 +668,7 @@ test("does not count a person's time as the run's time", async () => {
   expect(rows[0]!.ms).toBeLessThan(900_000);
 });
 
-test("deletes the arguments with the run's text, an hour after its end", async () => {
+test("deletes the arguments of a call with the run's text, an hour after the run's end", async () => {
   const { runId, requestId } = await waiting();
   await decide(runId, requestId, "approve");
   await waitForOutcome(runId);

@@ -1,13 +1,13 @@
 /**
- * Approvals: a person decides on one call of a tool. This folder stores the request, its call and its outcome. It
- * promises:
+ * Approvals: a person decides on one call of a tool. This folder stores the request, its call and its outcome. The
+ * folder promises:
  * - An approval is decided once.
- * - The approved arguments are the shown ones, or the ones that the person sent in their place.
+ * - The approved arguments are the arguments that the person saw, or those that the person sent instead.
  * - A waiting run uses no memory, no process and none of its time limit.
  *
  * All calls of a step that need approval are requested together. Such a run consists of rows until the last approval
- * is decided or expires, or the run ends. A question of a tool's server during a call is an approval of kind
- * `elicitation`. The run of such a question keeps its process, which holds the call open (`runs/engine/questions.ts`).
+ * is decided or expires, or until the run ends. A question of a tool's server during a call is an approval of kind
+ * `elicitation`. The run of such a question keeps its process, which keeps the call open (`runs/engine/questions.ts`).
  */
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { Actor } from "#accounts/actor.ts";
@@ -50,7 +50,7 @@ export async function list(
   return { items: rows.map(toWaiting), total };
 }
 
-/** Section of the workspace's snapshot. */
+/** Returns the pending approvals as a section of the workspace's snapshot. */
 export async function pendingApprovals(db: Db, workspaceId: string, limit: number) {
   const { rows, total } = await waiting(db, [workspaceId], limit, new Date());
   const items = rows.map(({ id, run_id, agent, tool, created_at, expires_at }) => ({
@@ -93,7 +93,7 @@ export function question(of: Omit<Question, "id">): Question {
 }
 
 /**
- * Inserts the approvals of one run, in the transaction in which the run begins to wait, with one notification unless
+ * Inserts the approvals of one run, in the transaction in which the run begins to wait. Sends one notification unless
  * `isQuiet`.
  */
 export async function requestApprovals(
@@ -134,7 +134,7 @@ export async function requestApprovals(
   await notify(tx, {
     workspaceId,
     kind: "approval_pending",
-    // The question is written by the server of a tool, so only the run shows it.
+    // The question's text comes from the server of a tool, so only the run shows it, not the notification.
     title: first.elicitation ? `${agent} forwards a question of ${tools}` : title,
     body: first.elicitation
       ? `Answer or decline the question until ${until}; the run waits.`
@@ -148,15 +148,15 @@ interface Closing {
   at: Date;
   by: Decider | null;
   reason?: string | undefined;
-  /** Arguments that the person changed. */
+  /** Arguments that the person sent in place of the requested arguments. */
   approvedArguments?: Record<string, unknown> | undefined;
-  /** Response to a question. It goes to the tool's server, and no event shows it. */
+  /** Response to a question. The response is sent to the tool's server, and no event shows it. */
   content?: Record<string, unknown> | undefined;
-  /** Keyed hash of the content. */
+  /** Keyed hash of the response's content. */
   answer?: string | undefined;
 }
 
-/** Closes pending approvals and returns their events. The caller holds the lock on their run's row. */
+/** Closes pending approvals and returns their events. The caller holds the lock on the run's row. */
 export async function closePending(tx: Db, ids: readonly string[], change: Closing) {
   const { status: outcome, at, by, reason, approvedArguments, content, answer } = change;
   const why = reason === undefined ? {} : { reason };
@@ -175,7 +175,10 @@ export async function closePending(tx: Db, ids: readonly string[], change: Closi
   }));
 }
 
-/** Cancels the pending approvals of a run that ends. The caller holds the lock on the run's row. */
+/**
+ * Cancels the pending approvals of a run that ends, and returns their events. The caller holds the lock on the run's
+ * row.
+ */
 export async function cancelPending(tx: Db, runId: string, at: Date) {
   return closePending(tx, await pendingIds(tx, runId), { status: "cancelled", at, by: null });
 }
@@ -189,14 +192,14 @@ export async function hasPending(tx: Db, runId: string): Promise<boolean> {
   return (await pendingIds(tx, runId)).length > 0;
 }
 
-/** Approvals of a run by the id of their call. */
+/** Returns the approvals of a run by the id of their call. */
 export async function approvalsByCall(db: Db, runId: string): Promise<Map<string, ApprovalRow>> {
   return new Map((await approvalsOfRun(db, runId)).map((row) => [row.call_id, row]));
 }
 
 /**
- * Pending approvals of each run, in the order of the calls. Omits arguments and questions once those of a run take more
- * than `argumentsMaxBytes` together.
+ * Returns the pending approvals of each run, in the order of the calls. Omits further arguments and questions after a
+ * run's arguments and questions exceed `argumentsMaxBytes` together.
  */
 export async function pendingByRun(
   db: Db,

@@ -1,4 +1,4 @@
-/** Kills a process around an approval, and continues with the next process. */
+/** Kills a process before or after an approval, and continues in the next process. */
 import { randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
@@ -12,7 +12,7 @@ import { startToolServer } from "../testing/tool-server.ts";
 const key = randomBytes(32);
 const model = await startModelServer();
 const shop = await startToolServer();
-// This server serves requests and executes no runs, so other servers execute the committed ones.
+// This server serves requests and executes no runs, so other servers execute the committed runs.
 const host = await agentHost({ secrets: new SecretBox(key), isIdle: true });
 const owner = await host.person();
 const { json: toolset } = await owner.post("/v1/agent-toolsets", {
@@ -45,7 +45,7 @@ async function work(runId: string): Promise<void> {
 
 async function invoke(calls = [{ name: "shop__sell", arguments: '{"id":"7"}' }]): Promise<string> {
   shop.asked = [];
-  // The calls, and then a final answer.
+  // The model makes the calls first, and then gives a final answer.
   model.script(({ messages }: Json) => (messages.at(-1).role === "tool" ? { text: ["Done."] } : { calls }));
   const { json } = await owner.post("/v1/agents/asking/invoke", { input: "Sell it.", wait_s: 0 });
   // Imitates a commit by the process that acquired the run.
@@ -90,11 +90,11 @@ test.each([
   // The server that acquired the decided run died before it committed more.
   ["agent.approval.decided", 1, "completed"],
   ["agent.run.taken", 1, "completed"],
-  // It is unknown whether the tool server received these calls, so they are not repeated.
+  // The tool server may have received these calls, so they are not repeated.
   ["agent.call.began", 0, "unknown"],
   ["agent.call.answered", 1, "unknown"],
   ["agent.call.ended", 1, "completed"],
-])("never calls the tool twice after a kill at %s that follows the decision", async (...of) => {
+])("makes an approved call at most once after a kill at %s, behind the decision", async (...of) => {
   const [point, calls, status] = of;
   const runId = await invoke();
   await work(runId);
@@ -106,9 +106,9 @@ test.each([
   await expectOneOf(runId, "approval.requested", "approval.resolved", "run.completed");
 });
 
-// The idle server commits decisions and executes nothing, like one that is killed after each of them.
+// The idle server commits decisions and executes nothing, like a server that is killed after each decision.
 test.each(["agent.approval.raised", "agent.run.taken", "agent.call.began", "agent.call.ended"])(
-  "keeps each of several decisions when servers are killed between them and at %s",
+  "keeps each of several decisions when servers are killed between decisions and at %s",
   async (point) => {
     const ids = ["1", "2", "3"];
     const runId = await invoke(ids.map((id) => ({ name: "shop__sell", arguments: `{"id":"${id}"}` })));
@@ -129,7 +129,7 @@ test.each(["agent.approval.raised", "agent.run.taken", "agent.call.began", "agen
     await work(runId);
     const { status, tools_called } = await run(runId);
     expect([status, tools_called[2].status]).toEqual(["completed", "denied"]);
-    // No call is made twice, and the journal has each interrupted one.
+    // No call is made twice, and the journal contains each interrupted call.
     const bodies = shop.asked.map(({ body }) => body);
     expect(new Set(bodies).size).toBe(bodies.length);
     for (const [n, body] of ['{"id":"1"}', '{"id":"20"}'].entries())

@@ -1,7 +1,7 @@
 /**
  * A person's decision on one call, or response to a question. The decision and the run's next state are one
- * transaction. The last decision of a run queues the run. This process executes it at once; after a crash, another one
- * does.
+ * transaction. The last decision of a run queues the run. This process executes the run at once; after a crash, another
+ * process does.
  */
 import { isDeepStrictEqual } from "node:util";
 import type { Actor } from "#accounts/actor.ts";
@@ -30,7 +30,10 @@ import { agentOf, findApproval } from "./store.ts";
 type Arguments = Record<string, unknown>;
 type DecidedStatus = (typeof decisions)[keyof typeof decisions];
 
-/** Returns the run after the decision, or at its next stop within `wait_s`. A repeated decision returns the same. */
+/**
+ * Returns the run after the decision, or at its next stop within `wait_s` seconds. A repeated decision returns the same
+ * run.
+ */
 export async function decide(
   app: Pick<App, "db" | "clock" | "config" | "secrets">,
   runs: RunExecutor,
@@ -65,10 +68,10 @@ export async function decide(
     return { ...found, status, approved_arguments: approvedArguments ?? null };
   });
   await passKillPoint("agent.approval.decided");
-  // Needed for a repeated decision too: the process that stored it may have died before it queued the run.
+  // A repeated decision needs this too: the process that stored the decision may have died before it queued the run.
   if (isLate) await runs.onWaitExpired(runId);
   else {
-    // The run of a question keeps its process, which continues without being queued.
+    // The run of a question keeps its process and continues there without being queued.
     if (approval.kind === "call") runs.submit(runId);
     runs.notifyChanged(runId);
   }
@@ -80,7 +83,8 @@ export async function decide(
 type Outcome = Pick<ApprovalRecord, "kind" | "status" | "arguments" | "approved_arguments" | "decided_by">;
 
 /**
- * Checks a decision on a pending approval before any lock is held. Validates its fields against the kind, changed arguments against the tool's schema, and content against the question's schema. Returns the content.
+ * Checks a decision on a pending approval before any lock is held. Validates the decision's fields against the kind,
+ * changed arguments against the tool's schema, and content against the question's schema. Returns the content.
  */
 async function requireValidDecision(
   db: Db,
@@ -139,7 +143,7 @@ function requireFieldsOf(
     throw invalidField(["reason"], "is not sent to the server of a question; remove reason");
 }
 
-/** Throws unless the stored outcome is the requested one. */
+/** Throws unless the stored decision equals the requested decision. */
 function requireSame(
   stored: Outcome,
   wanted: DecidedStatus,
@@ -150,11 +154,11 @@ function requireSame(
   if (status === "pending" || status !== wanted) throw approvalDecided(status);
   if (stored.kind === "elicitation") {
     const kept = stored.decided_by?.answer;
-    // Without the hash, which is deleted with the run's text, any content counts as a repetition.
+    // The hash is deleted with the run's text. Without the hash, any content counts as a repetition.
     if (answer !== undefined && kept !== undefined && answer !== kept) throw answerGiven();
     return;
   }
-  // The arguments are deleted with the run's text. Without them, any arguments count as a repetition.
+  // The arguments are deleted with the run's text. Without stored arguments, any arguments count as a repetition.
   if (stored.arguments === null) return;
   const approved = stored.approved_arguments ?? stored.arguments;
   if (status === "approved" && !isDeepStrictEqual(changed ?? stored.arguments, approved))

@@ -14,14 +14,14 @@ export const approvalDecided = defineError("approval_decided", 409, (outcome: Ap
       : `The request is already ${outcome}. A decision is final.`,
   meta: { outcome },
 }));
-/** Same code as `approvalDecided`: the decision stands, with other arguments. */
+/** Thrown if the approval was decided with other arguments. The error has the code of `approvalDecided`. */
 export const approvalEdited = defineError("approval_decided", 409, () => ({
   detail:
     "The call was already approved with other arguments. A decision is final; the run's " +
     "`approval.resolved` event contains the approved arguments.",
   meta: { outcome: "approved" },
 }));
-/** The same for a question: an answer stands, with other content. */
+/** Thrown if the question was answered with other content. The error has the code of `approvalDecided`. */
 export const answerGiven = defineError("approval_decided", 409, () => ({
   detail: "The question was already answered with other content. An answer can't be changed.",
   meta: { outcome: "approved" },

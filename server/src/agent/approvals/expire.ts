@@ -1,7 +1,7 @@
 /**
  * Expires approvals. Depending on the version's `on_expire`, the model gets a note, or the run fails. A sweep finds
- * late approvals. A request that reads a run or decides also expires its late approvals, so correctness does not depend
- * on the sweep.
+ * late approvals. A request that reads or decides a run also expires the run's late approvals, so correctness does not
+ * depend on the sweep.
  */
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
@@ -15,7 +15,7 @@ import { findLateRuns, lateOfRun, moveDeadlines } from "./store.ts";
 
 const runsAtOnce = 100;
 
-/** Expires late approvals and returns their runs. An error with one run does not stop the others. */
+/** Expires late approvals and returns the ids of their runs. An error with one run does not affect the other runs. */
 export async function expireDue({ db, log }: Pick<App, "db" | "log">, now: Date): Promise<string[]> {
   const runs: string[] = [];
   for (const run of await findLateRuns(db, now, runsAtOnce)) {
@@ -28,7 +28,7 @@ export async function expireDue({ db, log }: Pick<App, "db" | "log">, now: Date)
   return runs;
 }
 
-/** Returns false if the run has no late approval. */
+/** Expires the late approvals of a run. Returns false if the run has none. */
 export function expireIfDue(db: Db, runId: string, now: Date): Promise<boolean> {
   return transaction(db, async (tx) => {
     const run = await lockRun(tx, runId);
@@ -38,7 +38,7 @@ export function expireIfDue(db: Db, runId: string, now: Date): Promise<boolean> 
 
 /**
  * Expires all late approvals of a run in one transaction. The caller holds the lock on the run's row. Returns false if
- * there is none. A deadline during a suspension moves when the suspension ends.
+ * no approval is late. A deadline that passes during a suspension moves when the suspension ends.
  */
 export async function expireLate(tx: Db, runId: string, now: Date): Promise<boolean> {
   const late = await lateOfRun(tx, runId, now);
@@ -55,6 +55,6 @@ export async function expireLate(tx: Db, runId: string, now: Date): Promise<bool
   return true;
 }
 
-/** A suspended workspace accepts no decisions, so the time of a suspension does not count. */
+/** Moves the deadlines of approvals, because a suspended workspace accepts no decisions. */
 export const moveApprovalDeadlines: MoveDeadlines = (tx, { workspaceId, ms }) =>
   moveDeadlines(tx, workspaceId, ms);

@@ -29,7 +29,7 @@ export function findApproval(tx: Db, runId: string, id: string): Promise<Approva
     .executeTakeFirst();
 }
 
-/** Approvals of the run's calls, without questions of their servers. */
+/** Returns the approvals of the run's calls, without the questions of tool servers. */
 export function approvalsOfRun(db: Db, runId: string): Promise<ApprovalRow[]> {
   return db
     .selectFrom("agent_approvals")
@@ -46,8 +46,8 @@ export type PendingRow = Pick<
 >;
 
 /**
- * Lists the pending approvals of these runs, in the order of the calls. Omits arguments and questions once those of a
- * run take more than `argumentsMaxBytes` together.
+ * Lists the pending approvals of these runs, in the order of the calls. Omits further arguments and questions after a
+ * run's arguments and questions exceed `argumentsMaxBytes` together.
  */
 export function pendingOfRuns(
   db: Db,
@@ -133,7 +133,8 @@ export async function closeApprovals(
 }
 
 /**
- * Reads a response to a question, and deletes its content in the same statement. Undefined if the question is pending.
+ * Returns a response to a question, and deletes its content in the same statement. Returns undefined if the question is
+ * pending.
  */
 export async function takeAnswer(
   db: Db,
@@ -169,7 +170,7 @@ const late = (db: Db, now: Date) =>
       eb.selectFrom("workspaces").select("id").where("held_since", "is not", null),
     );
 
-/** Lists runs with late approvals, the longest overdue first. */
+/** Lists runs with late approvals, in the order of their deadlines. */
 export async function findLateRuns(db: Db, now: Date, limit: number): Promise<string[]> {
   const rows = await late(db, now)
     .select("run_id")
@@ -218,15 +219,15 @@ export async function countWaiting(db: Db, workspaceIds: readonly string[], now:
 }
 
 /**
- * Approvals with the names of their agents and the end users of their runs. Arguments beyond `argumentsMaxBytes` are
- * omitted.
+ * Lists approvals with the names of their agents and the end users of their runs. Omits arguments beyond
+ * `argumentsMaxBytes`.
  */
 export function listWaiting(
   db: Db,
   workspaceIds: readonly string[],
   options: { now: Date; limit: number; argumentsMaxBytes: number },
 ) {
-  // Selects the ids first, because otherwise the sort includes the arguments of all rows.
+  // Selects the ids first. Otherwise the sort would include the arguments of all rows.
   const first = waiting(db, workspaceIds, options.now)
     .select("id")
     .orderBy("created_at", "desc")
@@ -283,7 +284,7 @@ export async function deleteApprovalTexts(tx: Db, runIds: readonly string[]): Pr
     .execute();
 }
 
-/** Deletes a run's undecided approvals. The resumed run requests them again. */
+/** Deletes a run's undecided approvals. The resumed run requests new approvals. */
 export async function deleteCancelledApprovals(tx: Db, runId: string): Promise<void> {
   await tx
     .deleteFrom("agent_approvals")

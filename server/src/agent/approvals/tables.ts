@@ -1,4 +1,4 @@
-/** Columns as stored. Migrations 0029, 0088 and 0099 describe them. */
+/** Columns of the tables in the database. Migrations 0029, 0088 and 0099 define these columns. */
 import type { ColumnType, Generated } from "kysely";
 import type { ApprovalKind, ApprovalStatus } from "./states.ts";
 
@@ -7,9 +7,12 @@ export interface Decider {
   kind: string;
   id: string;
   label: string;
-  /** Text for the model; deleted with the run's other text an hour after its end. */
+  /** Reason for the model. The reason is deleted with the run's other text, an hour after the run's end. */
   reason?: string;
-  /** Keyed hash of an answer's content, to distinguish a repetition from another answer. Deleted with the reason. */
+  /**
+   * Keyed hash of an answer's content. The hash distinguishes a repetition from another answer, and is deleted with the
+   * reason.
+   */
   answer?: string;
 }
 
@@ -26,23 +29,23 @@ export interface AgentApprovalsTable {
   run_id: string;
   call_id: string;
   tool: string;
-  /** Parsed when read, written as JSON text. */
+  /** This value is parsed when read and written as JSON text. */
   arguments: ColumnType<Record<string, unknown> | null, string, string>;
   status: ApprovalStatus;
   on_expire: "deny" | "fail";
   created_at: Date;
   expires_at: Date;
   decided_at: Date | null;
-  /** Parsed when read, written as JSON text. */
+  /** This value is parsed when read and written as JSON text. */
   decided_by: ColumnType<Decider | null, string | null, string | null>;
-  /** Parsed when read, written as JSON text. */
+  /** This value is parsed when read and written as JSON text. */
   parameters: ColumnType<Record<string, unknown> | null, string | null, null>;
-  /** Parsed when read, written as JSON text. */
+  /** This value is parsed when read and written as JSON text. */
   approved_arguments: ColumnType<Record<string, unknown> | null, null, string | null>;
   kind: Generated<ApprovalKind>;
-  /** Null unless the kind is `elicitation`. Parsed when read, written as JSON text. */
+  /** Null unless the kind is `elicitation`. The question is parsed when read and written as JSON text. */
   question: ColumnType<ElicitationQuestion | null, string | null | undefined, null>;
-  /** Content of a response that the call has not read yet. Parsed when read, written as JSON text. */
+  /** Content of a response that the call has not read yet. The content is parsed when read and written as JSON text. */
   content: ColumnType<Record<string, unknown> | null, null | undefined, string | null>;
 }
 

@@ -23,18 +23,18 @@ export {
 
 export interface Outcome {
   status: "completed" | "failed" | "denied" | "expired" | "unknown";
-  /** Text for the model. */
+  /** Result as text for the model. */
   result: string;
-  /** The result with its pictures, if there are any. */
+  /** The result with its pictures. Undefined if the result has no pictures. */
   content?: ToolContent | undefined;
 }
 
-/** A command in a session's machine; its call waits for the command. */
+/** A command in a session's machine. The call that started the command waits for its exit. */
 export interface CallCommand {
-  /** Id inside the machine. Lists of a sandbox's commands do not contain it. */
+  /** Id of the command inside the machine. Lists of a sandbox's commands do not contain this id. */
   id: string;
   sandboxId: string;
-  /** The command's time limit. */
+  /** The command's time limit, in seconds. */
   seconds: number;
 }
 
@@ -54,7 +54,7 @@ export function toRequestedCall(runId: string, step: number, position: number, c
   return { ...call, ...nothing, run_id: runId, step, position, status: "requested" };
 }
 
-/** `commandId` is set for a call that starts a command. */
+/** Returns the change that marks a call as started. `commandId` is set for a call that starts a command. */
 export const markStarted = (id: string, at: Date, commandId: string | null): CallChange => ({
   id,
   status: "running",
@@ -64,7 +64,7 @@ export const markStarted = (id: string, at: Date, commandId: string | null): Cal
 
 export const newCommandId = (): string => newId("tool_");
 
-/** Stores the command of a call before the command starts. */
+/** Returns the change that stores the command of a call. The change is committed before the command starts. */
 export const markCommand = (id: string, command: CallCommand): CallChange => ({
   id,
   command_id: command.id,
@@ -72,7 +72,7 @@ export const markCommand = (id: string, command: CallCommand): CallChange => ({
   command_seconds: command.seconds,
 });
 
-/** Undefined if the call's command has not started, or the call has none. */
+/** Returns the call's command. Returns undefined if the command has not started, or if the call has no command. */
 export function commandOf(call: Call): CallCommand | undefined {
   const { command_id: id, command_sandbox_id: sandboxId, command_seconds: seconds } = call;
   return id !== null && sandboxId !== null && seconds !== null ? { id, sandboxId, seconds } : undefined;
@@ -86,7 +86,7 @@ export const markEnded = (id: string, { status, result, content }: Outcome, at: 
   finished_at: at,
 });
 
-/** Started and decided calls of each run. */
+/** Returns the started and decided calls of each run. */
 export async function listStartedCalls(
   db: Db,
   runIds: readonly string[],

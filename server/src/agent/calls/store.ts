@@ -8,7 +8,7 @@ export type CallRow = Selectable<AgentToolCallsTable>;
 /** A call as a step requests it. */
 export type NewCall = Pick<CallRow, "id" | "tool" | "toolset_id" | "arguments">;
 
-/** For a statement whose `run` is the row of a run that took a step. */
+/** Returns the CTE `calls`, for a statement whose `run` is the row of a run that took a step. */
 export function insertCalls(calls: readonly NewCall[]): RawBuilder<unknown> {
   const column = (values: readonly (string | null)[]) => sql`${sql.val(values)}::text[]`;
   return sql`calls as (
@@ -31,12 +31,12 @@ export type CallChange = { id: string } & Partial<
     | "command_sandbox_id"
     | "command_seconds"
   > & {
-    /** JSON text. */
+    /** The result with its pictures, as JSON text. */
     content: string;
   }
 >;
 
-/** For a statement whose `run` is the row of the call's run. */
+/** Returns the CTE `call`, for a statement whose `run` is the row of the call's run. */
 export function updateCall({ id, ...change }: CallChange): RawBuilder<unknown> {
   const set = Object.entries(change).map(([name, value]) => sql`${sql.ref(name)} = ${value}`);
   return sql`call as (
@@ -54,13 +54,13 @@ export function callsOfStep(db: Db, runId: string, step: number): Promise<CallRo
     .execute();
 }
 
-/** A call without its arguments and result, which may be long. */
+/** A call without its arguments and its result, because both may be long. */
 export type StartedCallRow = Pick<
   CallRow,
   "id" | "run_id" | "tool" | "toolset_id" | "status" | "started_at" | "finished_at"
 >;
 
-/** Calls of several runs, in the order of their requests. */
+/** Lists the calls of several runs, in the order of their requests. */
 export function callsOfRuns(db: Db, runIds: readonly string[]): Promise<StartedCallRow[]> {
   return db
     .selectFrom("agent_tool_calls")
@@ -79,7 +79,7 @@ export interface OrphanCommand {
   sandbox_id: string;
 }
 
-/** `except` has ids of calls. */
+/** Lists commands that may still run although their runs have ended. `except`: ids of calls to omit. */
 export function findOrphanCommands(
   db: Db,
   page: { except: readonly string[]; limit: number },
@@ -100,7 +100,7 @@ export function findOrphanCommands(
     .execute();
 }
 
-/** False while the run is active in any process. */
+/** Returns false while any process executes the call's run. */
 export async function isRunEnded(db: Db, callId: string): Promise<boolean> {
   const row = await db
     .selectFrom("agent_tool_calls as c")

@@ -1,4 +1,4 @@
-/** Columns as stored; migrations 0022, 0029, 0090 and 0101 describe them. */
+/** Columns of the tables in the database. Migrations 0022, 0029, 0090 and 0101 define these columns. */
 import type { ColumnType } from "kysely";
 import type { ToolContent } from "../tools/pictures.ts";
 
@@ -9,11 +9,14 @@ export interface AgentToolCallsTable {
   position: number;
   tool: string;
   toolset_id: string | null;
-  /** Parsed when read, written as JSON text. */
+  /** This value is parsed when read and written as JSON text. */
   arguments: ColumnType<unknown, string, string>;
   status: "requested" | "running" | "completed" | "failed" | "denied" | "expired" | "unknown";
   result: string | null;
-  /** The result with its pictures. Null if it has none. Parsed when read, written as JSON text. */
+  /**
+   * The result with its pictures. Null if the result has no pictures. The content is parsed when read and written as
+   * JSON text.
+   */
   content: ColumnType<ToolContent | null, string | null, string | null>;
   started_at: Date | null;
   finished_at: Date | null;

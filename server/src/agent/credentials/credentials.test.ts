@@ -13,7 +13,7 @@ const input = {
   base_url: "http://127.0.0.1:9/v1/",
 };
 
-test("stores a key encrypted and returns only a hint", async () => {
+test("stores a key encrypted and returns only a hint of the key", async () => {
   const { status, json } = await owner.post("/v1/model-credentials", input);
   expect([status, json]).toMatchObject([
     201,
@@ -47,13 +47,13 @@ test.each([
   ["http://user:secret@127.0.0.1/v1", "URL"],
   ["http://127.0.0.1/v1?key=1", "URL"],
   [null, "required"],
-])("rejects a base URL that must not be called: %s", async (base_url, words) => {
+])("rejects a base URL that is invalid or forbidden: %s", async (base_url, words) => {
   const { status, json } = await owner.post("/v1/model-credentials", { ...input, base_url });
   expect([status, json]).toMatchObject([400, { pointer: "/base_url" }]);
   expect(json.detail).toContain(words);
 });
 
-test("rejects adding and deleting keys with a restricted token", async () => {
+test("refuses to add or delete keys for a restricted token", async () => {
   const token = await owner.tokenWith(["agents:write", "agents:read"]);
   const as = { authorization: `Bearer ${token}` };
   const { items } = (await owner.call("GET", "/v1/model-credentials", undefined, as)).json;
@@ -68,7 +68,7 @@ test("rejects adding and deleting keys with a restricted token", async () => {
   });
 });
 
-test("rotates a key for open sessions and old versions, and keeps the address", async () => {
+test("uses a rotated key in open sessions and old versions, and keeps the base URL", async () => {
   const model = await startModelServer();
   const config = await modelConfig(owner, model.url);
   const path = `/v1/model-credentials/${config.model.credential_id}`;

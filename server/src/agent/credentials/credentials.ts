@@ -71,7 +71,10 @@ export async function get(app: Needs, actor: Actor, id: string): Promise<Credent
   return found;
 }
 
-/** Runs use a new key from their next call on. The address is fixed, so that a key is sent only to its own provider. */
+/**
+ * Updates a credential. Runs use a new key from their next call on. The address cannot change, so that a key is sent
+ * only to its own provider.
+ */
 export async function update(
   app: Needs,
   actor: Actor,
@@ -91,7 +94,7 @@ export async function update(
   return toCredential(row);
 }
 
-/** Versions that name the credential stay; their runs fail with `credential_missing`. */
+/** Deletes a credential. Versions that name the credential stay; their runs fail with `credential_missing`. */
 export async function remove(app: Needs, actor: Actor, id: string): Promise<void> {
   requireFullAccess(actor);
   await app.db.transaction().execute(async (tx) => {
@@ -101,7 +104,7 @@ export async function remove(app: Needs, actor: Actor, id: string): Promise<void
   });
 }
 
-/** Existing credentials, by id. */
+/** Returns the existing credentials by id. */
 export async function findCredentials(
   db: Db,
   workspaceId: string,

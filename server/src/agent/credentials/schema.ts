@@ -67,7 +67,7 @@ function isWebAddress(text: string): boolean {
   return [url.username, url.password, url.search, url.hash].every((part) => part === "");
 }
 
-/** Converts a row to JSON. Every response uses it. */
+/** Converts a row to the JSON of every response. */
 export function toCredential(row: CredentialRow): Credential {
   return {
     id: row.id,

@@ -1,4 +1,4 @@
-/** Columns as stored; migrations/0021_agents.sql describes them. */
+/** Columns of the tables in the database, which migrations/0021_agents.sql defines. */
 import type { CredentialProvider } from "../agents/config.ts";
 
 export interface ModelCredentialsTable {

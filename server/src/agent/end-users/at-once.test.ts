@@ -1,4 +1,4 @@
-/** Erasure of an end user concurrent with other deletions of the same connections. */
+/** Erasure of an end user while other transactions delete the same connections. */
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { agentHost, modelConfig } from "../testing/agent-app.ts";
@@ -64,7 +64,7 @@ const waiting = async (pid?: number) => {
   return rows.filter(({ by }) => pid === undefined || by.includes(pid)).length;
 };
 
-test("a disconnect waits for a concurrent erasure, whichever link each locks first", async () => {
+test("a disconnect waits for a concurrent erasure, whichever sign-in link each of them locks first", async () => {
   const [a, b] = toolsets as [string, string];
   for (const [id, nonce] of [
     [a, "first"],
@@ -72,8 +72,8 @@ test("a disconnect waits for a concurrent erasure, whichever link each locks fir
     [a, "last"],
   ] as const)
     await began(id, "ada", nonce);
-  // An updated row moves behind the others in scans that start later. The erasure started earlier and sees the old
-  // order.
+  // The update moves a row behind the others, for scans that start later. The erasure started earlier and reads the
+  // rows in the old order.
   const moving = await holding(
     sql`update agent_connect_links set state_hash = 'moved' where nonce_hash = sha256('first')`,
   );
@@ -90,7 +90,7 @@ test("a disconnect waits for a concurrent erasure, whichever link each locks fir
   expect([(await erased).status, (await disconnected).status]).toEqual([200, 404]);
 });
 
-test("concurrent erasures by two agents and disconnects delete every connection and fail with no other status", async () => {
+test("concurrent erasures and disconnects delete every connection, and respond only with 200, 204 or 404", async () => {
   for (let round = 0; round < 30; round += 1) {
     const who = `bob${round}`;
     for (const id of toolsets) {

@@ -46,7 +46,7 @@ async function agentOf(person: Person): Promise<string> {
 
 const call = (name: string, values: object) => ({ calls: [{ name, arguments: JSON.stringify(values) }] });
 
-/** Inserts a finished sign-in to the agent's toolset, and one in progress. */
+/** Inserts a finished sign-in to the agent's toolset, and a sign-in that is in progress. */
 async function signIn(agent: string, endUserId: string, word: string): Promise<void> {
   await sql`insert into agent_connections (id, toolset_id, end_user_id, connected_at, sealed, provider)
     select ${`con_${word}`}, id, ${endUserId}, now(), '\\x00', '{}' from agent_toolsets
@@ -57,8 +57,8 @@ async function signIn(agent: string, endUserId: string, word: string): Promise<v
 }
 
 /**
- * Creates three sessions of one end user, with `word` in every field: an open one, an ended one, and one that waits for
- * a decision. Returns every identifier.
+ * Creates three sessions of one end user, with `word` in every field. The sessions are open, ended, and waiting for a
+ * decision. Returns every identifier.
  */
 async function live(person: Person, agent: string, endUserId: string, word: string): Promise<string[]> {
   const desk = agent.replace("agent-", "desk");
@@ -98,7 +98,7 @@ async function live(person: Person, agent: string, endUserId: string, word: stri
   return [word, endUserId, ...[first, second, third].flatMap((run) => [run.session_id, run.run_id])];
 }
 
-/** Inserts the input of a run that waits for its turn, as a delivery to a busy session does. */
+/** Inserts the input of a run that waits for its turn. A delivery to a busy session inserts the same row. */
 async function turnOf(run: Json, word: string, { workspaceId }: Person): Promise<void> {
   await sql`insert into agent_turns (run_id, session_id, workspace_id, message, in_flight_max, expires_at)
     values (${run.run_id}, ${run.session_id}, ${workspaceId}, ${JSON.stringify({ word })}, 1, now() + interval '1 day')`.execute(
@@ -106,7 +106,7 @@ async function turnOf(run: Json, word: string, { workspaceId }: Person): Promise
   );
 }
 
-/** Inserts a wait for a sign-in, as a tool call that needs one does. */
+/** Inserts a wait for a sign-in. A tool call that needs a sign-in inserts the same row. */
 async function waitOf(runId: string, endUserId: string, { workspaceId }: Person): Promise<void> {
   await sql`insert into agent_sign_in_waits
     select id, run_id, ${workspaceId}, toolset_id, ${endUserId}, null, 'cancelled', now(), now()
@@ -119,10 +119,10 @@ async function machineOf(session: string, workspaceId: string): Promise<void> {
     values (${session}, ${workspaceId}, ${newId("sbx_")}, 'awake', 300, now(), null)`.execute(db);
 }
 
-/** Differs in each retry of a test. */
+/** Returns a word that differs in each retry of a test. */
 const canary = (name: string): string => `canary${name}${(made += 1)}`;
 
-/** Mints a token as a run does to act on the platform. */
+/** Mints a token. A run mints the same token to act on the platform. */
 async function tokenOf(runId: string, agent: string, { workspaceId }: Person): Promise<void> {
   const { worker_id } = (await owner.get(`/v1/agents/${agent}`)).json;
   const worker = { workspaceId, workerId: worker_id, label: agent };
@@ -144,14 +144,14 @@ const impersonal = [
   "agent_pauses",
   "agent_toolsets",
   "agent_versions",
-  // These tables name runs only.
+  // These tables contain ids of runs, but no data of an end user.
   "agent_schedule_ticks",
   "agent_webhook_deliveries",
   // OAuth clients belong to a server, not to a person.
   "agent_oauth_clients",
 ];
 
-test("erasing an end user removes every row that names them, and no row of other end users", async () => {
+test("erasing an end user removes every row that names this end user, and no row of other end users", async () => {
   const agent = await agentOf(owner);
   const other = await agentOf(owner);
   const stranger = await host.person();
@@ -171,7 +171,7 @@ test("erasing an end user removes every row that names them, and no row of other
   const personal = await tablesWithColumn(db, ["end_user_id", "session_id", "run_id"]);
   const ours = await sql<{ name: string }>`select table_name as name from information_schema.tables
     where table_schema = 'public' and starts_with(table_name, 'agent_')`.execute(db);
-  // A new table is listed as impersonal above, or `live` inserts rows into it.
+  // A new table is listed as impersonal above, or `live` inserts rows into the table.
   const expected = new Set([...personal, ...ours.rows.map(({ name }) => name)]).difference(
     new Set(impersonal),
   );
@@ -188,7 +188,7 @@ test("erasing an end user removes every row that names them, and no row of other
   await jobsDone();
   const [, , ...hers] = ada;
   expect(await rowsWith(db, [word, ...hers])).toEqual(new Map());
-  // Another agent and another account use the same id for an end user of their own.
+  // Another agent and another account have end users of their own with the same id.
   const named = (await rowsWith(db, [endUser])).values().toArray().flat();
   expect(named.filter((row) => !others.some((word) => row.includes(word)))).toEqual([]);
   expect(await rowsWith(db, others)).toEqual(othersBefore);
@@ -201,7 +201,7 @@ test("erasing an end user removes every row that names them, and no row of other
   expect((await owner.get(`/v1/agents/runs/${ada[3]}`)).status).toBe(404);
 });
 
-test("logs an erasure with a hash that is the same for the same end user only", async () => {
+test("logs an erasure with a hash that is equal only for erasures of the same end user", async () => {
   const agent = await agentOf(owner);
   for (const name of ["grace", "grace", "hedy"]) await eraseAs(owner, agent, name);
   const { id } = (await owner.get(`/v1/agents/${agent}`)).json;
@@ -217,14 +217,14 @@ test("logs an erasure with a hash that is the same for the same end user only", 
   expect([hashes[0] === hashes[1], hashes[0] === hashes[2]]).toEqual([true, false]);
 });
 
-test("erases an unknown end user with zero counts, and rejects the id -", async () => {
+test("returns zero counts for the erasure of an unknown end user, and rejects the id `-`", async () => {
   const agent = await agentOf(owner);
   const none = { sessions: 0, vms_destroyed: 0, memory_entries: 0, connections: 0, triggers: 0 };
   expect((await eraseAs(owner, agent, "nobody")).json).toEqual({ end_user_id: "nobody", ...none });
   expect(await eraseAs(owner, agent, "-")).toMatchObject({ status: 400, json: { pointer: "/end_user_id" } });
 });
 
-test("cancels a run in flight, and stores no later output of its model and tools", async () => {
+test("an erasure cancels the end user's run in flight, and stores no later output of its model and tools", async () => {
   const agent = await agentOf(owner);
   const desk = agent.replace("agent-", "desk");
   const may = Promise.withResolvers<void>();

@@ -1,7 +1,8 @@
 /**
  * Erases an end user: messages, runs, memory, usage, connections and triggers, in one transaction. A process that
- * executes such a run then finds no row to write to, and an invoke finds no session. A session created meanwhile
- * belongs to a new end user. The account's activity keeps only the fact of the erasure and a keyed hash.
+ * executes an erased run then finds no row to write to, and an invoke finds no session. A session that is created
+ * during the erasure belongs to a new end user. The account's activity keeps only the fact of the erasure and a keyed
+ * hash.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { eraseDetails, eraseTargets, recordActivity } from "#accounts/activity/activity.ts";
@@ -32,7 +33,7 @@ export interface ErasureRequest {
   /** Name or id of the agent. */
   agent: string;
   endUserId: string;
-  /** Deletes the stored responses of `Idempotency-Key`s that name one of these runs. */
+  /** Deletes the stored responses of each `Idempotency-Key` that name one of these runs. */
   forgetAnswers: (tx: Db, route: string, runIds: readonly string[]) => Promise<void>;
 }
 
@@ -47,7 +48,7 @@ export async function erase(
     eraseAll(app, tx, actor, agent, erasing),
   );
   for (const id of stopped) runs.abort(id);
-  // Tokens of these runs were deleted with them.
+  // The tokens of these runs were deleted with the runs, so the cache must not contain them.
   if (stopped.length > 0) clearActorCache(app);
   return erased;
 }
@@ -61,7 +62,7 @@ async function eraseAll(
 ): Promise<{ erased: EndUserErasure; stopped: string[] }> {
   const { id: agentId, workspace_id: workspaceId } = agent;
   const sessions = await findOfEndUser(tx, agentId, endUserId);
-  // Locks runs before sessions, in the order of a step's statement.
+  // Runs are locked before sessions, as in a step's statement.
   const stopped = await lockActive(tx, agentId, sessions);
   await lockSessions(tx, sessions);
   const active = await allActive(tx, sessions);
@@ -83,7 +84,7 @@ async function eraseAll(
   await forgetAnswers(tx, "invokeAgent", all);
   await deleteNotifications(tx, workspaceId, [...all, ...triggers]);
   await deleteSessions(tx, sessions);
-  // Comes after the deletion of the runs, so that no later entry of a run can have a detail.
+  // Comes after the deletion of the runs, so that no later entry of a run can contain a detail.
   await eraseTargets(tx, workspaceId, [...sessions, ...all]);
   await eraseDetails(tx, workspaceId, "run_id", all);
   await eraseTargets(tx, workspaceId, triggers, { hasNames: true });

@@ -14,7 +14,7 @@ const host = await agentHost({ machines: (db) => testHost(db) });
 const { db } = host.app;
 const owner = await host.person();
 
-test("ends the machines of an erased end user, and removes the end user from their activity and metadata", async () => {
+test("terminates the machines of an erased end user, and removes the end user from their activity and metadata", async () => {
   const config = { ...(await modelConfig(owner, model.url)), vm: {} };
   await owner.post("/v1/agents", { name: "builder", config });
   const live = async (word: string) => {
@@ -30,7 +30,7 @@ test("ends the machines of an erased end user, and removes the end user from the
   };
   const ada = await live("canaryada");
   const bob = await live("canarybob");
-  // Activity entries are written in the background: those of ada before the erasure, those of eve after it.
+  // Activity entries are written in the background: ada's entries before the erasure, eve's after the erasure.
   await accessLogOf(host.app).flush();
   const eve = await live("canaryeve");
   const bobBefore = await rowsWith(db, bob.words);

@@ -3,7 +3,7 @@ import { AskingCalls, type Asker } from "./asking-calls.ts";
 
 const asker = (): Asker => async () => ({ action: "decline" });
 
-test("finds the call in whose context a question arrives, while several are in flight", async () => {
+test("assigns a server's question to the call in whose context it arrives, among several calls in flight", async () => {
   const calls = new AskingCalls();
   const [first, second] = [asker(), asker()];
   const currentAsker = async () => {
@@ -14,7 +14,7 @@ test("finds the call in whose context a question arrives, while several are in f
   expect(all).toEqual([first, second]);
 });
 
-test("assigns a question outside of any call to the only call in flight, and to none of several", async () => {
+test("assigns a question outside of any call to the only call in flight, and to none of several calls", async () => {
   const calls = new AskingCalls();
   const gate = Promise.withResolvers<void>();
   const only = asker();
@@ -28,7 +28,7 @@ test("assigns a question outside of any call to the only call in flight, and to 
   expect(calls.current()).toBeUndefined();
 });
 
-test("finds no call for a question that arrives after its call", async () => {
+test("assigns a question that arrives after its call to no call", async () => {
   const calls = new AskingCalls();
   const gate = Promise.withResolvers<void>();
   let late: Promise<Asker | undefined> | undefined;

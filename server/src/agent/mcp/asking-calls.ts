@@ -1,13 +1,16 @@
 /**
- * Calls of one connection that may ask a person. Several calls share a connection, and the client library reports a
- * question without its call. The question arrives in the asynchronous context of its call, because servers send it
- * within the response to that call. A question outside of any response belongs to the only call in flight, if there is
- * exactly one; otherwise it has no call.
+ * Calls of one connection that may send a question to a person. Several calls share a connection, and the client
+ * library reports a question without its call. The question arrives in the asynchronous context of its call, because
+ * servers send it within the response to that call. A question outside of any response belongs to the only call in
+ * flight, if there is exactly one. Otherwise the question has no call.
  */
 import { AsyncLocalStorage } from "node:async_hooks";
 import type { ElicitResult } from "@modelcontextprotocol/client";
 
-/** `params` as the server sent them. `signal` is aborted when the server withdraws the question. */
+/**
+ * Passes a question to a person, and resolves to the answer. `params` is the question as the server sent it. `signal`
+ * is aborted when the server withdraws the question.
+ */
 export type Asker = (params: unknown, signal: AbortSignal) => Promise<ElicitResult>;
 
 export class AskingCalls {
@@ -24,7 +27,10 @@ export class AskingCalls {
     }
   }
 
-  /** Asker of the call whose context this is. Undefined if the call is over or unknown. */
+  /**
+   * Returns the asker of the call in whose asynchronous context this runs. Returns undefined if the call is over or
+   * unknown.
+   */
   current(): Asker | undefined {
     const own = this.#context.getStore();
     if (own) return this.#inFlight.has(own) ? own : undefined;

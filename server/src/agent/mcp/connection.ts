@@ -1,6 +1,6 @@
 /**
  * A connection to an MCP server. The server is hostile: each wait has a deadline, and no schema is compiled. Requests
- * of the server are refused, such as sampling, or a question that no call allows.
+ * of the server, such as sampling, are refused. So is a question during a call that allows none.
  */
 import {
   type CallToolResult,
@@ -26,7 +26,7 @@ export class McpConnection {
   readonly #isWorn: () => boolean;
   #isOpen = true;
 
-  /** Takes a connected client. */
+  /** Wraps a client that is already connected. */
   constructor(
     client: Client,
     transport: StreamableHTTPClientTransport | SSEClientTransport,
@@ -39,7 +39,7 @@ export class McpConnection {
     this.#isWorn = isWorn;
     client.onclose = () => (this.#isOpen = false);
     client.onerror = (error) => {
-      // Over SSE the connection is one stream, and the library would reconnect it without end.
+      // Over SSE the connection is one stream, and the library would reconnect the stream without end.
       if (error.name === "SseError") void this.close();
     };
   }
@@ -48,12 +48,12 @@ export class McpConnection {
     return this.#isOpen;
   }
 
-  /** True if the connection still works, but should be replaced before it reaches its read limit. */
+  /** True if the connection works, but is near its read limit and should be replaced. */
   get isWorn(): boolean {
     return this.#isWorn();
   }
 
-  /** Throws if the server does not respond. An error response counts as a response. */
+  /** Checks that the server responds, and throws if it does not. An error response counts as a response. */
   async ping(timeoutMs: number): Promise<void> {
     const options = { timeout: timeoutMs };
     const isOfToday = this.#client.getProtocolEra() === "modern";
@@ -74,7 +74,7 @@ export class McpConnection {
     return this.#client.getServerCapabilities()?.resources !== undefined;
   }
 
-  /** Lists resources, up to the client's maximum of pages. */
+  /** Lists resources, up to the client's maximum number of pages. */
   async resources({ timeoutMs, signal }: { timeoutMs: number; signal: AbortSignal }): Promise<Resource[]> {
     const options = { timeout: timeoutMs, maxTotalTimeout: timeoutMs, signal, cacheMode: "bypass" } as const;
     const { resources } = await this.#client.listResources(undefined, options);
@@ -96,7 +96,7 @@ export class McpConnection {
       timeoutMs: number;
       signal: AbortSignal;
       headers?: Readonly<Record<string, string>>;
-      /** Passes the server's questions during this call to a person. */
+      /** Function that passes the server's questions during this call to a person. */
       ask?: Asker | undefined;
     },
   ): Promise<CallToolResult> {
@@ -121,7 +121,7 @@ export class McpConnection {
     );
   }
 
-  /** Ends the server's session if there is one, with a short deadline. */
+  /** Closes the connection. Ends the server's session first, if there is one, with a short deadline. */
   async close(): Promise<void> {
     if (!this.#isOpen) return;
     this.#isOpen = false;

@@ -1,4 +1,4 @@
-/** Pool of MCP connections. */
+/** Tests of the pool of MCP connections. */
 import { beforeEach, expect, test } from "vitest";
 import { parseOpenedHosts } from "#lib/network/addresses.ts";
 import { modelFetch } from "../models/fetch.ts";
@@ -33,13 +33,13 @@ test("sends the call's trace headers to the server", async () => {
   expect(countConnections()).toBe(1);
 });
 
-test("replaces a connection that is near its read limit", async () => {
+test("replaces a connection that has almost reached its limit of bytes read", async () => {
   server.call = () => ({ content: [{ type: "text", text: "x".repeat(6 * 1024 ** 2) }] });
   for (let round = 0; round < 7; round += 1) await call(peer());
   expect(countConnections()).toBe(2);
 });
 
-test("accepts every response to a ping, also an error", async () => {
+test("accepts every response to a ping, even an error", async () => {
   for (const generation of ["2025-11-25", "2026-07-28"] as const) {
     server.generation = generation;
     await connections.use(peer({ key: generation }), (connection) => connection.ping(5_000));

@@ -1,7 +1,7 @@
 /**
- * Pool of connections to MCP servers, kept between calls because a handshake takes several requests. Each toolset and
- * end user has its own connection, since a session may hold private data. Idle connections are closed. After a failure
- * a connection gets no new calls, but its calls in flight continue.
+ * Pool of connections to MCP servers. The pool keeps connections between calls, because a handshake takes several
+ * requests. Each toolset and end user has its own connection, since a session may contain private data. Idle
+ * connections are closed. After a failure, a connection gets no new calls, but its calls in flight continue.
  */
 import { SdkHttpError } from "@modelcontextprotocol/client";
 import type { App } from "#app.ts";
@@ -17,12 +17,12 @@ const keptForMs = 60_000;
 const keptMax = 500;
 
 export interface McpPeer {
-  /** Identifies the toolset and the end user. */
+  /** Key of the toolset and the end user. */
   key: string;
-  /** Hash of everything that the connection depends on. */
+  /** Hash of all settings that the connection depends on. */
   version: string;
   address: McpAddress;
-  /** Workspace of the toolset. DNS lookups count against its limit. */
+  /** Workspace of the toolset. DNS lookups count against the workspace's limit. */
   owner: string;
   onToolsChanged: () => void;
   elicitation?: Elicitation | undefined;
@@ -49,7 +49,10 @@ export class McpConnections {
     return this.#fetch;
   }
 
-  /** Throws the reason why no connection opened, or the error of `work`. `isHarmless`: `work` may be repeated. */
+  /**
+   * Runs `work` with a connection of the pool, and returns its result. Throws the reason why no connection opened, or
+   * the error of `work`. `isHarmless`: `work` may be repeated.
+   */
   async use<T>(
     peer: McpPeer,
     work: (connection: McpConnection) => Promise<T>,
@@ -59,7 +62,8 @@ export class McpConnections {
     try {
       return await this.#once(peer, work);
     } catch (error) {
-      // A restarted server does not know the old session and has done nothing, so the request is repeated once.
+      // A restarted server does not know the old session and did not execute the request, so the request is repeated
+      // once.
       const isUnknown = error instanceof SdkHttpError && [400, 404].includes(error.status);
       if (isNew || !(isUnknown || (isHarmless && explainFailure(error).kind === "unreachable"))) throw error;
       return await this.#once(peer, work);
@@ -110,7 +114,7 @@ export class McpConnections {
     kept.idle.unref();
   }
 
-  /** Drops the connection from the pool. The next use opens a new one. */
+  /** Removes the connection from the pool. The next use opens a new connection. */
   #drop(key: string, kept: PooledConnection): void {
     if (this.#kept.get(key) !== kept) return;
     this.#kept.delete(key);
@@ -129,7 +133,7 @@ export class McpConnections {
 
 const ofDatabases = new WeakMap<App["db"], McpConnections>();
 
-/** The pool of this server. */
+/** Returns the pool of this server. */
 export function mcpConnections({ db, config }: Pick<App, "db" | "config">): McpConnections {
   const known = ofDatabases.get(db);
   if (known) return known;

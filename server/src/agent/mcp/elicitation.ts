@@ -1,14 +1,14 @@
 /**
- * Responds to questions of an MCP server to the user (elicitation), which come in the middle of a call. The agent's
- * config decides: accept with the defaults of the fields (SEP-1034), decline, or ask a person. Without a person, a
- * question whose required fields have no default is always declined.
+ * Responds to questions of an MCP server to the user (elicitation). Such a question comes in the middle of a call. The
+ * agent's config decides whether the client accepts with the defaults of the fields (SEP-1034), declines, or passes the
+ * question to a person. Without a person, a question is always declined if a required field has no default.
  */
 import type { Client, ClientCapabilities, ElicitResult } from "@modelcontextprotocol/client";
 import type { AskingCalls } from "./asking-calls.ts";
 
 export type Elicitation = "defaults" | "decline" | "person";
 
-/** Supports forms only, because a URL needs a person with a browser. */
+/** Declares support for forms only, because a URL needs a person with a browser. */
 export const elicitationCapability: ClientCapabilities = { elicitation: { form: { applyDefaults: true } } };
 
 const fieldsMax = 100;
@@ -23,7 +23,7 @@ export function handleElicitation(client: Client, elicitation: Elicitation, call
   });
 }
 
-/** Undefined if a required field has no default. */
+/** Returns the defaults of all fields. Returns undefined if a required field has no default. */
 function defaultsOf(schema: unknown): Record<string, Primitive> | undefined {
   const { properties, required } = (schema ?? {}) as { properties?: unknown; required?: unknown };
   if (typeof properties !== "object" || properties === null) return undefined;
@@ -41,7 +41,7 @@ function defaultsOf(schema: unknown): Record<string, Primitive> | undefined {
 
 type Primitive = string | number | boolean | string[];
 
-/** A form has one kind of list: a choice of several texts. */
+/** Returns true for a value that a form can contain. The only list in a form is a choice of several texts. */
 function isPrimitive(value: unknown): value is Primitive {
   return (
     ["string", "number", "boolean"].includes(typeof value) ||

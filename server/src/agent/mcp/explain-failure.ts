@@ -1,4 +1,4 @@
-/** Explains why a server could not be used, in words for its owner and the model. */
+/** Explains why a server could not be used, as text for the toolset's owner and the model. */
 import {
   InsufficientScopeError,
   ProtocolError,
@@ -15,11 +15,14 @@ const wordsMaxCharacters = 300;
 export interface McpFailure {
   kind: "unreachable" | "auth_required" | "refused";
   text: string;
-  /** Set for `auth_required`. */
+  /** Refusal by the server, set if `kind` is `auth_required`. */
   refusal?: Refusal;
 }
 
-/** `refused`: the server is reachable and rejected this request. `hide` blanks secrets in the server's text. */
+/**
+ * Returns the kind and text of a failure. Kind `refused`: the server is reachable and rejected this request. `hide`
+ * blanks secrets in the server's text.
+ */
 export function explainFailure(error: unknown, hide: (text: string) => string = (text) => text): McpFailure {
   const of = (kind: McpFailure["kind"], text: string, refusal?: Refusal): McpFailure => ({
     kind,

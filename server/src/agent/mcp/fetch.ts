@@ -1,6 +1,6 @@
 /**
- * Fetch for MCP servers: only checked addresses and the server's own origin, because the secret is in the headers.
- * Responses and single events of a stream are bounded, because they are held in memory.
+ * Fetch for MCP servers. Requests go only to checked addresses and the server's own origin, because the secret is in
+ * the headers. Responses and single events of a stream are bounded, because they are held in memory.
  */
 import type { Fetch } from "../models/fetch.ts";
 import { withLineFeeds } from "../models/lines.ts";
@@ -10,13 +10,13 @@ class TooLong extends Error {
 }
 
 export interface Bounds {
-  /** Maximum of a plain response, and of each event of a stream. */
+  /** Maximum size of a plain response, and of each event of a stream. */
   answerMaxBytes: number;
-  /** Maximum of all bytes that are ever read. */
+  /** Maximum number of bytes that are read from the server in total. */
   allMaxBytes: number;
 }
 
-/** Counts the bytes read so far. */
+/** Counts the bytes that were read from the server. */
 export interface Meter {
   bytes: number;
 }
@@ -45,8 +45,8 @@ export function boundedFetch(given: Fetch, origin: string, bounds: Bounds, meter
 }
 
 /**
- * Events end with an empty line. An empty line that is split across two pieces is missed, and the two events count as
- * one.
+ * Returns the bytes since the last end of an event, which is an empty line. An empty line that is split across two
+ * pieces is missed, and the two events count as one event.
  */
 function afterLastEvent(bytes: number, piece: Uint8Array): number {
   const buffer = Buffer.from(piece.buffer, piece.byteOffset, piece.byteLength);

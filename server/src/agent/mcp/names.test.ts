@@ -3,11 +3,11 @@ import { modelNames } from "./names.ts";
 
 const namesOf = (tools: string[]) => [...modelNames("set", tools).values()];
 
-test("keeps a name that providers accept", () => {
+test("keeps a tool's name that model providers accept", () => {
   expect(namesOf(["get-sum", "a_B9"])).toEqual(["get-sum", "a_B9"]);
 });
 
-test("replaces other characters by _, and keeps colliding names distinct in any order", () => {
+test("replaces other characters of a tool's name by _, and keeps colliding names distinct in any order", () => {
   const names = modelNames("set", ["files.read", "files/read", "files_read", "größe"]);
   expect(names.get("files_read")).toBe("files_read");
   expect(names.get("größe")).toBe("gr__e");
@@ -16,7 +16,7 @@ test("replaces other characters by _, and keeps colliding names distinct in any 
   expect(Object.fromEntries(again)).toEqual(Object.fromEntries(names));
 });
 
-test("shortens any long or unusual name to a unique valid one", () => {
+test("makes a unique valid name of any long or unusual tool name", () => {
   const long = ["x".repeat(200), `${"x".repeat(200)}y`, "😀", "日本", "漢字"];
   const names = namesOf(long);
   expect(new Set(names).size).toBe(long.length);

@@ -1,13 +1,17 @@
 /**
- * Derives names for models from the names of a server's tools. Providers accept 64 of A-Z, a-z, 0-9, - and _, and a
- * server may use any name. Other characters become _, and long names are cut. If two names collide, each changed name
- * gets the beginning of a hash of its original. So the result depends on the set of names only, not on their order.
+ * Derives names for models from the names of a server's tools. Providers accept 64 characters of A-Z, a-z, 0-9, - and
+ * _, and a server may use any name. Other characters become _, and long names are cut. If two names collide, each
+ * changed name gets the beginning of a hash of its original. So the result depends only on the set of names, not on
+ * their order.
  */
 import { createHash } from "node:crypto";
 
 const nameMax = 64;
 
-/** Returns names without the toolset's prefix, by original name. `taken`: names that overrides already use. */
+/**
+ * Returns the name for models of each tool, without the toolset's prefix, by original name. `taken`: names that
+ * overrides already use.
+ */
 export function modelNames(
   toolset: string,
   tools: readonly string[],

@@ -1,6 +1,6 @@
 /**
- * Opens a connection to an MCP server with the newest protocol version that both support. Uses streamable HTTP, or SSE
- * for older servers.
+ * Opens a connection to an MCP server with the newest protocol version that both sides support. Uses streamable HTTP,
+ * or SSE for older servers.
  */
 import {
   Client,
@@ -18,9 +18,9 @@ import { withDeadline } from "./with-deadline.ts";
 
 export interface McpAddress {
   url: string;
-  /** Sent with every request. */
+  /** Headers of every request. */
   headers: Readonly<Record<string, string>>;
-  /** Returns the current bearer token. Called before every request. */
+  /** Returns the current bearer token. This function is called before every request. */
   token?: (() => Promise<string | undefined>) | undefined;
 }
 
@@ -28,15 +28,15 @@ export interface OpenOptions {
   fetch: Fetch;
   timeoutMs: number;
   bounds?: Bounds;
-  /** Called when the server announces a changed list of tools. */
+  /** Callback for an announcement of the server that its list of tools changed. */
   onToolsChanged?: () => void;
-  /** Undefined: the client does not offer elicitation. */
+  /** Handling of the server's questions. If undefined, the client does not offer elicitation. */
   elicitation?: Elicitation | undefined;
 }
 
-/** Responses include pictures in base64. */
+/** Maximum size of a response, which may include pictures in base64. */
 const answerMaxBytes = 8 * 1024 ** 2;
-/** Maximum of all bytes of a kept connection, which bounds an endless stream. */
+/** Maximum number of bytes that a kept connection reads in total. The limit bounds an endless stream. */
 const allMaxBytes = 64 * 1024 ** 2;
 const pagesMax = 20;
 /** Longest time that a question to a person may be open: the maximum of `elicitation_seconds`. */
@@ -44,12 +44,14 @@ const questionMaxMs = 86_400_000;
 /** Status codes of servers that do not support streamable HTTP. */
 const unknownThere: readonly (number | undefined)[] = [400, 404, 405, 406, 415];
 
-/** Accepts every result, because the model reads results as they are. No schema of a server is compiled. */
+/**
+ * Validator that accepts every result, because the model reads results as they are. No schema of a server is compiled.
+ */
 const takesAll: NonNullable<ClientOptions["jsonSchemaValidator"]> = {
   getValidator: () => (input) => ({ valid: true, data: input as never, errorMessage: undefined }),
 };
 
-/** Throws the server's error, or the reason why it is unreachable. */
+/** Opens a connection. Throws the server's error, or the reason why the server is unreachable. */
 export async function openMcp(address: McpAddress, options: OpenOptions): Promise<McpConnection> {
   const startedMs = performance.now();
   try {
@@ -58,7 +60,7 @@ export async function openMcp(address: McpAddress, options: OpenOptions): Promis
     if (!(error instanceof SdkHttpError) || !unknownThere.includes(error.status)) throw error;
     const leftMs = Math.max(1, options.timeoutMs - (performance.now() - startedMs));
     return await dial(address, "sse", { ...options, timeoutMs: leftMs }).catch(() => {
-      // If the server supports neither transport, the first error is more useful.
+      // If the server supports neither transport, the error of streamable HTTP is more useful.
       throw error;
     });
   }
@@ -71,7 +73,7 @@ async function dial(
 ): Promise<McpConnection> {
   const { origin } = new URL(url);
   const meter = { bytes: 0 };
-  // The server is silent while its call waits for a person.
+  // Fetch with a long timeout for silence, because the server is silent while its call waits for a person.
   const waiting: Fetch = (input, init) =>
     fetch(input, { ...init, silenceMs: questionMaxMs + timeoutMs } as RequestInit);
   const common = {
@@ -107,7 +109,10 @@ async function dial(
   }
 }
 
-/** Reconnects an ended stream with a backoff, so that a server that ends streams at once causes no load. */
+/**
+ * Returns the function that reconnects an ended stream with a backoff. So a server that ends streams at once causes no
+ * load.
+ */
 function patience(): (again: () => void, delayMs: number) => () => void {
   let left = 50;
   return (again, delayMs) => {

@@ -1,6 +1,6 @@
 /**
  * Checks a question of an MCP server for a person. The server is hostile: the text and the schema are bounded, and the
- * schema is rebuilt from the flat fields that the protocol allows. Other questions are refused.
+ * schema is rebuilt from the flat fields that the protocol allows. Any other question is refused.
  */
 import { z } from "zod";
 
@@ -62,12 +62,15 @@ const Question = z.object({
   }),
 });
 
-/** `hide` blanks the toolset's secret. Undefined if the question is malformed, too large, or shows the secret in a field. */
+/**
+ * Returns the question for a person. Returns undefined if the question is malformed, too large, or shows the secret in
+ * a field. `hide` blanks the toolset's secret.
+ */
 export function questionOf(
   params: unknown,
   hide: (text: string) => string,
 ): { message: string; schema: Record<string, unknown> } | undefined {
-  // Bounded before it is parsed, because each field is compared with all forms of fields.
+  // The size is checked before the question is parsed, because the parser compares each field with all forms of fields.
   const { message, requestedSchema } = (params ?? {}) as Record<string, unknown>;
   if (typeof message !== "string" || Buffer.byteLength(message) > messageMaxBytes) return undefined;
   const given = JSON.stringify(requestedSchema) ?? "";
@@ -83,7 +86,10 @@ export function questionOf(
   };
 }
 
-/** Compares each text by itself: in JSON text, a secret with quotation marks has backslashes. */
+/**
+ * Returns true if a text in the value contains the secret. Compares each text by itself, because JSON text escapes
+ * quotation marks in a secret.
+ */
 function hasHidden(value: unknown, hide: (text: string) => string): boolean {
   if (typeof value === "string") return hide(value) !== value;
   if (typeof value === "number") return hasHidden(String(value), hide);

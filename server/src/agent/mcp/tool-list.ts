@@ -1,4 +1,4 @@
-/** Bounds a server's list of tools for storage, and keeps only tools with a usable schema. */
+/** Limits the size of a server's list of tools for storage, and keeps only tools with a usable schema. */
 import { storableText } from "../storable.ts";
 import { findSchemaFault } from "../json-schema.ts";
 import type { CachedTool } from "./cached-tool.ts";
@@ -9,8 +9,8 @@ const allMaxBytes = 1024 ** 2;
 const nameMaxCharacters = 200;
 const descriptionMaxCharacters = 4_000;
 /**
- * Schemas of a workspace are checked in sequence, so a hostile list must not delay the workspace's other lists for
- * long.
+ * Maximum time for the checks of one list. A workspace's schemas are checked in sequence, so a hostile list must not
+ * delay the workspace's other lists.
  */
 const checksMaxMs = 3_000;
 
@@ -20,7 +20,7 @@ export interface ToolList {
   leftOut: { name: string; why: string }[];
 }
 
-/** Tool added to those of a server with resources, unless one of them has this name. */
+/** Tool that is added to the tools of a server with resources, unless the server has a tool of this name. */
 const resourceTool: CachedTool = {
   name: "read_resource",
   description:

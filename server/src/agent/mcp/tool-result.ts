@@ -1,4 +1,6 @@
-/** Converts results of MCP tools and resources for a model: texts and pictures, and a note in place of anything else. */
+/**
+ * Converts results of MCP tools and resources for a model. Texts and pictures stay; a note replaces any other content.
+ */
 import { isDeepStrictEqual } from "node:util";
 import { base64Bytes, resultOf, type ToolContent, toPicture } from "../tools/pictures.ts";
 import type { ToolResult } from "../tools/tool.ts";
@@ -13,7 +15,7 @@ export function toToolResult(
   hide: Hide,
 ): ToolResult {
   const parts = content.map(partOf);
-  // Most servers send the result twice, as data and as the same JSON in a text.
+  // The data is left out if a text contains the same JSON, because most servers send the result in both forms.
   const isSent = content.some((block) => block.type === "text" && isSame(block.text, structuredContent));
   if (structuredContent !== undefined && !isSent) parts.push(text(JSON.stringify(structuredContent)));
   return { isOk: isError !== true, ...joinParts(parts, hide) };
@@ -51,7 +53,10 @@ function resourcePart(resource: ReadResourceResult["contents"][number]): Part {
   return pictureOr(`[resource ${resource.uri} of type ${resource.mimeType ?? "unknown"}`, resource.blob);
 }
 
-/** The bytes decide the media type, because the server may declare a wrong one. */
+/**
+ * Returns the data as a picture, or a note if the data is no picture. The bytes decide the media type, because the
+ * server may declare a wrong one.
+ */
 function pictureOr(named: string, data: string): Part {
   return toPicture(Buffer.from(data, "base64")) ?? text(`${named}, ${base64Bytes(data)} bytes, left out]`);
 }

@@ -1,10 +1,10 @@
-/** Deadlines for the work of a server. */
+/** Deadlines for requests to a server. */
 
 class DeadlineExceeded extends Error {
   override readonly name = "DeadlineExceeded";
 }
 
-/** Throws `DeadlineExceeded` at the deadline. The late work is abandoned. */
+/** Resolves to the result of `work`. Throws `DeadlineExceeded` after `ms` milliseconds, and ignores a later result. */
 export async function withDeadline<T>(ms: number, work: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   work.catch(() => {});

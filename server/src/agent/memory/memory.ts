@@ -1,7 +1,7 @@
 /**
- * An agent's memory: facts (key and value) for one agent and one end user. Agents save facts with tools and receive
- * them at each step; the owner reads and deletes them. A save commits together with its event, and only while the run
- * is active. An agent sees facts of its own end user only. All facts of one end user fit into one response.
+ * An agent's memory: facts (key and value) for one agent and one end user. Agents save facts with tools and receive the
+ * facts at each step; the agent's owner reads and deletes facts. A save commits together with its event, and only while
+ * the run is active. An agent gets only facts of its own end user. All facts of one end user fit into one response.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -22,7 +22,7 @@ export async function read(
   return toMemory(endUserId, await listFacts(app.db, { agentId: agent.id, endUserId }));
 }
 
-/** Deletes one fact, or all. A missing fact is not an error. */
+/** Deletes one fact, or all facts. A missing fact is not an error. */
 export async function forget(
   app: Pick<App, "db" | "secrets">,
   actor: Actor,
@@ -41,7 +41,7 @@ export async function forget(
   });
 }
 
-/** Returns the number of deleted facts. */
+/** Deletes facts, and returns their number. */
 export function forgetFacts(tx: Db, agentId: string, endUserId: string, key?: string): Promise<number> {
   return deleteFacts(tx, { agentId, endUserId }, key);
 }

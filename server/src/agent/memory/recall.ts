@@ -4,10 +4,10 @@ import { noEndUser } from "../end-users/id.ts";
 import type { ToolUser } from "../tools/tool.ts";
 import { countFacts, newestFacts } from "./store.ts";
 
-/** About 4,000 tokens. A search finds the other facts. */
+/** Limits for the facts in the system message: about 4,000 tokens in all. A search finds the other facts. */
 const told = { bytes: 16 * 1024, characters: 1000 };
 
-/** Undefined if there are no facts. */
+/** Returns the text with an agent's facts, or undefined if there are no facts. */
 export async function recall(
   db: Db,
   { agentId, endUserId, config }: Pick<ToolUser, "agentId" | "endUserId" | "config">,
@@ -16,7 +16,7 @@ export async function recall(
   const owner = { agentId, endUserId: endUserId ?? noEndUser };
   const [facts, total] = await Promise.all([newestFacts(db, owner, told), countFacts(db, owner)]);
   if (total === 0) return undefined;
-  // Encodes values as JSON, so that a line break in a value cannot imitate another fact.
+  // JSON encodes line breaks, so that a value cannot imitate another fact.
   const lines = facts.map(({ key, value, isCut }) => `${key}: ${JSON.stringify(value)}${isCut ? " …" : ""}`);
   const whose = endUserId === null ? "in earlier runs" : "of the person you speak with";
   const left = total - facts.length;

@@ -6,7 +6,7 @@ import type { AgentMemoriesTable } from "./tables.ts";
 export type FactRow = Selectable<AgentMemoriesTable>;
 export type Fact = Pick<FactRow, "key" | "value">;
 
-/** Owner of facts: an agent and an end user. `endUserId` is `-` for runs without one. */
+/** Owner of facts: an agent and an end user. `endUserId` is `-` for runs without an end user. */
 export interface Owner {
   agentId: string;
   endUserId: string;
@@ -15,7 +15,7 @@ export interface Owner {
 const factsOf = (db: Db, { agentId, endUserId }: Owner) =>
   db.selectFrom("agent_memories").where("agent_id", "=", agentId).where("end_user_id", "=", endUserId);
 
-/** Returns false, and saves nothing, if the fact would exceed a limit. */
+/** Saves a fact. Returns false, and saves nothing, if the fact would exceed a limit. */
 export async function saveFact(
   tx: Db,
   owner: Owner,
@@ -24,7 +24,7 @@ export async function saveFact(
 ): Promise<boolean> {
   const { key, value, runId, at } = fact;
   const { agentId, endUserId } = owner;
-  // Two runs of one end user may save concurrently.
+  // The lock orders two runs of one end user that save concurrently.
   await sql`select pg_advisory_xact_lock(hashtextextended(${`${agentId}/${endUserId}`}, 44))`.execute(tx);
   const others = await factsOf(tx, owner)
     .select(sql<number>`count(*)`.as("entries"))
@@ -42,7 +42,7 @@ export async function saveFact(
   return true;
 }
 
-/** Deletes one fact or all, and returns their number. */
+/** Deletes one fact or all facts, and returns the number of deleted facts. */
 export async function deleteFacts(tx: Db, { agentId, endUserId }: Owner, key?: string): Promise<number> {
   let query = tx
     .deleteFrom("agent_memories")
@@ -64,7 +64,7 @@ export async function countFacts(db: Db, owner: Owner): Promise<number> {
   return count;
 }
 
-/** The newest facts that fit into `most.bytes`, with values cut to `most.characters`. */
+/** Returns the newest facts that fit into `most.bytes`. Values are cut to `most.characters`. */
 export async function newestFacts(
   db: Db,
   { agentId, endUserId }: Owner,
@@ -82,7 +82,7 @@ export async function newestFacts(
   return rows;
 }
 
-/** Facts that contain at least one of the words: those with most matches first, then the newest. */
+/** Returns facts that contain at least one of the words. Facts with the most matches come first, then the newest. */
 export function searchFacts(db: Db, owner: Owner, words: readonly string[], limit: number): Promise<Fact[]> {
   const patterns = sql.val(words.map((word) => `%${word}%`));
   const text = sql`key || ' ' || value`;

@@ -1,4 +1,4 @@
-/** Columns as stored; migrations/0033_memory.sql describes them. */
+/** Columns of the tables in the database, which migrations/0033_memory.sql defines. */
 
 export interface AgentMemoriesTable {
   agent_id: string;

@@ -1,4 +1,4 @@
-/** The memory tools. They belong to every config with memory, whatever its toolsets. */
+/** The memory tools. Every config with memory has these tools, whatever its toolsets. */
 import type { App } from "#app.ts";
 import { noEndUser } from "../end-users/id.ts";
 import { storableText } from "../storable.ts";
@@ -6,11 +6,11 @@ import type { Tool, ToolResult, ToolCall, Tools, ToolUser } from "../tools/tool.
 import { keyPattern } from "./schema.ts";
 import { deleteFacts, type Owner, saveFact, searchFacts } from "./store.ts";
 
-/** Limit for all facts of one end user, which one response must hold. */
+/** Maximum size of all facts of one end user. A single response must contain all of these facts. */
 const ownerMaxMiB = 4;
 const wordsMax = 10;
 const foundMax = 20;
-/** Limit for the text of a search. */
+/** Maximum size of a search result. */
 const foundMaxBytes = 64 * 1024;
 
 export async function memoryTools(app: App, user: ToolUser): Promise<Tools> {
@@ -60,7 +60,7 @@ const object = (properties: Record<string, unknown>) => ({
   additionalProperties: false,
 });
 
-/** Rolls back the transaction that throws it, and carries the text for the model. */
+/** Error that rolls back its transaction and carries the text for the model. */
 class MemoryUnchanged extends Error {
   readonly isOk: boolean;
 
@@ -110,7 +110,7 @@ async function save(
 async function forget(owner: Owner, call: ToolCall): Promise<ToolResult> {
   const { key: name } = call.values as { key: string };
   const work = call.emitWith("memory.updated", { key: name, op: "delete" }, async (tx) => {
-    // Deleting a missing fact succeeds: a repeated call after a crash finds the fact deleted.
+    // A missing fact counts as deleted: after a crash, a repeated call finds that the fact is deleted already.
     if ((await deleteFacts(tx, owner, name)) === 0)
       throw new MemoryUnchanged("There is no such fact (any more).", { isOk: true });
   });

@@ -24,7 +24,7 @@ function assemble(parts: readonly LanguageModelV4StreamPart[]) {
   return { ...gathering.answer(), pieces };
 }
 
-test("keeps parts in the order of their starts, and drops reasoning without output", () => {
+test("orders the parts of an answer by their starts, and drops reasoning that no output follows", () => {
   const { message, text } = assemble([
     { type: "reasoning-start", id: "0", providerMetadata: sealed },
     { type: "reasoning-end", id: "0" },
@@ -46,7 +46,7 @@ test("keeps parts in the order of their starts, and drops reasoning without outp
   expect(nothing.message.content).toEqual([{ type: "text", text: "" }]);
 });
 
-test("joins a surrogate pair that arrives in two halves, and drops a lone half", () => {
+test("joins a surrogate pair that arrives in two deltas, and drops a lone half", () => {
   const [high, low] = "\u{1F600}".split("");
   const { text, pieces } = assemble([
     { type: "text-delta", id: "1", delta: `a${high}` },
@@ -64,7 +64,7 @@ const endless: Record<string, () => LanguageModelV4StreamPart> = {
   "arguments of one call": () => ({ type: "tool-input-delta", id: "x", delta: mebibyte }),
   text: () => ({ type: "text-delta", id: "x", delta: mebibyte }),
   "text with a new id for each delta": () => ({ type: "text-delta", id: String(Math.random()), delta: "x" }),
-  seals: () => ({
+  "encrypted reasoning": () => ({
     type: "reasoning-start",
     id: String(Math.random()),
     providerMetadata: { openai: { itemId: "rs_1", reasoningEncryptedContent: mebibyte } },

@@ -1,7 +1,7 @@
 /**
- * Assembles a model's answer from the parts that its server streams. The conversation gets the parts in the order of
- * their starts; the run gets calls, text and token counts. The server is not trusted, so the answer's characters and
- * parts are limited.
+ * Assembles a model's answer from the parts that the model's server streams. The conversation gets the parts in the
+ * order of their starts; the run gets calls, text and token counts. The server is not trusted, so the answer's
+ * characters and parts are limited.
  */
 import {
   InvalidResponseDataError,
@@ -22,11 +22,11 @@ interface Tokens {
   reasoning: number;
 }
 
-/** A tool call of the answer. The server's id may be anything, so the call has an id of Kontor. */
+/** A tool call of the answer. The server may send any id, so the call gets an id of Kontor. */
 export interface RequestedCall {
   id: string;
   tool: string;
-  /** Arguments of the call. Undefined if they are not a JSON object. */
+  /** Arguments of the call. Undefined if the model sent no JSON object. */
   values: Record<string, unknown> | undefined;
 }
 
@@ -49,16 +49,16 @@ type Block =
   | { kind: Piece["kind"]; text: string; metadata: Metadata }
   | { kind: "call"; call: RequestedCall };
 
-/** Limit for one answer: text, reasoning, arguments of calls and provider metadata. */
+/** Maximum number of characters in one answer: text, reasoning, arguments of calls and provider metadata. */
 const maxCharacters = 4 * 1024 ** 2;
 const maxCalls = 100;
-/** Limit for the parts of an answer, empty ones included: text, reasoning, calls, sources. */
+/** Maximum number of parts in an answer, empty parts included: text, reasoning, calls, sources. */
 const maxParts = 2_000;
 
 /** Finish reasons of an incomplete response. */
 const broken: readonly string[] = ["interrupted", "error"];
 
-/** The SDK's error for a stream that ended without a reason. A finish part follows it. */
+/** Returns true for the SDK's error about a stream that ended without a reason. A finish part follows this error. */
 function isWithoutReason(error: unknown): boolean {
   return InvalidResponseDataError.isInstance(error) && error.message.includes("without a finish reason");
 }
@@ -72,7 +72,7 @@ export class AnswerAssembler {
   /** First half of a surrogate pair that is split between two deltas. */
   readonly #halves = { text: "", reasoning: "" };
   #characters = 0;
-  /** Characters of arguments. Some providers stream them in deltas and repeat them whole. */
+  /** Number of characters in arguments. Some providers stream arguments in deltas and repeat them whole. */
   #arguments = { inPieces: 0, whole: 0 };
   #parts = 0;
   #end: Pick<Answer, "finishReason" | "tokens"> | undefined;
@@ -80,7 +80,8 @@ export class AnswerAssembler {
   readonly #isStreamDone: () => boolean;
 
   /**
-   * `isStreamDone` returns true if the server sent its end mark; then a response without a finish reason is complete.
+   * `isStreamDone` returns true if the server sent its end mark. A response with an end mark is complete even without a
+   * finish reason.
    */
   constructor(
     address: ModelAddress,
@@ -92,7 +93,7 @@ export class AnswerAssembler {
     this.#isStreamDone = isStreamDone;
   }
 
-  /** Returns true if the part has content. Throws a `ModelFailure`, or the error of the stream. */
+  /** Adds a part. Returns true if the part has content. Throws a `ModelFailure`, or the error of the stream. */
   add(part: Part): boolean {
     switch (part.type) {
       case "stream-start":
@@ -136,13 +137,13 @@ export class AnswerAssembler {
       throw new ModelFailure("refused", "The provider's content filter stopped the answer.");
     const text = this.#blocks.map((block) => (block.kind === "text" ? block.text : "")).join("");
     const content = this.#blocks.flatMap((block) => this.#toPart(block));
-    // Providers reject reasoning that no text or call follows.
+    // Providers reject reasoning without a text or call after it.
     while (content.at(-1)?.type === "reasoning") content.pop();
     if (content.length === 0) content.push({ type: "text", text });
     return { ...this.#end, text, calls: this.#calls, message: { role: "assistant", content } };
   }
 
-  /** Some compatible servers send the whole response and `[DONE]`, but no finish reason. */
+  /** Returns the finish reason. Some compatible servers send the whole response and `[DONE]`, but no finish reason. */
   #reasonOf({ unified, raw }: Extract<Part, { type: "finish" }>["finishReason"]): string {
     if (raw !== undefined || !broken.includes(unified) || !this.#isWhole()) return unified;
     return this.#calls.length > 0 ? "tool-calls" : "stop";
@@ -188,7 +189,7 @@ export class AnswerAssembler {
       this.#characters += value.length - (block.metadata[name]?.length ?? 0);
       block.metadata[name] = value;
     }
-    // A later delta with the id of an ended block belongs to a new block.
+    // A later delta with the id of an ended block starts a new block.
     if (part.type.endsWith("-end")) this.#open.delete(id);
     this.#requireShort();
     return block;
@@ -243,7 +244,7 @@ function tokensOf({ inputTokens, outputTokens }: LanguageModelV4Usage): Tokens {
   };
 }
 
-/** Providers report usage themselves. Anything but a positive integer counts as 0. */
+/** Returns a token count of the provider, or 0 for anything but a positive integer. */
 function count(tokens: number | undefined): number {
   return tokens !== undefined && Number.isSafeInteger(tokens) && tokens > 0 ? Math.min(tokens, 1e9) : 0;
 }

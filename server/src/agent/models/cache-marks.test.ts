@@ -34,7 +34,7 @@ test("puts remembered facts after the cache mark of the system prompt", async ()
   ]);
 });
 
-test("joins system messages for other providers", async () => {
+test("joins the system messages for providers other than Anthropic", async () => {
   expect((await requestOf("openai_compatible", remembered)).messages).toEqual([
     { role: "system", content: "Be brief.\n\nFacts: none." },
     { role: "user", content: "Hi." },

@@ -1,7 +1,7 @@
 /**
- * Calls a model. Deltas are emitted as they arrive. The result is a complete answer, or a failure that states
- * whether a retry may help. The server is not trusted: its answer is bounded, its error texts are truncated, and the
- * key is removed from them.
+ * Calls a model. Deltas are emitted as they arrive. The result is a complete answer, or a failure that states whether a
+ * retry may help. The server is not trusted: the answer is bounded, error texts are truncated, and the key is removed
+ * from them.
  */
 import type { LanguageModelV4CallOptions } from "@ai-sdk/provider";
 import { type Answer, AnswerAssembler, type Piece } from "./answer.ts";
@@ -16,23 +16,26 @@ import { Wire } from "./wire.ts";
 
 export type ModelOptions = Omit<LanguageModelV4CallOptions, "providerOptions"> & {
   abortSignal: AbortSignal;
-  /** Overrides the list of models that are known to take pictures. */
+  /** Set if the agent's config states whether the model takes pictures. Overrides the list of known models. */
   takesPictures?: boolean | undefined;
-  /** Called when the server refused the pictures of tools, before the request is repeated without them. */
+  /** Called when the server refused the pictures of tools. The request is then repeated without pictures. */
   onPicturesRefused?: (() => void) | undefined;
-  /** Seconds without a byte of the response after which the call times out. */
+  /** Timeout in seconds. The call fails if the server sends no byte for this time. */
   silenceSeconds?: number | undefined;
 };
 
-/** Statuses with which servers refuse pictures. OpenRouter sends 404. */
+/** HTTP statuses with which servers refuse pictures. OpenRouter sends 404. */
 const picturesRefused: readonly (number | undefined)[] = [400, 404, 413, 415, 422];
 
-/** The run shortens a prompt of too many tokens. Pictures cause a body of too many bytes (413). */
+/**
+ * Returns true if pictures may be the cause of the failure. A body of too many bytes (413) may come from pictures. The
+ * run itself shortens a prompt of too many tokens.
+ */
 function mayRefusePictures({ kind, status }: ModelFailure): boolean {
   return picturesRefused.includes(status) && (kind !== "too_long" || status === 413);
 }
 
-/** Throws a `ModelFailure`, or the reason of the aborted signal. */
+/** Calls a model and returns its answer. Throws a `ModelFailure`, or the reason of the aborted signal. */
 export async function callModel(
   address: ModelAddress,
   fetch: Fetch,
@@ -44,7 +47,8 @@ export async function callModel(
   try {
     return await callOnce(address, fetch, { ...options, prompt }, onPiece);
   } catch (error) {
-    // Without a retry, a picture that the server cannot read would fail every later run of the session.
+    // The request is repeated without pictures. Otherwise a picture that the server cannot read would fail every later
+    // run of the session.
     const isRefused = error instanceof ModelFailure && mayRefusePictures(error);
     if (!isRefused || !isTaken || !options.prompt.some((message) => picturesIn(message).length > 0))
       throw error;

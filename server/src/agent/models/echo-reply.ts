@@ -6,7 +6,7 @@
 
 interface EchoCall {
   tool: string;
-  /** A JSON object. */
+  /** Arguments of the call, as the text of a JSON object. */
   arguments: string;
 }
 
@@ -15,9 +15,9 @@ export type EchoReply = { text: string } | { calls: EchoCall[] };
 /** Text of the last input, or the results of tools called since then, in order. */
 export type EchoTurn = { input: string } | { results: readonly string[] };
 
-/** Longer texts are truncated, because answers are stored and sent as events. */
+/** Maximum length of a reply. Longer texts are truncated, because answers are stored and sent as events. */
 const textMaxCharacters = 100_000;
-/** Limit for the calls of a step; further lines are ignored. */
+/** Maximum number of calls in a step. Further lines are ignored. */
 const callsMax = 20;
 const callLine = /^[ \t]*call[ \t]+(\S{1,200})[ \t]+(\{.*\})[ \t]*$/;
 

@@ -9,7 +9,7 @@ const host = await agentHost({ config: { allowPrivateHosts: "127.0.0.0/8" } });
 const owner = await host.person();
 const echo = { provider: "echo", id: "echo" };
 
-test("returns the last input as the answer of echo, without a credential", async () => {
+test("the model echo returns the last input as its answer, without a credential", async () => {
   expect((await owner.post("/v1/agents", { name: "parrot", config: { model: echo } })).status).toBe(201);
   const first = await owner.post("/v1/agents/parrot/invoke", { input: "Good day,\n  Ada. 😀" });
   expect(first.json).toMatchObject({ status: "completed", output: "Good day,\n  Ada. 😀" });
@@ -22,7 +22,7 @@ test("returns the last input as the answer of echo, without a credential", async
   expect(run.json.tokens.input).toBeGreaterThan(0);
 });
 
-test("calls the tools that the input names with echo, and returns their results", async () => {
+test("the model echo calls the tools that the input names, and returns their results", async () => {
   const parameters = { type: "object", properties: { number: { type: "string" } }, required: ["number"] };
   const toolset = await owner.post("/v1/agent-toolsets", {
     name: "shop",
@@ -67,7 +67,7 @@ test("requires a credential for every provider except echo", async () => {
   expect(stored.status).toBe(400);
 });
 
-test("limits the replies of echo", () => {
+test("limits the length of an answer of echo and the number of its calls", () => {
   const long = echoReply({ input: "a".repeat(1_000_000) }, []);
   expect(long).toEqual({ text: `${"a".repeat(100_000)}…` });
   const many = echoReply({ input: "call t {}\n".repeat(500) }, ["t"]);

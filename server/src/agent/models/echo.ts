@@ -1,6 +1,6 @@
 /**
- * The built-in model `echo`, for trying agents without a key. It calls no server, costs nothing, and returns the same
- * reply for the same conversation. `echo-reply.ts` describes its replies, decision 0123 its limits.
+ * The built-in model `echo`, for trying agents without a key. The model calls no server, costs nothing, and returns the
+ * same reply for the same conversation. `echo-reply.ts` describes the replies, decision 0123 their limits.
  */
 import type {
   LanguageModelV4,
@@ -12,7 +12,7 @@ import { estimateTokens, type Message } from "./messages.ts";
 
 type Part = LanguageModelV4StreamPart;
 
-/** Limit for the deltas of a text. Several deltas make a stream visible. */
+/** Maximum number of deltas in a text. A text has several deltas, so that the stream is visible. */
 const piecesMax = 20;
 
 export function echoModel(id: string): LanguageModelV4 {

@@ -12,7 +12,7 @@ test.each([
   ["soon", null],
   ["-5", null],
   ["", null],
-])("reads Retry-After: %s", (value, milliseconds) => {
+])("converts Retry-After to a wait: %s", (value, milliseconds) => {
   expect(retryAfter({ "retry-after": value }, now)).toBe(milliseconds);
 });
 

@@ -11,11 +11,11 @@ export class ModelFailure extends Error {
    */
   readonly kind: "overloaded" | "away" | "too_long" | "refused";
   readonly retryAfterMs: number | null;
-  /** True if a server responded with an HTTP error, so the address is right. */
+  /** True if a server responded with an HTTP error. The address is then valid. */
   readonly isFromServer: boolean;
-  /** HTTP status of the response, if there was one. */
+  /** HTTP status of the response. Undefined if there was no response. */
   readonly status: number | undefined;
-  /** Seconds of silence after which the call timed out. */
+  /** Timeout in seconds after which a silent call failed. Undefined for other failures. */
   readonly silentSeconds: number | undefined;
 
   constructor(
@@ -42,13 +42,16 @@ export class ModelFailure extends Error {
   }
 }
 
-/** Statuses worth a retry: timeout, conflict, too early, or a server error. */
+/** Returns true for a status that is worth a retry: timeout, conflict, too early, or a server error. */
 const isPassing = (status: number): boolean => [408, 409, 425].includes(status) || status >= 500;
 
-/** Status codes of an overloaded provider. OpenAI also sends 503, Anthropic 529. */
+/** Returns true for a status of an overloaded provider. OpenAI also sends 503, Anthropic 529. */
 const isOverload = (status: number): boolean => [429, 503, 529].includes(status);
 
-/** `secret` is removed from texts of the server, which may repeat it. */
+/**
+ * Converts the error of a call to a `ModelFailure`. Removes `secret` from texts of the server, which may repeat the
+ * secret.
+ */
 export function explain(error: unknown, secret: string): ModelFailure {
   if (error instanceof ModelFailure) return error;
   if (error instanceof AddressError)
@@ -76,13 +79,14 @@ export function explain(error: unknown, secret: string): ModelFailure {
   );
 }
 
-/** The SDK wraps errors of the connection in its own error. */
+/** Returns the cause of an error. The SDK wraps errors of the connection in an error of its own. */
 function causeOf(error: unknown): unknown {
   return APICallError.isInstance(error) && error.cause instanceof Error ? causeOf(error.cause) : error;
 }
 
 /**
- * Matches the errors of OpenAI, Anthropic, Mistral, vLLM, llama.cpp and Ollama for a prompt that exceeds the context.
+ * Returns true for the errors of OpenAI, Anthropic, Mistral, vLLM, llama.cpp and Ollama about a prompt that exceeds the
+ * context.
  */
 function isTooLong(text: string): boolean {
   return /context[ _](length|window|size|limit)|(prompt|input) (is|length is) too long|request_too_large/i.test(
@@ -95,7 +99,10 @@ function tidy(message: string, secret: string): string {
   return text.replaceAll("\0", "").toWellFormed().slice(0, 300);
 }
 
-/** Milliseconds until the time in the header, which has seconds or an HTTP date (RFC 9110, 10.2.3). */
+/**
+ * Returns the milliseconds until the time in the `Retry-After` header, which has seconds or an HTTP date (RFC 9110,
+ * 10.2.3).
+ */
 export function retryAfter(headers: Record<string, string> | undefined, now = Date.now()): number | null {
   const value = headers?.["retry-after"]?.trim();
   if (!value) return null;

@@ -1,4 +1,6 @@
-/** Removes a Markdown code fence around a whole output: some models put JSON into one despite their instructions. */
+/**
+ * Removes a Markdown code fence around a whole output. Some models put JSON into a fence despite their instructions.
+ */
 export function withoutFence(text: string): string {
   const lines = text.trim().split("\n");
   const isFenced =

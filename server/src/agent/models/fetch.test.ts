@@ -7,7 +7,7 @@ import { modelFetch } from "./fetch.ts";
 
 const mebibyte = Buffer.alloc(1024 ** 2, "x");
 let ended = Promise.withResolvers<number>();
-/** Sends as many mebibytes as the path names, and reports how many the client accepted. */
+/** Sends as many mebibytes as the path specifies, and reports how many mebibytes the client accepted. */
 const server = createServer((request, response) => {
   let left = Number(request.url?.slice(1));
   let sent = 0;
@@ -37,7 +37,7 @@ async function read(response: Response): Promise<number> {
   return bytes;
 }
 
-test("reads an answer of up to 64 MiB, and rejects a longer one", async () => {
+test("reads an answer of up to 64 MiB, and rejects a longer answer", async () => {
   expect(await read(await get(3))).toBe(3 * 1024 ** 2);
   ended = Promise.withResolvers();
   await expect(get(1000).then(read)).rejects.toThrow("exceeds 64 MiB");
@@ -45,7 +45,7 @@ test("reads an answer of up to 64 MiB, and rejects a longer one", async () => {
   expect(await ended.promise).toBeLessThan(200);
 });
 
-test("closes the connection when the reader cancels", async () => {
+test("closes the connection to the model's server when the reader of the answer cancels", async () => {
   ended = Promise.withResolvers();
   const response = await get(1000);
   const reader = response.body!.getReader();
@@ -54,7 +54,7 @@ test("closes the connection when the reader cancels", async () => {
   expect(await ended.promise).toBeLessThan(200);
 });
 
-/** Starts a TCP server that sends these bytes, which may break the rules of HTTP. */
+/** Starts a TCP server that sends these bytes, even if they break the rules of HTTP. */
 async function answering(bytes: string): Promise<AsyncDisposable & { url: string }> {
   const raw = createRawServer((socket) => {
     socket.on("error", () => {});
@@ -78,7 +78,7 @@ test.each(["099", "600", "999"])("returns 502 for the invalid status %s", async 
   expect(await read(response)).toBe(2);
 });
 
-test("rejects a server that switches to another protocol", async () => {
+test("rejects a response that switches to another protocol", async () => {
   await using server = await answering(
     "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
   );

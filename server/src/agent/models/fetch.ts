@@ -16,24 +16,24 @@ import { checkedLookup, checkLiteral } from "#lib/network/checked-lookup.ts";
 
 export type Fetch = typeof globalThis.fetch;
 
-/** An answer that breaks a limit. A retry would break it again. */
+/** Error for an answer that breaks a limit. A retry would break the limit again. */
 export class InvalidAnswer extends Error {
   override readonly name = "AnswerUnfit";
 }
 
-/** Timeout until the first byte, and between two. Models that reason before they respond take minutes. */
+/** Timeout until the first byte, and between two bytes. Models that reason before they respond take minutes. */
 const silentMs = 300_000;
-/** Limit for one answer on the wire. It exceeds any model's output and fits in memory. */
+/** Maximum size of one answer on the wire. The limit exceeds any model's output and fits in memory. */
 const answerMaxBytes = 64 * 1024 ** 2;
-/** Idle time of a kept connection; below the limit of most servers. */
+/** Idle time after which a kept connection is closed. Most servers close idle connections later. */
 const keptMs = 4_000;
 
-/** Counts the fetch's DNS lookups for `owner`, a workspace. */
+/** Returns a fetch whose DNS lookups count against the limit of `owner`, a workspace. */
 export function ownedFetch(fetch: Fetch, owner: string): Fetch {
   return (input, init) => fetch(input, { ...init, owner } as RequestInit);
 }
 
-/** Creates the fetch of a server. `opened` lists the private hosts that connections may reach. */
+/** Creates the fetch of a server process. `opened` lists the private hosts to which connections are allowed. */
 export function modelFetch(opened: OpenedHosts): Fetch {
   const options = { keepAlive: true, timeout: keptMs, maxSockets: 256 };
   const agents = { "http:": new HttpAgent(options), "https:": new HttpsAgent(options) };
@@ -82,7 +82,7 @@ export function modelFetch(opened: OpenedHosts): Fetch {
           reject(error);
         }
       });
-      // Rejects when the connection closes before a response; a no-op after the promise settled.
+      // Rejects when the connection closes before a response. A close after the promise settled has no effect.
       request.on("close", () => reject(new Error("the connection ended without a response")));
       request.end(body ?? undefined);
     });
@@ -100,12 +100,14 @@ function toResponse(response: IncomingMessage): Response {
     response.resume();
     return new Response(null, { status, headers });
   }
-  // A broken or long body fails the reader. A cancel by the reader closes the connection.
+  // A broken or long body fails the reader. If the reader cancels, the connection is closed.
   const bounded = pipeline(response, atMost(answerMaxBytes), () => {});
   return new Response(toWeb(bounded), { status, headers });
 }
 
-/** Node's `toWeb` throws an uncaught error if a chunk arrives just after its reader cancelled. */
+/**
+ * Converts a stream. Node's own `toWeb` throws an uncaught error if a chunk arrives just after the reader cancelled.
+ */
 function toWeb(stream: Readable): ReadableStream<Uint8Array> {
   const pieces = stream[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
   return new ReadableStream(

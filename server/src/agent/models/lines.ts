@@ -1,7 +1,7 @@
 /**
  * Converts all line endings of a response to line feeds. At each line, the SDK's parser of event streams searches for
- * the next carriage return and the next line feed. If one of them is far away or missing, a megabyte of empty lines
- * blocks the process for minutes. In JSON a line ending is white space, so the conversion changes nothing else.
+ * the next carriage return and the next line feed. If either is far away or missing, a megabyte of empty lines blocks
+ * the process for minutes. In JSON a line ending is white space, so the conversion changes nothing else.
  */
 import type { Fetch } from "./fetch.ts";
 
@@ -24,7 +24,7 @@ export function lineFeeds(): TransformStream<Uint8Array, Uint8Array> {
       const kept = new Uint8Array(piece.length);
       let length = 0;
       for (const byte of piece) {
-        // Skips the line feed of a CR LF pair; its carriage return is already converted.
+        // Skips the line feed of a CR LF pair. The pair's carriage return is already converted.
         if (byte !== lineFeed || !wasReturn) {
           kept[length] = byte === carriageReturn ? lineFeed : byte;
           length += 1;

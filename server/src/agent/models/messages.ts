@@ -1,5 +1,5 @@
 /**
- * Stored conversations. Messages have the AI SDK's form, so that another provider can read them. They are stored as
+ * Stored conversations. Messages have the AI SDK's form, so that another provider can read them. Messages are stored as
  * JSON, where an address is a string; the SDK expects a `URL`.
  */
 import type { LanguageModelV4Message } from "@ai-sdk/provider";
@@ -7,7 +7,7 @@ import { isPicture, type PicturePart, type ToolContent } from "../tools/pictures
 
 export type Message = LanguageModelV4Message;
 
-/** Tool calls of a message. */
+/** Returns the tool calls of a message. */
 export function toolCallsIn(message: Message | undefined): { id: string; tool: string }[] {
   if (message?.role !== "assistant") return [];
   return message.content.flatMap((part) =>
@@ -15,14 +15,14 @@ export function toolCallsIn(message: Message | undefined): { id: string; tool: s
   );
 }
 
-/** The message with the results of tool calls. */
+/** Returns the message with the results of tool calls. */
 export function toolMessage(
   results: readonly {
     id: string;
     tool: string;
     isOk: boolean;
     text: string;
-    /** The text with its pictures. */
+    /** The result with its pictures. */
     content?: ToolContent | undefined;
   }[],
 ): Message {
@@ -39,7 +39,9 @@ export function toolMessage(
   };
 }
 
-/** Providers reject pictures in a result that is marked as an error. */
+/**
+ * Text in place of a result with pictures, because providers reject pictures in a result that is marked as an error.
+ */
 const failedCall = { type: "text" as const, text: "The call failed." };
 
 export function revive(message: Message): Message {
@@ -52,17 +54,20 @@ export function revive(message: Message): Message {
   return { ...message, content } as Message;
 }
 
-/** Removes reasoning. Providers need it only until the tools' results. */
+/** Removes reasoning from a message. Providers need the reasoning only until they get the tools' results. */
 export function withoutReasoning(message: Message): Message {
   if (message.role !== "assistant" || !message.content.some(({ type }) => type === "reasoning"))
     return message;
   return { ...message, content: message.content.filter(({ type }) => type !== "reasoning") };
 }
 
-/** Maximum of tokens per picture: providers scale larger ones down. */
+/** Maximum number of tokens per picture: providers scale larger pictures down. */
 const pictureMaxTokens = 2_000;
 
-/** Rough estimate: one token for four characters, or for 64 characters of a base64 picture or file. */
+/**
+ * Estimates the tokens of a message: one token for four characters of text, or for 64 characters of a base64 picture or
+ * file.
+ */
 export function estimateTokens({ role, content }: Message): number {
   const parts = typeof content === "string" ? [content] : content;
   const tokens = parts
@@ -83,7 +88,7 @@ function base64Of(part: unknown): number | undefined {
 type Part = Exclude<Message["content"], string>[number];
 type ResultPart = Extract<Part, { type: "tool-result" }>;
 
-/** The texts and pictures of a tool's result. Undefined if it is a text. */
+/** Returns the texts and pictures of a tool's result, or undefined if the result is only a text. */
 export function contentOf(part: Part | string): ToolContent | undefined {
   return typeof part === "object" && part.type === "tool-result" && part.output.type === "content"
     ? (part.output.value as ToolContent)
@@ -95,7 +100,7 @@ export function picturesIn(message: Message): PicturePart[] {
   return message.content.flatMap((part) => (contentOf(part) ?? []).filter(isPicture));
 }
 
-/** Replaces the content of tool results that have pictures. */
+/** Replaces the content of tool results that contain pictures. */
 export function mapContent(
   message: Message,
   change: (content: ToolContent) => ToolContent | string,

@@ -47,7 +47,7 @@ const seen = responses([
   { text: "Seen.", phase: "final_answer" },
 ]);
 
-test("sends OpenAI's encrypted reasoning back in order, and requests no storage", async () => {
+test("sends OpenAI's encrypted reasoning back in order, and asks OpenAI to store nothing", async () => {
   const name = await agent("gpt-5", { reasoning: "low" });
   const thinking = responses([
     { thought: ["Hm. ", "A look."], sealed: "s1" },
@@ -81,7 +81,7 @@ test("sends OpenAI's encrypted reasoning back in order, and requests no storage"
     output(said[2]),
     output(said[4]),
   ]);
-  // Reasoning ends with its run.
+  // The next run does not send the reasoning of this run.
   model.script([seen]);
   await invoke(name, { session_id: run.session_id });
   expect(model.asked[0].input.map(({ type }: Json) => type)).not.toContain("reasoning");
@@ -101,7 +101,7 @@ test("omits reasoning that was encrypted for another account", async () => {
   ]);
 });
 
-test("requests reasoning by config from a model with an unknown name, and sends back no unencrypted reasoning", async () => {
+test("requests reasoning from an unknown model if the config enables reasoning, and sends back no unencrypted reasoning", async () => {
   const name = await agent("gpt-oss-120b", { reasoning: "high" });
   const thinking = responses([{ thought: ["Hm."], sealed: null }, look]);
   model.script((body: Json) => unfit(body, []) ?? (body.input.length === 1 ? thinking : seen));
@@ -113,7 +113,7 @@ test("requests reasoning by config from a model with an unknown name, and sends 
   expect([model.asked[0].reasoning, model.asked[0].include]).toEqual([undefined, undefined]);
 });
 
-test("fails the run after one request when a server sends only comments", async () => {
+test("fails the run after one request when a server sends only SSE comments", async () => {
   const name = await agent("gpt-5");
   model.script([{ raw: ": still here\n".repeat(500_000) }]);
   const { run_id } = await invoke(name);

@@ -22,7 +22,7 @@ const baseUrl = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 const plain = modelFetch(parseOpenedHosts(["127.0.0.0/8"]));
 
 test.each(["openai", "anthropic", "openai_compatible", "mistral"] as const)(
-  "sends concurrent calls of one model of %s with their own keys and fetches",
+  "sends each concurrent call of one model of %s with its own key and its own fetch",
   async (provider) => {
     heard.length = 0;
     const call = (name: string) => {

@@ -1,5 +1,5 @@
 /**
- * Models of the AI SDK, which only this folder imports. Creating a model takes as long as reading a short answer, so
+ * Models of the AI SDK. Only this folder imports the SDK. Creating a model takes as long as reading a short answer, so
  * models are cached. The key and the fetch belong to each call.
  */
 import { AsyncLocalStorage } from "node:async_hooks";
@@ -13,10 +13,10 @@ import { echoModel } from "./echo.ts";
 import type { Fetch } from "./fetch.ts";
 
 export interface ModelAddress {
-  /** Id of the credential that holds the key. */
+  /** Id of the credential that contains the key. */
   credentialId: string;
   provider: Provider;
-  /** Null for the provider's own address. */
+  /** Base URL of the provider. Null for the provider's default address. */
   baseUrl: string | null;
   apiKey: string;
   /** The provider's name for the model. */
@@ -25,7 +25,7 @@ export interface ModelAddress {
 
 type Make = (address: Pick<ModelAddress, "baseUrl" | "id">, apiKey: string, fetch: Fetch) => LanguageModelV4;
 
-/** Every provider gets an explicit address. Otherwise the SDK reads one from the environment. */
+/** Every provider gets an explicit address. Otherwise the SDK would read an address from the environment. */
 const makers: Record<Provider, Make> = {
   anthropic: ({ baseUrl, id }, apiKey, fetch) =>
     createAnthropic({ baseURL: baseUrl ?? "https://api.anthropic.com/v1", apiKey, fetch })(id),
@@ -45,7 +45,7 @@ const makers: Record<Provider, Make> = {
   echo: ({ id }) => echoModel(id),
 };
 
-/** Key of a cached model. The headers of each call override it. */
+/** API key of a cached model. The headers of each call override this key. */
 const noKey = "none";
 const keptMax = 200;
 const kept = new Map<string, LanguageModelV4>();
@@ -74,9 +74,10 @@ export function streamOf(
 }
 
 /**
- * Anthropic caches a prompt only up to its marks. The first mark covers the tools and the system prompt, the second the
- * whole conversation, which the next step repeats. System messages behind the first, such as remembered facts, change
- * more often and have no mark. Other providers cache by themselves, and some take one system message only.
+ * Returns the prompt with cache marks for Anthropic, which caches a prompt only up to its marks. The first mark covers
+ * the tools and the system prompt. The second mark covers the whole conversation, which the next step repeats. System
+ * messages behind the first, such as remembered facts, change more often and have no mark. Other providers cache
+ * without marks, and some accept only one system message.
  */
 export function withCacheMarks(
   { provider }: Pick<ModelAddress, "provider">,
@@ -98,12 +99,13 @@ function withOneSystem(prompt: LanguageModelV4CallOptions["prompt"]): LanguageMo
   return [{ role: "system", content: texts.join("\n\n") }, ...others];
 }
 
-/** Names that the SDK knows as OpenAI's reasoning models. */
+/** Matches names that the SDK knows as OpenAI's reasoning models. */
 const openaiNames = /^(o\d|gpt-\d|chatgpt-)/;
 
 /**
- * Requests that OpenAI stores nothing. The model's reasoning is then encrypted in the answer and goes back with the next
- * request. So accounts with zero data retention work as all others, and texts of end users stay on this server.
+ * Returns the options that make OpenAI store nothing. The model's reasoning is then encrypted in the answer and goes
+ * back with the next request. So accounts with zero data retention work as all others, and texts of end users stay on
+ * this server.
  */
 export function optionsOf(
   { provider, id }: ModelAddress,

@@ -42,7 +42,7 @@ const start = (index: number, block: object) => ({
 const delta = (index: number, part: object) => ({ type: "content_block_delta", index, delta: part });
 const stop = (index: number) => ({ type: "content_block_stop", index });
 
-/** A streamed answer of Anthropic. */
+/** Returns an answer as Anthropic streams it. */
 function toStream(blocks: readonly Json[], reason: string): { raw: string } {
   const usage = { input_tokens: 10, output_tokens: 5 };
   const message = { id: "m", type: "message", role: "assistant", model: "claude", content: [], usage };
@@ -81,7 +81,7 @@ const done = toStream(
 const invoke = async (body: object = {}) =>
   (await owner.post("/v1/agents/thinker/invoke", { input: "Look.", ...body })).json;
 
-test("sends signed reasoning back with the tools' results, and drops it after the run", async () => {
+test("sends signed reasoning back with the tools' results, and drops the reasoning after the run", async () => {
   model.script([thinking, done]);
   const json = await invoke();
   expect(json).toMatchObject({ status: "completed", output: "Seen." });
@@ -98,7 +98,7 @@ test("sends signed reasoning back with the tools' results, and drops it after th
   expect(told).not.toMatch(/let me look|c2lnbmVk|aGlkZGVu/);
 });
 
-test("omits one provider's reasoning from a request to another", async () => {
+test("omits one provider's reasoning from a request to another provider", async () => {
   model.script((body: Json) => {
     if (body.stream_options) return { text: ["Seen by another."] };
     return body.messages.length === 1 ? thinking : { status: 400 };

@@ -1,6 +1,7 @@
 /**
- * Reasoning that precedes tool calls. Anthropic and OpenAI expect it back with the tools' results, signed or encrypted;
- * other providers do not. OpenAI encrypts it for the account of the key, so no other account receives it.
+ * Reasoning that precedes tool calls. Anthropic and OpenAI expect the reasoning back with the tools' results, signed or
+ * encrypted. Other providers expect none. OpenAI encrypts reasoning for the account of the key, so no other account
+ * receives it.
  */
 import type { LanguageModelV4Message, SharedV4ProviderOptions } from "@ai-sdk/provider";
 import type { ModelAddress } from "./providers.ts";
@@ -13,13 +14,13 @@ export interface ReasoningPart {
   providerOptions: SharedV4ProviderOptions;
 }
 
-/** Metadata fields that go back to each provider. */
+/** Metadata fields that are sent back to each provider. */
 const kept: Partial<Record<ModelAddress["provider"], readonly string[]>> = {
   anthropic: ["signature", "redactedData"],
   openai: ["itemId", "reasoningEncryptedContent", "phase"],
 };
 
-/** Metadata of a part that goes back to its provider. */
+/** Returns the metadata of a part that is sent back to the part's provider. */
 export function metadataOf(
   { providerMetadata }: { providerMetadata?: unknown },
   { provider }: ModelAddress,
@@ -37,7 +38,7 @@ export function toReasoningPart(
   return { type: "reasoning", text, providerOptions: { [provider]: metadata, kontor: { credentialId } } };
 }
 
-/** OpenAI's models mark text as final answer or commentary. */
+/** Returns the phase of a text for its provider. OpenAI's models mark text as final answer or commentary. */
 export function phaseOf(
   { metadata }: { metadata: Metadata },
   { provider }: ModelAddress,

@@ -1,4 +1,4 @@
-/** Servers of models that send nothing, or end a response without a finish reason. */
+/** Model servers that send nothing, or that end a response without a finish reason. */
 import { once } from "node:events";
 import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -18,7 +18,7 @@ const chunk = (choice: object) =>
   `data: ${JSON.stringify({ id: "c", choices: [{ index: 0, ...choice }] })}\n\n`;
 const textChunk = (content: string) => chunk({ delta: { role: "assistant", content }, finish_reason: null });
 
-/** A server whose requests are handled by the given functions, in their order. */
+/** Starts a server. The functions handle its requests in this order. */
 async function serve(...turns: ((response: ServerResponse) => void)[]): Promise<string> {
   const server = createServer((request, response) => {
     request.resume();
@@ -51,9 +51,9 @@ async function agent(url: string, change: object = {}, modelChange: object = {})
 const invoke = async (name: string): Promise<Json> =>
   (await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi" })).json;
 
-test("retries after a silent model, and records the silence in an event", async () => {
+test("repeats a request whose model sends nothing for too long, and emits an event with the silent seconds", async () => {
   const name = await agent(await serve(nothing, halfOnly, whole), {}, { silence_seconds: 10 });
-  // Below the minimum of a config.
+  // The minimum of a config is higher, so the test sets the value in the database.
   await sql`update agent_versions set config = jsonb_set(config::jsonb, '{model,silence_seconds}', '0.5')::json
     where agent_id = (select id from agents where name = ${name})`.execute(host.app.db);
   const { run_id, ...run } = await invoke(name);
@@ -86,7 +86,7 @@ test("fails a call of a silent model with a retryable error", async () => {
   });
 });
 
-test.each([9, 301])("refuses silence_seconds of %d", async (silence_seconds) => {
+test.each([9, 301])("rejects a config with silence_seconds of %d", async (silence_seconds) => {
   const config = await modelConfig(owner, model.url);
   const body = {
     name: `agent-${(made += 1)}`,
@@ -95,7 +95,7 @@ test.each([9, 301])("refuses silence_seconds of %d", async (silence_seconds) => 
   expect((await owner.post("/v1/agents", body)).status).toBe(400);
 });
 
-test("accepts a text that ends with [DONE] but without a finish reason", async () => {
+test("accepts an answer that ends with [DONE] but without a finish reason", async () => {
   model.script([{ raw: `${textChunk("All of it.")}data: [DONE]\n\n` }]);
   expect(await invoke(await agent(model.url))).toMatchObject({
     status: "completed",
@@ -108,7 +108,7 @@ test("accepts a text that ends with [DONE] but without a finish reason", async (
 test.each([
   ["a text without [DONE]", textChunk("Half of it.")],
   ["nothing but [DONE]", "data: [DONE]\n\n"],
-])("retries after %s", async (_, raw) => {
+])("repeats a request after %s", async (_, raw) => {
   model.script([{ raw }, { text: ["Whole."] }]);
   expect(await invoke(await agent(model.url))).toMatchObject({ status: "completed", output: "Whole." });
   expect(model.asked).toHaveLength(2);
@@ -117,7 +117,7 @@ test.each([
 const schema = { type: "object", properties: { n: { type: "integer" } }, required: ["n"] };
 
 test.each(['```json\n{"n": 1}\n```', '```\n{"n": 1}\n```\n', '{"n": 1}'])(
-  "reads %j as JSON for an output schema",
+  "with an output schema, accepts the answer %j as JSON",
   async (text) => {
     model.script([{ text: [text] }]);
     const run = await invoke(await agent(model.url, { output: { type: "json_schema", schema } }));
@@ -126,7 +126,7 @@ test.each(['```json\n{"n": 1}\n```', '```\n{"n": 1}\n```\n', '{"n": 1}'])(
   },
 );
 
-test("keeps a fence in an output that is text", async () => {
+test("without an output schema, keeps a Markdown fence in the answer", async () => {
   model.script([{ text: ["```\n{}\n```"] }]);
   expect(await invoke(await agent(model.url))).toMatchObject({ output: "```\n{}\n```" });
 });

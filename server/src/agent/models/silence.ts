@@ -1,7 +1,10 @@
-/** Timeout for a model's server that sends nothing. Each byte restarts it. */
+/** Timeout for a model's server that sends nothing. Each received byte restarts the timeout. */
 import { ModelFailure } from "./failure.ts";
 
-/** Below the 300 s after which the connection times out. Models that reason silently take one or two minutes. */
+/**
+ * Default timeout, below the 300 s after which the connection times out. Models that reason silently take one or two
+ * minutes.
+ */
 const defaultSilenceSeconds = 180;
 
 export class SilenceTimeout {
@@ -15,12 +18,12 @@ export class SilenceTimeout {
     this.#start();
   }
 
-  /** Aborted with a `ModelFailure`. */
+  /** Signal that is aborted with a `ModelFailure` after the timeout. */
   get signal(): AbortSignal {
     return this.#abort.signal;
   }
 
-  /** Restarts the timeout after received data. */
+  /** Restarts the timeout, because data was received. */
   restart(): void {
     this.#isResponded = true;
     this.#timer?.refresh();

@@ -1,4 +1,4 @@
-/** Hostile servers of models: every call ends soon, whatever the server sends. */
+/** Hostile model servers. Every call must end soon, whatever the server sends. */
 import { once } from "node:events";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -57,7 +57,7 @@ const all = (what: string) => ({ openai: what, anthropic: what, openai_compatibl
 const silent: [string, ReturnType<typeof all>][] = [
   ["comments", all(": still here\n")],
   ["empty lines", all("\r\n")],
-  ["one line", all("[],")],
+  ["bytes of one line", all("[],")],
   ["lines of one event", all("data: [\n")],
   [
     "events without content",
@@ -95,7 +95,7 @@ test.each(
   60_000,
 );
 
-test("yields to other work while reading answers", async () => {
+test("yields to the event loop while it reads answers", async () => {
   const sent = new Uint8Array(256 * 1024).fill(120);
   const wires = [1, 2].map(() => new Wire(async () => new Response(ReadableStream.from([sent]))));
   let turns = 0;
@@ -107,11 +107,11 @@ test("yields to other work while reading answers", async () => {
   const read = await Promise.all(wires.map(async ({ fetch: from }) => (await from("http://x")).bytes()));
   clearImmediate(next);
   for (const bytes of read) expect(Buffer.compare(bytes, sent)).toBe(0);
-  // 512 KiB, 16 at a time.
+  // The calls read 512 KiB together, at most 16 KiB in each turn of the event loop.
   expect(turns).toBeGreaterThanOrEqual(30);
 });
 
-test("rejects too many lines before too many bytes", async () => {
+test("stops reading after too many lines without content, even if they are few bytes", async () => {
   [status, begins, piece] = [200, "", "\n"];
   await expect(call("anthropic")).rejects.toMatchObject({
     kind: "refused",
@@ -119,7 +119,7 @@ test("rejects too many lines before too many bytes", async () => {
   });
 });
 
-test.each(providers)("reads only the beginning of an endless error from %s", async (provider) => {
+test.each(providers)("reads only the beginning of an endless error response from %s", async (provider) => {
   asked = 0;
   status = 401;
   begins = "";
@@ -131,7 +131,7 @@ test.each(providers)("reads only the beginning of an endless error from %s", asy
   expect([asked, sentBytes < 8 * 1024 ** 2]).toEqual([1, true]);
 });
 
-test("rejects an endless answer with content after 64 MiB", async () => {
+test("rejects an endless stream of content once it exceeds 64 MiB", async () => {
   status = 200;
   begins = "";
   piece = event({ ...chunk, choices: [{ delta: { content: "a" } }], padding: "x".repeat(1024 ** 2) });
@@ -141,7 +141,7 @@ test("rejects an endless answer with content after 64 MiB", async () => {
   });
 });
 
-test("rejects endless empty blocks", async () => {
+test("rejects an answer with endlessly many empty blocks", async () => {
   status = 200;
   begins = event({ type: "message_start", message: { id: "m", model: "m", usage: { input_tokens: 1 } } });
   piece = event({ type: "content_block_start", index: 0, content_block: { type: "text", text: "" } });

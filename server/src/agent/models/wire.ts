@@ -7,24 +7,24 @@ import { InvalidAnswer, type Fetch } from "./fetch.ts";
 import { withLineFeeds } from "./lines.ts";
 
 /**
- * Limit for bytes without content. Providers repeat the request's tools before the content and the whole answer after
- * it. Parsing a line as JSON may take fourteen times its length in memory.
+ * Maximum number of bytes without content. Providers repeat the request's tools before the content and the whole answer
+ * after it. Parsing a line as JSON may take fourteen times the line's length in memory.
  */
 const silentMaxBytes = 4 * 1024 ** 2;
 /**
- * Limit for lines without content. Some servers send the reasoning of open models in events of their own, which the SDK
- * ignores.
+ * Maximum number of lines without content. Some servers send the reasoning of open models in separate events, which the
+ * SDK ignores.
  */
 const silentMaxLines = 100_000;
 const refusalMaxBytes = 64 * 1024;
 
 const lineFeed = 10;
-/** Matches the end mark of a stream, and empty lines after it. */
+/** Number of last bytes in which the stream's end mark is searched. Empty lines may follow the mark. */
 const endBytes = 64;
 
 /**
- * Bytes that all calls together may read in one turn of the event loop. Small events cost time: parsing 16 KiB of them
- * takes about 30 ms, and without a limit all received bytes would be parsed in one turn.
+ * Bytes that all calls together may read in one turn of the event loop. Parsing 16 KiB of small events takes about 30
+ * ms. Without a limit, all received bytes would be parsed in one turn.
  */
 const turnBytes = 16 * 1024;
 let left = turnBytes;
@@ -48,7 +48,9 @@ export class Wire {
   #lines = 0;
   #end = "";
 
-  /** `received` is called for the headers of the response and each piece of it. */
+  /**
+   * Wraps `fetch` with the limits. `received` is called for the headers of the response and for each piece of the body.
+   */
   constructor(fetch: Fetch, received: () => void = () => {}) {
     this.#received = received;
     const inLines = withLineFeeds(fetch);
@@ -62,7 +64,7 @@ export class Wire {
     };
   }
 
-  /** Restarts the limits after content. */
+  /** Resets the counts of bytes and lines without content. */
   onContent(): void {
     this.#bytes = 0;
     this.#lines = 0;

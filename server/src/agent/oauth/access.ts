@@ -1,4 +1,4 @@
-/** Returns the access token for a call to a toolset, or the step that is missing before there is a token. */
+/** Returns the access token for a call to a toolset, or the step that must come before a token exists. */
 import type { App } from "#app.ts";
 import { FreshToken, refreshIfStale } from "./provider/refresh.ts";
 import { joinScopes } from "./provider/scopes.ts";
@@ -13,13 +13,14 @@ export type Access = { kind: "token"; token: string; connection: string } | NoAc
 export type NoAccess =
   /**
    * An end user must sign in; `offerSignIn` makes the link. `isAgain`: the granted scopes do not suffice. `connection`:
-   * id of the connection that lacks scopes, null if there is none.
+   * id of the connection that lacks scopes, or null if the user has no connection.
    */
   | { kind: "auth_required"; who: string; isAgain: boolean; connection: string | null }
   | { kind: "unavailable"; why: string };
 
 /**
- * `endUserId` null selects the owner. A run offers the owner no sign-in link. Callers who read the run's events could otherwise sign in with an account of their choice.
+ * Returns the access of an end user, or of the owner if `endUserId` is null. A run offers the owner no sign-in link.
+ * Otherwise callers who read the run's events could sign in with an account of their choice.
  */
 export async function resolveAccess(
   app: Needs,
@@ -52,8 +53,8 @@ export async function expireRefusedToken(
 }
 
 /**
- * Records scopes that a server requires beyond the granted scopes, so that the next sign-in requests them. Until then
- * the connection serves the other calls. Returns undefined if the connection has another token by now.
+ * Records scopes that a server requires beyond the granted scopes, so that the next sign-in requests them. Until then,
+ * the connection serves the other calls. Returns undefined if the connection got another token since the refusal.
  */
 export async function recordRequiredScopes(
   app: Needs,
@@ -71,7 +72,7 @@ export async function recordRequiredScopes(
   });
 }
 
-/** Requires a new sign-in, because the server accepts no token of this connection. */
+/** Returns the result that requires a new sign-in, because the server accepts no token of this connection. */
 export function requireNewSignIn(
   toolset: SignInToolset,
   endUserId: string | null,

@@ -1,4 +1,4 @@
-/** Runs the MCP conformance suite on the authorization of clients. */
+/** Runs the MCP conformance suite's scenarios about the authorization of clients. */
 import { execFile } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -34,7 +34,7 @@ const host = await agentHost({
 });
 const owner = await host.person();
 
-/** Returns the suite's output, also after a failure. */
+/** Runs a scenario. Returns the suite's output, even after a failure. */
 async function run(
   args: readonly string[],
   env: Record<string, string>,
@@ -64,7 +64,7 @@ test.each([
   // The metadata of this server names another resource.
   ["draft", ["resource-mismatch"]],
 ])(
-  "reports only the expected findings in the suite's scenarios of %s, and ends all but %j with an authorized call",
+  "in the scenarios of %s, the suite finds only expected faults, and each but %j ends with an authorized call",
   async (name, notLetIn) => {
     model.script(({ messages, tools }: Json) =>
       messages.at(-1).role === "user" && tools?.length > 0

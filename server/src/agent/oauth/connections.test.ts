@@ -69,7 +69,7 @@ async function linkFor(id: string, who: string): Promise<string> {
   return told;
 }
 
-test("calls the tool with the person's token after a sign-in by link", async () => {
+test("calls the tool with the token of the person who signed in by the link", async () => {
   const set = await toolset();
   expect(await access(set.id)).toMatchObject({ kind: "unavailable" });
   const { status, json } = await owner.post(`/v1/agent-toolsets/${set.id}/oauth/start`, {});
@@ -116,7 +116,7 @@ const expire = (id: string, inSeconds = -1) =>
     .execute();
 const grants = () => shop.tokenRequests.map(({ grant, status }) => [grant, status]);
 
-test("keeps the connections of end users apart", async () => {
+test("keeps the connections of different end users separate", async () => {
   const set = await toolset({ oauth_per_end_user: true });
   expect(await access(set.id, "ada")).toEqual({
     kind: "auth_required",
@@ -125,7 +125,7 @@ test("keeps the connections of end users apart", async () => {
     isAgain: false,
   });
   const first = await linkFor(set.id, "ada");
-  // A second request returns the same link, because a session needs it more than once.
+  // A second request returns the same link, because a session needs the link more than once.
   expect(await linkFor(set.id, "ada")).toBe(first);
   expect(await linkFor(set.id, "bob")).not.toBe(first);
   await new TestBrowser().signIn(first, "ada-at-the-shop");
@@ -133,7 +133,7 @@ test("keeps the connections of end users apart", async () => {
   expect(await calls(token)).toBe(200);
   expect(shop.calls.at(-1)?.account).toBe("ada-at-the-shop");
   expect(await access(set.id, "bob")).toMatchObject({ kind: "auth_required" });
-  // A call without an end user acts for the owner. A run offers the owner no link.
+  // A call without an end user acts for the owner, and a run offers the owner no link.
   expect(await access(set.id, null)).toMatchObject({ kind: "unavailable" });
   await new TestBrowser().signIn(await start(set.id), "the-owner");
   expect((await connections(set.id)).map((one: Json) => one.end_user_id)).toEqual(["-", "ada"]);
@@ -144,13 +144,13 @@ test.each([
   [{}, { return_url: "http://example.com/" }, 400, "/return_url"],
   [{}, { return_url: "javascript:alert(1)" }, 400, "/return_url"],
   [{ auth_type: undefined }, {}, 409, undefined],
-] as const)("refuses a sign-in that cannot begin: %j %j", async (change, body, status, pointer) => {
+] as const)("refuses to start a sign-in for: %j %j", async (change, body, status, pointer) => {
   const set = await toolset(change);
   const answer = await owner.post(`/v1/agent-toolsets/${set.id}/oauth/start`, body);
   expect([answer.status, answer.json.pointer]).toEqual([status, pointer]);
 });
 
-test("uses a pre-registered client as it is", async () => {
+test("uses the id and the secret of a pre-registered client unchanged", async () => {
   const set = await connectToolset({
     oauth_client_id: "known:beforehand/client",
     oauth_client_secret: "a+secret:of/the client%0123456789",
@@ -161,7 +161,7 @@ test("uses a pre-registered client as it is", async () => {
   expect(await tokenOf(set.id).then(calls)).toBe(200);
 });
 
-test("sends the client of one provider to no other provider that the server names later", async () => {
+test("sends a client's secret to its own provider only, even if the server names another provider later", async () => {
   const client = {
     oauth_client_id: "known:beforehand/client",
     oauth_client_secret: "a+secret:of/the client%0123456789",
@@ -182,7 +182,7 @@ test("sends the client of one provider to no other provider that the server name
   expect((await begin()).status).toBe(200);
 });
 
-test("registers one client per toolset, once", async () => {
+test("registers one client per toolset, and uses this client for every sign-in", async () => {
   const registered: unknown[] = [];
   shop.before = ({ url }) => {
     if (url === "/reg") registered.push(url);
@@ -202,7 +202,7 @@ test("serves the client metadata document, and sets cookies for its own host onl
   const provider = await startSignInServer({
     redirectUri: `${name}/connect/callback`,
     takesDocuments: true,
-    // The guard against private hosts is off, because every test runs on loopback.
+    // The guard against private hosts is off, because the servers of every test listen on loopback.
     fetch: (url, init) =>
       fetch(really(new Request(url).url), { headers: init?.headers ?? {}, redirect: "manual" }),
   });
@@ -230,7 +230,7 @@ test("explains the fix if a provider does not register clients", async () => {
   expect(json.detail).toContain(redirectUri);
 });
 
-test("sends one refresh request when two processes need a new token at once", async () => {
+test("sends one refresh request when two processes need a new token at the same time", async () => {
   const set = await connectToolset();
   const before = await tokenOf(set.id);
   await expire(set.id, 30);
@@ -248,7 +248,7 @@ test("sends one refresh request when two processes need a new token at once", as
   expect(await calls([...tokens][0] as string)).toBe(200);
 });
 
-test("lets others refresh seconds after a process dies during its refresh", async () => {
+test("another process can refresh a token seconds after the refreshing process died", async () => {
   const set = await connectToolset();
   await expire(set.id);
   // Imitates the row that a killed process leaves.
@@ -290,7 +290,7 @@ test("requires a new sign-in after the provider rejects the refresh token", asyn
   expect(await connections(set.id)).toMatchObject([{ status: "connected" }]);
 });
 
-test("refreshes a token that the server refuses", async () => {
+test("refreshes a token that the toolset's server refuses", async () => {
   const set = await connectToolset();
   const before = await tokenOf(set.id);
   await expireRefusedToken(app, await row(set.id), null, "another one");
@@ -299,7 +299,7 @@ test("refreshes a token that the server refuses", async () => {
   expect(await tokenOf(set.id)).not.toBe(before);
 });
 
-test("binds a link to the first browser that opens it, for one sign-in, until it expires", async () => {
+test("binds a sign-in link to the first browser that opens it, and accepts the link once, until it expires", async () => {
   const set = await toolset();
   const link = await start(set.id);
   const [hers, his] = [new TestBrowser(), new TestBrowser()];
@@ -325,7 +325,7 @@ test("refuses a callback whose cookie, state or issuer does not match", async ()
   const link = await start(set.id);
   const back = await browser.signIn(link, "ada", redirectUri);
   shop.tokenRequests = [];
-  // Another browser without the cookie follows the callback's URL.
+  // Another browser without the cookie opens the callback's URL.
   expect((await new TestBrowser().get(back.url)).status).toBe(400);
   const wrong = new URL(back.url);
   wrong.searchParams.set("state", "another");
@@ -347,7 +347,7 @@ test("refuses a callback whose cookie, state or issuer does not match", async ()
   expect(shop.tokenRequests).toEqual([]);
 });
 
-test("redirects to the return URL after success and after failure", async () => {
+test("redirects the browser to the return URL after success and after failure", async () => {
   const set = await toolset();
   const returnUrl = "https://shop.example/settings?tab=1";
   const done = await new TestBrowser().signIn(
@@ -363,7 +363,7 @@ test("redirects to the return URL after success and after failure", async () => 
   expect(refused.url).toBe(`${returnUrl}&connection=failed&error=access_denied`);
 });
 
-test("refuses metadata that contradicts its address or its fields", async () => {
+test("refuses provider metadata with a wrong issuer, unsafe fields, a redirect or too many bytes", async () => {
   const set = await toolset();
   const refusal = async () => {
     const { status, json } = await owner.post(`/v1/agent-toolsets/${set.id}/oauth/start`, {});
@@ -463,7 +463,7 @@ test("deletes the connections of an erased end user, and aborts their sign-ins i
   }
 });
 
-test("aborts a sign-in that ends during a disconnect, without a deadlock", async () => {
+test("a disconnect aborts a sign-in that completes at the same time, without a deadlock", async () => {
   const set = await toolset();
   const browser = new TestBrowser();
   const back = await browser.signIn(await start(set.id), "ada", redirectUri);
@@ -481,7 +481,7 @@ test("aborts a sign-in that ends during a disconnect, without a deadlock", async
   await expect.poll(() => shop.revocations.length, { timeout: 10_000 }).toBe(1);
 });
 
-test("completes a sign-in with a new link after a crash in the middle", async () => {
+test("completes a sign-in with a new link after a crash during the first sign-in", async () => {
   const set = await toolset();
   const browser = new TestBrowser();
   const back = await browser.signIn(await start(set.id), "ada", redirectUri);
@@ -495,7 +495,7 @@ test("completes a sign-in with a new link after a crash in the middle", async ()
   expect((await browser.signIn(await start(set.id), "ada")).text).toContain("You are connected");
 });
 
-test("deletes a toolset's connections when it moves to another origin or is deleted", async () => {
+test("deletes a toolset's connections when the toolset moves to another origin or is deleted", async () => {
   const [moved, gone] = [await connectToolset(), await connectToolset()];
   const patch = (body: object) => owner.call("PATCH", `/v1/agent-toolsets/${moved.id}`, body);
   expect((await patch({ url: `${shop.resource}/deeper` })).status).toBe(200);

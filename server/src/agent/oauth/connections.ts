@@ -1,16 +1,16 @@
 /**
- * Connections: OAuth tokens with which an agent acts for a person at a tool server. This folder owns the tokens. It
- * promises:
+ * Connections: OAuth tokens with which an agent acts for a person at a tool server. This folder owns the tokens. The
+ * folder promises:
  * - Tokens never appear in a response, log or event.
  * - A token goes only to the toolset that it was issued for.
  * - Only the browser that opened a link can complete its sign-in.
  * - Concurrent calls send one refresh request.
  *
- * The authorization code flow: `createSignInLink` creates a link for one person (`flow/links.ts`). When a browser opens the link,
- * `flow/open-link.ts` discovers the provider (`provider/discovery.ts`), selects an OAuth client
- * (`provider/clients.ts`), sets a cookie and redirects to the provider. The provider redirects back to
- * `flow/callback.ts`. From then on `access.ts` returns access tokens for the toolset's calls. It also records the
- * scopes that a server requires in addition, for the next sign-in.
+ * The authorization code flow: `createSignInLink` creates a link for one person (`flow/links.ts`). When a browser
+ * opens the link, `flow/open-link.ts` discovers the provider (`provider/discovery.ts`) and selects an OAuth client
+ * (`provider/clients.ts`). It then sets a cookie and redirects to the provider. The provider redirects back to
+ * `flow/callback.ts`. From then on, `access.ts` returns access tokens for the toolset's calls. `access.ts` also
+ * records the scopes that a server requires in addition, for the next sign-in.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -29,7 +29,7 @@ export async function list(app: Needs, actor: Actor, toolsetId: string): Promise
   return { items: (await listConnections(app.db, id)).map(toConnection) };
 }
 
-/** Deletes the owner's connection. Does nothing if there is none. */
+/** Deletes the owner's connection. Does nothing if the owner has none. */
 export async function disconnect(app: Needs, actor: Actor, toolsetId: string): Promise<void> {
   await deleteAndRecord(app, actor, toolsetId, owner);
 }
@@ -52,7 +52,7 @@ async function deleteAndRecord(
     const toolset = await lockReachable(tx, actor, toolsetId);
     const count = await revokeConnections(tx, [toolset.id], endUserId);
     if (count > 0) {
-      // The entry does not name the end user, because it outlives that user's erasure.
+      // The activity entry does not name the end user, because the entry outlives that user's erasure.
       const detail = { of: endUserId === owner ? "owner" : "end_user" };
       await recordActivity(
         tx,

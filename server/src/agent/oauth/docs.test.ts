@@ -8,6 +8,6 @@ const host = await agentHost();
 const owner = await host.person();
 const shop = await startSignInServer({ redirectUri: "http://127.0.0.1/never", isRegistering: true });
 
-test("runs the page about sign-ins as printed", async () => {
+test("the commands of the page about sign-ins run as printed", async () => {
   await runPage("agents/sign-ins.md", { base: host.baseUrl, token: owner.token, shop: shop.resource });
 });

@@ -41,7 +41,7 @@ const link = async (id: string) =>
 const signIn = async (id: string) => (await new TestBrowser().signIn(await link(id), "ada")).text;
 const row = async (id: string) => (await findById(app.db, id))!;
 
-/** Creates a toolset and signs its owner in. Returns its id. */
+/** Creates a toolset and signs its owner in. Returns the toolset's id. */
 async function connectToolset(): Promise<string> {
   const { json } = await owner.post("/v1/agent-toolsets", {
     name: `shop${(made += 1)}`,
@@ -62,10 +62,10 @@ async function want(id: string, scope: string): Promise<Json> {
   return recordRequiredScopes(app, toolset, null, { token: access.token, scope });
 }
 
-test("requests the required and the granted scopes at the next sign-in, and only the usual scopes after that", async () => {
+test("requests the required and the granted scopes at the next sign-in, and only the usual scopes afterwards", async () => {
   const id = await connectToolset();
   expect(await want(id, "tools:write")).toMatchObject({ kind: "unavailable" });
-  // Two concurrent calls require different scopes.
+  // Two concurrent calls require different scopes, and neither scope is granted.
   await want(id, "tools:more");
   expect((await resolveAccess(app, await row(id), null)).kind).toBe("token");
   const browser = new TestBrowser();
@@ -78,7 +78,7 @@ test("requests the required and the granted scopes at the next sign-in, and only
   expect(asked.at(-1)).toBe(usual);
 });
 
-test("requests a scope once if the provider refuses it on its own page", async () => {
+test("requests a scope only once if the provider refuses the scope on its own page", async () => {
   const id = await connectToolset();
   await want(id, "tools:write");
   isRefusing = true;
@@ -108,7 +108,7 @@ test("truncates the granted scopes before the required ones, and drops invalid s
   expect(asked[0]!.length).toBeLessThanOrEqual(4096);
 });
 
-test("keeps a scope that becomes required while a link is being opened", async () => {
+test("keeps a scope that becomes required while a sign-in link is being opened", async () => {
   const id = await connectToolset();
   await want(id, "tools:write");
   const opened = (await findConnection(app.db, id, "-"))!;
@@ -117,7 +117,7 @@ test("keeps a scope that becomes required while a link is being opened", async (
   expect((await findConnection(app.db, id, "-"))?.wanted).toBe("tools:more tools:write");
 });
 
-test("ignores the required scopes of a refused token that was refreshed meanwhile", async () => {
+test("ignores the scopes required for a refused token that another call has already refreshed", async () => {
   const id = await connectToolset();
   const toolset = await row(id);
   const { token }: Json = await resolveAccess(app, toolset, null);
@@ -128,14 +128,14 @@ test("ignores the required scopes of a refused token that was refreshed meanwhil
   expect(asked).toEqual([usual]);
 });
 
-test("requests the default scopes if a server names no required scope", async () => {
+test("requests the default scopes if a server does not name the scope that it requires", async () => {
   const id = await connectToolset();
   expect(await want(id, "")).toMatchObject({ kind: "unavailable" });
   expect(await signIn(id)).toContain("You are connected");
   expect(asked).toEqual([usual]);
 });
 
-test("joins scopes without duplicates, in their order", () => {
+test("joins two lists of scopes without duplicates, in their order", () => {
   expect(joinScopes("b a", null, undefined, "", "a  c b")).toBe("b a c");
   expect(joinScopes(null, "", " ")).toBeNull();
 });

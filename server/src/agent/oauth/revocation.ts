@@ -1,4 +1,6 @@
-/** Deletes connections: the rows in the caller's transaction, then the tokens at the provider in a job. */
+/**
+ * Deletes connections. The caller's transaction deletes the rows, and then a job revokes the tokens at the provider.
+ */
 import type { Db } from "#schema.ts";
 import { addJob } from "#jobs/jobs.ts";
 import type { Provider } from "./provider/metadata.ts";
@@ -6,18 +8,18 @@ import { type ConnectionRow, deleteClient, deleteConnections } from "./store.ts"
 
 export const revokeTask = "agent.connection.revoke";
 
-/** Payload of the job. It contains no id of a person. */
+/** Payload of the revocation job, without any id of a person. */
 export interface Revocation {
   connection: string;
-  /** Base64. */
+  /** Encrypted tokens in base64. */
   sealed: string;
   provider: Provider;
 }
 
-/** With backoff, these attempts span about a day. */
+/** Maximum number of attempts to revoke. With backoff, these attempts span about a day. */
 const revokeAttempts = 8;
 
-/** Deletes one end user's connections to these toolsets. Returns their number. */
+/** Deletes one end user's connections to these toolsets, and returns the number of deleted connections. */
 export async function revokeConnections(
   tx: Db,
   toolsetIds: readonly string[],
@@ -38,8 +40,8 @@ export async function revokeAllConnections(tx: Db, toolsetId: string): Promise<v
 }
 
 /**
- * Deletes the pinned client after an update of the client's settings. The next sign-in pins it to the provider of that
- * time.
+ * Deletes the pinned client after an update of the client's settings. The next sign-in pins the new client to its
+ * provider.
  */
 export async function unpinClient(tx: Db, toolsetId: string): Promise<void> {
   await deleteClient(tx, toolsetId);

@@ -16,7 +16,7 @@ const shop = await startSignInServer({
   isRegistering: true,
 });
 
-test("emits the sign-in link to the end user, and calls as this user in the next run", async () => {
+test("emits the sign-in link to the end user, and calls the tool with that user's token in the next run", async () => {
   const made = await owner.post("/v1/agent-toolsets", {
     name: "shop",
     kind: "http",
@@ -46,7 +46,7 @@ test("emits the sign-in link to the end user, and calls as this user in the next
     authorize_url: expect.stringMatching(/\/connect\/[\w-]{32}$/),
     expires_in: expect.any(Number),
   });
-  // The waiting invoke returns it too.
+  // The waiting invoke returns the same link.
   const { expires_in: _, ...link } = before.link;
   const signIn = {
     toolset_id: link.toolset_id,
@@ -56,7 +56,7 @@ test("emits the sign-in link to the end user, and calls as this user in the next
   };
   expect(before.json.sign_in).toEqual([signIn]);
   expect((await owner.get(`/v1/agents/runs/${before.json.run_id}`)).json.sign_in).toEqual([signIn]);
-  // The link is for the person, so the model does not see it.
+  // The link is for the person, so the model does not get the link.
   expect(before.told).not.toContain("/connect/");
   expect((await new TestBrowser().signIn(before.link.authorize_url, "ada-at-the-shop")).status).toBe(200);
   const after = await ask("ada");
@@ -65,7 +65,7 @@ test("emits the sign-in link to the end user, and calls as this user in the next
   expect((await ask("bob")).link).toMatchObject({ end_user_id: "bob" });
   expect(shop.calls.map(({ account }) => account)).toEqual(["ada-at-the-shop"]);
 
-  // An end user who is erased just before the tool creates their link is not stored again.
+  // An end user is erased just before the tool creates their link. The end user is not stored again.
   const erased: number[] = [];
   onKillPoint(async (point) => {
     if (point !== "agent.call.began") return;

@@ -69,7 +69,7 @@ export const ConnectionList = z
   })
   .meta({ id: "AgentConnectionList" });
 
-/** The only conversion from a row to JSON. */
+/** Converts a row to the JSON of every response. */
 export function toConnection(row: ConnectionRow): Connection {
   return {
     end_user_id: row.end_user_id,

@@ -20,7 +20,7 @@ export function findConnection(
     .executeTakeFirst();
 }
 
-/** Locks the row until the transaction ends. */
+/** Locks the connection's row until the transaction ends, and returns the row. */
 export function lockConnection(
   tx: Db,
   toolsetId: string,
@@ -35,12 +35,12 @@ export function lockConnection(
     .executeTakeFirst();
 }
 
-/** Sets the scopes that the next sign-in requests in addition to the granted ones. */
+/** Sets the scopes that the next sign-in requests in addition to the granted scopes. */
 export async function setRequiredScopes(tx: Db, id: string, wanted: string | null): Promise<void> {
   await tx.updateTable("agent_connections").set({ wanted }).where("id", "=", id).execute();
 }
 
-/** Clears the required scopes after a link requested them. Scopes that were added meanwhile stay. */
+/** Clears the required scopes after a link requested them. Scopes that a call added meanwhile stay. */
 export async function clearRequiredScopes(tx: Db, { id, wanted }: ConnectionRow): Promise<void> {
   await tx
     .updateTable("agent_connections")
@@ -50,7 +50,7 @@ export async function clearRequiredScopes(tx: Db, { id, wanted }: ConnectionRow)
     .execute();
 }
 
-/** The owner's connection first, then by last sign-in. */
+/** Lists the owner's connection first, then the others by their last sign-in. */
 export function listConnections(db: Db, toolsetId: string): Promise<ConnectionRow[]> {
   return db
     .selectFrom("agent_connections")
@@ -62,7 +62,7 @@ export function listConnections(db: Db, toolsetId: string): Promise<ConnectionRo
     .execute();
 }
 
-/** Replaces an existing connection of the same end user. */
+/** Inserts a connection. Replaces an existing connection of the same end user. */
 export async function putConnection(tx: Db, connection: Insertable<AgentConnectionsTable>): Promise<void> {
   await tx
     .insertInto("agent_connections")
@@ -84,7 +84,10 @@ export async function putConnection(tx: Db, connection: Insertable<AgentConnecti
     .execute();
 }
 
-/** Acquires the refresh lease. Undefined if another process holds it, or if the tokens are fresh by now. */
+/**
+ * Acquires the refresh lease and returns the connection's row. Returns undefined if another process holds the lease, or
+ * if the tokens are fresh by now.
+ */
 export function acquireRefreshLease(
   db: Db,
   id: string,
@@ -101,7 +104,10 @@ export function acquireRefreshLease(
     .executeTakeFirst();
 }
 
-/** Returns false if the connection was deleted, or if another process acquired the lease. */
+/**
+ * Stores the change and releases the refresh lease. Returns false if the connection was deleted, or if another process
+ * acquired the lease.
+ */
 export async function releaseRefreshLease(
   db: Db,
   { id, refreshing_until }: Pick<ConnectionRow, "id" | "refreshing_until">,
@@ -122,9 +128,9 @@ export async function expireConnection(db: Db, id: string, at: Date): Promise<vo
 }
 
 /**
- * Deletes the connections of one end user, or of all with `endUserId` null. Locks the toolsets first, in the order of
- * their ids, so that concurrent deletions do not deadlock. Then deletes the links, and so waits for a callback that
- * holds one.
+ * Deletes the connections of one end user, or all connections if `endUserId` is null. Locks the toolsets first, in the
+ * order of their ids, so that concurrent deletions do not deadlock. Then deletes the links, and so waits for a callback
+ * that has locked a link.
  */
 export async function deleteConnections(
   tx: Db,
@@ -153,8 +159,8 @@ export async function deleteConnections(
 }
 
 /**
- * Locks the toolset against changes; returns false if it is deleted. Callers lock the toolset before its links and
- * connections, like the operations that change or delete it.
+ * Locks the toolset against changes. Returns false if the toolset is deleted. Callers lock the toolset before its links
+ * and connections. Operations that change or delete the toolset use the same order.
  */
 export async function lockToolsetForShare(tx: Db, id: string): Promise<boolean> {
   const row = await tx
@@ -171,7 +177,7 @@ export class ToolsetDeleted extends Error {
   override readonly name = "ToolsetDeleted";
 }
 
-/** Deletes expired links too. Throws `ToolsetDeleted`. */
+/** Inserts a link, and deletes expired links. Throws `ToolsetDeleted`. */
 export async function insertLink(
   tx: Db,
   link: Pick<
@@ -203,7 +209,7 @@ export function findLink(
   return db.selectFrom("agent_connect_links").selectAll().where(column, "=", value).executeTakeFirst();
 }
 
-/** Returns false if another browser opened the link meanwhile. */
+/** Marks the link as opened by a browser. Returns false if another browser opened the link meanwhile. */
 export async function markLinkOpened(
   db: Db,
   { nonce_hash, cookie_hash }: Pick<LinkRow, "nonce_hash" | "cookie_hash">,
@@ -228,7 +234,7 @@ export async function markLinkOpened(
   return numUpdatedRows > 0n;
 }
 
-/** Returns false if the link was used already. */
+/** Marks the link as used. Returns false if the link was used already. */
 export async function markLinkUsed(db: Db, stateHash: Buffer, at: Date): Promise<boolean> {
   const { numUpdatedRows } = await db
     .updateTable("agent_connect_links")
@@ -239,7 +245,7 @@ export async function markLinkUsed(db: Db, stateHash: Buffer, at: Date): Promise
   return numUpdatedRows > 0n;
 }
 
-/** Locks the link until the transaction ends. */
+/** Locks the link until the transaction ends. Returns false if the link does not exist. */
 export async function lockLink(tx: Db, nonceHash: Buffer): Promise<boolean> {
   const row = await tx
     .selectFrom("agent_connect_links")
@@ -268,8 +274,8 @@ export async function putClient(db: Db, client: ClientRow): Promise<void> {
 }
 
 /**
- * Pins the toolset's client to an issuer if it has none, and returns its issuer. Undefined if the toolset or this
- * client no longer exists.
+ * Pins the toolset's client to an issuer if the client has none, and returns the client's issuer. Returns undefined if
+ * the toolset or this client no longer exists.
  */
 export async function pinClient(tx: Db, client: ClientRow): Promise<string | undefined> {
   const { toolset_id: id, client_id } = client;
@@ -285,7 +291,7 @@ export async function pinClient(tx: Db, client: ClientRow): Promise<string | und
     .insertInto("agent_oauth_clients")
     .values(client)
     .onConflict((conflict) =>
-      // Replaces a client that was registered before the toolset named its own.
+      // Replaces a client that was registered before the toolset had a client of its own.
       conflict
         .column("toolset_id")
         .doUpdateSet(change)
@@ -295,7 +301,7 @@ export async function pinClient(tx: Db, client: ClientRow): Promise<string | und
   return (await findClient(tx, id))?.issuer;
 }
 
-/** Deletes a registered client that the provider no longer knows. */
+/** Deletes a registered client that the provider no longer accepts. */
 export async function deleteRegisteredClient(db: Db, toolsetId: string, clientId: string): Promise<void> {
   await db
     .deleteFrom("agent_oauth_clients")

@@ -1,8 +1,8 @@
-/** Columns as stored. Migrations 0032, 0040 and 0089 describe them. */
+/** Columns of the tables in the database. Migrations 0032, 0040 and 0089 define these columns. */
 import type { ColumnType, Generated } from "kysely";
 import type { Provider } from "./provider/metadata.ts";
 
-/** Parsed when read, written as JSON text. */
+/** Column whose value is parsed when read and written as JSON text. */
 type Json<T> = ColumnType<T, string, string>;
 
 export interface AgentConnectionsTable {

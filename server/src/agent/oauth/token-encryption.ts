@@ -1,6 +1,6 @@
 /**
- * Encrypts the tokens of a connection. The additional data names the connection and no person, so the ciphertext may
- * wait in a job.
+ * Encrypts the tokens of a connection. The additional data contains the connection's id and no person's id, so a job
+ * may store the ciphertext.
  */
 import type { App } from "#app.ts";
 import type { Client, Tokens } from "./provider/tokens.ts";

@@ -74,7 +74,7 @@ export const runRoutes = (app: App, runs: RunExecutor): Route[] => [
     params: AgentParams,
     query: InvokeQuery,
     body: Invoke,
-    // Images and files arrive in base64.
+    // The limit allows for images and files, which arrive in base64.
     bodyLimit: 16 * 1024 ** 2,
     responses: { 200: InvokeResponse, 202: InvokeResponse },
     events: RunEvent,
@@ -266,7 +266,7 @@ async function invokeStreamed(
 }
 
 function byApi({ headers }: FastifyRequest, note: RouteInput<unknown, unknown, unknown>["note"]): Trigger {
-  // A retry during the run, or after a crash of this server, gets the same run and does not start another.
+  // With a key, a retry gets the same run and starts no other, both during the run and after a crash of this server.
   const isKeyed = headers["idempotency-key"] !== undefined;
   return {
     type: "api",
@@ -305,7 +305,7 @@ async function stream(
     for await (const event of follow(app, runs, run, seen, sse.signal))
       await sse.send({ id: event.seq, event: event.type, data: event });
   } else {
-    // Converts the events before that position too, because they determine which parts are open there.
+    // The events before that position are converted too, because they determine which parts are open at the position.
     for await (const { seq, chunks } of toUi(follow(app, runs, run, 0, sse.signal))) {
       if (seq <= seen) continue;
       for (const [index, chunk] of chunks.entries())

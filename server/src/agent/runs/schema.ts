@@ -310,13 +310,13 @@ export const RunEvent = z
   .meta({ id: "AgentRunEvent" });
 export type RunEvent = z.output<typeof RunEvent>;
 
-/** People that a run waits for. */
+/** Open approvals and sign-ins that a run waits for. */
 export interface Waiting {
   approvals: readonly PendingApproval[];
   signIns: readonly SignInWait[];
 }
 
-/** Converts a row to JSON. Every response uses it. Expired texts are omitted even before the sweep erases them. */
+/** Converts a row to the JSON of every response. Expired texts are omitted even before the sweep erases them. */
 export function toRun(
   row: RunView,
   beside: { calls: readonly StartedCall[]; waiting: Waiting; now: Date },
@@ -352,13 +352,13 @@ export function toRun(
     finished_at: row.finished_at?.toISOString() ?? null,
     last_event_id: row.last_event_id,
     finish_reason: row.finish_reason,
-    // A failed run has an output only if a limit cut it off.
+    // A failed run has an output only if a limit cut the output off.
     output_truncated: row.finish_reason === "length" || (row.status === "failed" && row.output !== null),
     sign_in: (row.sign_ins ?? []).flatMap((asked) => toSignIn(asked, now)),
   };
 }
 
-/** Omits expired links. */
+/** Converts a sign-in link, and omits an expired link. */
 function toSignIn(asked: SignInLink, now: Date): Run["sign_in"] {
   const { toolset_id, end_user_id, authorize_url, expires_in } = asked;
   const expiresAt = new Date(Date.parse(asked.at) + expires_in * 1000);

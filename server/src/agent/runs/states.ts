@@ -3,7 +3,7 @@
 export const runStatuses = ["queued", "running", "pending_approval", "completed", "failed"] as const;
 export type RunStatus = (typeof runStatuses)[number];
 
-/** In these states, a run blocks other runs of its session. */
+/** States in which a run blocks other runs of its session. */
 export const activeStatuses: readonly RunStatus[] = ["queued", "running", "pending_approval"];
 
 export function isOver(status: RunStatus): boolean {
@@ -30,7 +30,7 @@ export type RunErrorCode = (typeof runErrorCodes)[number];
 export const finishReasons = ["stop", "length", "tool_calls", "content_filter", "error"] as const;
 export type FinishReason = (typeof finishReasons)[number];
 
-/** Maps the provider's finish reason; an unknown one becomes `stop`. */
+/** Maps the provider's finish reason. An unknown reason becomes `stop`. */
 export function toFinishReason(unified: string): FinishReason {
   const name = unified.replace("-", "_");
   return finishReasons.find((each) => each === name) ?? "stop";

@@ -21,7 +21,7 @@ export interface SignInLink {
   at: string;
 }
 
-/** A run with the agent's name. `sign_ins` has the last link of each toolset, for a single run only. */
+/** A run with the agent's name. `sign_ins` contains the last link of each toolset, and is set for a single run only. */
 export type RunView = RunRow & { agent: string; sign_ins?: SignInLink[] | null };
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
@@ -29,7 +29,7 @@ const anyOf = (values: readonly string[]) => sql<string>`any(${sql.val([...value
 
 // ---- requests
 
-/** Active runs of these sessions. In each session, the current run comes first, then the waiting ones. */
+/** Lists the active runs of these sessions. In each session, the current run comes first, then the waiting runs. */
 export function findActive(
   db: Db,
   sessionIds: readonly string[],
@@ -57,7 +57,7 @@ export async function findActiveOfAgent(db: Db, agentId: string, limit: number):
   return rows.map(({ id }) => id);
 }
 
-/** All columns except the output, which may be long. */
+/** All columns except the output. An output may be long. */
 const shortColumns = [
   "id",
   "workspace_id",
@@ -115,7 +115,10 @@ export function findRun(db: Db, id: string, workspaceIds: readonly string[]): Pr
     .executeTakeFirst();
 }
 
-/** Locks the run's row until the transaction ends. Without `workspaceIds`, any run. */
+/**
+ * Locks the run's row until the transaction ends, and returns the row. Without `workspaceIds`, the run may be in any
+ * workspace.
+ */
 export function lockRun(
   tx: Db,
   id: string,
@@ -129,7 +132,7 @@ export function lockRun(
   return query.forUpdate().executeTakeFirst();
 }
 
-/** Deletes the input of a run that waits for its turn. */
+/** Deletes the stored input of a run that waits for its turn. */
 export async function deleteTurn(tx: Db, runId: string): Promise<void> {
   await tx.deleteFrom("agent_turns").where("run_id", "=", runId).execute();
 }
@@ -162,7 +165,7 @@ export async function countInFlight(db: Db, workspaceId: string): Promise<number
   return Number(count);
 }
 
-/** Undefined if the run has not ended. Any workspace. */
+/** Returns a run of any workspace. Returns undefined if the run has not ended. */
 export function findEnded(db: Db, id: string): Promise<RunView | undefined> {
   return views(db)
     .where("agent_runs.id", "=", id)
@@ -170,7 +173,7 @@ export function findEnded(db: Db, id: string): Promise<RunView | undefined> {
     .executeTakeFirst();
 }
 
-/** Outputs beyond `outputMaxBytes` are omitted. */
+/** Lists runs. Omits outputs larger than `outputMaxBytes`. */
 export function listRuns(
   db: Db,
   workspaceIds: readonly string[],
@@ -219,7 +222,7 @@ export function listRuns(
     .execute();
 }
 
-/** The newest run of each of these agents. */
+/** Returns the newest run of each of these agents. */
 export function lastRuns(
   db: Db,
   agentIds: readonly string[],
@@ -238,8 +241,8 @@ export function lastRuns(
 // ---- execution
 
 /**
- * Runs that wait for a process or lost theirs, the oldest of each workspace first. Limited to the workspace's free
- * slots in this process.
+ * Lists runs that wait for a process or lost their process, the oldest of each workspace first. The number is limited
+ * to the workspace's free slots in this process.
  */
 export async function findOrphans(
   db: Db,
@@ -249,7 +252,7 @@ export async function findOrphans(
     executing: readonly string[];
     limit: number;
     maxPerWorkspace: number;
-    /** Suspended workspaces. */
+    /** Suspended workspaces, whose runs are omitted. */
     held: readonly string[];
   },
 ): Promise<string[]> {
@@ -273,8 +276,8 @@ export async function findOrphans(
 }
 
 /**
- * True for runs of no process, of this process, or of a dead one. A process is dead if it has no row, sent no heartbeat
- * for 6.5 s, or ran on this host, which has one server at a time.
+ * True for runs of no process, of this process, or of a dead process. A process is dead if it has no row or sent no
+ * heartbeat for 6.5 s. An earlier process of this host is dead too, because a host has one server at a time.
  */
 const isFree = ({ processId, hostId }: { processId: string; hostId: string | null }) =>
   sql<boolean>`(process_id is null or process_id = ${processId} or not exists (
@@ -288,8 +291,8 @@ const isOutside = (workspaceIds: readonly string[]) =>
   sql<boolean>`workspace_id <> all(${sql.val([...workspaceIds])}::uuid[])`;
 
 /**
- * Runs with an open question whose process is dead: all of them, or the given one. `executing`: runs that this process
- * executes.
+ * Lists runs with an open question whose process is dead: all such runs, or only the given run. `executing`: runs that
+ * this process executes.
  */
 export async function findLostQuestions(
   db: Db,
@@ -305,13 +308,16 @@ export async function findLostQuestions(
   return rows.map((row) => row.id);
 }
 
-/** True if the run was this process's own, or its workspace has a free slot here. */
+/** True if the run belonged to this process, or if the run's workspace has a free slot in this process. */
 const hasPlace = ({ processId, maxPerWorkspace }: { processId: string; maxPerWorkspace: number }) =>
   sql<boolean>`((status = 'running' and process_id = ${processId}) or ${maxPerWorkspace} > (
     select count(*) from agent_runs as other where other.workspace_id = agent_runs.workspace_id
       and other.status in ('running', 'pending_approval') and other.process_id = ${processId}))`;
 
-/** Acquires the run for this process. Undefined if another process has it, no slot is free, or it has ended. */
+/**
+ * Acquires the run for this process. Returns undefined if another process has the run, no slot is free, or the run has
+ * ended.
+ */
 export function acquireRun(
   db: Db,
   id: string,
@@ -353,7 +359,7 @@ export async function releaseRun(db: Db, { id, attempt }: Claim, activeMs: numbe
     .execute();
 }
 
-/** True if the last step has started and not ended. */
+/** Returns true if the last step has started and not ended. */
 export async function hasOpenStep(db: Db, id: string): Promise<boolean> {
   const row = await db
     .selectFrom("agent_events")
@@ -369,8 +375,8 @@ export async function hasOpenStep(db: Db, id: string): Promise<boolean> {
 // ---- streaming
 
 /**
- * The next events, limited to `rowsMax` and `bytesMax`, but at least one. `isAll`: there are no further events. The
- * compressed size is checked first, so that a page does not decompress far more than it returns.
+ * Returns the next events, limited to `rowsMax` and `bytesMax`, but at least one. `isAll`: there are no further events.
+ * The compressed size is checked first, so that a page does not decompress far more than it returns.
  */
 export async function eventsAfter(
   db: Db,
@@ -399,7 +405,7 @@ export function findState(db: Db, id: string): Promise<Pick<RunRow, "status" | "
     .executeTakeFirst();
 }
 
-/** The progress of each run as a text that changes with the run. */
+/** Returns the progress of each run as a text that changes with the run. */
 export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: string, state: string][]> {
   const rows = await db
     .selectFrom("agent_runs")
@@ -409,7 +415,7 @@ export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: str
   return rows.map(({ id, status, last_event_id }) => [id, `${status} ${last_event_id}`]);
 }
 
-/** Returns the sources of a step's prompt, with the last tools that were stored up to it. */
+/** Returns the sources of a step's prompt. The tools are the last that were stored up to this step. */
 export async function findStepPrompt(
   db: Db,
   runId: string,
@@ -426,7 +432,7 @@ export async function findStepPrompt(
 
 // ---- retention
 
-/** Runs whose output has expired, the oldest first. */
+/** Lists runs whose output has expired, the oldest first. */
 export async function findExpiring(db: Db, now: Date, limit: number): Promise<string[]> {
   const rows = await db
     .selectFrom("agent_runs")
@@ -440,8 +446,8 @@ export async function findExpiring(db: Db, now: Date, limit: number): Promise<st
 }
 
 /**
- * Deletes the text of a run. Events and sequence numbers stay; events of a broken run lose all fields. Does nothing if
- * the run was resumed after it was found.
+ * Deletes the text of a run. Events and sequence numbers stay. With `isBroken`, the events lose all fields. Does
+ * nothing if the run was resumed after it was found.
  */
 export async function stripTexts(
   tx: Db,
@@ -479,7 +485,7 @@ export async function stripTexts(
 
 // ---- erasure
 
-/** Active runs of these sessions, locked until the transaction ends. */
+/** Locks the active runs of these sessions until the transaction ends, and returns their ids. */
 export async function lockActive(tx: Db, agentId: string, sessionIds: readonly string[]): Promise<string[]> {
   const rows = await tx
     .selectFrom("agent_runs")
@@ -502,7 +508,7 @@ export async function findOfSessions(db: Db, sessionIds: readonly string[]): Pro
   return rows.map(({ id }) => id);
 }
 
-/** Existing runs among these, locked against deletion until the transaction ends. */
+/** Locks the existing runs among these against deletion until the transaction ends, and returns their ids. */
 export async function lockExisting(tx: Db, runIds: readonly string[]): Promise<string[]> {
   const rows = await tx
     .selectFrom("agent_runs")

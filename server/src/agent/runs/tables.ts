@@ -1,4 +1,6 @@
-/** Columns as stored; migrations 0022, 0029, 0058, 0067, 0068, 0092 and 0093 describe them. */
+/**
+ * Columns of the tables in the database. Migrations 0022, 0029, 0058, 0067, 0068, 0092 and 0093 define these columns.
+ */
 import type { ColumnType, Generated } from "kysely";
 import type { FinishReason, RunErrorCode, RunStatus } from "./states.ts";
 
@@ -10,14 +12,14 @@ interface SentTool {
 
 /** Sources of a step's prompt, besides the version's config and the session's messages. */
 export interface StepPrompt {
-  /** The prompt has the messages after `before`, up to `last`. */
+  /** The prompt has the messages after the sequence number `before`, up to `last`. */
   before: number;
   last: number;
-  /** The last summary at that time. */
+  /** Sequence number of the last message that the summary covers. Null without a summary. */
   summary: number | null;
   remembered: string | null;
   at_most: number | null;
-  /** Absent if the tools equal those of the previous step. */
+  /** Tools that were sent with the step. Absent if they equal the tools of the previous step. */
   tools?: SentTool[];
 }
 
@@ -48,7 +50,7 @@ export interface AgentRunsTable {
   last_event_id: Generated<number>;
   process_id: string | null;
   attempts: Generated<number>;
-  /** Number of acquisitions without a fault: after a decision, or from a process that stopped gracefully. */
+  /** Number of acquisitions that are no faults: after a decision, or after a graceful stop of a process. */
   resumed: Generated<number>;
   /** Number of resumes after a failure. */
   resumes: Generated<number>;
@@ -67,7 +69,7 @@ interface AgentTurnsTable {
   run_id: string;
   session_id: string;
   workspace_id: string;
-  /** Parsed when read, written as JSON text. */
+  /** This value is parsed when read and written as JSON text. */
   message: ColumnType<unknown, string, never>;
   in_flight_max: number;
   expires_at: Date;
@@ -94,7 +96,7 @@ export interface AgentEventsTable {
   seq: number;
   type: string;
   at: Date;
-  /** Parsed when read, written as JSON text. */
+  /** This value is parsed when read and written as JSON text. */
   data: ColumnType<Record<string, unknown>, string, string>;
 }
 

@@ -1,4 +1,4 @@
-/** Kills a process while it starts an agent's run, and continues with the next process. */
+/** Kills a process while it starts a scheduled run, and continues with the next process. */
 import { execFile } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { fileURLToPath } from "node:url";
@@ -22,7 +22,7 @@ async function agent(): Promise<string> {
   return name;
 }
 
-/** Resolves when the process exits or is killed. */
+/** Starts a process that is killed at the point. Resolves when the process exits. */
 function runUntilKilledAt(point: string, ...more: string[]): Promise<string | null> {
   const program = fileURLToPath(new URL("../../../test/programs/agent-triggers.ts", import.meta.url));
   const args = [program, JSON.stringify(host.connection), key.toString("hex"), point, ...more];
@@ -35,7 +35,7 @@ function runUntilKilledAt(point: string, ...more: string[]): Promise<string | nu
 const runsOf = async (name: string): Promise<Json[]> =>
   (await owner.get(`/v1/agents/runs?agent=${name}`)).json.items;
 
-/** Completes the run in a later process. */
+/** Completes the run in a later process, and returns its status. */
 async function completeRun(id: string): Promise<string> {
   const next = new RunExecutor(host.app, { hostId: "crashing", pauseMs: 5 });
   try {
@@ -51,7 +51,7 @@ test.each([
   ["agent.schedule.due", 0],
   ["agent.schedule.commits", 0],
   ["agent.schedule.committed", 1],
-])("starts one run per time and completes it after a kill at %s", async (point, before) => {
+])("starts one run per scheduled time, and completes the run after a kill at %s", async (point, before) => {
   const name = await agent();
   model.script([{ text: ["Yes."] }]);
   const { json } = await owner.post(`/v1/agents/${name}/schedules`, { schedule: "every 1h", message: "?" });
@@ -81,7 +81,7 @@ test.each([
 test.each([
   ["agent.webhook.commits", 0],
   ["agent.webhook.committed", 1],
-])("starts one run for a repeated delivery and counts it once after a kill at %s", async (point, before) => {
+])("starts and counts one run for a repeated delivery after a kill at %s", async (point, before) => {
   const name = await agent();
   model.script([{ text: ["Yes."] }]);
   const { json } = await owner.post(`/v1/agents/${name}/webhooks`, { name: "forge" });

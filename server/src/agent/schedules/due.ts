@@ -1,15 +1,15 @@
 /**
- * Determines the times of a schedule that are due. After a downtime, the last missed time runs if it is less than ten
- * minutes ago. All other missed times are skipped and recorded.
+ * Determines which times of a schedule are due. After a downtime, the last missed time gets a run if it is less than
+ * ten minutes ago. All other missed times are skipped and recorded.
  */
 import { makeFindNext, type Plan } from "./timing.ts";
 
 const lateMaxMs = 10 * 60_000;
-/** Maximum of recorded times after a long downtime. */
+/** Maximum number of skipped times that are recorded after a long downtime. */
 const recordedMax = 100;
 
 export interface Due {
-  /** The time that gets a run. */
+  /** The time that gets a run. Undefined if no time does. */
   tick: Date | undefined;
   skipped: Date[];
   next: Date | undefined;

@@ -1,4 +1,4 @@
-/** Counts a schedule's consecutive failures, and disables the schedule after the tenth. */
+/** Counts a schedule's consecutive failures, and disables the schedule after the tenth failure. */
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";
@@ -17,14 +17,14 @@ import {
   type ScheduleRow,
 } from "./store.ts";
 
-/** Maximum of the API document. */
+/** Number of consecutive failures that disables a schedule, as the API document states. */
 const failuresMax = 10;
 const atOnce = 200;
 
-/** Errors that a caller caused intentionally. They do not count as failures of the schedule. */
+/** Errors that a caller caused intentionally. Such an error does not count as a failure of the schedule. */
 const intended: ReadonlySet<string | null> = new Set(["cancelled", "session_ended"]);
 
-/** Counts the ends of runs that schedules started. */
+/** Counts the outcomes of ended runs that schedules started. */
 export async function countEndedRuns({ db }: Pick<App, "db">): Promise<void> {
   for (const ended of await findEnded(db, atOnce)) await transaction(db, (tx) => countOne(tx, ended));
 }
@@ -37,7 +37,7 @@ async function countOne(tx: Db, ended: EndedTick): Promise<void> {
   const status = run_status === "completed" ? "completed" : isMeant ? "stopped" : "failed";
   if (!(await endTick(tx, ended, status, run_error))) return;
   if (status === "completed") {
-    // A resumed run may complete after later times failed. These failures still count.
+    // A resumed run may complete after later times failed. The failures of these later times still count.
     const later = ended.run_resumes ? await failuresAfter(tx, ended) : 0;
     const failures = Math.min(schedule.consecutive_failures, later);
     await changeSchedule(tx, schedule.id, { consecutive_failures: failures });
@@ -47,11 +47,11 @@ async function countOne(tx: Db, ended: EndedTick): Promise<void> {
   if (!isPast) await countFailure(tx, schedule, run_error ?? "internal");
 }
 
-/** Uncounts the failure of a run that is resumed. The run's next end counts instead. */
+/** Removes a counted failure when its run is resumed. The run's next end counts instead. */
 export async function uncountFailure(tx: Db, runId: string): Promise<void> {
   const scheduleId = (await findTickOf(tx, runId))?.schedule_id;
   const schedule = scheduleId === undefined ? undefined : await lockSchedule(tx, scheduleId);
-  // Reads the tick again, because the failure may have been counted meanwhile.
+  // The tick is read again, because the failure may have been counted meanwhile.
   const tick = schedule && (await findTickOf(tx, runId));
   if (!tick || (tick.status !== "failed" && tick.status !== "stopped")) return;
   await reopenTick(tx, tick);
@@ -60,7 +60,7 @@ export async function uncountFailure(tx: Db, runId: string): Promise<void> {
   await changeSchedule(tx, schedule.id, { consecutive_failures });
 }
 
-/** Counts a failure; the tenth disables the schedule. The caller holds the schedule's row. */
+/** Counts a failure. The tenth failure disables the schedule. The caller holds the lock on the schedule's row. */
 export async function countFailure(tx: Db, schedule: ScheduleRow, reason: string): Promise<void> {
   const failures = schedule.consecutive_failures + 1;
   await changeSchedule(tx, schedule.id, { consecutive_failures: failures });

@@ -1,7 +1,7 @@
 /**
- * Starts the run of a due schedule. The run, its tick and the next time are one transaction. So after a crash the
- * schedule is still due, and a second process finds it no longer due. If no run can start, the tick records the reason.
- * The reason counts as a failure unless a caller caused it intentionally.
+ * Starts the run of a due schedule. A single transaction stores the run, its tick and the next time. So after a crash
+ * the schedule is still due, and for a second process it is no longer due. If no run can start, the tick records the
+ * reason. The reason counts as a failure unless a caller caused it intentionally.
  */
 import { workerActor } from "#accounts/worker-actor.ts";
 import type { App } from "#app.ts";
@@ -27,10 +27,10 @@ import {
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** Thrown if another process handled the time, or if the schedule changed. */
+/** Thrown if another process handled this time, or if the schedule changed. */
 class NotDue extends Error {}
 
-/** Thrown if the time already had a run: the clock was set back, or the schedule was disabled and enabled again. */
+/** Thrown if this time already had a run: the clock was set back, or the schedule was disabled and enabled again. */
 class HasRun extends Error {}
 
 /** Errors that a caller caused intentionally, such as a pause. */
@@ -38,7 +38,7 @@ const intended: ReadonlySet<string> = new Set([
   "agent_archived",
   "agent_paused",
   "account_suspended",
-  // A run of the schedule already waits for the session.
+  // This code means that a run of the schedule already waits for the session.
   sessionQueueFull.code,
 ]);
 
@@ -89,7 +89,7 @@ async function begin(
     type: "schedule",
     id,
     session: session ?? undefined,
-    // A second notification would have the same text.
+    // At most one run waits, because a second run would have the same input.
     waitingMax: 1,
     within: async (tx, run) => {
       await advance(tx, schedule, due, now);
@@ -102,7 +102,7 @@ async function begin(
   });
 }
 
-/** Skips a time without a run. */
+/** Records a time as skipped, without a run. */
 async function skipTime(
   app: Needs,
   schedule: DueSchedule,

@@ -1,6 +1,6 @@
 /**
  * Polls for due schedules, for ended runs of schedules, and for old records of triggers. Every server process has a
- * scheduler, and none is the leader. A second scheduler finds nothing to do.
+ * scheduler, and none is the leader. If two schedulers poll at once, the second finds nothing to do.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
@@ -12,11 +12,11 @@ import { countEndedRuns } from "./failures.ts";
 import { fire } from "./fire.ts";
 import { type DueSchedule, findDue, findNextDue, pruneTicks } from "./store.ts";
 
-/** Maximum sleep, and so the maximum delay for a schedule that another process created. */
+/** Maximum sleep in milliseconds. A schedule that another process created is delayed by at most this time. */
 const lookEveryMs = 1_000;
 const tidyEveryMs = 60_000;
 const ticksKeptMs = 30 * 24 * 3_600_000;
-/** Maximum of schedules per query, such as those due on the hour. */
+/** Maximum number of schedules per query. Many schedules are due on the hour. */
 const atOnce = 100;
 const firedAtOnce = 4;
 
@@ -52,7 +52,7 @@ export class Scheduler {
     await countEndedRuns(this.#app);
   }
 
-  /** Prunes old records. */
+  /** Prunes old records of schedules and webhooks. */
   async prune(): Promise<void> {
     const now = this.#app.clock.now();
     await pruneTicks(this.#app.db, new Date(now.getTime() - ticksKeptMs));
@@ -60,7 +60,7 @@ export class Scheduler {
     await endExpired(this.#app, now);
   }
 
-  /** Returns false if the schedule stays due for a retry. */
+  /** Starts the run of a schedule. Returns false if the schedule stays due for a retry. */
   async #fire(schedule: DueSchedule): Promise<boolean> {
     try {
       await fire(this.#app, this.#runs, schedule);
@@ -94,7 +94,7 @@ export class Scheduler {
   async #pauseMs(): Promise<number> {
     const next = await findNextDue(this.#app.db).catch(() => undefined);
     const untilMs = next ? next.getTime() - this.#app.clock.now().getTime() : lookEveryMs;
-    // A start that just failed is not retried at once.
+    // A schedule whose start just failed is not retried at once.
     return untilMs > 0 ? Math.min(untilMs, lookEveryMs) : lookEveryMs;
   }
 }

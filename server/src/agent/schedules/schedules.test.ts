@@ -37,7 +37,7 @@ async function only(of: Person & { agent: string }): Promise<Json> {
 
 const runsOf = async (of: Person): Promise<Json[]> => (await of.get("/v1/agents/runs?limit=100")).json.items;
 
-/** Advances the clock, starts the due runs, and counts them after their end. */
+/** Advances the clock, starts the due runs, and counts their outcomes after they end. */
 async function pass(of: Person, milliseconds: number): Promise<void> {
   clock.advance(milliseconds);
   await scheduler.sweep();
@@ -77,7 +77,7 @@ test("creates, updates, disables and deletes a schedule, and returns its next ti
     created_at: clock.now().toISOString(),
   });
   const path = `${of.agent}/schedules/${json.id}`;
-  // Sends a changed GET response back as PATCH.
+  // The test sends a changed GET response back as PATCH.
   const off = await of.call("PATCH", path, { ...(await only(of)), enabled: false });
   expect(off).toMatchObject({
     status: 200,
@@ -130,7 +130,7 @@ test("limits the schedules of an agent", async () => {
   expect([status, json]).toMatchObject([409, { code: "schedule_limit_reached", allowed: 50 }]);
 });
 
-test("starts and records one run per time with any number of servers", async () => {
+test("starts and records one run per scheduled time, however many servers run", async () => {
   const of = await owner();
   model.script([{ text: ["Nothing new."] }]);
   const { id } = await schedule(of, { schedule: "every 5m", message: "What is new?" });
@@ -156,7 +156,7 @@ test("starts and records one run per time with any number of servers", async () 
   expect(await ticksOf(id)).toMatchObject([{ status: "completed" }, { status: "completed" }]);
 });
 
-test("runs the last missed time after a downtime below ten minutes, and records the skipped ones", async () => {
+test("runs the last missed time after a downtime of less than ten minutes, and records the others as skipped", async () => {
   const of = await owner();
   model.script([{ text: ["Yes."] }]);
   const { id } = await schedule(of, { schedule: "every 2m" });
@@ -170,7 +170,7 @@ test("runs the last missed time after a downtime below ten minutes, and records 
   expect(await only(of)).toMatchObject({ last_status: "completed", consecutive_failures: 0 });
 });
 
-test("skips and records a time that was missed by ten minutes", async () => {
+test("skips a scheduled time that was missed by ten minutes, and records it as skipped", async () => {
   const of = await owner();
   const { id, next_run_at } = await schedule(of, { schedule: "every 2h" });
   await pass(of, 130 * minuteMs);
@@ -185,7 +185,7 @@ test("skips and records a time that was missed by ten minutes", async () => {
   });
 });
 
-test("disables a schedule after ten consecutive failures with a notification, and resets the count after a success", async () => {
+test("disables a schedule with a notification after ten failures in a row; a success resets the count", async () => {
   const of = await owner();
   const refusal = { status: 400, error: "no such model" };
   model.script([refusal]);
@@ -214,7 +214,7 @@ test("disables a schedule after ten consecutive failures with a notification, an
   expect(again.json).toMatchObject({ enabled: true, consecutive_failures: 0, disabled_reason: null });
 }, 90_000);
 
-test("counts a failed run as completed when it is resumed to its completion", async () => {
+test("counts a failed run as completed after a resume completes the run", async () => {
   const of = await owner();
   model.script([{ status: 400, error: "no" }]);
   const { id } = await schedule(of, { schedule: "every 1m" });
@@ -233,7 +233,7 @@ test("counts a failed run as completed when it is resumed to its completion", as
     last_error: null,
   });
   expect((await ticksOf(id)).map(({ status }) => status)).toEqual(["failed", "completed"]);
-  // A resumed run that fails again counts as one failure. A completed one does not reset later failures.
+  // A resumed run that fails again counts as one failure. If a resumed run completes, later failures stay counted.
   model.script([{ status: 400, error: "no" }]);
   await pass(of, minuteMs);
   await of.post(`/v1/agents/runs/${first.run_id}/resume`);
@@ -248,7 +248,7 @@ test("counts a failed run as completed when it is resumed to its completion", as
   expect(await only(of)).toMatchObject({ consecutive_failures: 1 });
 });
 
-test("counts a time without a possible run as a failure with its reason", async () => {
+test("counts a scheduled time whose run cannot start as a failure, with the reason", async () => {
   const of = await owner("starter");
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }]);
@@ -267,7 +267,7 @@ test("counts a time without a possible run as a failure with its reason", async 
   await of.call("DELETE", `${of.agent}/schedules/${id}`);
 });
 
-test("skips the times of a paused agent without counting failures", async () => {
+test("skips the scheduled times of a paused agent, and counts no failures", async () => {
   const of = await owner();
   const { id } = await schedule(of, { schedule: "every 1m" });
   await of.call("PATCH", of.agent, { paused: true });
@@ -276,7 +276,7 @@ test("skips the times of a paused agent without counting failures", async () => 
   expect(await only(of)).toMatchObject({ last_status: "skipped", consecutive_failures: 0, enabled: true });
 });
 
-test("does not count a cancelled run", async () => {
+test("does not count a cancelled run as a failure", async () => {
   const of = await owner();
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }]);
@@ -291,7 +291,7 @@ test("does not count a cancelled run", async () => {
   expect(await only(of)).toMatchObject({ last_status: "failed", consecutive_failures: 0 });
 });
 
-test("ends sessions of schedules after an hour, and does not count them against the limit", async () => {
+test("ends sessions of schedules after an hour, and does not count them towards the plan's limit", async () => {
   const of = await owner("starter");
   model.script([{ text: ["Yes."] }]);
   await schedule(of, { schedule: "every 1m" });
@@ -314,14 +314,14 @@ test("ends sessions of schedules after an hour, and does not count them against 
   expect((await live()).map(({ id }: Json) => id)).not.toContain(mine.json.session_id);
 });
 
-test("ends an idle session behind any number of sessions with waiting runs", async () => {
+test("ends an idle session even if any number of sessions with waiting runs are idle for longer", async () => {
   const of = await owner();
   model.script([{ text: ["Yes."] }]);
   await schedule(of, { schedule: "every 1m" });
   await pass(of, minuteMs);
   await of.call("DELETE", `${of.agent}/schedules/${(await only(of)).id}`);
   const [left] = (await of.get(`${of.agent}/sessions`)).json.items;
-  // Each of them is idle for longer than the remaining one.
+  // Each of these sessions is idle for longer than the remaining session.
   await sql`
     with waiting as (
       insert into agent_sessions (id, agent_id, workspace_id, version, created_at, last_used_at)
@@ -340,7 +340,7 @@ test("ends an idle session behind any number of sessions with waiting runs", asy
   await sql`delete from agent_sessions where id like 'ses_waiting%'`.execute(host.app.db);
 });
 
-test("reduces the sessions of a downgraded account to its plan when a new session starts", async () => {
+test("ends sessions beyond the plan of a downgraded account when a new session starts", async () => {
   const of = await owner("starter");
   model.script([{ text: ["Yes."] }]);
   await schedule(of, { schedule: "every 1m" });
@@ -357,7 +357,7 @@ test("reduces the sessions of a downgraded account to its plan when a new sessio
   expect(items.filter(({ status }: Json) => status !== "ended")).toHaveLength(2);
 });
 
-test("skips a time that already had a run before the clock was set back", async () => {
+test("skips a scheduled time that already had a run before the clock was set back", async () => {
   const of = await owner();
   model.script([{ text: ["Yes."] }]);
   const { id, next_run_at } = await schedule(of, { schedule: "every 1m" });

@@ -1,8 +1,8 @@
 /**
  * Schedules: runs of agents at times of a wall clock or at intervals. This folder owns the times and their outcomes.
- * It promises:
+ * The folder promises:
  * - Each time gets one run, with any number of server processes and after any crash.
- * - A run that was missed by less than ten minutes is caught up. Every other missed time is recorded.
+ * - A time that was missed less than ten minutes ago still gets its run. Every other missed time is recorded.
  * - After ten consecutive failures, a schedule is disabled, and its owners are notified.
  */
 import type { Actor } from "#accounts/actor.ts";
@@ -80,7 +80,7 @@ export async function create(
   });
 }
 
-/** A change of the times applies from now on. */
+/** Updates a schedule. Changed times apply from the time of the update. */
 export async function update(
   app: Needs,
   actor: Actor,
@@ -90,7 +90,7 @@ export async function update(
 ): Promise<Schedule> {
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
-    // Disabling a schedule needs no further scope.
+    // A caller needs no further scope to disable a schedule.
     const row = await lockOwn(tx, agent, id);
     const qualifier = input.qualifier === undefined ? row.qualifier : (input.qualifier ?? firstAlias);
     const isInBody = qualifier !== row.qualifier;
@@ -121,7 +121,7 @@ export async function remove(app: Needs, actor: Actor, reference: string, id: st
   });
 }
 
-/** Next run time, if the change affects it. Null for a disabled schedule. */
+/** Returns the next run time, if the change affects it. The time is null for a disabled schedule. */
 function timesOf(row: ScheduleRow, input: ScheduleUpdate, now: Date): Partial<ScheduleRow> {
   const isOn = input.enabled ?? row.next_run_at !== null;
   const plan = {
@@ -131,7 +131,7 @@ function timesOf(row: ScheduleRow, input: ScheduleUpdate, now: Date): Partial<Sc
   };
   const isSame = plan.schedule === row.schedule && plan.timezone === row.timezone;
   if (isSame && isOn === (row.next_run_at !== null)) return {};
-  // Validated for a disabled schedule too, because it can be enabled later.
+  // The times of a disabled schedule are validated too, because the schedule can be enabled later.
   const next = requireNext(plan, now);
   return { anchor: now, next_run_at: isOn ? next : null };
 }

@@ -144,7 +144,7 @@ export const scheduleReadOnlyFields = Object.keys(schedule).filter(
   (field) => !(field in ScheduleUpdate.shape),
 );
 
-/** The only conversion from a row to JSON. */
+/** Converts a row to the JSON of every response. */
 export function toSchedule(row: ScheduleView): Schedule {
   const next = row.next_run_at;
   const times = next ? [next, ...upcoming(row, next, upcomingCount - 1)] : [];

@@ -9,7 +9,7 @@ export type ScheduleRow = Selectable<AgentSchedulesTable>;
 export type ScheduleView = ScheduleRow & { run_status: RunStatus | null; run_error: string | null };
 export type NewTick = Insertable<AgentScheduleTicksTable>;
 
-/** Blocks other creations for the agent until the transaction ends. */
+/** Counts the agent's schedules, and blocks other creations for the agent until the transaction ends. */
 export async function lockAndCount(tx: Db, agentId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${agentId}, 44))`.execute(tx);
   const { count } = await tx
@@ -40,7 +40,7 @@ export function listViews(db: Db, agentId: string): Promise<ScheduleView[]> {
   return views(db, agentId).orderBy("s.created_at", "desc").orderBy("s.id", "desc").execute();
 }
 
-/** Locks the row until the transaction ends. */
+/** Locks the schedule's row until the transaction ends, and returns the row. */
 export function lockSchedule(tx: Db, id: string): Promise<ScheduleRow | undefined> {
   return tx.selectFrom("agent_schedules").selectAll().where("id", "=", id).forUpdate().executeTakeFirst();
 }
@@ -52,7 +52,7 @@ export async function changeSchedule(
 ): Promise<void> {
   await tx
     .updateTable("agent_schedules")
-    // Sets at least one column, because SQL has no empty update.
+    // At least one column is set, because SQL has no empty update.
     .set({ ...change, id })
     .where("id", "=", id)
     .execute();
@@ -67,7 +67,7 @@ export function deleteSchedule(tx: Db, agentId: string, id: string): Promise<Sch
     .executeTakeFirst();
 }
 
-/** Deletes schedules that run for this end user. Returns their ids. */
+/** Deletes schedules that run for this end user. Returns the ids of the deleted schedules. */
 export async function deleteSchedulesOf(tx: Db, agentId: string, endUserId: string): Promise<string[]> {
   const rows = await tx
     .deleteFrom("agent_schedules")
@@ -82,7 +82,7 @@ export async function deleteSchedulesOf(tx: Db, agentId: string, endUserId: stri
 
 export type DueSchedule = ScheduleRow & { next_run_at: Date; agent_name: string; worker_id: string };
 
-/** Due schedules, the longest overdue first. */
+/** Lists due schedules, the longest overdue first. */
 export async function findDue(db: Db, now: Date, limit: number): Promise<DueSchedule[]> {
   const rows = await db
     .selectFrom("agent_schedules as s")
@@ -107,7 +107,10 @@ export async function findNextDue(db: Db): Promise<Date | undefined> {
   return row?.next_run_at ?? undefined;
 }
 
-/** Locks the schedule if it is still due at this time. Undefined if another process handled it. */
+/**
+ * Locks the schedule if it is still due at this time, and returns its row. Returns undefined if another process handled
+ * this time.
+ */
 export async function lockDue(tx: Db, { id, next_run_at }: DueSchedule): Promise<ScheduleRow | undefined> {
   return tx
     .selectFrom("agent_schedules")
@@ -118,7 +121,7 @@ export async function lockDue(tx: Db, { id, next_run_at }: DueSchedule): Promise
     .executeTakeFirst();
 }
 
-/** Keeps an existing tick of the same time. */
+/** Inserts ticks. An existing tick of the same time stays. */
 export async function insertTicks(tx: Db, ticks: readonly NewTick[]): Promise<void> {
   if (ticks.length === 0) return;
   await tx
@@ -128,7 +131,7 @@ export async function insertTicks(tx: Db, ticks: readonly NewTick[]): Promise<vo
     .execute();
 }
 
-/** Inserts the tick of a run. Returns false if the time already has a tick. */
+/** Inserts the tick of a run. Returns false if this time already has a tick. */
 export async function insertRunning(tx: Db, tick: NewTick): Promise<boolean> {
   const row = await tx
     .insertInto("agent_schedule_ticks")
@@ -142,14 +145,14 @@ export async function insertRunning(tx: Db, tick: NewTick): Promise<boolean> {
 export interface EndedTick {
   schedule_id: string;
   tick: Date;
-  /** Null if the run was deleted. */
+  /** Status of the run. Null if the run was deleted. */
   run_status: RunStatus | null;
   run_error: string | null;
   /** Number of times the run was resumed after a failure. */
   run_resumes: number | null;
 }
 
-/** Ticks whose runs are over and not yet counted, in the order in which they ended. */
+/** Lists uncounted ticks whose runs have ended, in the order in which the runs ended. */
 export function findEnded(db: Db, limit: number): Promise<EndedTick[]> {
   return db
     .selectFrom("agent_schedule_ticks as t")
@@ -168,7 +171,7 @@ export function findEnded(db: Db, limit: number): Promise<EndedTick[]> {
     .execute();
 }
 
-/** The tick that started a run. */
+/** Returns the tick that started a run. */
 export function findTickOf(
   db: Db,
   runId: string,
@@ -180,7 +183,10 @@ export function findTickOf(
     .executeTakeFirst();
 }
 
-/** Counts the tick again when its run is over. The caller holds the schedule's row. */
+/**
+ * Marks the tick as uncounted, so that it counts again after the run's next end. The caller holds the lock on the
+ * schedule's row.
+ */
 export async function reopenTick(
   tx: Db,
   { schedule_id, tick }: Pick<EndedTick, "schedule_id" | "tick">,
@@ -193,7 +199,7 @@ export async function reopenTick(
     .execute();
 }
 
-/** True if a later tick completed, so that this one does not count as a consecutive failure. */
+/** Returns true if a later tick completed, so that this tick is no consecutive failure. */
 export async function hasCompletedAfter(
   tx: Db,
   { schedule_id, tick }: Pick<EndedTick, "schedule_id" | "tick">,
@@ -209,7 +215,7 @@ export async function hasCompletedAfter(
   return row !== undefined;
 }
 
-/** Number of failed ticks after this one. */
+/** Returns the number of failed ticks after this tick. */
 export async function failuresAfter(
   tx: Db,
   { schedule_id, tick }: Pick<EndedTick, "schedule_id" | "tick">,
@@ -224,7 +230,7 @@ export async function failuresAfter(
   return Number(count);
 }
 
-/** Returns false if the tick was already counted. */
+/** Stores the outcome of a tick. Returns false if the tick was already counted. */
 export async function endTick(
   tx: Db,
   { schedule_id, tick }: Pick<EndedTick, "schedule_id" | "tick">,

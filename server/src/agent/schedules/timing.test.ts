@@ -29,7 +29,7 @@ test("expands a preset to its cron expression at its time", () => {
   expect(times("monthly@23:59", "UTC", "2026-03-06T00:00:00Z", 1)).toEqual(["2026-04-01T23:59Z"]);
 });
 
-test("counts an interval from its anchor through clock changes", () => {
+test("counts the times of an interval from its anchor, across clock changes", () => {
   expect(times("every 15m", "Europe/Berlin", "2026-03-29T00:50:00Z", 3)).toEqual([
     "2026-03-29T01:00Z",
     "2026-03-29T01:15Z",
@@ -39,7 +39,7 @@ test("counts an interval from its anchor through clock changes", () => {
   expect(makeFindNext(plan)(plan.anchor)).toEqual(new Date("2026-01-01T02:07:30Z"));
 });
 
-test("runs a skipped local time once, right after the gap", () => {
+test("runs a local time that a clock change skips once, right after the gap", () => {
   expect(times("30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", 2)).toEqual([
     "2026-03-29T01:00Z",
     "2026-03-30T00:30Z",
@@ -50,7 +50,7 @@ test("runs a skipped local time once, right after the gap", () => {
   ]);
 });
 
-test("runs a repeated local time once, the first time", () => {
+test("runs a local time that a clock change repeats once, at its first occurrence", () => {
   expect(times("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", 2)).toEqual([
     "2026-10-25T00:30Z",
     "2026-10-26T01:30Z",
@@ -60,14 +60,14 @@ test("runs a repeated local time once, the first time", () => {
     "2026-11-01T07:00Z",
     "2026-11-01T08:00Z",
   ]);
-  // Lord Howe shifts by half an hour.
+  // The clocks of Lord Howe Island change by half an hour.
   expect(times("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T00:00:00Z", 2)).toEqual([
     "2026-04-04T14:45Z",
     "2026-04-05T15:15Z",
   ]);
 });
 
-test("runs a daily time once if a zone skips the day", () => {
+test("runs a daily schedule once if a time zone skips the day", () => {
   expect(times("0 9 * * *", "Pacific/Apia", "2011-12-29T20:00:00Z", 2)).toEqual([
     "2011-12-30T10:00Z",
     "2011-12-30T19:00Z",
@@ -97,7 +97,9 @@ test("accepts only IANA names as time zones", () => {
   expect(["", "Europe/Nowhere", "+02:00", "local", "../etc", "Europe/Berlin\0"].some(isZone)).toBe(false);
 });
 
-/** Zones with unusual changes: by half an hour, by two hours, at midnight, in the opposite season, for Ramadan. */
+/**
+ * Zones with unusual clock changes: by half an hour, by two hours, at midnight, in the opposite season, for Ramadan.
+ */
 const changing = [
   "Europe/Berlin",
   "Europe/Dublin",
@@ -113,7 +115,7 @@ const changing = [
   "Antarctica/Troll",
 ];
 
-/** Start times of the days in which the zone's offset changes. */
+/** Returns the start times of the days on which the zone's offset changes. */
 function changesOf(zone: string, year: number): number[] {
   const offset = (at: number) => localOf(zone, at) - at;
   const found: number[] = [];
@@ -132,7 +134,7 @@ const field = (from: number, to: number) =>
       .map((all) => all.join(",")),
   );
 
-/** True if a cron field matches a value. Supports only the forms above. */
+/** Returns true if a cron field matches a value. Supports only the forms above. */
 function holds(text: string, value: number): boolean {
   if (text === "*") return true;
   if (text.startsWith("*/")) return value % Number(text.slice(2)) === 0;
@@ -140,7 +142,8 @@ function holds(text: string, value: number): boolean {
 }
 
 /**
- * Reference implementation: checks every minute. A local minute counts when the clock shows it first or jumps over it.
+ * Finds times by checking every minute, as a reference. A local minute counts when the clock shows it first or jumps
+ * over it.
  */
 function findByMinute(minute: string, hour: string, zone: string, from: number, to: number): number[] {
   const fits = (local: number) => {
@@ -148,7 +151,7 @@ function findByMinute(minute: string, hour: string, zone: string, from: number, 
     return holds(minute, at.getUTCMinutes()) && holds(hour, at.getUTCHours());
   };
   const found: number[] = [];
-  // Every change repeats less time than this.
+  // The search starts three hours earlier, because no clock change repeats as much time.
   const before = from - dayMs / 8;
   let shown = localOf(zone, before);
   for (let at = before + minuteMs; at < to; at += minuteMs) {
@@ -161,7 +164,7 @@ function findByMinute(minute: string, hour: string, zone: string, from: number, 
 }
 
 describe("around every clock change", () => {
-  test("runs each matching local time once, also if it is skipped or repeated", () => {
+  test("runs each matching local time once, even if the clock change skips or repeats the time", () => {
     fc.assert(
       fc.property(
         fc.constantFrom(...changing),
@@ -186,7 +189,7 @@ describe("around every clock change", () => {
     );
   });
 
-  test("runs a daily time once on each day of a year, in any zone", () => {
+  test("runs a daily schedule once on each day of a year, in any time zone", () => {
     fc.assert(
       fc.property(
         fc.constantFrom(...Intl.supportedValuesOf("timeZone")),
@@ -209,7 +212,7 @@ describe("due times", () => {
   const plan = { schedule: "* * * * *", timezone: "UTC", anchor };
   const at = (text: string) => new Date(`2026-01-01T${text}Z`);
 
-  test("returns one time without a downtime", () => {
+  test("returns one due time if there was no downtime", () => {
     expect(dueOf(plan, at("10:00:00"), at("10:00:00.400"))).toEqual({
       tick: at("10:00:00"),
       skipped: [],
@@ -230,7 +233,7 @@ describe("due times", () => {
     });
   });
 
-  test("bounds the times of a long downtime", () => {
+  test("limits the number of skipped times after a long downtime", () => {
     const { tick, skipped, next } = dueOf(plan, at("00:00:00"), new Date("2027-01-01T00:00:30Z"));
     expect([tick, next]).toEqual([new Date("2027-01-01T00:00:00Z"), new Date("2027-01-01T00:01:00Z")]);
     expect(skipped.length).toBeLessThan(120);

@@ -1,22 +1,22 @@
 /**
  * Computes the times of a schedule. Cron expressions and presets use a wall clock: each matching local minute runs
- * once. A repeated minute runs the first time; a skipped minute runs right after the gap. `every …` counts elapsed
- * time, independent of clock changes.
+ * once. If clocks repeat a minute, its first occurrence runs. If clocks skip a minute, it runs right after the gap.
+ * `every …` counts elapsed time, independent of clock changes.
  */
 import { Cron } from "croner";
 import { localOf, momentOf } from "./zones.ts";
 
 export type Timing = { kind: "cron"; pattern: string } | { kind: "every"; minutes: number };
 
-/** Inputs of a schedule's times. */
+/** Settings that determine a schedule's times. */
 export interface Plan {
   schedule: string;
   timezone: string;
-  /** Start of the intervals of `every …`. */
+  /** Time at which the intervals of `every …` start. */
   anchor: Date;
 }
 
-/** The message is for the author of the schedule. */
+/** Thrown for an invalid schedule. The message is for the author of the schedule. */
 export class TimingError extends Error {}
 
 const minuteMs = 60_000;
@@ -31,7 +31,7 @@ const presets: Readonly<Record<string, (minute: number, hour: number) => string>
   monthly: (minute, hour) => `${minute} ${hour} 1 * *`,
 };
 
-/** Throws `TimingError`. */
+/** Parses the text of a schedule. Throws `TimingError`. */
 export function parseTiming(text: string): Timing {
   const words = text.trim();
   const every = /^every\s+(\d{1,6})\s*([mh])$/i.exec(words);
@@ -41,10 +41,10 @@ export function parseTiming(text: string): Timing {
   return cronTiming(words);
 }
 
-/** Finds the next time after another. Undefined if there is none. */
+/** Returns the next time after a given time, or undefined if there is none. */
 export type FindNext = (after: Date) => Date | undefined;
 
-/** Throws `TimingError`. */
+/** Returns the function that finds a schedule's next time. Throws `TimingError`. */
 export function makeFindNext({ schedule, timezone, anchor }: Plan): FindNext {
   const timing = parseTiming(schedule);
   if (timing.kind === "every")
@@ -53,7 +53,7 @@ export function makeFindNext({ schedule, timezone, anchor }: Plan): FindNext {
   return (after) => nextOnClock(cron, timezone, after.getTime());
 }
 
-/** Returns the next times after `after`. */
+/** Returns the next `count` times after a given time. */
 export function upcoming(plan: Plan, after: Date, count: number): Date[] {
   const next = makeFindNext(plan);
   const found: Date[] = [];
@@ -112,7 +112,7 @@ function nextOnClock(cron: Cron, zone: string, afterMs: number): Date | undefine
     local = cron.nextRun(local);
     if (!local) return undefined;
     const moment = momentOf(zone, local.getTime());
-    // A repeated local time already ran the first time.
+    // A repeated local time already ran at its first occurrence.
     if (moment > afterMs) return new Date(moment);
   }
 }

@@ -1,16 +1,16 @@
 /**
- * Wall clocks of time zones. A local time is represented by the milliseconds that it would have in UTC. A local time
- * may not exist when clocks go forward, and exists twice when clocks go back.
+ * Wall clocks of time zones. A local time is represented by the milliseconds that it would have in UTC. Some local
+ * times do not exist, because clocks go forward. Some exist twice, because clocks go back.
  */
 
 const minuteMs = 60_000;
 const dayMs = 24 * 3_600_000;
 
-/** Creating a formatter takes a hundred times longer than using it. */
+/** Cache of formatters. Creating a formatter takes a hundred times longer than using it. */
 const formatters = new Map<string, Intl.DateTimeFormat>();
 const formattersMax = 100;
 
-/** True for IANA names. Offsets and the host's own zone are refused. */
+/** Returns true for IANA names. Offsets and the host's own zone are refused. */
 export function isZone(name: string): boolean {
   if (!/^[A-Za-z][\w+-]*(\/[\w+-]+)*$/.test(name)) return false;
   try {
@@ -20,17 +20,20 @@ export function isZone(name: string): boolean {
   }
 }
 
-/** Local time of a moment, to the second. */
+/** Returns the local time of a moment, to the second. */
 export function localOf(zone: string, atMs: number): number {
   const seconds = Math.floor(atMs / 1000) * 1000;
   if (zone === "UTC") return seconds;
-  // Parses `3/29/2026, 03:00:00`, because `formatToParts` takes seven times as long.
+  // The text `3/29/2026, 03:00:00` is parsed, because `formatToParts` takes seven times as long.
   const shown = formatterOf(zone).format(seconds).match(/\d+/g) ?? [];
   const [month = 0, day = 0, year = 0, hour = 0, minute = 0, second = 0] = shown.map(Number);
   return Date.UTC(year, month - 1, day, hour, minute, second);
 }
 
-/** The first moment with this local minute. If the local minute is skipped, the first moment after the gap. */
+/**
+ * Returns the first moment with this local minute. If the local minute is skipped, returns the first moment after the
+ * gap.
+ */
 export function momentOf(zone: string, localMs: number): number {
   // No zone differs from UTC by more than a day, and no zone changes twice within two days.
   const offsetBefore = offsetAt(zone, localMs - dayMs);
@@ -41,7 +44,7 @@ export function momentOf(zone: string, localMs: number): number {
   return found.length > 0 ? Math.min(...found) : changeBetween(zone, localMs - dayMs, localMs + dayMs);
 }
 
-/** The first minute with the later offset. */
+/** Returns the first minute with the later offset. */
 function changeBetween(zone: string, earlierMs: number, laterMs: number): number {
   const offset = offsetAt(zone, laterMs);
   let [before, after] = [earlierMs, laterMs];

@@ -9,7 +9,7 @@ const message = (kind: ConversationMessage["kind"], mebibytes: number): Conversa
   bytes: mebibytes * MiB,
 });
 
-test("keeps the last eight mebibytes of a conversation, and at least the messages since the last input", () => {
+test("keeps the last 8 MiB of a conversation, and at least the messages since the last input", () => {
   const talk = new Conversation(3, [message("input", 2), message("answer", 3), message("input", 2)]);
   expect([talk.before, talk.said.length]).toEqual([3, 3]);
   talk.add([message("answer", 2)]);

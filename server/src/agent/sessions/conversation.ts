@@ -1,6 +1,6 @@
 /**
- * Messages of a session in memory while one process executes its run. No other process adds messages meanwhile, so they
- * are read once.
+ * Messages of a session in memory while one process executes a run of the session. No other process adds messages
+ * meanwhile, so the process reads them once.
  */
 import type { Db } from "#schema.ts";
 import type { Summary } from "../runs/engine/prompt.ts";
@@ -8,7 +8,10 @@ import { toolCallsIn, type Message } from "../models/messages.ts";
 import { dropOldPictures } from "../models/pictures/drop-old.ts";
 import { lastMessages, type StoredMessage } from "./store.ts";
 
-/** Limit for messages in memory: more than any model accepts, and small enough for many concurrent runs. */
+/**
+ * Maximum size of messages in memory. The limit exceeds the context of any model, and many concurrent runs fit in
+ * memory.
+ */
 const conversationMaxBytes = 8 * 1024 ** 2;
 
 export type ConversationMessage = Omit<StoredMessage, "seq">;
@@ -16,7 +19,7 @@ export type ConversationMessage = Omit<StoredMessage, "seq">;
 export class Conversation {
   /** The newest messages, at least those since the last input. */
   readonly said: ConversationMessage[] = [];
-  /** Number of earlier messages. */
+  /** Number of messages that are older than the messages in `said`. */
   before: number;
   /** The last summary of older messages. */
   summary: Summary | undefined;

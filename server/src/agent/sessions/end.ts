@@ -1,4 +1,6 @@
-/** Ends a session: its active run fails, its messages and machine are deleted, and later invokes are rejected. */
+/**
+ * Ends a session. The session's active run fails, its messages and machine are deleted, and later invokes are rejected.
+ */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
@@ -11,7 +13,7 @@ import { close } from "./close.ts";
 import { sessionNotFound } from "./errors.ts";
 import { lockSession } from "./store.ts";
 
-/** An ended session stays as it is. */
+/** Ends a session. A session that has ended stays unchanged. */
 export async function end(
   app: Pick<App, "db" | "clock">,
   runs: Pick<RunExecutor, "abort">,
@@ -22,14 +24,14 @@ export async function end(
   const agent = await getAgent(app.db, actor, reference);
   const now = app.clock.now();
   const stopped = await transactionWithRetry(app.db, async (tx) => {
-    // Locks runs before sessions, in the order of a step's statement.
+    // Runs are locked before sessions, as in a step's statement.
     const active = await lockActive(tx, agent.id, [id]);
     const session = await lockSession(tx, agent.id, id);
     if (!session) throw sessionNotFound();
     if (session.ended_at) return [];
     const failure = { code: "session_ended", message: "The session was ended." } as const;
     for (const run of active) await endFromOutside(tx, run, failure, now);
-    // A run started after the active runs were locked.
+    // `close` returns false if a run started after the active runs were locked.
     if (!(await close(tx, id, now))) throw new RunStartedMeanwhile();
     const target = { kind: "agent_session", id, label: agent.name };
     await recordActivity(tx, actor, "agent_session.ended", target, agent.workspace_id);

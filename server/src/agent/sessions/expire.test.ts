@@ -22,7 +22,7 @@ const invoke = async (of: Person, body: object = {}): Promise<Json> =>
 const session = async (of: Person, id: string): Promise<Json> =>
   (await of.get(`/v1/agents/one/sessions/${id}`)).json;
 
-test("ends the longest idle session for a new one when the plan is full", async () => {
+test("ends the session that is idle longest when a new session exceeds the plan's limit", async () => {
   const of = await owner();
   model.script([{ text: ["Yes."] }]);
   const sessions: string[] = [];
@@ -31,7 +31,7 @@ test("ends the longest idle session for a new one when the plan is full", async 
   expect(statuses).toEqual(["ended", "ended", "ended", "idle", "idle"]);
 });
 
-test("rejects a new session while all sessions of the plan have an active run", async () => {
+test("rejects a new session while all sessions that the plan allows have an active run", async () => {
   const of = await owner();
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }]);
@@ -40,7 +40,7 @@ test("rejects a new session while all sessions of the plan have an active run", 
   never.resolve();
 });
 
-test("ends a session after the idle minutes of its version, counted from its last run", async () => {
+test("ends a session after the idle minutes of its version, counted from the session's last run", async () => {
   const of = await owner({ session: { idle_minutes: 5 } });
   model.script([{ text: ["Yes."] }]);
   const { session_id: id } = await invoke(of);
@@ -48,7 +48,7 @@ test("ends a session after the idle minutes of its version, counted from its las
   const after = (minutes: number) => new Date(Date.now() + minutes * minuteMs);
   await endExpired(host.app, after(4));
   expect((await session(of, id)).status).toBe("idle");
-  // A long run ends later than the last use of its session.
+  // The session was last used an hour ago, but its run has just ended, as after a long run.
   await sql`update agent_sessions set last_used_at = now() - interval '1 hour' where id = ${id}`.execute(
     host.app.db,
   );
@@ -58,7 +58,7 @@ test("ends a session after the idle minutes of its version, counted from its las
   expect((await session(of, id)).status).toBe("ended");
 });
 
-test("ends an ephemeral session with its run and keeps the run readable", async () => {
+test("ends an ephemeral session with its run, and keeps the run readable", async () => {
   const of = await owner();
   model.script([{ text: ["Once."] }]);
   const run = await invoke(of, { ephemeral: true });
@@ -73,7 +73,7 @@ test("ends an ephemeral session with its run and keeps the run readable", async 
   expect(refused.detail).toContain("ephemeral");
 });
 
-test("pages sessions and runs by cursor and filters them", async () => {
+test("lists sessions and runs in pages by a cursor, and filters both lists", async () => {
   const of = await owner({}, "team");
   model.script([{ text: ["Yes."] }]);
   const runs: Json[] = [];
@@ -112,7 +112,7 @@ test("pages sessions and runs by cursor and filters them", async () => {
   expect(other).toMatchObject({ status: 400, json: { code: "invalid_request" } });
 });
 
-test("marks output that a token limit cut off, in the run and in its events", async () => {
+test("marks output that a token limit cut off, in the run and in the run's events", async () => {
   const of = await owner();
   model.script([{ text: ["half an ans"], finish: "length" }]);
   const run = await invoke(of);

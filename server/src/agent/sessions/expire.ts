@@ -1,6 +1,6 @@
 /**
- * Expiry of sessions. An ephemeral session ends with its run, any other after `idle_minutes` without a run. If the
- * plan's limit is reached, the longest idle session is evicted earlier.
+ * Expiry of sessions. An ephemeral session ends with its run, any other session after `idle_minutes` without a run. If
+ * the plan's limit is reached, the longest idle session is evicted earlier.
  */
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
@@ -20,8 +20,8 @@ import {
 const expiredAtOnce = 100;
 
 /**
- * Ends idle sessions until the plan allows one more. Returns false, and ends none, if too few are idle. The caller
- * holds the lock on the workspace's counts.
+ * Ends idle sessions until the plan allows one more session. Returns false, and ends no session, if too few are idle.
+ * The caller holds the lock on the workspace's counts.
  */
 export async function evictIdle(tx: Db, workspaceId: string, allowed: number, now: Date): Promise<boolean> {
   // After a change to a smaller plan, several sessions have to end.
@@ -29,7 +29,8 @@ export async function evictIdle(tx: Db, workspaceId: string, allowed: number, no
   if (places <= 0) return true;
   const oldest = await findEvictable(tx, workspaceId, places);
   if (oldest.length < places) return false;
-  // Locks in the order of an erasure. A session that an erasure deleted meanwhile makes room too.
+  // The locks are acquired in the order of an erasure. If an erasure deleted a session meanwhile, that session counts
+  // as ended.
   const ids = oldest.map(({ id }) => id);
   await lockSessions(tx, ids);
   for (const id of ids) await close(tx, id, now);
@@ -54,7 +55,7 @@ async function endAll({ db, log }: Needs, sessions: readonly SessionRow[], now: 
   }
 }
 
-/** Does nothing if the session was used after it was selected. */
+/** Ends an expired session. Does nothing if the session was used after it was selected. */
 async function endOne(tx: Db, session: SessionRow, now: Date): Promise<void> {
   await lockCounts(tx, session.workspace_id);
   const row = await lockSession(tx, session.agent_id, session.id);

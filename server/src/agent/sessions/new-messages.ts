@@ -9,7 +9,10 @@ export type NewMessages = readonly NewMessage[];
 const sessionMaxMiB = 32;
 const sessionMaxBytes = sessionMaxMiB * 1024 ** 2;
 
-/** Replaces characters that cannot be stored. `message` equals the stored text. */
+/**
+ * Converts messages for storage, and replaces characters that PostgreSQL cannot store. `message` equals the stored
+ * text.
+ */
 export function toNewMessages(
   runId: string,
   said: readonly { kind: MessageKind; message: unknown }[],
@@ -23,7 +26,7 @@ export function toNewMessages(
 
 export const sessionFullError = () => sessionFull(sessionMaxMiB);
 
-/** True if the messages fit into a session that has `bytes`. */
+/** Returns true if the messages fit into a session whose messages already have `bytes`. */
 export function fitsInSession(words: NewMessages, bytes: number): boolean {
   return words.reduce((sum, one) => sum + one.bytes, bytes) <= sessionMaxBytes;
 }
@@ -32,7 +35,7 @@ export function hasRoom(sessionId: RawBuilder<unknown>, words: NewMessages): Raw
   return hasRoomFor(sessionId, words, sessionMaxBytes);
 }
 
-/** Parts of a statement whose `run` is the row of a run in the session. */
+/** Returns the CTEs that append messages, for a statement whose `run` is the row of a run in the session. */
 export function appendMessages(words: NewMessages): RawBuilder<unknown> {
   return sql`${growSession(words)}, ${insertMessages(words)}`;
 }

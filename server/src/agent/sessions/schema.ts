@@ -124,7 +124,7 @@ export function toMessage({ seq, run_id, kind, message }: StoredMessage): Messag
   return { seq, run_id, kind, role, content, summarizes_to };
 }
 
-/** Converts a row to JSON. Every response uses it. The status depends on the session's runs. */
+/** Converts a row to the JSON of every response. The status depends on the session's runs. */
 export function toSession(
   row: SessionRow,
   activeRunId: string | undefined,

@@ -1,7 +1,7 @@
 /**
  * Sessions: conversations of an agent with an end user. This folder owns a session's end user, its pinned version and
- * its messages. Messages are only appended, and deleted when the session ends. The end user never changes. The size of
- * a session and the number of live sessions in an account are limited.
+ * its messages. Messages are only appended, and are deleted when the session ends. The end user never changes. The size
+ * of a session and the number of live sessions in an account are limited.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -33,7 +33,7 @@ import {
 
 export type { SessionRow } from "./store.ts";
 
-/** Maximum size of a page of messages, unless a single message is larger. */
+/** Maximum size of a page of messages. A single message may be larger. */
 const pageMaxBytes = 4 * 1024 ** 2;
 
 export async function list(
@@ -69,7 +69,7 @@ export async function get(
   return toSession(row, active.get(id), machines.get(id));
 }
 
-/** Lists a session's messages, oldest first. An ended session has none. */
+/** Lists a session's messages, oldest first. A session that has ended has no messages. */
 export async function messages(
   app: Pick<App, "db">,
   actor: Actor,
@@ -87,7 +87,10 @@ export async function messages(
 
 // ---- used by invoke
 
-/** Locks a live session for an invoke. Checks the end user if one is given. The caller holds the lock on the counts. */
+/**
+ * Locks a live session for an invoke, and returns it. Checks the end user if the invoke names one. The caller holds the
+ * lock on the workspace's counts.
+ */
 export async function lockForInvoke(
   tx: Db,
   agentId: string,
@@ -105,7 +108,7 @@ export async function lockForInvoke(
   return session;
 }
 
-/** True if the next step can call the model, because the last message is not a final answer. */
+/** Returns true if the next step can call the model, because the last message is not a final answer. */
 export async function awaitsAnswer(db: Db, id: string): Promise<boolean> {
   const last = await lastMessage(db, id);
   return last !== undefined && (last.kind !== "answer" || toolCallsIn(last.message as Message).length > 0);

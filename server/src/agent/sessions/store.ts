@@ -16,7 +16,10 @@ export type StoredMessage = Pick<
 /** A message to store, without its sequence number. */
 export type NewMessage = Omit<StoredMessage, "seq"> & { text: string };
 
-/** The row `counts` of a workspace, locked until the transaction ends. `here` counts its runs in this process. */
+/**
+ * Returns the CTE `counts` with the workspace's counts, which are locked until the transaction ends. `here` counts the
+ * workspace's runs in this process.
+ */
 export function lockedCounts(workspaceId: string, processId: string): RawBuilder<unknown> {
   return sql`counts as materialized (
     select live_sessions, in_flight, here from agent_counts(${workspaceId}, ${processId}))`;
@@ -27,7 +30,7 @@ export type NewSession = Pick<
   "id" | "agent_id" | "workspace_id" | "end_user_id" | "created_at" | "idle_minutes" | "is_ephemeral"
 > & { version: number } & Partial<Pick<SessionRow, "trigger_id" | "trigger_key">>;
 
-/** Inserts the row `session` if `isAllowed` holds for the row `counts`. */
+/** Returns the CTE `session`, which inserts a session if `isAllowed` holds for the row `counts`. */
 export function insertSession(
   session: NewSession,
   messages: readonly NewMessage[],
@@ -45,7 +48,10 @@ export function insertSession(
     where ${isAllowed} returning id, last_message)`;
 }
 
-/** Updates the row `session`, which the caller has locked, for these messages. */
+/**
+ * Returns the CTE `session`, which updates a session for these messages. The caller holds the lock on the session's
+ * row.
+ */
 export function useSession(
   { id, version, at }: { id: string; version: number; at: Date },
   messages: readonly NewMessage[],
@@ -56,7 +62,7 @@ export function useSession(
     where id = ${id} and ${isAllowed} returning id, last_message)`;
 }
 
-/** True if the session has at most `maxBytes` with these messages. */
+/** Returns a condition: with these messages, the session has at most `maxBytes`. */
 export function hasRoomFor(
   sessionId: RawBuilder<unknown>,
   messages: readonly NewMessage[],
@@ -66,14 +72,20 @@ export function hasRoomFor(
     where s.id = ${sessionId} and s.bytes + ${bytesOf(messages)} <= ${maxBytes})`;
 }
 
-/** Updates the row `session` for these messages, in a statement whose `run` is the row of a run in it. */
+/**
+ * Returns the CTE `session`, which updates a session for these messages, for a statement whose `run` is a run of the
+ * session.
+ */
 export function growSession(messages: readonly NewMessage[]): RawBuilder<unknown> {
   return sql`session as (
     update agent_sessions set ${growth(messages)} from run where agent_sessions.id = run.session_id
     returning agent_sessions.id, last_message)`;
 }
 
-/** Inserts the last messages of the row `session`. All but seeds belong to the row `run`. */
+/**
+ * Returns the CTE `messages`, which inserts the last messages of the row `session`. All messages except seeds belong to
+ * the row `run`.
+ */
 export function insertMessages(messages: readonly NewMessage[]): RawBuilder<unknown> {
   return sql`messages as (
     insert into agent_messages (session_id, seq, run_id, kind, message, bytes)
@@ -89,7 +101,7 @@ const growth = (messages: readonly NewMessage[]) =>
 
 const bytesOf = (messages: readonly NewMessage[]) => messages.reduce((sum, { bytes }) => sum + bytes, 0);
 
-/** Locks the session's row until the transaction ends. */
+/** Locks the session's row until the transaction ends, and returns the row. */
 export function lockSession(tx: Db, agentId: string, id: string): Promise<SessionRow | undefined> {
   return tx
     .selectFrom("agent_sessions")
@@ -100,14 +112,14 @@ export function lockSession(tx: Db, agentId: string, id: string): Promise<Sessio
     .executeTakeFirst();
 }
 
-/** Key by which a trigger finds its session: one for each end user and text. */
+/** Key by which a trigger finds its session. Each end user and text has a key of its own. */
 export interface TriggerKey {
   triggerId: string;
   key: Buffer;
   endUserId: string | null;
 }
 
-/** Locks the live session of a trigger's key until the transaction ends. */
+/** Locks the live session of a trigger's key until the transaction ends, and returns its row. */
 export function lockTriggered(
   tx: Db,
   agentId: string,
@@ -125,7 +137,7 @@ export function lockTriggered(
     .executeTakeFirst();
 }
 
-/** Pins a session to a version. The caller holds the lock on its row. */
+/** Pins a session to a version. The caller holds the lock on the session's row. */
 export async function pinSession(
   tx: Db,
   id: string,
@@ -168,7 +180,7 @@ export function listSessions(
   return query.orderBy("created_at", "desc").orderBy("id", "desc").limit(wanted.limit).execute();
 }
 
-/** Ends the session. Returns sessions whose machine `ending` marked, or undefined if a run is active. */
+/** Ends the session. Returns the sessions whose machine `ending` marked. Returns undefined if a run is active. */
 export async function closeSession(
   tx: Db,
   { id, at }: { id: string; at: Date },
@@ -187,7 +199,7 @@ export async function closeSession(
 }
 
 /**
- * Returns the last messages that fit into `maxBytes`, and always those from the last input on. An older summary comes
+ * Returns the last messages that fit into `maxBytes`, and always those since the last input. An older summary comes
  * first.
  */
 export async function lastMessages(db: Db, sessionId: string, maxBytes: number): Promise<StoredMessage[]> {
@@ -205,7 +217,7 @@ export async function lastMessages(db: Db, sessionId: string, maxBytes: number):
   return rows;
 }
 
-/** Messages after `seq`, up to `maxBytes` but at least one. */
+/** Returns the messages after `seq`, up to `maxBytes` but at least one message. */
 export async function messagesAfter(
   db: Db,
   sessionId: string,
@@ -220,7 +232,7 @@ export async function messagesAfter(
   return rows;
 }
 
-/** Messages after `before` up to `last`, and the summary that covers those up to `through`. */
+/** Returns the messages after `before`, up to `last`, and the summary of the messages up to `through`. */
 export async function messagesBetween(
   db: Db,
   sessionId: string,
@@ -251,14 +263,14 @@ export function lastMessage(
     .executeTakeFirst();
 }
 
-/** Counts live sessions that are pinned to this version, or have an active run of it. */
+/** Counts live sessions that are pinned to this version, or have an active run with this version. */
 export async function countPinned(db: Db, agentId: string, version: number): Promise<number> {
   const { count } = await db
     .selectFrom("agent_sessions")
     .select((eb) => eb.fn.countAll<number>().as("count"))
     .where("agent_id", "=", agentId)
     .where("ended_at", "is", null)
-    // A later delivery may have pinned the session to another version while runs of this version are active.
+    // A later delivery may have pinned the session to another version while runs with this version are active.
     .where(
       sql<boolean>`(version = ${version} or exists (
         select from agent_runs as r where r.session_id = agent_sessions.id and r.version = ${version}
@@ -303,7 +315,7 @@ export async function lockSessions(tx: Db, ids: readonly string[]): Promise<void
     .execute();
 }
 
-/** Deletes the sessions; messages, runs and their rows follow by cascade. */
+/** Deletes sessions. The foreign keys delete their messages, runs and further rows. */
 export async function deleteSessions(tx: Db, ids: readonly string[]): Promise<void> {
   await tx.deleteFrom("agent_sessions").where("id", "=", anyOf(ids)).execute();
 }
@@ -311,7 +323,7 @@ export async function deleteSessions(tx: Db, ids: readonly string[]): Promise<vo
 const hasActiveRun = sql<boolean>`exists (select from agent_runs as r
   where r.session_id = agent_sessions.id and r.status = any(${sql.val([...activeStatuses])}::text[]))`;
 
-/** Live sessions without an active run: candidates for expiry. */
+/** Selects live sessions without an active run, which may expire. */
 const idleSessions = (db: Db) =>
   db
     .selectFrom("agent_sessions")
@@ -319,7 +331,7 @@ const idleSessions = (db: Db) =>
     .where("ended_at", "is", null)
     .where(sql<boolean>`not ${hasActiveRun}`);
 
-/** The longest idle sessions of a workspace without a machine; ephemeral ones first. */
+/** Lists the longest idle sessions of a workspace without a machine. Ephemeral sessions come first. */
 export function findEvictable(tx: Db, workspaceId: string, limit: number): Promise<SessionRow[]> {
   return idleSessions(tx)
     .where("workspace_id", "=", workspaceId)
@@ -339,18 +351,18 @@ export function findEvictable(tx: Db, workspaceId: string, limit: number): Promi
     .execute();
 }
 
-/** Ephemeral sessions whose run has ended. */
+/** Lists ephemeral sessions whose run has ended. */
 export function findEphemeral(db: Db, limit: number): Promise<SessionRow[]> {
   return idleSessions(db).where("is_ephemeral", "=", true).limit(limit).execute();
 }
 
-/** Sessions unused for their `idle_minutes`, the longest idle first. */
+/** Lists sessions that were unused for their `idle_minutes`, the longest idle first. */
 export function findExpired(db: Db, now: Date, limit: number): Promise<SessionRow[]> {
   const since = sql<Date>`${now}::timestamptz - idle_minutes * interval '1 minute'`;
   return (
     idleSessions(db)
       .where("last_used_at", "<", since)
-      // A long run ends later than the last use of its session.
+      // A session counts as used until its last run ends, because a long run ends after the session's last use.
       .where((eb) =>
         eb.not(
           eb.exists(

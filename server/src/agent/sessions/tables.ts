@@ -1,4 +1,4 @@
-/** Columns as stored; migrations 0022, 0023, 0057, 0066, 0092 and 0093 describe them. */
+/** Columns of the tables in the database. Migrations 0022, 0023, 0057, 0066, 0092 and 0093 define these columns. */
 import type { ColumnType, Generated } from "kysely";
 
 export interface AgentSessionsTable {
@@ -25,7 +25,7 @@ export interface AgentMessagesTable {
   seq: number;
   run_id: string | null;
   kind: "seed" | "input" | "answer" | "repair" | "tools" | "summary";
-  /** Parsed when read, written as JSON text. */
+  /** This value is parsed when read and written as JSON text. */
   message: ColumnType<unknown, string, never>;
   bytes: number;
 }

@@ -1,4 +1,4 @@
-/** Agent API for tests of this folder, over the real HTTP layer and a real database; with machines on request. */
+/** Agent API for tests of this folder, over the real HTTP layer and a real database. Machines are optional. */
 import { afterAll } from "vitest";
 import { findActor, findActors } from "#accounts/find-actor.ts";
 import type { Plan, Scope } from "#accounts/roles.ts";
@@ -29,10 +29,10 @@ interface Reply {
 export interface AgentHost {
   app: App;
   connection: Connection;
-  /** Executes runs. Not started with `isIdle`. */
+  /** Executor of runs. With `isIdle`, the executor is not started. */
   runs: RunExecutor;
   baseUrl: string;
-  /** A person with a full-access token. */
+  /** Creates a person with a full-access token. */
   person(options?: { plan?: Plan; suspended?: boolean }): Promise<Person>;
 }
 
@@ -52,7 +52,7 @@ export async function agentHost(
     config?: Partial<Record<ConfigKey, string>>;
     secrets?: SecretBox;
     isIdle?: boolean;
-    /** Creates the driver for machines. */
+    /** Function that creates the driver for machines. */
     machines?: (db: Db) => Promise<{ app: Pick<App, "machines"> }>;
   } = {},
 ): Promise<AgentHost> {
@@ -70,7 +70,7 @@ export async function agentHost(
     secrets: options.secrets ?? testSecrets(),
     clock: options.clock ?? systemClock,
     log: silentLog,
-    // The functions under test use only these members of App.
+    // The tested functions use only these members of App.
   } as unknown as App;
   const runs = new RunExecutor(app, { pauseMs: 5, gatherMs: 20 });
   if (!options.isIdle) await runs.start();

@@ -1,4 +1,4 @@
-/** Reads server-sent events in tests. */
+/** Reads the frames of server-sent events in tests. */
 import type { Json } from "./agent-app.ts";
 
 export interface Frame {
@@ -7,7 +7,7 @@ export interface Frame {
   data: Json;
 }
 
-/** Reads frames until the end of the stream, or `most` frames and then closes the connection. */
+/** Reads frames until the stream ends. With `most`, reads that many frames and then closes the connection. */
 export async function readFrames(
   url: string,
   options: {

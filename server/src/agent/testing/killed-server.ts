@@ -4,7 +4,8 @@ import { fileURLToPath } from "node:url";
 import type { Connection } from "#db/db.ts";
 
 /**
- * Starts a server that is killed at the point. Resolves to the signal that ended it. `key` is the key of the secrets.
+ * Starts a server that is killed at the point. Resolves to the signal that ended the server. `key` encrypts the
+ * secrets.
  */
 export function runUntilKilled(connection: Connection, key: Buffer, point: string): Promise<string | null> {
   const program = fileURLToPath(new URL("../../../test/programs/carry-runs.ts", import.meta.url));

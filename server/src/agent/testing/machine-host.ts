@@ -9,7 +9,7 @@ import { startModelServer } from "./model-server.ts";
 
 export const model = await startModelServer();
 export let box!: TestHost;
-/** Picture that the interpreter draws. */
+/** Picture that the code interpreter of the fake machine draws. */
 export const drawn = Buffer.from("\x89PNG\r\n\x1a\n", "latin1").toString("base64");
 const interpreter = playInterpreter(async function* ({ code }) {
   yield { type: "stream", stream: "stdout", text: "out\n" };
@@ -32,7 +32,7 @@ interface ScriptedCall {
 
 export const call = (name: string, values: Record<string, unknown>): ScriptedCall => ({ name, values });
 
-/** Scripts a model that makes each of these calls in a step of its own, and then ends its turn. */
+/** Scripts a model that makes each of these calls in a step of its own, and then gives its final answer. */
 export function script(...steps: ScriptedCall[][]): void {
   model.script([
     ...steps.map((calls) => ({
@@ -53,7 +53,7 @@ export async function agent(vm: object = {}, more: object = {}, person: Person =
 export const invoke = async (name: string, body: object = {}): Promise<Json> =>
   (await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi", ...body })).json;
 
-/** Results of the tool calls in the model's last request. */
+/** Returns the results of the tool calls in the model's last request. */
 export const toolResults = (): string[] =>
   model.asked
     .at(-1)
@@ -69,7 +69,7 @@ export const sandboxes = async (session: string) =>
     await sql<{ id: string; status: string }>`select id, status from sandboxes
       where metadata ->> 'agent_session' = ${session} order by created_at, id`.execute(host.app.db)
   ).rows;
-/** Ages the session by this time. */
+/** Moves the last use of the session and its machine this many seconds into the past. */
 export const wait = (session: string, seconds: number) =>
   Promise.all([
     sql`update agent_machines set last_used_at = last_used_at - make_interval(secs => ${seconds})

@@ -1,4 +1,4 @@
-/** MCP servers for tests: servers from npm as processes, and a scripted one. */
+/** MCP servers for tests: servers from npm as processes, and a scripted server. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import {
@@ -18,7 +18,7 @@ import { freePort } from "./free-port.ts";
 // oxlint-disable-next-line typescript/no-explicit-any -- a message's shape is what tests look at
 type Json = any;
 
-/** Returns the command of a package's program. */
+/** Returns the path of a package's program. */
 function programOf(name: string): string {
   return join(dirname(createRequire(import.meta.url).resolve(`${name}/package.json`)), "dist/index.js");
 }
@@ -74,15 +74,15 @@ export interface ScriptedServer {
   url: string;
   asked: McpRequest[];
   tools: Json[];
-  /** Result of a call, or an error to throw. `undefined` leaves the call without a response. */
+  /** Returns the result of a call, or an error to throw. If the result is `undefined`, the call gets no response. */
   call: (params: Json) => Json;
-  /** Resources with their contents. Undefined: none. */
+  /** Resources with their contents. If undefined, the server has no resources. */
   resources: { uri: string; name: string; mimeType?: string; text?: string; blob?: string }[] | undefined;
-  /** Called before everything else. Returns true if it has sent the response. */
+  /** Called before any other handler. Returns true if this function has sent the response. */
   before: ((asked: McpRequest, response: ServerResponse) => boolean | Promise<boolean>) | undefined;
-  /** Protocol version: streamable HTTP before 2026, or the current one. */
+  /** Protocol version of the server: streamable HTTP before 2026, or the current version. */
   generation: "2025-11-25" | "2026-07-28";
-  /** Methods of the requests so far. */
+  /** Returns the methods of the requests so far. */
   methods(): string[];
   stop(): Promise<void>;
   start(): Promise<void>;

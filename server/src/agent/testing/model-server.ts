@@ -1,4 +1,4 @@
-/** A scripted model server for tests. It implements the OpenAI-compatible chat API over real HTTP. */
+/** A scripted model server for tests. The server implements the OpenAI-compatible chat API over real HTTP. */
 import { once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -6,24 +6,24 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll } from "vitest";
 
 export interface Turn {
-  /** Text of the response, in these pieces. */
+  /** Text of the response, split into the pieces that the server sends. */
   text?: readonly string[];
   reasoning?: readonly string[];
   /** Tool calls of the response. `arguments` may be invalid JSON. */
   calls?: readonly { name: string; arguments: string }[];
-  /** Status of an error response instead of a stream. */
+  /** HTTP status of an error response, which replaces the stream. */
   status?: number;
   headers?: Record<string, string>;
   error?: string;
-  /** Delay between pieces. */
+  /** Delay between two pieces, in milliseconds. */
   delayMs?: number;
-  /** Closes the connection after this many pieces, without the end of the stream. */
+  /** Number of pieces after which the server closes the connection, without the end of the stream. */
   cutAfter?: number;
-  /** Raw response in place of pieces. */
+  /** Raw response that replaces the pieces. */
   raw?: string;
   usage?: { prompt_tokens: number; completion_tokens: number };
   finish?: string;
-  /** Awaited before the first piece. */
+  /** Promise that the server awaits before the first piece. */
   until?: Promise<void>;
 }
 
@@ -38,7 +38,10 @@ export interface ModelServer {
   asked: any[];
   /** `Authorization` headers of the requests since the last script. */
   authorizations: (string | undefined)[];
-  /** Responses for the next requests; the last one repeats. A function computes the response from a request's body. */
+  /**
+   * Sets the responses for the next requests. The last response repeats. A function computes the response from a
+   * request's body.
+   */
   script: (turns: readonly Turn[] | Answerer) => void;
 }
 
@@ -68,7 +71,7 @@ export async function startModelServer(): Promise<ModelServer> {
     await turn.until;
     if (turn.status !== undefined) {
       response.writeHead(turn.status, { "content-type": "application/json", ...turn.headers });
-      // Imitates servers that repeat the request's credentials.
+      // Some servers repeat the request's credentials in their errors.
       const message = `${turn.error ?? "no"} ${request.headers.authorization ?? ""}`;
       return void response.end(JSON.stringify({ error: { message, type: "test", code: null } }));
     }

@@ -5,8 +5,8 @@ import { promisify } from "node:util";
 import { expect } from "vitest";
 
 /**
- * Runs the page's `sh` blocks as one script, with the values of its `name=…` lines replaced. Expects the texts of its
- * `# → …` lines in the output, in order; `…` matches anything.
+ * Runs the page's `sh` blocks as one script. `values` replace the values of its `name=…` lines. Expects the texts of
+ * its `# → …` lines in the output, in this order; `…` matches any text.
  */
 export async function runPage(name: string, values: Readonly<Record<string, string>>): Promise<void> {
   const page = readFileSync(new URL(`../../../../docs/${name}`, import.meta.url), "utf8");

@@ -2,7 +2,7 @@
 import type { Json } from "./agent-app.ts";
 import type { Turn } from "./model-server.ts";
 
-/** An item of a response: reasoning with summaries and encrypted content, text, or a call. */
+/** An item of a response: reasoning with summaries and encrypted content, a text, or a call. */
 export type Item =
   | { thought: readonly string[]; sealed: string | null }
   | { text: string; phase?: string }
@@ -102,8 +102,8 @@ function call({ call: name, arguments: text }: Extract<Item, { call: unknown }>,
 }
 
 /**
- * Returns the error that an account with zero data retention gets for missing items. `sealed`: encrypted contents of
- * this account.
+ * Returns the error that an account with zero data retention gets for missing items. `sealed`: encrypted contents that
+ * belong to this account.
  */
 export function unfit(body: Json, sealed: readonly string[]): Turn | undefined {
   const refusal = (error: string): Turn => ({ status: 400, error });

@@ -1,6 +1,6 @@
 /**
- * A real authorization server for tests, with a protected resource that accepts only its tokens, and a person with a
- * browser.
+ * A real authorization server for tests. The protected resource accepts only tokens of this server, and a test browser acts for a
+ * person.
  */
 import { once } from "node:events";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
@@ -11,8 +11,8 @@ import { afterAll } from "vitest";
 export interface SignInServer {
   issuer: string;
   /**
-   * Address of the protected resource, which imitates an MCP server's authorization. Paths below `/write` require
-   * `tools:write`.
+   * Address of the protected resource, which imitates an MCP server's authorization. Paths under `/write` require the
+   * scope `tools:write`.
    */
   resource: string;
   /** Requests to the token endpoint. */
@@ -20,11 +20,11 @@ export interface SignInServer {
   revocations: string[];
   /** Accounts and clients of the authorized calls to the resource. */
   calls: { account: string; client: string }[];
-  /** Called before the provider. Returns true if it has sent the response. */
+  /** Called before the provider. Returns true if this function has sent the response. */
   before: ((request: IncomingMessage, response: ServerResponse) => boolean) | undefined;
-  /** If set, the resource refuses the tokens for which it returns true. */
+  /** If set, the resource refuses each token for which this function returns true. */
   refuses: ((token: string) => boolean) | undefined;
-  /** Scope of an access token. */
+  /** Returns the scope of an access token. */
   scopeOf(token: string): Promise<string | undefined>;
 }
 
@@ -34,7 +34,7 @@ export interface SignInOptions {
   isRegistering?: boolean;
   takesDocuments?: boolean;
   accessTokenSeconds?: number;
-  /** Fetch with which the provider reads client metadata documents. */
+  /** Fetch that the provider uses to read client metadata documents. */
   fetch?: typeof globalThis.fetch;
   /** If true, the resource has no metadata. */
   isSilent?: boolean;
@@ -53,7 +53,7 @@ export async function startSignInServer(options: SignInOptions): Promise<SignInS
     refuses: undefined,
     scopeOf: async (token) => (await provider.AccessToken.find(token))?.scope,
   };
-  // The library logs much that is irrelevant to the tests.
+  // The provider's library logs much that is irrelevant to the tests.
   const { warn, info } = console;
   console.warn = console.info = () => {};
   const provider = new Provider(server.issuer, configuration(options));
@@ -147,7 +147,7 @@ async function enter(
   json(200, { account: found.accountId });
 }
 
-/** Starts a server on a free port of loopback, which stops after the file. */
+/** Starts a server on a free port of loopback. The server stops after the test file. */
 async function listen(): Promise<{ server: Server; url: string }> {
   const server = createServer();
   await once(server.listen(0, "127.0.0.1"), "listening");
@@ -158,10 +158,10 @@ async function listen(): Promise<{ server: Server; url: string }> {
   return { server, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` };
 }
 
-/** A browser with its own cookies. It follows redirects up to a given address. */
+/** A browser with its own cookies. The browser follows redirects up to a given address. */
 export class TestBrowser {
   readonly #cookies = new Map<string, Map<string, string>>();
-  /** Maps addresses without a DNS entry to real ones. */
+  /** Maps addresses without a DNS entry to addresses that exist. */
   readonly #really: (url: string) => string;
 
   constructor(really: (url: string) => string = (url) => url) {
@@ -207,7 +207,7 @@ export class TestBrowser {
     throw new Error(`${url} redirects in a loop`);
   }
 
-  /** Opens a link, signs in with an account, consents, and follows the redirects back. Stops at `stopAt`. */
+  /** Opens a link, signs in with an account, consents, and follows the redirects back, at most to `stopAt`. */
   async signIn(link: string, account: string, stopAt?: string) {
     let page = await this.follow(link, stopAt);
     for (let step = 0; step < 4; step += 1) {

@@ -7,7 +7,7 @@ import { afterAll } from "vitest";
 export interface ToolServer {
   url: string;
   asked: { method: string; path: string; headers: IncomingHttpHeaders; body: string }[];
-  /** Default: status 200 with `{"ok":true}`. */
+  /** Sends the response to a request. The default response has status 200 and `{"ok":true}`. */
   answer: ((path: string, response: ServerResponse) => void) | undefined;
 }
 

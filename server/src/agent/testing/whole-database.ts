@@ -1,8 +1,11 @@
-/** Searches all rows of all tables, to prove that data is deleted everywhere. */
+/** Searches all rows of all tables. So a test can prove that data was deleted everywhere. */
 import { sql } from "kysely";
 import type { Db } from "#schema.ts";
 
-/** Returns tables with rows that contain a word in any column, as text or bytes, and these rows as text. */
+/**
+ * Returns the tables with rows that contain a word in any column, as text or bytes. The value of each table is the text
+ * of these rows.
+ */
 export async function rowsWith(db: Db, words: readonly string[]): Promise<Map<string, string[]>> {
   const { rows: tables } = await sql<{ schema: string; name: string }>`
     select table_schema as schema, table_name as name from information_schema.tables
@@ -25,7 +28,7 @@ export async function rowsWith(db: Db, words: readonly string[]): Promise<Map<st
   return found;
 }
 
-/** Returns tables with one of these columns. */
+/** Returns the tables that have one of these columns. */
 export async function tablesWithColumn(db: Db, columns: readonly string[]): Promise<string[]> {
   const { rows } = await sql<{ name: string }>`
     select distinct table_name as name from information_schema.columns

@@ -15,7 +15,7 @@ const picture = toPicture(png) as PicturePart;
 const text = (value: string) => ({ type: "text" as const, text: value });
 const hide = (value: string) => value.replaceAll("secret", "…");
 
-test("recognises the four formats by their bytes", () => {
+test("recognises the four picture formats by their first bytes", () => {
   const typeOf = (head: string) => toPicture(Buffer.from(`${head}${"x".repeat(20)}`, "latin1"))?.mediaType;
   expect(picture).toEqual({
     type: "file",
@@ -30,13 +30,13 @@ test("recognises the four formats by their bytes", () => {
   expect(toPicture(Buffer.alloc(0))).toBeUndefined();
 });
 
-test("refuses a picture above the limit", () => {
+test("refuses a picture above the maximum size", () => {
   const withSize = (bytes: number) => Buffer.concat([png, Buffer.alloc(bytes - png.length)]);
   expect(toPicture(withSize(pictureMaxBytes))).toBeDefined();
   expect(toPicture(withSize(pictureMaxBytes + 1))).toBeUndefined();
 });
 
-test("keeps pictures between the texts around them, without secrets", () => {
+test("keeps pictures at their position between texts, and removes secrets from the texts", () => {
   const result = resultOf([text("a"), text("the secret"), picture, text("b")], hide);
   expect(result.text).toBe("a\n\nthe …\n\n[image of type image/png, 108 bytes]\n\nb");
   expect(result.content).toEqual([text("a\n\nthe …"), picture, text("b")]);
@@ -46,13 +46,13 @@ test("keeps pictures between the texts around them, without secrets", () => {
   expect(resultOf([text("a")], hide)).toEqual({ text: "a" });
 });
 
-test("cuts long texts and keeps the pictures after them", () => {
+test("cuts a long text and keeps the pictures after the text", () => {
   const { text: told, content } = resultOf([text("x".repeat(200_000)), picture], hide);
   expect(Buffer.byteLength(told)).toBeLessThan(resultMaxBytes + 100);
   expect(content).toEqual([text(told), picture]);
 });
 
-test("replaces pictures by text once a step has enough of them", () => {
+test("replaces further pictures by text once a step has reached its maximum of pictures or bytes", () => {
   const budget = new PictureBudget(stepPictures);
   const fitted = budget.fit(Array.from({ length: 10 }, () => picture));
   expect(fitted.filter(({ type }) => type === "file")).toHaveLength(8);

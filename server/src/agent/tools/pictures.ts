@@ -1,18 +1,19 @@
 /**
- * Pictures in tool results: bounded, and kept between the texts around them. They are recognised by their bytes, because
- * providers refuse a request with a damaged picture. Models without vision get only the texts.
+ * Pictures in tool results. Pictures are bounded, and keep their position between the texts. Their bytes decide whether
+ * they are pictures, because providers refuse a request with a damaged picture. Models without vision get only the
+ * texts.
  */
 import { cutOff, isWithin } from "./result.ts";
 
-/** Below 5 MB in base64, the lowest maximum of all providers (Anthropic). */
+/** Maximum size of a picture: in base64 below 5 MB, the lowest maximum of all providers (Anthropic). */
 export const pictureMaxBytes = 3 * 1024 ** 2;
 
 export interface PictureLimit {
   count: number;
-  /** Maximum in base64. */
+  /** Maximum size of all pictures in base64. */
   bytes: number;
 }
-/** Maximum for one step of a run. A single picture of the maximum size fits. */
+/** Maximum of pictures in one step of a run. A single picture of the maximum size fits. */
 export const stepPictures: PictureLimit = { count: 8, bytes: 4 * 1024 ** 2 };
 
 export interface TextPart {
@@ -20,11 +21,11 @@ export interface TextPart {
   text: string;
 }
 
-/** Stored in the AI SDK's format, like the rest of a conversation. */
+/** A picture in the format of the AI SDK, in which the whole conversation is stored. */
 export interface PicturePart {
   type: "file";
   mediaType: string;
-  /** Base64. */
+  /** Bytes of the picture in base64. */
   data: { type: "data"; data: string };
 }
 
@@ -40,7 +41,9 @@ const formats: readonly [mediaType: string, isIt: (bytes: Uint8Array) => boolean
   ["image/webp", (bytes) => latin(bytes, 0, 4) === "RIFF" && latin(bytes, 8, 12) === "WEBP"],
 ];
 
-/** Undefined if the bytes are not a PNG, JPEG, GIF or WebP, or too many. */
+/**
+ * Returns the bytes as a picture. Returns undefined if they are not a PNG, JPEG, GIF or WebP, or if there are too many.
+ */
 export function toPicture(bytes: Uint8Array): PicturePart | undefined {
   if (bytes.length > pictureMaxBytes) return undefined;
   const mediaType = formats.find(([, isIt]) => isIt(bytes))?.[0];
@@ -50,7 +53,7 @@ export function toPicture(bytes: Uint8Array): PicturePart | undefined {
 
 export const base64Bytes = (data: string): number => Buffer.byteLength(data, "base64");
 
-/** Describes a picture in words. `why` says why the model does not get it. */
+/** Describes a picture in words. `why` gives the reason why the model does not get the picture. */
 function describePicture({ mediaType, data }: PicturePart, why?: string): string {
   const end = why === undefined ? "" : `, ${why}`;
   return `[image of type ${mediaType}, ${base64Bytes(data.data)} bytes${end}]`;
@@ -58,14 +61,14 @@ function describePicture({ mediaType, data }: PicturePart, why?: string): string
 
 export const isPicture = (part: TextPart | PicturePart): part is PicturePart => part.type === "file";
 
-/** Joins the parts of a result. `content` is set if there are pictures among them. `hide` removes secrets from texts. */
+/** Joins the parts of a result. `content` is set if a part is a picture. `hide` removes secrets from texts. */
 export function resultOf(
   parts: ToolContent,
   hide: (text: string) => string,
 ): { text: string; content?: ToolContent } {
   const text = hide(parts.map((part) => (isPicture(part) ? describePicture(part) : part.text)).join("\n\n"));
   if (!parts.some(isPicture)) return { text: cutOff(text) };
-  // A cut text has lost the positions of the pictures.
+  // In a cut text, the positions of the pictures are lost, so the pictures follow the text.
   if (!isWithin(text))
     return {
       text: cutOff(text),
@@ -94,7 +97,7 @@ export function withoutPictures(content: ToolContent, why = "left out"): string 
   return content.map((part) => (isPicture(part) ? describePicture(part, why) : part.text)).join("\n\n");
 }
 
-/** Counts pictures against a limit. */
+/** Budget of pictures under a limit. */
 export class PictureBudget {
   #count: number;
   #bytes: number;
@@ -104,7 +107,7 @@ export class PictureBudget {
     this.#bytes = bytes;
   }
 
-  /** Takes a picture's share. False if it does not fit. */
+  /** Subtracts a picture from the budget. Returns false if the picture does not fit. */
   take({ data }: PicturePart): boolean {
     if (this.#count === 0 || data.data.length > this.#bytes) return false;
     this.#count -= 1;
@@ -112,7 +115,7 @@ export class PictureBudget {
     return true;
   }
 
-  /** Replaces pictures that do not fit by text. */
+  /** Returns the content with texts in place of pictures that do not fit. */
   fit(content: ToolContent): ToolContent {
     return content.map((part) =>
       isPicture(part) && !this.take(part)

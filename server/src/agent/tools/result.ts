@@ -1,4 +1,4 @@
-/** Bounds tool results for a model. */
+/** Limits the size of tool results for a model. */
 
 export const resultMaxBytes = 64 * 1024;
 const halfBytes = resultMaxBytes / 2;
@@ -7,7 +7,7 @@ export function isWithin(text: string): boolean {
   return Buffer.byteLength(text) <= resultMaxBytes;
 }
 
-/** Keeps the beginning and the end of a long text, because they matter more than the middle. */
+/** Shortens a long text. Keeps the beginning and the end, because they matter more than the middle. */
 export function cutOff(text: string): string {
   const bytes = Buffer.from(text);
   if (bytes.length <= resultMaxBytes) return text;
@@ -15,8 +15,8 @@ export function cutOff(text: string): string {
 }
 
 /**
- * The first half of a result from `head`, and the second half from the end of `tail`. No character is cut through.
- * `leftOutBytes` is undefined if the end is not known.
+ * Returns the first half of a result from `head`, and the second half from the end of `tail`. No character is cut
+ * through. `leftOutBytes` is undefined if the length is not known.
  */
 export function joinEnds(head: Buffer, tail: Buffer, leftOutBytes: number | undefined): string {
   const first = new TextDecoder().decode(head.subarray(0, halfBytes), { stream: true });
@@ -27,7 +27,7 @@ export function joinEnds(head: Buffer, tail: Buffer, leftOutBytes: number | unde
   return `${first}\n[cut off: ${gone} left out]\n${last}`.trimEnd();
 }
 
-/** Blanks the secret, because a server may repeat it, and it must reach neither the model nor the log. */
+/** Blanks the secret in a text. A server may repeat the secret, which must reach neither the model nor the log. */
 export function hide(text: string, secret: string | undefined): string {
   return secret !== undefined && secret.length >= 4 ? text.replaceAll(secret, "[secret]") : text;
 }

@@ -1,4 +1,7 @@
-/** All tools of an agent, by name for models. If two sources use one name, the first source wins. */
+/**
+ * All tools of an agent, by their name for models. If two sources use the same name, the tool of the first source is
+ * used.
+ */
 import type { App } from "#app.ts";
 import { memoryTools } from "../memory/tools.ts";
 import { toolsetTools } from "../toolsets/tools/tools-of-config.ts";

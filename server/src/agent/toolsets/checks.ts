@@ -19,14 +19,17 @@ export async function requireAddress(
   });
 }
 
-/** Requires tools in a toolset of kind http, and refuses them for kind mcp, whose tools come from the server. */
+/**
+ * Throws if a toolset of kind http has no tools, or if a toolset of kind mcp has some. The tools of kind mcp come from
+ * the server.
+ */
 export function requireToolsOfKind(kind: "http" | "mcp", tools: readonly HttpTool[] | undefined): void {
   if (kind === "http" && tools === undefined) throw invalidField(["http_tools"], "is required for kind http");
   if (kind === "mcp" && tools !== undefined && tools.length > 0)
     throw invalidField(["http_tools"], "must be absent, because it is for kind http only");
 }
 
-/** Requires unique tool names, usable schemas, and a required argument for each place in a path. */
+/** Throws unless tool names are unique, schemas are usable, and each placeholder in a path has a required argument. */
 export async function requireTools(
   { id }: Pick<ReachableWorkspace, "id">,
   tools: readonly HttpTool[],
@@ -60,7 +63,7 @@ type AuthFields = Pick<
   | "oauth_per_end_user"
 >;
 
-/** Refuses a stored secret together with sign-in. Values that remove something are always accepted. */
+/** Throws if a toolset has both a stored secret and a sign-in. Values that remove a field are always accepted. */
 export function requireOneAuthMethod(
   isSignedInTo: boolean,
   said: { [Field in keyof AuthFields]: AuthFields[Field] | null },
@@ -80,12 +83,12 @@ export function requireClient(clientId: string | null, hasSecret: boolean): void
     throw invalidField(["oauth_client_id"], "is required with oauth_client_secret");
 }
 
-/** Removes trailing slashes of a URL before request paths. The URL of an MCP server stays as it is. */
+/** Removes trailing slashes of a URL that request paths follow. The URL of an MCP server stays as it is. */
 export function addressOf(kind: "http" | "mcp", url: string): string {
   return kind === "http" ? url.replace(/\/+$/, "") : url;
 }
 
-/** Scopes in OAuth's notation, separated by spaces. */
+/** Returns scopes in OAuth's notation, separated by spaces. */
 export function scopesOf(scopes: string | readonly string[] | null): string | null {
   return scopes === null || typeof scopes === "string" ? scopes : scopes.join(" ");
 }

@@ -66,5 +66,5 @@ export async function create(app: App, actor: Actor, body: ToolsetCreate): Promi
   return toToolset(row.kind === "http" ? row : ((await readTools(app, row)) ?? row));
 }
 
-/** Status until the server's tools are read. */
+/** Status of a toolset until the server's tools are read. */
 export const unreadStatus = { status: "unreachable", last_error: "the tools are not read yet" } as const;

@@ -10,7 +10,7 @@ const server = await startEverything("streamableHttp");
 const host = await agentHost();
 const owner = await host.person();
 
-test("runs the page about tools as printed", async () => {
+test("the commands of the page about tools run as printed", async () => {
   const form = [{ name: "everything__trigger-elicitation-request", arguments: "{}" }];
   const sum = [{ name: "everything__get-sum", arguments: '{"a":17,"b":25}' }];
   model.script(({ messages }: Json) => {

@@ -4,8 +4,8 @@ import { knownTools } from "./tools/tool-lists.ts";
 import { holdToolsets, toolsetById, type ToolsetRow } from "./store.ts";
 
 /**
- * Null names: the server's tools are not read yet. Locks the toolsets until the transaction ends, so that none is
- * deleted while a version that uses it is published.
+ * Returns toolsets with their tool names. The names are null if the server's tools are not read yet. Locks the toolsets
+ * until the transaction ends, so that none is deleted while a version that uses it is published.
  */
 export async function findToolsets(
   tx: Db,
@@ -22,7 +22,7 @@ export async function findToolsets(
   );
 }
 
-/** Finds a toolset of any workspace, for callers that a link authorizes instead of a token. */
+/** Returns a toolset of any workspace, for callers that are authorized by a link instead of a token. */
 export function findById(db: Db, id: string): Promise<ToolsetRow | undefined> {
   return toolsetById(db, id);
 }

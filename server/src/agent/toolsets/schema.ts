@@ -261,7 +261,7 @@ export const Catalog = z
   .object({ items: z.array(Connector).describe("All connectors of the catalog.") })
   .meta({ id: "AgentToolsetCatalog" });
 
-/** The only conversion from a row to JSON. */
+/** Converts a row to the JSON of every response. */
 export function toToolset(row: ToolsetRow): Toolset {
   return {
     id: row.id,

@@ -7,7 +7,7 @@ export type ToolsetRow = Selectable<AgentToolsetsTable>;
 
 const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`;
 
-/** Blocks other creations in the workspace until the transaction ends. */
+/** Counts the workspace's toolsets, and blocks other creations in the workspace until the transaction ends. */
 export async function lockAndCount(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 43))`.execute(tx);
   const { count } = await tx
@@ -18,7 +18,7 @@ export async function lockAndCount(tx: Db, workspaceId: string): Promise<number>
   return Number(count);
 }
 
-/** Returns undefined if the name is taken. */
+/** Inserts a toolset and returns its row. Returns undefined if the name is taken. */
 export function insertToolset(
   tx: Db,
   toolset: Insertable<AgentToolsetsTable>,
@@ -58,7 +58,7 @@ export function toolsetById(db: Db, id: string): Promise<ToolsetRow | undefined>
   return db.selectFrom("agent_toolsets").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-/** Locks the row until the transaction ends. */
+/** Locks the toolset's row until the transaction ends, and returns the row. */
 export function lockToolset(
   tx: Db,
   id: string,
@@ -82,7 +82,9 @@ export function toolsetsByIds(db: Db, workspaceId: string, ids: readonly string[
     .execute();
 }
 
-/** Locks the toolsets against changes and deletion until the transaction ends. The lock is shared. */
+/**
+ * Locks the toolsets against changes and deletion until the transaction ends. Several transactions may hold this lock.
+ */
 export function holdToolsets(tx: Db, workspaceId: string, ids: readonly string[]): Promise<ToolsetRow[]> {
   return tx
     .selectFrom("agent_toolsets")
@@ -108,7 +110,7 @@ export function changeToolset(tx: Db, id: string, change: ToolsetChange): Promis
     .executeTakeFirstOrThrow();
 }
 
-/** Records that a call reached the server. Does nothing if the toolset changed since it was read. */
+/** Records that a call reached the server. Does nothing if the toolset changed after it was read. */
 export async function markReachable(
   db: Db,
   { id, url, status, last_error }: Pick<ToolsetRow, "id" | "url" | "status" | "last_error">,
@@ -123,7 +125,7 @@ export async function markReachable(
     .execute();
 }
 
-/** Finds and locks the next toolset, by id, with plain-text header values. */
+/** Finds and locks the next toolset, by id, that has plain-text header values. */
 export function lockNextUnsealed(tx: Db, afterId: string): Promise<ToolsetRow | undefined> {
   return tx
     .selectFrom("agent_toolsets")

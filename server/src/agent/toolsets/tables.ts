@@ -1,9 +1,9 @@
-/** Columns as stored. Migrations 0022, 0031 and 0064 describe them. */
+/** Columns of the tables in the database. Migrations 0022, 0031 and 0064 define these columns. */
 import type { ColumnType, Generated } from "kysely";
 import type { CachedTool } from "../mcp/cached-tool.ts";
 import type { HttpTool, ToolOverride } from "./tools/tool-schema.ts";
 
-/** Parsed when read, written as JSON text. */
+/** Column whose value is parsed when read and written as JSON text. */
 type Json<T> = ColumnType<T, string, string>;
 
 export interface AgentToolsetsTable {
@@ -15,7 +15,7 @@ export interface AgentToolsetsTable {
   auth_header_name: string | null;
   auth_secret_sealed: Buffer | null;
   secret_hint: string | null;
-  /** Has hints instead of header values. */
+  /** Definitions of HTTP tools, with hints instead of header values. */
   http_tools: Json<HttpTool[]>;
   http_headers_sealed: Buffer | null;
   tool_overrides: Json<Record<string, ToolOverride>>;

@@ -68,7 +68,7 @@ const events = async (id: string, query = "") =>
     await readFrames(`${host.baseUrl}/v1/agents/runs/${id}/stream${query}`, { token: owner.token })
   ).frames.map(({ data }) => data);
 
-test("calls several tools at once and uses their results in the response", async () => {
+test("calls several tools at once and uses their results in the answer", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }]);
   const [finds, makes] = [`${set.name}__find`, `${set.name}__make`];
@@ -122,7 +122,7 @@ test.each([
   ["find", '{"id":7}', "failed", "do not fit"],
   ["find", '{"id":".."}', "failed", "must not be empty"],
   ["make", '{"title":"x"}', "denied", "may not be used"],
-])("explains to the model why a call is not made: %s %s", async (tool, args, status, words) => {
+])("returns to the model the reason why a call is not made: %s %s", async (tool, args, status, words) => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id, tools: { make: { policy: "deny" } } }]);
   const asked = tool.includes("__") ? tool : `${set.name}__${tool}`;
@@ -135,7 +135,7 @@ test.each([
   expect(tools.asked).toEqual([]);
 });
 
-test("isolates a call whose tool fails, hangs, floods output or repeats the secret", async () => {
+test("completes the other calls when a call fails, hangs, floods its output or returns the secret", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }], { limits: { tool_timeout_seconds: 1 } });
   const ids = ["broken", "slow", "endless", "moved", "echo"];
@@ -160,11 +160,11 @@ test("isolates a call whose tool fails, hangs, floods output or repeats the secr
   }
 });
 
-test("keeps the beginning and the end of a long response, without a secret at the cuts", async () => {
+test("keeps the beginning and the end of a long response, and no part of a secret at the cut", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }]);
   const ids = ["long", "cuts", "huge"];
-  // The secrets lie across the end of the first half and the start of the last half.
+  // The secrets lie across the end of the first half and across the start of the last half.
   const half = 32 * 1024;
   const cuts = `${"a".repeat(half - 5)}${secret}${"b".repeat(100_000)}${secret}${"c".repeat(half - 5)}`;
   tools.answer = (path, response) => {
@@ -183,7 +183,7 @@ test("keeps the beginning and the end of a long response, without a secret at th
   expect(huge).toMatch(/^beginx+\n\[cut off: the rest left out\]$/);
 });
 
-test("does not start a queued call after the run's deadline", async () => {
+test("does not start a queued call after the run's time limit", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }], { limits: { max_seconds: 1 } });
   tools.answer = () => {};
@@ -191,11 +191,11 @@ test("does not start a queued call after the run's deadline", async () => {
   model.script([{ calls }]);
   const { json } = await invoke(name);
   expect(json.error_code).toBe("limit_time");
-  // The maximum of concurrent calls.
+  // The step makes at most eight concurrent calls.
   expect((await run(json.run_id)).tools_called.length).toBeLessThanOrEqual(8);
 });
 
-test("continues a session whose run ended between a call and its result", async () => {
+test("continues a session whose last run ended between a call and the call's result", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }]);
   tools.answer = () => {};
@@ -213,7 +213,7 @@ test("continues a session whose run ended between a call and its result", async 
   ]);
 });
 
-test("drops a secret on a move to another origin, and on an empty value", async () => {
+test("drops a toolset's secret on a move to another origin, and when the secret is set to an empty value", async () => {
   const set = await toolset({ auth_header_name: "X-Api-Key" });
   expect(set).toMatchObject({ secret_hint: "…6789", auth_header_name: "X-Api-Key" });
   const patch = async (body: object) =>
@@ -243,7 +243,7 @@ test.each([
   expect([status, json]).toMatchObject([400, { pointer }]);
 });
 
-test("refuses to delete a toolset of a served version, and fails a run that requires a deleted one", async () => {
+test("refuses to delete a toolset of a served version, and fails a run that requires a deleted toolset", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id, required: true }]);
   const path = `/v1/agent-toolsets/${set.id}`;
@@ -259,7 +259,7 @@ test("refuses to delete a toolset of a served version, and fails a run that requ
 test.each([
   [[{ toolset_id: "", allow: ["nothing"] }], "/config/toolsets/0/allow/0"],
   [[{ toolset_id: "", tools: { nothing: { policy: "deny" } } }], "/config/toolsets/0/tools/nothing"],
-] as const)("requires existing toolsets and tools in a config: %j", async (uses, pointer) => {
+] as const)("rejects a config with a tool that its toolset lacks: %j", async (uses, pointer) => {
   const set = await toolset();
   const toolsets = uses.map((use) => ({ ...use, toolset_id: set.id }));
   const { status, json } = await owner.post("/v1/agents", {
@@ -275,7 +275,7 @@ test.each([
   ["agent.call.ended", 1, "completed", "completed"],
   ["agent.calls.told", 1, "completed", "completed"],
 ] as const)(
-  "repeats only repeatable calls after a server is killed at %s",
+  "after a server is killed at %s, repeats only calls that are repeatable",
   async (point, before, reads, writes) => {
     const set = await toolset();
     const name = await agent([{ toolset_id: set.id }]);
@@ -297,7 +297,7 @@ test.each([
       const { json } = await invoke(name, { wait_s: 0 });
       await reached.promise;
       expect(tools.asked).toHaveLength(before);
-      // Another process with the same name, as after a restart, acquires the runs of the killed one.
+      // Another process with the same name, as after a restart, acquires the runs of the killed process.
       const next = new RunExecutor(host.app, { pauseMs: 5 });
       await next.start();
       await next.waitForOutcome(json.run_id, 20_000);

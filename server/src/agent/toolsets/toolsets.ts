@@ -1,8 +1,8 @@
 /**
  * Toolsets give agents tools. Tools of kind http are requests as data: a path, a schema, a body. Tools of kind mcp
- * come from an MCP server. This folder owns toolsets and their secrets. It promises:
+ * come from an MCP server. This folder owns toolsets and their secrets. The folder promises:
  * - A secret goes only to the origin that it was given for.
- * - A model's arguments fill their places, and cannot change a request's target.
+ * - A model's arguments fill the placeholders of a request, and cannot change its target.
  * - A toolset cannot reach private addresses through this server.
  */
 import type { Actor } from "#accounts/actor.ts";

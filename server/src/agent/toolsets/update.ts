@@ -43,7 +43,7 @@ export async function update(app: App, actor: Actor, id: string, input: ToolsetU
   return toToolset(row.kind === "mcp" && isOther ? ((await readTools(app, row)) ?? row) : row);
 }
 
-/** A change of one of these columns selects another server or other credentials. */
+/** Columns that select the server or the credentials. After a change of one of them, the tools must be read again. */
 const moved = ["url", "auth_header_name", "auth_secret_sealed"] as const;
 
 function changeOf(app: Pick<App, "secrets">, row: ToolsetRow, input: ToolsetUpdate): ToolsetChange {

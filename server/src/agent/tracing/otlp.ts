@@ -1,4 +1,4 @@
-/** Spans as OTLP's JSON over HTTP (opentelemetry-proto 1.x: ids are hexadecimal, 64-bit numbers are text). */
+/** Converts spans to OTLP's JSON over HTTP (opentelemetry-proto 1.x: ids are hexadecimal, 64-bit numbers are text). */
 
 export type Attribute = string | number | boolean | readonly string[];
 
@@ -7,13 +7,13 @@ export interface Span {
   spanId: string;
   parentId: string | null;
   name: string;
-  /** `client` for calls of other services. */
+  /** Kind of the span: `client` for calls of other services. */
   kind: "internal" | "client";
   startedAt: Date;
   endedAt: Date;
-  /** Undefined attributes are omitted. */
+  /** Attributes of the span. Attributes with the value undefined are omitted. */
   attributes: Readonly<Record<string, Attribute | undefined>>;
-  /** Reason of a failure, for `status`. Undefined for success. */
+  /** Reason of a failure, for the span's `status`. Undefined if the span succeeded. */
   error?: string | undefined;
 }
 

@@ -1,25 +1,25 @@
 /**
- * Sends spans to the collector: batched for a second, retried if that may help, and dropped otherwise. Runs never wait
- * for a collector, and a failing one costs only these spans.
+ * Sends spans to the collector. Spans are batched for a second, retried if a retry may help, and dropped otherwise.
+ * Runs never wait for a collector, and a failing collector loses only these spans.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Logger } from "pino";
 import { type Attribute, type Span, toOtlp } from "./otlp.ts";
 
 export interface Collector {
-  /** Base URL; the sender appends `/v1/traces`. */
+  /** Base URL of the collector. The sender appends `/v1/traces`. */
   endpoint: string;
   headers: Readonly<Record<string, string>>;
   resource: Readonly<Record<string, Attribute>>;
 }
 
-/** With texts of models and tools, a span may have some megabytes. */
+/** Maximum size of the waiting spans. A span with texts of models and tools may have some megabytes. */
 const waitingMaxBytes = 32 * 1024 ** 2;
 const waitingMax = 4_096;
 const batchMax = 256;
 const responseTimeoutMs = 10_000;
 const tries = 3;
-/** Timeout for the last spans when the process ends. */
+/** Timeout in milliseconds for the last spans when the process ends. */
 const closeTimeoutMs = 3_000;
 
 export class SpanSender {
@@ -35,7 +35,7 @@ export class SpanSender {
   #sending: Promise<void> | undefined;
 
   /**
-   * `pauseMs`: pause before the second attempt, doubled before the third. `gatherMs`: time to collect spans of one
+   * `pauseMs`: pause before the second attempt, doubled before the third. `gatherMs`: time to collect the spans of one
    * request.
    */
   constructor(
@@ -63,7 +63,7 @@ export class SpanSender {
     this.#timer ??= setTimeout(() => this.#send(), this.#gatherMs).unref();
   }
 
-  /** Sends the waiting spans within three seconds. */
+  /** Sends the waiting spans, and stops after three seconds. */
   async close(): Promise<void> {
     clearTimeout(this.#timer);
     const late = setTimeout(() => this.#stop.abort(), closeTimeoutMs);
@@ -93,7 +93,7 @@ export class SpanSender {
     }
   }
 
-  /** Returns the reason of a failure. Undefined for success. */
+  /** Sends spans in one request. Returns the reason of a failure, or undefined for success. */
   async #deliver(spans: readonly Span[]): Promise<string | undefined> {
     const { endpoint, headers, resource } = this.#collector;
     const body = JSON.stringify(toOtlp(spans, resource));
@@ -114,7 +114,7 @@ export class SpanSender {
         await response.body?.cancel();
         if (response.ok) return undefined;
         why = `the collector returned ${response.status}`;
-        // Statuses that OTLP allows to retry.
+        // OTLP allows retries only for these statuses.
         if (![429, 502, 503, 504].includes(response.status)) return why;
       } catch (error) {
         const { message, cause } = error as Error;

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { toolMessage } from "../models/messages.ts";
 import { toTracedMessage } from "./traced-message.ts";
 
-test("describes pictures of tools without their bytes", () => {
+test("describes tools' pictures in a trace without the pictures' bytes", () => {
   const data = Buffer.alloc(300).toString("base64");
   const picture = { type: "file" as const, mediaType: "image/png", data: { type: "data" as const, data } };
   const content = [{ type: "text" as const, text: "Seen:" }, picture];

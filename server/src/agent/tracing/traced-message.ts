@@ -14,13 +14,13 @@ export function toTracedMessage({ role, content }: Message): TracedMessage {
 
 type Part = Exclude<Message["content"], string>[number];
 
-/** A tool's result without its pictures. */
+/** Returns a tool's result without its pictures. */
 function outputOf(part: Extract<Part, { type: "tool-result" }>): unknown {
   const content = contentOf(part);
   return content ? { type: "text", value: withoutPictures(content) } : part.output;
 }
 
-/** Files are reduced to their media type. */
+/** Converts a part of a message. A file is reduced to its media type. */
 function toPart(part: Part): Record<string, unknown> {
   switch (part.type) {
     case "text":

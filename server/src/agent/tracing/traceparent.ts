@@ -1,21 +1,21 @@
 /**
- * The trace of a run (W3C Trace Context). Ids are derived from the run's id, or are the caller's. So every process that
- * continues a run continues its trace, and only the caller's header is stored.
+ * The trace of a run (W3C Trace Context). Ids are derived from the run's id, or come from the caller. So every process
+ * that continues a run continues its trace, and only the caller's header is stored.
  */
 import { createHash } from "node:crypto";
 
 export interface TraceContext {
-  /** 32 hexadecimal digits. */
+  /** Id of the trace: 32 hexadecimal digits. */
   traceId: string;
-  /** Span of the caller: 16 hexadecimal digits. Null if the trace starts with the run. */
+  /** Id of the caller's span: 16 hexadecimal digits. Null if the trace starts with the run. */
   parentId: string | null;
-  /** False if the caller does not sample the trace; then no span is sent. */
+  /** False if the caller does not sample the trace. Then no span is sent. */
   isSampled: boolean;
 }
 
 const pattern = /^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-|$)/;
 
-/** Normalizes a caller's header to version 00. Undefined if it is missing or invalid. */
+/** Normalizes a caller's header to version 00. Returns undefined if the header is missing or invalid. */
 export function parseTraceparent(header: string | string[] | undefined): string | undefined {
   if (typeof header !== "string" || header.length > 512) return undefined;
   const [, version, traceId = "", parentId = "", flags, rest] = pattern.exec(header.trim()) ?? [];
@@ -40,7 +40,7 @@ export function toTraceparent({ traceId, isSampled }: TraceContext, spanId: stri
   return `00-${traceId}-${spanId}-${isSampled ? "01" : "00"}`;
 }
 
-/** Digits of a hash, which are never all zeros. */
+/** Returns digits of a hash, at least one of which is not zero. */
 function digits(text: string, count: number): string {
   return createHash("sha256").update(text).digest("hex").slice(0, count);
 }

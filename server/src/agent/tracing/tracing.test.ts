@@ -135,7 +135,7 @@ test("exports a run as a trace with spans for the agent, its model calls and its
     "gen_ai.tool.name": `set${made}__find`,
     "gen_ai.tool.call.id": expect.stringMatching(/^call_/),
   });
-  // The tool's server receives the trace.
+  // The tool's server gets the trace header.
   expect(tools.asked[0]!.headers["traceparent"]).toBe(`00-${root.traceId}-${tool.spanId}-01`);
   for (const span of all) {
     expect(BigInt(span.endTimeUnixNano) >= BigInt(span.startTimeUnixNano)).toBe(true);
@@ -143,7 +143,7 @@ test("exports a run as a trace with spans for the agent, its model calls and its
   }
 });
 
-test("passes the caller's traceparent on without sampling or a collector", async () => {
+test("passes the caller's traceparent on even without sampling or a collector", async () => {
   const plain = await agentHost();
   const unsampled = caller.replace(/01$/, "00");
   for (const [one, header] of [
@@ -173,7 +173,7 @@ test("passes the caller's traceparent on without sampling or a collector", async
   expect(spans()).toEqual([]);
 });
 
-/** Returns all root spans of an agent. A later run's span has arrived, so no more can follow. */
+/** Returns all root spans of an agent. The span of a later run has arrived, so no further span can follow. */
 async function rootsOf(name: string): Promise<Json[]> {
   const later = await agent();
   const rootsNamed = (wanted: string) => spans().filter((span) => span.name === `invoke_agent ${wanted}`);
@@ -183,7 +183,7 @@ async function rootsOf(name: string): Promise<Json[]> {
   return rootsNamed(name);
 }
 
-/** Ways to notice an expired approval. */
+/** Requests and sweeps that notice an expired approval. */
 const finders: Record<string, (run: Json) => Promise<unknown>> = {
   "a decision": (run) =>
     owner.post(`/v1/agents/runs/${run.run_id}/approvals/${run.approval.request_id}`, { decision: "approve" }),
@@ -202,7 +202,7 @@ const finders: Record<string, (run: Json) => Promise<unknown>> = {
 };
 
 test.each(Object.entries(finders))(
-  "exports one root span for a run whose approval expired and that %s ends",
+  "exports one root span for a run that %s ends after its approval expired",
   async (_, find) => {
     made += 1;
     const name = `late-${made}`;
@@ -237,7 +237,7 @@ test.each(Object.entries(finders))(
       .execute();
     await find(run);
     expect((await owner.get(`/v1/agents/runs/${run.run_id}`)).json.error_code).toBe("approval_expired");
-    // A later cancel and end of the session export no second span.
+    // If the run is cancelled later and its session ends, no second span is exported.
     await owner.post(`/v1/agents/runs/${run.run_id}/cancel`);
     await owner.call("DELETE", `/v1/agents/${name}/sessions/${run.session_id}`);
     const roots = await rootsOf(name);
@@ -246,7 +246,7 @@ test.each(Object.entries(finders))(
   },
 );
 
-test("exports one root span for a run that another process ends during its execution", async () => {
+test("exports one root span for a run that another process ends while the run executes", async () => {
   const other = new RunExecutor(host.app, { pauseMs: 5, gatherMs: 20 });
   await other.start();
   try {
@@ -261,7 +261,7 @@ test("exports one root span for a run that another process ends during its execu
       .execute((tx) => endFromOutside(tx, json.run_id, failure, host.app.clock.now()));
     other.abort(json.run_id);
     answers.resolve();
-    // The executing process has noticed its lost claim when it releases the run.
+    // The executing process notices that it lost its claim when it releases the run.
     await spansOf(2);
     expect(await rootsOf(name)).toHaveLength(1);
   } finally {
@@ -277,7 +277,7 @@ test("exports no texts of models and tools by default", async () => {
   expect(JSON.stringify(received)).not.toMatch(/A word of|a-key-of-the-model/);
 });
 
-test("exports failures with their reason, and each failed attempt as its own span", async () => {
+test("exports a failure with its reason, and a span for each failed attempt", async () => {
   const name = await agent();
   model.script([{ status: 503 }, { status: 400, error: "no such model" }]);
   await invoke(name);
@@ -300,7 +300,7 @@ test("ends the spans of a cancelled run", async () => {
   expect(all.map((span) => attributesOf(span)["error.type"])).toEqual(["cancelled", "cancelled"]);
 });
 
-test("continues the trace of a run that another process acquires", async () => {
+test("continues the trace of a run that another process takes over", async () => {
   const name = await agent();
   model.script([{ until: new Promise(() => {}) }]);
   const { json } = await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi", wait_s: 0 });
@@ -323,7 +323,7 @@ test("continues the trace of a run that another process acquires", async () => {
   }
 });
 
-test("exports no unsampled run, and texts of others with the content setting", async () => {
+test("exports no unsampled run, and exports other runs with their texts if the content setting is on", async () => {
   const other = await agentHost({ config: { ...settings, otlpContent: "on" } });
   const person = await other.person();
   const { json } = await person.post("/v1/agents", {
@@ -333,7 +333,7 @@ test("exports no unsampled run, and texts of others with the content setting", a
   model.script([{ text: ["A word of the model's."] }]);
   const unsampled = caller.replace(/01$/, "00");
   await person.call("POST", `/v1/agents/${json.name}/invoke`, { input: "Hi" }, { traceparent: unsampled });
-  // A sampled run is exported with its texts.
+  // The server exports a sampled run with its texts.
   await person.post(`/v1/agents/${json.name}/invoke`, { input: "A word of the caller's." });
   const all = await spansOf(2);
   expect(all.map(({ traceId }) => traceId)).not.toContain("0123456789abcdef0123456789abcdef");
@@ -362,7 +362,7 @@ const span = {
 };
 const to = { endpoint, headers: {}, resource: {} };
 
-test("retries a busy collector, does not retry a rejection, and drops spans of an unreachable one", async () => {
+test("sends spans again to a busy collector, not after a rejection, and drops spans when none is reachable", async () => {
   const warnings: unknown[] = [];
   const log = { warn: (fields: unknown) => warnings.push(fields) } as never;
   refusals = [503];

@@ -1,8 +1,8 @@
 /**
- * Traces of runs by OpenTelemetry's conventions for generative AI: `invoke_agent` for a run, `chat` for an attempt of a
- * model call, `execute_tool` for a tool call. Without a collector nothing is created. A run is one trace, however many
- * processes execute it and however long a decision takes. Spans contain texts of models and tools only with the setting
- * `otlpContent`.
+ * Traces of runs by OpenTelemetry's conventions for generative AI. A run is the span `invoke_agent`, an attempt of a
+ * model call is `chat`, and a tool call is `execute_tool`. Without a collector, no spans are created. A run is one
+ * trace, however many processes execute the run and however long a decision takes. Spans contain texts of models and
+ * tools only with the setting `otlpContent`.
  */
 import type { App } from "#app.ts";
 import type { AgentConfig } from "../agents/config.ts";
@@ -37,10 +37,10 @@ export interface EndedRun extends TracedRun {
   finished_at: Date | null;
 }
 
-/** Provider names of the conventions that differ from Kontor's. */
+/** Provider names that differ between the conventions and Kontor. */
 const providers: Readonly<Record<string, string>> = { mistral: "mistral_ai" };
 
-/** Undefined without a collector. `gatherMs`: see `SpanSender`. */
+/** Creates the tracing of this server. Returns undefined without a collector. `gatherMs`: see `SpanSender`. */
 export function openTracing(
   { config, log, clock }: Pick<App, "config" | "log" | "clock">,
   gatherMs?: number,
@@ -73,7 +73,10 @@ export class Tracing {
     this.#ways = ways;
   }
 
-  /** Trace of a run that this process executes. Undefined if its caller does not sample it. */
+  /**
+   * Returns the trace of a run that this process executes. Returns undefined if the run's caller does not sample the
+   * trace.
+   */
   of(run: TracedRun): RunTrace | undefined {
     const context = traceOf(run);
     return context.isSampled ? new RunTrace(this.#ways, run, context) : undefined;
@@ -125,14 +128,14 @@ export interface ChatRequest {
   temperature: number | undefined;
 }
 
-/** Trace context for the requests of a tool call, and the end of the call's span. */
+/** Trace context for the requests of a tool call, and the function that ends the call's span. */
 export interface ToolTrace {
   fetch: Fetch;
   headers: Readonly<Record<string, string>>;
   end: (outcome: { isOk: boolean; text: string }) => void;
 }
 
-/** Passes the caller's header on for a run that is not traced here. */
+/** Returns a fetch that forwards the caller's header for a run that is not traced here. */
 export function forwardTrace({ traceparent }: Pick<TracedRun, "traceparent">, fetch: Fetch): ToolTrace {
   const headers: Record<string, string> = traceparent === null ? {} : { traceparent };
   return { headers, fetch: withHeaders(fetch, headers), end: () => {} };
@@ -143,10 +146,10 @@ function withHeaders(fetch: Fetch, headers: Readonly<Record<string, string>>): F
     fetch(input, { ...init, headers: { ...Object.fromEntries(new Headers(init?.headers)), ...headers } });
 }
 
-/** Limit for one attribute. */
+/** Maximum length of one attribute, in characters. */
 const contentMaxCharacters = 256 * 1024;
 
-/** Spans of one run while a process executes it. */
+/** Spans of one run while this process executes it. */
 export class RunTrace {
   readonly #ways: TracingContext;
   readonly #run: TracedRun;
@@ -163,7 +166,7 @@ export class RunTrace {
   chat(asked: ChatRequest): (came: { answer: Answer } | { error: string }) => void {
     const startedAt = this.#ways.clock.now();
     this.#chats += 1;
-    // A repeated step of another process gets another span id.
+    // The id contains the start time, so that a step that another process repeats gets another span id.
     const spanId = spanIdOf(`${this.#run.id} ${asked.step} ${this.#chats} ${startedAt.getTime()}`);
     return (came) => {
       const answer = "answer" in came ? came.answer : undefined;
@@ -193,7 +196,7 @@ export class RunTrace {
     };
   }
 
-  /** Starts an `execute_tool` span. `headers` and `fetch` propagate it to the tool's server. */
+  /** Starts an `execute_tool` span. `headers` and `fetch` propagate the span to the tool's server. */
   tool(call: Pick<Call, "id" | "tool" | "arguments">, fetch: Fetch): ToolTrace {
     const startedAt = this.#ways.clock.now();
     const spanId = spanIdOf(`${call.id} ${startedAt.getTime()}`);

@@ -1,4 +1,4 @@
-/** Sums over runs and steps. Their tables belong to `runs/`; this file only reads them. */
+/** Sums over runs and steps. The tables belong to `runs/`, and this file only reads the tables. */
 import { sql } from "kysely";
 import type { Db } from "#schema.ts";
 

@@ -34,7 +34,7 @@ test("sums runs and tokens by end user, day and model", async () => {
   expect((await usage("?days=1")).totals).toEqual(json.totals);
 });
 
-test("limits the period to ninety days, and excludes earlier runs", async () => {
+test("limits the queried period to ninety days, and excludes runs before the period", async () => {
   expect(await usage("?days=91")).toMatchObject({ code: "invalid_request", pointer: "/days" });
   await invoke();
   await host.app.db

@@ -45,7 +45,7 @@ export async function requireMachine(
     );
 }
 
-/** Accepts a template whose build is not finished. */
+/** Throws unless the template exists. A template whose build is not finished is accepted. */
 async function requireTemplate(
   app: Pick<App, "db" | "machines">,
   workspaceId: string,
@@ -60,7 +60,7 @@ async function requireTemplate(
   }
 }
 
-/** Throws `plan_limit`. */
+/** Throws `plan_limit` if the plan does not allow the config's machine. */
 export function requireMachinePlan(workspace: ReachableWorkspace, { vm }: AgentConfig): void {
   if (!vm?.enabled) return;
   if (vm.network === "open" && workspace.sandboxTier === "free")

@@ -1,5 +1,6 @@
 /**
- * Commands of a session's machine outlive the server process that started them. Each command is started at most once.
+ * Commands of a session's machine outlive the server process that started the command. Each command is started at most
+ * once.
  */
 import { sql } from "kysely";
 import { afterEach, expect, test } from "vitest";
@@ -11,7 +12,7 @@ import { agent, call, host, invoke, machineOf, owner, script, toolResults } from
 import { RunExecutor } from "../runs/engine/run-executor.ts";
 import { killOrphans } from "./kill-commands.ts";
 
-// Each test starts and stops servers of its own.
+// Each test starts and stops its own servers.
 await host.runs.stop();
 const servers: RunExecutor[] = [];
 afterEach(async () => {
@@ -26,7 +27,7 @@ async function startServer(): Promise<RunExecutor> {
   return server;
 }
 
-/** Appends a line at each start, and exits when the file `go` exists. */
+/** Command that appends a line at each start, and exits when the file `go` exists. */
 const waiting = "echo start >> starts; echo begun; until [ -e go ]; do sleep 0.05; done; echo done; exit 3";
 const finished = "exit code: 3\nstdout:\nbegun\ndone\n";
 const files = (id: string, path: string) => `/v1/sandboxes/${id}/files?path=${path}`;
@@ -40,7 +41,7 @@ async function go(sandbox: string): Promise<void> {
   expect(status).toBe(200);
 }
 
-/** Starts a run that executes the command, and returns a lookup of its sandbox. */
+/** Starts a run that executes the command, and returns a function that finds the run's sandbox. */
 async function begin(command: string, values: object = {}) {
   const name = await agent();
   script([call("exec", { command, ...values })]);
@@ -90,7 +91,7 @@ test("returns the output of a command that continued during a restart of the ser
   expect(await eventsOf(run_id)).toEqual(["tool.input", "tool.started", "tool.completed"]);
 });
 
-test("returns the output of a command that ended while no server ran, also after the call's deadline", async () => {
+test("returns the output of a command that ended while no server ran, even after the call's time limit", async () => {
   const first = await startServer();
   const { run_id, sandbox, started } = await begin(waiting);
   await started();
@@ -107,7 +108,7 @@ test("returns the output of a command that ended while no server ran, also after
 test.each([
   // The command had not started, so the next process starts it.
   ["agent.call.began", finished, "start\n"],
-  // The start is not acknowledged in the journal.
+  // The journal does not contain the start of the command.
   ["agent.command.started", finished, "start\n"],
   ["agent.command.noted", expect.stringContaining("not known"), undefined],
 ])("starts a command at most once if the server hangs at %s", async (point, result, starts) => {
@@ -130,7 +131,7 @@ test.each([
   await next.waitForOutcome(run_id, 20_000);
   expect(toolResults()).toEqual([result]);
   if (starts !== undefined) {
-    // The first process finds that another process owns the run now.
+    // The first process now finds that another process has acquired the run.
     stuck.resolve();
     await hung.stop();
   }
@@ -151,14 +152,14 @@ test("keeps the time limit of a command across a restart", async () => {
   expect(toolResults()).toEqual(["The command was killed after 2 s.\nstdout:\nbegun\n"]);
 });
 
-test("kills the command of a run that is cancelled while no process executes it", async () => {
+test("kills the command of a run that is cancelled while no process executes the run", async () => {
   const first = await startServer();
   const { run_id, sandbox, started } = await begin(`echo $$ > pid; ${waiting}`);
   await started();
   const isRunning = async () => {
     const pid = Number(await read(await sandbox(), "pid"));
     try {
-      // The processes of a fake machine are processes of this host.
+      // The processes of a fake machine are processes of this host, so a signal reaches them.
       return process.kill(pid, 0);
     } catch {
       return false;
@@ -173,7 +174,7 @@ test("kills the command of a run that is cancelled while no process executes it"
   expect(await commandOf(run_id)).toMatchObject({ status: "running", command_id: null });
 });
 
-test("reports that the outcome is unknown if the machine was deleted meanwhile", async () => {
+test("reports an unknown outcome if the machine of a command was deleted while no server ran", async () => {
   const first = await startServer();
   const { run_id, sandbox, started } = await begin(waiting);
   await started();
@@ -188,7 +189,7 @@ test("reports that the outcome is unknown if the machine was deleted meanwhile",
   });
 });
 
-test("reports output that the machine dropped while no server read it", async () => {
+test("reports that the machine dropped output while no server read it", async () => {
   const first = await startServer();
   const { run_id, sandbox, started } = await begin(
     "echo start >> starts; until [ -e go ]; do sleep 0.05; done; head -c 20000000 /dev/zero | tr '\\0' a; echo end; touch over",
@@ -206,14 +207,14 @@ test("reports output that the machine dropped while no server read it", async ()
   );
 });
 
-test("closes the input of a command", async () => {
+test("runs a command with an empty, closed stdin", async () => {
   const server = await startServer();
   const { run_id } = await begin("cat; echo end");
   await server.waitForOutcome(run_id, 20_000);
   expect(toolResults()).toEqual(["exit code: 0\nstdout:\nend\n"]);
 });
 
-test("waits for a command whose start a pause cut off", async () => {
+test("waits for the end of a command whose start request a pause interrupted", async () => {
   onKillPoint(async (reached) => {
     if (reached !== "agent.command.started") return;
     onKillPoint(undefined);
@@ -228,7 +229,7 @@ test("waits for a command whose start a pause cut off", async () => {
   expect(await read(await sandbox(), "starts")).toBe("start\n");
 });
 
-test("shows a command's id to no other interface and no other workspace", async () => {
+test("hides an agent's command from the sandbox API of its owner and of other workspaces", async () => {
   const server = await startServer();
   const { run_id, sandbox, started } = await begin(waiting);
   await started();
@@ -256,7 +257,7 @@ test("shows a command's id to no other interface and no other workspace", async 
   expect(toolResults()).toEqual([finished]);
 });
 
-test("keeps the ends of a command's output that floods", async () => {
+test("keeps the beginning and the end of a command's endless output", async () => {
   const server = await startServer();
   const { run_id } = await begin("echo first; yes | head -c 100000000; echo; echo last");
   await server.waitForOutcome(run_id, 50_000);

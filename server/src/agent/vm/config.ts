@@ -8,7 +8,7 @@ import type { ToolUser } from "../tools/tool.ts";
 
 export type Vm = NonNullable<AgentConfig["vm"]>;
 
-/** Margin between parking and the sandbox's expiry, so that an idle machine is parked before it expires. */
+/** Seconds between parking and the sandbox's expiry, so that an idle machine is parked before it expires. */
 const slackSeconds = 900;
 
 export function vmOf({ config }: Pick<ToolUser, "config">): Vm {
@@ -16,7 +16,7 @@ export function vmOf({ config }: Pick<ToolUser, "config">): Vm {
   return config.vm;
 }
 
-/** Lifetime of the sandbox after its last use, at most the tier's maximum. */
+/** Returns the lifetime of the sandbox after its last use, in seconds. The lifetime is at most the tier's maximum. */
 export function lifetimeSeconds(
   { vm }: Pick<AgentConfig, "vm">,
   { workspaces }: Pick<Actor, "workspaces">,
@@ -28,7 +28,7 @@ function lifetime(vm: AgentConfig["vm"], tier: SandboxTier): number {
   return Math.min(tierLimits[tier].maxTimeoutSeconds, (vm?.park_after_seconds ?? 0) + slackSeconds);
 }
 
-/** Input for the creation of the sandbox. `labels` identify its session. */
+/** Returns the input for the creation of the sandbox. `labels` identify the sandbox's session. */
 export function sandboxOf(vm: Vm, tier: SandboxTier, labels: Record<string, string>) {
   return SandboxCreate.safeParse({
     template: vm.template,
@@ -40,7 +40,7 @@ export function sandboxOf(vm: Vm, tier: SandboxTier, labels: Record<string, stri
     ...(vm.volume === null ? {} : { volume: vm.volume }),
     timeout_seconds: lifetime(vm, tier),
     on_timeout: "pause",
-    // Previews need the sandbox's token, because the owner decides whether to publish them.
+    // A preview is not public: it needs the sandbox's token, because the owner decides whether to publish previews.
     preview_auth: true,
     metadata: labels,
   });

@@ -1,4 +1,4 @@
-/** Creates a session's machine: the rows of the sandbox and of the machine are one transaction. */
+/** Creates a session's machine. A single transaction stores the rows of the sandbox and of the machine. */
 import type { Actor } from "#accounts/actor.ts";
 import { systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
@@ -16,8 +16,8 @@ export const sessionLabel = "agent_session";
 class Overtaken extends Error {}
 
 /**
- * Returns the id of the running sandbox. It replaces `old`, which is deleted or abandoned. Undefined if a concurrent
- * call created one first.
+ * Creates a machine and returns the id of its running sandbox. The machine replaces `old`, which is deleted or
+ * abandoned. Returns undefined if a concurrent call created a machine first.
  */
 export async function createMachine(
   app: App,

@@ -1,6 +1,7 @@
 /**
- * Kills commands that no call waits for. A run that another request ends may leave a command in its machine, without a
- * process that follows the command. Each sweep finds such commands in the journal, also those from before a restart.
+ * Kills commands that no call waits for. If another request ends a run, a command of the run may still run in its
+ * machine, and no process follows it. Each sweep finds such commands in the journal, even commands from before a
+ * restart.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -18,7 +19,7 @@ import { findMachineActor, isDeleted } from "./machine.ts";
 type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 
 const ofOneLook = 100;
-/** Delay of a retry: a paused or suspended machine accepts no signal. */
+/** Delay before a retry. A paused or suspended machine accepts no signal. */
 const againAfterMs = 60_000;
 
 /**
@@ -47,7 +48,7 @@ async function kill(
   }
 }
 
-/** Kills the command of a call whose run is over. A run that moved to another process keeps its command. */
+/** Kills the command of a call whose run is over. A command whose run moved to another process is not killed. */
 export async function killIfRunEnded(
   app: Needs,
   actor: Actor,
@@ -61,7 +62,7 @@ export async function killIfRunEnded(
   }
 }
 
-/** Kills the commands of all runs that are over. `failed`: calls by the time of their last failure. */
+/** Kills the commands of all runs that are over. `failed`: time of the last failure, by the call's id. */
 export async function killOrphans(app: Needs, failed: Map<string, number> = new Map()): Promise<void> {
   const now = app.clock.now().getTime();
   for (const [call, at] of failed) if (at + againAfterMs <= now) failed.delete(call);

@@ -25,7 +25,7 @@ import { parkIdle } from "./park-machines.ts";
 const exec = (command: string) => call("exec", { command });
 const kill = (id: string) => endSandbox(host.app, { id, reason: "requested" });
 
-test("fails one run with vm_lost after the machine is deleted, and creates a new machine for the next run", async () => {
+test("fails one run with vm_lost after its machine was deleted, and creates a new machine for the next run", async () => {
   const name = await agent();
   script([exec("echo kept > file")]);
   const { session_id } = await invoke(name);
@@ -47,7 +47,7 @@ test("fails one run with vm_lost after the machine is deleted, and creates a new
   expect(machine.sandbox_id).not.toBe(sandbox_id);
 });
 
-test("fails a run with vm_lost if the machine terminates during a call", async () => {
+test("fails a run with vm_lost if its machine terminates during a call", async () => {
   const name = await agent();
   script([exec("true")], [exec("sleep 60")]);
   const { session_id, run_id } = await invoke(name, { wait_s: 0 });
@@ -72,7 +72,7 @@ const failing = (verb: "create" | "restore", error: RuntimeError) => {
   for (let tries = 0; tries < 20; tries += 1) box.driver.fail(verb, error);
 };
 
-test("abandons a machine with a damaged snapshot, and fails the run with the cause", async () => {
+test("terminates a machine with a damaged snapshot, and fails the run with the cause", async () => {
   const { name, session_id } = await createParkedSession();
   failing("restore", new RuntimeError("not_restorable", "a byte has changed"));
   script([exec("true")]);
@@ -81,7 +81,7 @@ test("abandons a machine with a damaged snapshot, and fails the run with the cau
   expect((await sandboxes(session_id)).map(({ status }) => status)).toEqual(["terminated"]);
 });
 
-test("keeps a machine that the host cannot start now, notifies the model, and retries at a later call", async () => {
+test("keeps a parked machine that the host cannot start now, notifies the model, and retries at a later call", async () => {
   const { name, session_id } = await createParkedSession();
   failing("restore", new RuntimeError("failed", "no such luck"));
   script([exec("cat file")]);
@@ -94,12 +94,12 @@ test("keeps a machine that the host cannot start now, notifies the model, and re
   expect(toolResults().at(-1)).toBe("exit code: 0\nstdout:\nkept\n");
 });
 
-test("notifies the model of a failed creation, and retries at the next call", async () => {
+test("notifies the model if a machine cannot be created, and retries at the next call", async () => {
   const name = await agent();
   failing("create", new RuntimeError("failed", "no"));
   model.script((body: Json) => {
     const answers = body.messages.filter(({ role }: Json) => role === "tool").length;
-    // The host works again before the second call.
+    // The host recovers before the second call.
     if (answers === 1) box.driver.heal();
     return answers === 2
       ? { text: ["Done."] }
@@ -109,7 +109,7 @@ test("notifies the model of a failed creation, and retries at the next call", as
   expect(toolResults()).toEqual([expect.stringMatching(/^No machine is available: /), "exit code: 0"]);
 });
 
-test("deletes the machine when its session ends, in use or parked", async () => {
+test("deletes a machine when its session ends, whether it runs or is parked", async () => {
   const name = await agent({ park_after_seconds: 0 });
   for (const isParked of [false, true]) {
     script([exec("true")]);
@@ -126,7 +126,7 @@ test("deletes the machine when its session ends, in use or parked", async () => 
   );
 });
 
-test("creates no machine for a session that ends meanwhile", async () => {
+test("creates no machine for a session that ends during the machine's creation", async () => {
   const name = await agent();
   script([exec("true")]);
   let session = "";
@@ -143,13 +143,13 @@ test("creates no machine for a session that ends meanwhile", async () => {
 });
 
 test.each(["agent.vm.parking", "pause.taken", "pause.committed", "agent.vm.paused"])(
-  "parks a machine in the next server after a server dies at %s",
+  "parks an idle machine in the next server after a server dies at %s",
   async (point) => {
     const name = await agent({ park_after_seconds: 0 });
     script([exec("echo kept > file")]);
     const { session_id } = await invoke(name);
     await wait(session_id, 1);
-    // The dead server never continues behind this point.
+    // The stopped server never continues after this point.
     const stuck = Promise.withResolvers<void>();
     const there = Promise.withResolvers<void>();
     onKillPoint(async (reached) => {
@@ -169,7 +169,7 @@ test.each(["agent.vm.parking", "pause.taken", "pause.committed", "agent.vm.pause
   },
 );
 
-test("validates the machine's config at publication", async () => {
+test("rejects an invalid machine config when a version is published", async () => {
   const config = await modelConfig(owner, model.url);
   const createAgent = async (vm: object) =>
     (await owner.post("/v1/agents", { name: "judged", config: { ...config, vm } })).json;
@@ -186,7 +186,7 @@ test("validates the machine's config at publication", async () => {
   });
 });
 
-test("refuses a run whose machine exceeds the plan", async () => {
+test("refuses a run whose machine exceeds the limits of the plan", async () => {
   const poor = await host.person();
   await sql`update workspaces set sandbox_tier = 'free' where id = ${poor.workspaceId}`.execute(host.app.db);
   const config = await modelConfig(poor, model.url);

@@ -1,13 +1,13 @@
 /**
  * The machine of a session: a sandbox that the first tool call creates. The sandbox is labeled with its session,
- * counts against the plan, and ends with the session. This folder owns the mapping of sessions to sandboxes. It
- * promises:
+ * counts against the plan, and ends with the session. This folder owns the mapping of sessions to sandboxes. The
+ * folder promises:
  * - A session has at most one machine, which is deleted soon after its session.
  * - An idle machine is parked on disk, and resumes with its files at the next call.
  * - No machine is parked or expires during a run.
  * - A lost machine fails exactly one run. The next run gets a new machine.
  *
- * Only the sandbox's own row stores whether the sandbox runs.
+ * Whether the sandbox runs is stored only in the sandbox's own row.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Actor } from "#accounts/actor.ts";
@@ -30,29 +30,32 @@ import { createMachine } from "./create-machine.ts";
 import { lifetimeSeconds, vmOf } from "./config.ts";
 import { findMachine, type MachineRow, markLost, useMachine } from "./store.ts";
 
-/** Sandbox of a tool call, and the actor of the call. */
+/** Sandbox in which a tool call runs, and the actor of the call. */
 export interface MachineAccess {
   actor: Actor;
   sandboxId: string;
 }
 
-/** Longer than any pause takes. */
+/** Longest wait for a machine that is being parked. The wait exceeds the duration of any pause. */
 const parkingMaxMs = 200_000;
 const lookEveryMs = 100;
-/** A host may lack capacity for a moment. After these attempts the model gets the error. */
+/**
+ * Maximum number of attempts to resume a machine, because a host may lack capacity for a moment. Then the model gets
+ * the error.
+ */
 const resumeTries = 3;
 const resumePauseMs = 1_000;
 
-/** Keyed by server, because a test process runs several. */
+/** Concurrent calls that share one creation. The key is the server, because a test process runs several servers. */
 const flights = new WeakMap<App["machines"], SingleFlight<string>>();
 
-/** Returns the agent's actor for its machines. Undefined if its account has no owner. */
+/** Returns the agent's actor for its machines. Returns undefined if the agent's account has no owner. */
 export async function findMachineActor(app: Pick<App, "db">, agentId: string): Promise<Actor | undefined> {
   const worker = await findWorker(app.db, agentId);
   return worker && (await workerActor(app.db, worker, null));
 }
 
-/** Returns the session's machine, running. Concurrent calls share one creation. */
+/** Returns the session's machine after it is running. Concurrent calls share one creation. */
 export async function ensureMachine(app: App, user: ToolUser): Promise<MachineAccess> {
   const actor = await findMachineActor(app, user.agentId);
   if (!actor) throw new RunFailure("internal", "The agent's account has no owner.");
@@ -61,7 +64,10 @@ export async function ensureMachine(app: App, user: ToolUser): Promise<MachineAc
   return { actor, sandboxId: await flight.run(user.sessionId, () => acquireMachine(app, user, actor)) };
 }
 
-/** Returns the machine in which a command was started, running. Undefined if the session has another machine by now. */
+/**
+ * Returns the machine in which a command was started, after it is running. Returns undefined if the session has another
+ * machine since then.
+ */
 export async function findStartedMachine(
   app: App,
   user: ToolUser,
@@ -83,7 +89,7 @@ async function acquireMachine(app: App, user: ToolUser, actor: Actor): Promise<s
   }
 }
 
-/** Creates the first machine, or replaces a lost one. Undefined if the caller must retry. */
+/** Creates the first machine, or replaces a lost machine. Returns undefined if the caller must retry. */
 async function createOrReplace(app: App, user: ToolUser, actor: Actor): Promise<string | undefined> {
   const row = await findMachine(app.db, user.sessionId);
   if (!row) return createMachine(app, user, actor);
@@ -93,7 +99,7 @@ async function createOrReplace(app: App, user: ToolUser, actor: Actor): Promise<
   return createMachine(app, user, actor, row);
 }
 
-/** Resumes the machine. Undefined if a concurrent call replaced it. */
+/** Resumes the machine. Returns undefined if a concurrent call replaced the machine. */
 async function resumeMachine(
   app: App,
   user: ToolUser,
@@ -102,7 +108,8 @@ async function resumeMachine(
 ): Promise<string | undefined> {
   const { sandbox_id: id } = row;
   const state = (await statesOf(app.db, [id])).get(id);
-  // The machine never ran, so it contained nothing. The call that created it got the error, or died with its server.
+  // The machine never ran, so it contained nothing. The call that created the machine got the error, or died with its
+  // server.
   if (state?.termination_reason === "start_failed") return createMachine(app, user, actor, row);
   if (!state || state.status === "terminated") throw await giveUpMachine(app, user, row);
   try {
@@ -126,7 +133,10 @@ async function resume(app: App, actor: Actor, id: string): Promise<void> {
   }
 }
 
-/** Returns the failure of the run. Terminates a sandbox that exists but cannot be restored. */
+/**
+ * Returns the failure of a run whose machine is lost. If the sandbox exists but cannot be restored, terminates the
+ * sandbox.
+ */
 async function giveUpMachine(app: App, user: ToolUser, row: MachineRow): Promise<RunFailure> {
   const state = (await statesOf(app.db, [row.sandbox_id])).get(row.sandbox_id);
   await markLost(app.db, row, user.runId);
@@ -144,7 +154,7 @@ const machineLost = (why: string) =>
     `The session's machine is lost: ${why}. The conversation stays; the next run gets a new machine.`,
   );
 
-/** Returns the run's failure if the machine terminated during a call. Undefined if the machine still exists. */
+/** Returns the run's failure if the machine terminated during a call. Returns undefined if the machine still exists. */
 export async function findLost(
   app: App,
   user: ToolUser,
@@ -161,6 +171,6 @@ const isOneOf = (error: unknown, rows: readonly { code: string }[]): boolean =>
 
 export const isDeleted = (error: unknown): boolean => isOneOf(error, [sandboxTerminated, sandboxNotFound]);
 
-/** Other errors may be transient, so the machine is kept. */
+/** Returns true for an error that no retry can cure. Other errors may be transient, so the machine is kept. */
 const isUnrestorable = (error: unknown): boolean =>
   isOneOf(error, [restoreFailed]) && isForGood(error as DomainError);

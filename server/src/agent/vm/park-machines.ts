@@ -1,7 +1,7 @@
 /**
  * Sweeps of sessions' machines. Idle machines are parked on disk, also while a run of their session waits for a person.
- * Machines of active runs are kept alive. Machines of ended sessions are deleted, and commands of ended runs are
- * killed. The first sweep after a restart catches up.
+ * Machines of active runs stay alive. Machines of ended sessions are deleted, and commands of ended runs are killed.
+ * The first sweep after a restart covers the time before the restart.
  */
 import { systemActor } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
@@ -18,15 +18,15 @@ type Needs = Pick<App, "db" | "machines" | "clock" | "log">;
 const lookEveryMs = 1_000;
 const keepEveryMs = 10_000;
 const destroyEveryMs = 60_000;
-/** A pause uses disk and processor for about a second. */
+/** Maximum number of concurrent pauses. A pause uses disk and processor for about a second. */
 const pausesAtOnce = 2;
 const pausesOfOneLook = 20;
-/** Delay of a retry. A machine that cannot be paused (a blocking file, the plan's cap) keeps running. */
+/** Delay before a retry. A machine that cannot be paused (a blocking file, the plan's cap) keeps running. */
 const againAfterMs = 60_000;
 
 /**
- * Requires one server per host, and one call at a time. So a machine that is marked as parking at the start was left by
- * a crash.
+ * Parks idle machines. Requires one server per host, and one call of this function at a time. So a machine that is
+ * marked as parking at the start was marked by a crashed server.
  */
 export async function parkIdle(app: Needs, failed: Map<string, number> = new Map()): Promise<void> {
   const now = app.clock.now();
@@ -49,7 +49,7 @@ export async function parkIdle(app: Needs, failed: Map<string, number> = new Map
   ]);
 }
 
-/** A machine that no longer runs also counts as an attempt; the next tool call finds its state. */
+/** Parks a machine. A machine that no longer runs also counts as an attempt; the next tool call finds its state. */
 async function parkMachine(app: Needs, row: ParkingRow): Promise<boolean> {
   try {
     await park(app, row.sandbox_id, systemActor("parking"));
@@ -63,7 +63,7 @@ async function parkMachine(app: Needs, row: ParkingRow): Promise<boolean> {
   }
 }
 
-/** Extends the lifetime of machines with active runs. */
+/** Extends the lifetime of machines whose sessions have active runs. */
 export async function keepMachinesAlive(app: Pick<App, "db" | "clock">): Promise<void> {
   const ids = await findInUse(app.db);
   if (ids.length > 0) await keepAllAlive(app, ids);

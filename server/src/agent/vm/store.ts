@@ -39,14 +39,14 @@ export async function markEndingOfAgent(tx: Db, agentId: string): Promise<string
   return rows.map(({ session_id }) => session_id);
 }
 
-/** The CTE `machines` of a statement with the rows `session`. */
+/** Returns the CTE `machines`, which marks the machines of the rows `session`. */
 export function markEndingRows(): RawBuilder<unknown> {
   return sql`machines as (
     update agent_machines set state = 'ending', lost_in = null from session
     where agent_machines.session_id = session.id and state <> 'ending' returning session_id)`;
 }
 
-/** Sessions that ended or were deleted, and still have a row of a machine. */
+/** Lists sessions that ended or were deleted and still have a machine. */
 export async function findOrphans(db: Db, limit: number): Promise<string[]> {
   const rows = await db
     .selectFrom("agent_machines as m")
@@ -80,7 +80,10 @@ export async function deleteMachine(
 
 // ---- use
 
-/** Marks the machine as used by a tool, so that it is not parked. Undefined if no usable machine exists. */
+/**
+ * Marks the machine as used by a tool, so that it is not parked, and returns its row. Returns undefined if the session
+ * has no usable machine.
+ */
 export function useMachine(
   db: Db,
   sessionId: string,
@@ -95,7 +98,7 @@ export function useMachine(
     .executeTakeFirst();
 }
 
-/** Locks the session if it is alive, so that it does not end before this transaction. */
+/** Locks the session so that it does not end before this transaction. Returns false if the session has ended. */
 export async function lockLiveSession(tx: Db, sessionId: string): Promise<boolean> {
   const row = await tx
     .selectFrom("agent_sessions")
@@ -107,7 +110,7 @@ export async function lockLiveSession(tx: Db, sessionId: string): Promise<boolea
   return row !== undefined;
 }
 
-/** Sets the session's machine. Replaces `old` only; returns false if a concurrent call was first. */
+/** Sets the session's machine. Replaces only the machine `old`; returns false if a concurrent call was first. */
 export async function putMachine(
   tx: Db,
   machine: Pick<
@@ -131,7 +134,7 @@ export async function putMachine(
   return (numInsertedOrUpdatedRows ?? 0n) > 0n;
 }
 
-/** Marks the machine as lost in this run, which fails. */
+/** Marks the machine as lost in this run, which fails because of the loss. */
 export async function markLost(
   db: Db,
   row: Pick<MachineRow, "session_id" | "sandbox_id">,
@@ -146,11 +149,14 @@ export async function markLost(
     .execute();
 }
 
-/** The process of a run that asks a question stays, and other calls of the step may use the machine. */
+/**
+ * True if the session's run may use the machine. A run that waits for a question keeps its process, and other calls of
+ * its step may use the machine.
+ */
 const isAtWork = sql<boolean>`(r.status in ('queued', 'running')
   or (r.status = 'pending_approval' and r.process_id is not null))`;
 
-/** Sandboxes of sessions with an active run. */
+/** Lists the sandboxes of sessions with an active run. */
 export async function findInUse(db: Db): Promise<string[]> {
   const rows = await db
     .selectFrom("agent_machines as m")
@@ -171,7 +177,7 @@ const goesOn = sql<boolean>`exists (
   select from agent_runs as r where r.session_id = agent_machines.session_id and ${isAtWork}
     and not r.waits_turn)`;
 
-/** Last use of the machine, or last event of the session's newest run. */
+/** Time since which the machine is idle: its last use, or the last event of the session's newest run. */
 const idleSince = sql<Date>`greatest(last_used_at, (
   select e.at from agent_runs as r join agent_events as e on e.run_id = r.id and e.seq = r.last_event_id
   where r.session_id = agent_machines.session_id order by r.created_at desc limit 1))`;
@@ -179,7 +185,7 @@ const idleSince = sql<Date>`greatest(last_used_at, (
 const isIdle = (now: Date) =>
   sql<boolean>`not ${goesOn} and ${idleSince} <= ${now}::timestamptz - make_interval(secs => park_after_seconds)`;
 
-/** Machines that are idle for longer than their config allows, the longest idle first. */
+/** Lists machines that are idle for longer than their config allows, the longest idle first. */
 export function findIdle(
   db: Db,
   now: Date,
@@ -197,7 +203,7 @@ export function findIdle(
     .execute();
 }
 
-/** Returns false if a tool call was first. */
+/** Marks the machine as parking. Returns false if a tool call used the machine first. */
 export async function markParking(db: Db, row: ParkingRow, now: Date): Promise<boolean> {
   const { numUpdatedRows } = await db
     .updateTable("agent_machines")
@@ -233,9 +239,9 @@ export async function endParking(db: Db, row: ParkingRow, state: "parked" | "awa
 
 export interface MachineView {
   session_id: string;
-  /** True if the session's version has a machine. */
+  /** True if the config of the session's version has a machine. */
   is_wanted: boolean | null;
-  /** Null without a machine. */
+  /** Id of the sandbox. Null if the session has no machine. */
   sandbox_id: string | null;
   state: MachineRow["state"] | null;
 }

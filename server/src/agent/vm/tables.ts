@@ -1,4 +1,4 @@
-/** Columns as stored. Migration 0030 describes them. */
+/** Columns of the tables in the database. Migration 0030 defines these columns. */
 
 export interface AgentMachinesTable {
   session_id: string;

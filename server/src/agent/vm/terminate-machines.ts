@@ -1,6 +1,6 @@
 /**
  * Terminates sessions' machines. The mark and the job commit with the caller's transaction. The job retries until the
- * sandbox is deleted, and a sweep finds machines without a job.
+ * sandbox is deleted. A sweep finds machines without a job.
  */
 import type { RawBuilder } from "kysely";
 import { systemActor } from "#accounts/activity/activity.ts";
@@ -22,7 +22,8 @@ export const terminateMachineTask = "agent.machines.end";
 const atOnce = 100;
 
 /**
- * Part of a statement whose rows `session` are sessions that it ends. Returns the rows `machines`, each for `queueTermination`.
+ * Returns the CTE `machines`, for a statement that ends the sessions in the rows `session`. `queueTermination` takes
+ * the resulting rows.
  */
 export function machinesEnding(): RawBuilder<unknown> {
   return markEndingRows();
@@ -35,7 +36,7 @@ export async function queueTermination(tx: Db, sessionIds: readonly string[]): P
 
 /**
  * Terminates the machines of these sessions and returns their number. The caller locks the sessions and ends them in
- * this transaction, so no call creates another machine.
+ * the same transaction, so no call creates another machine.
  */
 export async function terminateMachines(tx: Db, sessionIds: readonly string[]): Promise<number> {
   if (sessionIds.length === 0) return 0;
@@ -45,13 +46,14 @@ export async function terminateMachines(tx: Db, sessionIds: readonly string[]): 
 }
 
 /**
- * Terminates the machines of all sessions of an agent. The caller holds the workspace's counts and deletes the agent.
+ * Terminates the machines of all sessions of an agent. The caller holds the lock on the workspace's counts and deletes
+ * the agent.
  */
 export async function terminateMachinesOfAgent(tx: Db, agentId: string): Promise<void> {
   await queueTermination(tx, await markEndingOfAgent(tx, agentId));
 }
 
-/** Deletes the sandbox and then the machine's row. Safe to repeat. */
+/** Deletes the sandbox and then the machine's row. Callers may repeat this safely. */
 export async function terminateMachine(
   app: Pick<App, "db" | "machines" | "clock" | "log">,
   sessionId: string,

@@ -1,4 +1,4 @@
-/** A session's machine in the session's API object, and the check whether an invoke must wait for it. */
+/** A session's machine in the session's API object, and the check whether an invoke must wait for the machine. */
 import type { Db } from "#schema.ts";
 import { type SandboxState, statesOf } from "#sandbox/sandboxes/overview.ts";
 import { sessionParking } from "./errors.ts";
@@ -13,7 +13,7 @@ export interface Machine {
 
 const none: Machine = { sandbox_id: null, status: "none" };
 
-/** Machines by session id. Null if the session's version has no machine. */
+/** Returns the machines by session id. The value is null if the session's version has no machine. */
 export async function machinesOf(
   db: Db,
   sessionIds: readonly string[],
@@ -39,7 +39,7 @@ function toMachine(
   return { sandbox_id, status: sandbox.status === "paused" ? "parked" : "running" };
 }
 
-/** Throws `session_parking`. */
+/** Throws `session_parking` if the session's machine is being parked. */
 export async function requireNotParking(tx: Db, sessionId: string): Promise<void> {
   if (await isParking(tx, sessionId)) throw sessionParking();
 }

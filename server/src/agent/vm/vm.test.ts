@@ -23,7 +23,7 @@ import {
 } from "../testing/machine-host.ts";
 import { keepMachinesAlive, parkIdle } from "./park-machines.ts";
 
-test("creates the machine at the first tool call and labels it with its session", async () => {
+test("creates a session's machine at the first tool call, and labels the machine with the session", async () => {
   const name = await agent({ size: "medium", network: "off", park_after_seconds: 60 });
   script([]);
   model.script([{ text: ["No need."] }]);
@@ -50,7 +50,7 @@ test("creates the machine at the first tool call and labels it with its session"
   expect(rows).toEqual([{ actor_kind: "worker", actor_id: seen.worker_id }]);
 });
 
-test("shares one machine and its files between concurrent calls", async () => {
+test("shares one machine and its files between concurrent calls of a session", async () => {
   const name = await agent();
   script(
     [
@@ -81,7 +81,7 @@ test("shares one machine and its files between concurrent calls", async () => {
   expect(await sandboxes(session_id)).toHaveLength(1);
 });
 
-test("logs calls in the machine to the audit log, without commands and contents", async () => {
+test("logs calls in the machine to the audit log, without commands and file contents", async () => {
   const name = await agent({ template: "code-interpreter" });
   const canary = "canary-of-a-call";
   script(
@@ -120,7 +120,7 @@ test("logs calls in the machine to the audit log, without commands and contents"
   expect(JSON.stringify(rows)).not.toContain(canary);
 });
 
-test("bounds results and notes the omitted part", async () => {
+test("limits the size of results, and adds the size of the omitted part", async () => {
   const name = await agent();
   script(
     [
@@ -139,7 +139,7 @@ test("bounds results and notes the omitted part", async () => {
   expect(binary).toContain("The file is not text: 1 bytes.");
 });
 
-test("returns a text unchanged, with its line ends and byte order mark", async () => {
+test("returns a text file unchanged, with its line ends and byte order mark", async () => {
   const name = await agent();
   const text = "\uFEFFa\r\nb\rc\n\r\n";
   script(
@@ -150,7 +150,7 @@ test("returns a text unchanged, with its line ends and byte order mark", async (
   expect(toolResults().slice(1)).toEqual([text, `exit code: 0\nstdout:\n${text}\nstderr:\nd\r\n`]);
 });
 
-test("ends a command at its own time limit, at the call's, and with its run", async () => {
+test("kills a command at its own time limit, at the call's time limit, and when its run ends", async () => {
   const name = await agent({}, { limits: { tool_timeout_seconds: 2 } });
   script([
     call("exec", { command: "echo begun; sleep 60", timeout_seconds: 1 }),
@@ -171,7 +171,7 @@ test("ends a command at its own time limit, at the call's, and with its run", as
   expect((await owner.get(`/v1/agents/runs/${run_id}`)).json).toMatchObject({ error_code: "cancelled" });
 });
 
-/** The processes of a fake machine are processes of this host. */
+/** Returns true if the command runs. The processes of a fake machine are processes of this host. */
 async function isRunning(command: string): Promise<boolean> {
   const driver = await box.driver.list();
   expect(driver.length).toBeGreaterThan(0);
@@ -186,7 +186,7 @@ async function isRunning(command: string): Promise<boolean> {
   });
 }
 
-test("runs code in a template with an interpreter, and offers no run_code without one", async () => {
+test("runs code in a template with an interpreter, and offers no run_code in other templates", async () => {
   await box.app.machines.images.ensure("code-interpreter");
   const name = await agent({ template: "code-interpreter" });
   script([call("run_code", { code: "1 + 1" }), call("run_code", { code: "boom" })]);
@@ -210,7 +210,7 @@ test("runs code in a template with an interpreter, and offers no run_code withou
   expect(toolResults()).toEqual(["There is no such tool."]);
 });
 
-test("sends a picture that code draws to a model with vision", async () => {
+test("sends a picture that code draws to a model that accepts pictures", async () => {
   await box.app.machines.images.ensure("code-interpreter");
   script([call("run_code", { code: "draw" })]);
   await invoke(await agent({ template: "code-interpreter" }, { model: { ...config.model, images: true } }));
@@ -221,7 +221,7 @@ test("sends a picture that code draws to a model with vision", async () => {
   ]);
 });
 
-test("parks an idle machine, refuses an invoke meanwhile, and resumes the machine at a tool call", async () => {
+test("parks an idle machine, refuses an invoke during the parking, and resumes the machine at a tool call", async () => {
   const name = await agent({ park_after_seconds: 60 });
   script([call("exec", { command: "echo kept > file" })]);
   const { session_id } = await invoke(name);
@@ -248,7 +248,7 @@ test("parks an idle machine, refuses an invoke meanwhile, and resumes the machin
   await parking;
   onKillPoint(undefined);
   expect(await machineOf(name, session_id)).toEqual({ sandbox_id, status: "parked" });
-  // A run that needs no machine does not resume it.
+  // A run that needs no machine leaves the machine parked.
   model.script([{ text: ["No need."] }]);
   expect((await invoke(name, { session_id })).status).toBe("completed");
   expect((await machineOf(name, session_id)).status).toBe("parked");

@@ -1,4 +1,4 @@
-/** Days of daily caps. A day begins at midnight UTC. */
+/** Days to which daily caps apply. A day begins at midnight UTC. */
 
 const dayMs = 24 * 3_600_000;
 

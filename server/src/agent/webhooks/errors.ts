@@ -8,7 +8,7 @@ export const webhookLimitReached = defineError("webhook_limit_reached", 409, (al
 
 // ---- errors of deliveries
 
-/** Does not reveal the part that mismatched. */
+/** The error does not reveal which part mismatched. */
 export const signatureInvalid = defineError(
   "signature_invalid",
   401,

@@ -1,7 +1,7 @@
 /**
- * Accepts a delivery to a webhook. The request must prove the secret that is valid when the run is committed. The run,
- * the delivery's id and the day's count are one transaction. A sender that got no response retries, and gets the same
- * run.
+ * Accepts a delivery to a webhook. The request must prove the secret that is valid when the run is committed. A single
+ * transaction stores the run, the delivery's id and the day's count. A sender that got no response retries, and gets
+ * the same run.
  */
 import { createHash } from "node:crypto";
 import { workerActor } from "#accounts/worker-actor.ts";
@@ -60,12 +60,14 @@ export async function getReceiving({ db }: Pick<App, "db">, id: string): Promise
   return webhook;
 }
 
-/** Throws `signature_invalid`, which does not reveal the mismatch. */
+/** Throws `signature_invalid` unless the request proves the secret. The error does not reveal which part mismatched. */
 export function requireAuthentic(app: Needs, webhook: WebhookRow, { headers, body }: Delivery): void {
   if (!isAuthentic(headers, body, openSecret(app, webhook), app.clock.now())) throw signatureInvalid();
 }
 
-/** Callers must call `requireAuthentic` first. */
+/**
+ * Starts the run of a delivery, or returns the run of a repeated delivery. Callers must call `requireAuthentic` first.
+ */
 export async function receive(
   app: Needs,
   runs: RunExecutor,
@@ -116,12 +118,12 @@ export async function receive(
   return received;
 }
 
-/** Prunes old delivery ids. They may then be used again. */
+/** Deletes old delivery ids. Senders may then use these ids again. */
 export function pruneDeliveries(db: Db, now: Date): Promise<void> {
   return deleteDeliveriesBefore(db, new Date(now.getTime() - rememberedMs));
 }
 
-/** Checks the webhook's current row, which may have changed since the request arrived. */
+/** Commits a delivery. Checks the webhook's current row, which may have changed since the request arrived. */
 async function commitDelivery(
   { clock }: Needs,
   tx: Db,
@@ -130,7 +132,7 @@ async function commitDelivery(
   run: NewRunIds,
 ): Promise<void> {
   const row = await lockWebhook(tx, webhook.id);
-  // The request may have waited past midnight, so it counts in the new day.
+  // The request may have waited past midnight, so it counts towards the new day.
   const now = clock.now();
   if (!row) throw webhookNotFound();
   if (!row.secret_sealed.equals(webhook.secret_sealed)) throw signatureInvalid();
@@ -144,7 +146,7 @@ async function commitDelivery(
   await setCount(tx, row.id, dayOf(now), requireRoom(row, now) + 1);
 }
 
-/** Returns the number of runs of the current day. */
+/** Returns the number of runs of the current day. Throws if the day's cap is reached. */
 function requireRoom({ daily_cap, counted_since, runs_counted }: WebhookRow, now: Date): number {
   const used = counted_since.getTime() === dayOf(now).getTime() ? runs_counted : 0;
   if (daily_cap !== null && used >= daily_cap) throw dailyCapReached(daily_cap, secondsToNextDay(now));
@@ -171,7 +173,7 @@ function renderInputs(
 ): { input: string; endUserId: string | undefined; session: string | undefined } {
   const secret = openSecret(app, webhook);
   const delivered = toTemplateInput(delivery, webhook, secret, now);
-  // Blanks the secret if the body repeats it, so that the model does not see it.
+  // The secret is blanked in the input, so that the model does not see it if the body repeats it.
   const input = renderTemplate(webhook.input_template, delivered, { maxBytes: inputMaxBytes, secret });
   if (input === undefined) throw inputTooLarge(inputMaxBytes);
   if (input.trim() === "") throw inputEmpty();
@@ -193,8 +195,8 @@ function endUserOf(template: string | null, delivered: TemplateInput, secret: st
 }
 
 /**
- * Undefined if the delivery gets a session of its own: the webhook has no key, or the delivery has no value for the
- * key.
+ * Returns the session key of a delivery. Returns undefined if the webhook has no key or the delivery has no value for
+ * it. The delivery then gets its own session.
  */
 function sessionOf(template: string | null, delivered: TemplateInput, secret: string): string | undefined {
   if (template === null) return undefined;
@@ -208,7 +210,7 @@ function longAgo(now: Date): Date {
   return new Date(now.getTime() - rememberedMs);
 }
 
-/** Hashed, because a sender's id may have any length. */
+/** Returns the hash of a delivery's id, because a sender's id may have any length. */
 function hashOf(id: string): Buffer {
   return createHash("sha256").update(id).digest();
 }

@@ -44,9 +44,9 @@ import { create, get, list, remove, rotate, update } from "./webhooks.ts";
 const common = { api: "agent", tag: "Triggers" } as const;
 
 const deliveryMaxBytes = 1024 ** 2;
-/** Same limit as for the invokes of a token. */
+/** Limits the authentic deliveries of a webhook, as the invokes of a token are limited. */
 const delivered: RateRule = { name: "delivered", perMinute: 120 };
-/** Limits the requests whose bodies are read and hashed before authentication. */
+/** Limits the requests to a webhook, because their bodies are read and hashed before authentication. */
 const knocked: RateRule = { name: "knocked", perMinute: 600 };
 
 export const webhookRoutes = (app: App, runs: RunExecutor): Route[] => {

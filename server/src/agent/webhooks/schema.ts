@@ -142,7 +142,7 @@ export const Received = z
 /** Fields of the record that a PATCH accepts and ignores. */
 export const webhookReadOnlyFields = Object.keys(webhook).filter((field) => !(field in WebhookUpdate.shape));
 
-/** The only conversion from a row to JSON. */
+/** Converts a row to the JSON of every response. */
 export function toWebhook({ config, clock }: Pick<App, "config" | "clock">, row: WebhookRow): Webhook {
   const isToday = row.counted_since.getTime() === dayOf(clock.now()).getTime();
   return {

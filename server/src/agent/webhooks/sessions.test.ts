@@ -59,14 +59,14 @@ const saidIn = async (of: Owner, session: string): Promise<string[]> => {
   return json.items.map(({ content }: Json) => content.map(({ text }: Json) => text).join(""));
 };
 
-/** A model that responds when the test releases it. */
+/** Scripts a model that responds when the test calls `letGo`. */
 function blockedModel(): { letGo: () => void } {
   const { promise, resolve } = Promise.withResolvers<void>();
   model.script([{ text: ["first"], until: promise }, { text: ["then"] }]);
   return { letGo: resolve };
 }
 
-test("returns a webhook's person, session and version by GET and PATCH, and resets each by null", async () => {
+test("returns a webhook's end user, session and version by GET and PATCH, and resets each by null", async () => {
   const of = await owner();
   const { secret: _, ...json } = await webhook(of, {
     end_user_id: "{{body.user.id}}",
@@ -115,12 +115,12 @@ test("shares a session between deliveries with the same key, and not with other 
   expect(sessions.size).toBe(1 + others.length);
   const other = await webhook(of, { session: "{{body.thread}}" });
   expect((await deliverAccepted(other, { text: "x", thread: 7 })).session_id).not.toBe(first.session_id);
-  // A key of an ended session starts a new session.
+  // After its session has ended, a key starts a new session.
   await of.call("DELETE", `${of.agent}/sessions/${first.session_id}`);
   expect((await deliverAccepted(hook, { text: "x", thread: 7 })).session_id).not.toBe(first.session_id);
 });
 
-test("creates one session for concurrent deliveries with a new key", async () => {
+test("creates one session for concurrent deliveries with a new session key", async () => {
   const of = await owner();
   const hook = await webhook(of, { session: "{{body.thread}}" });
   model.script([{ text: ["Yes."] }]);
@@ -137,7 +137,7 @@ test("creates one session for concurrent deliveries with a new key", async () =>
 
 const statusOf = async (of: Owner, id: string): Promise<string> => (await runOf(of, id)).status;
 
-test("queues deliveries to a busy session in the order of their arrival", async () => {
+test("runs deliveries to a busy session in the order of their arrival", async () => {
   const of = await owner();
   const hook = await webhook(of, { session: "{{body.thread}}" });
   const { letGo } = blockedModel();
@@ -145,7 +145,7 @@ test("queues deliveries to a busy session in the order of their arrival", async 
   const second = await deliverAccepted(hook, { text: "two", thread: 1 });
   const third = await deliverAccepted(hook, { text: "three", thread: 1 });
   expect([second.session_id, third.session_id]).toEqual([first.session_id, first.session_id]);
-  // Clocks of several servers differ, so only the order of arrival counts.
+  // The clocks of several servers differ, so only the order of arrival counts.
   await host.app.db
     .updateTable("agent_runs")
     .set({ created_at: new Date(clock.now().getTime() - 1_000) })
@@ -165,7 +165,7 @@ test("queues deliveries to a busy session in the order of their arrival", async 
   expect(await host.app.db.selectFrom("agent_turns").selectAll().execute()).toEqual([]);
 });
 
-test("starts a waiting run in another process when the process of the earlier run is dead", async () => {
+test("starts a waiting run in another process when the process of the previous run is dead", async () => {
   const of = await owner();
   const hook = await webhook(of, { session: "{{body.thread}}" });
   const { letGo } = blockedModel();
@@ -183,7 +183,7 @@ test("starts a waiting run in another process when the process of the earlier ru
   }
 });
 
-test("cancels a waiting run, and fails it with its session or after a day", async () => {
+test("cancels a waiting run on request, and fails it when its session ends or after a day", async () => {
   const of = await owner();
   const hook = await webhook(of, { session: "{{body.thread}}" });
   const { letGo } = blockedModel();
@@ -215,7 +215,7 @@ test("cancels a waiting run, and fails it with its session or after a day", asyn
   }
 });
 
-test("bounds the waiting runs of a session, and accepts a refused delivery again", async () => {
+test("limits the waiting runs of a session, and accepts a refused delivery when it is sent again", async () => {
   const of = await owner();
   const hook = await webhook(of, { session: "{{body.thread}}" });
   const { letGo } = blockedModel();
@@ -228,7 +228,7 @@ test("bounds the waiting runs of a session, and accepts a refused delivery again
       { code: "session_queue_full", allowed: 100 },
       "30",
     ]);
-    // Waiting runs do not count towards the plan's runs in flight.
+    // Waiting runs do not count towards the plan's limit of runs in flight.
     expect((await deliver(hook, { text: "x", thread: 2 })).status).toBe(202);
     await of.call("DELETE", `${of.agent}/sessions/${session_id}`);
     expect((await deliver(hook, { text: "more", thread: 1 }, { "webhook-id": "d" })).status).toBe(202);
@@ -268,7 +268,7 @@ test("runs a delivery for the end user that the template selects, with that user
   });
 });
 
-test("erases a person's waiting runs, schedules and webhooks, and no other person's", async () => {
+test("erases the waiting runs, schedules and webhooks of one end user only", async () => {
   const of = await owner();
   const byBody = await webhook(of, { session: "{{body.thread}}", end_user_id: "{{body.user}}" });
   const fixed = await webhook(of, { end_user_id: "ada" });
@@ -295,7 +295,7 @@ test("erases a person's waiting runs, schedules and webhooks, and no other perso
   expect(items.map(({ end_user_id }: Json) => end_user_id)).toEqual(["bob"]);
 });
 
-test("runs the qualifier's version; a number moves an existing session, an alias does not", async () => {
+test("runs the version of the webhook's qualifier; only a version number changes an existing session's version", async () => {
   const of = await owner();
   await of.post(`${of.agent}/versions`, { config: of.config });
   await of.call("PUT", `${of.agent}/aliases/beta`, { version: 1 });
@@ -335,7 +335,7 @@ test("refuses a webhook version with scopes that the token does not have", async
   }
 });
 
-test("shares a schedule's session, queues one time while it is busy, and skips the next", async () => {
+test("runs a schedule in its named session, queues one time while the session is busy, and skips the next", async () => {
   const of = await owner();
   const scheduler = new Scheduler(host.app, host.runs);
   const { json } = await of.post(`${of.agent}/schedules`, {
@@ -375,7 +375,7 @@ test("shares a schedule's session, queues one time while it is busy, and skips t
   expect(newest.session_id).not.toBe(runs[0].session_id);
 });
 
-test("keeps a version while its run executes in a session that a later delivery moved", async () => {
+test("keeps a version that a run uses, after a later delivery changed the session's version", async () => {
   const of = await owner();
   for (let n = 0; n < 2; n += 1) await of.post(`${of.agent}/versions`, { config: of.config });
   await of.call("PUT", `${of.agent}/aliases/prod`, { version: 3 });

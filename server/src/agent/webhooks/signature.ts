@@ -6,7 +6,7 @@ import type { IncomingHttpHeaders } from "node:http";
 
 const prefix = "whsec_";
 const toleranceMs = 5 * 60_000;
-/** Standard Webhooks sends one signature per key during a key rotation. */
+/** Maximum number of signatures in a request. During a key rotation, Standard Webhooks sends one signature per key. */
 const signaturesMax = 10;
 
 const bodySignatures = ["x-service-signature", "x-hub-signature-256"] as const;
@@ -15,7 +15,7 @@ export function newWebhookSecret(): string {
   return prefix + randomBytes(32).toString("base64");
 }
 
-/** Takes constant time for any input. */
+/** Returns true if the request proves the secret. The time does not depend on the secret. */
 export function isAuthentic(headers: IncomingHttpHeaders, body: Buffer, secret: string, now: Date): boolean {
   return (
     isShown(headers, secret) || isSigned(headers, body, secret) || isStandard(headers, body, secret, now)
@@ -27,7 +27,7 @@ function isShown({ authorization }: IncomingHttpHeaders, secret: string): boolea
   return shown !== undefined && isSame(Buffer.from(shown), Buffer.from(secret));
 }
 
-/** The key is the whole text of the secret. */
+/** Verifies a signature whose key is the whole text of the secret. */
 function isSigned(headers: IncomingHttpHeaders, body: Buffer, secret: string): boolean {
   return bodySignatures.some((name) => {
     const digits = /^sha256=([0-9a-f]{64})$/i.exec(textOf(headers[name]))?.[1];
@@ -36,7 +36,7 @@ function isSigned(headers: IncomingHttpHeaders, body: Buffer, secret: string): b
   });
 }
 
-/** The key is the decoded part after the prefix. */
+/** Verifies a signature of Standard Webhooks, whose key is the decoded part of the secret after the prefix. */
 function isStandard(headers: IncomingHttpHeaders, body: Buffer, secret: string, now: Date): boolean {
   const id = textOf(headers["webhook-id"]);
   const timestamp = textOf(headers["webhook-timestamp"]);
@@ -51,7 +51,7 @@ function isStandard(headers: IncomingHttpHeaders, body: Buffer, secret: string, 
   });
 }
 
-/** Compares digests, so that the time does not reveal the length either. */
+/** Compares texts by their digests, so that the time does not reveal the length either. */
 function isSame(one: Buffer, other: Buffer): boolean {
   const digest = (bytes: Buffer) => createHmac("sha256", "compare").update(bytes).digest();
   return timingSafeEqual(digest(one), digest(other));

@@ -6,7 +6,7 @@ import type { AgentWebhookDeliveriesTable, AgentWebhooksTable } from "./tables.t
 export type WebhookRow = Selectable<AgentWebhooksTable>;
 export type DeliveryRow = Selectable<AgentWebhookDeliveriesTable>;
 
-/** Blocks other creations for the agent until the transaction ends. */
+/** Counts the agent's webhooks, and blocks other creations for the agent until the transaction ends. */
 export async function lockAndCount(tx: Db, agentId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${agentId}, 45))`.execute(tx);
   const { count } = await tx
@@ -31,7 +31,7 @@ export function listWebhooks(db: Db, agentId: string): Promise<WebhookRow[]> {
     .execute();
 }
 
-/** Returns undefined if the agent has no such webhook. */
+/** Changes a webhook and returns its row. Returns undefined if the agent has no such webhook. */
 export function changeWebhook(
   tx: Db,
   agentId: string,
@@ -54,7 +54,7 @@ export function changeWebhook(
   return (
     tx
       .updateTable("agent_webhooks")
-      // Sets at least one column, because SQL has no empty update.
+      // At least one column is set, because SQL has no empty update.
       .set({ ...change, id })
       .where("id", "=", id)
       .where("agent_id", "=", agentId)
@@ -72,7 +72,7 @@ export function deleteWebhook(tx: Db, agentId: string, id: string): Promise<Webh
     .executeTakeFirst();
 }
 
-/** Deletes webhooks whose runs are all for this end user. Returns their ids. */
+/** Deletes webhooks whose runs are all for this end user, and returns the ids of the webhooks. */
 export async function deleteWebhooksOf(tx: Db, agentId: string, endUserId: string): Promise<string[]> {
   const rows = await tx
     .deleteFrom("agent_webhooks")
@@ -97,7 +97,7 @@ export function findReceiving(db: Db, id: string): Promise<ReceivingWebhook | un
     .executeTakeFirst();
 }
 
-/** Locks the webhook and its count until the transaction ends. */
+/** Locks the webhook and its count until the transaction ends, and returns the row. */
 export function lockWebhook(tx: Db, id: string): Promise<WebhookRow | undefined> {
   return tx.selectFrom("agent_webhooks").selectAll().where("id", "=", id).forUpdate().executeTakeFirst();
 }
@@ -125,7 +125,10 @@ export function findDelivery(
     .executeTakeFirst();
 }
 
-/** Returns false if the id is stored since `since`. Replaces an older entry with the same id. */
+/**
+ * Inserts a delivery. Returns false if the same id was inserted after `since`. Replaces an older delivery with the same
+ * id.
+ */
 export async function insertDelivery(tx: Db, row: DeliveryRow, since: Date): Promise<boolean> {
   const { run_id, session_id, received_at } = row;
   const inserted = await tx

@@ -1,4 +1,4 @@
-/** Columns as stored. Migrations 0034 and 0092 describe them. */
+/** Columns of the tables in the database. Migrations 0034 and 0092 define these columns. */
 import type { Generated } from "kysely";
 
 export interface AgentWebhooksTable {

@@ -34,7 +34,7 @@ export function toTemplateInput(
   };
 }
 
-/** The sender's id of the delivery. A sender repeats the id when it retries. */
+/** Returns the sender's id of the delivery. A sender that retries repeats this id. */
 export function deliveryIdOf(headers: IncomingHttpHeaders): string | undefined {
   for (const name of ["webhook-id", "x-github-delivery", "x-service-delivery"]) {
     const value = headers[name];
@@ -43,12 +43,12 @@ export function deliveryIdOf(headers: IncomingHttpHeaders): string | undefined {
   return undefined;
 }
 
-/** Parses JSON under any content type, then the fields of a form. Any other body stays text. */
+/** Parses a body: a form by its content type, and JSON under any other content type. Any other body stays text. */
 function parseBody(contentType: string, text: string): unknown {
   if (/^application\/x-www-form-urlencoded\b/i.test(contentType)) return fieldsOf(new URLSearchParams(text));
   try {
     const value: unknown = JSON.parse(text, keepDigits as (key: string, value: unknown) => unknown);
-    // A value that is too deep to serialize stays text.
+    // This call throws if the value is too deep to serialize. The body then stays text.
     JSON.stringify(value);
     return typeof value === "string" || typeof value === "object" ? value : text;
   } catch {
@@ -60,7 +60,9 @@ function fieldsOf(form: URLSearchParams): Record<string, string> {
   return Object.fromEntries(form);
 }
 
-/** Keeps the digits of integers that a JavaScript number cannot represent, such as ids of twenty digits. */
+/**
+ * Reviver that keeps the digits of integers that a JavaScript number cannot represent, such as ids of twenty digits.
+ */
 function keepDigits(_: string, value: unknown, { source }: { source?: string }): unknown {
   if (typeof value !== "number" || source === undefined || String(value) === source) return value;
   return (JSON as unknown as { rawJSON: (text: string) => unknown }).rawJSON(source);

@@ -17,7 +17,7 @@ function render(
 
 const issue = JSON.stringify({ issue: { title: 'a "b"', tags: ["x", { y: 1 }], none: null, n: 7 } });
 
-test("inserts strings as they are, other values as compact JSON, and missing values as nothing", () => {
+test("inserts strings unchanged, other values as compact JSON, and nothing for missing values", () => {
   expect(render("{{body.issue.title}}", issue)).toBe('a "b"');
   expect(render("{{ body.issue.tags }} {{body.issue.tags.1.y}}", issue)).toBe('["x",{"y":1}] 1');
   expect(render("[{{body.issue.none}}|{{body.issue.absent.more}}|{{body.issue.n}}]", issue)).toBe(
@@ -41,18 +41,18 @@ test("parses a body as JSON, as a form, or as text", () => {
   );
 });
 
-test("reads no inherited properties, and does not expand templates in a delivery", () => {
+test("reads no inherited properties, and does not expand placeholders that a delivery contains", () => {
   expect(render("{{body.constructor.name}}{{body.__proto__}}{{body.toString}}", "{}")).toBe("");
   expect(render("{{body.__proto__.x}}", '{"__proto__": {"x": "own"}}')).toBe("own");
   expect(render("{{body.a}}", JSON.stringify({ a: "{{headers}} $& $1" }))).toBe("{{headers}} $& $1");
 });
 
-test("treats a body that is too deep to serialize as text", () => {
+test("treats a body that is nested too deep for JSON as text", () => {
   const deep = "[".repeat(200_000) + "]".repeat(200_000);
   expect(render("{{body}}", deep)).toBe(deep);
 });
 
-test("stops at the placeholder that exceeds the limit", () => {
+test("stops rendering at the placeholder that exceeds the limit", () => {
   const maxBytes = 64 * 1024;
   expect(render("{{body}}!", "ä".repeat(maxBytes / 2 - 1), { maxBytes })).toHaveLength(maxBytes / 2);
   expect(render("{{body}}!", "ä".repeat(maxBytes / 2), { maxBytes })).toBeUndefined();
@@ -63,7 +63,7 @@ test("stops at the placeholder that exceeds the limit", () => {
   expect(written).toBe(1);
 });
 
-test("blanks the secret, also across two placeholders, and counts the blank's length", () => {
+test("replaces the secret by …, even across two placeholders, and limits the length after the replacement", () => {
   const [begin, end] = [secret.slice(0, 9), secret.slice(9)];
   expect(render("{{body.a}}{{body.b}}", JSON.stringify({ a: begin, b: end }))).toBe("…");
   expect(render("{{body}} {{body}}", `${secret}x${secret}`, { maxBytes: 15 })).toBe("…x… …x…");
@@ -85,7 +85,7 @@ test("hides headers that authenticate or sign a request", () => {
   expect(render("{{headers.X-GitHub-Event}}{{headers.authorization}}", "", { headers })).toBe("push");
 });
 
-describe("accepts valid templates when they are set", () => {
+describe("a webhook's template", () => {
   test.each([
     "Hello",
     "{{body}}",
@@ -93,7 +93,7 @@ describe("accepts valid templates when they are set", () => {
     "{ {body} }",
     "{{",
     "}} {{body.a.0}}",
-  ])("%j does", (template) => expect(findTemplateFault(template)).toBeUndefined());
+  ])("accepts %j", (template) => expect(findTemplateFault(template)).toBeUndefined());
   test.each([
     "{{}}",
     "{{env.HOME}}",

@@ -1,5 +1,5 @@
 /**
- * Renders the message for an agent: a template with placeholders such as `{{body.issue.title}}`. A placeholder is a
+ * Renders the message for an agent from a template with placeholders such as `{{body.issue.title}}`. A placeholder is a
  * path into the delivery. Templates compute nothing, and a placeholder in the delivery is not expanded.
  */
 
@@ -8,7 +8,7 @@ type Root = (typeof roots)[number];
 export type TemplateInput = Record<Root, unknown>;
 
 const place = /\{\{(.*?)\}\}/gs;
-/** Braces without a root are plain text. */
+/** Matches the beginning of a placeholder. Braces without a root name are plain text. */
 const openPlace = new RegExp(`\\{\\{\\s*(?:${roots.join("|")})\\b[\\w.-]{0,80}`);
 
 /** Returns the fault of a template, or undefined for a valid one. */
@@ -26,13 +26,14 @@ export function findTemplateFault(template: string): string | undefined {
 
 export interface FillLimits {
   maxBytes: number;
-  /** Replaced by "…" in the result, also if several placeholders compose it. */
+  /** Secret that "…" replaces in the result, even if several placeholders compose the secret. */
   secret: string;
 }
 
 /**
- * Inserts strings as they are, other values as compact JSON, and missing values as nothing. Undefined if the result
- * exceeds `maxBytes` of UTF-8. Rendering stops at the limit, because a template may repeat a large body.
+ * Renders a template. Inserts strings as they are, other values as compact JSON, and nothing for missing values.
+ * Returns undefined if the result exceeds `maxBytes` of UTF-8. Rendering stops at this limit, because a template may
+ * repeat a large body.
  */
 export function renderTemplate(
   template: string,
@@ -42,7 +43,7 @@ export function renderTemplate(
   const hide = (text: string) => text.replaceAll(secret, "…");
   const pieces: string[] = [];
   let bytes = 0;
-  // Text and placeholders alternate.
+  // In the split template, text and placeholders alternate.
   for (const [index, part] of template.split(place).entries()) {
     const piece = hide(index % 2 === 0 ? part : textOf(lookUp(delivered, pathOf(part) ?? [])));
     bytes += Buffer.byteLength(piece);
@@ -52,7 +53,10 @@ export function renderTemplate(
   return hide(pieces.join(""));
 }
 
-/** False if the value of any placeholder is missing, null or empty. Only a complete template yields a key. */
+/**
+ * Returns false if the value of any placeholder is missing, null or empty. Only a complete template yields a session
+ * key.
+ */
 export function isComplete(template: string, delivered: TemplateInput): boolean {
   return [...template.matchAll(place)].every(([, inside = ""]) => {
     const value = lookUp(delivered, pathOf(inside) ?? []);
@@ -60,7 +64,7 @@ export function isComplete(template: string, delivered: TemplateInput): boolean 
   });
 }
 
-/** False for a text without placeholders. */
+/** Returns true if a template has placeholders. */
 export function hasPlaceholders(template: string): boolean {
   return template.search(place) >= 0;
 }
@@ -75,7 +79,9 @@ function pathOf(inside: string): string[] | undefined {
   return isPath && (roots as readonly string[]).includes(path[0]!) ? path : undefined;
 }
 
-/** Reads own properties only, because inherited ones are not part of the delivery. */
+/**
+ * Returns the value at a path. Reads own properties only, because inherited properties are not part of the delivery.
+ */
 function lookUp(delivered: TemplateInput, path: readonly string[]): unknown {
   let found: unknown = delivered;
   for (const [depth, part] of path.entries()) {

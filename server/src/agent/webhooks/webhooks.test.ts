@@ -8,7 +8,7 @@ import { silentLog, testClock } from "../../../test/harness.ts";
 import { agentHost, type Json, modelConfig, type Person } from "../testing/agent-app.ts";
 import { pruneDeliveries } from "./receive.ts";
 
-// The library of Standard Webhooks reads only the system clock.
+// The test uses the system clock, because the library of Standard Webhooks reads no other.
 const clock = testClock(new Date());
 const host = await agentHost({ clock, isIdle: true, config: { rateLimits: "on" } });
 const hourMs = 3_600_000;
@@ -106,7 +106,7 @@ test("returns a webhook's secret once, updates and deletes the webhook, and logs
   expect(JSON.stringify(deeds)).not.toContain(secret.slice(6, 40));
 });
 
-test("does not repeat the secret in a replayed creation", async () => {
+test("does not return the secret again for a repeated creation request", async () => {
   const of = await owner();
   const send = () => of.call("POST", `${of.agent}/webhooks`, { name: "x" }, { "idempotency-key": "once" });
   const [first, again] = [await send(), await send()];
@@ -154,7 +154,7 @@ test("starts a run in its own session for a delivery, with the rendered template
   expect((await of.get(`${of.agent}/webhooks`)).json.items[0].runs_today).toBe(1);
 });
 
-test("accepts each of the four proofs over the raw body", async () => {
+test("accepts each of the four forms of authentication, checked over the raw body", async () => {
   const of = await owner();
   const hook = await webhook(of);
   const body = Buffer.from('{ "b":1,\n"a": "\u00e4" }\n');
@@ -179,7 +179,7 @@ test("accepts each of the four proofs over the raw body", async () => {
   expect(standard.verify(body.toString(), signed)).toEqual({ b: 1, a: "ä" });
 });
 
-test("reveals nothing to a sender without the secret or with an unknown address", async () => {
+test("gives the same refusal to a sender without the secret as for an unknown address", async () => {
   const of = await owner();
   const hook = await webhook(of, { daily_cap: 1 });
   await of.call("PATCH", `${of.agent}/webhooks/${hook.id}`, { enabled: false });
@@ -236,7 +236,7 @@ test("reports a disabled webhook only to a sender with the secret, and rejects t
   expect((await deliver({ ...hook, secret })).status).toBe(202);
 });
 
-test("returns the same run for a repeated delivery within a day, and counts it once", async () => {
+test("returns the same run for a repeated delivery within a day, and counts the delivery once", async () => {
   const of = await owner();
   const hook = await webhook(of, { daily_cap: 4 });
   const send = (headers: Record<string, string>) =>
@@ -247,11 +247,11 @@ test("returns the same run for a repeated delivery within a day, and counts it o
   const both = await Promise.all([send({ "webhook-id": "d-2" }), send({ "webhook-id": "d-2" })]);
   expect(both.map(({ status }) => status)).toEqual([202, 202]);
   expect(both[0]!.json).toEqual(both[1]!.json);
-  // Without an id, each delivery is a new one.
+  // A delivery without an id is always a new delivery.
   expect((await send({})).json.run_id).not.toBe((await send({})).json.run_id);
   const { items } = (await of.get(`${of.agent}/webhooks`)).json;
   expect(items[0].runs_today).toBe(4);
-  // The cap is reached, and a known delivery still returns its run.
+  // Although the cap is reached, a known delivery still returns its run.
   expect((await send({ "webhook-id": "d-1" })).json).toEqual(first.json);
   clock.advance(24 * hourMs);
   await pruneDeliveries(host.app.db, clock.now());
@@ -259,7 +259,7 @@ test("returns the same run for a repeated delivery within a day, and counts it o
   expect([later.status, later.json.run_id === first.json.run_id]).toEqual([202, false]);
 });
 
-test("stops at the daily cap, and resets it at midnight UTC", async () => {
+test("refuses deliveries beyond the daily cap, and resets the count at midnight UTC", async () => {
   const of = await owner();
   const hook = await webhook(of, { daily_cap: 2 });
   clock.set(new Date(Math.ceil(clock.now().getTime() / (24 * hourMs)) * 24 * hourMs + 23 * hourMs));
@@ -276,7 +276,7 @@ test("stops at the daily cap, and resets it at midnight UTC", async () => {
   expect((await deliver(hook)).status).toBe(202);
 });
 
-test("returns the refusal of an invoke for a delivery, and counts or stores nothing", async () => {
+test("returns an invoke's refusal to the sender, and neither counts nor stores the delivery", async () => {
   const of = await owner("starter");
   const hook = await webhook(of, { daily_cap: 1 });
   const headers = { authorization: `Bearer ${hook.secret}`, "webhook-id": "one" };
@@ -304,7 +304,7 @@ test("returns the refusal of an invoke for a delivery, and counts or stores noth
   expect((await of.get(`${of.agent}/webhooks`)).json.items[0].runs_today).toBe(0);
 });
 
-test("refuses an empty or oversized input, and an oversized body", async () => {
+test("refuses an empty input, an oversized input, and an oversized body", async () => {
   const of = await owner();
   const hook = await webhook(of);
   expect(await deliver(hook, "")).toMatchObject({ status: 400, json: { code: "input_empty" } });
@@ -317,7 +317,7 @@ test("refuses an empty or oversized input, and an oversized body", async () => {
     status: 413,
     json: { code: "payload_too_large" },
   });
-  // The rendered text would be a gigabyte.
+  // The whole text would take a gigabyte.
   const many = await webhook(of, { input_template: "{{body}}".repeat(1024) });
   expect(await deliver(many, "x".repeat(1024 ** 2))).toMatchObject({
     status: 413,
@@ -325,7 +325,7 @@ test("refuses an empty or oversized input, and an oversized body", async () => {
   });
 });
 
-test("accepts a body of any type, and hides a repeated secret from the model", async () => {
+test("accepts a body of any content type, and hides the secret from the model if the body contains it", async () => {
   const of = await owner();
   const hook = await webhook(of, { input_template: "{{body}}|{{headers}}" });
   const { json } = await deliver(hook, `the secret is ${hook.secret}\0`, {
@@ -339,7 +339,7 @@ test("accepts a body of any type, and hides a repeated secret from the model", a
   expect(told).not.toContain("x-service-signature");
 });
 
-test("limits the rate of a sender", async () => {
+test("limits the rate of deliveries of a sender", async () => {
   const of = await owner();
   const hook = await webhook(of);
   await of.call("PATCH", `${of.agent}/webhooks/${hook.id}`, { enabled: false });
@@ -351,7 +351,7 @@ test("limits the rate of a sender", async () => {
   expect(Number(refused.headers.get("retry-after"))).toBeGreaterThan(0);
 });
 
-test("stores and logs secrets encrypted only", async () => {
+test("stores webhook secrets only encrypted, and logs none", async () => {
   const of = await owner();
   const { secret } = await webhook(of);
   expect(silentLog.level).toBe("silent");
@@ -363,7 +363,7 @@ test("stores and logs secrets encrypted only", async () => {
   expect(everything).not.toContain(Buffer.from(secret.slice(6), "base64").toString("latin1"));
 });
 
-test("counts a delivery that waited past midnight in the day of its run", async () => {
+test("counts a delivery that waited past midnight for the day on which its run starts", async () => {
   const of = await owner();
   const hook = await webhook(of);
   const { db } = host.app;

@@ -1,6 +1,6 @@
 /**
- * Webhooks of agents: URLs that start a run for each delivered event. This folder owns webhooks and their secrets. It
- * promises:
+ * Webhooks of agents: URLs that start a run for each delivered event. This folder owns webhooks and their secrets. The
+ * folder promises:
  * - Only a sender with the secret starts a run.
  * - A repeated delivery is one run.
  * - A day has no more runs than its cap.
@@ -53,7 +53,7 @@ export async function get(app: Needs, actor: Actor, reference: string, id: strin
   return found;
 }
 
-/** Only this response contains the secret. */
+/** Creates a webhook. Only this response contains the webhook's secret. */
 export async function create(
   app: Needs,
   actor: Actor,
@@ -99,7 +99,7 @@ export async function update(
   requireTemplates(input);
   return app.db.transaction().execute(async (tx) => {
     const agent = await lockWritableAgent(tx, actor, reference);
-    // Disabling a webhook needs no further scope.
+    // A caller needs no further scope to disable a webhook.
     const known = await lockWebhook(tx, id);
     if (known?.agent_id !== agent.id) throw webhookNotFound();
     const qualifier = input.qualifier === undefined ? known.qualifier : (input.qualifier ?? firstAlias);
@@ -123,7 +123,7 @@ export async function update(
   });
 }
 
-/** From then on, signatures with the previous secret are refused. */
+/** Replaces the secret. From then on, signatures with the previous secret are refused. */
 export async function rotate(
   app: Needs,
   actor: Actor,

@@ -1,6 +1,6 @@
 /**
- * A run's access to the server's own API. The run's token is created at the first call and exists in this object only. The
- * token is revoked in the transaction that ends the run or moves it to another process.
+ * A run's access to the server's own API. The run's token is created at the first call and exists only in this object.
+ * The transaction that ends the run or moves it to another process revokes the token.
  */
 import { endRunToken, mintRunToken, type RunToken } from "#accounts/tokens/run-tokens.ts";
 import type { Scope } from "#accounts/roles.ts";
@@ -14,7 +14,7 @@ export interface AccessGrant {
   runId: string;
   agentId: string;
   scopes: readonly Scope[];
-  /** Maximum remaining time of the run. */
+  /** Maximum remaining time of the run, in milliseconds. */
   leftMs: number;
 }
 
@@ -44,7 +44,7 @@ export class WorkerAccess {
     return { ...answer, text: answer.text.replaceAll(plaintext, "[secret]") };
   }
 
-  /** Revokes the token. */
+  /** Revokes the run's token. */
   async close(): Promise<void> {
     const token = await this.#token?.catch(() => undefined);
     if (token) await endRunToken(this.#app, token);

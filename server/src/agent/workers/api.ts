@@ -9,7 +9,8 @@ import { type Verb, verbs } from "./verbs.ts";
 const toolPrefix = "kontor__";
 
 /**
- * Every request passes the same steps as a request from outside: authentication, validation, limits and the audit log.
+ * Returns the server's own API. Every request passes the same steps as a request from outside: authentication,
+ * validation, limits and the audit log.
  */
 export function ownApi(routes: Routes, { fastify }: Pick<HttpServer, "fastify">): OwnApi {
   const known = [...routes.platform, ...routes.sandbox];
@@ -33,7 +34,7 @@ export function ownApi(routes: Routes, { fastify }: Pick<HttpServer, "fastify">)
         return { status: statusCode, text: withoutSecrets(payload, secrets) };
       } catch (error) {
         signal.throwIfAborted();
-        // The process stops. Another one continues the run, so this call must not report an outcome.
+        // The process stops. Another process continues the run, so this call must not report an outcome.
         if ((error as NodeJS.ErrnoException).code === "FST_ERR_REOPENED_CLOSE_SERVER")
           await waitForAbort(signal);
         throw error;
@@ -47,7 +48,7 @@ async function waitForAbort(signal: AbortSignal): Promise<never> {
   throw signal.reason;
 }
 
-/** Operations of the table that these routes include. */
+/** Returns the operations of the table `verbs` that these routes include. */
 function operationsOf(routes: readonly Route[]): Operation[] {
   const byId = new Map(routes.map((route) => [route.operationId, route]));
   return Object.entries(verbs).flatMap(([name, verb]) => {
@@ -97,7 +98,7 @@ function requestOf(
   };
   const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
     const value = take(name);
-    // These values would change the request's path.
+    // An empty value, `.` or `..` would change the request's path.
     if (typeof value !== "string" || value === "" || value === "." || value === "..")
       throw new UnfitArguments(`${name} must not be empty, . or .. because it is a part of the path`);
     return encodeURIComponent(value.toWellFormed());
@@ -123,7 +124,7 @@ interface Fields {
 
 type Json = Record<string, unknown>;
 
-/** Input fields of an object schema; empty without a schema. */
+/** Returns the input fields of an object schema. The result is empty if there is no schema. */
 function fieldsOf(schema: z.ZodType | undefined): Fields {
   if (schema === undefined) return { properties: {}, required: [] };
   const { $defs = {}, ...whole } = z.toJSONSchema(schema, {
@@ -140,7 +141,7 @@ function fieldsOf(schema: z.ZodType | undefined): Fields {
   return { properties: properties ?? {}, required: required ?? [] };
 }
 
-/** Some models do not follow references, so definitions are inlined. A recursive part accepts any value. */
+/** Inlines definitions, because some models do not follow references. A recursive part accepts any value. */
 function inlineDefinitions(value: unknown, definitions: Readonly<Record<string, Json>>): unknown {
   if (Array.isArray(value)) return value.map((one) => inlineDefinitions(one, definitions));
   if (typeof value !== "object" || value === null) return value;
@@ -153,7 +154,7 @@ function inlineDefinitions(value: unknown, definitions: Readonly<Record<string, 
 const mapValues = (record: Json, change: (value: unknown) => unknown): Json =>
   Object.fromEntries(Object.entries(record).map(([name, value]) => [name, change(value)]));
 
-/** Blanks secrets that an operation returns once: they are for a person, not for a model. */
+/** Blanks secrets that an operation returns once. Such a secret is for a person, not for a model. */
 function withoutSecrets(text: string, names: ReadonlySet<string>): string {
   if (![...names].some((name) => text.includes(`"${name}"`))) return text;
   try {

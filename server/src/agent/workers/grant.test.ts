@@ -1,4 +1,7 @@
-/** A token cannot grant an agent a scope that the token lacks, neither at publication nor at the start of a run. */
+/**
+ * A token cannot grant an agent a scope that the token lacks, neither when a version is published nor when a run
+ * starts.
+ */
 import { expect, test } from "vitest";
 import { testHost } from "#sandbox/testing/sandbox-app.ts";
 import { agentHost, modelConfig } from "../testing/agent-app.ts";
@@ -63,7 +66,7 @@ test("refuses schedules and webhooks for an agent with a machine to a token with
   }
 });
 
-test("needs no scope for a disabled machine", async () => {
+test("requires no scope for a machine that the config disables", async () => {
   const config = { ...(await modelConfig(owner)), vm: { enabled: false } };
   expect((await send("POST", "/v1/agents", { name: newName(), config }, narrow)).status).toBe(201);
 });

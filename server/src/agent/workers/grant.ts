@@ -1,4 +1,7 @@
-/** Limits an agent to its publisher's rights. Compares its config with the token that publishes or starts the agent. */
+/**
+ * Limits an agent to its publisher's rights. Compares the agent's config with the token that publishes or starts the
+ * agent.
+ */
 import { type Actor, hasScope } from "#accounts/actor.ts";
 import type { Scope } from "#accounts/roles.ts";
 import type { Db } from "#schema.ts";
@@ -7,7 +10,7 @@ import { type AgentRecord, getVersion } from "../agents/agents.ts";
 import type { AgentConfig } from "../agents/config.ts";
 import { invalidField, versionNotFound } from "../errors.ts";
 
-/** Has the same code as every other missing scope. */
+/** Error for a scope that the token lacks. Every other error for a missing scope has the same code. */
 const scopeNotHeld = defineError("missing_scope", 403, (scope: string, field: string, pointer: string) => ({
   detail:
     `${field} grants the agent ${scope}, which this token lacks; use a token that has it, or ` +
@@ -17,11 +20,14 @@ const scopeNotHeld = defineError("missing_scope", 403, (scope: string, field: st
 
 interface Grant {
   scope: Scope;
-  /** Path in the config. */
+  /** Path of the field in the config. */
   field: readonly (string | number)[];
 }
 
-/** A machine is a root shell in a sandbox, with access to its volume and its network. */
+/**
+ * Returns the scopes that a config grants. A machine is a root shell in a sandbox, with access to its volume and its
+ * network.
+ */
 function grantsOf({ platform, vm }: AgentConfig): Grant[] {
   const scope = "sandboxes:write";
   const inMachine = vm?.enabled
@@ -38,7 +44,10 @@ function grantsOf({ platform, vm }: AgentConfig): Grant[] {
   return [...scopes, ...inMachine];
 }
 
-/** `pointer`: the body's field that selects the version; absent if the body contains the config. */
+/**
+ * Throws unless the actor has all scopes that the config grants. `pointer`: the body's field that selects the version;
+ * absent if the body contains the config.
+ */
 export function requireHeld(actor: Actor, config: AgentConfig, pointer?: string): void {
   for (const { scope, field } of grantsOf(config)) {
     if (hasScope(actor, scope)) continue;
@@ -48,8 +57,8 @@ export function requireHeld(actor: Actor, config: AgentConfig, pointer?: string)
 }
 
 /**
- * Schedules and webhooks run the version at their qualifier. Throws `invalid_request` if it names none. Without a
- * `qualifier` in the body, the pointer is the whole body.
+ * Throws unless the actor has the scopes of the version that a schedule or webhook runs. Throws `invalid_request` if
+ * the qualifier names no version. Without a `qualifier` in the body, the pointer is the whole body.
  */
 export async function requireServedHeld(
   db: Db,

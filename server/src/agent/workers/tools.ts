@@ -26,13 +26,13 @@ function toolOf(operation: Operation, config: AgentConfig, access: WorkerAccess)
   };
 }
 
-/** Policy of these tools in the config. By default, writes need an approval. */
+/** Returns the config's policy for these tools. By default, writes need an approval. */
 function policyOf({ platform, approvals }: AgentConfig, isRead: boolean): ToolPolicy {
   if (platform?.policy !== undefined) return platform.policy;
   return approvals.default === "allow" && !isRead ? "ask" : approvals.default;
 }
 
-/** Maximum of an operation's response that the model gets. */
+/** Maximum size of an operation's response that the model gets. */
 const answerMaxBytes = 64 * 1024;
 
 async function carryOut(operation: Operation, access: WorkerAccess, call: ToolCall): Promise<ToolResult> {
@@ -59,7 +59,7 @@ async function carryOut(operation: Operation, access: WorkerAccess, call: ToolCa
 function limitText(text: string): string {
   const bytes = Buffer.from(text);
   if (bytes.length <= answerMaxBytes) return text;
-  // Drops a character that the limit cuts through.
+  // The decoder drops a character that the limit splits.
   const head = new TextDecoder().decode(bytes.subarray(0, answerMaxBytes), { stream: true });
   return `${head}\n[cut off after ${answerMaxBytes} bytes]`;
 }

@@ -4,16 +4,16 @@
  */
 
 export interface Verb {
-  /** `operationId`. */
+  /** `operationId` of the operation's route. */
   operation: string;
-  /** Replaces the operation's summary. */
+  /** Description that replaces the operation's summary. */
   about?: string;
-  /** Fields that the tool hides from the model. */
+  /** Fields of the operation that the tool hides from the model. */
   without?: readonly string[];
 }
 
 const stream = ["follow", "stream"];
-/** A run's token belongs to one account. */
+/** Fields that select an account. Tools omit them, because a run's token belongs to one account. */
 const account = ["workspace"];
 
 export const verbs: Readonly<Record<string, Verb>> = {

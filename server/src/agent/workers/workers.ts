@@ -18,25 +18,25 @@ export interface Operation {
   parameters: Record<string, unknown>;
   scope: Scope;
   isRead: boolean;
-  /** Throws `UnfitArguments`. */
+  /** Builds the request of a call. Throws `UnfitArguments`. */
   request(values: Readonly<Record<string, unknown>>): ApiRequest;
 }
 
 export interface ApiRequest {
   method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
-  /** Path with query. */
+  /** Path of the request, with its query. */
   path: string;
-  /** JSON text; undefined without a body. */
+  /** Body as JSON text. Undefined if the request has no body. */
   body: string | undefined;
 }
 
 export interface ApiResponse {
   status: number;
-  /** Secrets that the operation returns once are blanked. */
+  /** Text of the response. Secrets that the operation returns once are blanked. */
   text: string;
 }
 
-/** The server's own API, which `main` passes in. */
+/** The server's own API, which `main` passes to the agents. */
 export interface OwnApi {
   operations: readonly Operation[];
   send(
@@ -45,7 +45,7 @@ export interface OwnApi {
   ): Promise<ApiResponse>;
 }
 
-/** Thrown for arguments that make no valid request. The message is for the model. */
+/** Thrown for arguments that make no valid request. The model gets the message. */
 export class UnfitArguments extends Error {
   override readonly name = "UnfitArguments";
 }

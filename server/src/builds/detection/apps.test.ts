@@ -1,4 +1,6 @@
-/** Detects the repositories that the end-to-end tests deploy, and compares with each one's expectation. */
+/**
+ * Runs detection on the repositories that the end-to-end tests deploy, and compares each result with the expected one.
+ */
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -18,7 +20,7 @@ const expectations = readdirSync(apps).map((name): [string, Expectation] => [
   JSON.parse(readFileSync(join(apps, name, "expect.json"), "utf8")),
 ]);
 
-test.each(expectations)("detects %s and builds a recipe for it", async (name, expected) => {
+test.each(expectations)("detects %s and writes its recipe", async (name, expected) => {
   const at = expected.root_directory;
   const analysis = await analyze(directoryTree(join(apps, name)), at ? { rootDirectory: at } : {});
   expect(analysis && recipeOf(analysis)).toMatch(/^FROM /m);

@@ -1,4 +1,4 @@
-/** Result of a language's detection: a candidate, and on demand its build and start. */
+/** Result of a language's detection: a candidate, which resolves its build and start on request. */
 import type { Overrides, Plan } from "./plan.ts";
 
 export type Runtime = "node" | "python" | "go" | "static" | "dockerfile";
@@ -6,19 +6,19 @@ export type Runtime = "node" | "python" | "go" | "static" | "dockerfile";
 /** Build and start of a detected app; commands are lines of `sh`. */
 export interface BuildSpec {
   runtime: Runtime;
-  /** Version such as "22" or "3.12"; null if no runtime version applies. */
+  /** Version such as "22" or "3.12"; null if the app needs no runtime. */
   runtimeVersion: string | null;
   packageManager: string | null;
   installCommand: string | null;
   buildCommand: string | null;
   startCommand: string | null;
-  /** Output directory of a site, below the app's directory. */
+  /** Output directory of a site, below the app's directory; null for a server. */
   outputDirectory: string | null;
   port: number;
   plan: Plan;
 }
 
-/** Ordered from the most certain to the fallback. */
+/** Kinds of candidates, in order of precedence. */
 export const ranks = [
   "app",
   "server",
@@ -30,7 +30,7 @@ export const ranks = [
   "files",
 ] as const;
 
-/** The owner's settings that direct the detection. */
+/** Settings of the project's owner that affect detection. */
 export interface DetectionSettings extends Pick<
   Overrides,
   "buildCommand" | "outputDirectory" | "startCommand"
@@ -42,8 +42,11 @@ export interface Candidate {
   framework: string;
   name: string;
   rank: (typeof ranks)[number];
-  /** Names a setting that is required for a deployment; absent if the files suffice. */
+  /** Setting that the owner must set before a deployment; absent if the files suffice. */
   missing?: string;
-  /** Resolves build and start, and adds evidence and warnings. `start` is the Procfile's line, if there is one. */
+  /**
+   * Resolves build and start, and adds evidence and warnings. `start` is the `web` line of the Procfile, if the
+   * repository has one.
+   */
   resolveBuild(start?: string): Promise<BuildSpec>;
 }

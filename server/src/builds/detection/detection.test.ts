@@ -13,7 +13,7 @@ async function analyzeFiles(files: Files, options?: AnalyzeOptions): Promise<Ana
   return analysis;
 }
 
-/** Makes a package.json. */
+/** Returns a repository's package.json with these fields. */
 const node = (manifest: object): Files => ({ "package.json": JSON.stringify(manifest) });
 const npm: Files = { "package-lock.json": "{}" };
 
@@ -22,7 +22,7 @@ interface Case {
   files: Files;
   options?: AnalyzeOptions;
   is: Partial<Analysis>;
-  /** Sentences that must be in the evidence, and in the warnings. */
+  /** `because`: sentences that the evidence must contain. `warns`: sentences that the warnings must contain. */
   because?: string[];
   warns?: string[];
 }
@@ -485,22 +485,22 @@ describe.each(Object.entries(cases))("%s", (_, list) => {
   });
 });
 
-test("returns undefined for an empty repository", async () => {
+test("detects nothing in an empty repository", async () => {
   expect(await analyze(memoryTree({}))).toBeUndefined();
   expect(await analyze(memoryTree({ ".git/HEAD": "" }))).toBeUndefined();
 });
 
-test("refuses a root directory that leaves the repository or has special characters", async () => {
+test("refuses a root directory outside the repository, or with special characters", async () => {
   for (const rootDirectory of ["../up", "a/../../b", "a b", "$HOME", "a\nRUN b", "a*"])
     await expect(analyzeFiles({ a: "" }, { rootDirectory }), rootDirectory).rejects.toThrow(RangeError);
 });
 
-test("text from a repository adds no line to the evidence", async () => {
+test("adds a repository's text to the evidence without line breaks", async () => {
   const { evidence } = await analyzeFiles(node({ dependencies: { next: `1\n2\u202E${"3".repeat(1000)}` } }));
   expect(evidence[0]).toMatch(/^package\.json depends on next 1 2 3+…$/);
 });
 
-/** Arbitrary text, or text that detection would parse, in any file that it reads. */
+/** Arbitrary text, or text in a format that detection parses, as content of any file. */
 const anyText = fc.oneof(
   fc.string(),
   fc.json(),
@@ -556,7 +556,7 @@ const repository = fc
   )
   .map(([files, given]): Files => (given ? { ...files, "package.json": JSON.stringify(given) } : files));
 
-test("never throws, and writes no instruction from a repository's text", async () => {
+test("never throws, and writes no instruction of a repository's text, for arbitrary files", async () => {
   await fc.assert(
     fc.asyncProperty(repository, async (files) => {
       const analysis = await analyze(memoryTree(files));
@@ -570,7 +570,7 @@ test("never throws, and writes no instruction from a repository's text", async (
   );
 });
 
-test("reads half a megabyte of blank text in every file without delay", async () => {
+test("reads half a megabyte of blanks in every file without delay", async () => {
   for (const filler of [" ", "\n", "/*", "[", "a \n"]) {
     const text = filler.repeat(Math.ceil((512 * 1024) / filler.length));
     const names =

@@ -1,7 +1,7 @@
 /**
- * Detects how a repository becomes an image. This folder reads a checkout whose author may be hostile. It runs nothing
- * from it, follows no link out of it, and only warns about a file that does not parse. Precedence: the repository's own
- * Dockerfile, then its Procfile's line for `web`, then the frameworks of `frameworks.ts`. Every decision adds a
+ * Detects how to make an image of a repository. The author of the checkout may be hostile: detection runs no file of it
+ * and follows no link out of it. A file that does not parse causes only a warning. Precedence: the repository's own
+ * Dockerfile, then the `web` line of its Procfile, then the frameworks of `frameworks.ts`. Every decision adds a
  * sentence of evidence, and every doubt a warning. `recipe.ts` writes the Dockerfile.
  */
 import { posix } from "node:path";
@@ -22,21 +22,23 @@ import { findNode } from "./node.ts";
 import { findPython } from "./python.ts";
 import type { Tree } from "./tree.ts";
 
-/** Fields are null if nothing was detected, or if they do not apply. Commands are lines of `sh`. */
+/**
+ * Result of a detection. A field is null if nothing was detected or if it does not apply. Commands are lines of `sh`.
+ */
 export interface Analysis extends Omit<BuildSpec, "runtime" | "port" | "plan"> {
   framework: string | null;
-  /** Display name, such as `Next.js`. */
+  /** Name to display, such as `Next.js`. */
   name: string | null;
   runtime: Runtime | null;
   port: number | null;
   healthCheckPath: string;
-  /** Reason of each decision, as sentences. */
+  /** Reasons of the decisions, one sentence each. */
   evidence: string[];
-  /** Possible surprises for the owner, as sentences. */
+  /** Possible surprises for the owner, one sentence each. */
   warnings: string[];
-  /** Directory of the repository that is the build context; `.` is the whole repository. */
+  /** Build context, as a path in the repository; `.` means the whole repository. */
   context: string;
-  /** The repository's own Dockerfile. */
+  /** Path of the repository's own Dockerfile; null if there is none. */
   dockerfile: string | null;
   plan: BuildSpec["plan"] | null;
 }
@@ -44,18 +46,18 @@ export interface Analysis extends Omit<BuildSpec, "runtime" | "port" | "plan"> {
 export interface AnalyzeOptions {
   /** Directory of the app in the repository; a leading `/` means the repository's root. */
   rootDirectory?: string;
-  /** Used instead of the detected framework, if the files it needs exist. */
+  /** Id of the framework to use instead of the detected one. Ignored if its files are missing. */
   framework?: string;
-  /** The owner's settings. They direct the detection; a setting without effect is a warning. */
+  /** Settings of the project's owner, which affect detection. A setting without effect causes a warning. */
   overrides?: Overrides;
 }
 
-/** More members than this are an archive rather than a monorepo's apps. */
+/** Limit of workspace members to read. A repository with more members is an archive, not a monorepo of apps. */
 const maxMembers = 12;
 
 /**
- * Undefined for an empty repository. Throws RangeError for a root directory with characters that a Dockerfile cannot
- * contain.
+ * Analyzes a repository. Returns undefined for an empty one. Throws RangeError for a root directory with characters
+ * that a Dockerfile cannot contain.
  */
 export async function analyze(tree: Tree, options: AnalyzeOptions = {}): Promise<Analysis | undefined> {
   const directory = plainPath(options.rootDirectory ?? ".");
@@ -129,7 +131,10 @@ export async function analyze(tree: Tree, options: AnalyzeOptions = {}): Promise
   };
 }
 
-/** With an output directory, any framework is deployed as a site, unless a start command serves it. */
+/**
+ * Applies the owner's settings. With an output directory, any framework is deployed as a site, unless a start command
+ * serves it.
+ */
 function asConfigured(
   view: Inspection,
   settled: BuildSpec,
@@ -169,7 +174,7 @@ async function candidatesIn(
     .toSorted((a, b) => ranks.indexOf(a.rank) - ranks.indexOf(b.rank));
 }
 
-/** Builds a language's program if its manifest exists and a Procfile or the owner sets the start command. */
+/** Returns a program of a language whose manifest exists, if a Procfile or the owner sets the start command. */
 async function programIn(
   view: Inspection,
   directory: string,
@@ -218,7 +223,10 @@ async function ofDockerfile(view: Inspection, directory: string, file: string): 
   };
 }
 
-/** `part` is a detected framework that is only a part of a program in another language. */
+/**
+ * Returns an analysis without a framework, and adds warnings with the cause. `part` is a detected framework that
+ * belongs to a program in another language.
+ */
 async function explainFailure(
   view: Inspection,
   directory: string,
@@ -251,7 +259,7 @@ function unbuildable(view: Inspection, directory: string): Analysis {
   };
 }
 
-/** Names the missing setting if the language was detected, but not the program. */
+/** Warns of the missing setting if the language was detected and the program was not. */
 async function warnOfHalfAProgram(view: Inspection, directory: string): Promise<void> {
   const at = (name: string): string => posix.join(directory, name);
   if (await view.has(at("package.json"))) {
@@ -272,7 +280,7 @@ async function warnOfHalfAProgram(view: Inspection, directory: string): Promise<
     );
 }
 
-/** Lists the apps of a monorepo if no root directory is set. */
+/** Warns with the list of a monorepo's apps if no root directory is set. */
 async function namePossibleRoots(view: Inspection, directory: string): Promise<void> {
   const below = async (parent: string): Promise<string[]> =>
     (await view.list(parent))
@@ -291,7 +299,7 @@ async function namePossibleRoots(view: Inspection, directory: string): Promise<v
   if (named.length > 0) view.warn(`root_directory can be ${named.join(", ")}`);
 }
 
-/** Returns the Procfile's line for `web`. */
+/** Returns the `web` line of the Procfile; undefined if there is none. */
 async function procfile(view: Inspection, directory: string): Promise<string | undefined> {
   const lines = ((await view.text(posix.join(directory, "Procfile"))) ?? "").split(/\r?\n/);
   const processes = lines.flatMap((line) => {

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { cmd, run } from "./dockerfile.ts";
 import { instructionsOf } from "./testing/dockerfile-lines.ts";
 
-/** Characters that could break out of an instruction, mixed with ordinary words. */
+/** Arbitrary lines of ordinary words and of characters that could end an instruction. */
 const hostile = fc
   .array(
     fc.oneof(
@@ -23,7 +23,7 @@ const hostile = fc
   )
   .map((parts) => parts.join(""));
 
-test("writes any line of a repository as one instruction with its own text", () => {
+test("writes any line of a repository as one instruction with exactly that text", () => {
   fc.assert(
     fc.property(hostile, (line) => {
       const [instruction, ...others] = instructionsOf(`${run(line, ["/root/.npm"])}\n`);
@@ -52,11 +52,11 @@ test("writes any start command as the image's only command", () => {
   );
 });
 
-test("keeps an ordinary line readable", () => {
+test("writes an ordinary line unquoted", () => {
   expect(run("npm ci && npm run build")).toBe("RUN npm ci && npm run build");
 });
 
-test("starts a single program directly, so that it receives the signals", () => {
+test("starts a single program without a shell, so that the program receives the signals", () => {
   expect(cmd("node server.js")).toBe('CMD ["node", "server.js"]');
   expect(cmd("uvicorn --port $PORT main:app")).toBe(
     'CMD ["/bin/sh", "-c", "exec uvicorn --port $PORT main:app"]',
@@ -65,6 +65,6 @@ test("starts a single program directly, so that it receives the signals", () => 
   expect(cmd("a && b")).toBe('CMD ["/bin/sh", "-c", "a && b"]');
 });
 
-test("refuses a command longer than a builder's line", () => {
+test("refuses a command above the length limit of a builder's line", () => {
   expect(() => run("x".repeat(10_000))).toThrow(RangeError);
 });

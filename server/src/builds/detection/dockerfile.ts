@@ -5,18 +5,20 @@
  */
 
 /**
- * Letters, digits and separators of words and commands; no character that quotes, escapes, continues or opens a
- * here-document.
+ * Matches lines of letters, digits and separators of words and commands. No matched character quotes, escapes,
+ * continues a line or opens a here-document.
  */
 const plainLine = /^[A-Za-z0-9./@_][A-Za-z0-9 ./@_:=,+&|;-]*$/;
 
-/** A program with arguments, which needs no shell; a `=` in the first word would be a variable. */
+/**
+ * Matches a program with arguments that needs no shell. The first word contains no `=`, which would assign a variable.
+ */
 const plainWords = /^[A-Za-z0-9./@_-]+(?: +[A-Za-z0-9./@_:=,+-]+)*$/;
 
-/** The same with variables in the arguments, but no other shell syntax. */
+/** Matches a program with variables in its arguments, and no other shell syntax. */
 const oneProgram = /^[A-Za-z0-9./@_-]+(?: +[A-Za-z0-9./@_:=,+$-]+)*$/;
 
-/** In characters. Builders bound the length of a line, and no sensible command is longer. */
+/** Limit of a command in characters. Builders bound the length of a line, and no sensible command is longer. */
 export const maxCommandLength = 8192;
 
 export function run(command: string, caches: readonly string[] = []): string {
@@ -25,14 +27,17 @@ export function run(command: string, caches: readonly string[] = []): string {
   return `RUN ${mounts.join("")}${plainLine.test(line) ? line : shell(line)}`;
 }
 
-/** The program itself receives the signals if the line runs a single program. */
+/**
+ * Returns the CMD instruction. A line that runs a single program gets no shell, so that the program receives the
+ * signals.
+ */
 export function cmd(command: string): string {
   const line = requireLength(command).trim();
   if (plainWords.test(line)) return `CMD ${argv(line.split(/ +/))}`;
   return `CMD ${shell(oneProgram.test(line) ? `exec ${line}` : line)}`;
 }
 
-/** Values are constants of ours; none comes from a repository or a caller. */
+/** Returns the ENV instruction. The values are constants of ours; none comes from a repository or a caller. */
 export function env(values: Readonly<Record<string, string | number>>): string[] {
   const pairs = Object.entries(values).map(([name, value]) => `${name}=${value}`);
   return pairs.length === 0 ? [] : [`ENV ${pairs.join(" \\\n    ")}`];

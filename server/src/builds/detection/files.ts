@@ -1,4 +1,4 @@
-/** Static files that are served unchanged. */
+/** Detects a directory of static files, which are served unchanged. */
 import { posix } from "node:path";
 import type { Candidate } from "./candidate.ts";
 import type { Inspection } from "./inspection.ts";

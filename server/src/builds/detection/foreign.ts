@@ -1,4 +1,7 @@
-/** Languages and site generators that need a Dockerfile in the repository, with the files that reveal them. */
+/**
+ * Languages and site generators that Kontor has no recipe for, with the files that reveal them. Their repositories need
+ * a Dockerfile.
+ */
 import { posix } from "node:path";
 import type { Candidate } from "./candidate.ts";
 import type { Inspection } from "./inspection.ts";
@@ -6,7 +9,7 @@ import type { Inspection } from "./inspection.ts";
 interface Foreign {
   name: string;
   files: readonly string[];
-  /** Matches file names that the project chooses. */
+  /** Matches names of files that a project may name freely, such as `app.csproj`. */
   pattern?: RegExp;
 }
 
@@ -29,11 +32,11 @@ const foreign: readonly Foreign[] = [
   { name: "Hugo", files: ["hugo.toml", "hugo.yaml", "hugo.json"] },
 ];
 
-/** Start commands of programs that our images do not contain. */
+/** Matches start commands of programs that our images do not contain. */
 const foreignPrograms =
   /^(?:\w+=\S+\s+)*(?:bundle|ruby|rails|rackup|puma|php|apache2|heroku-php-\w+|vendor\/bin\/[\w-]+|java|sbt|cargo|mix|elixir|deno|dotnet|swift|hugo|jekyll)\b/;
 
-/** Ranks that are usually a part of a program in another language, such as pages or tools. */
+/** Ranks of candidates that are often a part of a program in another language, such as its pages or tools. */
 const parts: readonly Candidate["rank"][] = ["site", "node-program", "python-program", "files"];
 
 export interface ForeignFile {
@@ -41,7 +44,7 @@ export interface ForeignFile {
   name: string;
 }
 
-/** The languages found in the directory, one entry each, in the order of the table. */
+/** Returns the languages found in the directory, once each, in the order of the table. */
 export async function foreignFiles(view: Inspection, directory: string): Promise<ForeignFile[]> {
   const entries = await view.list(directory);
   const names = entries.filter(({ kind }) => kind === "file").map(({ name }) => name);
@@ -60,18 +63,20 @@ export async function foreignFiles(view: Inspection, directory: string): Promise
   return seen;
 }
 
-/** Hugo's older configuration shares its file name with other programs; Hugo's directories distinguish it. */
+/**
+ * True for Hugo's older configuration. Other programs use the same file name, so Hugo's directories must exist as well.
+ */
 async function isOldHugo(view: Inspection, directory: string, names: readonly string[]): Promise<boolean> {
   if (!names.includes("config.toml") || !names.includes("content")) return false;
   return /^\s*(?:baseURL|theme)\s*=/im.test((await view.text(posix.join(directory, "config.toml"))) ?? "");
 }
 
 /**
- * Jekyll's configuration. Other tools use the file name too, so it counts only beside pages that no other tool builds.
+ * Jekyll's configuration. Other tools use the same file name, so it counts only beside pages that no other tool builds.
  */
 export const jekyllFile: ForeignFile = { file: "_config.yml", name: "Jekyll" };
 
-/** True if the candidate is a part of a program in another language, so that deploying it alone is wrong. */
+/** True if the candidate is a part of a program in another language, which must not be deployed alone. */
 export function isPartOf(
   found: Pick<Candidate, "rank">,
   seen: readonly ForeignFile[],

@@ -1,6 +1,6 @@
 /**
- * Compares our table with @vercel/frameworks. For every shared framework, the smallest repository that theirs detects
- * must be detected here as the same, with the same build command and output directory.
+ * Compares our table with the list of @vercel/frameworks. For every framework in both, our detection must recognise the
+ * smallest repository that their list recognises. The build command and the output directory must be equal.
  */
 import { type Framework as Theirs, frameworks as list } from "@vercel/frameworks";
 import { expect, test } from "vitest";
@@ -10,7 +10,7 @@ import { memoryTree } from "./testing/memory-tree.ts";
 
 type Detector = NonNullable<NonNullable<Theirs["detectors"]>["every"]>[number];
 
-/** Our id → their slug. */
+/** Maps ids of our table to slugs of their list. */
 const both: Record<string, string> = {
   nextjs: "nextjs",
   nuxt: "nuxtjs",
@@ -43,17 +43,17 @@ const both: Record<string, string> = {
   go: "go",
 };
 
-// The list's literal types share no fields.
+// The literal types of the list share no fields.
 const known = new Map(
   (list as unknown as Theirs[]).map((framework) => [framework.slug as string, framework]),
 );
 
-test("compares every framework of ours with theirs", () => {
+test("maps every framework of our table to the list of @vercel/frameworks", () => {
   const ours = [...frameworks, ...pythonFrameworks].map((framework) => framework.id);
   expect(Object.keys(both)).toEqual(expect.arrayContaining(ours));
 });
 
-test.each(Object.entries(both))("detects %s as they detect %s", async (id, slug) => {
+test.each(Object.entries(both))("detects %s like %s of @vercel/frameworks", async (id, slug) => {
   const framework = known.get(slug);
   const files = leastRepository(framework);
   expect(recognises(framework, files), "their list detects the repository").toBe(true);
@@ -68,14 +68,14 @@ test.each(Object.entries(both))("detects %s as they detect %s", async (id, slug)
   expect(analysis.buildCommand).toBe(buildCommand?.value?.replace("npx @11ty/", ""));
 });
 
-/** If theirs outranks another, ours must outrank it too. */
+/** Pairs of which their list prefers the first framework; our table must prefer it too. */
 const outranked = Object.entries(both).flatMap(([id, slug]) =>
   (known.get(slug)?.supersedes ?? []).flatMap((lower) =>
     Object.values(both).includes(lower) ? [[id, slug, lower] as const] : [],
   ),
 );
 
-test.each(outranked)("%s (%s) outranks %s", async (id, slug, lower) => {
+test.each(outranked)("prefers %s (%s) to %s in a repository of both", async (id, slug, lower) => {
   const [a, b] = [leastRepository(known.get(slug)), leastRepository(known.get(lower))];
   const merged = { ...b, ...a, "package.json": mergedManifest(a, b) };
 
@@ -88,7 +88,7 @@ function leastRepository(framework: Theirs | undefined): Record<string, string> 
   const dependencies: Record<string, string> = {};
   for (const detector of [...every, ...some.slice(0, 1)]) {
     if (detector.matchPackage) dependencies[detector.matchPackage] = "1.0.0";
-    // A detector that matches a dependency in the text of package.json.
+    // This detector matches a dependency in the text of package.json.
     else if (detector.path === "package.json") dependencies["@sveltejs/kit"] = "2.0.0";
     else files[detector.path ?? ""] = textFor(detector, framework);
   }
@@ -96,7 +96,7 @@ function leastRepository(framework: Theirs | undefined): Record<string, string> 
   return isOther ? files : { ...files, "package.json": JSON.stringify({ dependencies }) };
 }
 
-/** A text that matches a detector's pattern. */
+/** Returns a file's text that the detector's pattern matches. */
 function textFor({ matchContent }: Detector, framework: Theirs | undefined): string {
   if (matchContent === undefined) return "module example\n\npackage main\n";
   const { name = "", slug } = framework ?? {};

@@ -1,6 +1,6 @@
 /**
- * Detected frameworks as data: their evidence, their build, and the files that run. A new framework is a new row.
- * Within a rank the first matching row wins. Facts come from each framework's own documents on deployment.
+ * Detected frameworks as data: their evidence, their build, and the files that run. A new framework is a new row. Among
+ * matching rows of one rank the first wins. The facts come from each framework's own documents on deployment.
  */
 
 /**
@@ -10,34 +10,34 @@
  */
 type Rank = "app" | "server" | "site";
 
-/** Either a program that listens (`start`) or a directory that is served (`output`). */
+/** Run parameters: either a program that listens (`start`) or a directory that is served (`output`). */
 export interface Shape {
   start?: string;
-  /** Files of the built tree that `start` needs, if known; else the whole tree is shipped. */
+  /** Files of the built tree that `start` needs. Default: the whole tree. */
   ships?: readonly (readonly [from: string, to: string])[];
-  /** Package.json cannot replace `start`. */
+  /** True if a start script of package.json must not replace `start`. */
   onlyStart?: boolean;
   output?: string;
-  /** Finds another output directory in the configuration. */
+  /** Matches another output directory in the text of the configuration. */
   outputIn?: RegExp;
-  /** File served for every unknown path of the site; absent: 404. */
+  /** File served for every unknown path of the site. Default: none, unknown paths return 404. */
   fallback?: string;
-  /** Finds the fallback file in the configuration. */
+  /** Matches the fallback file in the text of the configuration. */
   fallbackIn?: RegExp;
-  /** Below this path every file name contains a hash of the content. */
+  /** Path below which every file name contains a hash of the file's content. */
   hashed?: string;
   env?: Readonly<Record<string, string>>;
   buildEnv?: Readonly<Record<string, string>>;
-  /** Paths below the app's directory. */
+  /** Cache directories of the build, below the app's directory. */
   buildCaches?: readonly string[];
-  /** Warning that goes with this shape. */
+  /** Warning for apps of this shape. */
   warn?: string;
 }
 
 interface Variant extends Shape {
-  /** Any of these conditions holds. */
+  /** Conditions of the variant. Any one suffices. */
   when: { config?: RegExp; build?: RegExp; version?: RegExp; file?: string };
-  /** Text of the evidence, after the name of the configuration file or framework. */
+  /** Evidence for the variant. The text continues the name of the configuration file or the framework. */
   because: string;
 }
 
@@ -45,22 +45,22 @@ export interface Framework extends Shape {
   id: string;
   name: string;
   rank: Rank;
-  /** Any of these packages is a dependency … */
+  /** Names of packages. The framework is detected if any is a dependency, or by `configSays`. */
   packages: readonly string[];
-  /** … or a configuration file matches this. */
+  /** Matches the text of a configuration file. */
   configSays?: RegExp;
-  /** Names of configuration files without their extension (js, mjs, cjs, ts, mts, cts, json). */
+  /** Names of configuration files without their extension. The extension is js, mjs, cjs, ts, mts, cts or json. */
   config?: readonly string[];
   /** Build command if package.json has no script `build`. */
   build?: string;
   port: number;
-  /** The first variant whose condition holds overrides the fields that it has. */
+  /** Variants in order of precedence. The first whose condition holds overrides the fields that it has. */
   variants?: readonly Variant[];
 }
 
 const whole = (...paths: string[]): [string, string][] => paths.map((path) => [path, path]);
 
-/** A bundled server also needs package.json and node_modules. */
+/** Files of a bundled server, which also needs package.json and node_modules. */
 const withModules = (bundle: string): [string, string][] => whole(bundle, "package.json", "node_modules");
 
 const otherHost = (adapter: string): string =>
@@ -142,7 +142,8 @@ export const frameworks: readonly Framework[] = [
       {
         when: { config: /@sveltejs\/adapter-auto/ },
         because: "uses adapter-auto, which selects adapter-node here",
-        // The only entry of adapter-auto's list that selects adapter-node; it installs the adapter by itself.
+        // The only entry in the list of adapter-auto that selects adapter-node. The build then installs adapter-node by
+        // itself.
         buildEnv: { GCP_BUILDPACKS: "1" },
       },
       {
@@ -365,18 +366,18 @@ export const frameworks: readonly Framework[] = [
   { id: "express", name: "Express", rank: "server", packages: ["express"], port: 3000 },
 ];
 
-/** A web framework of Python: the pattern of its app object, and its server. */
+/** A web framework of Python, with the pattern of its app object and its server. */
 export interface PythonFramework {
   id: string;
   name: string;
   package: string;
-  /** Finds the app's variable in a module. */
+  /** Matches the app's variable in a module. */
   appIn?: RegExp;
-  /** `{app}` is the app's import path. */
+  /** Start command, in which `{app}` stands for the app's import path. */
   start: string;
-  /** Package that `start` needs; the recipe adds it if it is not a dependency. */
+  /** Package that `start` needs. The recipe installs it if it is not a dependency. */
   server: string;
-  /** Other packages that include the server, with their extras. */
+  /** Matches other packages that include the server, with their extras. */
   serverIn?: RegExp;
 }
 
@@ -407,7 +408,7 @@ export const pythonFrameworks: readonly PythonFramework[] = [
   },
 ];
 
-/** Packages that need more of Debian than a slim image has, to build or to run. */
+/** Packages that need more Debian packages than a slim image has, to build or to run. */
 export const systemNeeds: readonly { package: string; build: readonly string[]; run: readonly string[] }[] = [
   { package: "@prisma/client", build: ["openssl"], run: ["openssl"] },
   { package: "psycopg2", build: ["gcc", "libc6-dev", "libpq-dev", "python3-dev"], run: ["libpq5"] },

@@ -1,10 +1,10 @@
-/** Detects a Go module and its program, which is built into one static binary. */
+/** Detects a Go module and its program. The recipe builds the program into one static binary. */
 import { posix } from "node:path";
 import type { Candidate, BuildSpec } from "./candidate.ts";
 import { type Inspection, stripComments } from "./inspection.ts";
 import { portIn } from "./node.ts";
 
-/** The toolchain downloads a later version if go.mod names one. */
+/** Image of the Go toolchain, which downloads a later version if go.mod names one. */
 const image = "golang:1.24-bookworm";
 
 /** Directories that programs commonly read beside their binary. */
@@ -83,7 +83,7 @@ async function resolveBuild(
   };
 }
 
-/** The directory with `package main`: the root, else the likeliest one below `cmd`. */
+/** Returns the directory with `package main`: the root, or the likeliest one below `cmd`. */
 async function programOf(view: Inspection, directory: string): Promise<string> {
   const sources = (await view.list(directory)).filter((entry) => /^\w+\.go$/.test(entry.name));
   for (const { name } of sources.slice(0, 20))

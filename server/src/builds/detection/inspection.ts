@@ -1,12 +1,15 @@
 /**
- * Inspection of a repository: its files, each read once and bounded, and the conclusions. A file that does not parse
- * causes a warning and counts as empty, so no rule has to handle it.
+ * Inspects a repository. Each file is read once, up to a limit. A file that does not parse causes a warning and counts
+ * as empty, so no rule has to handle it.
  */
 import { posix } from "node:path";
 import { parse as parseToml } from "smol-toml";
 import type { Entry, Tree } from "./tree.ts";
 
-/** A real package.json may have hundreds of kilobytes; a larger one is generated and reveals nothing about the app. */
+/**
+ * Limit of a file that is read. A real package.json may have hundreds of kilobytes; a larger one is generated and
+ * reveals nothing about the app.
+ */
 const maxBytes = 512 * 1024;
 const maxLines = 40;
 const maxLineLength = 240;
@@ -14,7 +17,7 @@ const maxLineLength = 240;
 export type Fields = Readonly<Record<string, unknown>>;
 
 export class Inspection {
-  /** Sentences for people: the reasons of the decisions, and possible surprises. */
+  /** Reasons of the decisions, as sentences for people. */
   readonly evidence: string[] = [];
   readonly warnings: string[] = [];
   readonly #tree: Tree;
@@ -50,7 +53,7 @@ export class Inspection {
     return (await this.list(dir || ".")).some((entry) => entry.name === base && entry.kind === kind);
   }
 
-  /** Returns the first of the files that exists. */
+  /** Returns the first of the files that exists; undefined if none does. */
   async first(files: readonly string[]): Promise<string | undefined> {
     for (const file of files) if (await this.has(file)) return file;
     return undefined;
@@ -76,12 +79,14 @@ export class Inspection {
   }
 }
 
-/** Returns the value if it is an object, else an empty one. */
+/** Returns the value if it is an object, else an empty object. */
 export function fields(value: unknown): Fields {
   return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Fields) : {};
 }
 
-/** String fields of an object, such as dependencies or scripts. A map, because names come from the repository. */
+/**
+ * Returns the string fields of an object, such as dependencies or scripts. A Map is safe for names from a repository.
+ */
 export function strings(value: unknown): Map<string, string> {
   return new Map(
     Object.entries(fields(value)).filter((entry): entry is [string, string] => typeof entry[1] === "string"),
@@ -92,7 +97,7 @@ export function text(value: unknown): string | undefined {
   return typeof value === "string" ? value : undefined;
 }
 
-/** Roughly removes comments from a program's text, so that a disabled setting does not count. */
+/** Removes comments from a program's text by a rough pattern, so that a disabled setting does not count. */
 export function stripComments(program: string): string {
   let kept = "";
   for (let from = 0; from < program.length;) {
@@ -117,7 +122,7 @@ export function plainPath(given: string): string | undefined {
   return clean === "." || /^[\w.@+][\w.@+/-]*$/.test(clean) ? clean : undefined;
 }
 
-/** Text from a repository adds no line to the output, and its length is bounded. */
+/** Adds a line. Line breaks of the repository's text are removed, and its length is bounded. */
 function note(lines: string[], line: string): void {
   const clean = line.replaceAll(/\p{C}+/gu, " ");
   const short = clean.length > maxLineLength ? `${clean.slice(0, maxLineLength)}…` : clean;

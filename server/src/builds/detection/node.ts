@@ -1,6 +1,6 @@
 /**
- * Detects a Node.js app from its package.json: framework, package manager, Node version, build and start. The start is
- * the script's own line rather than `npm start`, so that the app receives the signals instead of npm.
+ * Detects a Node.js app from its package.json: framework, package manager, Node version, build and start. The image
+ * starts the script's own line instead of `npm start`, so that the app receives the signals instead of npm.
  */
 import { posix } from "node:path";
 import semver from "semver";
@@ -20,18 +20,21 @@ import { fromRegistry, versionFiles } from "./version-files.ts";
 import { findManager, lockfiles, type ManagerFound } from "./package-managers.ts";
 import type { BuildStage, ServerStage, SiteStage } from "./plan.ts";
 
-/** Node versions that have an image; a range selects one of them. */
+/** Node versions that this host makes an image for. A range selects one of these versions. */
 const majors = [20, 22, 24];
 const defaultMajor = 22;
-/** Newer versions come from a registry. The bound keeps a typing error such as 220 from becoming an image name. */
+/**
+ * Highest Node version that is accepted. Newer versions than `majors` come from a registry; the bound keeps a typing
+ * error such as 220 from becoming an image name.
+ */
 const newestMajor = 40;
-/** Versions that are no longer maintained. */
+/** Versions that are no longer maintained, and cause a warning. */
 const oldMajors = [20];
 const codeNames: Readonly<Record<string, string>> = { iron: "20", jod: "22", krypton: "24", "*": "24" };
 
 const extensions = ["js", "mjs", "cjs", "ts", "mts", "cts"];
 
-/** A script for development: it watches, reloads or serves sources. */
+/** Matches a script for development, which watches, reloads or serves sources. */
 const forDevelopment = new RegExp(
   `(?<![\\w./-])(?:${[
     "dev|develop|preview|nodemon|vite|parcel|hexo|concurrently|live-server|lite-server|browser-sync",
@@ -41,23 +44,23 @@ const forDevelopment = new RegExp(
   ].join("|")})(?![\\w./-])|--watch\\b|\\bNODE_ENV=development\\b`,
 );
 
-/** A line that runs a program of the repository, not a tool. */
+/** Matches a line that runs a program of the repository, not a tool. */
 const runsOwnProgram =
   /^(?:\w+=\S+\s+)*(?:cross-env\s+(?:\w+=\S+\s+)*)?(?:node|tsx|ts-node|bun|deno|pm2-runtime)\b/;
 
-/** A line that only runs another script. */
+/** Matches a line that only runs another script. */
 const runsScript = /^(?:npm|yarn|pnpm|bun)(?: run(?:-script)?)? ([\w:.-]+)$/;
 
-/** Scripts of the repository that run during the install, and may read any file. */
+/** Scripts of package.json that run during the install. They may read any file of the repository. */
 const installScripts = ["preinstall", "install", "postinstall", "prepare"];
 
-/** A program without a known framework. */
+/** Stands for a program without a known framework. */
 const program: Framework = { id: "node", name: "Node.js", rank: "server", packages: [], port: 3000 };
 
-/** Site of a builder that is not in the table: the owner must set the output directory. */
+/** Stands for a site whose builder is not in the table. The owner must set the output directory. */
 const builtSite: Framework = { id: "static", name: "Static site", rank: "site", packages: [], port: 8080 };
 
-/** Directory of the install, and the app's directory below it. */
+/** Directory in which packages are installed, and the app's directory below it. */
 interface Place {
   root: string;
   directory: string;
@@ -111,7 +114,7 @@ export async function findNode(
   return toCandidate(app, program, "node-program");
 }
 
-/** `server`: a server library of the repository that is not part of the deployed site. */
+/** Makes a candidate. `server` is a server library of the repository that is not part of the deployed site. */
 function toCandidate(
   app: NodeApp,
   framework: Framework,
@@ -161,7 +164,7 @@ async function resolveBuild(
   const { manager } = found;
   const { major, isSubstitute } = await majorOf(app);
   const own = await angular(app, framework, await shapeOf(app, framework, isWorkspace));
-  // A start line of the repository serves the build in its own way.
+  // A start line of the repository serves the build by itself.
   const { output: _output, ships: _ships, ...rest } = own;
   const shape: Shape = given === undefined ? own : { ...rest, start: given };
 
@@ -185,9 +188,9 @@ async function resolveBuild(
     (at) => `${at}/node_modules/.bin`,
   );
   const path = { PATH: `${bins.join(":")}:$PATH` };
-  // Every start command supports node_modules as directories.
+  // Makes Yarn write node_modules as directories, which every start command supports.
   const linker = found.package?.startsWith("@yarnpkg/") ? { YARN_NODE_LINKER: "node-modules" } : {};
-  // Docker's image already has a yarn, which npm would not overwrite.
+  // Docker's image already has a yarn, which npm overwrites only with `--force`.
   const force = manager.name === "yarn" ? "--force " : "";
   const setUp = `npm install --global ${force}${found.package}`;
   const stage: BuildStage = {
@@ -238,7 +241,7 @@ async function resolveBuild(
   };
 }
 
-/** Without these, package managers refuse a Node.js version outside of `engines`. */
+/** Variables without which package managers refuse a Node.js version outside of `engines`. */
 const anyEngine = { npm_config_engine_strict: "false", YARN_IGNORE_ENGINES: "1" };
 
 function dependencyOf(app: NodeApp, names: readonly string[]): { name: string; version: string } | undefined {
@@ -248,7 +251,7 @@ function dependencyOf(app: NodeApp, names: readonly string[]): { name: string; v
     : { name, version: app.production.get(name) ?? app.development.get(name) ?? "" };
 }
 
-/** Text of all configuration files of the framework, and the name of the first. */
+/** Returns the text of all configuration files of the framework, and the name of the first. */
 async function configOf(app: NodeApp, framework: Framework): Promise<{ file: string; text: string }> {
   const names = (framework.config ?? []).flatMap((name) =>
     extensions.map((extension) => `${name}.${extension}`),
@@ -263,7 +266,7 @@ async function configOf(app: NodeApp, framework: Framework): Promise<{ file: str
   };
 }
 
-/** The framework's shape with this repository's configuration. */
+/** Returns the framework's shape, adapted to this repository's configuration. */
 async function shapeOf(app: NodeApp, framework: Framework, isWorkspace: boolean): Promise<Shape> {
   const { view, directory } = app;
   const config = await configOf(app, framework);
@@ -277,7 +280,7 @@ async function shapeOf(app: NodeApp, framework: Framework, isWorkspace: boolean)
       when.version?.test(version) ||
       (when.file !== undefined && (await view.has(posix.join(directory, when.file))));
     if (!holds) continue;
-    // In a workspace the dependencies are elsewhere, so this variant's files would be too.
+    // In a workspace the dependencies are in another directory, where this variant's files would be as well.
     if (isWorkspace && variant.onlyStart) break;
     view.because(`${when.config?.test(config.text) ? config.file : framework.name} ${variant.because}`);
     if (variant.warn) view.warn(`${config.file}: ${variant.warn}`);
@@ -306,7 +309,7 @@ function omitUndefined(shape: { [key in keyof Shape]: Shape[key] | undefined }):
   return Object.fromEntries(Object.entries(shape).filter(([, value]) => value !== undefined)) as Shape;
 }
 
-/** Angular's output directory comes from angular.json, and its layout differs by builder. */
+/** Sets Angular's output directory. angular.json names it, and its layout differs by builder. */
 async function angular(app: NodeApp, framework: Framework, shape: Shape): Promise<Shape> {
   if (framework.id !== "angular") return shape;
   const file = await app.view.json(posix.join(app.directory, "angular.json"));
@@ -330,7 +333,10 @@ async function angular(app: NodeApp, framework: Framework, shape: Shape): Promis
   return { ...shape, output: text(builder)?.endsWith(":application") ? `${base}/browser` : base };
 }
 
-/** The app is a member of a workspace if the nearest lockfile is above it. */
+/**
+ * Returns the directory of the install, and the app's directory below it. The app is a member of a workspace if the
+ * nearest lockfile is above it.
+ */
 async function placeOf(view: Inspection, directory: string): Promise<Place> {
   for (let root = directory; ; root = posix.dirname(root)) {
     const lockfile = await view.first(lockfiles.map((file) => posix.join(root, file)));
@@ -364,7 +370,7 @@ async function majorOf(app: NodeApp): Promise<{ major: number; isSubstitute: boo
   const range = requested
     .slice(0, 100)
     .replace(/^lts(?:\/(.*))?$/, (_, name = "*") => codeNames[name] ?? "*");
-  // `node` and `latest` are not ranges; they mean the newest version.
+  // `node`, `latest` and `stable` are not ranges; each means the newest version.
   const valid = /^(?:node|latest|stable)$/.test(range) ? "*" : semver.validRange(range);
   const fit = majors.filter((major) => valid && semver.intersects(valid, `${major}.x`));
   const taken = fit.includes(defaultMajor) ? defaultMajor : fit.at(-1);
@@ -400,8 +406,8 @@ async function buildLine(
     view.because("turbo.json: turbo builds the app's dependencies in the workspace first");
     return "turbo run build";
   }
-  // `...` adds the app's dependencies, in build order. A path filter is relative to pnpm's working directory; pnpm
-  // succeeds silently if it matches nothing.
+  // `...` adds the app's dependencies, in build order. A path filter is relative to pnpm's working directory. If it
+  // matches no package, pnpm succeeds without an error.
   if (found.manager.name === "pnpm") {
     const root = posix.relative(place.directory, ".");
     const strict = /^pnpm@[1-7]\b/.test(found.package ?? "") ? "" : " --fail-if-no-match";
@@ -411,7 +417,9 @@ async function buildLine(
   return `${found.manager.name} run build`;
 }
 
-/** The script that starts the app in production. A script that only runs another script is resolved to it. */
+/**
+ * Returns the script that starts the app in production. A script that only runs another one is resolved to that one.
+ */
 function startScript(app: NodeApp): { name: string; line: string } | undefined {
   return ["start:prod", "start:production", "start"]
     .filter((name) => !forDevelopment.test(app.scripts.get(name) ?? ""))
@@ -427,7 +435,7 @@ function resolveScript(app: NodeApp, name: string, depth = 0): { name: string; l
   return resolveScript(app, next, depth + 1) ?? { name, line };
 }
 
-/** True if the last command of the line runs a program of the repository, directly or by another script. */
+/** True if the last command of the line runs a program of the repository, directly or through another script. */
 function isOwnProgram(app: NodeApp, line: string): boolean {
   const last = line.split("&&").at(-1)?.trim() ?? "";
   const script = runsScript.exec(last)?.[1];
@@ -435,7 +443,10 @@ function isOwnProgram(app: NodeApp, line: string): boolean {
   return runsOwnProgram.test(target ?? last);
 }
 
-/** True if the project is written for Bun, which unlike Node runs TypeScript and `export default` servers. */
+/**
+ * True if the project is written for Bun. Unlike Node, Bun runs TypeScript and servers that a module exports as
+ * default.
+ */
 function isForBun(app: NodeApp, manager: string): boolean {
   const scripts = [...app.scripts.values()];
   return (
@@ -470,7 +481,7 @@ async function startOf(app: NodeApp, framework: Framework, shape: Shape, manager
   return `node ${entry ?? "index.js"}`;
 }
 
-/** The program's file: `main`, else the first of the usual names. */
+/** Returns the program's file: `main` of package.json, or the first of the usual names. */
 async function entryOf(app: NodeApp): Promise<string | undefined> {
   const main = plainPath(text(app.manifest["main"]) ?? "");
   const made = app.scripts.has("build");
@@ -485,13 +496,13 @@ const entries = ["", "src/"].flatMap((directory) =>
   ),
 );
 
-/** The development dependency whose program the start runs; undefined if there is none. */
+/** Returns the development dependency whose program the start command runs; undefined if there is none. */
 function developmentTool(app: NodeApp, start: string): string | undefined {
   const words = start.split(/[\s=/]+/).map((word) => bins[word] ?? word);
   return words.find((word) => app.development.has(word) && !app.production.has(word));
 }
 
-/** Programs whose name differs from their package. */
+/** Names of programs that differ from the name of their package. */
 const bins: Readonly<Record<string, string | undefined>> = {
   ng: "@angular/cli",
   nest: "@nestjs/cli",
@@ -517,13 +528,13 @@ async function manifestsOf(app: NodeApp): Promise<string[] | null> {
   const present: string[] = [];
   for (const name of [...files, "pnpm-workspace.yaml"])
     if (await view.has(posix.join(directory, name))) present.push(name);
-  // An install also reads these: a yarn in the repository, patches of dependencies, and Prisma's schema.
+  // An install also reads a yarn of the repository, patches of dependencies, and Prisma's schema.
   for (const name of [".yarn", "patches", "prisma"])
     if (await view.has(posix.join(directory, name), "directory")) present.push(`${name}/`);
   return present;
 }
 
-/** Drops directories that the repository does not have. */
+/** Returns the directories that the repository has. */
 async function present(
   app: NodeApp,
   ships: NonNullable<Shape["ships"]>,
@@ -532,7 +543,7 @@ async function present(
   return ships.filter(([from]) => from !== "public" || hasPublic);
 }
 
-/** The port in a start command or a program; PORT is set to it as well. */
+/** Returns the port named in the start command or in a program. PORT is set to the same number. */
 async function portOf(app: NodeApp, start: string | null): Promise<number | undefined> {
   if (start === null) return undefined;
   const inStart = /(?:(?:^|\s)-p[ =]?|--port[ =]|\bPORT=)(\d{2,5})\b/.exec(start)?.[1];

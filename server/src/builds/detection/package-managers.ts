@@ -1,23 +1,23 @@
 /**
- * Package managers of Node as data: their evidence, their installation, and the command that installs exactly the
+ * Package managers of Node as data: their lockfiles, their installation, and the command that installs exactly the
  * locked versions.
  */
 import { posix } from "node:path";
 import { type Fields, type Inspection, text } from "./inspection.ts";
 
 interface PackageManager {
-  /** Name in `packageManager` and in texts. */
+  /** Name in `packageManager`, and in texts for people. */
   name: "npm" | "pnpm" | "yarn" | "bun";
   lockfiles: readonly string[];
   install: { locked: string; unlocked: string };
-  /** Install without development dependencies. */
+  /** Command that installs without development dependencies; null if the manager has none. */
   production: string | null;
-  /** Removes the development dependencies, without running scripts. */
+  /** Command that removes the development dependencies without running scripts; null if the manager has none. */
   prune: string | null;
   cache: string;
-  /** Package that npm installs to get it; null if the image has it. */
+  /** Package of the manager itself, which npm installs; null if the image has the manager. */
   package: string | null;
-  /** Default version. */
+  /** Version of the manager if the repository names none. */
   version: string;
 }
 
@@ -37,7 +37,7 @@ const pnpm: PackageManager = {
   lockfiles: ["pnpm-lock.yaml"],
   install: { locked: "pnpm install --frozen-lockfile", unlocked: "pnpm install --no-frozen-lockfile" },
   production: "pnpm install --frozen-lockfile --prod",
-  // Without a terminal, pnpm prompts before it removes files, unless CI is set.
+  // Without a terminal, pnpm asks for confirmation before it removes files, unless CI is set.
   prune: "CI=true pnpm prune --prod --ignore-scripts",
   cache: "/root/.local/share/pnpm/store",
   package: "pnpm",
@@ -59,7 +59,7 @@ const yarnBerry: PackageManager = {
   ...yarnClassic,
   install: { locked: "yarn install --immutable", unlocked: "yarn install --no-immutable" },
   production: null,
-  // Before version 4 this needs a plugin.
+  // Before version 4, pruning needs a plugin of Yarn.
   prune: null,
   cache: "/root/.yarn/berry/cache",
   package: "@yarnpkg/cli-dist",
@@ -73,27 +73,30 @@ const bun: PackageManager = {
   lockfiles: ["bun.lock", "bun.lockb"],
   install: { locked: "bun install --frozen-lockfile", unlocked: "bun install" },
   production: "bun install --frozen-lockfile --production",
-  // Bun leaves unused packages in place.
+  // Bun leaves unused packages in place, so the directory is deleted first.
   prune: "rm -rf node_modules && bun install --frozen-lockfile --production --ignore-scripts",
   cache: "/root/.bun/install/cache",
   package: "bun",
   version: "1",
 };
 
-/** In order of precedence: a package-lock.json beside another lockfile is usually a left-over. */
+/** Managers in order of precedence. A package-lock.json beside another lockfile is usually a left-over. */
 const byLockfile = [pnpm, yarnClassic, bun, npm];
 
 export const lockfiles = byLockfile.flatMap((manager) => manager.lockfiles);
 
 export interface ManagerFound {
   manager: PackageManager;
-  /** True if its lockfile exists. */
+  /** True if the manager's lockfile exists. */
   locked: boolean;
-  /** Package and version for npm to install, such as `pnpm@9.1.0`; null if the image has it. */
+  /** Package and version of the manager for npm to install, such as `pnpm@9.1.0`; null if the image has the manager. */
   package: string | null;
 }
 
-/** Finds the manager by the directory with the lockfile; `manifest` is its package.json. Bun needs no lockfile. */
+/**
+ * Returns the package manager and the directory with its lockfile. `manifest` is the app's package.json. Bun needs no
+ * lockfile.
+ */
 export async function findManager(
   view: Inspection,
   directory: string,
@@ -130,7 +133,10 @@ export async function findManager(
   return { manager, locked: isLocked, package: manager.package && `${manager.package}@${wanted}` };
 }
 
-/** Returns the pnpm that wrote the lockfile: pnpm refuses or rewrites lockfiles of later and much earlier versions. */
+/**
+ * Returns the version of pnpm that wrote the lockfile. Each pnpm refuses or rewrites lockfiles of later and of much
+ * earlier versions.
+ */
 function pnpmThatWrote(lock: string): string {
   const major = /^lockfileVersion:\s*['"]?(\d+)/m.exec(lock)?.[1];
   return major === "5" ? "7" : major === "6" ? "8" : pnpm.version;

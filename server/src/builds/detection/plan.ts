@@ -1,17 +1,19 @@
-/** A build and run plan as data: made by a language's detection, written as a Dockerfile by `recipe.ts`. */
+/** Plan of a build and a run, as data. A language's detection makes it, and `recipe.ts` writes it as a Dockerfile. */
 
-/** A command is a line of `sh` from the repository or its owner; it is quoted when it is written. */
+/**
+ * A plan. Each command is a line of `sh` from the repository or its owner, and is quoted when the Dockerfile is
+ * written.
+ */
 export interface Plan {
-  /** Directory of the repository that is the build context; `.` is the whole repository. */
+  /** Build context, as a path in the repository; `.` means the whole repository. */
   context: string;
   /** Directory of the app in the context. */
   directory: string;
   /**
-   * Name of the package manager's program, and our line that installs it. The line runs only if a command uses the
-   * program.
+   * Program of the package manager, and our line that installs it. The line runs only if a command uses the program.
    */
   manager: { name: string; setUp: string } | null;
-  /** Absent for files that are served unchanged. */
+  /** Stage that builds; absent for files that are served unchanged. */
   build?: BuildStage;
   run: ServerStage | SiteStage;
 }
@@ -19,26 +21,28 @@ export interface Plan {
 export interface BuildStage {
   image: string;
   packages: readonly string[];
-  /** Set before any command runs. Values are ours, and may refer to other variables. */
+  /** Variables of every command. The values are ours, and may refer to other variables. */
   env: Readonly<Record<string, string>>;
-  /** Set after the install. */
+  /** Variables of the build command, set after the install. */
   buildEnv: Readonly<Record<string, string>>;
   /** Our own lines of `sh`, run in order before the repository is copied. */
   setUp: readonly string[];
   /**
-   * Files that the install reads (directories end with `/`), so that its layer is cached while only sources change;
-   * null means all files.
+   * Files that the install reads, so that its layer is cached while only sources change. Directories end with `/`. Null
+   * means all files.
    */
   manifests: readonly string[] | null;
-  /** Download caches of the package manager. */
+  /** Directories of the package manager's download caches. */
   caches: readonly string[];
-  /** Caches that the next build uses again. */
+  /** Cache directories that the next build reuses. */
   buildCaches: readonly string[];
   install: string | null;
-  /** Our own line after the install: adds packages that the start needs and the repository does not name. */
+  /**
+   * Our own line that runs after the install. It adds packages that the start needs and the repository does not name.
+   */
   add: string | null;
   build: string | null;
-  /** Our own line that removes build-only packages. */
+  /** Our own line that removes packages only the build needs. */
   prune: string | null;
 }
 
@@ -47,18 +51,21 @@ export interface ServerStage {
   image: string;
   packages: readonly string[];
   env: Readonly<Record<string, string>>;
-  /** Copies from the build (absolute, or relative to the app's directory) to a path below the app's directory. */
+  /**
+   * Copies from the build to the image. `from` is absolute or relative to the app's directory, `to` is below the app's
+   * directory.
+   */
   ships: readonly (readonly [from: string, to: string])[];
   start: string | null;
 }
 
 export interface SiteStage {
   kind: "site";
-  /** Path below the app's directory. */
+  /** Directory that is served, below the app's directory. */
   directory: string;
-  /** Served for every unknown path, for apps that route in the browser; null: 404. */
+  /** File served for every unknown path, for apps that route in the browser. Null: unknown paths return 404. */
   fallback: string | null;
-  /** Below this path every file name contains a hash of the content. */
+  /** Path below which every file name contains a hash of the file's content. */
   hashed: string | null;
 }
 

@@ -1,6 +1,6 @@
 /**
  * Detects a Python project: package manager, web framework, app object and Python version. Every manager installs into
- * one virtual environment. The image contains only that environment and the sources.
+ * a virtual environment. The image contains only that environment and the sources.
  */
 import { posix } from "node:path";
 import type { Candidate, BuildSpec, DetectionSettings } from "./candidate.ts";
@@ -9,18 +9,21 @@ import { type Fields, fields, type Inspection, strings, text } from "./inspectio
 import { portIn } from "./node.ts";
 import { fromRegistry, versionFiles } from "./version-files.ts";
 
-/** Minor versions of Python 3 with an image. Default: 3.13. */
+/** Minor versions of Python 3 that this host makes an image for. Default: 13. */
 const minors = [11, 12, 13];
 const defaultMinor = 13;
-/** Newer versions come from a registry. The bound keeps a typing error such as 3.130 from becoming an image name. */
+/**
+ * Highest minor version that is accepted. Newer versions than `minors` come from a registry; the bound keeps a typing
+ * error such as 3.130 from becoming an image name.
+ */
 const newestMinor = 30;
-/** Minor versions that Debian does not package. Without a registry, their images have another Python. */
+/** Minor versions that Debian does not package, and those that replace them on a host without a registry. */
 const substituted = new Map([[12, 13]]);
 
 const manifests = ["uv.lock", "poetry.lock", "Pipfile", "requirements.txt", "pyproject.toml", "setup.py"];
 
 const venv = "/opt/venv";
-/** Directory of uv, Poetry and Pipenv, apart from the packages they install. */
+/** Directory of uv, Poetry and Pipenv, apart from the app's packages. */
 const tools = "/opt/tools";
 
 interface PythonApp {
@@ -28,7 +31,7 @@ interface PythonApp {
   directory: string;
   pyproject: Fields;
   pipfile: Fields;
-  /** Keyed by normalised name: the requirement as written, and its file. */
+  /** Requirement as written, and its file, by the normalised name of the package. */
   dependencies: Map<string, { requirement: string; file: string }>;
 }
 
@@ -189,7 +192,7 @@ async function read(view: Inspection, directory: string): Promise<PythonApp> {
   return { view, directory, pyproject, pipfile, dependencies };
 }
 
-/** Poetry's own form: a name, with a version or a table with extras. */
+/** Returns the names in Poetry's own table: a name with a version, or with a table of version and extras. */
 function poetryNames(pyproject: Fields): string[] {
   const poetry = fields(fields(fields(pyproject["tool"])["poetry"])["dependencies"]);
   return Object.entries(poetry).map(([name, value]) => {
@@ -241,7 +244,7 @@ async function managerOf(app: PythonApp): Promise<Manager> {
   }
   if (await has("requirements.txt")) {
     const lines = (await view.text(posix.join(directory, "requirements.txt"))) ?? "";
-    // References to other files, or to the project itself.
+    // Lines that refer to other files, or to the project itself.
     const refers = /^[ \t]*(?:-[rce]|--requirement|--constraint|--editable|\.|file:)/m.test(lines);
     if (!/==/.test(lines) && app.dependencies.size > 0)
       view.warn("requirements.txt pins no versions: two builds of one commit may install different ones");
@@ -256,7 +259,7 @@ async function managerOf(app: PythonApp): Promise<Manager> {
   if (fields(pyproject["project"])["dependencies"] !== undefined && !isPackage)
     return {
       name: "uv",
-      // A lock contains the index's address, which may contain credentials.
+      // The lock contains the index's address, which may contain credentials, so it is deleted.
       install: "uv sync --no-dev --no-install-project && rm -f uv.lock",
       manifests: ["pyproject.toml"],
       caches: [pip, "/root/.cache/uv"],
@@ -294,7 +297,7 @@ async function startOf(
   if (found) view.because(`${found.file} holds the app`);
   else view.warn(`no file with a usual name contains an app of ${framework.name}: set start_command`);
   const target = found?.target ?? (framework.appIn ? "main:app" : "config.wsgi");
-  // Gunicorn calls an app factory by name; uvicorn needs an option.
+  // Gunicorn calls an app factory by its name; uvicorn needs an option for that.
   const isFactory = target.endsWith("()");
   const start = framework.start
     .replace("uvicorn ", isFactory ? "uvicorn --factory " : "uvicorn ")
@@ -310,7 +313,7 @@ async function startOf(
   return { start, add: framework.server };
 }
 
-/** The app's variable or factory function, in the first module that has one. */
+/** Returns the app's variable or factory function, from the first module that has one. */
 async function appOf(app: PythonApp, pattern: RegExp): Promise<{ file: string; target: string } | undefined> {
   for (const file of await modules(app)) {
     const source = (await app.view.text(posix.join(app.directory, file))) ?? "";
@@ -323,7 +326,7 @@ async function appOf(app: PythonApp, pattern: RegExp): Promise<{ file: string; t
   return undefined;
 }
 
-/** Django's WSGI module, beside the settings that manage.py names. */
+/** Returns Django's WSGI module, which lies beside the settings that manage.py names. */
 async function wsgiOf(app: PythonApp): Promise<{ file: string; target: string } | undefined> {
   const settings = await settingsOf(app);
   const near = settings?.split(".")[0];
@@ -361,7 +364,7 @@ async function collectStatic(app: PythonApp): Promise<string | null> {
   return null;
 }
 
-/** The file to run when no framework is found. */
+/** Returns the file to run when no framework is found. */
 async function programOf(app: PythonApp): Promise<string | undefined> {
   const { view, directory, dependencies } = app;
   const pages = dependencies.has("streamlit") ? ["streamlit_app.py", "Home.py"] : [];
@@ -370,7 +373,7 @@ async function programOf(app: PythonApp): Promise<string | undefined> {
   return (await modules(app)).find((module) => !module.endsWith("__init__.py"));
 }
 
-/** Files that may contain the app, likeliest first. */
+/** Returns the files that may contain the app, likeliest first. */
 async function modules(app: PythonApp): Promise<string[]> {
   const names = [
     "main.py",
@@ -392,7 +395,7 @@ async function modules(app: PythonApp): Promise<string[]> {
   return present;
 }
 
-/** Directories that can be imported. */
+/** Returns the directories that Python can import. */
 async function packagesOf(app: PythonApp): Promise<string[]> {
   const entries = await app.view.list(app.directory);
   const names = entries.filter((entry) => entry.kind === "directory" && /^[a-z]\w*$/i.test(entry.name));
@@ -444,7 +447,7 @@ async function minorOf(app: PythonApp): Promise<number> {
   return taken ?? defaultMinor;
 }
 
-/** True if some Python 3.`minor` is in a range of PEP 440, or in one of Poetry's (`^`, `~`). */
+/** True if a release of Python 3.`minor` is in the range, in the form of PEP 440 or of Poetry (`^`, `~`). */
 function allows(range: string, minor: number): boolean {
   return range
     .slice(0, 100)

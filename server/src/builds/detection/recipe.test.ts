@@ -10,7 +10,7 @@ import { memoryTree } from "./testing/memory-tree.ts";
 
 const lock = "lockfileVersion: '9.0'";
 
-/** A repository for each way to make an image. */
+/** A repository for each kind of recipe. */
 const repositories: Record<string, { files: Record<string, string>; options?: AnalyzeOptions }> = {
   "next-standalone": {
     files: {
@@ -91,7 +91,7 @@ test.each(Object.keys(repositories))("writes the recipe of %s", async (name) => 
   await expect(await recipe(name)).toMatchFileSnapshot(file);
 });
 
-test("the owner's settings replace the detected values", async () => {
+test("replaces detected values by the owner's settings", async () => {
   const text = await recipe("express", {
     installCommand: "npm ci --ignore-scripts",
     buildCommand: 'echo "a b"',
@@ -111,7 +111,7 @@ test.each([
   ["dist", false],
   ["build/out", false],
   ["public", true],
-])("checks that a site's directory %j exists: %s", async (directory, isThere) => {
+])("checks in the build that a site's directory %j exists: %s", async (directory, isThere) => {
   const at = await mkdtemp(join(tmpdir(), "kontor-recipe-"));
   onTestFinished(() => rm(at, { recursive: true, force: true }));
   await mkdir(join(at, "public/build"), { recursive: true });
@@ -125,7 +125,7 @@ test.each([
   expect(stdout).toBe(isThere ? "" : why);
 });
 
-test("sets another output directory, and turns a site with a start command into a server", async () => {
+test("serves the owner's output directory as a site, and starts a server for a site with a start command", async () => {
   const site = await recipe("vite", { outputDirectory: "www", port: 8081 });
   expect(site).toContain("COPY --from=build /app/www /srv/\n");
   expect(site).toContain("listen 8081;");
@@ -142,7 +142,7 @@ test("installs a package manager only if a command uses it", async () => {
   expect(started?.match(/npm install --global bun@1\n/g)).toHaveLength(2);
 });
 
-test("ships the whole build with development dependencies for the owner's start command", async () => {
+test("copies the whole build with development dependencies for the owner's start command", async () => {
   const text = await recipe("sveltekit", { startCommand: "vite preview" });
   expect(text).not.toContain("prune");
   expect(text).toContain("COPY --from=build --chown=1000:1000 /app /app\n");
@@ -151,7 +151,7 @@ test("ships the whole build with development dependencies for the owner's start 
   );
 });
 
-test("refuses values that a Dockerfile cannot contain", async () => {
+test("refuses settings with values that a Dockerfile cannot contain", async () => {
   const refused: Overrides[] = [
     { port: 0 },
     { port: 1.5 },
@@ -166,7 +166,7 @@ test("refuses values that a Dockerfile cannot contain", async () => {
     await expect(recipe("vite", overrides), JSON.stringify(overrides)).rejects.toThrow(RangeError);
 });
 
-test("returns the repository's own Dockerfile, and null if nothing was detected", async () => {
+test("returns the repository's own Dockerfile, and null for a repository without a detected app", async () => {
   const own = (await analyze(memoryTree({ Dockerfile: "FROM scratch\n" }))) as Analysis;
   expect(recipeOf(own, { startCommand: "x" })).toBe("FROM scratch\n");
   const none = (await analyze(memoryTree({ "readme.md": "" }))) as Analysis;

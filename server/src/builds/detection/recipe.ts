@@ -1,9 +1,9 @@
 /**
  * Writes a plan as a Dockerfile. The install layer is cached until a manifest changes, and downloads are cached between
- * builds. The image contains only the files that run, and nothing in it runs as root.
+ * builds. The image contains only the files that run, and none of its processes runs as root.
  *
- * The builder adds two guarantees: each workspace has its own store of cache mounts, which are shared by path, and the
- * context contains no `.git`.
+ * The builder guarantees two more properties. Cache mounts are shared by path, and each workspace has its own store of
+ * them. The context contains no `.git`.
  */
 import { posix } from "node:path";
 import { cmd, env, run } from "./dockerfile.ts";
@@ -11,25 +11,31 @@ import type { Analysis } from "./detection.ts";
 import { plainPath } from "./inspection.ts";
 import type { BuildStage, Overrides, Plan, ServerStage, SiteStage } from "./plan.ts";
 
-/** Directory of every app in its image. */
+/** Directory of the app in every image. */
 const home = "/app";
 
-/** Numeric, because our slim images have only root, and Docker's images name their users differently. */
+/**
+ * Id of the user that runs the app. A number, because our slim images have only root, and Docker's images name their
+ * users differently.
+ */
 const user = "1000:1000";
 
 const siteConfigFile = "/etc/nginx/site.conf";
 
-/** nginx and a shell only (templates/bases/static-site.json): 18 MB, against 200 MB of debian:12-slim with nginx. */
+/**
+ * Base image of sites, with nginx and a shell only (templates/bases/static-site.json). It has 18 MB, against 200 MB of
+ * debian:12-slim with nginx.
+ */
 export const siteBase = "kontor/static-site:1";
 
-/** True if a command serves a static site by the recipe below. */
+/** True if the command is that of a static site's recipe in this file. */
 export function isSite(argv: readonly string[]): boolean {
   return argv.includes(siteConfigFile);
 }
 
 /**
- * Returns the Dockerfile: the repository's own unchanged if it has one, null if nothing was detected. Throws RangeError
- * for a path, port or command that a Dockerfile cannot contain.
+ * Returns the Dockerfile. A repository's own Dockerfile is returned unchanged; the result is null if nothing was
+ * detected. Throws RangeError for a path, port or command that a Dockerfile cannot contain.
  */
 export function recipeOf(analysis: Analysis, overrides: Overrides = {}): string | null {
   if (analysis.dockerfile !== null) return analysis.dockerfile;
@@ -39,7 +45,7 @@ export function recipeOf(analysis: Analysis, overrides: Overrides = {}): string 
   if (!Number.isInteger(port) || port < 1 || port > 65_535)
     throw new RangeError(`${port} is not a port: use 1 to 65535`);
   const health = overrides.healthCheckPath ?? analysis.healthCheckPath;
-  // No quotes, `\` or `$`, which a builder would replace with a variable's value.
+  // Refuses quotes and `\`, and `$`, which a builder would replace with a variable's value.
   if (!/^\/[\w.~!&()*+,;=:@%/?-]*$/.test(health) || health.length > 1000)
     throw new RangeError(
       "health_check_path must begin with / and contain only characters of a URL's path, without quotes",
@@ -53,7 +59,7 @@ export function recipeOf(analysis: Analysis, overrides: Overrides = {}): string 
     ...(plan.run.kind === "server"
       ? serverStage(plan, plan.run, at, port)
       : siteStage(plan, plan.run, at, port)),
-    // Stored in the image, so that a rollback works without the project's settings.
+    // Port and health check are stored in the image, so that a rollback works without the project's settings.
     `EXPOSE ${port}`,
     `LABEL kontor.health-check-path="${health}"`,
     ...(plan.run.kind === "site" ? [`CMD ["nginx", "-e", "stderr", "-c", "${siteConfigFile}"]`] : []),
@@ -72,7 +78,7 @@ function withOverrides(plan: Plan, overrides: Overrides): Plan {
       // The owner's install command may read any file.
       manifests: installCommand === undefined ? build.manifests : null,
       build: buildCommand ?? build.build,
-      // An own install or start may need any package.
+      // The owner's install or start command may need any package, so none is removed.
       prune: installCommand === undefined && startCommand === undefined ? build.prune : null,
     };
   if (startCommand !== undefined) {
@@ -136,14 +142,15 @@ function buildStage(plan: Plan, stage: BuildStage, at: string): string[] {
         ]),
     ...(plan.run.kind === "site" ? [run(siteCheck(plan.run.directory))] : []),
     ...(stage.prune === null ? [] : [run(stage.prune, stage.caches)]),
-    // A package manager removes the directory if it keeps no package.
+    // A package manager removes node_modules if it keeps no package.
     ...(shipsModules ? [run("mkdir -p node_modules")] : []),
     "",
   ];
 }
 
 /**
- * Fails if the output directory is missing, and lists the existing ones. The builder reports the line after `kontor:`.
+ * Returns a line that fails if the output directory is missing, and lists the existing directories. The builder reports
+ * the line after `kontor:`.
  */
 function siteCheck(directory: string): string {
   const quoted = `'${directory.replaceAll("'", `'\\''`)}'`;
@@ -173,7 +180,7 @@ function serverStage(plan: Plan, stage: ServerStage, at: string, port: number): 
   ];
 }
 
-/** Installs the package manager if one of the commands uses it. */
+/** Returns the line that installs the package manager, if any of the commands uses it. */
 function managerFor({ manager }: Plan, commands: readonly (string | null)[]): string[] {
   if (manager === null) return [];
   const named = new RegExp(`(?<![\\w./-])${manager.name}(?![\\w./-])`);
@@ -192,11 +199,12 @@ function siteStage(plan: Plan, stage: SiteStage, at: string, port: number): stri
   ];
 }
 
-/** File names that are assets, never pages of an app. */
+/** Extensions of asset files, which are never pages of an app. */
 const filesOfApps = "css|js|mjs|map|wasm|png|jpe?g|gif|svg|webp|avif|ico|woff2?|ttf";
 
 /**
- * nginx(8) without root and behind a proxy that terminates TLS; without an access log, because the ingress keeps one.
+ * Returns the configuration of nginx(8), without root and behind a proxy that terminates TLS. There is no access log,
+ * because the ingress keeps one.
  */
 function siteConfig(stage: SiteStage, port: number): string[] {
   const temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
@@ -227,7 +235,7 @@ function siteConfig(stage: SiteStage, port: number): string[] {
     "    absolute_redirect off;",
     "    error_page 403 404 /404.html;",
     "    location = /404.html { }",
-    // Revalidated on each request, mostly with a 304, so that a deployment is visible at once.
+    // Browsers revalidate a page on each request, mostly with a 304 response. So a deployment is visible at once.
     "    add_header Cache-Control no-cache;",
     "    location ~ /[.](?!well-known/) { return 404; }",
     ...(stage.hashed === null
@@ -253,7 +261,7 @@ function siteConfig(stage: SiteStage, port: number): string[] {
 function debian(packages: readonly string[]): string[] {
   if (packages.length === 0) return [];
   const names = [...new Set(packages)].toSorted().join(" ");
-  // Mounted from outside of the image, whose base may not clean up after apt.
+  // Directories of apt that are mounted during the build, because the base image may not clean up after apt.
   const kept = ["/var/cache/apt", "/var/lib/apt/lists"].map(
     (target) => `--mount=type=cache,target=${target},sharing=locked`,
   );

@@ -1,6 +1,6 @@
 /**
- * Trees like real repositories whose detection was once wrong. Each is detected correctly, or refused with a warning
- * that names the setting.
+ * Trees like those of real repositories whose detection was once wrong. Each is detected correctly, or refused with a
+ * warning that names the setting to change.
  */
 import { describe, expect, test } from "vitest";
 import { analyze, type Analysis, type AnalyzeOptions } from "./detection.ts";
@@ -24,7 +24,7 @@ async function analyzeFiles(
   return { ...analysis, recipe: recipeOf(analysis, options.overrides) };
 }
 
-describe("another language", () => {
+describe("repositories in another language", () => {
   const languages: [name: string, files: Files][] = [
     ["PHP", { "composer.json": "{}", artisan: "" }],
     ["PHP", { "index.php": "<?php" }],
@@ -74,7 +74,7 @@ describe("another language", () => {
   });
 
   test.each(cases.filter(({ framework }) => framework !== undefined && framework !== "node"))(
-    "$title, and deploys that part when the owner names it",
+    "$title, and deploys the detected part when the owner sets its framework",
     async ({ files, name, framework }) => {
       const found = await analyzeFiles(files, { framework: framework! });
       expect(found.framework).toBe(framework);
@@ -83,26 +83,26 @@ describe("another language", () => {
     },
   );
 
-  test("warns about a language beside a framework of the whole repository", async () => {
+  test("warns about sources of another language beside a framework that builds the whole repository", async () => {
     const found = await analyzeFiles({ ...node({ dependencies: { next: "15.1.0" } }), "Cargo.toml": "" });
     expect(found.framework).toBe("nextjs");
     expect(found.warnings).toContain("Cargo.toml: Rust is not built here: only Next.js is deployed");
   });
 
-  test("refuses a Procfile that starts another language's program", async () => {
+  test("refuses a Procfile that starts a program of another language", async () => {
     const rails = { Gemfile: "", Procfile: "web: bundle exec puma -C config/puma.rb" };
     const found = await analyzeFiles({ ...rails, ...node({ dependencies: { express: "5.0.0" } }) });
     expect(found).toMatchObject({ framework: null, recipe: null });
   });
 
-  test("refuses pages that Jekyll builds", async () => {
+  test("refuses a directory of pages for Jekyll", async () => {
     const found = await analyzeFiles({ "_config.yml": "theme: minima", "index.html": "---\n---\n" });
     expect(found.framework).toBeNull();
     expect(found.warnings.join("\n")).toContain("_config.yml: Jekyll needs a Dockerfile");
   });
 });
 
-describe("development servers", () => {
+describe("start commands of development servers", () => {
   const starts = [
     "webpack serve --open --config webpack.config.dev.js",
     "webpack-dev-server --mode development",
@@ -134,7 +134,7 @@ describe("development servers", () => {
     expect(found.warnings.join("\n")).toContain("set output_directory");
   });
 
-  test.each(starts)("serves the output directory that the owner names beside %s", async (start) => {
+  test.each(starts)("serves the owner's output directory in a repository with %s", async (start) => {
     const found = await analyzeFiles(node({ scripts: { start, build: "builder" } }), {
       overrides: { outputDirectory: "www" },
     });
@@ -149,8 +149,8 @@ describe("development servers", () => {
   });
 });
 
-describe("the owner's settings", () => {
-  test("builds a site with framework static, a build command and an output directory", async () => {
+describe("settings of the project's owner", () => {
+  test("builds a site from framework static, a build command and an output directory", async () => {
     const found = await analyzeFiles(node({ devDependencies: { webpack: "5.0.0" } }), {
       framework: "static",
       overrides: { buildCommand: "webpack --mode production", outputDirectory: "dist" },
@@ -160,13 +160,13 @@ describe("the owner's settings", () => {
     expect(found.recipe).toContain("COPY --from=build /app/dist /srv/");
   });
 
-  test("installs development dependencies for a build command that the owner adds", async () => {
+  test("installs development dependencies when the owner sets a build command", async () => {
     const express = node({ dependencies: { express: "5.0.0" }, scripts: { start: "node a.js" } });
     const found = await analyzeFiles(express, { overrides: { buildCommand: "tsc" } });
     expect(found.installCommand).toBe("npm ci");
   });
 
-  test("serves the output directory of a Python builder", async () => {
+  test("serves the output directory of a site generator in Python", async () => {
     const found = await analyzeFiles(
       { "requirements.txt": "mkdocs==1.6.1", "mkdocs.yml": "site_name: a" },
       { overrides: { buildCommand: "mkdocs build", outputDirectory: "site" } },
@@ -184,7 +184,7 @@ describe("the owner's settings", () => {
     );
   });
 
-  test("makes a site of a server when an output directory is set", async () => {
+  test("serves a server framework as a site when the owner sets an output directory", async () => {
     const files = node({
       dependencies: { express: "5.0.0" },
       scripts: { build: "vite build", start: "node server.js" },
@@ -203,20 +203,20 @@ describe("the owner's settings", () => {
       "build_command has no effect beside Dockerfile",
     ],
     [{ Dockerfile: "FROM scratch" }, { outputDirectory: "a" }, "output_directory has no effect beside"],
-  ])("warns about a setting without effect (%j, %j)", async (files, overrides, warning) => {
+  ])("warns about a setting without effect: %j with %j", async (files, overrides, warning) => {
     const { warnings } = await analyzeFiles(files as Files, { overrides });
     expect(warnings.join("\n")).toContain(warning);
   });
 });
 
-describe("servers beside a site", () => {
+describe("servers beside a site's sources", () => {
   test.each([
     ["npm run start-server", { "start-server": "node server/server.js" }],
     ["yarn serve", { serve: "node server/server.js" }],
     ["pnpm run a", { a: "pnpm b", b: "NODE_ENV=production node server/server.js" }],
     ["npm run build && node server/server.js", {}],
     ["npm run build && npm run serve", { serve: "node server/server.js" }],
-  ])("starts the server that %s runs", async (start, more) => {
+  ])("starts the server when the start script runs %s", async (start, more) => {
     const found = await analyzeFiles(
       node({
         dependencies: { express: "5.0.0" },
@@ -241,7 +241,7 @@ describe("servers beside a site", () => {
   });
 });
 
-describe("Bun", () => {
+describe("projects for Bun", () => {
   const hono = { dependencies: { hono: "4.6.0" } };
   test.each<[string, Files]>([
     ["a lockfile", { "package.json": JSON.stringify(hono), "bun.lock": "{}" }],
@@ -250,14 +250,14 @@ describe("Bun", () => {
       "a script",
       { "package.json": JSON.stringify({ ...hono, scripts: { dev: "bun run --hot src/index.ts" } }) },
     ],
-  ])("runs a project that shows Bun by %s", async (_, files) => {
+  ])("runs a project with Bun when %s reveals it", async (_, files) => {
     const found = await analyzeFiles({ ...files, "src/index.ts": "export default app" });
     expect(found).toMatchObject({ packageManager: "bun", startCommand: "bun run src/index.ts" });
     expect(found.recipe).toContain("npm install --global bun@1");
   });
 });
 
-describe("versions", () => {
+describe("versions of runtimes", () => {
   const flask = { "requirements.txt": "flask==3.0.0", "app.py": "app = Flask(__name__)" };
   const next = node({ dependencies: { next: "15.1.0" } });
   test.each<[string, Files, string]>([
@@ -286,7 +286,7 @@ describe("versions", () => {
     [{ ...next, ".nvmrc": "220" }, "22", "FROM node:22-slim"],
     [{ ...next, ".nvmrc": "18" }, "22", "FROM node:22-slim"],
   ] as [Files, string, string][])(
-    "takes a newer runtime from a registry: %j",
+    "uses a runtime from its registry when it is newer than this host's: %j",
     async (files, version, from) => {
       const analysis = await analyzeFiles(files);
       expect(analysis.runtimeVersion).toBe(version);
@@ -298,7 +298,7 @@ describe("versions", () => {
     },
   );
 
-  test("uses a Python of this host, and warns about one that only a registry has", async () => {
+  test("uses a Python version that this host makes, and warns about a version from a registry", async () => {
     const pinned = await analyzeFiles({ ...flask, ".python-version": "3.12" });
     expect(pinned.runtimeVersion).toBe("3.12");
     expect(pinned.warnings).toContainEqual(expect.stringContaining("Python 3.12 comes from a registry"));
@@ -311,7 +311,7 @@ describe("versions", () => {
     ["npm", { "package-lock.json": "{}" }],
     ["yarn", { "yarn.lock": "# yarn lockfile v1" }],
     ["pnpm", { "pnpm-lock.yaml": "lockfileVersion: '9.0'" }],
-  ])("lets %s install with a substitute when the Node.js version is unavailable", async (_, lock) => {
+  ])("lets %s install when the requested Node.js version is replaced", async (_, lock) => {
     const manifest = { dependencies: { next: "15.1.0" }, engines: { node: "16.x" } };
     const { recipe } = await analyzeFiles({ "package.json": JSON.stringify(manifest), ...lock });
     expect(recipe).toContain("YARN_IGNORE_ENGINES=");
@@ -326,7 +326,7 @@ test.each([
   ["vercel.json", "set its commands in the project's settings"],
   ["netlify.toml", "set its commands in the project's settings"],
   ["nixpacks.toml", "set its commands in the project's settings"],
-])("warns that %s is not followed", async (file, cure) => {
+])("warns that the configuration in %s is ignored", async (file, cure) => {
   const { warnings } = await analyzeFiles({ ...vite, [file]: "" });
   expect(warnings).toContainEqual(expect.stringContaining(`${file} is not followed: ${cure}`));
 });
@@ -339,7 +339,7 @@ test("starts a Streamlit app with Streamlit on PORT", async () => {
   expect(found.startCommand).toContain("streamlit run Home.py --server.port $PORT");
 });
 
-test("warns about unpinned versions when there are any", async () => {
+test("warns about dependencies without pinned versions", async () => {
   const warning = expect.stringContaining("pins no versions");
   expect((await analyzeFiles({ "requirements.txt": "", "main.py": "" })).warnings).not.toContainEqual(
     warning,
@@ -349,7 +349,7 @@ test("warns about unpinned versions when there are any", async () => {
   );
 });
 
-test("names root_directory for Go sources outside a module", async () => {
+test("names root_directory in the warning for Go sources outside a module", async () => {
   const { recipe, warnings } = await analyzeFiles({ "main.go": "package main" });
   expect(recipe).toBeNull();
   expect(warnings.join("\n")).toContain("set root_directory to the module");

@@ -28,7 +28,7 @@ test("reads a file up to the limit, without its byte order mark", async () => {
   expect(await tree.read("app/main.py", 4)).toBe("éé");
 });
 
-test("hides everything except ordinary files inside the tree", async () => {
+test("reads only ordinary files inside the tree", async () => {
   const paths = ["none", "app", "none/deeper", "package.json/deeper", "fifo", "x".repeat(5000), "nul\0"];
   for (const file of [...paths, "leads-out", "leads-to-etc/passwd", "leads-beside/secret", "circle"])
     expect(await tree.read(file, 100), file).toBeUndefined();
@@ -41,7 +41,7 @@ test("refuses paths that leave the tree", async () => {
     expect(await tree.list(directory), directory).toEqual([]);
 });
 
-test("resolves a link that stays inside the tree", async () => {
+test("resolves a link to a target inside the tree", async () => {
   expect(await tree.read("leads-in", 2)).toBe("é");
   expect(await tree.list(".")).toEqual([
     { name: "app", kind: "directory" },

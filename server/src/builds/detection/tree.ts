@@ -1,6 +1,7 @@
 /**
- * A read-only view of a checkout whose author may be hostile. No link leads out of it, only ordinary files are opened
- * (a FIFO would block forever), and every result is bounded. Paths are relative, with `/` between names.
+ * A read-only view of a checkout whose author may be hostile. Links out of the checkout are not followed, and every
+ * result is bounded. Only ordinary files are opened, because a FIFO would block forever. Paths are relative, with `/`
+ * between names.
  */
 import { constants, type Stats } from "node:fs";
 import { open, opendir, realpath, stat } from "node:fs/promises";
@@ -8,24 +9,35 @@ import path from "node:path";
 
 export interface Entry {
   name: string;
-  /** Kind of a link's target inside the tree; `other` for a target outside, and for devices, sockets and FIFOs. */
+  /**
+   * Kind of the entry, after links are resolved. `other`: a link to a target outside the tree, or a device, socket or
+   * FIFO.
+   */
   kind: "file" | "directory" | "other";
 }
 
 export interface Tree {
-  /** The first `maxBytes` of a file as text; undefined if the file does not exist. */
+  /** Returns the first `maxBytes` of a file as text; undefined if the file does not exist. */
   read(file: string, maxBytes: number): Promise<string | undefined>;
-  /** Entries of a directory by name, at most a few thousand; empty if it does not exist. `.` is the root. */
+  /**
+   * Returns the entries of a directory by name, at most `maxEntries`. Empty if the directory does not exist. `.` is the
+   * root.
+   */
   list(directory: string): Promise<Entry[]>;
 }
 
-/** Above the size of any directory with project files; a larger one is an attack or a data set. */
+/**
+ * Limit of entries, above the size of any directory with project files. A larger directory is an attack or a data set.
+ */
 const maxEntries = 4096;
 
-/** Errors for a path that does not exist, is invalid, or is a loop of links. */
+/** Codes of errors for a path that does not exist, is invalid, or is a loop of links. */
 const absent = new Set(["ENOENT", "ENOTDIR", "ELOOP", "ENAMETOOLONG", "EACCES", "EISDIR", "ENXIO"]);
 
-/** Links are resolved once, then opened: no process writes to the checkout meanwhile. */
+/**
+ * Returns a tree of the directory. A link is resolved before its target is opened; no process writes to the checkout
+ * meanwhile.
+ */
 export function directoryTree(root: string): Tree {
   const home = realpath(root);
 

@@ -3,8 +3,8 @@ import { posix } from "node:path";
 import { fields, type Inspection, text } from "./inspection.ts";
 
 /**
- * The version in each file. `plain` files hold only a version, with comments after `#` and blank lines.
- * `.tool-versions` and `mise.toml` hold a version for each tool; `tools` lists the tool's names.
+ * Returns the version in each file. Files in `plain` contain a version, comments after `#` and blank lines. Files such
+ * as `.tool-versions` and `mise.toml` contain a version for each tool; `tools` lists the tool's names.
  */
 export async function versionFiles(
   view: Inspection,
@@ -32,7 +32,7 @@ export async function versionFiles(
   return found;
 }
 
-/** Warning for a version that is newer than this host's images. */
+/** Returns the warning for a version that is newer than this host's images. */
 export function fromRegistry(runtime: string, image: string, made: readonly (number | string)[]): string {
   return (
     `${image} comes from its registry, and the build fails if this host reaches no registry. ` +

@@ -1,4 +1,4 @@
-/** Registries that attack the client: its credential, its parser, its patience and the machine of the server. */
+/** Registries that attack the client: its credential, its parser, its deadlines and the server's machine. */
 import { mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -60,13 +60,13 @@ function withManifest(from: TestImage, change: (manifest: Record<string, unknown
 }
 
 test.each(["Bearer", "Basic"])(
-  "gives the credential to no token service that a redirect's target names with %s",
+  "sends the credential to no token service that a redirect's target names in a %s challenge",
   async (scheme) => {
     const thief = await openRegistry();
     const registry = await openRegistry({ auth: { kind: "basic", ...account }, hasStorage: true });
     registry.push("team/app:1", image);
     registry.onBlob = (digest, response) => {
-      // The configuration comes first, and after it the client is authenticated.
+      // The client requests the configuration first, and is authenticated after that.
       if (digest === digestOf(image.blobs[0]!)) return false;
       const challenge = `${scheme} realm="http://${thief.host}/token",service="x"`;
       response.writeHead(401, { "www-authenticate": challenge }).end();
@@ -80,7 +80,7 @@ test.each(["Bearer", "Basic"])(
   },
 );
 
-test("sends neither credential nor token with a redirect of a manifest or of the token service", async () => {
+test("sends neither credential nor token to the target of a redirect, from a manifest or the token service", async () => {
   const thief = await openRegistry();
   const registry = await openRegistry({ auth: { kind: "bearer", ...account } });
   registry.push("team/app:1", image);
@@ -117,28 +117,28 @@ test.each([
     response.writeHead(307, { location: Buffer.from(location).toString("latin1") }).end();
     return true;
   };
-  // The registry alone is opened, by its address in the usual form.
+  // The operator allowed the registry's address in its usual form, and no other address.
   const opened = ["127.0.0.1"];
   const error = await failure(pull(`${registry.host}/team/app:1`, { opened }));
   expect(error).toBeInstanceOf(RegistryError);
 });
 
 test.each(["256.1.1.1/team/app", "1.2.3.4.5/team/app", "0xzz.1/team/app", "registry.1/team/app"])(
-  "refuses %s, whose registry is no host of a URL",
+  "refuses %s, whose registry cannot be the host of a URL",
   (text) => {
     expect(parseReference(text)).toBe(undefined);
   },
 );
 
 test.each(["0x7f.1/app", "127.1/app", "2130706433:5000/app", "017700000001:5000/app", "localhost:1/app"])(
-  "refuses loopback in the form %s",
+  "refuses loopback written as %s",
   async (text) => {
     expect(parseReference(text)).toBeDefined();
     await expect(pull(text, { opened: [] })).rejects.toThrow("private or internal address");
   },
 );
 
-test("refuses a layer that is the configuration as well, with a reason for the owner", async () => {
+test("refuses a layer that is the configuration as well, and gives the owner the reason", async () => {
   const registry = await openRegistry();
   const hostile = withManifest(image, (of) => {
     const { digest, size } = of["config"] as { digest: string; size: number };
@@ -148,7 +148,7 @@ test("refuses a layer that is the configuration as well, with a reason for the o
   expect(await failure(pull(`${registry.host}/team/app:1`))).toBeInstanceOf(RegistryError);
 });
 
-// Go reads names of fields without regard to their case, and takes the last one; JavaScript does not.
+// Go's parser ignores the case of field names, and uses the last of two equal names; JavaScript does neither.
 test.each<[string, (manifest: Record<string, unknown>) => void]>([
   ["Layers", (of) => (of["Layers"] = Array.from({ length: 1000 }, () => (of["layers"] as unknown[])[0]))],
   ["CONFIG", (of) => (of["CONFIG"] = { ...(of["config"] as object), digest: `sha256:${"c".repeat(64)}` })],
@@ -158,14 +158,14 @@ test.each<[string, (manifest: Record<string, unknown>) => void]>([
   ["layerſ", (of) => (of["layerſ"] = [])],
   ["Digest in a layer", (of) => Object.assign((of["layers"] as object[])[0]!, { Digest: "sha256:0" })],
   ["URLs in the configuration", (of) => Object.assign(of["config"] as object, { Size: 1 })],
-])("refuses a manifest that the builder could read in another way: %s", async (_, change) => {
+])("refuses a manifest that the builder could parse differently: %s", async (_, change) => {
   const registry = await openRegistry();
   registry.push("team/app:1", withManifest(image, change));
   await expect(pull(`${registry.host}/team/app:1`)).rejects.toThrow("manifest is malformed");
   expect(registry.downloads).toEqual([]);
 });
 
-test("names platforms of an index without control characters", async () => {
+test("removes control characters from the platforms of an index in the error", async () => {
   const registry = await openRegistry();
   registry.pushManifest("team/app:1", makeIndex({ "\u001b[31m\nfake line\u202e": image }));
   registry.push("team/app:2", makeImage([[]], { architecture: "\u001b]0;x\u0007\nfake" }));
@@ -177,7 +177,7 @@ test("names platforms of an index without control characters", async () => {
   }
 });
 
-test("explains a connection that breaks within a manifest, a token and a blob", async () => {
+test("explains a connection that breaks during a manifest, a token and a blob", async () => {
   const registry = await openRegistry({ auth: { kind: "bearer", ...account } });
   registry.push("team/app:1", image);
   const credential = { registry: registry.host, ...account };
@@ -194,7 +194,7 @@ test("explains a connection that breaks within a manifest, a token and a blob", 
 });
 
 test.each(["drip", "headers", "switch", "early"] as const)(
-  "ends a response that has no end: %s",
+  "aborts a response that never ends: %s",
   async (answer) => {
     const registry = await openRegistry();
     registry.push("team/app:1", image);
@@ -223,7 +223,7 @@ test.each(["drip", "headers", "switch", "early"] as const)(
   },
 );
 
-test("refuses an index that leads to an index, or names itself", async () => {
+test("refuses an index that names an index, or names itself", async () => {
   const registry = await openRegistry();
   registry.push("team/app:own", image);
   const inner = makeIndex({ [ownArchitecture]: image });
@@ -235,7 +235,7 @@ test("refuses an index that leads to an index, or names itself", async () => {
   expect(registry.downloads).toEqual([]);
 });
 
-test("refuses a layer under two sizes, and one with more bytes than its size", async () => {
+test("refuses a layer listed with two sizes, and one with more bytes than its size", async () => {
   const registry = await openRegistry();
   const hostile = withManifest(image, (of) => {
     const [layer] = of["layers"] as { size: number }[];

@@ -1,8 +1,9 @@
 /**
  * Client of a container registry (OCI distribution-spec 1.1), for one repository and one pull. Users choose the
  * registry, so the address of every request, redirect and token service is checked before the connection. Credentials
- * go to their own registry and to the token service that it names, never along a redirect. Requests use https; plain
- * http is tried only for a host that the operator allowed (`allow_private_hosts`).
+ * are sent to their own registry and to the token service that this registry names. They are never sent to the target
+ * of a redirect. Requests use https; plain http is tried only for a host that the operator allowed
+ * (`allow_private_hosts`).
  */
 import { once } from "node:events";
 import http, { type IncomingMessage } from "node:http";
@@ -24,7 +25,7 @@ export interface RegistryCredential {
 
 export interface ClientOptions {
   opened: OpenedHosts;
-  /** Workspace to which DNS look-ups are counted. */
+  /** Id of the workspace that DNS look-ups are counted for. */
   owner: string;
   credential: RegistryCredential | null;
   signal: AbortSignal;
@@ -36,7 +37,7 @@ const tokenMaxBytes = 256 * 1024;
 const errorMaxBytes = 64 * 1024;
 const maxRedirects = 5;
 const redirects: ReadonlySet<number> = new Set([301, 302, 303, 307, 308]);
-/** TLS handshake errors of a server that expects plain http. */
+/** Error codes of a TLS handshake with a server that expects plain http. */
 const notTls: ReadonlySet<string> = new Set(["EPROTO", "ECONNRESET", "ERR_SSL_WRONG_VERSION_NUMBER"]);
 
 export class RegistryClient implements Disposable {
@@ -58,7 +59,7 @@ export class RegistryClient implements Disposable {
     for (const agent of Object.values(this.#agents)) agent.destroy();
   }
 
-  /** Manifest of a tag or digest, with the media type of the response. */
+  /** Returns the manifest of a tag or digest, with the media type of the response. */
   async manifest(version: string): Promise<{ bytes: Buffer; type: string }> {
     const response = await this.#get(`manifests/${version}`, { accept: accepted });
     const bytes = await readAll(response, manifestMaxBytes, "its manifest");
@@ -70,12 +71,16 @@ export class RegistryClient implements Disposable {
     return this.#get(`blobs/${digest}`, {});
   }
 
-  /** Authenticates after a 401: with the first request, and again when a token expires during a long pull. */
+  /**
+   * Sends a GET, and authenticates after a 401 response. This happens at the first request, and again when a token
+   * expires during a long pull.
+   */
   async #get(path: string, headers: Record<string, string>): Promise<IncomingMessage> {
     const origin = (this.#origin ??= await this.#findOrigin());
     const url = new URL(`${origin}/v2/${this.#reference.repository}/${path}`);
     let { response, isOwn } = await this.#follow(url, headers, this.#authorization);
-    // The challenge of another host, to which a redirect leads, could name a thief as the token service.
+    // A redirect may lead to another host. A challenge of that host could name a thief as the token service, so it is
+    // ignored.
     if (response.statusCode === 401 && isOwn) {
       const challenge = response.headers["www-authenticate"] ?? "";
       response.destroy();
@@ -136,7 +141,7 @@ export class RegistryClient implements Disposable {
     throw new RegistryError(`${from.host} redirects more than ${maxRedirects} times.`);
   }
 
-  /** Sends a request to a checked address. The caller reads or destroys the body. */
+  /** Sends a request to a checked address, and returns the response. The caller reads or destroys the body. */
   async #request(url: URL, headers: Record<string, string>): Promise<IncomingMessage> {
     const { opened, owner, signal } = this.#options;
     signal.throwIfAborted();
@@ -150,7 +155,7 @@ export class RegistryClient implements Disposable {
       headers: { ...headers, "user-agent": "kontor" },
       signal,
     });
-    // Without a listener, a response that switches protocols ends neither the request nor its signal's wait.
+    // Without a listener for `upgrade`, a response that switches protocols would leave the wait for a response pending.
     const switched = new AbortController();
     request.once("upgrade", (_response, socket) => {
       socket.destroy();
@@ -160,7 +165,7 @@ export class RegistryClient implements Disposable {
       const [response] = (await once(request, "response", {
         signal: AbortSignal.any([signal, switched.signal]),
       })) as [IncomingMessage];
-      // The body's reader gets its errors; without a reader they must not end the process.
+      // The body's reader receives its errors. An error without a reader must not end the process.
       response.on("error", () => {});
       return response;
     } catch (error) {
@@ -176,7 +181,7 @@ export class RegistryClient implements Disposable {
     }
   }
 
-  /** Header for a challenge (RFC 9110, section 11.6.1; distribution's token authentication). */
+  /** Returns the header that satisfies a challenge (RFC 9110, section 11.6.1; distribution's token authentication). */
   async #authorize(challenge: string): Promise<string | undefined> {
     const { registry } = this.#reference;
     const { credential } = this.#options;
@@ -260,7 +265,7 @@ function parse(body: Buffer): unknown {
   }
 }
 
-/** Turns a remote server's text into one line without control characters. */
+/** Returns a remote server's text as one line without control characters. */
 function plain(text: string): string {
   return text
     .toWellFormed()
@@ -274,7 +279,7 @@ function bare(url: URL): string {
   return url.hostname.replace(/^\[|\]$/g, "");
 }
 
-/** Connects to a checked address only. */
+/** Returns a look-up function for a socket that resolves to checked addresses only. */
 function lookupIn(addresses: readonly string[]): LookupFunction {
   const all = addresses.map((address) => ({ address, family: isIP(address) }));
   return (_host, options, callback) => {

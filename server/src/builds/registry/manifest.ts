@@ -1,9 +1,11 @@
-/** Image manifests (OCI image-spec 1.1, and Docker's manifest schema 2), checked before any download. Pure. */
+/**
+ * Image manifests (OCI image-spec 1.1, and Docker's manifest schema 2), checked before any download. Pure functions.
+ */
 import { z } from "zod";
 import { digestPattern } from "./reference.ts";
 import { RegistryError } from "./registry-error.ts";
 
-/** Maximum of layers: Docker's limit, and that of overlay mounts in older kernels. */
+/** Limit of layers, equal to Docker's and to that of overlay mounts in older kernels. */
 const maxLayers = 127;
 const maxIndexEntries = 500;
 
@@ -19,7 +21,7 @@ const configTypes: ReadonlySet<string> = new Set([
   "application/vnd.oci.image.config.v1+json",
   "application/vnd.docker.container.image.v1+json",
 ]);
-/** Matches tar layers; foreign layers, encrypted layers and other artifacts have other types. */
+/** Matches media types of tar layers. Foreign layers, encrypted layers and other artifacts have other types. */
 const layerType =
   /^application\/vnd\.(?:oci\.image\.layer\.v1\.tar(?:\+gzip|\+zstd)?|docker\.image\.rootfs\.diff\.tar(?:\.gzip)?)$/;
 
@@ -52,7 +54,7 @@ const readFields = [
   "annotations",
 ];
 const spelling: ReadonlyMap<string, string> = new Map(readFields.map((name) => [fold(name), name]));
-/** Fields of an index and of Docker's schema 1, in a manifest that is neither. */
+/** Fields of an index and of Docker's schema 1. An image's manifest must not have them. */
 const foreignFields: ReadonlySet<string> = new Set(["manifests", "fslayers"]);
 
 export interface ImageManifest {
@@ -60,14 +62,14 @@ export interface ImageManifest {
   layers: Descriptor[];
 }
 
-/** Node's names of processor architectures, and Go's. */
+/** Go's names of processor architectures, by Node's names. */
 const architectures: Readonly<Partial<Record<NodeJS.Architecture, string>>> = {
   x64: "amd64",
   arm64: "arm64",
 };
 export const ownArchitecture: string = architectures[process.arch] ?? process.arch;
 
-/** Media type of a manifest, or of its response if the manifest has none. */
+/** Returns the kind of a manifest by its own media type, or by that of its response if it has none. */
 export function typeOf(bytes: Buffer, contentType: string): "image" | "index" {
   const named = typed.safeParse(parseJson(bytes)).data?.mediaType;
   const type = named ?? contentType.split(";")[0]?.trim() ?? "";
@@ -78,7 +80,7 @@ export function typeOf(bytes: Buffer, contentType: string): "image" | "index" {
   );
 }
 
-/** Digest and size of the image for this host's architecture. */
+/** Returns digest and size of the manifest for this host's architecture. */
 export function chooseImage(bytes: Buffer): Descriptor {
   const index = Index.safeParse(parseJson(bytes));
   if (!index.success) throw malformedManifest();
@@ -126,7 +128,7 @@ export function readManifest(bytes: Buffer, maxBytes: number): ImageManifest {
   return { config, layers };
 }
 
-/** An image for another architecture would fail with `exec format error`, which hides the cause. */
+/** Refuses an image for another architecture. It would fail with `exec format error`, which hides the cause. */
 export function requireOwnPlatform(config: Buffer): void {
   const platform = z
     .object({ os: z.string().max(64).optional(), architecture: z.string().max(64).optional() })
@@ -140,8 +142,8 @@ export function requireOwnPlatform(config: Buffer): void {
 }
 
 /**
- * True if the builder could read another image from the same bytes: Go's encoding/json ignores the case of names, and
- * takes the last of two. An image that is an index as well has two meanings (CVE-2021-41190).
+ * True if the builder could read another image from the same bytes. Go's encoding/json ignores the case of field names,
+ * and uses the last of two equal names. A manifest that is an image and an index has two meanings (CVE-2021-41190).
  */
 function isAmbiguous(json: unknown): boolean {
   if (Object.keys(json as object).some((name) => foreignFields.has(fold(name)))) return true;
@@ -151,12 +153,14 @@ function isAmbiguous(json: unknown): boolean {
     .some((name) => (spelling.get(fold(name)) ?? name) !== name);
 }
 
-/** Upper case first, because U+017F is lower case already and folds to s. */
+/**
+ * Folds the case of a name as Go does. Upper case comes first, because U+017F is a lower-case letter that folds to s.
+ */
 function fold(name: string): string {
   return name.toUpperCase().toLowerCase();
 }
 
-/** Text of a registry for a message, as one line. */
+/** Returns a registry's text as one line, for an error. */
 function plain(text: string): string {
   return text.replaceAll(/[^\x20-\x7e]+/g, "?");
 }

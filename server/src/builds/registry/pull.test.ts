@@ -1,4 +1,4 @@
-/** Pulls over the real protocol, from honest, private and hostile registries on loopback. */
+/** Pulls over the real protocol from registries on loopback: honest, private and hostile ones. */
 import { mkdtemp, readdir, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -31,7 +31,7 @@ interface PullOptions {
   signal?: AbortSignal;
 }
 
-/** Resolves and downloads into its own directory, and returns the files. */
+/** Resolves the reference, downloads the image into a new directory, and returns the files. */
 async function pull(text: string, options: PullOptions = {}) {
   const into = await mkdtemp(join(tmpdir(), "kontor-pull-"));
   onTestFinished(() => rm(into, { recursive: true, force: true }));
@@ -51,7 +51,7 @@ const filesOf = ({ blobs }: TestImage) =>
   [...blobs.map((blob) => digestOf(blob).slice(7)), "manifest.json", "version"].toSorted();
 
 test.each([false, true])(
-  "downloads an image into the layout of a directory, Docker's types: %s",
+  "downloads an image into the layout of a directory (with Docker's media types: %s)",
   async (isDocker) => {
     const registry = await openRegistry();
     const typed = makeImage([[{ path: "a", bytes: "a" }]], { isDocker });
@@ -79,25 +79,28 @@ test("selects the image for this host's architecture from an index, and keeps th
   await expect(pull(`${registry.host}/team/app:other`)).rejects.toThrow("is an image for linux/riscv64");
 });
 
-test.each(["basic", "bearer"] as const)("authenticates with %s at its own registry only", async (kind) => {
-  const registry = await openRegistry({ auth: { kind, ...account } });
-  registry.push("team/app:1", image);
-  const credential = { registry: registry.host, ...account };
-  expect((await pull(`${registry.host}/team/app:1`, { credential })).files).toEqual(filesOf(image));
+test.each(["basic", "bearer"] as const)(
+  "sends the credential as %s authentication, and to its own registry only",
+  async (kind) => {
+    const registry = await openRegistry({ auth: { kind, ...account } });
+    registry.push("team/app:1", image);
+    const credential = { registry: registry.host, ...account };
+    expect((await pull(`${registry.host}/team/app:1`, { credential })).files).toEqual(filesOf(image));
 
-  const name = `${registry.host}/team/app:1`;
-  await expect(pull(name)).rejects.toThrow("requires a login");
-  const wrong = { ...credential, password: "another" };
-  const refused = await pull(name, { credential: wrong }).catch((error: Error) => error.message);
-  expect(refused).toContain("refuses the project's registry_credential");
-  expect(refused).not.toContain("another");
+    const name = `${registry.host}/team/app:1`;
+    await expect(pull(name)).rejects.toThrow("requires a login");
+    const wrong = { ...credential, password: "another" };
+    const refused = await pull(name, { credential: wrong }).catch((error: Error) => error.message);
+    expect(refused).toContain("refuses the project's registry_credential");
+    expect(refused).not.toContain("another");
 
-  const elsewhere = await openRegistry({ auth: { kind, ...account } });
-  elsewhere.push("team/app:1", image);
-  await expect(pull(`${elsewhere.host}/team/app:1`, { credential })).rejects.toThrow("requires a login");
-  const encoded = Buffer.from(`${account.username}:${account.password}`).toString("base64");
-  expect(JSON.stringify(elsewhere.seen)).not.toContain(encoded);
-});
+    const elsewhere = await openRegistry({ auth: { kind, ...account } });
+    elsewhere.push("team/app:1", image);
+    await expect(pull(`${elsewhere.host}/team/app:1`, { credential })).rejects.toThrow("requires a login");
+    const encoded = Buffer.from(`${account.username}:${account.password}`).toString("base64");
+    expect(JSON.stringify(elsewhere.seen)).not.toContain(encoded);
+  },
+);
 
 test("requests a new token when the first one expires during a pull", async () => {
   const registry = await openRegistry({ auth: { kind: "bearer", ...account } });
@@ -112,7 +115,7 @@ test("requests a new token when the first one expires during a pull", async () =
   expect(registry.seen.filter(({ server }) => server === "tokens").length).toBeGreaterThan(1);
 });
 
-test("follows a redirect to the registry's storage without the credential", async () => {
+test("follows a redirect to the registry's storage, without the credential", async () => {
   const registry = await openRegistry({ auth: { kind: "basic", ...account }, hasStorage: true });
   registry.push("team/app:1", image);
   const credential = { registry: registry.host, ...account };
@@ -122,7 +125,7 @@ test("follows a redirect to the registry's storage without the credential", asyn
   expect(stored.every(({ authorization }) => authorization === undefined)).toBe(true);
 });
 
-test("refuses loopback, private and metadata addresses unless the operator allowed them", async () => {
+test("refuses registries at loopback, private and metadata addresses unless the operator allowed them", async () => {
   const registry = await openRegistry();
   registry.push("team/app:1", image);
   const closed = { opened: [] };
@@ -134,7 +137,7 @@ test("refuses loopback, private and metadata addresses unless the operator allow
     await expect(pull(`${host}/team/app:1`)).rejects.toThrow("a private or internal address");
 });
 
-test("refuses a redirect and a token service at an address that is not allowed", async () => {
+test("refuses redirects and token services at addresses that are not allowed", async () => {
   const registry = await openRegistry({ host: "127.0.0.1" });
   registry.push("team/app:1", image);
   for (const location of ["http://169.254.169.254/latest", "https://10.0.0.1/blob", "file:///etc/passwd"]) {
@@ -154,7 +157,7 @@ test("refuses a redirect and a token service at an address that is not allowed",
   await expect(pull(`${registry.host}/team/app:1`)).rejects.toThrow("has a token service without https");
 });
 
-test("aborts a circle of redirects", async () => {
+test("aborts a redirect loop", async () => {
   const registry = await openRegistry();
   registry.push("team/app:1", image);
   registry.onBlob = (digest, response) => {
@@ -164,7 +167,7 @@ test("aborts a circle of redirects", async () => {
   await expect(pull(`${registry.host}/team/app:1`)).rejects.toThrow("redirects more than 5 times");
 });
 
-test("refuses a blob with more, fewer or different bytes than the manifest names", async () => {
+test("refuses a blob with more, fewer or other bytes than its manifest names", async () => {
   const registry = await openRegistry();
   registry.push("team/app:1", image);
   const layer = image.blobs[1]!;
@@ -262,7 +265,7 @@ test.each<[string, RegExp, TestImage]>([
   expect(registry.downloads).toEqual([]);
 });
 
-test("aborts a stalled download, and a download whose caller aborts", async () => {
+test("aborts a stalled download, and a download when its caller aborts", async () => {
   const registry = await openRegistry();
   registry.push("team/app:1", image);
   registry.onBlob = (digest, response) => {
@@ -282,7 +285,7 @@ test("aborts a stalled download, and a download whose caller aborts", async () =
   await expect(pull(`${registry.host}/team/app:1`, { signal: caller.signal })).rejects.toThrow("cancelled");
 });
 
-test("names the cause of a refusal: a missing tag, a pull limit, and a server error", async () => {
+test("names the cause of a failed pull: a missing tag, a pull limit, or a server error", async () => {
   const registry = await openRegistry();
   registry.push("team/app:1", image);
   await expect(pull(`${registry.host}/team/app:2`)).rejects.toThrow("has no such image or tag");

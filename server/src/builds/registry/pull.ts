@@ -1,7 +1,7 @@
 /**
  * Pulls an image from a registry into a directory, in the layout of the `dir:` transport (containers-transports(5)).
- * The registry is hostile: sizes are known and bounded before a download, each blob must match the size and digest of
- * its manifest, and a stalled download ends. The enclosed builder unpacks the layers.
+ * The registry may be hostile. Sizes are known and bounded before a download. Each blob must match the size and digest
+ * in its manifest. A stalled download is aborted. The enclosed builder unpacks the layers.
  */
 import { createHash } from "node:crypto";
 import { createWriteStream } from "node:fs";
@@ -23,18 +23,18 @@ import { digestPattern, type ImageReference } from "./reference.ts";
 import { RegistryError } from "./registry-error.ts";
 
 export interface PullLimits {
-  /** Limit for all layers together, in transferred bytes. */
+  /** Limit in bytes for all layers together, as transferred. */
   maxBytes: number;
-  /** Deadline of the whole pull. */
+  /** Deadline of the whole pull, in milliseconds. */
   wholeMs: number;
-  /** Longest time without a byte. Default: one minute. */
+  /** Milliseconds without a byte after which a download is aborted. Default: one minute. */
   quietMs?: number;
 }
 
 /** An image as its registry describes it, before the download. */
 export interface ResolvedImage {
   reference: ImageReference;
-  /** Digest that the reference resolves to; the digest of an index if the image has several platforms. */
+  /** Digest that the reference resolves to. For an image with several platforms it is the digest of the index. */
   digest: string;
   /** Digest of the manifest for this host's architecture. */
   manifestDigest: string;
@@ -49,12 +49,12 @@ export interface PullProgress {
 
 const quietMs = 60_000;
 const configMaxBytes = 4 * 1024 ** 2;
-/** Registries limit connections, and more of them rarely speed up a download. */
+/** Parallel downloads of one pull. Registries limit connections, and more of them rarely speed up a pull. */
 const downloadsAtOnce = 3;
-/** Free disk bytes that a download must leave. */
+/** Bytes of disk that must stay free after a download. */
 const diskLeftBytes = 1024 ** 3;
 
-/** Fails with `RegistryError`, or with the signal's reason. */
+/** Returns the image that the reference names. Rejects with `RegistryError`, or with the signal's reason. */
 export async function resolveImage(
   reference: ImageReference,
   options: ClientOptions,
@@ -86,7 +86,7 @@ export async function resolveImage(
   });
 }
 
-/** Downloads into an empty directory, which is created if it is missing. Fails as `resolveImage` does. */
+/** Downloads the image into an empty directory, which is created if it is missing. Rejects as `resolveImage` does. */
 export async function downloadImage(
   { reference, bytes, manifest }: ResolvedImage,
   into: string,
@@ -118,7 +118,7 @@ export async function downloadImage(
     };
     const workers = Array.from({ length: downloadsAtOnce }, () =>
       work().catch((error: unknown) => {
-        // The first failure stops the other downloads.
+        // The first failure aborts the other downloads.
         stop.abort(error);
         throw error;
       }),
@@ -137,7 +137,7 @@ interface Transfer {
   signal: AbortSignal;
 }
 
-/** Downloads the configuration, which is small and is checked before the layers. */
+/** Downloads configuration and layers. The configuration is small, and is checked before the layers. */
 async function download(
   client: RegistryClient,
   config: Descriptor,
@@ -162,7 +162,7 @@ async function save(
   await pipeline(checked(response, blob, transfer), file, { signal: transfer.signal });
 }
 
-/** Passes on the bytes of a blob. Fails at the first excess byte, or at the end if the digest differs. */
+/** Yields the bytes of a blob. Throws at the first excess byte, or at the end if the digest differs. */
 async function* checked(
   response: AsyncIterable<Buffer>,
   { digest, size }: Descriptor,
@@ -195,7 +195,7 @@ async function requireRoom(directory: string, bytes: number): Promise<void> {
     );
 }
 
-/** Passes options whose signal also aborts at the deadline. */
+/** Calls `work` with options whose signal also aborts at the deadline. */
 async function withDeadline<T>(
   options: ClientOptions,
   limits: PullLimits,

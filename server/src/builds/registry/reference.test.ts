@@ -13,7 +13,7 @@ test.each([
   ["10.0.0.5:5000/a/b/c:x", "10.0.0.5:5000/a/b/c:x", "x"],
   [`ghcr.io/team/app@${digest}`, `ghcr.io/team/app@${digest}`, digest],
   [`ghcr.io/team/app:1@${digest}`, `ghcr.io/team/app:1@${digest}`, digest],
-])("parses %s as docker pull does", (text, whole, version) => {
+])("parses %s like docker pull", (text, whole, version) => {
   expect(parseReference(text)).toMatchObject({ text: whole, version });
   expect(parseReference(whole)).toEqual(parseReference(text));
 });
@@ -38,11 +38,11 @@ test.each([
   "[::1]:5000/team/app",
   "-host.example/team/app",
   `ghcr.io/${"a/".repeat(300)}b`,
-])("refuses %j", (text) => {
+])("refuses the reference %j", (text) => {
   expect(parseReference(text)).toBe(undefined);
 });
 
-test("uses the API host of Docker Hub, and formats a repository with a digest", () => {
+test("returns the API host of Docker Hub, and formats a repository with a digest", () => {
   const nginx = parseReference("nginx")!;
   expect(apiHostOf(nginx)).toBe("registry-1.docker.io");
   expect(atDigest(nginx, digest).text).toBe(`docker.io/library/nginx@${digest}`);

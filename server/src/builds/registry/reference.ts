@@ -4,11 +4,11 @@
  */
 
 export interface ImageReference {
-  /** Host with its port, in lower case: `registry.example.com:5000`. Docker Hub is `docker.io`. */
+  /** Host of the registry with its port, in lower case: `registry.example.com:5000`. Docker Hub is `docker.io`. */
   registry: string;
-  /** `team/app` */
+  /** Path of the repository in its registry: `team/app`. */
   repository: string;
-  /** Tag, or digest as `sha256:…`. A digest takes precedence over a tag. */
+  /** Tag, or digest in the form `sha256:…`. If a reference has both, this is the digest. */
   version: string;
   /** The whole reference, with its registry. */
   text: string;
@@ -26,7 +26,7 @@ const repositoryPattern =
 const tagPattern = /^\w[\w.-]{0,127}$/;
 export const digestPattern = /^sha256:[0-9a-f]{64}$/;
 
-/** Undefined if the text is not a valid reference. */
+/** Parses a reference. Returns undefined for an invalid one. */
 export function parseReference(text: string): ImageReference | undefined {
   if (text.length > referenceMaxLength) return undefined;
   const [named = "", digest, ...more] = text.split("@");
@@ -53,23 +53,23 @@ export function parseReference(text: string): ImageReference | undefined {
   };
 }
 
-/** Host of a registry with its port, such as `ghcr.io`. Undefined if the text is not a valid host. */
+/** Parses the host of a registry with its port, such as `ghcr.io`. Returns undefined for an invalid host. */
 export function parseRegistry(text: string): string | undefined {
   const registry = text.toLowerCase();
   const port = registryPattern.exec(registry);
   if (!port || registry.length > 255 || Number(port[1] ?? 1) > 65_535 || Number(port[1] ?? 1) === 0)
     return undefined;
-  // Hosts such as `256.1.1.1` have the form of one, and no URL can have them.
+  // The pattern accepts hosts such as `256.1.1.1`, which no URL can have.
   if (!URL.canParse(`https://${registry}/`)) return undefined;
   return hubAliases.has(registry) ? hub : registry;
 }
 
-/** The same repository at a digest. */
+/** Returns the reference of the same repository with a digest in place of its version. */
 export function atDigest({ registry, repository }: ImageReference, digest: string): ImageReference {
   return { registry, repository, version: digest, text: `${registry}/${repository}@${digest}` };
 }
 
-/** Host that serves the API of a registry. */
+/** Returns the host that serves the API of a registry. */
 export function apiHostOf({ registry }: ImageReference): string {
   return registry === hub ? "registry-1.docker.io" : registry;
 }

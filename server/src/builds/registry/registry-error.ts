@@ -1,4 +1,4 @@
-/** Reason of a failed pull, as a clause that follows the image's reference. */
+/** A failed pull. The message is a clause that follows the image's reference. */
 export class RegistryError extends Error {
   override readonly name = "RegistryError";
 }

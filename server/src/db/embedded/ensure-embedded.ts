@@ -1,12 +1,13 @@
 /**
- * The PostgreSQL that comes with the server, for hosts that bring none of their own (`DATABASE_URL`).
+ * The embedded PostgreSQL, for hosts without a PostgreSQL of their own (`DATABASE_URL`).
  *
- * It lives in `<data>/postgres/`: `data/` (PGDATA), `runtime-<version>/` (the programs), `log/`, and the two files that
- * control who may connect. It is a daemon in its own session: it survives a kill -9 of the server, and the next
- * `ensureEmbedded` adopts it. Only root of this host and the account of the server can connect.
+ * Everything is in `<data>/postgres/`: `data/` (PGDATA), `runtime-<version>/` (the programs), `log/`, and the two files
+ * that control who may connect. PostgreSQL is a daemon in its own session: it survives a kill -9 of the server, and the
+ * next `ensureEmbedded` adopts it. Only root of this host and the account of the server can connect.
  *
- * Several processes may call `ensureEmbedded` at once, at any time, after any crash: it looks for a PostgreSQL, starts
- * it if necessary, and repeats this until it responds. It never declares data broken and never removes any.
+ * Several processes may call `ensureEmbedded` at once, at any time, after any crash. Each call looks for a PostgreSQL,
+ * starts one if necessary, and repeats this until PostgreSQL responds. No call ever declares data broken or removes
+ * data.
  */
 import { execFile, spawn } from "node:child_process";
 import {
@@ -41,7 +42,7 @@ import { withClient } from "../with-client.ts";
 export interface EmbeddedPostgres {
   connection: Connection;
   pid: number;
-  /** True if it was running before. */
+  /** True if PostgreSQL was running before this call. */
   adopted: boolean;
 }
 
@@ -135,7 +136,7 @@ async function start(layout: Layout, settings?: Record<string, string>): Promise
   const programs = ensurePrograms(layout.root);
   if (existsSync(layout.data)) checkMajorVersion(layout.data, programs);
   makeDirectory(layout.log, 0o700, account);
-  // Any account may have created the outer directory, with any mode. PostgreSQL's account must be able to enter it.
+  // Any account may have created the parent directory, with any mode. PostgreSQL's account must be able to enter it.
   makeDirectory(dirname(layout.socket), 0o755, null);
   makeDirectory(layout.socket, 0o700, account);
   writeOwned(layout.hba, hbaFile, account);
@@ -166,8 +167,8 @@ async function start(layout: Layout, settings?: Record<string, string>): Promise
 }
 
 /**
- * Creates PGDATA under a temporary name and renames it, so that the directory is always complete. If two
- * processes do so, one succeeds.
+ * Creates PGDATA under a temporary name and renames it, so that the directory is always complete. If two processes
+ * rename at once, only one succeeds.
  */
 async function initialise(layout: Layout, programs: string, account: Account): Promise<void> {
   const aside = join(layout.root, `data.tmp-${process.pid}`);
@@ -190,7 +191,10 @@ async function initialise(layout: Layout, programs: string, account: Account): P
   }
 }
 
-/** Data of another major version needs a dump and a restore. A start would fail later with a less clear error. */
+/**
+ * Throws if the data is of another major version, which needs a dump and a restore. A start would fail later with a
+ * less clear error.
+ */
 function checkMajorVersion(data: string, programs: string): void {
   const found = readFileSync(join(data, "PG_VERSION"), "utf8").trim();
   const ours = /runtime-(\d+)/.exec(programs)?.[1];
@@ -213,7 +217,7 @@ async function createDatabase(directory: string): Promise<void> {
   });
 }
 
-/** Returns undefined if PostgreSQL responds, otherwise the reason. */
+/** Returns undefined if PostgreSQL responds, otherwise the reason why it does not. */
 async function refusal(connection: Connection): Promise<string | undefined> {
   try {
     await withClient(connection, (client) => client.query("select 1"));

@@ -41,7 +41,7 @@ export function ensurePrograms(directory: string): string {
   const source = packagedPostgres();
   const target = join(directory, `runtime-${source.version}`);
   if (existsSync(target)) return target;
-  // Copied to a temporary name and renamed, so that the final name always holds a complete copy.
+  // The programs are copied to a temporary name and renamed, so that the final name always has a complete copy.
   const aside = join(directory, `runtime.tmp-${process.pid}`);
   rmSync(aside, { recursive: true, force: true });
   cpSync(join(source.directory, "native"), aside, {
@@ -130,6 +130,6 @@ export function socketDirectory(postgresDirectory: string): string {
   const name = createHash("sha256").update(postgresDirectory).digest("hex").slice(0, 12);
   if (process.getuid?.() === 0) return join("/run/kontor", name);
   const inside = join(postgresDirectory, "socket");
-  // 107 bytes less "/.s.PGSQL.5432".
+  // The rest of the 107 bytes is for "/.s.PGSQL.5432".
   return Buffer.byteLength(inside) <= 90 ? inside : join("/tmp", `kontor-${process.getuid?.()}`, name);
 }

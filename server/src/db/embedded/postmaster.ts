@@ -60,8 +60,8 @@ export function exists(pid: number): boolean {
 }
 
 /**
- * True for a process that has ended but was not yet reaped: the third field of stat in proc(5), after the name in
- * brackets.
+ * True for a process that has ended but was not yet reaped. The third field of stat in proc(5), after the name in
+ * brackets, shows this.
  */
 function isZombie(pid: number): boolean {
   const stat = readFileSync(`/proc/${pid}/stat`, "utf8");

@@ -32,7 +32,7 @@ const assets: Record<string, string> = {
   "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
 };
 
-/** A separate file, because the policy allows no inline script. */
+/** The start script is a separate file, because the policy allows no inline script. */
 const startScript = `const { api } = document.body.dataset;
 SwaggerUIBundle({ url: "/openapi/" + api + ".json", dom_id: "#page", deepLinking: true, validatorUrl: null });
 `;

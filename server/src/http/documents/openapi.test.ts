@@ -64,7 +64,7 @@ test("forbids unknown fields in inputs, does not require fields with a default, 
   expect(schemas.ShipResponse.additionalProperties).toBeUndefined();
 });
 
-test("rejects a component name that two shapes share", () => {
+test("rejects a component name that two different schemas share", () => {
   const both = route({ responses: { 201: ShipCreate } });
   expect(() => writeDocument(both)).toThrow("the component ShipCreate differs as input and output");
 });
@@ -115,7 +115,7 @@ test("requires no token on a public route", () => {
   expect(Object.keys(operation.responses)).not.toContain("401");
 });
 
-test("shows an example beside the schemas of parameters, bodies and streams, and leaves the rest unchanged", () => {
+test("shows an example beside the schema of each parameter, body and stream, and leaves the rest unchanged", () => {
   const one = route({ events: z.object({ at: z.string() }) });
   const example = {
     parameters: { id: "berth-4" },

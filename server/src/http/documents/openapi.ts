@@ -136,7 +136,7 @@ export interface OperationExample {
   readonly responses: Readonly<Record<string, unknown>>;
   /** First lines of the `text/event-stream` response. */
   readonly events?: readonly string[];
-  /** A text message in each direction of the WebSocket. */
+  /** Text messages of the WebSocket: `takes` from the client, `sends` from the server. */
   readonly socket?: { readonly takes: unknown; readonly sends: unknown };
 }
 
@@ -407,7 +407,7 @@ function successes(route: Route, components: Components): Json {
   );
 }
 
-/** Errors that apply to a route without being declared in its row. */
+/** Returns the errors that apply to a route without being declared in its row. */
 function commonRows(route: Route): ErrorRow<never[]>[] {
   const takesBody = route.body !== undefined;
   return [

@@ -1,6 +1,6 @@
 /**
  * Describes invalid input for each API: a pydantic type and message for the platform's 422, a plain sentence for the
- * sandbox and agent APIs. Both come from one table of Zod's issue codes, so that they always agree.
+ * sandbox and agent APIs. Both descriptions are from one table of Zod's issue codes, so that they always agree.
  */
 import type { z } from "zod";
 import { isInteger, maxMisfits, schemaAt, type Path } from "./schema-walk.ts";
@@ -246,7 +246,7 @@ export function problemsOf(issue: z.core.$ZodIssue, schema: z.core.$ZodType, pla
         problemsOf({ ...inner, path: [...issue.path, ...inner.path] } as z.core.$ZodIssue, schema, place),
       );
     case "unrecognized_keys":
-      // `misfits` finds them with a suggestion, in loose and strict objects alike.
+      // `misfits` finds unknown keys, with a suggestion, in loose and strict objects alike.
       return [];
     default:
       return at({
@@ -266,7 +266,7 @@ function unionProblems(
 ): Problem[] {
   const at = (words: Wording): Problem[] => [{ place, path: issue.path, ...words }];
   if (issue.input === undefined && issue.errors.length > 0) return at(missing);
-  // The option with the deepest faults is the intended option: a wrong field is nearer than a wrong type.
+  // The option whose faults lie deepest is probably the intended option: a wrong field is nearer than a wrong type.
   const best = issue.errors
     .filter((issues) => issues.some((inner) => inner.path.length > 0 || inner.code !== "invalid_type"))
     .toSorted((a, b) => a.length - b.length)[0];
@@ -288,7 +288,7 @@ function unionProblems(
   });
 }
 
-/** A text or list that is far longer than its schema allows. */
+/** Returns the problem of a text or list that is far longer than its schema allows. */
 export function tooLongProblem(
   place: Place,
   path: Path,
@@ -298,7 +298,7 @@ export function tooLongProblem(
   return { place, path, ...tooBig({ origin, maximum, inclusive: true } as z.core.$ZodIssueTooBig) };
 }
 
-/** An unknown field or query parameter. */
+/** Returns the problem of an unknown field or query parameter. */
 export function unknownFieldProblem(place: Place, path: Path, known: readonly string[]): Problem {
   const word = String(path.at(-1));
   const suggestion = synonymIn(word, known) ?? nearest(word, known);

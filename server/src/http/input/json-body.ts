@@ -16,7 +16,7 @@ export function acceptOnlyJson(fastify: FastifyInstance): void {
       return parseJson(bytes as Buffer);
     },
   );
-  // `curl -X POST` sends an empty form body. It counts as no body, not as a wrong type.
+  // `curl -X POST` sends an empty form body. Such a request counts as a request without a body, not as a wrong type.
   fastify.addContentTypeParser("*", { parseAs: "buffer" }, async (_: unknown, bytes: unknown) => {
     if ((bytes as Buffer).length > 0) throw unsupportedMediaType();
     return undefined;
@@ -55,7 +55,8 @@ function decode(bytes: Buffer): string {
 
 /**
  * Refuses text that would change silently later. An unpaired surrogate is legal in JSON but not in UTF-8. Copies of an
- * object would lose the key `__proto__`. Both need an escape or that exact key, so most bodies are not walked.
+ * object would lose the key `__proto__`. The text of such a body has an escape or that exact key, so most bodies are
+ * not walked.
  */
 function refuseUnusable(text: string, value: unknown): unknown {
   if (/\\u[dD][89a-fA-F]/.test(text) && !isWellFormed(value)) {

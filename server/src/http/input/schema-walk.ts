@@ -77,14 +77,16 @@ export type Misfit =
   | { kind: "unknown"; path: Path; known: readonly string[] }
   | { kind: "oversized"; path: Path; origin: "string" | "array"; maximum: number };
 
-/** Most misfits reported for a value. */
+/** Maximum of misfits that are reported for a value. */
 export const maxMisfits = 20;
-/** Longer values are measured before Zod parses them, because Zod parses each element and runs each pattern. */
+/**
+ * Length above which a value is measured before Zod parses it, because Zod parses each element and runs each pattern.
+ */
 const measuredAbove = 1_000;
 
 /**
- * Yields every misfit in `value`, at any depth. It is a generator, so that a caller can stop the walk. The depth of a
- * body is limited before it is parsed.
+ * Yields every misfit in `value`, at any depth. The function is a generator, so that a caller can stop the walk. The
+ * depth of a body is limited before it is parsed.
  */
 export function* misfits(schema: z.core.$ZodType, value: unknown, path: Path = []): Generator<Misfit> {
   const inner = unwrap(schema);
@@ -115,7 +117,7 @@ export function* misfits(schema: z.core.$ZodType, value: unknown, path: Path = [
   }
 }
 
-/** Most characters or elements that a schema allows. */
+/** Returns the maximum of characters or elements that a schema allows. */
 function maximumOf(schema: z.core.$ZodType): number {
   const { checks = [] } = definitionOf(schema) as { checks?: readonly { _zod: { def: unknown } }[] };
   const maxima = checks.map(({ _zod }) => {

@@ -32,7 +32,7 @@ export interface ParsedInput {
 const noFields = z.object({});
 const noBody = z.object({}).optional();
 
-/** Compiles a route's validation once. The function throws `InvalidInput`. */
+/** Compiles a route's validation once. The returned function throws `InvalidInput`. */
 export function compileValidation(route: Route): (raw: RawInput) => ParsedInput {
   const names = [...route.path.matchAll(/\{(\w+)\}/g)].map((match) => match[1]!);
   const params = route.params ?? z.object(Object.fromEntries(names.map((name) => [name, z.string()])));
@@ -64,7 +64,8 @@ function check(place: Place, schema: z.ZodType, value: unknown, problems: Proble
     problems.filter((problem) => problem.place === place).map((problem) => problem.path.join(".")),
   );
   for (const text of unusableStrings(place, value)) problems.push(text);
-  // Zod parses a value of any size, and does not limit the number of issues.
+  // Zod parses a value of any size, and does not limit the number of issues. So a value with too many or too large
+  // misfits is not parsed.
   let isHopeless = false;
   for (const misfit of misfits(schema, value)) {
     problems.push(
@@ -85,7 +86,7 @@ function check(place: Place, schema: z.ZodType, value: unknown, problems: Proble
   return undefined;
 }
 
-/** Neither PostgreSQL nor a file system accepts NUL in a path or query, so it is refused first. */
+/** Returns a problem for each string with NUL in a path or query. Neither PostgreSQL nor a file system accepts NUL. */
 function unusableStrings(place: Place, value: unknown): Problem[] {
   if (place === "body" || !isRecordOfValues(value)) return [];
   return Object.entries(value)

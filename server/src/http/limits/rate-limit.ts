@@ -9,7 +9,7 @@ export interface RateRule {
   /** Counters of different rules are separate. */
   name: string;
   perMinute: number;
-  /** Makes the rule a token bucket of this capacity. */
+  /** Capacity of the token bucket. With a burst, the rule is a token bucket. */
   burst?: number;
 }
 
@@ -19,7 +19,7 @@ export interface RateVerdict {
   remaining: number;
   /** Seconds until the counter is empty. */
   resetSeconds: number;
-  /** Seconds until a request is allowed; 0 when this one was. */
+  /** Seconds until a request is allowed; 0 if this request was allowed. */
   retryAfterSeconds: number;
 }
 
@@ -36,7 +36,10 @@ export class RateLimiter {
   readonly #clock: Clock;
   readonly #perGeneration: number;
   #young = new Map<string, Counter>();
-  /** Counters of the previous generation; a use moves a counter to the young one. Eviction drops all at once. */
+  /**
+   * Counters of the previous generation. A use moves a counter to the current generation. Eviction drops all counters
+   * of the previous generation at once.
+   */
   #old = new Map<string, Counter>();
   #generationAtMs = 0;
 
@@ -69,7 +72,10 @@ export class RateLimiter {
 }
 
 const windowMs = 60_000;
-/** Requests within this time share a slot, and leave the window with the last of them: at most 240 slots. */
+/**
+ * Length of a slot. Requests of the same slot leave the window together, with the last of them. A window has at most
+ * 240 slots.
+ */
 const slotMs = 250;
 
 interface Slot {

@@ -29,7 +29,7 @@ function tierOf(actor: Actor): SandboxTier {
   );
 }
 
-/** The limit that the agent API's document states. */
+/** Limit that the agent API's document states. */
 const invokesPerMinute = 120;
 
 /** Returns all limits that count a request to this route. */
@@ -51,7 +51,7 @@ export function rateRules(
   return rules;
 }
 
-/** The rule that counts requests without a credential by address. */
+/** Returns the rule that counts requests without a credential by address. */
 export function addressRule({ rateLimitAddress: perMinute }: RateNumbers): RateRule {
   return { name: "address", perMinute };
 }
@@ -62,7 +62,8 @@ export function unknownCredentialRule({ rateLimitUnknownCredentials: perMinute }
 }
 
 /**
- * The holder that an address counts for. An IPv6 client has at least a /64, and could use each of its addresses once.
+ * Returns the holder whose counters count a request from this address. An IPv6 client has at least a /64, and could use
+ * each of its addresses once.
  */
 export function addressHolder(address: string | undefined): string {
   if (address === undefined || !isIPv6(address)) return address ?? "unknown";

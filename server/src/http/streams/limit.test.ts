@@ -117,7 +117,7 @@ test("limits a token to half of its plan's streams, and a workspace to all of th
   const { response: refused } = await watch("a@1");
   expect([refused.status, refused.headers.get("retry-after")]).toEqual([429, "5"]);
   expect(await refused.json()).toMatchObject({ code: "too_many_streams", limit: 50, retry_after: 5 });
-  // A request without a stream, and a stream of another workspace.
+  // Both requests are allowed: a request without a stream, and a stream of another workspace.
   expect((await watch("a@1", "")).response.status).toBe(200);
   expect((await watch("z@2")).response.status).toBe(200);
 

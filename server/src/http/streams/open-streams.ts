@@ -36,7 +36,7 @@ export class OpenStreams {
   #timer: NodeJS.Timeout | undefined;
   #isChecking = false;
 
-  /** `numbers`: null without limits. */
+  /** `numbers` is null if streams are not limited. */
   constructor(findActors: FindActors, log: Pick<Logger, "warn">, numbers: StreamNumbers | null = null) {
     this.#findActors = findActors;
     this.#log = log;
@@ -119,7 +119,7 @@ const holderOf = ({ tokenId, userId }: Actor): string => tokenId ?? userId;
 
 const keyOf = ({ kind, secret }: Credential): string => `${kind} ${secret}`;
 
-/** Additional rights do not end a stream. */
+/** True while the actor has the rights with which it opened the stream. Additional rights do not end a stream. */
 function isStillAllowed({ actor, isWrite = false }: OpenStream, now: Actor | undefined): boolean {
   if (now === undefined) return false;
   const hasScopes =

@@ -1,5 +1,5 @@
 /**
- * Serves paths that are not routes: a site handles everything below its prefix. It streams in both directions, with
+ * Serves paths that are not routes: a site handles everything below its prefix. A site streams in both directions, with
  * only its own body limit. Requests get a request id and a log line, and no other feature of routes.
  */
 import type { IncomingMessage, ServerResponse } from "node:http";
@@ -9,7 +9,7 @@ import { renderError } from "../render-error.ts";
 import type { OpenStreams } from "./open-streams.ts";
 
 export interface RawSite {
-  /** Such as `/git/`. */
+  /** Path prefix of the site, such as `/git/`. */
   prefix: string;
   /** `draining` aborts when the server starts to shut down, so that exchanges without an end of their own end. */
   handle(

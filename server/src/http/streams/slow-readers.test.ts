@@ -6,7 +6,7 @@ import { endWithSlowReader } from "./slow-readers.ts";
 
 const windowMs = 1_000;
 
-/** A response that has sent its headers, to a client that reads nothing. */
+/** Returns a response that has sent its headers to a client that reads nothing. */
 async function unreadResponse(): Promise<ServerResponse> {
   const server = createServer();
   onTestFinished(() => void server.close());

@@ -4,11 +4,11 @@
  */
 import type { ServerResponse } from "node:http";
 
-/** The same rate as git. The window is long because the kernel accepts bytes in large chunks. */
+/** Minimum rate, which is the same as for git. The window is long because the kernel accepts bytes in large chunks. */
 const window = { bytesPerSecond: 1024, windowMs: 120_000 };
 
 export interface SlowReaderOptions {
-  /** True for a response that may be silent. It ends only while written bytes wait for the client. */
+  /** True for a response that may be silent. Such a response ends only while written bytes wait for the client. */
   mayBeSilent?: boolean;
   windowMs?: number | undefined;
 }

@@ -1,6 +1,6 @@
-/** A WebSocket as rooms use it. */
+/** The interface through which handlers use a WebSocket. */
 
-/** A room's view of a socket. */
+/** A WebSocket, as its handler sees it. */
 export interface Socket {
   /** Aborts when the peer disconnects or must be disconnected. */
   readonly signal: AbortSignal;

@@ -26,7 +26,7 @@ export interface EventStream {
   close(): void;
 }
 
-/** Open streams. The server ends them after the grace period of its shutdown. */
+/** Open streams. The server ends these streams after the grace period of its shutdown. */
 const open = new Set<AbortController>();
 
 export function endAllStreams(): void {

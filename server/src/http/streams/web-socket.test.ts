@@ -214,7 +214,7 @@ test("closes a socket at the next check after its credential was revoked", async
   expect((await once(socket, "close"))[0]).toBe(1008);
 });
 
-test("closes a socket whose peer shows no sign of life", async () => {
+test("closes a socket whose peer does not respond to pings", async () => {
   vi.useFakeTimers({ toFake: ["setInterval"] });
   onTestFinished(() => void vi.useRealTimers());
   const gone = Promise.withResolvers<void>();
@@ -232,7 +232,7 @@ test("closes a socket whose peer shows no sign of life", async () => {
   await gone.promise;
 });
 
-test("notifies every socket when the server shuts down, and waits for none", async () => {
+test("notifies every socket when the server shuts down, and does not wait for the peers", async () => {
   serve = echo;
   const { socket } = await openSocket();
   const closed = once(socket, "close");

@@ -1,7 +1,7 @@
 /**
  * WebSockets. A handshake passes the steps of every request: it is authenticated, counted and parsed, and may get an
  * ordinary error response. The socket opens after that. A browser cannot set `Authorization` here, so a token may also
- * come as the subprotocol `kontor.bearer.<token>` beside the protocol itself: in a header, never in an address.
+ * come as the subprotocol `kontor.bearer.<token>` beside `kontor`. The token is then in a header, never in an address.
  *
  * An open socket applies backpressure instead of buffering. A peer that reads slowly delays `send`. A peer whose
  * messages the handler does not take is not read. The peer must show a sign of life every 30 seconds.
@@ -17,7 +17,7 @@ import { badHandshake } from "../errors.ts";
 import type { Socket } from "./socket.ts";
 
 const bearerPrefix = "kontor.bearer.";
-/** Enough for a pasted text. Larger files have their own operation. */
+/** Maximum size of a message: enough for a text that a user pastes. Larger files have their own operation. */
 const maxMessageBytes = 256 * 1024;
 /** Size of the unread messages above which the peer is no longer read. */
 const maxWaitingBytes = 64 * 1024;
@@ -25,7 +25,7 @@ const lookEveryMs = 30_000;
 /** Deadline for the peer's response to a close. */
 const closeWithinMs = 1_000;
 
-/** The server is going away (RFC 6455, 7.4). A client that reconnects finds another server. */
+/** Close code for "the server is going away" (RFC 6455, 7.4). A client that reconnects finds another server. */
 const serverEnds = 1001;
 const rightsChanged = 1008;
 
@@ -40,7 +40,10 @@ const acceptor = new WebSocketServer({
 const handshakes = new WeakMap<IncomingMessage, { socket: NetSocket; head: Buffer }>();
 const open = new Set<OpenSocket>();
 
-/** Tells Node which requests become sockets. Other requests with `Upgrade` are served as if the header were missing. */
+/**
+ * Returns a function by which Node decides which requests become WebSockets. Other requests with `Upgrade` are served
+ * as if the header were missing.
+ */
 export function upgradeFilter(routes: readonly Route[]): (request: IncomingMessage) => boolean {
   const patterns = routes
     .filter(({ socket }) => socket !== undefined)
@@ -132,7 +135,7 @@ class OpenSocket implements Socket {
     const looking = setInterval(() => this.#checkAlive(), lookEveryMs);
     ws.on("message", (data: Buffer, isBinary) => this.#keep(isBinary ? data : data.toString("utf8")));
     ws.on("pong", () => (this.#isAlive = true));
-    // A `close` event follows.
+    // Every `error` event is followed by a `close` event, which ends the socket.
     ws.on("error", () => {});
     ws.once("close", () => {
       clearInterval(looking);
@@ -168,7 +171,7 @@ class OpenSocket implements Socket {
   }
 
   #checkAlive(): void {
-    // A paused peer cannot respond.
+    // A paused socket does not read its peer's pong.
     if (!this.#isAlive && !this.#ws.isPaused) return this.#ws.terminate();
     this.#isAlive = false;
     this.#ws.ping();

@@ -13,17 +13,17 @@ export interface ForwardOptions {
   machine: string;
   port: number;
   path: string;
-  /** Names and values alternate. */
+  /** Headers for the guest, in which names and values alternate. */
   headers: string[];
   /** Builds the visitor's headers from the guest's response. Called once, as soon as the response begins. */
   toVisitor: (answer: IncomingMessage) => string[];
-  /** A longer body ends with `too_large`. */
+  /** Maximum size of the visitor's body. A longer body ends the exchange with `too_large`. */
   maxBodyBytes?: number;
   /** Counts the bytes of the exchange. */
   traffic?: Traffic;
   /**
-   * Called when the awaited side changes. The guest is awaited once it has the whole request, or while it reads no more
-   * of it; otherwise the visitor is.
+   * Called when the awaited side changes. The guest is awaited once it has the whole request, or while it does not read
+   * more of the request; otherwise the visitor is awaited.
    */
   onAwaitedSide?: (whose: AwaitedSide) => void;
   /** Ends the exchange with its reason, a `NoResponse`. */
@@ -32,7 +32,7 @@ export interface ForwardOptions {
 
 export type AwaitedSide = "guest" | "visitor";
 
-/** Fails before any response was sent, so the visitor can still get the reason. */
+/** Error before any response was sent, so the visitor can still get the reason. */
 export class NoResponse extends Error {
   override readonly name = "NoAnswer";
   readonly why: "not_listening" | "gone" | "bad_response" | "timeout" | "too_large" | "too_slow";
@@ -56,7 +56,7 @@ const idleMs = 10 * 60_000;
 const continueMs = 1_000;
 /** Maximum pause between two pieces of a visitor's body, until the response begins. */
 const stalledMs = 60_000;
-/** A reason phrase that Node's `writeHead` accepts; it throws on control characters (RFC 9112, 4). */
+/** A reason phrase that Node's `writeHead` accepts. `writeHead` throws on control characters (RFC 9112, 4). */
 const reasonPhrase = /^[\t\x20-\x7e\x80-\xff]*$/;
 /** Maximum of 1xx responses to one request: a guest could send them endlessly. */
 const maxInterim = 32;
@@ -194,7 +194,7 @@ function respondTo(outgoing: ClientRequest): Promise<IncomingMessage> {
       if (interim > maxInterim) outgoing.destroy(new Error("too many interim responses"));
     });
     outgoing.on("response", resolve);
-    // The request did not ask for an upgrade.
+    // The guest upgrades, although the visitor did not request an upgrade.
     outgoing.on("upgrade", (_answer: IncomingMessage, socket: Socket) => {
       socket.destroy();
       reject(new Error("switched protocols without a request"));
@@ -203,7 +203,8 @@ function respondTo(outgoing: ClientRequest): Promise<IncomingMessage> {
 }
 
 /**
- * Throws when an error page must replace the response. The check is early: a failed `writeHead` would keep the phrase.
+ * Returns the reason phrase of a response. Throws when an error page must replace the response. The check is early: a
+ * failed `writeHead` would keep the phrase.
  */
 export function reasonOf({ statusMessage = "" }: IncomingMessage): string {
   if (!reasonPhrase.test(statusMessage)) throw new NoResponse("bad_response");

@@ -22,7 +22,7 @@ const hopByHop = [
 export const visitHeader = "x-kontor-visit";
 /** Names the machine that responded to a probe visit. */
 export const machineHeader = "x-kontor-machine";
-/** Dropped from requests. Only this server sets the forwarding headers and the length. */
+/** Request headers that the guest does not get. Only this server sets the forwarding headers and the length. */
 const keptFromGuests = new Set([
   ...hopByHop,
   "content-length",
@@ -34,7 +34,7 @@ const keptFromGuests = new Set([
   "x-real-ip",
   visitHeader,
 ]);
-/** Dropped from responses. */
+/** Response headers that the visitor does not get. */
 const keptFromVisitors = new Set([
   ...hopByHop,
   "alt-svc",
@@ -46,7 +46,10 @@ const keptFromVisitors = new Set([
 const isWithoutContent = (status: number) => status < 200 || status === 204 || status === 304;
 const connection = "connection";
 const requestIdHeader = "x-request-id";
-/** For other methods, Node would add an empty chunked body if no header gives its length. */
+/**
+ * Methods to which Node adds no body. For other methods, Node would add an empty chunked body if no header gives its
+ * length.
+ */
 const withoutBody = new Set(["GET", "HEAD", "DELETE", "OPTIONS", "TRACE"]);
 
 /** The visitor's identity, as the guest gets it. */
@@ -56,7 +59,7 @@ export interface Visitor {
   isSecure: boolean;
 }
 
-/** `requestId`, if given, replaces the visitor's own. */
+/** Returns the headers of a request to the guest. `requestId`, if given, replaces the visitor's own request id. */
 export function toGuest(
   request: IncomingMessage,
   visitor: Visitor,
@@ -84,7 +87,7 @@ export interface OwnHeaders {
   /** True only if the site may send HSTS. A guest must not pin a shared name such as `localhost`. */
   hsts: boolean;
   cookie?: string;
-  /** Replaces the guest's own. */
+  /** Request id, which replaces the guest's own. */
   requestId?: string;
   /** The machine that responded, for probe visits only. */
   machine?: string;
@@ -116,7 +119,10 @@ export function hasBody({ headers }: IncomingMessage): boolean {
   return headers["transfer-encoding"] !== undefined || Number(headers["content-length"] ?? 0) > 0;
 }
 
-/** A single loop, because every request passes it twice, and most `Connection` headers name only `keep-alive`. */
+/**
+ * Drops hop-by-hop headers in a single loop, because every request passes it twice, and most `Connection` headers name
+ * only `keep-alive`.
+ */
 function endToEnd(
   raw: readonly string[],
   kept: ReadonlySet<string>,

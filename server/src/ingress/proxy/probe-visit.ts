@@ -15,12 +15,12 @@ export interface VisitOptions {
   quietMs?: number;
   /** Longest total wait. Default: 2 min. */
   wholeMs?: number;
-  /** True if the machine worked since the last call. A rejection ends the visit with its error. */
+  /** True if the app used CPU time since the last call. A rejection ends the visit with its error. */
   hasProgressed?: () => Promise<boolean>;
   signal?: AbortSignal;
 }
 
-/** `message` is for the owner of the site. */
+/** The site's owner sees `message`. */
 export class VisitFailed extends Error {
   override readonly name = "VisitFailed";
 }
@@ -94,7 +94,7 @@ async function request(
     signal.addEventListener("abort", abort, { once: true });
     listening.then((address) => ask(address).on("response", resolve).on("error", reject), reject);
   });
-  // The status and the machine suffice; the body may be endless.
+  // The visit reads only the status and the machine, because the body may be endless.
   answer.on("error", () => {});
   answer.destroy();
   const page = answer.headers["x-kontor-error"];

@@ -31,7 +31,7 @@ export class PageError extends Error {
 
 /**
  * Returns true when the exchange is over. Returns false if the machine was gone before anything reached it, so that the
- * request can go to another. Throws `NoResponse` if there was no response.
+ * request can go to another machine. Throws `NoResponse` if there was no response.
  */
 export async function proxyRequest(
   upstreams: Upstreams,

@@ -1,7 +1,7 @@
 /**
  * WebSockets and other upgrades. After the guest has accepted, the two connections are joined and their bytes pass
- * unread. Before that it is an ordinary request, and a refusal is an ordinary response. Bytes pass only after both
- * sides have left HTTP, so no second request can follow.
+ * unread. Before that, the upgrade is an ordinary request, and a refusal is an ordinary response. Bytes pass only after
+ * both sides have left HTTP, so no second request can follow.
  */
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
@@ -10,7 +10,7 @@ import { countHeads, countStream } from "./traffic.ts";
 
 const maxHeaderBytes = 64 * 1024;
 const answerMs = 60_000;
-/** Many programs are silent for long. A connection that is silent for this time is closed. */
+/** Idle timeout of a connection. The timeout is long, because many programs send nothing for long. */
 const silentMs = 60 * 60_000;
 
 export interface Upgrade {

@@ -6,9 +6,9 @@ import type { IncomingMessage } from "node:http";
 import type { Readable } from "node:stream";
 
 export interface Traffic {
-  /** From visitors. */
+  /** Bytes from visitors to the app. */
   rxBytes: number;
-  /** To visitors. */
+  /** Bytes from the app to visitors. */
   txBytes: number;
 }
 
@@ -21,7 +21,7 @@ export function countHeads(traffic: Counter, headers: readonly string[], answer:
   traffic.txBytes += headBytes(answer.rawHeaders);
 }
 
-/** Call it in the tick in which `from` begins to flow. */
+/** Counts the bytes of a stream. Call it in the tick in which `from` begins to flow. */
 export function countStream(traffic: Counter, direction: keyof Traffic, from: Readable): void {
   if (traffic) from.on("data", (piece: Buffer) => void (traffic[direction] += piece.length));
 }

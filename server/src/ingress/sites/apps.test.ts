@@ -467,7 +467,7 @@ test("shows that the last deployment failed, on a page that reloads", async () =
 });
 
 describe("probe visits", () => {
-  test("proves which machine a name leads to, hidden from the app and not forgeable by it", async () => {
+  test("proves which machine a name leads to; the app neither sees the proof nor can forge it", async () => {
     let seen: IncomingMessage | undefined;
     await machine("m1", (request, response) => {
       seen = request;

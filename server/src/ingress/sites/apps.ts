@@ -3,8 +3,9 @@
  * serves a name is looked up in memory for each request. A switch applies from the next request on, and
  * `waitUntilDrained` resolves when the old machine's last request is over.
  *
- * A request to a sleeping app waits for it to wake, with its body unread. A request whose machine disappears before the
- * connection is looked up again. So a deployment, a sleep or a restart delays a visitor, but fails no request.
+ * A request to a sleeping app waits for it to wake, with its body unread. If a request's machine disappears before the
+ * connection, the machine is looked up again. So a deployment, a sleep or a restart delays a visitor, but fails no
+ * request.
  */
 import type { IncomingMessage } from "node:http";
 import { ConcurrencyLimit } from "../proxy/concurrency-limit.ts";
@@ -54,7 +55,7 @@ export interface CustomHosts {
   generatedOf(host: string): string | undefined;
 }
 
-/** A machine may disappear, sleep and wake during one request. This bounds the attempts. */
+/** Maximum of attempts for one request, because a machine may disappear, sleep and wake meanwhile. */
 const attempts = 6;
 /** Delay before a machine that disappeared is looked up again; the route table is updated within this time. */
 const againAfterMs = 50;
@@ -85,7 +86,7 @@ export class AppSites {
     apps: Apps;
     custom: CustomHosts;
     upstreams: Upstreams;
-    /** Set by tests only. */
+    /** Limits for tests; the server uses the defaults. */
     limits?: { perApp?: number; wakeMs?: number };
   }) {
     this.#domain = `.${options.domain}`;
@@ -209,8 +210,8 @@ export class AppSites {
   }
 
   /**
-   * Forwards the request to the machine. A failure of a machine that was switched away from is not final if the request
-   * may be sent again.
+   * Forwards the request to the machine. If a switch has replaced the machine meanwhile, a failure is not final as long
+   * as the request may be sent again.
    */
   async #pass(
     host: string,

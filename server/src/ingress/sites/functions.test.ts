@@ -202,7 +202,7 @@ test("passes the caller's credentials to a public function unchanged", async () 
   expect(heard[0]!.headers).toMatchObject({ "x-api-key": "theirs", authorization: "Bearer theirs" });
 });
 
-test("refuses a large body by its length before any instance starts, and a large chunked body on its way", async () => {
+test("refuses a large body by its length before any instance starts, and a large chunked body during its transfer", async () => {
   await machine("m1");
   const large = Buffer.alloc(6 * 1024 ** 2 + 1);
   const said = await ask("/", { method: "POST", body: large });

@@ -33,7 +33,7 @@ export interface FunctionLease {
   /** Timeout for sending the request, and again for the whole response after it. */
   timeoutMs: number;
   release(): void;
-  /** Reports that nothing could be sent, or no response came. Resolves when a retry is useful. */
+  /** Reports that nothing could be sent, or that no response arrived. Resolves when a retry is useful. */
   reportGone(): Promise<void>;
   /** Reports that the instance got the request, but did not respond in time. */
   reportStuck(): void;
@@ -49,9 +49,9 @@ export interface Functions {
   recordResponse(functionId: string, seen: { status: number; ms: number }): void;
 }
 
-/** An instance may disappear before the request is sent. This bounds the attempts. */
+/** Maximum of attempts for one request, because an instance may disappear before the request is sent. */
 const attempts = 8;
-/** Limit of requests in flight, those that wait for an instance included. */
+/** Limit of requests in flight, including requests that wait for an instance. */
 const maxPerFunction = 2_000;
 const maxInAll = 8_000;
 const maxBodyBytes = 6 * 1024 ** 2;
@@ -101,7 +101,7 @@ export class FunctionSites {
     domain: string;
     functions: Functions;
     upstreams: Upstreams;
-    /** Set by tests only. */
+    /** Limits for tests; the server uses the defaults. */
     limits?: { perFunction?: number };
   }) {
     this.#domain = `.fn.${options.domain}`;
@@ -187,7 +187,7 @@ export class FunctionSites {
     }
   }
 
-  /** Returns false if nothing was sent, because the instance is gone. */
+  /** Forwards the request to an instance. Returns false if nothing was sent, because the instance is gone. */
   async #pass(
     visit: Visit,
     lease: FunctionLease,

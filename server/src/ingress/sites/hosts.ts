@@ -4,7 +4,7 @@ import type { IncomingMessage } from "node:http";
 /**
  * Returns the name in lower case, without port and final dot. Empty if an HTTP/1.0 client sends none. Undefined if the
  * request names two hosts: `Host` twice, or another host in an absolute URL (RFC 9112 §3.2.2). The next server on the
- * way might choose the other.
+ * way might choose the other host.
  */
 export function hostOf({
   rawHeaders,

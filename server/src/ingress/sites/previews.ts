@@ -35,9 +35,9 @@ export interface Previews {
   connect: Connect;
 }
 
-/** A machine may be paused, resumed and paused again during one request. This bounds the attempts. */
+/** Maximum of attempts for one request, because a machine may be paused, resumed and paused again meanwhile. */
 const attempts = 4;
-/** Each connection uses two of a machine's thousand threads. */
+/** Maximum of concurrent requests to a sandbox. Each connection uses two of a machine's thousand threads. */
 const maxPerSandbox = 200;
 const maxInAll = 4_000;
 
@@ -108,7 +108,7 @@ export class PreviewSites {
   }
 
   /**
-   * Serves from the sandbox's current machine. Resumes a paused sandbox, and looks up a machine that disappeared again.
+   * Serves from the sandbox's current machine. Resumes a paused sandbox. Looks up the machine again if it disappeared.
    */
   async #serve(visit: PreviewVisit, found: Preview, sent: ProxyOptions): Promise<void> {
     let preview = found;

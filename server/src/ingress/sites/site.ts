@@ -32,7 +32,7 @@ export interface HostRule {
   match(host: string): Site | undefined;
 }
 
-/** Names `<prefix>-<id>.sbx.<domain>` that a handler of this process serves. */
+/** Builds the rule for names `<prefix>-<id>.sbx.<domain>`, which a handler of this process serves. */
 export function handlerSites(options: {
   prefix: string;
   domain: string;

@@ -9,7 +9,10 @@ import { callbackify } from "node:util";
 /** Connects to a port of a machine. Fails with `kind: "connection_refused"` if no process listens there. */
 export type Connect = (machine: string, port: number) => Promise<Duplex>;
 
-/** Common servers close a connection after 5 s of idling (Node, uvicorn). Ours closes first. */
+/**
+ * Idle timeout of a kept connection. Common servers close a connection after 5 s of idling (Node, uvicorn), so this
+ * side closes it before.
+ */
 const idleMs = 4_000;
 const maxIdlePerPort = 16;
 

@@ -1,7 +1,7 @@
 /**
  * Certificates of a public authority (RFC 8555). A certificate is ordered at the first visit to a served name, and
  * proved by the authority's request to our plain HTTP listener (`http-01`). Certificates are kept on disk, in a file
- * for each name with its key and chain. They are renewed when a third of their lifetime is left.
+ * for each name with its key and chain. Certificates are renewed when a third of their lifetime is left.
  *
  * Authorities limit orders, so unserved names are never ordered, and a refused name waits before the next order.
  */
@@ -84,7 +84,7 @@ export class AcmeCertificates implements Certificates {
   /** No authority certifies addresses, so clients without a server name get none. */
   async defaultCertificate(): Promise<undefined> {}
 
-  /** Response to the authority's challenge request. Undefined for any other request. */
+  /** Returns the response to the authority's challenge request. Undefined for any other request. */
   challenge(path: string): string | undefined {
     return path.startsWith(challengePath) ? this.#answers.get(path.slice(challengePath.length)) : undefined;
   }

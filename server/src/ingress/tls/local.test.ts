@@ -40,7 +40,7 @@ function greet(port: number, name: string, ca = readFileSync(caFile(directory), 
   });
 }
 
-test("is trusted for every name of the installation, with one certificate for all previews", async () => {
+test("issues trusted certificates for every name of the installation, with one certificate for all previews", async () => {
   const port = await serve(await LocalCertificates.open(directory, names));
   expect(await greet(port, "3000-abc.sbx.localhost")).toBe("DNS:*.sbx.localhost");
   expect(await greet(port, "files-abc.sbx.localhost")).toBe("DNS:*.sbx.localhost");
@@ -62,7 +62,7 @@ test("prevents a stolen key from certifying foreign names", async () => {
   expect(statSync(join(directory, "ca.key")).mode & 0o777).toBe(0o600);
 });
 
-test("keeps the authority at a later start, and makes a new one for other names, a lost key or a partial write", async () => {
+test("keeps the authority at a later start, and creates a new one for other names, a lost key or a partial write", async () => {
   await LocalCertificates.open(directory, names);
   const first = readFileSync(caFile(directory), "utf8");
   await LocalCertificates.open(directory, names);

@@ -30,10 +30,13 @@ import { nameConstraints, nameConstraintsId } from "./name-constraints.ts";
 const ecdsa = { name: "ECDSA", namedCurve: "P-256", hash: "SHA-256" };
 const dayMs = 24 * 3_600_000;
 const authorityDays = 3650;
-/** Certificates are kept in memory, so each start creates new ones. Some systems refuse lifetimes above 825 days. */
+/**
+ * Lifetime of a leaf certificate, in days. Certificates are kept in memory, so each start creates new ones. Some
+ * systems refuse lifetimes above 825 days.
+ */
 const leafDays = 90;
 const renewedDaysBefore = 30;
-/** Accepts clients whose clock is behind by less than this. */
+/** Time by which a certificate is valid before its creation, for clients whose clock is behind. */
 const backdatedMs = dayMs;
 
 export interface LocalNames {
@@ -122,7 +125,10 @@ async function makeAuthority(domains: readonly string[]): Promise<Authority> {
   return { certificate, key: keys.privateKey };
 }
 
-/** Undefined if there is no authority, its key does not match, its names differ, or it expires soon. */
+/**
+ * Reads the authority from disk. Undefined if there is no authority, its key does not match, its names differ, or it
+ * expires soon.
+ */
 async function readAuthority(
   files: { cert: string; key: string },
   domains: readonly string[],
@@ -181,7 +187,7 @@ function validity(days: number): { notBefore: Date; notAfter: Date } {
   return { notBefore: new Date(now - backdatedMs), notAfter: new Date(now + days * dayMs) };
 }
 
-/** Positive, with at most 20 bytes (RFC 5280 §4.1.2.2). */
+/** Returns a random serial number: positive, with at most 20 bytes (RFC 5280 §4.1.2.2). */
 function serialNumber(): string {
   return `01${randomBytes(15).toString("hex")}`;
 }

@@ -2,10 +2,10 @@
 
 export const nameConstraintsId = "2.5.29.30";
 
-/** Permits these names and all names below them, and only loopback addresses. */
+/** Returns constraints that permit these names and all names below them. The only permitted addresses are loopback. */
 export function nameConstraints(domains: readonly string[]): Buffer {
   const names = domains.map((domain) => der(0x82, Buffer.from(domain, "latin1")));
-  // An address and its mask.
+  // A loopback address, followed by its mask.
   const v4 = der(0x87, Buffer.from("7f000001ffffffff", "hex"));
   const v6 = der(0x87, Buffer.concat([Buffer.alloc(15), Buffer.from([1]), Buffer.alloc(16, 0xff)]));
   const subtrees = [...names, v4, v6].map((base) => der(0x30, base));

@@ -1,6 +1,7 @@
 /**
  * Storage for bytes that must outlive a host, such as backups: a directory on one host, an object store for several
- * hosts. Both guarantee that a blob appears whole or not at all, and that an acknowledged `put` is on disk.
+ * hosts. Both kinds of storage guarantee that a blob appears whole or not at all, and that an acknowledged `put` is on
+ * disk.
  */
 import type { Readable } from "node:stream";
 
@@ -41,7 +42,7 @@ export class BlobNotFound extends Error {
 export class BlobExists extends Error {
   override readonly name = "BlobExists";
 }
-/** The store has no space left. */
+/** Error: the store has no space left. */
 export class BlobsFull extends Error {
   override readonly name = "BlobsFull";
 }

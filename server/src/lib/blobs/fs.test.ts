@@ -44,7 +44,7 @@ test("lets only one of two concurrent puts with ifNoneMatch succeed", async () =
   expect(results.find((result) => result.status === "rejected")?.reason).toBeInstanceOf(BlobExists);
 });
 
-test("returns no head, fails to get and allows to delete a missing blob", async () => {
+test("returns no size of a missing blob, fails to get it, and accepts its deletion", async () => {
   const { blobs } = await scratch();
   expect(await blobs.head("nothing")).toBeUndefined();
   await expect(blobs.get("nothing")).rejects.toBeInstanceOf(BlobNotFound);

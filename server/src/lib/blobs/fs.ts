@@ -17,7 +17,7 @@ export class FsBlobs implements Blobs {
   readonly #directory: string;
   readonly #reserveBytes: number;
 
-  /** Leaves `reserveBytes` of the disk free, because others share it. */
+  /** Leaves `reserveBytes` of the disk free, because other programs share the disk. */
   constructor(directory: string, { reserveBytes = 0 }: { reserveBytes?: number } = {}) {
     this.#directory = directory;
     this.#reserveBytes = reserveBytes;

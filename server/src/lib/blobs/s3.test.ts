@@ -90,7 +90,7 @@ test("keeps the old blob when an upload fails midway", async () => {
   expect(await text(await blobs.get("kept"))).toBe("old");
 });
 
-test("returns no head, fails to get and allows to delete a missing blob", async () => {
+test("returns no size of a missing blob, fails to get it, and accepts its deletion", async () => {
   expect(await blobs.head("nothing")).toBeUndefined();
   await expect(blobs.get("nothing")).rejects.toBeInstanceOf(BlobNotFound);
   await blobs.delete("nothing");

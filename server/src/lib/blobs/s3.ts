@@ -33,7 +33,8 @@ interface Request {
 
 const mib = 1024 ** 2;
 /**
- * A store accepts 10,000 parts of 5 MiB to 5 GiB. These sizes allow 16 GB in small parts, and about 256 GB in total.
+ * Returns the size of the part with this number. A store accepts 10,000 parts of 5 MiB to 5 GiB. These sizes allow 16
+ * GB in small parts, and about 256 GB in total.
  */
 const partBytes = (number: number) => (number <= 2_000 ? 8 * mib : 32 * mib);
 const tries = 5;
@@ -168,7 +169,7 @@ export class S3Blobs implements Blobs {
     const late = new AbortController();
     const timer = setTimeout(() => late.abort(new Error("the object store does not respond")), answerMs);
     try {
-      // The signature covers the body, so the store refuses a body that changed on the way.
+      // The signature covers the body, so the store refuses a body that changed in transit.
       const contentHash = createHash("sha256")
         .update(body ?? "")
         .digest("hex");
@@ -254,7 +255,7 @@ class Upload {
     if (/<Error[\s>]/.test(said)) throw new S3Error(200, textOf(said, "Code"), textOf(said, "Message"));
   }
 
-  /** If the abort gets no response, the next `dropUnfinished` deletes the parts. */
+  /** If the abort gets no response, the next `deleteUnfinished` deletes the parts. */
   async abort(): Promise<void> {
     await this.#sending?.catch(() => {});
     await this.#ask("DELETE", { query: { uploadId: this.#id } }).catch(() => {});

@@ -7,13 +7,13 @@
  * Queues in memory use `FairQueue`. Queues in tables use `nextInTurn` (jobs), which gives the same order.
  */
 
-/** Older ends are forgotten. */
+/** Time for which the end of an owner's work is remembered. */
 const rememberedMs = 60 * 60_000;
 
 /** Owners whose work ended within the last hour. */
 export class RecentOwners {
   readonly #now: () => number;
-  /** Ordered by the time of the end. */
+  /** Last end of each owner's work, ordered by time. */
   readonly #ends = new Map<string, { atMs: number; number: number }>();
   #count = 0;
 
@@ -28,7 +28,9 @@ export class RecentOwners {
     this.#ends.set(owner, { atMs: this.#now(), number: (this.#count += 1) });
   }
 
-  /** A higher number means a later end. 0 means no end within the last hour. */
+  /**
+   * Returns a number that is higher the later the owner's work ended. Returns 0 if no work ended within the last hour.
+   */
   rank(owner: string): number {
     this.#evictOld();
     return this.#ends.get(owner)?.number ?? 0;
@@ -40,7 +42,7 @@ export class RecentOwners {
     return this.#ends.size > (this.#ends.has(owner) ? 1 : 0);
   }
 
-  /** Lists owners, the one whose work ended longest ago first. */
+  /** Lists the owners, beginning with the owner whose work ended longest ago. */
   list(): string[] {
     this.#evictOld();
     return [...this.#ends.keys()];

@@ -23,7 +23,7 @@ function submit(options: FairSemaphoreOptions, owners: string) {
   return { semaphore, begun, all, endAll };
 }
 
-test("serves owners in turns, with one task at a time for each", async () => {
+test("serves owners in turn, with one task at a time for each", async () => {
   const { semaphore, begun, all, endAll } = submit({ limit: 2 }, "aaabbc");
   await nextTurn();
   expect([begun.join(""), semaphore.waiting("a"), semaphore.waiting("c")]).toEqual(["ab", 2, 1]);

@@ -6,11 +6,11 @@ import { FairQueue } from "./fair-queue.ts";
 
 export interface FairSemaphoreOptions {
   limit: number;
-  /** Default 1. */
+  /** Maximum of concurrent tasks of one owner. Default: 1. */
   perOwner?: number;
   /** An owner leaves one place free while another owner's work runs, or ended within the last hour. */
   leavesOne?: boolean;
-  /** Most waiting tasks of an owner, and the error for one more. Unbounded by default. */
+  /** Maximum of waiting tasks of one owner, and the error for a task beyond it. Unbounded by default. */
   queue?: { max: number; refuse: () => Error };
 }
 
@@ -36,7 +36,10 @@ export class FairSemaphore {
     return this.#queue.waiting(owner);
   }
 
-  /** Rejects with the signal's reason when it aborts before the work begins. */
+  /**
+   * Runs `work` as soon as a slot is free, and returns its result. Rejects with the signal's reason if the signal
+   * aborts before the work begins.
+   */
   async run<T>(owner: string, work: () => Promise<T>, options: FairTaskOptions = {}): Promise<T> {
     const end = await this.#acquire(owner, options);
     try {

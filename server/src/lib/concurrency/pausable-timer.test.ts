@@ -4,7 +4,7 @@ import { PausableTimer } from "./pausable-timer.ts";
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
-test("ends after its time, without the time of pauses that overlap", () => {
+test("fires after its time, and does not count the time of overlapping pauses", () => {
   const end = vi.fn<() => void>();
   const timer = new PausableTimer(1_000, end);
   vi.advanceTimersByTime(400);
@@ -21,7 +21,7 @@ test("ends after its time, without the time of pauses that overlap", () => {
   expect(end).toHaveBeenCalledTimes(1);
 });
 
-test("never ends after it was stopped, even if a pause ends later", () => {
+test("never fires after it was stopped, even if a pause ends later", () => {
   const end = vi.fn<() => void>();
   const timer = new PausableTimer(1_000, end);
   timer.pause();

@@ -6,7 +6,7 @@ afterEach(() => void vi.useRealTimers());
 
 const minuteMs = 60_000;
 
-test("ends after the quiet time if there is no progress", async () => {
+test("ends the wait after the quiet time if there is no progress", async () => {
   using deadline = new ProgressDeadline({ quietMs: minuteMs, wholeMs: 10 * minuteMs });
   await vi.advanceTimersByTimeAsync(minuteMs - 1);
   expect(deadline.signal.aborted).toBe(false);
@@ -15,7 +15,7 @@ test("ends after the quiet time if there is no progress", async () => {
   expect(deadline.seconds).toBe(60);
 });
 
-test("counts from the last sign of progress, and ends at the total limit in any case", async () => {
+test("counts from the last sign of progress, and ends the wait at the total limit in any case", async () => {
   let works = true;
   const options = { quietMs: minuteMs, wholeMs: 10 * minuteMs, hasProgressed: async () => works };
   using slow = new ProgressDeadline(options);
@@ -32,7 +32,7 @@ test("counts from the last sign of progress, and ends at the total limit in any 
   expect(endless.seconds).toBe(600);
 });
 
-test("ends with the error of a failed poll, and never after it is disposed", async () => {
+test("ends the wait with the error of a failed poll, and never after the deadline is disposed", async () => {
   const failure = new Error("the app ended");
   const hasProgressed = async () => Promise.reject(failure);
   using failed = new ProgressDeadline({ quietMs: minuteMs, wholeMs: minuteMs, hasProgressed });
@@ -43,7 +43,7 @@ test("ends with the error of a failed poll, and never after it is disposed", asy
   expect(disposed.signal.aborted).toBe(false);
 });
 
-test("ends when a poll never responds", async () => {
+test("ends the wait when a poll never responds", async () => {
   const hasProgressed = () => new Promise<boolean>(() => {});
   using stuck = new ProgressDeadline({ quietMs: minuteMs, wholeMs: minuteMs, hasProgressed });
   await vi.advanceTimersByTimeAsync(minuteMs + 1_000);

@@ -17,7 +17,7 @@ const pollMs = 1_000;
 /** Minimum time that `hasProgressed` gets for a response. A missing response counts as no progress. */
 const lookMs = 5_000;
 
-/** Reason of the signal. */
+/** Reason with which the deadline's signal aborts. */
 export class DeadlineOver extends Error {
   constructor() {
     super("the deadline is over");
@@ -68,7 +68,7 @@ export class ProgressDeadline implements Disposable {
     this.#timer.unref();
   }
 
-  /** A machine may never respond, so the deadline limits the call. */
+  /** Polls for progress with a time limit, because a machine may never respond. */
   async #hasProgressed(): Promise<boolean> {
     const look = this.#options.hasProgressed?.();
     if (!look) return false;

@@ -16,7 +16,7 @@ test("returns the results in the order of the tasks", async () => {
   ).toEqual([1, "two"]);
 });
 
-test("aborts the others after the first failure, and rejects when all have ended", async () => {
+test("aborts the other tasks after the first failure, and rejects when all have ended", async () => {
   let hasEnded = false;
   const other = async (ends: AbortSignal) => {
     await untilEnded(ends).catch(() => {});

@@ -20,7 +20,7 @@ export async function runAllOrAbort<T extends readonly unknown[]>(
       }
     }),
   );
-  // The first error, from whichever task.
+  // Throws the first error of any task.
   failed.signal.throwIfAborted();
   return results.map((result) => (result as PromiseFulfilledResult<unknown>).value) as unknown as T;
 }

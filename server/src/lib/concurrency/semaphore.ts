@@ -1,6 +1,6 @@
 /**
- * Runs at most `limit` tasks at once. Other tasks wait in the order they came. Speculative work waits until no other
- * task waits.
+ * Runs at most `limit` tasks at once. Other tasks wait in the order of their arrival. Speculative work waits until no
+ * other task waits.
  */
 export class Semaphore {
   #free: number;

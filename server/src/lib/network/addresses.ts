@@ -10,7 +10,7 @@
 import { BlockList, isIP, isIPv4 } from "node:net";
 import { networkInterfaces } from "node:os";
 
-/** iana.org/assignments/iana-ipv4-special-registry, and multicast. */
+/** Networks of IPv4 that are not public: iana.org/assignments/iana-ipv4-special-registry, and multicast. */
 const special4 = [
   "0.0.0.0/8", // this host
   "10.0.0.0/8", // private
@@ -29,7 +29,7 @@ const special4 = [
   "240.0.0.0/4", // reserved, and broadcast
 ];
 
-/** iana.org/assignments/iana-ipv6-special-registry, inside 2000::/3. */
+/** Networks inside 2000::/3 that are not public: iana.org/assignments/iana-ipv6-special-registry. */
 const special6 = [
   "2001::/23", // protocol assignments, Teredo among them
   "2001:db8::/32", // documentation
@@ -81,11 +81,17 @@ export function mayConnect(opened: OpenedHosts, host: string, address: string): 
   return isPublicAddress(address) || opened.ranges.check(address, family === 4 ? "ipv4" : "ipv6");
 }
 
-/** Listing the interfaces of a host with hundreds of machines takes milliseconds; the addresses seldom change. */
+/**
+ * Time for which the own addresses are cached. Listing the interfaces of a host with hundreds of machines takes
+ * milliseconds, and the addresses seldom change.
+ */
 const ownAddressesKeptMs = 5_000;
 let kept = { at: -Infinity, addresses: new Set<string>() };
 
-/** Addresses of this host's interfaces. A connection to one from here may bypass the host's firewall. */
+/**
+ * Returns the addresses of this host's interfaces. A connection from this process to such an address may bypass the
+ * host's firewall.
+ */
 export function ownAddresses(): ReadonlySet<string> {
   if (performance.now() - kept.at > ownAddressesKeptMs) {
     const all = Object.values(networkInterfaces()).flatMap((entries) => entries ?? []);

@@ -7,7 +7,7 @@ import { mayConnect, type OpenedHosts, ownAddresses } from "./addresses.ts";
 import { hostResolver } from "./name-resolver.ts";
 
 /**
- * Returns the addresses of `host`; throws an Error with the reason if any of them is forbidden. `own` holds this
+ * Returns the addresses of `host`. Throws an Error with the reason if any address is forbidden. `own` holds this
  * server's public addresses: a connection from here could bypass the firewall in front of their services.
  */
 export async function allowedAddresses(

@@ -33,7 +33,10 @@ export function checkedLookup(opened: OpenedHosts, owner: string, resolver = hos
   };
 }
 
-/** `wanted` has the format of `family` in `net.connect`. */
+/**
+ * True if the caller of the look-up accepts addresses of this family. `wanted` has the format of `family` in
+ * `net.connect`.
+ */
 function isWanted(wanted: number | string | undefined, family: number): boolean {
   return !wanted || wanted === family || wanted === `IPv${family}`;
 }

@@ -26,7 +26,7 @@ export interface NameResolverOptions {
 }
 
 export interface ResolveOptions {
-  /** Workspace that the look-up counts for. */
+  /** Workspace whose share of look-ups this look-up uses. */
   owner: string;
   signal?: AbortSignal | undefined;
 }
@@ -87,7 +87,7 @@ export class NameResolver {
     throw failure("ENOTFOUND", `${name} has no address`);
   }
 
-  /** Candidates for a name of one label, below the host's search domains. */
+  /** Returns a name of one label below each of the host's search domains. */
   async #searched(name: string): Promise<string[]> {
     if (name.includes(".")) return [];
     const text = await readFile(this.#resolvFile, "utf8").catch(() => "");

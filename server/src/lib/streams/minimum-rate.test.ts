@@ -15,7 +15,7 @@ test("rejects when a window of waiting moves fewer bytes than the minimum", asyn
   }
 });
 
-test("counts only waiting, and starts a new window after one with enough bytes", async () => {
+test("counts only the time of waiting, and starts a new window after a window with enough bytes", async () => {
   vi.useFakeTimers();
   try {
     const rate = new MinimumRate({ bytesPerSecond: 1000, windowMs: 1000 });

@@ -28,7 +28,7 @@ test("gives both readers all content, and makes the faster reader wait", async (
   for await (const piece of read(never)) {
     slow.push(piece[0]!);
     await sleep(1);
-    // At most the piece that the source yields now and the next.
+    // The source is at most one piece ahead of the slower reader.
     expect(said.given - piece[0]!).toBeLessThanOrEqual(1);
   }
   expect(slow).toHaveLength(50);

@@ -4,8 +4,8 @@ import { abortable } from "../concurrency/abortable.ts";
 type Next = IteratorResult<Buffer>;
 
 /**
- * Each of the two readers calls the returned function once, with its abort signal. Both get the same pieces, at the
- * pace of the slower reader. A reader that stops early does not block the other. The source is closed after both
+ * Each of the two readers calls the returned function once, with its abort signal. Both readers get the same pieces, at
+ * the pace of the slower reader. A reader that stops early does not block the other. The source is closed after both
  * readers have stopped.
  */
 export function tee(content: AsyncIterable<Buffer>): (signal: AbortSignal) => AsyncGenerator<Buffer> {
@@ -29,7 +29,7 @@ export function tee(content: AsyncIterable<Buffer>): (signal: AbortSignal) => As
     try {
       return await abortable(promise, signal);
     } catch (error) {
-      // This reader waits no longer. The next piece must not be read before the other reader needs it.
+      // This reader does not wait any more. The next piece must not be read before the other reader needs it.
       if (round.promise === promise) waiting -= 1;
       throw error;
     }

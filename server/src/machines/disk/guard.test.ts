@@ -36,7 +36,7 @@ let owners = 0;
 beforeEach(() => {
   announced = [];
   nowMs = 0;
-  // The bytes without machines' files are free.
+  // All bytes of this disk that machines' files do not occupy are free.
   driver.diskSizeBytes = 100 * MiB;
   guard = new DiskGuard({
     host: machines.host,
@@ -83,7 +83,7 @@ async function write(machine: MachineRow, name: string, mib: number): Promise<vo
 const look = () => guard.look((nowMs += 2_000));
 const stateOf = async ({ id }: MachineRow) => (await driver.list()).find((each) => each.id === id)?.state;
 
-test("freezes the machine that wrote most since the last check, not the one with the fullest disk", async () => {
+test("freezes the machine that wrote most since the last check, not the machine with the fullest disk", async () => {
   const [large, writer, idle] = [await start(), await start(), await start()];
   await write(large, "large", 40);
   await look();
@@ -107,7 +107,7 @@ test("thaws a machine once a quarter more than the reserve is free, and not befo
   expect(await stateOf(writer)).toBe("frozen");
   await write(kept, "kept", 38);
   await look();
-  // 47 of 40 MiB.
+  // 47 MiB are free, which is less than a quarter above the reserve of 40 MiB.
   expect(await stateOf(writer)).toBe("frozen");
   await write(kept, "kept", 20);
   await look();

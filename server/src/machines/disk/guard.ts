@@ -4,10 +4,11 @@
  * that.
  *
  * The guard freezes the machine that wrote most since the last check when, at that pace, the free bytes would fall
- * below the reserve within `aheadSeconds`. It freezes one machine per check, and below half of the reserve as many as
- * necessary. A machine that cannot be frozen is ended. A frozen machine keeps its processes and files. It is thawed
- * once a quarter more than the reserve is free: one per check, the longest frozen first. The pace decides and not the
- * size: a machine with a full disk that writes little is left alone, even if other programs fill the host's disk.
+ * below the reserve within `aheadSeconds`. The guard freezes one machine per check, and below half of the reserve as
+ * many as necessary. A machine that cannot be frozen is ended. A frozen machine keeps its processes and files. Frozen
+ * machines are thawed once a quarter more than the reserve is free: one per check, the longest frozen first. The guard
+ * compares paces and not sizes: a machine with a full disk that writes little is left alone, even if other programs
+ * fill the host's disk.
  */
 import type { Logger } from "pino";
 import type { DiskUse } from "@kontor/runtime/driver.ts";
@@ -19,10 +20,10 @@ import { findMachine, type MachineRow } from "../store.ts";
 export const lookEveryMs = 2_000;
 /** Time to look ahead: a fast disk writes gigabytes between two checks. */
 const aheadSeconds = 10;
-/** A pace that leaves room for longer than this is harmless. */
+/** A machine is harmless if the free bytes last longer than this at its pace. */
 const horizonSeconds = 600;
 const releaseAt = 1.25;
-/** Least time between announcements for a machine that is frozen again and again. */
+/** Minimum time between two announcements for a machine that is frozen again and again. */
 const announceEveryMs = 10 * 60_000;
 
 export interface DiskHold {
@@ -48,7 +49,7 @@ export class DiskGuard {
     host: Host;
     db: Db;
     log: Logger;
-    /** Zero turns the guard off. */
+    /** Bytes of the disk that must stay free. Zero turns the guard off. */
     reserveBytes: number;
     /** True if a machine stays frozen because its workspace is suspended. */
     isSuspended?: (machine: string) => boolean;
@@ -63,7 +64,7 @@ export class DiskGuard {
     this.#announce = deps.announce;
   }
 
-  /** `atMs`: time of a monotonic clock. */
+  /** Checks the disk once. `atMs`: time of a monotonic clock. */
   async look(atMs = performance.now()): Promise<void> {
     if (this.#reserveBytes === 0) return;
     const use = await this.#host.diskUse();
@@ -125,7 +126,10 @@ export class DiskGuard {
   }
 }
 
-/** Bytes that each machine wrote since the last check, the most first. A new machine starts at zero. */
+/**
+ * Returns the bytes that each machine wrote since the last check, the largest number first. A new machine starts at
+ * zero.
+ */
 function growth(before: DiskUse, now: DiskUse): [string, number][] {
   return [...now.machines]
     .map(([id, bytes]): [string, number] => [id, bytes - (before.machines.get(id) ?? bytes)])

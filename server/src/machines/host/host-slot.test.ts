@@ -10,7 +10,7 @@ function scratch(): string {
   return directory;
 }
 
-test("a data directory keeps its number", () => {
+test("returns the same number again for the same data directory", () => {
   const directory = scratch();
   expect(claimHostSlot("/data/a", directory)).toBe(claimHostSlot("/data/a", directory));
 });

@@ -6,11 +6,11 @@ import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createHash } from "node:crypto";
 import { join } from "node:path";
 
-/** 60 to 63 are reserved for tests that use the runtime without a server. */
+/** Number of slots. The numbers 60 to 63 are reserved for tests that use the runtime without a server. */
 const count = 60;
 const claimsDirectory = "/run/kontor/instances";
 
-/** Returns the number of this data directory, or claims a free one. */
+/** Returns the number of this data directory, or claims a free number for it. */
 export function claimHostSlot(dataDir: string, directory = claimsDirectory): number {
   mkdirSync(directory, { recursive: true, mode: 0o700 });
   // An earlier claim has priority over the preferred number, because machines run under the earlier one.

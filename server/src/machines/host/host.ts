@@ -25,7 +25,7 @@ export interface Order {
   machine: string;
   /** The host's epoch when the order was written; a host of a later epoch refuses the order. */
   hostEpoch: number;
-  /** The machine's generation; an older one fails with `stale_generation`. */
+  /** The machine's generation; an order with an older generation fails with `stale_generation`. */
   generation: number;
 }
 
@@ -48,7 +48,7 @@ export interface StartSpec {
   env: Record<string, string>;
   /** `isNew`: the volume has no files yet, and this start creates them. */
   volume?: HostVolume & { isNew: boolean };
-  /** The group it belongs to, and the services it offers there. */
+  /** The private network that the machine belongs to, and the services that it offers there. */
   privateNetwork?: PrivateNetwork;
 }
 
@@ -75,7 +75,7 @@ export interface HostImage {
   sizeBytes: number;
   contents: Record<string, string>;
   substituted: boolean;
-  /** Version inside, if `substituted`. */
+  /** Version of the program in the image, if `substituted`. */
   substitute: string | null;
 }
 
@@ -154,8 +154,8 @@ export interface Host {
    */
   capture(order: Order, snapshot: string, options: { isDurable: boolean }): Promise<SnapshotFacts>;
   /**
-   * Gives a snapshot's bytes a second name. They stay under it when the first is dropped. False if the bytes are
-   * missing.
+   * Gives a snapshot's bytes a second name. The bytes stay under the second name when the first is dropped. False if
+   * the bytes are missing.
    */
   share(snapshot: string, as: string): Promise<boolean>;
   /**
@@ -165,9 +165,9 @@ export interface Host {
   resume(order: Order, snapshot: string, spec: StartSpec, options?: { isClone: boolean }): Promise<void>;
   /** Deletes a snapshot. A missing snapshot is no error. */
   dropSnapshot(snapshot: string): Promise<void>;
-  /** Everything that occupies the place of a snapshot, including incomplete ones. */
+  /** Lists everything that is stored as a snapshot, including incomplete snapshots. */
   listSnapshots(): Promise<string[]>;
-  /** Bytes that the files of a volume occupy; zero if it has none yet. */
+  /** Returns the bytes that the files of a volume occupy. Zero if the volume has no files yet. */
   volumeUsage(volume: Pick<HostVolume, "id" | "region">): Promise<number>;
   /**
    * Copies a volume that no machine uses to another region of this host. On return the copy is complete and compared,
@@ -180,12 +180,12 @@ export interface Host {
   ): Promise<{ bytes: number; sha256: string }>;
   /** Deletes a volume. A missing volume is no error. */
   dropVolume(volume: Pick<HostVolume, "id" | "region">): Promise<void>;
-  /** Everything that occupies the place of a volume; an incomplete copy has an id that no volume has. */
+  /** Lists everything that is stored as a volume. The list includes incomplete copies, whose ids no volume has. */
   listVolumes(): Promise<Pick<HostVolume, "id" | "region">[]>;
-  /** Free bytes of the disk that machines write to, and the bytes that each machine occupies. */
+  /** Returns the free bytes of the disk that machines write to, and the bytes that each machine occupies. */
   diskUse(): Promise<DiskUse>;
   stats(machine: string): Promise<MachineStats>;
-  /** The connection to the machine's PID 1. */
+  /** Returns the connection to the machine's PID 1. */
   connect(machine: string): Guest;
   /** True while a start of this machine is under way in this process. */
   isStarting(machine: string): boolean;

@@ -2,7 +2,10 @@
 import { RuntimeError } from "@kontor/runtime/driver.ts";
 import type { ImageConfig } from "@kontor/runtime/oci/store.ts";
 
-/** Linux starts no process with more arguments and environment than about 2 MiB (execve(2), "Limits on size"). */
+/**
+ * Maximum of characters in a configuration. Linux starts no process with more arguments and environment than about 2
+ * MiB (execve(2), "Limits on size").
+ */
 const maxChars = 1024 ** 2;
 
 /** Fails for a configuration that no process can start with, and that PostgreSQL does not store. */

@@ -1,5 +1,5 @@
 /**
- * The host of this process: implements `Host` with a Driver, a fence for orders and a limit on cold starts.
+ * The host of this process: implements `Host` with a Driver, a check against stale orders and a limit on cold starts.
  */
 import { createHash } from "node:crypto";
 import { mkdir, readdir, rm } from "node:fs/promises";
@@ -69,13 +69,13 @@ export class LocalHost implements Host {
     concurrentStarts: number;
     snapshotsDirectory: string;
     builder: AppBuilder;
-    /** Cache of scans about package archives. */
+    /** Directory where image scans cache package lists. */
     scansDirectory: string;
-    /** For the commands of builds. */
+    /** Package registries, proxies and certificates that build commands use. */
     packageSources: PackageSources;
     /** Directory of volumes by region code. */
     volumesDirectories: ReadonlyMap<string, string>;
-    /** Free bytes that a copy must leave. */
+    /** Free bytes of the disk that a copy must leave. */
     diskReserveBytes: number;
   }) {
     this.id = options.id;
@@ -178,7 +178,7 @@ export class LocalHost implements Host {
   }
 
   async removeAppImage(image: string): Promise<void> {
-    // The layers go last, because the builder finds the image by them.
+    // The layers are removed last, because the builder finds the image by its layers.
     await this.#driver.removeImage(image);
     await this.#builder.remove(image);
   }
@@ -376,7 +376,7 @@ function byName(recipes: readonly ImageRecipe[]): Map<string, ImageRecipe> {
   return new Map(recipes.map((recipe) => [recipe.name, recipe]));
 }
 
-/** Empty if the directory does not exist. */
+/** Returns the names in a directory. Empty if the directory does not exist. */
 function namesIn(directory: string): Promise<string[]> {
   return readdir(directory).catch((error: NodeJS.ErrnoException) => {
     if (error.code === "ENOENT") return [];

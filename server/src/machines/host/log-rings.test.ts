@@ -17,7 +17,7 @@ function line(text: string): LogLine {
   return { at: 1, stream: "stdout", text, deployment: "d" };
 }
 
-test("keeps the latest lines in order within its files, and reports that older ones were dropped", async () => {
+test("keeps the latest lines in order within the files of a ring, and reports that older lines were dropped", async () => {
   const ring = open().of("capped");
   for (let n = 1; n <= 100; n += 1) {
     await ring.append([line(`line ${n}`)]);
@@ -30,7 +30,7 @@ test("keeps the latest lines in order within its files, and reports that older o
   expect(await readdir(join(directory, "capped"))).toHaveLength(small.segments);
 });
 
-test("a later process continues behind the written lines, also after a torn line", async () => {
+test("continues after the last whole line when another process opens the ring, also after a torn line", async () => {
   const rings = open();
   await rings.of("torn").append([line("one"), line("two")]);
   await rings.close();
@@ -45,7 +45,7 @@ test("a later process continues behind the written lines, also after a torn line
   ]);
 });
 
-test("a follower reads the kept lines from its position, then each new line once", async () => {
+test("yields the kept lines from a follower's position, then each new line once", async () => {
   const ring = open().of("followed");
   await ring.append([line("a"), line("b")]);
   const reader = new AbortController();

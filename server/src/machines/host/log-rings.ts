@@ -15,7 +15,7 @@ export interface RingOptions {
   segments: number;
 }
 
-/** 8 MiB of the latest output. */
+/** Default size of a ring: 8 MiB of the latest output. */
 const defaults: RingOptions = { segmentBytes: 1024 ** 2, segments: 8 };
 const flushAfterMs = 50;
 const flushAtBytes = 64 * 1024;
@@ -25,19 +25,19 @@ const ringName = /^[a-z0-9][a-z0-9_-]{0,63}$/;
 const segmentName = /^\d{15}\.jsonl$/;
 
 export interface LogLine {
-  /** Milliseconds since 1970. */
+  /** Time of the line, in milliseconds since 1970. */
   at: number;
   /** `system`: a line of the server about the process. */
   stream: "stdout" | "stderr" | "system";
   text: string;
-  /** The deployment or the function's version that ran. */
+  /** Id of the deployment, or of the function's version, that ran. */
   deployment: string;
   /** Absent if the line has no level. */
   level?: "debug" | "info" | "warn" | "error";
   /** Id of the request that was being handled. */
   request_id?: string;
   /**
-   * Source of the output and the writer's position in it: behind the last line of each stream, and where to continue
+   * Source of the output and the writer's position in it: after the last line of each stream, and where to continue
    * reading. Absent for lines of the server.
    */
   from?: { source: string; stdout: number; stderr: number; next: number };
@@ -67,7 +67,7 @@ export class LogRings {
     return ring;
   }
 
-  /** A missing ring is no error. */
+  /** Deletes a ring. A missing ring is no error. */
   async remove(name: string): Promise<void> {
     await this.of(name).close();
     this.#rings.delete(name);
@@ -101,7 +101,7 @@ export class LogRing {
     this.#options = options;
   }
 
-  /** Appends lines in order; waits only while the disk is far behind. */
+  /** Appends lines in order. Waits only while the disk is far behind the writers. */
   async append(lines: readonly LogLine[]): Promise<void> {
     if (lines.length === 0) return;
     await this.#open();
@@ -134,7 +134,7 @@ export class LogRing {
     return { lines: last, truncated: (last[0]?.n ?? 1) > 1 };
   }
 
-  /** Yields the lines behind number `after`, then new lines, until `signal`. */
+  /** Yields the lines after number `after`, then new lines, until `signal` aborts. */
   async *follow(after: number, signal: AbortSignal): AsyncGenerator<KeptLine, void, undefined> {
     await this.#open();
     const queue: KeptLine[] = [];
@@ -142,7 +142,7 @@ export class LogRing {
     let at = after;
     const wake = (): void => woken.resolve();
     const hear = (line: KeptLine): void => {
-      // A reader this far behind reads the line from the files instead.
+      // A reader that is so far behind reads the line from the files instead.
       if (queue.length < followerLines) queue.push(line);
       wake();
     };
@@ -197,7 +197,7 @@ export class LogRing {
       this.#waitingBytes = 0;
       this.#writing = this.#writing
         .then(() => this.#write(text))
-        // A full disk costs lines of the log, and never the app or the server.
+        // A full disk loses lines of the log, but does not stop the app or the server.
         .catch((error: unknown) => this.#log.warn({ err: error }, "could not write lines of a log"));
     }
     return this.#writing;

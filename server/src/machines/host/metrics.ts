@@ -1,6 +1,6 @@
 /**
  * Metrics of machines at /metrics: their number by owner and state, and the number of warm machines that the pool
- * wants. They are counted at each scrape.
+ * wants. Both numbers are counted at each scrape.
  */
 import { Gauge, register } from "prom-client";
 import type { Db } from "#schema.ts";

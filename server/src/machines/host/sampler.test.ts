@@ -23,7 +23,7 @@ test("divides the CPU time between two readings by the time between them", () =>
   expect(one.samples).toEqual([{ at: new Date(12_000), usageCores: 0.5, memoryBytes: 5 }]);
 });
 
-test("reads a counter that decreased as no use", () => {
+test("treats a CPU counter that decreased as no use", () => {
   const one = track();
   record(one, reading(10, 5));
   record(one, reading(11, 0));

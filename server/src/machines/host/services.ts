@@ -1,7 +1,7 @@
 /**
  * The service of an image: a program that runs in each of its machines, such as the owner of a code interpreter's
- * kernels. The service starts with the machine, so that a pooled machine has it warm. Requests go to a port of the
- * machine's loopback, one line of JSON each, and the response is lines of JSON. If the owner of a machine ended the
+ * kernels. The service starts with the machine, so that a pooled machine has a warm service. Requests go to a port of
+ * the machine's loopback, one line of JSON each, and the response is lines of JSON. If the owner of a machine ended the
  * service, the next use starts it again. Every service knows two requests: `ready` returns once the service is warm,
  * and `claim` passes the environment of the machine's new owner.
  *
@@ -13,7 +13,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isNestedDeeper } from "#lib/json-depth.ts";
 import { type Guest, type ImageService, RuntimeError } from "@kontor/runtime/driver.ts";
 
-/** Above the longest line of our services, which is 16 MiB of results; and the total of one response. */
+/**
+ * Maximum bytes of one line, and of a whole response: above the longest line of our services, which has 16 MiB of
+ * results.
+ */
 const lineMaxBytes = 24 * 1024 ** 2;
 const answerMaxBytes = 128 * 1024 ** 2;
 /** Maximum nesting of a line. Our services leave deeper results out. */
@@ -81,7 +84,7 @@ async function open(guest: Guest, service: ImageService): Promise<Duplex> {
       const isRefused = error instanceof RuntimeError && error.kind === "connection_refused";
       if (!isRefused || performance.now() > deadline) throw error;
     }
-    // Listed each time, because a killed program stays in the list for a moment after its port closes.
+    // The commands are listed each time, because a killed program stays in the list for a moment after its port closes.
     const commands = await guest.listCommands();
     const runs = commands.some(({ id, status }) => id.startsWith(idPrefix) && status === "running");
     if (!runs) await startService(guest, service);
@@ -93,7 +96,7 @@ async function open(guest: Guest, service: ImageService): Promise<Duplex> {
 export class ServiceResponse {
   readonly #stream: Duplex;
   readonly #lines: AsyncGenerator<{ said: unknown; bytes: number }, undefined>;
-  /** Length of the last line. */
+  /** Length of the last line, in bytes. */
   lineBytes = 0;
 
   constructor(stream: Duplex) {

@@ -5,7 +5,7 @@ import { diskRefusal, refusal } from "./admission.ts";
 const GiB = 1024 ** 3;
 const capacity = { memoryBytes: 8 * GiB, vcpus: 16, machines: 3 };
 
-test("a machine fits up to the last byte and not beyond", () => {
+test("admits a machine that fits to the last byte, and refuses a larger one", () => {
   const committed = { memoryBytes: 7 * GiB, vcpus: 1, machines: 1 };
   expect(refusal(capacity, committed, { memoryBytes: GiB, vcpus: 1 })).toBeUndefined();
   expect(refusal(capacity, committed, { memoryBytes: GiB + 1, vcpus: 1 })).toMatch(
@@ -13,7 +13,7 @@ test("a machine fits up to the last byte and not beyond", () => {
   );
 });
 
-test("names the resource that is short: count, memory, CPU", () => {
+test("names the short resource in a refusal: count, memory, CPU", () => {
   expect(refusal(capacity, { memoryBytes: 0, vcpus: 0, machines: 3 }, { memoryBytes: 1, vcpus: 1 })).toBe(
     "3 machines run already",
   );
@@ -22,7 +22,7 @@ test("names the resource that is short: count, memory, CPU", () => {
   );
 });
 
-test("fills a disk down to its reserve and not beyond", () => {
+test("admits machines until only the reserve of the disk is left", () => {
   expect(diskRefusal({ diskReserveBytes: GiB }, GiB)).toBeUndefined();
   expect(diskRefusal({ diskReserveBytes: GiB }, GiB - 1)).toBe("disk: 1023 MiB left, 1024 are kept free");
 });

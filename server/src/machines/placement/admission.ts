@@ -17,7 +17,7 @@ export interface CommittedResources {
   machines: number;
 }
 
-/** Undefined if the machine fits; else a text that names the short resource. */
+/** Returns the reason why a machine does not fit, which names the short resource. Undefined if it fits. */
 export function refusal(
   capacity: Omit<Capacity, "diskReserveBytes">,
   committed: CommittedResources,
@@ -33,7 +33,10 @@ export function refusal(
   return undefined;
 }
 
-/** Checks the disk in the same way: every machine and every volume may write at any time. */
+/**
+ * Returns a text that names the disk if too few bytes are free, because every machine and every volume may write at any
+ * time. Undefined otherwise.
+ */
 export function diskRefusal(
   capacity: Pick<Capacity, "diskReserveBytes">,
   freeBytes: number,

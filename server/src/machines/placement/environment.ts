@@ -5,8 +5,8 @@ import type { NetworkMode } from "@kontor/runtime/driver.ts";
 const PROXY = "http://10.0.0.1:3128";
 const OWN_HOSTS = "localhost,127.0.0.1";
 /**
- * curl and apt read the lower-case names, other programs the upper-case ones. Node reads either, if it is configured
- * to.
+ * Names of the proxy variables: curl and apt read the lower-case names, other programs the upper-case ones. Node reads
+ * both, if it is configured to.
  */
 const proxyEnv = {
   HTTPS_PROXY: PROXY,

@@ -28,7 +28,8 @@ export function findMachineOf(db: Db, { ownerKind, ownerId }: Owner): Promise<Ma
 }
 
 /**
- * Runs in the transaction of the owner's own record. After the commit, pass the result to `freeze` or `thaw`.
+ * Sets whether the owner's machine must be frozen, in the transaction of the owner's own record. After the commit, pass
+ * the result to `freeze` or `thaw`.
  */
 export function setFrozen(
   tx: Transaction<Database>,
@@ -48,7 +49,7 @@ export function thaw({ machines }: Pick<App, "machines">, row: MachineRow): Prom
   return withTranslatedErrors(() => machines.host.thaw({ ...orderFor(row), hostEpoch: machines.host.epoch }));
 }
 
-/** Changes the memory limit of a running machine. False if the host lacks room, or the machine is gone. */
+/** Changes the memory limit of a running machine. False if the host lacks memory, or the machine is gone. */
 export async function changeMemory(
   { db, machines }: Pick<App, "db" | "machines">,
   owner: Owner,

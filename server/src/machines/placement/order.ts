@@ -7,7 +7,7 @@ export function newMachineId(): string {
   return newId("m", 19);
 }
 
-/** The order that carries out a row. */
+/** Returns the order that carries out the desired state of a row. */
 export function orderFor(row: MachineRow): Order {
   return { machine: row.id, hostEpoch: row.host_epoch, generation: row.generation };
 }

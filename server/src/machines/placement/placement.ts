@@ -1,8 +1,8 @@
 /**
- * Chooses the place of a machine in the owner's own transaction: a warm machine, which is a row to lock, or room for a
- * new one. With one host there is one place; with more hosts, `place` would choose, and its result already names the
- * host. After the commit the reservation is binding: the server that finds it after a crash either completes it or ends
- * it.
+ * Chooses the place of a machine in the owner's own transaction: a warm machine, which is a row to lock, or capacity
+ * for a new machine. With one host there is one place; with more hosts, `place` would choose, and its result already
+ * names the host. After the commit the reservation is binding: the server that finds it after a crash either completes
+ * it or ends it.
  */
 import type { Transaction } from "kysely";
 import type { Isolation, NetworkMode, PrivateNetwork } from "@kontor/runtime/driver.ts";
@@ -56,8 +56,8 @@ export interface Reservation {
 export type Place = (app: Needs, tx: Transaction<Database>, request: MachineRequest) => Promise<Reservation>;
 
 /**
- * Takes a warm machine if one waits, else reserves room for a cold one. Options that no warm machine has need a cold
- * one.
+ * Takes a warm machine if one waits, or else reserves capacity for a cold one. Options that no warm machine has need a
+ * cold one.
  */
 export const place: Place = async (app, tx, request) => {
   const { volume, isolation, privateNetwork } = request;
@@ -75,7 +75,7 @@ export const place: Place = async (app, tx, request) => {
   return warm ? { row: warm, request, warm: true, evicted: [] } : placeCold(app, tx, request);
 };
 
-/** Reserves room for a cold machine. */
+/** Reserves capacity for a cold machine. */
 export const placeCold: Place = async (app, tx, request) => {
   const evicted = await makeRoom(app, tx, request.shape, { mayEvict: true });
   const { host } = app.machines;

@@ -2,8 +2,8 @@
  * Warm machines: started, ready, frozen, without an owner. A frozen machine costs about 14 MB and no CPU, and a thaw
  * takes less than a millisecond. The pool makes create fast; a restore is no faster than a cold start.
  *
- * Their number follows use. Templates with a configured floor keep that many; every shape keeps as many as were claimed
- * in the last minute, up to a ceiling. Machines that stay unused for a while are released.
+ * Their number follows use. A template with a configured floor keeps that many machines. Every shape keeps as many
+ * machines as were claimed in the last minute, up to a ceiling. Machines that stay unused for a while are released.
  */
 import type { Logger } from "pino";
 import type { Db } from "#schema.ts";
@@ -20,14 +20,16 @@ const demandWindowMs = 60_000;
  * A refill takes CPU from the owner of a machine just claimed; this delay lets the owner's first command run first.
  */
 const settleMs = 150;
-/** Maximum wait for a pause between claims, because a steady stream of claims would drain the pool. */
+/** Maximum wait for a pause between claims. Without a maximum, a steady stream of claims would drain the pool. */
 const mostSettleMs = 1000;
 const retryMs = 10_000;
-/** Long, because each attempt to make a failing template keeps the host busy for a minute. */
+/**
+ * Time before a failed template is made again. The time is long, because each attempt keeps the host busy for a minute.
+ */
 const retryTemplateMs = 300_000;
 /**
- * The mode that most sandboxes request, so that a claim needs no change of the packet filter. A waiting machine runs no
- * user code.
+ * Network mode of waiting machines: the mode that most sandboxes request, so that a claim needs no change of the packet
+ * filter. A waiting machine runs no user code.
  */
 const waitingNetwork = "restricted";
 
@@ -35,7 +37,7 @@ const interpreterMinimumBytes = 8 * 1024 ** 3;
 
 /**
  * Templates with warm machines, and the minimum for each. The default is debian-12, and one code-interpreter on a host
- * with enough memory: a frozen one holds 250 MB, mostly its kernels.
+ * with enough memory: a frozen code-interpreter uses 250 MB, mostly its kernels.
  */
 export function poolFloors(
   config: {

@@ -1,5 +1,5 @@
 /**
- * Frees room for a new machine by moving idle machines from memory to disk. Admission reads rows in the caller's
+ * Frees memory for a new machine by moving idle machines from memory to disk. Admission reads rows in the caller's
  * transaction and cannot wait there. A refusal therefore ends the transaction, an owner frees memory, and the
  * transaction runs again.
  */
@@ -7,7 +7,7 @@ import type { App } from "#app.ts";
 import { DomainError } from "#lib/errors.ts";
 import { DiskShort, noCapacity } from "../errors.ts";
 
-/** Machines move to disk one at a time, and a large new machine may need the room of several. */
+/** Maximum of attempts. Machines move to disk one at a time, and a large new machine may need the memory of several. */
 const mostTries = 16;
 
 /** `work` is a transaction that places a machine; it is repeated as long as freeing memory can help. */

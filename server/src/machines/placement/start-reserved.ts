@@ -12,8 +12,8 @@ import { waitForVolumeRelease } from "../volumes.ts";
 type Needs = Pick<App, "db" | "machines" | "secrets" | "log">;
 
 /**
- * The machine runs on return. If a warm machine fails, a cold one replaces it once. A machine that fails for good is
- * removed, and the error goes to the caller, which records it.
+ * Starts the reserved machine, which runs on return. If a warm machine fails, a cold one replaces it once. A machine
+ * that fails finally is removed, and the error goes to the caller, which records it.
  */
 export async function startReserved(app: Needs, reservation: Reservation): Promise<void> {
   for (const row of reservation.evicted) app.machines.destroyLater(row);

@@ -41,17 +41,17 @@ export interface CloneRequest {
   env: Record<string, string>;
 }
 
-/** The owner's running machine; undefined if it does not run. */
+/** Finds the owner's running machine. Undefined if it does not run. */
 export function findModel(app: Pick<App, "db">, ownerId: string): Promise<MachineRow | undefined> {
   return findOwned(app.db, "sandbox", ownerId);
 }
 
-/** Base environment of a machine, or of a snapshot's machine. */
+/** Returns the base environment of a machine, or of a snapshot's machine. */
 export function envOf(app: Secret, model: MachineRow | SnapshotRow): Record<string, string> {
   return openEnv(app, model);
 }
 
-/** A new name for snapshot bytes. */
+/** Returns a new name for snapshot bytes. */
 export function newBytes(): string {
   return newId("snap_");
 }
@@ -83,7 +83,7 @@ export async function capture(
   return bytesOf(machine, await app.machines.host.capture(orderFor(machine), bytes, options));
 }
 
-/** Gives a snapshot's bytes a second name. False if they are missing. */
+/** Gives a snapshot's bytes a second name. False if the bytes are missing. */
 export function shareBytes(
   app: Pick<App, "machines">,
   snapshot: Pick<SnapshotRow, "id">,
@@ -92,7 +92,7 @@ export function shareBytes(
   return app.machines.host.share(snapshot.id, bytes);
 }
 
-/** Fails if no machine can ever start from the snapshot on this host; the error names the reason. */
+/** Throws if no machine can ever start from the snapshot on this host. The error names the reason. */
 export async function refuseUnlessRestorable(
   app: Pick<App, "db" | "machines">,
   snapshot: SnapshotRow,
@@ -144,7 +144,8 @@ export async function assignClones(tx: Transaction<Database>, places: readonly P
 }
 
 /**
- * Releases the clones in the transaction that ends their reservation; call `destroyLater` for them after it.
+ * Releases the clones in the transaction that ends their reservation; call `destroyLater` for the clones after the
+ * commit.
  */
 export async function releaseClones(tx: Transaction<Database>, places: readonly Place[]): Promise<void> {
   for (const { row } of places) await release(tx, { ownerKind: "sandbox", ownerId: row.owner_id ?? "" });

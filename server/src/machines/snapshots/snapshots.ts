@@ -3,8 +3,8 @@
  * disk and hashed; one transaction of the owner records "paused", inserts the snapshot's row and releases the machine;
  * then the memory is freed. Resume: one transaction reserves a place; the machine is restored; one transaction records
  * "running" and consumes the snapshot. After a crash between two steps, `reconcile` and `sweepSnapshots` undo the
- * unfinished part: they delete bytes without a row, thaw a frozen machine, and remove a restored machine without an
- * owner.
+ * unfinished part. These functions delete bytes without a row, thaw a frozen machine, and remove a restored machine
+ * without an owner.
  */
 import type { Transaction } from "kysely";
 import type { App } from "#app.ts";
@@ -35,7 +35,7 @@ import {
 import { waitForVolumeRelease } from "../volumes.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "log" | "clock">;
-/** Owners that may be paused with only a snapshot. */
+/** Owners that may be paused, so that only a snapshot of their machine exists. */
 type Owner = { ownerKind: "sandbox" | "function"; ownerId: string };
 
 /** A frozen machine with its bytes on disk: pass it to `commitSnapshot` or `resumeOriginal`. */
@@ -47,7 +47,8 @@ export interface CapturedMachine {
 }
 
 /**
- * Captures the owner's machine and freezes it. On failure it keeps running; `not_checkpointable` names the obstacle.
+ * Captures the owner's machine and freezes it. On failure the machine keeps running; `not_checkpointable` names the
+ * obstacle.
  */
 export async function captureMachine(
   app: Pick<App, "db" | "machines">,
@@ -198,7 +199,8 @@ export async function placeFrom(
 }
 
 /**
- * Restores the machine. It runs on return, without an owner until `consumeSnapshot` commits. A failure removes it.
+ * Restores the machine. The machine runs on return, without an owner until `consumeSnapshot` commits. A failure removes
+ * the machine.
  */
 export async function restoreMachine(
   app: Needs,
@@ -216,7 +218,7 @@ export async function restoreMachine(
       hostname: row.hostname,
       env: openEnv(app, row),
       ...(row.volume ? { volume: { ...row.volume, isNew: false } } : {}),
-      // Another machine may offer the services of its group by now.
+      // The restored machine offers no services, because another machine may offer the services of its group by now.
       ...(row.private_group === null ? {} : { privateNetwork: { group: row.private_group } }),
     };
     await app.machines.host.resume(orderFor(row), row.snapshot_id ?? "", spec, options);
@@ -243,7 +245,7 @@ export function detachSnapshot(tx: Transaction<Database>, owner: Owner): Promise
 }
 
 /**
- * Deletes snapshot rows of owners of this kind that are not in the list of existing ones; the next sweep deletes the
+ * Deletes snapshot rows of owners of this kind that are not in the list of existing owners; the next sweep deletes the
  * bytes.
  */
 export function detachOrphanSnapshots(

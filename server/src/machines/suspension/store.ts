@@ -26,7 +26,7 @@ export async function markHeld(db: Db, id: string, at: Date): Promise<void> {
     .execute();
 }
 
-/** False if another pass has released the workspace. */
+/** Records that a workspace's machines are no longer held. False if another pass has recorded it. */
 export async function release(tx: Db, id: string): Promise<boolean> {
   const { numUpdatedRows } = await tx
     .updateTable("workspaces")

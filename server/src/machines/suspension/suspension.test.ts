@@ -53,7 +53,7 @@ const suspend = (workspaceId: string, isSuspended: boolean) =>
   setSuspended(app, systemActor("test"), workspaceId, isSuspended);
 const stateOf = async (row: MachineRow) => (await driver.list()).find(({ id }) => id === row.id)?.state;
 
-/** A machine in a workspace of its own. */
+/** Starts a machine in a workspace of its own. */
 async function start(): Promise<{ row: MachineRow; workspaceId: string }> {
   const { workspace } = await makePerson(db);
   const ownerId = `sbx_${workspaces.size}`;

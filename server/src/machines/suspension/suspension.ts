@@ -1,11 +1,11 @@
 /**
  * Freezes the machines of suspended workspaces, and thaws them once the suspension ends.
  *
- * A pass runs every few seconds. It marks each workspace whose grace period is over as held, then freezes its machines.
- * Processes, memory and files stay as they are. When an operator ends the suspension, one transaction removes the mark
- * and moves deadlines by the time that the workspace was held. The machines are thawed after it. A server that dies in
- * between leaves the mark in the right state: the next server freezes the machines of a marked workspace, and thaws the
- * others as it adopts them.
+ * A pass runs every few seconds. The pass marks each workspace whose grace period is over as held, then freezes its
+ * machines. Processes, memory and files stay as they are. When an operator ends the suspension, one transaction removes
+ * the mark and moves deadlines by the time that the workspace was held. The machines are thawed after it. A server that
+ * dies in between leaves the mark in the right state. The next server freezes the machines of a marked workspace, and
+ * thaws the others as it adopts them.
  */
 import type { Transaction } from "kysely";
 import type { Logger } from "pino";
@@ -37,7 +37,7 @@ export class Suspension {
   #held: ReadonlySet<string> = new Set();
   /** Frozen machines, including those whose thaw failed so far. */
   readonly #frozen = new Map<string, { workspaceId: string }>();
-  /** Workspaces of machines; a machine never changes its owner. A suspension may last for months. */
+  /** Cached workspaces of machines, because a machine never changes its owner and a suspension may last for months. */
   readonly #workspaces = new Map<string, string>();
   readonly #moves: MoveDeadlines[] = [];
   readonly #listeners: ((machine: string) => void)[] = [];

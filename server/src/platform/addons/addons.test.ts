@@ -20,7 +20,7 @@ import { volumeOf } from "./instances/volume.ts";
 const { db } = await testDatabase();
 const host = await addonsHost(db);
 const refusal = (code: string, status: number) => expect.objectContaining({ code, status });
-/** Expects a validation error of this field of the body. */
+/** Matches a validation error of this field of the body. */
 const badField = (...path: string[]) =>
   expect.objectContaining({ problems: [expect.objectContaining({ place: "body", path })] });
 const parts = { deleteBackups: async () => {} };
@@ -51,7 +51,7 @@ async function machineOf(id: string): Promise<string | undefined> {
   return row?.id;
 }
 
-test("creates an add-on as provisioning, then runs it in a native machine without outbound network, on a volume", async () => {
+test("creates an add-on as provisioning, then starts its native machine with a volume and without outbound network", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres", name: "orders", purpose: "orders" });
   expect(toAddon(made)).toMatchObject({
@@ -75,7 +75,7 @@ test("creates an add-on as provisioning, then runs it in a native machine withou
   expect(host.addons.guest(made.id)).toBeDefined();
 });
 
-test("opens with the URL of the API, and stores no password in plain text", async () => {
+test("returns a connection URL that opens the database, and stores no password in plain text", async () => {
   const { actor, project } = await onTeam();
   const { id } = await make(host, actor, project.id, { kind: "redis" });
   const view = await requireAddon(host.app, actor, project.id, id);
@@ -95,7 +95,7 @@ test("opens with the URL of the API, and stores no password in plain text", asyn
   expect(rows.map(({ text }) => text).join()).not.toContain(url.password);
 });
 
-test("limits number and size by plan, and requires unique names in a project", async () => {
+test("limits number and size of add-ons by plan, and refuses a second add-on of one name in a project", async () => {
   const starter = await personOn(db, "starter");
   const theirs = await projectOf(host, starter);
   await expect(make(host, starter, theirs.id, { kind: "redis" })).rejects.toThrow(refusal("plan_limit", 403));
@@ -115,7 +115,7 @@ test("limits number and size by plan, and requires unique names in a project", a
   expect(await make(host, pro, project.id, { kind: "redis" })).toMatchObject({ name: "redis" });
 });
 
-test("names the invalid field, and hides other users' add-ons as missing", async () => {
+test("names the invalid field, and returns 404 for another user's add-on", async () => {
   const { actor, project } = await onTeam();
   await expect(make(host, actor, project.id, { kind: "postgres", version: "9" })).rejects.toThrow(
     badField("version"),
@@ -138,7 +138,7 @@ test("names the invalid field, and hides other users' add-ons as missing", async
   );
 });
 
-test("restarts a crashed process in its machine, and replaces a lost machine with the same volume", async () => {
+test("restarts a crashed process in its machine, and starts a new machine on the same volume after a lost one", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
@@ -156,7 +156,7 @@ test("restarts a crashed process in its machine, and replaces a lost machine wit
   expect(await rowOf(made.id)).toMatchObject({ restart_count: 2 });
 }, 40_000);
 
-test("reports missing files as an error, and creates none in their place", async () => {
+test("reports missing database files as an error, and creates no empty ones", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
@@ -187,7 +187,7 @@ test("reports the reason of a failed start, retries it, and notifies the owner",
   expect(await rowOf(made.id)).toMatchObject({ error: null });
 });
 
-test("stops the process while its files are changed, and starts it afterwards", async () => {
+test("stops the process during work on its files, and starts it afterwards", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "redis" });
   await up(made.id);
@@ -207,7 +207,7 @@ test("stops the process while its files are changed, and starts it afterwards", 
   );
 });
 
-test("keeps an add-on live whose process cannot be stopped", async () => {
+test("keeps an add-on running when its process cannot be stopped", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "redis" });
   await up(made.id);
@@ -228,7 +228,7 @@ test("keeps an add-on live whose process cannot be stopped", async () => {
   await up(made.id);
 }, 30_000);
 
-test("creates a throwaway instance that is empty, has no owner record and leaves nothing behind", async () => {
+test("creates a throwaway instance that is empty, has no row and leaves no machine or files", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
@@ -250,7 +250,7 @@ test("creates a throwaway instance that is empty, has no owner record and leaves
   }, 10_000);
 }, 30_000);
 
-test("reports a full disk, notifies the owner, and reports its end", async () => {
+test("reports a full disk, notifies the owner, and clears the error when the disk has space again", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
@@ -267,7 +267,7 @@ test("reports a full disk, notifies the owner, and reports its end", async () =>
   await vi.waitFor(async () => expect((await rowOf(made.id))?.error).toBeNull(), 15_000);
 }, 40_000);
 
-test("the next server starts the add-ons that ran", async () => {
+test("starts the add-ons of an earlier server", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
@@ -276,7 +276,7 @@ test("the next server starts the add-ons that ran", async () => {
   await up(made.id);
 }, 30_000);
 
-test("does not start a machine or count a failure while the workspace is suspended", async () => {
+test("starts no machine and counts no failure while the workspace is suspended", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
@@ -287,7 +287,7 @@ test("does not start a machine or count a failure while the workspace is suspend
   await suspend(true);
   host.driver.end((await machineOf(made.id))!, "failed");
   await vi.waitFor(async () => expect(await machineOf(made.id)).toBeUndefined(), 10_000);
-  // The next server finds no machine either, and also waits.
+  // The next server finds no machine either, and waits as well.
   await host.restart();
   await new Promise((resolve) => setTimeout(resolve, 1_000));
   expect(await machineOf(made.id)).toBeUndefined();
@@ -297,7 +297,7 @@ test("does not start a machine or count a failure while the workspace is suspend
   expect(await rowOf(made.id)).toMatchObject({ status: "running", restart_count: 0 });
 }, 40_000);
 
-test("hides a deleted add-on at once, and removes its machine and files", async () => {
+test("hides a deleted add-on at once, and then removes its machine and files", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
@@ -319,7 +319,7 @@ test("hides a deleted add-on at once, and removes its machine and files", async 
   await removeAddon(host.addons, made.id, parts);
 });
 
-test("completes a failed removal at the next attempt", async () => {
+test("completes the removal of an add-on at the attempt after a failed one", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres" });
   await up(made.id);
@@ -332,7 +332,7 @@ test("completes a failed removal at the next attempt", async () => {
   expect(await rowOf(made.id)).toBeUndefined();
 });
 
-test("is reachable in its workspace by its own name and address", async () => {
+test("connects to an add-on in its workspace's private network by the add-on's name and address", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "postgres", name: "orders" });
   await up(made.id);
@@ -353,7 +353,7 @@ test("is reachable in its workspace by its own name and address", async () => {
   ).rejects.toThrow(refusal("project_has_addons", 409));
 });
 
-test("gives processes the URLs of their environment's add-ons; the owner's variables take precedence", async () => {
+test("gives processes the URLs of their environment's add-ons, unless the owner sets the same variable", async () => {
   const { actor, project } = await onTeam();
   const environment = project.production_environment_id;
   const main = await make(host, actor, project.id, { kind: "postgres" });
@@ -376,7 +376,7 @@ test("gives processes the URLs of their environment's add-ons; the owner's varia
   );
 });
 
-test("holds a public port only while it is public", async () => {
+test("keeps a public port open only while its add-on is public", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "redis", public: true });
   await up(made.id);
@@ -397,13 +397,13 @@ test("holds a public port only while it is public", async () => {
   expect(await visit()).toBe(true);
   await deleteAddon(host.addons, actor, project.id, made.id);
   expect(await visit()).toBe(false);
-  // The machine is removed without waiting for the job.
+  // The machine is removed at once, before the job runs.
   await vi.waitFor(async () => expect(await machineOf(made.id)).toBeUndefined(), 10_000);
   await removeAddon(host.addons, made.id, parts);
   expect(await visit()).toBe(false);
 });
 
-test("returns an error when all public ports are taken", async () => {
+test("refuses a public add-on when all public ports are taken", async () => {
   const { actor, project } = await onTeam();
   for (let n = 0; n < 3; n += 1) await make(host, actor, project.id, { kind: "redis", public: true });
   await expect(make(host, actor, project.id, { kind: "redis", public: true })).rejects.toThrow(
@@ -411,7 +411,7 @@ test("returns an error when all public ports are taken", async () => {
   );
 });
 
-test("responds to a restart once the add-on runs, and ends a backoff", async () => {
+test("responds to a restart once the add-on runs, and skips the backoff", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "redis" });
   await up(made.id);
@@ -420,7 +420,7 @@ test("responds to a restart once the add-on runs, and ends a backoff", async () 
   expect(host.addons.running(made.id)!.command).not.toBe(before);
 });
 
-test("deleting a project deletes its add-ons", async () => {
+test("deletes the add-ons of a deleted project", async () => {
   const { actor, project } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "redis" });
   await deleteProject(host.app, actor, project.id);

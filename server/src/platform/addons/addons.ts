@@ -1,10 +1,11 @@
 /**
- * Add-ons: databases of a project, each a PostgreSQL or Redis in its own machine. This folder owns their rows,
+ * Add-ons: databases of a project. Each is a PostgreSQL or Redis in its own machine. This folder owns their rows,
  * credentials, files and addresses.
  *
  * Acknowledged data survives a crash of the process, the machine or this server. Missing files are an error, and are
- * never replaced by empty ones. A password is returned only with the connection URL, and is in no log, event or
- * setting. Deleting an add-on deletes its files and backups. Rows hold the desired state, machines the observed state.
+ * never replaced by empty ones. Responses contain a password only within the connection URL. No log, event or setting
+ * contains one. Deleting an add-on deletes its files and backups. Rows hold the desired state, machines the observed
+ * state.
  */
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { NotificationKind } from "#accounts/notifications/news.ts";
@@ -26,7 +27,7 @@ export class Addons implements AddonsContext {
   readonly app: Needs;
   readonly engines: Engines;
   readonly publicPorts: PublicPortProxy;
-  /** Interval of health checks and of readings of the disk. */
+  /** Milliseconds between health checks, which also read the free disk. */
   readonly lookEveryMs: number;
   readonly #running = new Map<string, RunningAddon>();
   readonly #ending = new Map<string, Promise<void>>();
@@ -42,7 +43,7 @@ export class Addons implements AddonsContext {
 
   /** Callbacks of the machine layer for machines of add-ons. */
   readonly machineOwner: MachineOwner = {
-    // Throwaway instances of an earlier server are removed here too.
+    // The call also removes throwaway instances of an earlier server.
     onServerStart: async () => {
       const rows = await listAll(this.app.db);
       const ids = rows.map(({ id }) => id);
@@ -59,14 +60,14 @@ export class Addons implements AddonsContext {
     },
   };
 
-  /** Runs after the machines started: adopts running add-ons, and starts the others. */
+  /** Adopts running add-ons, and starts the others. Runs after the machine layer has started. */
   async start(): Promise<void> {
     this.#isStarted = true;
     await clearAllProgress(this.app.db);
     for (const row of await listAll(this.app.db)) if (row.deleted_at === null) this.supervise(row);
   }
 
-  /** Stops supervision; the add-ons keep running. */
+  /** Stops the supervision; the add-ons keep running. */
   async close(): Promise<void> {
     this.#isStarted = false;
     this.publicPorts.close();
@@ -75,7 +76,7 @@ export class Addons implements AddonsContext {
     await Promise.allSettled(this.#ending.values());
   }
 
-  /** Starts and supervises an add-on whose row exists. */
+  /** Starts an add-on whose row exists, and supervises it. */
   supervise(row: AddonView): void {
     if (!this.#isStarted || this.#running.has(row.id)) return;
     const running = new RunningAddon(this, row);
@@ -84,7 +85,7 @@ export class Addons implements AddonsContext {
     this.applyChange(row);
   }
 
-  /** Applies a changed row to the public port. */
+  /** Opens, moves or closes the public port after a change of the row. */
   applyChange(row: AddonView): void {
     const running = this.#running.get(row.id);
     if (!running) return;
@@ -98,7 +99,7 @@ export class Addons implements AddonsContext {
     this.publicPorts.set(row.id, port === null ? undefined : { kind: row.kind, port, connect });
   }
 
-  /** Removes the add-on's machine, and stops supervision. Safe to repeat. */
+  /** Removes the add-on's machine, and stops the supervision. Safe to repeat. */
   end(id: string): Promise<void> {
     const ending = this.#ending.get(id) ?? this.#end(id).finally(() => this.#ending.delete(id));
     this.#ending.set(id, ending);
@@ -118,23 +119,23 @@ export class Addons implements AddonsContext {
     return this.#running.get(id);
   }
 
-  /** Undefined while the add-on is not running. */
+  /** Returns the guest of a running add-on; undefined for any other. */
   guest(addonId: string): Guest | undefined {
     const running = this.#running.get(addonId);
     return running?.isUp ? running.guest() : undefined;
   }
 
   /**
-   * Starts a second, empty instance of the same kind, version and size, with its user and database. It is reachable by
-   * no network, and is removed with its files when it is disposed.
+   * Starts a second, empty instance of the add-on's kind, version and size, with its user and database. No network
+   * reaches the instance. Disposing it removes its machine and files.
    */
   throwaway(addon: AddonRow, signal: AbortSignal): Promise<Throwaway> {
     return startThrowaway(this, addon, signal);
   }
 
   /**
-   * Stops the database process, runs `work` on the machine's files, and starts the process again. Returns once it
-   * responds, or after a minute. Throws `addon_not_running`.
+   * Stops the database process, runs `work` on the machine's files, and starts the process again. Resolves once the
+   * database responds, or after a minute. Throws `addon_not_running`.
    */
   async whileStopped<T>(addonId: string, work: (guest: Guest) => Promise<T>): Promise<T> {
     const running = this.#running.get(addonId);
@@ -146,7 +147,7 @@ export class Addons implements AddonsContext {
     }
   }
 
-  /** The same for an add-on that fails to start; see `RunningAddon.whileDown`. */
+  /** Runs `work` on the files of an add-on that fails to start; see `RunningAddon.whileDown`. */
   async whileDown(addonId: string, work: (guest: Guest) => Promise<void>): Promise<boolean> {
     const running = this.#running.get(addonId);
     if (!running) throw addonNotRunning("not running here");
@@ -157,7 +158,10 @@ export class Addons implements AddonsContext {
     }
   }
 
-  /** Stops the process gracefully and starts it again; starts a stopped one at once. Returns as `whileStopped` does. */
+  /**
+   * Stops the process gracefully and starts it again. A stopped process starts at once. Resolves as `whileStopped`
+   * does.
+   */
   async restart(addonId: string): Promise<void> {
     const running = this.#running.get(addonId);
     if (running?.isUp) return this.whileStopped(addonId, async () => {});
@@ -165,7 +169,7 @@ export class Addons implements AddonsContext {
     await running?.whenUp(60_000);
   }
 
-  /** Returns the id of the kind's image, which is built if it is missing. Concurrent callers share one build. */
+  /** Returns the id of the image for an engine, which is built if it is missing. Concurrent callers share a build. */
   async image(engine: Engine, signal: AbortSignal, progress?: OnImageProgress): Promise<string> {
     signal.throwIfAborted();
     const aborted = Promise.withResolvers<never>();

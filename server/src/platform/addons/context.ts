@@ -11,10 +11,10 @@ export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock"
 export interface AddonsContext {
   readonly app: Needs;
   readonly engines: Engines;
-  /** Interval of health checks and of readings of the disk. */
+  /** Milliseconds between health checks, which also read the free disk. */
   readonly lookEveryMs: number;
-  /** Id of the engine's image, which is built first if it is missing. */
+  /** Returns the id of the engine's image, which is built first if it is missing. */
   image(engine: Engine, signal: AbortSignal, progress?: OnImageProgress): Promise<string>;
-  /** Notifies the workspace of an add-on. */
+  /** Notifies the workspace of an event of the add-on. */
   notifyOwner(row: AddonView, kind: NotificationKind, what: string, body: string): Promise<void>;
 }

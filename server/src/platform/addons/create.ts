@@ -1,5 +1,5 @@
 /**
- * Creates an add-on: one transaction inserts the row, and the response follows at once. Machine, volume and process are
+ * Creates an add-on. A transaction inserts the row, and the response follows at once. Machine, volume and process are
  * created afterwards. `Addons` works from the rows, so the next server completes a creation that a crash interrupted.
  */
 import { randomUUID } from "node:crypto";
@@ -25,9 +25,9 @@ import type { AddonProgress } from "./tables.ts";
 const firstProgress: AddonProgress = { step: "image", percent: 0, message: "Waiting to start." };
 
 export interface CreateOptions {
-  /** Runs in the transaction that creates the add-on. */
+  /** Further work in the transaction that creates the add-on. */
   alongside?: (tx: Transaction, made: AddonView) => Promise<void>;
-  /** The environment is copied from another add-on, and may be deleted by now. */
+  /** True if the environment need not exist any more, because another add-on's value is copied. */
   isEnvironmentKnown?: boolean;
 }
 
@@ -93,7 +93,7 @@ export async function createAddon(
   return made;
 }
 
-/** `postgres`, `postgres-2`, … */
+/** Returns the first free name of `postgres`, `postgres-2`, … */
 function freeName(kind: string, taken: ReadonlySet<string>): string {
   let name = kind;
   for (let n = 2; taken.has(name); n += 1) name = `${kind}-${n}`;

@@ -1,6 +1,6 @@
 /**
  * Deletes an add-on irreversibly. A transaction hides it from all callers, and its process and machine end right after.
- * A repeatable job removes the rest, its files and its backups; the row goes last.
+ * A repeatable job then removes its files, its backups and at last its row.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -13,15 +13,15 @@ import { requireAddon, target } from "./find.ts";
 import { changeRow, deleteRow, findAny, listAllOf } from "./store.ts";
 import { volumeOf } from "./instances/volume.ts";
 
-/** Payload: `{ addon }`. */
+/** Name of the removal's task. Payload: `{ addon }`. */
 export const removeAddonTask = "platform.addons.remove";
 
-/** Deletes other data of an add-on after its machine. Must be safe to repeat. */
+/** Functions that delete other data of an add-on, after its machine is removed. Each must be safe to repeat. */
 export interface AddonParts {
   deleteBackups(addonId: string): Promise<void>;
 }
 
-/** Allowed while suspended: deleting frees resources. */
+/** Hides the add-on and queues its removal. Allowed while suspended: deleting frees resources. */
 export async function deleteAddon(
   addons: Addons,
   actor: Actor,
@@ -42,13 +42,13 @@ export async function deleteAddon(
       destroyed: { database: row.database, bytes },
     });
   });
-  // Ends connections at once, instead of when the job's turn comes.
+  // The connections end at once, not only when the job runs.
   addons.end(found.id).catch((error: unknown) => {
     app.log.warn({ addon: found.id, err: error }, "removing a deleted add-on's machine is left to the job");
   });
 }
 
-/** The removal job. Removes the machine first, because it uses memory and clients may be connected. */
+/** Runs the removal job. The machine is removed first, because it uses memory and clients may be connected. */
 export async function removeAddon(addons: Addons, id: string, parts: AddonParts): Promise<void> {
   const { app } = addons;
   const row = await findAny(app.db, id);
@@ -62,7 +62,7 @@ export async function removeAddon(addons: Addons, id: string, parts: AddonParts)
   await deleteRow(app.db, id);
 }
 
-/** Removes all add-ons of a project, including deleted ones that are not removed yet. */
+/** Removes all add-ons of a project, including deleted ones whose removal is unfinished. */
 export async function removeProjectAddons(
   addons: Addons,
   projectId: string,

@@ -20,7 +20,7 @@ export const noPublicPort = defineError(
     `public: all ${count} ports for public add-ons are taken; the operator can add more (addons_ports).`,
 );
 
-/** Failure of a database engine; the message is for the add-on's owner. */
+/** A failure of a database engine. The message is for the add-on's owner. */
 export class EngineFailure extends Error {
   override readonly name = "EngineFailure";
 }

@@ -8,7 +8,7 @@ import { type AddonView, countRows, findAny, findOf, findWorkspaces, listOf } fr
 
 export type { AddonRow, AddonView } from "./store.ts";
 
-/** Finds an add-on of a project that the actor reaches. Throws `project_not_found` and `addon_not_found`. */
+/** Returns an add-on of a project in the actor's workspaces. Throws `project_not_found` and `addon_not_found`. */
 export async function requireAddon(
   { db }: Pick<App, "db">,
   actor: Actor,
@@ -21,10 +21,10 @@ export async function requireAddon(
   return row;
 }
 
-/** Add-ons with their workspace, deleted ones included. */
+/** Returns add-ons with their workspace. Deleted add-ons are included. */
 export const workspacesOfAddons = findWorkspaces;
 
-/** Lists the add-ons of a project that the actor reaches, newest first. */
+/** Lists the add-ons of a project in the actor's workspaces, newest first. */
 export async function listAddons(
   { db }: Pick<App, "db">,
   actor: Actor,
@@ -34,7 +34,7 @@ export async function listAddons(
   return listOf(db, id);
 }
 
-/** Finds an add-on without an access check, for the server's own work. Undefined if it is deleted. */
+/** Returns an add-on without an access check, for the server's own work. Undefined if the add-on is deleted. */
 export async function findAddon(db: Db, id: string): Promise<AddonView | undefined> {
   const row = await findAny(db, id);
   return row?.deleted_at === null ? row : undefined;
@@ -45,7 +45,7 @@ export async function hasAddons(db: Db, projectId: string): Promise<boolean> {
   return (await listOf(db, projectId)).length > 0;
 }
 
-/** Number of add-ons in the workspace. */
+/** Returns the number of add-ons in the workspace. */
 export function countAddons(db: Db, workspaceId: string): Promise<number> {
   return countRows(db, workspaceId);
 }

@@ -21,7 +21,7 @@ async function onTeam() {
   return { actor, project, get };
 }
 
-test("shows each step of a first start with a rising percent, and nothing once the add-on runs", async () => {
+test("shows each step of a first start with a rising percent, and no progress once the add-on runs", async () => {
   const { actor, project, get } = await onTeam();
   let seen: (Awaited<ReturnType<typeof get>>["progress"] | undefined)[] = [];
   const see = async () => {
@@ -48,7 +48,7 @@ test("removes the progress of a start that failed", async () => {
   await expect.poll(async () => (await get(made.id)).status, { timeout: 20_000 }).toBe("running");
 });
 
-test("removes the progress that a killed server left, before another start", async () => {
+test("clears the progress that a killed server left, before the add-on starts again", async () => {
   const { actor, project, get } = await onTeam();
   const made = await make(host, actor, project.id, { kind: "redis" });
   await expect.poll(async () => (await get(made.id)).status, { timeout: 20_000 }).toBe("running");
@@ -64,7 +64,7 @@ test("removes the progress that a killed server left, before another start", asy
   expect((await get(made.id)).progress).toBeNull();
 });
 
-test("reports an image build to every waiting caller, from its current step on", async () => {
+test("reports an image's build to every waiting caller, from the current step on", async () => {
   const steps = Promise.withResolvers<(made: { fraction: number; step: string }) => void>();
   const end = Promise.withResolvers<void>();
   const image = { id: "postgres-15-1", sizeBytes: 1, contents: {}, substituted: false };

@@ -1,4 +1,7 @@
-/** Restarts an add-on on request: stops the process gracefully and starts it again. A stopped one starts at once. */
+/**
+ * Restarts an add-on on request. A running process is stopped gracefully and started again; a stopped one starts at
+ * once.
+ */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { requireNotSuspended } from "#accounts/workspaces.ts";
@@ -6,7 +9,7 @@ import { getProject, workspaceOf } from "../projects/projects.ts";
 import type { Addons } from "./addons.ts";
 import { type AddonView, requireAddon, target } from "./find.ts";
 
-/** Returns the add-on once it responds, or after a minute. */
+/** Restarts the add-on. Returns it once the database responds, or after a minute. */
 export async function restartAddon(
   addons: Addons,
   actor: Actor,

@@ -12,7 +12,7 @@ export type AddonSize = (typeof sizeNames)[number];
 export interface Extent {
   vcpus: number;
   memoryBytes: number;
-  /** Size of the volume, and of the root disk of an instance without a volume. */
+  /** Bytes of the volume, or of the root disk of an instance without a volume. */
   diskBytes: number;
 }
 
@@ -29,14 +29,14 @@ export function extentOf(size: string): Extent {
   return extents[size as AddonSize];
 }
 
-/** Starter includes no add-ons. */
+/** Largest size of each plan. Plan starter includes no add-ons. */
 const largest: Readonly<Record<Plan, AddonSize>> = { starter: "small", pro: "medium", team: "large" };
 
 export function largestSize(plan: Plan): AddonSize {
   return largest[plan];
 }
 
-/** Throws `plan_limit` for a size above the plan's. */
+/** Throws `plan_limit` for a size above the plan's largest. */
 export function requireSize(plan: Plan, size: AddonSize): void {
   const allowed = sizeNames.slice(0, sizeNames.indexOf(largest[plan]) + 1);
   if (allowed.includes(size)) return;

@@ -5,7 +5,7 @@ import type { AddonProgress, AddonsTable } from "./tables.ts";
 
 export type AddonRow = Selectable<AddonsTable>;
 
-/** An add-on with its workspace, project name and region. */
+/** An add-on with its workspace, and its project's name and region. */
 export type AddonView = AddonRow & { workspace_id: string; project_name: string; region: string };
 
 export type AddonChange = Partial<
@@ -32,12 +32,12 @@ export function findOf(db: Db, projectId: string, id: string): Promise<AddonView
     .executeTakeFirst();
 }
 
-/** Finds an add-on without an access check, deleted ones included; for the server's own work. */
+/** Returns an add-on without an access check, for the server's own work. Deleted add-ons are included. */
 export function findAny(db: Db, id: string): Promise<AddonView | undefined> {
   return views(db).where("a.id", "=", id).executeTakeFirst();
 }
 
-/** Includes deleted add-ons. */
+/** Returns add-ons with their workspace. Deleted add-ons are included. */
 export function findWorkspaces(
   db: Db,
   ids: readonly string[],
@@ -50,7 +50,7 @@ export function findWorkspaces(
     .execute();
 }
 
-/** All add-ons of the installation, deleted ones included. */
+/** Lists all add-ons of the installation. Deleted add-ons are included. */
 export function listAll(db: Db): Promise<AddonView[]> {
   return views(db).orderBy("a.created_at").execute();
 }
@@ -59,7 +59,7 @@ export function listAllOf(db: Db, projectId: string): Promise<AddonView[]> {
   return views(db).where("a.project_id", "=", projectId).execute();
 }
 
-/** Add-ons of one environment, and those for all environments of its project; oldest first. */
+/** Lists the add-ons of one environment, and those for all environments of its project, oldest first. */
 export async function listFor(db: Db, environmentId: string): Promise<AddonView[]> {
   return views(db)
     .innerJoin("environments as e", "e.project_id", "a.project_id")
@@ -71,7 +71,7 @@ export async function listFor(db: Db, environmentId: string): Promise<AddonView[
     .execute();
 }
 
-/** Counts the workspace's add-ons, and blocks creations in it until the transaction ends. */
+/** Counts the workspace's add-ons. Blocks the creation of others in the workspace until the transaction ends. */
 export async function lockAndCount(tx: Transaction, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 20))`.execute(tx);
   return countRows(tx, workspaceId);
@@ -102,7 +102,7 @@ export async function takeIndex(tx: Transaction): Promise<number> {
   return rows[0]!.free;
 }
 
-/** Ports in use; blocks other callers until the transaction ends. */
+/** Returns the public ports in use, and blocks other callers until the transaction ends. */
 export async function lockPublicPorts(tx: Transaction): Promise<Set<number>> {
   await sql`select pg_advisory_xact_lock(hashtextextended('addons.public_port', 20))`.execute(tx);
   const rows = await tx
@@ -113,7 +113,7 @@ export async function lockPublicPorts(tx: Transaction): Promise<Set<number>> {
   return new Set(rows.map(({ public_port }) => public_port!));
 }
 
-/** Undefined if the name is taken. */
+/** Inserts the row. Returns undefined if the name is taken. */
 export function insertRow(tx: Transaction, row: Insertable<AddonsTable>): Promise<AddonRow | undefined> {
   return tx
     .insertInto("addons")

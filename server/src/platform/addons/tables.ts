@@ -1,7 +1,10 @@
 import type { ColumnType, Generated } from "kysely";
 import type { Progress } from "../progress.ts";
 
-/** Steps of a start: building the image, creating volume and machine, starting the process, its first response. */
+/**
+ * Steps of a start: building the image, creating volume and machine, starting the process, and waiting for its first
+ * response.
+ */
 export const addonSteps = ["image", "volume", "start", "answer"] as const;
 export type AddonStep = (typeof addonSteps)[number];
 export type AddonProgress = Progress<AddonStep>;

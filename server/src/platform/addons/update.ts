@@ -1,4 +1,4 @@
-/** Updates an add-on: opens or closes its public port. */
+/** Updates an add-on, which opens or closes its public port. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { lockWritableProject } from "../projects/projects.ts";

@@ -33,7 +33,7 @@ async function makePushedProject(files: Record<string, string>, input: object = 
   return project;
 }
 
-test("recognises the newest commit, returns its recipe with reasons, and leaves no checkout behind", async () => {
+test("detects the framework in the newest commit, returns the recipe with reasons, and deletes the checkout", async () => {
   const project = await makePushedProject(express);
   const analysis = await analyzeProject(app, actor, project.id);
   expect(RepoAnalysis.safeParse(analysis).error).toBeUndefined();
@@ -64,7 +64,7 @@ test("prefers the project's own settings to detected values", async () => {
   expect(analysis.recipe).toContain("--prod");
 });
 
-test("uses the repository's own Dockerfile as the recipe", async () => {
+test("returns the repository's own Dockerfile as the recipe", async () => {
   const project = await makePushedProject({ Dockerfile: "FROM scratch\nEXPOSE 5000\n" });
   expect(await analyzeProject(app, actor, project.id)).toMatchObject({
     runtime: "dockerfile",
@@ -73,7 +73,7 @@ test("uses the repository's own Dockerfile as the recipe", async () => {
   });
 });
 
-test("refuses an empty repository, a missing branch, and a project of another workspace", async () => {
+test("refuses an empty repository, a missing branch, and another workspace's project", async () => {
   const empty = await makeProject(app, actor);
   await expect(analyzeProject(app, actor, empty.id)).rejects.toThrow(refusal("repository_empty", 409));
   const other = await makeProject(app, actor, { branch: "trunk" });
@@ -101,7 +101,7 @@ test("analyzes for another payer while one payer's repositories do not respond",
   await commitFiles(repositoryDirectory(app, theirs.id), theirs.branch, express);
   expect(await analyzeProject(app, other, theirs.id)).toMatchObject({ framework: "express" });
   expect(held).toHaveLength(1);
-  // The fetch of the second repository starts when the connection of the first one has ended.
+  // The second repository's fetch starts when the connection of the first one has ended.
   const hangUp = setInterval(() => held.forEach((socket) => socket.destroy()), 50);
   onTestFinished(() => clearInterval(hangUp));
   expect(await Promise.all(analyses)).toEqual([

@@ -1,6 +1,6 @@
 /**
- * Analyzes a project's repository and returns the recipe of the next deployment. Checks out the newest commit of the
- * production branch, reads it as data, and deletes the checkout.
+ * Analyzes a project's repository and returns the recipe of its next deployment. The newest commit of the production
+ * branch is checked out, read as data, and deleted.
  */
 import { randomUUID } from "node:crypto";
 import { rm } from "node:fs/promises";
@@ -23,9 +23,9 @@ import { type RepoAnalysis, toRepoAnalysis } from "./schema.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets">;
 
-/** A client waits for the response. A repository that takes longer is fetched by a deployment only. */
+/** Deadline for the response, because a client waits. A larger repository can be deployed and not analyzed. */
 const deadlineMs = 60_000;
-/** An analysis runs git and holds the files of a whole repository, so each payer has one at a time. */
+/** An analysis runs git and writes the files of a whole repository, so each payer has one slot. */
 const slots = new FairSemaphore({
   limit: 2,
   queue: { max: 10, refuse: analysisQueueFull },
@@ -35,9 +35,9 @@ export async function analyzeProject(app: Needs, actor: Actor, projectId: string
   const project = await getProject(app, actor, projectId);
   requireNotSuspended(workspaceOf(actor, project));
   return slots.run(await payerOf(app.db, project.workspace_id), async () => {
-    // The deadline excludes the wait for a slot.
+    // The deadline starts here, so the wait for a slot does not count.
     const signal = AbortSignal.timeout(deadlineMs);
-    // This directory is among git's own checkouts, which the next start deletes.
+    // The directory is one of git's own checkouts, which the next start of the server deletes.
     const into = join(checkoutsDirectory(app), `analysis-${randomUUID()}`);
     try {
       await checkout(app, project, { branch: project.branch, sha: null, into, log: () => {}, signal });

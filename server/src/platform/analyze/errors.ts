@@ -5,5 +5,8 @@ export const analysisQueueFull = defineError("analysis_queue_full", 503, () => (
   meta: { retry_after: 5 },
 }));
 
-/** Refuses project settings that no recipe supports. The request has no such field, so it is not a validation error. */
+/**
+ * Error for project settings that no recipe supports. The request does not contain them, so this is not a validation
+ * error.
+ */
 export const settingsRefused = defineError("invalid_request", 400, (why: string) => `project: ${why}`);

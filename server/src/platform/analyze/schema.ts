@@ -51,7 +51,7 @@ export const RepoAnalysis = z
   .meta({ id: "RepoAnalysis" });
 export type RepoAnalysis = z.output<typeof RepoAnalysis>;
 
-/** Settings of the project replace detected values. */
+/** Returns the response of an analysis. Settings of the project replace detected values. */
 export function toRepoAnalysis(project: ProjectRow, found: Analysis, recipe: string | null): RepoAnalysis {
   return {
     framework: found.framework,

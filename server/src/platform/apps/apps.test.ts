@@ -29,7 +29,7 @@ async function instances(environmentId: string) {
   return db.selectFrom("app_instances").selectAll().where("environment_id", "=", environmentId).execute();
 }
 
-test("routes no request to a released app before takeOver, and every request after it", async () => {
+test("sends no request to a released app before takeOver, and every request after it", async () => {
   const { environment } = await makeEnvironment(db);
   const first = await candidate(host, environment, 1, { argv: program("one") });
   await first.waitHealthy(signal);
@@ -45,7 +45,7 @@ test("routes no request to a released app before takeOver, and every request aft
   expect(row.live_deployment_id).toBe(first.deploymentId);
 });
 
-test("marks an address whose last deployment failed, until a deployment is live", async () => {
+test("marks a host whose last deployment failed, until a deployment is live", async () => {
   const { environment } = await makeEnvironment(db);
   const { id } = await makeDeployment(db, environment, 1);
   await db.updateTable("deployments").set({ status: "failed" }).where("id", "=", id).execute();
@@ -62,7 +62,7 @@ test("marks an address whose last deployment failed, until a deployment is live"
   expect(await hasFailed()).toBe(false);
 });
 
-test("drains, ends and removes the first release when a second one takes over", async () => {
+test("drains, ends and removes the earlier release when another one takes over", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, {
     argv: program("one", "process.on('SIGTERM', () => { console.log('asked to end'); process.exit(0); });"),
@@ -76,7 +76,7 @@ test("drains, ends and removes the first release when a second one takes over", 
   expect((await host.driver.list()).map(({ id }) => id)).not.toContain(machine);
 });
 
-test("adds visitors' bytes to the network metrics of the app", async () => {
+test("adds the bytes of visitors' requests to the app's network metrics", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   const first = host.apps.routes.of(environment.id)!;
@@ -91,7 +91,7 @@ test("adds visitors' bytes to the network metrics of the app", async () => {
   expect(traffic()).toEqual([0, 0]);
 });
 
-test("passes a process its variables, over those of the image, with PORT over both", async () => {
+test("gives a process its variables in place of the image's, and PORT in place of both", async () => {
   const { environment } = await makeEnvironment(db);
   const made = await deploy(host, environment, 1, {
     argv: program("one"),
@@ -101,7 +101,7 @@ test("passes a process its variables, over those of the image, with PORT over bo
   expect(env).toMatchObject({ A: "mine", PORT: String(made.port), HOST: "0.0.0.0" });
 });
 
-test("reports the exit code and last output of an app that ends at its start, without delay", async () => {
+test("reports the exit code and last output of an app at once when it ends during its start", async () => {
   const { environment } = await makeEnvironment(db);
   const made = await candidate(host, environment, 1, {
     argv: [process.execPath, "-e", "console.error('no database'); process.exit(7)"],
@@ -114,7 +114,7 @@ test("reports the exit code and last output of an app that ends at its start, wi
 test("fails an app that listens on another port than PORT, and names that port and the fix", async () => {
   const own = await appsHost(db, { config: { appStartSeconds: "2" } });
   const { environment } = await makeEnvironment(db);
-  // The fake machine has no kernel, so a file holds the table.
+  // The fake machine has no kernel, so a file contains the port table.
   const table =
     "  0: 00000000:0BB8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12";
   const argv = [
@@ -134,7 +134,7 @@ test("fails an app that listens on another port than PORT, and names that port a
   await made.discard();
 });
 
-test("waits longer than the start time for an app that writes output, and not for a silent one", async () => {
+test("waits beyond the start time for an app that writes output, and not for a silent one", async () => {
   const own = await appsHost(db, { config: { appStartSeconds: "3" } });
   const { environment } = await makeEnvironment(db);
   const port = await freePort();
@@ -155,7 +155,7 @@ test("waits longer than the start time for an app that writes output, and not fo
   await stuck.discard();
 });
 
-test("logs that the app listens and each other status, until it responds below 500", async () => {
+test("logs each new status of a starting app until the app responds below 500", async () => {
   const { environment } = await makeEnvironment(db);
   const port = await freePort();
   const warming = `
@@ -173,7 +173,7 @@ test("logs that the app listens and each other status, until it responds below 5
 
 test("reports a missing program to the owner", async () => {
   const { environment } = await makeEnvironment(db);
-  // The error continues a sentence that begins with the failure of the step.
+  // The error continues a sentence about the failed step.
   await expect(candidate(host, environment, 1, { argv: ["/no/such/program"] })).rejects.toMatchObject({
     name: "AppUnhealthy",
     message: expect.stringMatching(/^\/no\/such\/program .*\.$/),
@@ -181,7 +181,7 @@ test("reports a missing program to the owner", async () => {
   expect(await instances(environment.id)).toEqual([]);
 });
 
-test("switches back without a lost request when the public address leads to another machine", async () => {
+test("switches back without a lost request when another machine responds at the public address", async () => {
   const { environment } = await makeEnvironment(db);
   const first = await deploy(host, environment, 1, { argv: program("one") });
   const second = await candidate(host, environment, 2, { argv: program("two") });
@@ -202,7 +202,7 @@ test("switches back without a lost request when the public address leads to anot
   expect(await instances(environment.id)).toMatchObject([{ state: "live" }]);
 });
 
-test("restarts a live app that ends, and logs it", async () => {
+test("restarts a live app that ends, and logs the restart", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   await visit(host, environment.host_label, "/exit").catch(() => {});
@@ -215,7 +215,7 @@ test("restarts a live app that ends, and logs it", async () => {
   expect(await texts(environment.id)).toContain("It ended with exit code 3. It is restarted in 1 s.");
 }, 20_000);
 
-test("replaces a lost machine, and keeps both in the workspace's private network", async () => {
+test("replaces a lost machine in the same private network", async () => {
   const { environment, workspace } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   const machine = host.apps.routes.of(environment.id)?.machine ?? "";
@@ -231,7 +231,7 @@ test("replaces a lost machine, and keeps both in the workspace's private network
   expect(await visit(host, environment.host_label)).toBe("one");
 }, 20_000);
 
-test("sends one notification for running out of memory, also after an end for another reason", async () => {
+test("sends one notification when an app runs out of memory repeatedly, even after an earlier end for another reason", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   const isBack = () =>
@@ -254,7 +254,7 @@ test("sends one notification for running out of memory, also after an end for an
   expect(news).toEqual([{ kind: "out_of_memory" }]);
 }, 90_000);
 
-test("freezes an app that sleeps, and wakes it with its memory", async () => {
+test("freezes a sleeping app, and wakes it with its memory", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   await sleep(host.apps, environment.id);
@@ -280,7 +280,7 @@ test("does not wake an app while its workspace is suspended", async () => {
   expect(await visit(host, environment.host_label)).toBe("one");
 });
 
-test("puts no app to sleep that is being deployed or was never deployed", async () => {
+test("refuses sleep for an app during its deployment, and without a deployment", async () => {
   const { environment } = await makeEnvironment(db);
   await expect(sleep(host.apps, environment.id)).rejects.toMatchObject({ code: "nothing_deployed" });
   await expect(wake(host.apps, environment.id)).rejects.toMatchObject({ code: "nothing_deployed" });
@@ -298,7 +298,7 @@ test("wakes a sleeping app when a new deployment goes live", async () => {
   await vi.waitFor(async () => expect(await instances(environment.id)).toHaveLength(1), 5_000);
 });
 
-test("passes changed variables to an app that wakes", async () => {
+test("gives changed variables to an app when it wakes", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   await sleep(host.apps, environment.id);
@@ -308,7 +308,7 @@ test("passes changed variables to an app that wakes", async () => {
   expect(JSON.parse(await visit(host, environment.host_label, "/env"))).toMatchObject({ NEW: "yes" });
 });
 
-test("removes machine, route and log of an app, and removes it again without an error", async () => {
+test("removes an app's machine, route and log, and removes them again without an error", async () => {
   const { environment, project } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: program("one") });
   const machine = host.apps.routes.of(environment.id)?.machine;
@@ -319,7 +319,7 @@ test("removes machine, route and log of an app, and removes it again without an 
   expect(await texts(environment.id)).toEqual([]);
 });
 
-test("ends an aborted wait at once, and removes the candidate", async () => {
+test("ends the wait for health when it is aborted, and removes the candidate", async () => {
   const { environment } = await makeEnvironment(db);
   const port = await freePort();
   const made = await candidate(host, environment, 1, { argv: ["sleep", "60"], port });

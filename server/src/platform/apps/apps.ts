@@ -1,12 +1,12 @@
 /**
  * Running apps. An instance is one start of one deployment: a machine, and the app's process in it below PID 1. A
- * deployment starts a new instance beside the serving one (`release`) and waits until it is healthy. `takeOver` then
- * switches in one transaction. The earlier instance is drained, terminated and removed, so one instance serves at
- * every moment.
+ * deployment starts a new instance beside the serving one (`release`), and waits until the new one is healthy. Then one
+ * transaction switches to the new instance (`takeOver`), so exactly one instance serves at every moment. The earlier
+ * instance is drained, terminated and removed.
  *
  * The database records which instance serves; this folder keeps its process running. A process that ends by itself is
- * restarted, and a lost machine is replaced. The next server adopts the running apps. A sleeping app is frozen, and is
- * stopped after a while; the first request wakes it.
+ * restarted, and a lost machine is replaced. The next server adopts the running apps. A sleeping app is frozen, and
+ * later stopped. The first request wakes the app.
  *
  * This folder does not decide which deployment runs. The only HTTP it uses is the health check.
  */
@@ -28,7 +28,7 @@ import { stopRestedApps } from "./running/sleep.ts";
 import { deleteInstance, findInstance, findOwner, type InstanceRow, listInstances } from "./store.ts";
 
 const lookEveryMs = 1_000;
-/** Longest time for which the start of the server waits for apps to respond. */
+/** Longest time that the start of the server waits for apps to respond. */
 const seenWithinMs = 2_000;
 
 export class Apps implements AppsContext {
@@ -63,7 +63,7 @@ export class Apps implements AppsContext {
   readonly machineOwner: MachineOwner = {
     onServerStart: async () => {
       const rows = await listInstances(this.app.db);
-      // A release that was not switched to: its deployment starts a new one.
+      // The deployment of this release did not switch to it, and starts another instance.
       for (const { id } of rows.filter(({ state }) => state === "starting"))
         await deleteInstance(this.app.db, id);
       const left = rows.filter(({ state }) => state !== "starting").map(({ id }) => id);
@@ -71,7 +71,7 @@ export class Apps implements AppsContext {
     },
     ended: (id, ending) => this.#machineEnded(id, ending),
     describe: async (id) => {
-      // Before the start, `running` has no entry yet.
+      // During the start of the server, `running` has no entry for the instance yet.
       const environmentId =
         this.running.get(id)?.environmentId ?? (await findInstance(this.app.db, id))?.environment_id;
       if (environmentId === undefined) return undefined;
@@ -81,7 +81,7 @@ export class Apps implements AppsContext {
     },
   };
 
-  /** Adopts running apps and restarts ended ones. Runs after the start of the machine layer. */
+  /** Adopts running apps and restarts ended ones. Runs after the machine layer has started. */
   async start(): Promise<void> {
     for (const row of await listInstances(this.app.db)) await this.#adopt(row);
     const live = [...this.running.values()].filter(
@@ -96,7 +96,7 @@ export class Apps implements AppsContext {
     this.#timer.unref();
   }
 
-  /** Called when the ingress accepts connections. */
+  /** Sets the ingress. Called once the ingress accepts connections. */
   serveThrough(front: Front): void {
     this.#front = front;
   }
@@ -114,7 +114,7 @@ export class Apps implements AppsContext {
     await Promise.all(this.#background);
   }
 
-  /** The instance that serves the environment, asleep or not. */
+  /** Returns the environment's live or sleeping instance. */
   serving(environmentId: string): Running | undefined {
     return this.of(environmentId).find(({ state }) => state === "live" || state === "asleep");
   }
@@ -123,7 +123,7 @@ export class Apps implements AppsContext {
     return [...this.running.values()].filter((running) => running.environmentId === environmentId);
   }
 
-  /** Runs work after the earlier work of the same environment. */
+  /** Runs work after the earlier work of the same environment has ended. */
   turn<T>(environmentId: string, work: () => Promise<T>): Promise<T> {
     let turns = this.#turns.get(environmentId);
     if (!turns) this.#turns.set(environmentId, (turns = new Semaphore(1)));
@@ -134,7 +134,7 @@ export class Apps implements AppsContext {
     return this.app.machines.logs.of(environmentId);
   }
 
-  /** Writes to the app's own log. */
+  /** Writes a line to the app's own log. */
   async writeLog({ environmentId, row }: InstanceName, text: string): Promise<void> {
     await this.ring(environmentId).append([
       { at: this.app.clock.now().getTime(), stream: "system", text, deployment: row.deployment_id },
@@ -156,7 +156,7 @@ export class Apps implements AppsContext {
     });
   }
 
-  /** Runs work in the background. Only the shutdown of the server waits for it. */
+  /** Starts work in the background. Only the shutdown of the server waits for the work. */
   inBackground(whatFailed: string, work: () => Promise<void>): void {
     const task = work()
       .catch((error: unknown) => {

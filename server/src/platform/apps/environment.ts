@@ -9,10 +9,10 @@ import type { InstanceRow } from "./store.ts";
 export type Variables = Record<string, string>;
 
 interface StartVariables {
-  /** Variables of the image, which the others override. */
+  /** Variables of the image. Variables of the environment override them. */
   image: Variables;
   given: Variables;
-  /** Variables of the environment at the instance's start. A deployment may have used others. */
+  /** Variables of the environment when the instance starts. The deployment may have used others. */
   variables: Variables;
 }
 
@@ -24,14 +24,15 @@ export function sealEnv(app: Needs, id: string, env: StartVariables): Buffer {
 }
 
 /**
- * Variables of the process. The server sets PORT. HOST is only a default, because the app may know a better address.
+ * Returns the variables of the process. The server sets PORT. HOST is a default that the app may override with a better
+ * address.
  */
 export function envOf(app: Needs, row: Sealing, port: number): Variables {
   const { image, given } = open(app, row);
   return { HOST: "0.0.0.0", ...image, ...given, PORT: String(port) };
 }
 
-/** Encrypts the variables again if the environment's have changed. Undefined if they are equal. */
+/** Encrypts the variables again. Returns undefined if they are equal to the encrypted ones. */
 export function resealEnv(app: Needs, row: Sealing, variables: Variables): Buffer | undefined {
   const was = open(app, row);
   if (isDeepStrictEqual(was.variables, variables)) return undefined;

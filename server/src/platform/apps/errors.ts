@@ -17,7 +17,7 @@ export const wakeFailed = defineError("wake_failed", 503, (detail: string) => ({
   meta: { retry_after: 5 },
 }));
 
-/** Reason why an app does not serve. The message is for the owner, and has the app's last output. */
+/** An app that does not serve. The message is for the owner, and contains the app's last output. */
 export class AppUnhealthy extends Error {
   override readonly name = "AppUnhealthy";
 }

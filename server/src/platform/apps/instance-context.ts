@@ -1,4 +1,4 @@
-/** Interface of the running apps that one instance uses. */
+/** Interface of the running apps for a single instance. */
 import type { App } from "#app.ts";
 import type { LogRing } from "#machines/host/log-rings.ts";
 import type { End } from "./output/exit-reason.ts";
@@ -15,12 +15,12 @@ export interface InstanceName {
 export interface InstanceContext {
   readonly app: Needs;
   readonly routes: AppRoutes;
-  /** Runs `work` after the earlier work of the same environment. */
+  /** Runs `work` after the earlier work of the same environment has ended. */
   turn<T>(environmentId: string, work: () => Promise<T>): Promise<T>;
-  /** The log of an environment. */
+  /** Returns the log of an environment. */
   ring(environmentId: string): LogRing;
-  /** Writes a line into the app's own log. */
+  /** Writes a line to the app's own log. */
   writeLog(instance: InstanceName, text: string): Promise<void>;
-  /** Notifies the workspace that an app keeps ending. */
+  /** Notifies the workspace that an app ends repeatedly. */
   notifyEnd(instance: InstanceName, end: End): Promise<void>;
 }

@@ -11,7 +11,7 @@ const ports: number[] = [];
 
 afterEach(async () => {
   onKillPoint(undefined);
-  // Processes of the fake driver outlive the test.
+  // The fake driver's processes outlive a test, so each is ended over HTTP.
   for (const port of ports.splice(0)) await fetch(`http://127.0.0.1:${port}/exit`).catch(() => {});
 });
 
@@ -44,7 +44,7 @@ async function owners(): Promise<(string | null)[]> {
   return rows.map(({ owner_id }) => owner_id);
 }
 
-test("app.released: removes a release that was not switched to, and the earlier app still serves", async () => {
+test("app.released: removes a release that was not switched to, and leaves the earlier app serving", async () => {
   const { environment } = await makeEnvironment(db);
   const first = await deploy(host, environment, 1, { argv: program("one") });
   ports.push(first.port);
@@ -55,7 +55,7 @@ test("app.released: removes a release that was not switched to, and the earlier 
   expect(await owners()).toEqual([first.instanceId]);
 });
 
-test("app.switched: serves the new instance, and drains the earlier one", async () => {
+test("app.switched: serves with the new instance, and drains the earlier one", async () => {
   const { environment } = await makeEnvironment(db);
   ports.push((await deploy(host, environment, 1, { argv: program("one") })).port);
   const second = await candidate(host, environment, 2, { argv: program("two") });
@@ -79,7 +79,7 @@ test("app.switched: serves the new instance, and drains the earlier one", async 
   expect(row.live_deployment_id).toBe(second.deploymentId);
 }, 60_000);
 
-test("app.drained: the next server removes an instance that has ended", async () => {
+test("app.drained: removes an instance that ended before the crash", async () => {
   const { environment } = await makeEnvironment(db);
   ports.push((await deploy(host, environment, 1, { argv: program("one") })).port);
   endAt("app.drained");

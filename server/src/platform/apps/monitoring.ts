@@ -7,11 +7,11 @@ import { type ProcessHealth, type AppLogLine, type AppLogs, type AppStats, toLin
 import { sleep } from "./running/sleep.ts";
 import { wake } from "./running/wake.ts";
 
-/** Selects an app by the ids of a request. */
+/** Ids of a request that select an app. */
 export interface AppSelector {
   actor: Actor;
   projectId: string;
-  /** Production if undefined. */
+  /** Id of the environment; undefined selects production. */
   environmentId: string | undefined;
 }
 
@@ -75,7 +75,7 @@ export async function readLogs(apps: Apps, which: AppSelector, count: number): P
   return { lines: lines.map(toLine), truncated };
 }
 
-/** Yields the last `count` lines, or all lines after a line number, and then new lines. */
+/** Yields the last `count` lines, or all lines after a given line number. Then yields new lines. */
 export async function followLogs(
   apps: Apps,
   which: AppSelector,

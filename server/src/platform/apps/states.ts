@@ -1,7 +1,7 @@
 /**
  * States of an instance and their transitions. A new instance is `starting`. Once healthy it becomes `live`, and the
- * earlier one `draining`; a failed check of the public address switches both back. A live instance can be `asleep` and
- * wake again. Every state can end in removal.
+ * earlier one `draining`. If the check of the public address fails, both transitions are reverted. A live instance can
+ * become `asleep`, and `live` again. Every state can end in removal.
  */
 import type { AppInstancesTable } from "./tables.ts";
 

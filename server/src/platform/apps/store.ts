@@ -38,7 +38,7 @@ export function findInstance(db: Db, id: string): Promise<InstanceRow | undefine
   return db.selectFrom("app_instances").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-/** Finds the instance that serves an environment, asleep or not. */
+/** Returns the instance that serves an environment, live or asleep. */
 export function findServing(db: Db, environmentId: string): Promise<InstanceRow | undefined> {
   return db
     .selectFrom("app_instances")
@@ -48,7 +48,9 @@ export function findServing(db: Db, environmentId: string): Promise<InstanceRow 
     .executeTakeFirst();
 }
 
-/** Changes the state. Undefined if the transition is not allowed from the current state, or the instance is deleted. */
+/**
+ * Changes the state. Returns undefined if the current state allows no such transition, or if the instance is deleted.
+ */
 export function move(db: Db, id: string, to: InstanceState): Promise<InstanceRow | undefined> {
   const from = (Object.keys(moves) as InstanceState[]).filter((state) => moves[state].includes(to));
   return db
@@ -84,7 +86,7 @@ export async function deleteInstance(tx: Db, id: string): Promise<void> {
   await tx.deleteFrom("app_instances").where("id", "=", id).execute();
 }
 
-/** Locks the environment, so that switches run one after the other. False if it is deleted. */
+/** Locks the environment, so that its switches run one after the other. Returns false if the environment is deleted. */
 export async function lockEnvironment(tx: Transaction, id: string): Promise<boolean> {
   const row = await tx
     .selectFrom("environments")
@@ -139,7 +141,7 @@ export async function environmentsOf(db: Db, projectId: string): Promise<string[
   return rows.map(({ id }) => id);
 }
 
-/** Rows of one environment, of a project, or of all environments. */
+/** Lists environments with their serving instance: one environment, those of a project, or all. */
 export function listServed(
   db: Db,
   { environmentId, projectId }: { environmentId?: string; projectId?: string } = {},

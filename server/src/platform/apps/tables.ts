@@ -1,6 +1,6 @@
 import type { ColumnType, Generated } from "kysely";
 
-/** All parameters that are needed to start the app again. */
+/** Parameters that a start of the app needs. */
 export interface RunSpec {
   image: string;
   argv: string[];
@@ -11,11 +11,11 @@ export interface RunSpec {
   isolation: "native" | "gvisor";
   size: Extent;
   hostname: string;
-  /** Owner of the app, which reaches the workspace's other services over the private network. */
+  /** Id of the workspace, whose services the app reaches over the private network. */
   workspaceId: string;
 }
 
-/** CPU and memory of an app. `burstMb` is the largest memory limit. */
+/** CPU and memory of an app. `burstMb` is the largest memory limit in MiB. */
 export interface Extent {
   cpu: number;
   memoryMb: number;

@@ -47,15 +47,15 @@ afterAll(() => rm(directory, { recursive: true }));
 afterEach(() => onKillPoint(undefined));
 const { signal } = new AbortController();
 
-/** Simulated content of each add-on's database. */
+/** Simulated content of each add-on's database, by add-on. */
 const data = new Map<string, string>();
-/** Content loaded into the test restore, by add-on. */
+/** Content that a test restore has loaded, by add-on. */
 const trials = new Map<string, string>();
 let differs = false;
 let refuses = false;
 /** Ids of restores that are in place. */
 const inPlace = new Set<string>();
-/** The machines that were backed up, in order. */
+/** Machines that were backed up, in order. */
 const asksOf: unknown[] = [];
 let duringDump: ((ends: AbortSignal) => Promise<void>) | undefined;
 let isUnreachable = false;
@@ -96,9 +96,9 @@ async function* pieces(text: string) {
   yield Buffer.from(text);
 }
 
-/** Makes a Backups service as a fresh process would. */
+/** Returns a Backups service like that of a new process. */
 function newBackups(): Backups {
-  // No machines here: the engine above simulates them.
+  // There are no machines: the engine above simulates them.
   const addons = Object.assign(new Addons(app as unknown as App), {
     guest: () => ({}),
     throwaway: async () => ({ guest: {}, [Symbol.asyncDispose]: async () => {} }),
@@ -177,7 +177,7 @@ test("fails a backup whose test restore differs, deletes its bytes, and notifies
   expect(await news(addon)).toEqual([expect.stringMatching(/^A backup of postgres \(.*\) failed$/)]);
 });
 
-test("stops storing a backup when the test restore rejects the bytes, with the cause", async () => {
+test("aborts a backup with the cause when the test restore rejects its bytes", async () => {
   const addon = await addonOn("pro");
   data.set(addon.addonId, "x".repeat(1e6));
   refuses = true;
@@ -191,7 +191,7 @@ test("stops storing a backup when the test restore rejects the bytes, with the c
   expect(await readdir(join(directory, ".unfinished"))).toEqual([]);
 });
 
-test("fails a backup whose stored bytes changed in the store", async () => {
+test("fails a backup whose bytes changed in the store", async () => {
   const addon = await addonOn("pro");
   onKillPoint(async (at) => {
     if (at !== "backup.stored") return;
@@ -205,7 +205,7 @@ test("fails a backup whose stored bytes changed in the store", async () => {
   expect(await keys(addon)).toEqual([]);
 });
 
-test("backs up the machine that runs once the test restore has memory", async () => {
+test("backs up the add-on's current machine once the test restore has memory", async () => {
   const addon = await addonOn("pro");
   const { id } = await requestBackup(addon);
   const waited = newBackups();
@@ -224,7 +224,7 @@ test("backs up the machine that runs once the test restore has memory", async ()
 });
 
 test.each(["backup.begun", "backup.stored", "backup.verified", "backup.completed"])(
-  "completes a backup once after a server died at %s",
+  "completes a backup once when a server died at %s",
   async (point) => {
     const addon = await addonOn("pro");
     const { id } = await requestBackup(addon);
@@ -247,7 +247,7 @@ test.each(["backup.begun", "backup.stored", "backup.verified", "backup.completed
   },
 );
 
-test("makes a payer's single backup before another payer's three waiting backups", async () => {
+test("starts a payer's single backup before another payer's three waiting backups", async () => {
   const busy = await personOn(db, "team");
   const other = await addonOn("team");
   const isolated = newBackups();
@@ -278,7 +278,7 @@ test("makes a payer's single backup before another payer's three waiting backups
       (row) => row.id,
     );
   const isRunning = await running();
-  // Only the two running jobs occupy workers.
+  // Only the two running jobs hold workers.
   await Promise.all(workers.slice(2));
   ends.shift()?.();
   await expect.poll(async () => (await running()).includes(id)).toBe(true);
@@ -295,7 +295,7 @@ test("makes a payer's single backup before another payer's three waiting backups
   expect(pending.filter((row) => row.id === id || started.includes(row.id))).toEqual([]);
 });
 
-test("keeps a backup pending and starts no daily backup while the workspace is suspended", async () => {
+test("keeps a backup pending, and starts no daily backup, while the workspace is suspended", async () => {
   const addon = await addonOn("pro");
   const { id } = await requestBackup(addon);
   const workspace = addon.actor.workspaces[0]!.id;
@@ -323,7 +323,7 @@ test("keeps a backup pending and starts no daily backup while the workspace is s
   expect(await due()).not.toEqual({ next_backup_at: dueAt });
 });
 
-test("stops a backup when its workspace is suspended and resumes it afterwards", async () => {
+test("stops a backup when its workspace is suspended, and resumes it afterwards", async () => {
   const addon = await addonOn("pro");
   const { id } = await requestBackup(addon);
   const workspace = addon.actor.workspaces[0]!.id;
@@ -353,7 +353,7 @@ test("stops a backup when its workspace is suspended and resumes it afterwards",
   expect(await find(addon, id)).toMatchObject({ status: "completed" });
 });
 
-test("lists a failed backup as long as others, even if a later sweep deletes its bytes", async () => {
+test("lists a failed backup for the plan's retention, even after a sweep deletes its bytes", async () => {
   const addon = await addonOn("pro");
   const { id } = await requestBackup(addon);
   differs = true;
@@ -379,7 +379,7 @@ test("lists a failed backup as long as others, even if a later sweep deletes its
   expect(await code(find(addon, id))).toBe("backup_not_found");
 });
 
-test("does not start a backup again after three crashed servers", async () => {
+test("does not repeat a backup during which three servers crashed", async () => {
   const addon = await addonOn("pro");
   const { id } = await requestBackup(addon);
   await db.updateTable("backups").set({ status: "running", attempts: 3 }).where("id", "=", id).execute();
@@ -390,7 +390,7 @@ test("does not start a backup again after three crashed servers", async () => {
   });
 });
 
-test("leaves a backup to the next server at a graceful shutdown, without counting an attempt", async () => {
+test("leaves a running backup to the next server at a graceful shutdown, without counting an attempt", async () => {
   const addon = await addonOn("pro");
   const { id } = await requestBackup(addon);
   await runBackup(backups, id, AbortSignal.abort());
@@ -406,7 +406,7 @@ test.each([
     (id: string) => db.updateTable("backups").set({ deleted_at: clock.now() }).where("id", "=", id).execute(),
     undefined,
   ],
-])("%s also ends a backup that waits for its add-on", async (_, happens, expected) => {
+])("%s ends a backup that waits for its add-on", async (_, happens, expected) => {
   const addon = await addonOn("pro");
   const { id } = await requestBackup(addon);
   const waiting = Promise.withResolvers<void>();
@@ -426,7 +426,7 @@ test.each([
   expect(await news(addon)).toEqual([]);
 });
 
-test("limits manual backups per day; deleted ones count, failed ones do not", async () => {
+test("limits manual backups per day, counting deleted ones but not failed ones", async () => {
   const addon = await addonOn("pro");
   const { actor, projectId, addonId } = addon;
   differs = true;
@@ -445,7 +445,7 @@ test("limits manual backups per day; deleted ones count, failed ones do not", as
   expect((await makeBackup(addon)).status).toBe("completed");
 });
 
-test("makes daily backups for plans that include them, at the add-on's own hour", async () => {
+test("makes daily backups for plans that include them, at each add-on's own hour", async () => {
   const poor = await addonOn("starter");
   expect(await code(toggleAutoBackup(backups, poor.actor, poor.projectId, poor.addonId))).toBe("plan_limit");
   const addon = await addonOn("pro");
@@ -463,7 +463,7 @@ test("makes daily backups for plans that include them, at the add-on's own hour"
   expect(await toggle()).toMatchObject({ auto_backup: false, next_backup_at: null });
 });
 
-test("makes a missed backup as soon as possible, and notifies the owner once", async () => {
+test("makes a missed backup once the add-on runs, and notifies the owner once", async () => {
   const addon = await addonOn("pro");
   const { next_backup_at } = await toggleAutoBackup(backups, addon.actor, addon.projectId, addon.addonId);
   const state = (status: "stopped" | "running") =>
@@ -479,7 +479,7 @@ test("makes a missed backup as soon as possible, and notifies the owner once", a
   expect(await news(addon)).toHaveLength(1);
 });
 
-test("keeps a backup and its bytes for the plan's retention, and no longer", async () => {
+test("keeps a backup and its bytes until the end of the plan's retention", async () => {
   const addon = await addonOn("team");
   const { id } = await makeBackup(addon);
   clock.advance(30 * dayMs - 1);
@@ -491,7 +491,7 @@ test("keeps a backup and its bytes for the plan's retention, and no longer", asy
   expect(await code(find(addon, id))).toBe("backup_not_found");
 });
 
-test("stops a running backup when it is deleted, and deletes its bytes", async () => {
+test("stops a running backup when the backup is deleted, and deletes its bytes", async () => {
   const addon = await addonOn("pro");
   const { actor, projectId, addonId } = addon;
   const { id } = await requestBackup(addon);
@@ -514,7 +514,7 @@ test("deletes the bytes of a deleted add-on, even during a backup", async () => 
   expect(await keys(addon)).toEqual([]);
 });
 
-test("makes a safety backup before a restore, and does not touch the add-on if that fails", async () => {
+test("makes a safety backup before a restore, and leaves the add-on's data as it is if that backup fails", async () => {
   const addon = await addonOn("pro");
   const { id: backupId } = await makeBackup(addon);
   const was = data.get(addon.addonId)!;
@@ -534,7 +534,7 @@ test("makes a safety backup before a restore, and does not touch the add-on if t
   expect(kept).toMatchObject({ kind: "safety", status: "completed", contents: "newer" });
 });
 
-test("leaves the safety backup to the restore's job, which makes it once after a restart", async () => {
+test("makes the safety backup of a restore in the restore's job, once, after a restart", async () => {
   const addon = await addonOn("pro");
   const { id: backupId } = await makeBackup(addon);
   const was = data.get(addon.addonId)!;
@@ -562,7 +562,7 @@ test("leaves the safety backup to the restore's job, which makes it once after a
   expect(await find(addon, safety_backup_id!)).toMatchObject({ status: "completed", attempts: 2 });
 });
 
-test("does not report a restore in place as failed, and reports none while its state is unknown", async () => {
+test("does not report a restore as failed when its data is in place, and reports no result while that is unknown", async () => {
   const addon = await addonOn("pro");
   const { id: backupId } = await makeBackup(addon);
   const was = data.get(addon.addonId)!;
@@ -603,7 +603,7 @@ test("ends a restore after an hour if its add-on does not start, and keeps a bac
     expect(await newestRestore()).toMatchObject({ status: "running" });
   }
   clock.advance(60_000);
-  // The job continues until the clean-up is done.
+  // The job is retried until the clean-up succeeds.
   await expect(runRestore(backups, id, signal)).rejects.toThrow("the machine is unreachable");
   expect(await newestRestore()).toMatchObject({
     status: "failed",
@@ -627,7 +627,7 @@ test("ends a restore after an hour if its add-on does not start, and keeps a bac
   expect(await code(requestBackup(addon))).toBe("done");
 });
 
-test("does not block other backups with the safety backup of an ended restore", async () => {
+test("does not refuse other backups because of an ended restore's safety backup", async () => {
   const addon = await addonOn("pro");
   const { id: backupId } = await makeBackup(addon);
   const { actor, ...ids } = addon;
@@ -645,7 +645,7 @@ test("does not block other backups with the safety backup of an ended restore", 
   expect(await makeBackup(addon)).toMatchObject({ status: "completed" });
 });
 
-test("keeps the bytes of a backup that another run completed before this one failed", async () => {
+test("keeps the bytes of a backup that a parallel run completed before this run failed", async () => {
   const addon = await addonOn("pro");
   const { id } = await requestBackup(addon);
   let isFirst = true;
@@ -660,11 +660,11 @@ test("keeps the bytes of a backup that another run completed before this one fai
   expect(await keys(addon)).toHaveLength(1);
 });
 
-test("creates a new add-on and its restore together, within the plan", async () => {
+test("creates a new add-on together with its restore, within the plan's limits", async () => {
   const addon = await addonOn("pro");
   const { id: backupId } = await makeBackup(addon);
   const { actor, ...ids } = addon;
-  // The backup's environment may be gone.
+  // The backup's environment may be deleted by now.
   const environment_id = "99999999-9999-4999-8999-999999999999";
   await db.updateTable("addons").set({ environment_id }).where("id", "=", addon.addonId).execute();
   const into = await restoreBackup(backups, actor, { ...ids, backupId }, "copy");
@@ -673,7 +673,7 @@ test("creates a new add-on and its restore together, within the plan", async () 
   expect(await code(restoreBackup(backups, actor, { ...ids, backupId }, "third"))).toBe("plan_limit");
 });
 
-test("serves one backup, whole or by range, for an hour, from a signed URL", async () => {
+test("serves one backup from a signed URL for an hour, whole or by range", async () => {
   const addon = await addonOn("pro");
   const { id: backupId } = await makeBackup(addon);
   const { actor, ...ids } = addon;
@@ -706,7 +706,7 @@ test("serves one backup, whole or by range, for an hour, from a signed URL", asy
 
 test("ends a download when its client stops reading", async () => {
   const addon = await addonOn("pro");
-  // Larger than the buffers of a connection.
+  // The content is larger than the buffers of a connection.
   data.set(addon.addonId, "x".repeat(16 * 1024 ** 2));
   const { id: backupId } = await makeBackup(addon);
   const { actor, ...ids } = addon;

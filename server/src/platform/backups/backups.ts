@@ -2,7 +2,8 @@
  * Backups of add-ons. This folder decides which backups exist, where their bytes are, when the next one is due, and
  * what is restored.
  *
- * A backup is `completed` only after a test restore into a throwaway instance matched the database. The bytes are a snapshot of one moment, even under writes. A failed backup leaves no bytes. A failed restore keeps the earlier data.
+ * A backup is `completed` only after its test restore, into a throwaway instance, matched the database. The bytes are a
+ * snapshot of one moment, even under writes. A failed backup leaves no bytes. A failed restore keeps the earlier data.
  * Bytes are streamed: no whole database is ever in this process's memory, or on a disk other than the store's.
  */
 import { payerOf } from "#accounts/payers.ts";
@@ -32,10 +33,10 @@ import {
 } from "./jobs/tasks.ts";
 
 const ownEngines: BackupEngines = { postgres, redis };
-/** Maximum of concurrent jobs. Each runs a second database instance and uses the disk fully. */
+/** Limit of parallel jobs. Each runs a second database instance and uses the disk fully. */
 const atOnce = 2;
 
-/** Delay before a waiting job runs from the job table, in case this process died. */
+/** Delay in milliseconds before a waiting job runs from the job table, in case this process has died. */
 const deferMs = 60_000;
 
 interface Attempt {
@@ -51,7 +52,7 @@ export class Backups implements BackupsContext {
   readonly addons: Addons;
   readonly blobs: Blobs;
   readonly engines: BackupEngines;
-  /** Jobs that this process runs. A job of an earlier process may overlap. */
+  /** Jobs of this process by id. A job of an earlier process may still run as well. */
   readonly #running = new Map<string, Promise<void>>();
   readonly #jobs = new FairJobs({ limit: atOnce, keepsOneFree: true });
 
@@ -85,34 +86,36 @@ export class Backups implements BackupsContext {
     [sweepTask]: () => pruneBackups(this),
   };
 
-  /** Runs after the add-ons started: resumes the jobs of an earlier server, and starts the timer. */
+  /**
+   * Queues the unfinished jobs of an earlier server again, and starts the timer. Runs after the add-ons have started.
+   */
   async start(): Promise<void> {
     const { db, log } = this.app;
     const { backups, restores } = await listUnfinished(db);
     for (const backup of backups) await queueBackup(db, backup);
     for (const restore of restores) await queueRestore(db, restore);
     await addJob(db, tickTask, {}, { key: tickTask });
-    // The store's clock may differ from ours; new backups are younger than this margin.
+    // The store's clock may differ from ours by less than this margin. New backups are younger.
     const before = new Date(Date.now() - 60_000);
     this.blobs.deleteUnfinished(before).catch((error: unknown) => {
       log.warn({ error }, "listing leftovers of unfinished backups in the store failed");
     });
   }
 
-  /** Deletes all backups of a deleted add-on, bytes included, and prevents new ones. Safe to repeat. */
+  /** Deletes all backups of a deleted add-on with their bytes, and prevents new ones. Safe to repeat. */
   async deleteBackups(addonId: string): Promise<void> {
     const { backups, restores } = await listUnfinished(this.app.db, addonId);
-    // Running jobs notice the deletion.
+    // A running job ends by itself after the deletion.
     for (const id of [...backups, ...restores]) await this.#running.get(id);
     for (const key of await this.blobs.list(addonPrefix(addonId))) await this.blobs.delete(key);
   }
 
-  /** Makes the safety backup within the restore's job. Concurrent calls with the same id share one run. */
+  /** Makes the safety backup, within the restore's job. Concurrent calls with one id share a run. */
   async makeSafetyBackup(id: string, signal: AbortSignal): Promise<void> {
     await (this.#running.get(id) ?? this.#runOnce(id, () => runBackup(this, id, signal)));
   }
 
-  /** Runs a job when its payer's turn comes. A failure of this server queues it again. */
+  /** Runs a job when its payer's turn comes. After a failure of this server, the job is queued again. */
   async #runInTurn({ id, attempt, workspaceId, work, queue }: Attempt, signal: AbortSignal): Promise<void> {
     const { db, clock, log } = this.app;
     const inMs = (ms: number) => new Date(clock.now().getTime() + ms);
@@ -121,12 +124,12 @@ export class Backups implements BackupsContext {
     // A frozen database cannot be backed up or restored.
     if (await isSuspended()) return later();
     const job = {
-      // Without an owner, the add-on is deleted and there is nothing to back up.
+      // Without a workspace, the add-on is deleted and there is nothing to back up.
       owner: workspaceId === undefined ? "" : await payerOf(db, workspaceId),
       id,
       work: (stops: AbortSignal) =>
         work(stops)
-          // Queued again, because a suspension may have interrupted it. A job of an ended backup does nothing.
+          // A suspension may have interrupted the job, so it is queued again. The job of an ended backup does nothing.
           .then(async () => ((await isSuspended()) ? later() : undefined))
           .catch(async (error: unknown) => {
             log.warn({ error, id }, "a backup or restore failed and is queued again");

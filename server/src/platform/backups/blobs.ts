@@ -25,7 +25,7 @@ export function openBlobs(config: Config): Blobs {
   return new FsBlobs(directory, { reserveBytes: config.diskReserveGb * gigabyte });
 }
 
-/** Key prefix of all backups of an add-on. */
+/** Returns the key prefix of all backups of an add-on. */
 export function addonPrefix(addonId: string): string {
   return `backups/${addonId}/`;
 }

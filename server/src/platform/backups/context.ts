@@ -11,6 +11,6 @@ export interface BackupsContext {
   readonly addons: Addons;
   readonly blobs: Blobs;
   readonly engines: BackupEngines;
-  /** Makes the safety backup before a restore in place; joins a running one. */
+  /** Makes the safety backup before a restore in place. If that backup is being made, waits for it. */
   makeSafetyBackup(id: string, signal: AbortSignal): Promise<void>;
 }

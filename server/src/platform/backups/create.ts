@@ -1,4 +1,4 @@
-/** Creates a backup: one transaction inserts the row and queues the job that makes it. */
+/** Creates a backup: one transaction inserts the row and queues the backup's job. */
 import type { Actor } from "#accounts/actor.ts";
 import type { Plan } from "#accounts/roles.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -36,8 +36,8 @@ export async function createBackup(
 }
 
 /**
- * Finds a running add-on that the actor may change. Locks it against other backups and restores until the transaction
- * ends.
+ * Returns a running add-on that the actor may change, and locks it until the transaction ends. No other backup or
+ * restore of the add-on can start meanwhile.
  */
 export async function lockIdle(
   tx: Db,
@@ -56,7 +56,7 @@ export async function lockIdle(
   return { addon, plan };
 }
 
-/** Inserts the backup, in the transaction that locks the add-on's row. */
+/** Inserts the backup and queues its job, in the transaction that locks the add-on's row. */
 export async function queue(
   tx: Db,
   addon: AddonView,
@@ -70,7 +70,7 @@ export async function queue(
     expires_at: expiryOf(plan, now),
     created_at: now,
   });
-  // The restore's own job makes the safety backup.
+  // A safety backup has no job: the restore's job makes it.
   if (kind !== "safety") await queueBackup(tx, row.id);
   return row;
 }

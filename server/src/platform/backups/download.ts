@@ -1,6 +1,6 @@
 /**
- * Download URL of a completed backup: the store's own, or one of ours that is signed for this backup alone and expires
- * after an hour. The signature is an HMAC-SHA256 with a key of its own; nothing is stored.
+ * Download URL of a completed backup. It is a URL of the store, or one of this server that expires after an hour. This
+ * server signs its URL for a single backup with HMAC-SHA256 and a key for this purpose. Nothing is stored.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -38,7 +38,7 @@ export async function download(
   return { url, expiresAt: new Date(expires * 1000), sizeBytes, sha256 };
 }
 
-/** Returns the backup's id of a URL; throws if the signature is invalid or the URL has expired. */
+/** Returns the id of the backup that a URL names. Throws if the signature is invalid or the URL has expired. */
 export function verify(app: Pick<App, "secrets" | "clock">, url: URL): string {
   const id = url.pathname.slice(downloadsPrefix.length);
   const expires = url.searchParams.get("svc_exp") ?? "";
@@ -49,7 +49,7 @@ export function verify(app: Pick<App, "secrets" | "clock">, url: URL): string {
   return id;
 }
 
-/** `orders-2030-01-01T06-00-00Z.dump` */
+/** Returns the file name, such as `orders-2030-01-01T06-00-00Z.dump`. */
 export function filenameOf(
   { name }: Pick<AddonView, "name">,
   { created_at }: Pick<BackupRow, "created_at">,

@@ -34,7 +34,7 @@ export const signatureInvalid = defineError(
 
 export const urlExpired = defineError("url_expired", 403, () => "The URL has expired: request a new URL.");
 
-/** Failure of a backup or restore; the message is for the add-on's owner. */
+/** A failed backup or restore. The message is for the add-on's owner. */
 export class BackupFailed extends Error {
   override readonly name = "BackupFailed";
 }

@@ -1,4 +1,4 @@
-/** Reads, deletes and schedules the backups of an add-on. */
+/** Reads and deletes the backups of an add-on, and changes their schedule. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { planLimit } from "#accounts/errors.ts";
@@ -34,7 +34,7 @@ export interface BackupInfoView {
   addon: AddonView;
 }
 
-/** Newest first. */
+/** Lists the backups of an add-on, newest first. */
 export async function listBackups(
   { app }: Needs,
   actor: Actor,
@@ -45,7 +45,7 @@ export async function listBackups(
   return listRows(app.db, id);
 }
 
-/** Restores into this add-on, newest first. */
+/** Lists the restores into this add-on, newest first. */
 export async function restoresInto(
   { app }: Needs,
   actor: Actor,
@@ -90,7 +90,7 @@ export async function backupInfo(
   return { retentionDays, dailyQuota, usedToday, addon };
 }
 
-/** Turns daily backups on if they are off, and off if they are on. */
+/** Turns daily backups on or off. */
 export async function toggleAutoBackup(
   { app }: Needs,
   actor: Actor,
@@ -111,7 +111,7 @@ export async function toggleAutoBackup(
   });
 }
 
-/** Deletes a backup, and stops a running one. Allowed while suspended. */
+/** Deletes a backup, and stops it if it runs. Allowed while suspended. */
 export async function deleteBackup(
   { app }: Needs,
   actor: Actor,

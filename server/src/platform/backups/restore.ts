@@ -1,4 +1,4 @@
-/** Requests a restore: into the backup's add-on, after a safety backup, or into a new add-on. */
+/** Requests a restore: into the backup's own add-on, after a safety backup, or into a new add-on. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import { transaction } from "#db/db.ts";
@@ -67,7 +67,7 @@ async function restoreIntoNew(
   return restore!;
 }
 
-/** Finds a completed backup and locks it, so that its bytes are kept during the restore. */
+/** Returns a completed backup and locks it, so that its bytes are kept during the restore. */
 async function requireCompleted(tx: Db, addonId: string, backupId: string): Promise<BackupRow> {
   const backup = await findOf(tx, addonId, backupId);
   if (!backup) throw backupNotFound();

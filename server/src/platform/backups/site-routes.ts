@@ -1,6 +1,6 @@
 /**
- * `/backups/<id>` serves the bytes of a backup to any client with a signed URL. It needs no token and reads no cookie.
- * The signature is verified first. Ranges are supported, so that a client can resume a large download.
+ * `/backups/<id>` serves the bytes of a backup to any client with a signed URL. The route needs no token and reads no
+ * cookie. The signature is verified first. Ranges are supported, so that a client can resume a large download.
  */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { pipeline } from "node:stream/promises";
@@ -22,7 +22,7 @@ type Needs = Pick<BackupsContext, "app" | "blobs" | "engines">;
 
 const methods = ["GET", "HEAD"];
 
-/** `windowMs`: length of the window in which a download must make progress. */
+/** Returns the handler of downloads. A download must make progress in every window of `windowMs`. */
 export function downloadSite(backups: Needs, options: { windowMs?: number } = {}): RawSite {
   return {
     prefix: downloadsPrefix,
@@ -30,7 +30,8 @@ export function downloadSite(backups: Needs, options: { windowMs?: number } = {}
       try {
         await answer(backups, request, response, options.windowMs);
       } catch (error) {
-        // The client is gone, or has part of the response; an aborted connection is the only signal left.
+        // The client is gone, or has received a part of the response. An aborted connection is the only way left to
+        // report the error.
         if (response.destroyed || response.headersSent) return void response.destroy();
         const { status, headers, body, isFault } = renderError("platform", error, "");
         if (isFault) throw error;
@@ -91,8 +92,8 @@ async function answer(
 }
 
 /**
- * `end` is exclusive. Undefined unless the header asks for one range of this version; the whole file is sent then (RFC
- * 9110, 14.2).
+ * Returns the requested range; its `end` is exclusive. Returns undefined unless the header requests a single range of
+ * this version: the whole file is sent then (RFC 9110, 14.2).
  */
 function rangeOf(
   request: IncomingMessage,

@@ -14,7 +14,7 @@ type BackupResult = Pick<Updateable<BackupsTable>, "size_bytes" | "sha256" | "co
 
 const underWay = ["pending", "running"] as const;
 
-/** Locks the add-on's row until the transaction ends; false if the add-on is deleted. */
+/** Locks the add-on's row until the transaction ends. Returns false if the add-on is deleted. */
 export async function lockAddon(tx: Db, addonId: string): Promise<boolean> {
   const row = await tx
     .selectFrom("addons")
@@ -47,12 +47,12 @@ export function findOf(db: Db, addonId: string, id: string): Promise<BackupRow |
     .executeTakeFirst();
 }
 
-/** Finds a backup without an access check, deleted ones included. */
+/** Returns a backup without an access check. Deleted backups are included. */
 export function findById(db: Db, id: string): Promise<BackupRow | undefined> {
   return db.selectFrom("backups").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-/** Counts manual backups since then: deleted ones count, failed ones do not. */
+/** Returns the number of manual backups since a time. Deleted backups count, failed ones do not. */
 export async function countManual(db: Db, addonId: string, since: Date): Promise<number> {
   const { count } = await db
     .selectFrom("backups")
@@ -85,7 +85,7 @@ export function insert(db: Db, row: Insertable<BackupsTable>): Promise<BackupRow
   return db.insertInto("backups").values(row).returningAll().executeTakeFirstOrThrow();
 }
 
-/** Starts one more attempt; undefined if the backup has ended or is gone. */
+/** Starts one more attempt. Returns undefined if the backup has ended or is deleted. */
 export function startAttempt(db: Db, id: string, key: string, now: Date): Promise<BackupRow | undefined> {
   return db
     .updateTable("backups")
@@ -96,7 +96,7 @@ export function startAttempt(db: Db, id: string, key: string, now: Date): Promis
     .executeTakeFirst();
 }
 
-/** Uncounts an attempt that ended because the server stopped. */
+/** Removes an attempt from the count, because it ended with the server. */
 export async function uncountAttempt(db: Db, id: string): Promise<void> {
   await db
     .updateTable("backups")
@@ -106,7 +106,7 @@ export async function uncountAttempt(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** False if another run ended the backup first. */
+/** Completes a backup. Returns false if another run ended the backup first. */
 export async function complete(db: Db, id: string, result: BackupResult, now: Date): Promise<boolean> {
   const row = await db
     .updateTable("backups")
@@ -119,7 +119,7 @@ export async function complete(db: Db, id: string, result: BackupResult, now: Da
   return row !== undefined;
 }
 
-/** `key` names bytes that could not be deleted; the next sweep deletes them. */
+/** Fails a backup. `key` names bytes that could not be deleted; the next sweep deletes them. */
 export function fail(
   db: Db,
   id: string,
@@ -135,7 +135,7 @@ export function fail(
     .executeTakeFirst();
 }
 
-/** Returns whether a backup may continue. `cancel`: the backup or its add-on was deleted. */
+/** Returns whether the backup may continue. `cancel`: the backup or its add-on was deleted. */
 export async function decideBackup(db: Db, id: string): Promise<JobDecision> {
   const row = await db
     .selectFrom("backups")
@@ -174,7 +174,7 @@ export async function isBeingRestored(db: Db, id: string): Promise<boolean> {
   return row !== undefined;
 }
 
-/** Backups to prune: expired ones, and deleted or failed ones whose bytes still exist. */
+/** Lists backups to prune: expired ones, and deleted or failed ones whose bytes still exist. */
 export function listToRemove(
   db: Db,
   now: Date,
@@ -204,7 +204,7 @@ export function listToRemove(
     .execute();
 }
 
-/** Deletes rows of deleted backups that count for no quota any more. */
+/** Deletes rows of deleted backups that no longer count for a quota. */
 export async function deleteOldRows(db: Db, deletedBefore: Date): Promise<void> {
   await db
     .deleteFrom("backups")
@@ -215,8 +215,8 @@ export async function deleteOldRows(db: Db, deletedBefore: Date): Promise<void> 
 }
 
 /**
- * Pending and running backups of one add-on or of all, including those that a crash interrupted. Safety backups are
- * left out, because the restore's job makes them.
+ * Returns the ids of pending and running backups and restores, of one add-on or of all. Interrupted ones are included.
+ * Safety backups are left out, because the restore's job makes them.
  */
 export async function listUnfinished(
   db: Db,
@@ -248,7 +248,7 @@ export async function listUnfinished(
   return { backups: backups.map(({ id }) => id), restores: restores.map(({ id }) => id) };
 }
 
-/** Finds the workspace of a backup or restore. Undefined if its add-on is deleted. */
+/** Returns the workspace of a backup or restore; undefined if its add-on is deleted. */
 export async function findWorkspace(
   db: Db,
   of: { backup: string } | { restore: string },
@@ -264,7 +264,7 @@ export async function findWorkspace(
   return row?.workspace_id;
 }
 
-/** True if a suspension froze the workspace's machines. */
+/** True if the workspace's machines are frozen by a suspension. */
 export async function isHeld(db: Db, workspaceId: string): Promise<boolean> {
   const row = await db
     .selectFrom("workspaces")
@@ -354,7 +354,7 @@ export async function uncountRestoreAttempt(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** `isInDoubt`: the result is unknown since the time that `recordDoubt` recorded. */
+/** Ends a restore. `isInDoubt`: the result is unknown since the time that `recordDoubt` recorded. */
 export function endRestore(
   db: Db,
   id: string,
@@ -370,7 +370,7 @@ export function endRestore(
     .executeTakeFirst();
 }
 
-/** Records since when the result of the restore is unknown, and returns that time. */
+/** Records the time since which the restore's result is unknown. Returns an earlier recorded time, if there is one. */
 export async function recordDoubt(db: Db, id: string, now: Date): Promise<Date> {
   const { in_doubt_since: since } = await db
     .updateTable("restores")
@@ -381,7 +381,7 @@ export async function recordDoubt(db: Db, id: string, now: Date): Promise<Date> 
   return since ?? now;
 }
 
-/** Returns whether a restore may continue. `cancel`: it has ended, or its add-on was deleted. */
+/** Returns whether the restore may continue. `cancel`: the restore has ended, or its add-on was deleted. */
 export async function decideRestore(db: Db, id: string): Promise<JobDecision> {
   const row = await db
     .selectFrom("restores")

@@ -1,6 +1,6 @@
 import type { Generated } from "kysely";
 
-/** Columns as stored; migrations/0020_addons.sql, 0026_backups.sql and 0036_restores_in_doubt.sql describe them. */
+/** Columns of the tables; migrations/0020_addons.sql, 0026_backups.sql and 0036_restores_in_doubt.sql describe them. */
 export interface BackupsTable {
   id: Generated<string>;
   addon_id: string;

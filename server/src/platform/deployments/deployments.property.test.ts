@@ -1,9 +1,8 @@
 /**
  * Runs requests in random order, with failures and server crashes in between. At any time an environment has at most
- * one running and one queued deployment. It serves the deployment that was switched to last, and every deployment
- * ends.
+ * one running and one queued deployment, and serves the deployment that was switched to last. Every deployment ends.
  *
- * `KONTOR_PROPERTY_RUNS` sets the number of sequences. A failing sequence is printed with its seed.
+ * `KONTOR_PROPERTY_RUNS` sets the number of random sequences. A failing sequence is printed with its seed.
  */
 import assert from "node:assert/strict";
 import fc from "fast-check";
@@ -30,7 +29,7 @@ const host = await testDeployments(db);
 const actor = await personWithPlan(db, "team");
 const runs = Number(process.env["KONTOR_PROPERTY_RUNS"] ?? 10);
 
-/** `proof` checks a deployment that an earlier server had switched to. */
+/** Steps of the fake pipeline. `proof` checks a deployment that an earlier server switched to. */
 const steps = ["clone", "build", "release", "health", "route", "proof"] as const;
 const points = ["cloned", "built", "released", "healthy", "switched", "ended"] as const;
 
@@ -49,7 +48,7 @@ const event = fc.oneof(
     weight: 3,
     arbitrary: fc.record({
       kind: fc.constant("carry out" as const),
-      // Steps during which a request arrives, and the step that fails.
+      // Requests that arrive during a step, and the step that fails.
       meanwhile: fc.array(fc.tuple(fc.constantFrom(...steps), action), { maxLength: 3 }),
       fails: fc.option(fc.constantFrom(...steps)),
     }),
@@ -159,7 +158,7 @@ class Model {
       .executeTakeFirstOrThrow();
     assert.equal(live_deployment_id, host.stage.serving.get(environmentId) ?? null, "another is served");
     const live = rows.find(({ status }) => status === "live");
-    // An earlier server switched to this deployment, but the app is not proven yet or does not respond.
+    // An earlier server switched to this deployment, but the app's response is not checked yet, or is missing.
     const isUnproven = rows.some(
       ({ id, status, attempts }) =>
         id === live_deployment_id && (status === "deploying" || (status === "failed" && attempts > 1)),
@@ -170,7 +169,7 @@ class Model {
 }
 
 test(
-  "keeps at most one deployment running, one live and none without an end, for any order of requests, failures and crashes",
+  "keeps at most one deployment running and one live, and ends every deployment, for random requests, failures and crashes",
   async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(event, { minLength: 5, maxLength: 20 }), async (events) => {

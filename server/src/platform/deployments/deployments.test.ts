@@ -49,7 +49,7 @@ async function start(plan: "starter" | "pro" | "team" = "team") {
 const get = (actor: Actor, { id }: { id: string }) => getDeployment(app, actor, id);
 const push = (actor: Actor, project: TestProject, sha: string) =>
   deployPush(app, { projectId: project.id, branch: "main", sha, actor });
-/** The scan runs in parallel, and has its own test. */
+/** Status of every step but the scan, which runs in parallel and has tests of its own. */
 const statusesOf = (row: { steps: { name: string; status: string }[] }) =>
   row.steps.filter(({ name }) => name !== "scan").map(({ name, status }) => `${name} ${status}`);
 const allSucceeded = stepsOf.commit.filter((name) => name !== "scan").map((name) => `${name} succeeded`);
@@ -77,7 +77,7 @@ describe("deployments", () => {
     expect(await readdir(workDirectory(app))).toEqual([]);
   });
 
-  test("supersedes the live deployment, and records both in the audit log", async () => {
+  test("marks the replaced deployment as superseded, and records both in the audit log", async () => {
     const { actor, project } = await start();
     const first = await deployAndRun(host, actor, project);
     const second = await deployAndRun(host, actor, project);
@@ -90,7 +90,7 @@ describe("deployments", () => {
   });
 
   test.each(["user", "api_token", "worker"] as const)(
-    "names the person behind a %s until the account is deleted",
+    "names the user of a deployment by %s, until the account is deleted",
     async (kind) => {
       const { actor, project } = await start();
       const other = await personWithPlan(db, "team");
@@ -110,7 +110,7 @@ describe("deployments", () => {
     },
   );
 
-  test("refuses a deployment while another one of its environment is queued or running", async () => {
+  test("refuses a deployment while another of its environment is queued or running", async () => {
     const { actor, project } = await start();
     const first = await queueDeployment(host, actor, project);
     await expect(queueDeployment(host, actor, project)).rejects.toMatchObject({
@@ -127,7 +127,7 @@ describe("deployments", () => {
     expect((await deployAndRun(host, actor, project)).status).toBe("live");
   });
 
-  test("prefers settings of the owner to detected values", async () => {
+  test("prefers the owner's settings to detected values", async () => {
     const { actor } = await start();
     const project = await makeProject(host, actor, {
       port: 4000,
@@ -138,7 +138,7 @@ describe("deployments", () => {
     expect(run).toMatchObject({ port: 4000, health_check_path: "/up" });
   });
 
-  test("streams a deployment's log and states until its end", async () => {
+  test("streams a deployment's log and states until the deployment ends", async () => {
     const { actor, project } = await start();
     const { id } = await queueDeployment(host, actor, project);
     const news = followDeployment(app, id, new AbortController().signal);
@@ -175,7 +175,7 @@ test("starts a payer's single deployment before another payer's fifteen waiting 
   expect(rows.slice(0, 3).map((row) => row.id)).toEqual([waiting[0], id, waiting[1]]);
 });
 
-test("leaves one place free while another payer has a recent deployment, and uses every place otherwise", async () => {
+test("keeps one build slot free while another payer has a recent deployment, and uses every slot otherwise", async () => {
   const people = [await personWithPlan(db, "team"), await personWithPlan(db, "team")] as const;
   for (let n = 0; n < 5; n += 1) await queueDeployment(host, people[0], await makeProject(host, people[0]));
   const take = (recent: readonly string[], executing: readonly string[]) =>
@@ -186,7 +186,7 @@ test("leaves one place free while another payer has a recent deployment, and use
   expect(await take([other], taken)).toBeUndefined();
   taken.push((await take([people[0].userId], taken))!.id);
   expect(await take([], taken)).toBeUndefined();
-  // The next server resumes them even without a free place.
+  // The next server resumes the deployments even without a free slot.
   expect(await take([other], taken.slice(1))).toMatchObject({ id: taken[0] });
   await db
     .updateTable("deployments")
@@ -214,7 +214,7 @@ test("keeps a suspended workspace's deployment queued, and runs another workspac
   expect(await get(late.actor, waiting)).toMatchObject({ status: "live" });
 });
 
-test("stops a deployment when its workspace is suspended and resumes it afterwards", async () => {
+test("stops a deployment when its workspace is suspended, and resumes it afterwards", async () => {
   const { actor, project } = await start();
   const { id } = await queueDeployment(host, actor, project);
   const builds = stage.builds;
@@ -236,7 +236,7 @@ test("stops a deployment when its workspace is suspended and resumes it afterwar
   expect(stage.builds).toBe(builds + 1);
 });
 
-test("does not fail a deployment when its app stops responding because it is frozen", async () => {
+test("does not fail a deployment when its app stops responding because of a suspension", async () => {
   const { actor, project } = await start();
   const { id } = await queueDeployment(host, actor, project);
   host.pipeline.during.health = async () => {
@@ -251,7 +251,7 @@ test("does not fail a deployment when its app stops responding because it is fro
   expect(await get(actor, { id })).toMatchObject({ status: "live" });
 });
 
-test("reads a deployment once for all followers", async () => {
+test("polls a deployment once for all followers", async () => {
   const { actor, project } = await start();
   const { id } = await queueDeployment(host, actor, project);
   const leave = new AbortController();
@@ -271,7 +271,7 @@ test("reads a deployment once for all followers", async () => {
     expect(first.every(({ value }) => "status" in value! && value.status === "queued")).toBe(true);
     expect(reads()).toBe(1);
     const ends = readers.map(async (reader) => (await Array.fromAsync(reader)).at(-1));
-    // While nothing changes, one query polls for all of them.
+    // While nothing changes, all followers share one polling query.
     await expect.poll(() => count('select "id", "status", "log_bytes"')).toBeGreaterThan(4);
     expect(reads()).toBeLessThan(5);
     await host.run();
@@ -288,7 +288,7 @@ test.each([
   [["nginx", "-c", "/etc/nginx/site.conf"], 200, false],
   [["node", "server.js"], 404, false],
 ])(
-  "warns of a missing page when a site, not an API, responds 404: %j, status %i, %s",
+  "warns of a 404 response of a site, but not of an API: %j, status %i, %s",
   async (argv, status, isWarned) => {
     const { actor, project } = await start();
     Object.assign(host.pipeline, { argv, status });
@@ -300,8 +300,8 @@ test.each([
   },
 );
 
-describe("deployments by push", () => {
-  test("queues a push while a deployment runs, and replaces it with a newer push", async () => {
+describe("deployments by a push", () => {
+  test("queues a push while a deployment runs, and replaces that push by a newer one", async () => {
     const { actor, project } = await start();
     const first = await queueDeployment(host, actor, project);
     let waiting: string[] = [];
@@ -325,7 +325,7 @@ describe("deployments by push", () => {
     });
   });
 
-  test("deploys no push if auto_deploy is off, or if no environment follows the branch", async () => {
+  test("deploys no push when auto_deploy is off, or when no environment follows the branch", async () => {
     const { actor } = await start();
     const manual = await makeProject(host, actor, { auto_deploy: false });
     expect(await push(actor, manual, "1".repeat(40))).toEqual([]);
@@ -335,7 +335,7 @@ describe("deployments by push", () => {
 });
 
 describe("failed deployments", () => {
-  test("stores the last output of a failed build, and keeps the live deployment", async () => {
+  test("stores the last output of a failed build, and keeps the previous deployment live", async () => {
     const { actor, project } = await start();
     const live = await deployAndRun(host, actor, project);
     host.pipeline.during.build = async ({ log }) => {
@@ -385,7 +385,7 @@ describe("failed deployments", () => {
     );
   });
 
-  test("does not fail or delay a deployment when its scan fails or is slow", async () => {
+  test("does not fail or delay a deployment when its scan fails or takes long", async () => {
     const { actor, project } = await start();
     host.pipeline.during.scan = async () => {
       throw new Error("no advisories");
@@ -405,7 +405,7 @@ describe("failed deployments", () => {
   test.each([
     ["succeeded", null],
     ["failed", "The image could not be scanned."],
-  ] as const)("ends a scan that outlasts its deployment as %s", async (status, error) => {
+  ] as const)("records a scan that ends after its deployment as %s", async (status, error) => {
     const scan = async (): Promise<string> => {
       if (status === "failed") throw new Error("no advisories");
       return "3 known faults.";
@@ -430,7 +430,7 @@ describe("failed deployments", () => {
     expect(scans).toEqual([]);
   });
 
-  test("starts a late scan of another payer before the second one of the same payer", async () => {
+  test("starts another payer's late scan before a payer's second one", async () => {
     const [many, one] = [await start(), await start()];
     const ids: string[] = [];
     for (const { actor, project } of [many, many, many, one]) {
@@ -446,7 +446,7 @@ describe("failed deployments", () => {
     const { signal } = new AbortController();
     const first = lateScans.finish(ids[0]!, signal);
     await expect.poll(() => begun).toEqual([many.project.id]);
-    // A queued scan frees its worker; the job table keeps it for the next server.
+    // A queued scan holds no worker. The job table keeps the scan for the next server.
     await lateScans.finish(ids[1]!, signal);
     await lateScans.finish(ids[2]!, signal);
     expect(await hasJob(db, `${lateScanTask}:${ids[1]}`)).toBe(true);
@@ -457,7 +457,7 @@ describe("failed deployments", () => {
     expect(begun).toHaveLength(4);
   });
 
-  test("scans again for a server that died after the switch", async () => {
+  test("repeats the scan of a server that died after the switch", async () => {
     const { actor, project } = await start();
     const { id } = await queueDeployment(host, actor, project);
     host.pipeline.during.scan = () => new Promise(() => {});
@@ -469,7 +469,7 @@ describe("failed deployments", () => {
     expect(await hasJob(db, `${lateScanTask}:${id}`)).toBe(true);
   });
 
-  test("names the step that failed, not a failed scan, in the notification", async () => {
+  test("names the failed step in the notification, not a failed scan", async () => {
     const { actor, project } = await start();
     host.pipeline.during.scan = async () => {
       throw new Error("no advisories");
@@ -487,7 +487,7 @@ describe("failed deployments", () => {
     });
   });
 
-  test("names the missing part when a repository has nothing to build", async () => {
+  test("names the missing part of a repository that has nothing to build", async () => {
     const { actor } = await start();
     const project = await makeProject(host, actor, { root_directory: "/apps/web" });
     const row = await deployAndRun(host, actor, project);
@@ -497,7 +497,7 @@ describe("failed deployments", () => {
   });
 });
 
-test("leaves no step pending or running after a deployment ends, and fails no cancelled step", async () => {
+test("leaves no step pending or running after the end of a deployment, and marks no step of a cancelled one as failed", async () => {
   const { actor, project } = await start();
   const waiting = await queueDeployment(host, actor, project);
   await cancelDeployment(app, actor, waiting.id);
@@ -521,7 +521,7 @@ test("leaves no step pending or running after a deployment ends, and fails no ca
   expect(scanOf(row)).toBe("skipped");
 });
 
-test("skips a scan of a dead server when its deployment has no attempts left", async () => {
+test("skips a dead server's scan when its deployment has no attempts left", async () => {
   const { actor, project } = await start();
   const { id } = await queueDeployment(host, actor, project);
   for (let times = 0; times < 3; times += 1) {
@@ -545,7 +545,7 @@ test("skips a scan of a dead server when its deployment has no attempts left", a
   ]);
 });
 
-test("fails a step of a dead server when its deployment has no attempts left", async () => {
+test("fails a dead server's step when its deployment has no attempts left", async () => {
   const { actor, project } = await start();
   const { id } = await queueDeployment(host, actor, project);
   host.pipeline.during.build = () => new Promise(() => {});
@@ -567,7 +567,7 @@ test("fails a step of a dead server when its deployment has no attempts left", a
 });
 
 describe("cancellation", () => {
-  test("cancels a queued deployment before it starts", async () => {
+  test("cancels a queued deployment before its start", async () => {
     const { actor, project } = await start();
     const { id } = await queueDeployment(host, actor, project);
     expect((await cancelDeployment(app, actor, id)).status).toBe("cancelled");
@@ -577,7 +577,7 @@ describe("cancellation", () => {
   });
 
   test.each(["clone", "build", "release", "health"] as const)(
-    "cancels a deployment during its %s step",
+    "cancels a deployment during step %s",
     async (step) => {
       const { actor, project } = await start();
       const live = await deployAndRun(host, actor, project);
@@ -641,14 +641,14 @@ describe("rollbacks", () => {
     expect((await get(actor, second)).status).toBe("superseded");
   });
 
-  test("restores the old variables when a rollback requests it", async () => {
+  test("restores the earlier variables when a rollback requests them", async () => {
     const { actor, first } = await twice();
     const { id } = await rollback(app, host.pipeline, actor, first.id, { ...plain, restoreEnv: true });
     await host.run();
     expect(stage.started.get(id)!.env).toEqual({ V: "one" });
   });
 
-  test("refuses a rollback without an image, or builds the original commit again if that is allowed", async () => {
+  test("refuses a rollback without an image, or builds the original commit again if the request allows a build", async () => {
     const { actor, first } = await twice();
     stage.images.delete(first.image_tag!);
     await expect(rollback(app, host.pipeline, actor, first.id, plain)).rejects.toMatchObject({
@@ -666,7 +666,7 @@ describe("rollbacks", () => {
     expect(statusesOf(row)).toEqual(allSucceeded);
   });
 
-  test("fails a queued rollback when its image is deleted meanwhile", async () => {
+  test("fails a queued rollback when its image is deleted before the start", async () => {
     const { actor, first } = await twice();
     const { id } = await rollback(app, host.pipeline, actor, first.id, plain);
     stage.images.delete(first.image_tag!);
@@ -705,7 +705,7 @@ describe("builds of an unchanged commit", () => {
     return get(actor, { id });
   };
 
-  test("reuses the image of an unchanged commit, and shows it in the log, the step and the record", async () => {
+  test("reuses the image of an unchanged commit, and names the reuse in the log, the step and the record", async () => {
     const { actor, project } = await start();
     const first = await deployAndRun(host, actor, project);
     const before = stage.builds;
@@ -717,7 +717,7 @@ describe("builds of an unchanged commit", () => {
     expect(first.image_reused).toBe(false);
   });
 
-  test("builds an unchanged commit when requested, or when a variable, a setting or the commit differs", async () => {
+  test("builds an unchanged commit when requested, and when a variable, a setting or the commit differs", async () => {
     const { actor, project } = await start();
     await deployAndRun(host, actor, project);
     const countBuilds = async (more?: { sha?: string; rebuild?: boolean }) => {
@@ -735,7 +735,7 @@ describe("builds of an unchanged commit", () => {
     expect(await countBuilds()).toBe(0);
   });
 
-  test("builds an unchanged commit when an earlier retention run removes its image", async () => {
+  test("builds an unchanged commit when a retention that is already running removes its image", async () => {
     const { actor, project } = await start();
     const first = await deployAndRun(host, actor, project);
     const before = stage.builds;
@@ -773,7 +773,7 @@ describe("builds of an unchanged commit", () => {
 describe("restarts", () => {
   const of = (project: TestProject) => ({ projectId: project.id, environmentId: project.environmentId });
 
-  test("restarts the live image on a new machine with current variables, without a build", async () => {
+  test("restarts the live image on another machine with current variables, without a build", async () => {
     const { actor, project } = await start("starter");
     const first = await deployAndRun(host, actor, project);
     await updateEnvironment(app, actor, project.id, project.environmentId, { env_vars: { A: "2" } });
@@ -798,7 +798,7 @@ describe("restarts", () => {
     expect(items.map(({ action }) => action)).toEqual(["deployment.succeeded", "deployment.restarted"]);
   });
 
-  test("refuses a restart when nothing is live, and while a deployment runs", async () => {
+  test("refuses a restart without a live deployment, and during a deployment", async () => {
     const { actor, project } = await start();
     await expect(restart(app, actor, of(project))).rejects.toMatchObject({ code: "nothing_deployed" });
     await deployAndRun(host, actor, project);
@@ -808,7 +808,7 @@ describe("restarts", () => {
   });
 });
 
-test("deploys the requested tag, and records it", async () => {
+test("deploys the requested tag, and records the tag", async () => {
   const { actor, project } = await start();
   const request = { project, environmentId: project.environmentId, trigger: "api" as const, tag: "v1.2" };
   const { id } = await deploy(app, actor, request);
@@ -818,7 +818,7 @@ test("deploys the requested tag, and records it", async () => {
   expect((await readLogs(app, actor, id))[0]!.text).toBe("fetching v1.2\n");
 });
 
-describe("crashes of the server", () => {
+describe("deployments and crashes of the server", () => {
   test.each([
     ["deploy.cloned", 1],
     ["deploy.built", 1],
@@ -852,7 +852,7 @@ describe("crashes of the server", () => {
     });
   });
 
-  test("proves a deployment after a crash that followed the switch, and fails it if the app does not respond", async () => {
+  test("checks the app of a deployment after a crash that followed the switch, and fails the deployment if the app does not respond", async () => {
     const { actor, project } = await start();
     const live = await deployAndRun(host, actor, project);
     const { id } = await queueDeployment(host, actor, project);
@@ -873,7 +873,7 @@ describe("crashes of the server", () => {
     expect((await deployAndRun(host, actor, project)).status).toBe("live");
   });
 
-  test("keeps a requested cancellation across a crash", async () => {
+  test("cancels a deployment after a crash that followed the request", async () => {
     const { actor, project } = await start();
     const { id } = await queueDeployment(host, actor, project);
     expect(await host.dieAt("deploy.cloned")).toBe(true);
@@ -882,7 +882,7 @@ describe("crashes of the server", () => {
     expect((await get(actor, { id })).status).toBe("cancelled");
   });
 
-  test("resumes a deployment after a graceful shutdown, and does not count the attempt", async () => {
+  test("resumes a deployment after a graceful shutdown, without counting the attempt", async () => {
     const { actor, project } = await start();
     const { id } = await queueDeployment(host, actor, project);
     const stops = new AbortController();
@@ -915,7 +915,7 @@ test("cancels the running deployment of a deleted environment", async () => {
   expect(stage.candidates.size).toBe(0);
 });
 
-test("limits the stored output of a build, batches its writes, and keeps the last lines for the error", async () => {
+test("limits a build's stored output, writes it in batches, and keeps the last lines for the error", async () => {
   const { actor, project } = await start();
   const block = `${"x".repeat(1023)}\n`.repeat(64);
   host.pipeline.during.build = async ({ log }) => {
@@ -985,7 +985,7 @@ test("counts deployments by outcome in the statistics", async () => {
   });
 });
 
-test("hides a deployment from a user of another workspace", async () => {
+test("returns 404 for a deployment of another user's workspace", async () => {
   const { actor, project } = await start();
   const row = await deployAndRun(host, actor, project);
   const stranger = await personWithPlan(db, "team");

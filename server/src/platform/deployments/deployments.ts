@@ -2,9 +2,9 @@
  * A deployment brings a commit of a project's repository to the address of one of its environments. This folder owns
  * the record, the queue and the steps.
  *
- * An environment has at most one running and one queued deployment. The live deployment stays live until the new one
- * is healthy and has responded at the public address. Every deployment ends with a reason, whatever happens to the
- * server. This folder builds and runs nothing itself: `pipeline.ts` declares the functions that do.
+ * An environment has at most one running and one queued deployment. The live deployment stays live until the new one is
+ * healthy and has responded at the public address. Every deployment ends with a reason, even if the server crashes.
+ * This folder neither builds nor runs an app: `pipeline.ts` declares the functions that do.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { workspaceIds } from "#accounts/workspaces.ts";
@@ -28,7 +28,7 @@ export async function getDeployment(app: Pick<App, "db">, actor: Actor, id: stri
   return row;
 }
 
-/** Counts outcomes of deployments of a project or an environment. */
+/** Returns the number of deployments by outcome, of a project or an environment. */
 export async function deploymentStats(app: Pick<App, "db">, projectId: string, environmentId?: string) {
   const [tally, { items }] = await Promise.all([
     countOutcomes(app.db, projectId, environmentId),
@@ -37,7 +37,7 @@ export async function deploymentStats(app: Pick<App, "db">, projectId: string, e
   return { ...tally, last: items[0] };
 }
 
-/** True if the environment of this deployment serves any deployment. */
+/** True if the environment of this deployment serves some deployment. */
 export async function isEnvironmentServed({ db }: Pick<App, "db">, id: string): Promise<boolean> {
   const deployment = await findById(db, id);
   return deployment !== undefined && hasServed(db, deployment.environment_id);

@@ -1,4 +1,4 @@
-/** Reads the log of a deployment: by step, as one text of the build, or as a stream. */
+/** Reads the log of a deployment: by step, as the text of the build, or as a stream. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
@@ -30,7 +30,7 @@ const watchers = new Watchers<Db>(lookEveryMs, statesOf);
 
 export type DeploymentNews = LogNews<StepName, DeploymentStatus>;
 
-/** Follows a deployment for an authorized caller. Ends without a state if the project is deleted. */
+/** Follows a deployment for an authorized caller. The stream ends without a state if the project is deleted. */
 export function followDeployment(
   { db }: Pick<App, "db">,
   id: string,

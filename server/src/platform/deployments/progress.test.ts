@@ -32,7 +32,7 @@ async function start() {
 const progressOf = async (actor: Actor, id: string) =>
   toDeployment(app, await getDeployment(app, actor, id)).progress;
 
-test("shows queued, then each step with a percent that rises, and nothing after the end", async () => {
+test("shows queued, then each step with a rising percent, and no progress after the end", async () => {
   const { actor, project } = await start();
   const { id } = await queueDeployment(host, actor, project);
   const seen = [await progressOf(actor, id)];
@@ -50,7 +50,7 @@ test("shows queued, then each step with a percent that rises, and nothing after 
   expect(await progressOf(actor, id)).toBeNull();
 });
 
-test("follows the build's own progress within the build's part of the whole", async () => {
+test("maps the build's own progress to the build's span of the deployment", async () => {
   const { actor, project } = await start();
   const { id } = await queueDeployment(host, actor, project);
   host.pipeline.during.build = async ({ progress }) => {
@@ -66,7 +66,7 @@ test("follows the build's own progress within the build's part of the whole", as
   expect((await getDeployment(app, actor, id)).status).toBe("live");
 });
 
-test("shows no progress of a deployment that failed", async () => {
+test("removes the progress of a deployment that failed", async () => {
   const { actor, project } = await start();
   host.pipeline.during.build = async () => {
     throw new Error("no");
@@ -76,7 +76,7 @@ test("shows no progress of a deployment that failed", async () => {
   expect(await progressOf(actor, id)).toBeNull();
 });
 
-test("shows an interruption after a killed server, until the next server resumes the deployment", async () => {
+test("shows an interruption after a server was killed, until the next server resumes the deployment", async () => {
   const { actor, project } = await start();
   const { id } = await queueDeployment(host, actor, project);
   expect(await host.dieAt("deploy.built")).toBe(true);
@@ -111,7 +111,7 @@ test("shows the suspension that interrupted a deployment", async () => {
   expect((await getDeployment(app, actor, id)).status).toBe("live");
 });
 
-test("logs what a silent step waits for, and logs nothing more for a step that has output", async () => {
+test("logs the cause of a silent step's wait, and logs no cause for a step with output", async () => {
   const { actor, project } = await start();
   const { id } = await queueDeployment(host, actor, project);
   const healthLog = async () =>

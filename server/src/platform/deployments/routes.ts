@@ -264,7 +264,7 @@ async function follow(
   return streamed;
 }
 
-/** Checks that the environment filter of a list belongs to the project. */
+/** Returns the environment filter of a list. Throws if the environment does not belong to the project. */
 async function filterOf(
   app: App,
   actor: Actor,

@@ -259,14 +259,14 @@ export const DeploymentStats = z
   })
   .meta({ id: "DeploymentStats" });
 
-/** The row stores no email address: a user's label is read from `users`. */
+/** Returns the actor for responses. The row stores no email address: a user's label is read from `users`. */
 function toTriggerActor({ trigger_actor: actor, ...row }: DeploymentRow) {
   const { trigger_user_id: id, trigger_user_name: name, trigger_user_email: email } = row;
   const user = id === null || name === null || email === null ? null : { id, name, email };
   return { ...actor, label: actor.kind === "user" ? (user?.email ?? actor.label) : actor.label, user };
 }
 
-/** Only this function turns a row into JSON. */
+/** Returns the response of a deployment. No other function converts a row to JSON. */
 export function toDeployment(app: Pick<App, "config">, row: DeploymentRow): DeploymentResponse {
   return {
     id: row.id,

@@ -1,4 +1,4 @@
-/** States and steps of a deployment, shared by functions, API document and console. */
+/** States and steps of a deployment. The server's functions, the API document and the console share them. */
 import type { DeploymentStatus, StepRecord } from "./tables.ts";
 
 export const statuses = [
@@ -12,8 +12,8 @@ export const statuses = [
 ] as const satisfies readonly DeploymentStatus[];
 
 /**
- * Names of all steps, in their order. A deployment of a commit begins with `clone`, one of an image with `pull`. The scan
- * runs in parallel: nothing waits for it.
+ * Names of all steps, in order. A deployment of a commit begins with `clone`, one of an image with `pull`. The scan
+ * runs in parallel, and no step waits for it.
  */
 export const stepNames = [
   "pull",
@@ -28,23 +28,23 @@ export const stepNames = [
 export type Step = StepRecord;
 export type StepName = Step["name"];
 
-/** Names of the steps of one deployment, by their position in its row. */
+/** Names of the steps of a deployment, by their position in the row. */
 export const stepsOf = {
   commit: stepNames.filter((name) => name !== "pull"),
   image: stepNames.filter((name) => name !== "clone"),
 } as const;
 
-/** Position in the row: `pull` and `clone` share the first. */
+/** Returns the position of a step in the row. `pull` and `clone` share the first position. */
 export function stepPosition(name: StepName): number {
   return name === "pull" ? 0 : stepsOf.commit.indexOf(name);
 }
 
-/** A prebuilt image has no repository and no recipe. */
+/** Steps that a deployment of an image skips. Such an image has no repository and no recipe. */
 const unused: ReadonlySet<StepName> = new Set(["detect", "build"]);
 
 export const stepStatuses = ["pending", "running", "succeeded", "failed", "skipped"] as const;
 
-/** First words of a failed step's error. */
+/** Beginnings of a failed step's error. */
 export const failures: Readonly<Record<StepName, string>> = {
   pull: "The image could not be pulled",
   clone: "The repository could not be fetched",

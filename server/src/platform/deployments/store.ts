@@ -24,14 +24,14 @@ export type DeploymentRow = Selectable<DeploymentsTable> & {
   host_label: string;
   environment_name: string;
   project_name: string;
-  /** Null if `trigger_user_id` is null. */
+  /** Name of the user; null if `trigger_user_id` is null. */
   trigger_user_name: string | null;
   trigger_user_email: string | null;
 };
 export type DeploymentLogRow = Selectable<DeploymentLogsTable>;
 
 const running: readonly DeploymentStatus[] = ["building", "deploying"];
-/** Triggers that start from an existing image and take no build slot. */
+/** Kinds of triggers that start from an existing image and need no build slot. */
 const withImage = ["rollback", "restart"] as const;
 const underWay: readonly DeploymentStatus[] = ["queued", ...running];
 
@@ -79,12 +79,12 @@ export function listRecentDeployments(db: Db, workspaceId: string, limit: number
     .execute();
 }
 
-/** Finds a deployment in any workspace. Only the server itself calls this. */
+/** Returns a deployment of any workspace. Only the server's own work calls this function. */
 export function findById(db: Db, id: string): Promise<DeploymentRow | undefined> {
   return deployments(db).where("deployments.id", "=", id).executeTakeFirst();
 }
 
-/** A deployment with its project and environment, as they are when it runs. */
+/** A deployment with its project and environment, as read when the deployment runs. */
 export interface Subject {
   deployment: DeploymentRow;
   project: Selectable<ProjectsTable>;
@@ -92,7 +92,7 @@ export interface Subject {
   plan: Plan;
 }
 
-/** Undefined if the deployment, its project or its environment is deleted. */
+/** Returns a deployment's subject; undefined if the deployment, its project or its environment is deleted. */
 export async function findSubject(db: Db, id: string): Promise<Subject | undefined> {
   const deployment = await findById(db, id);
   if (!deployment) return undefined;
@@ -116,7 +116,7 @@ export async function findSubject(db: Db, id: string): Promise<Subject | undefin
     : undefined;
 }
 
-/** Finds the live deployment of an environment. */
+/** Returns the live deployment of an environment; undefined if there is none. */
 export function findServed(db: Db, environmentId: string): Promise<DeploymentRow | undefined> {
   return deployments(db)
     .where("environments.id", "=", environmentId)
@@ -163,7 +163,7 @@ export interface Tally {
   total: number;
   succeeded: number;
   failed: number;
-  /** Average duration of successful deployments; null if there is none. */
+  /** Average duration of successful deployments in milliseconds; null if there are none. */
   average_ms: number | null;
 }
 
@@ -214,7 +214,7 @@ export function environmentsOfBranch(tx: Db, projectId: string, branch: string):
     .execute();
 }
 
-/** Locks the environment against deletion until the transaction ends. False if it does not exist. */
+/** Locks the environment against deletion until the transaction ends. Returns false if there is no such environment. */
 export async function lockEnvironment(tx: Transaction, id: string): Promise<boolean> {
   const row = await tx
     .selectFrom("environments")
@@ -226,7 +226,7 @@ export async function lockEnvironment(tx: Transaction, id: string): Promise<bool
   return row !== undefined;
 }
 
-/** Finds deployments of an environment that have not ended: at most one running and one queued. */
+/** Returns the environment's deployments that have not ended: at most one running and one queued. */
 export function findUnderWay(
   db: Db,
   environmentId: string,
@@ -245,7 +245,7 @@ export type NewDeployment = Omit<
   "number" | "status" | "steps" | "trigger_actor" | "run" | "progress"
 > & { run?: RunRecord | null; steps: Step[]; trigger_actor: TriggerActor };
 
-/** The caller holds the lock of the project. */
+/** Inserts a deployment. The caller holds the project's lock. */
 export async function insertDeployment(
   tx: Transaction,
   { steps, run, trigger_actor, ...deployment }: NewDeployment,
@@ -270,8 +270,8 @@ export async function insertDeployment(
 }
 
 /**
- * Ends the steps of an ended deployment: steps that never started become `skipped`, and a running step becomes `cutOff`.
- * A running scan becomes `skipped`, because it does not fail a deployment.
+ * Returns the steps of an ended deployment. A step that never started becomes `skipped`, and a running step becomes
+ * `cutOff`. A running scan becomes `skipped`, because a scan does not fail a deployment.
  */
 function endedSteps(cutOff: "failed" | "skipped", at: Date) {
   return sql<string>`(
@@ -287,7 +287,7 @@ function endedSteps(cutOff: "failed" | "skipped", at: Date) {
   )`;
 }
 
-/** Cancels a queued deployment. False if it has started or ended. */
+/** Cancels a queued deployment. Returns false if the deployment has started or ended. */
 export async function cancelQueued(tx: Db, id: string, reason: string | null, at: Date): Promise<boolean> {
   const { numUpdatedRows } = await tx
     .updateTable("deployments")
@@ -300,7 +300,7 @@ export async function cancelQueued(tx: Db, id: string, reason: string | null, at
 
 const routeIndex = sql.lit(stepPosition("route"));
 
-/** Requests the cancellation of a running deployment. False once the address is being switched. */
+/** Requests the cancellation of a running deployment. Returns false once the switch of the address has begun. */
 export async function requestCancel(tx: Db, id: string): Promise<boolean> {
   const { numUpdatedRows } = await tx
     .updateTable("deployments")
@@ -314,7 +314,7 @@ export async function requestCancel(tx: Db, id: string): Promise<boolean> {
 
 /**
  * Takes the next deployment: first one that a dead server of this host left, then the next in turn. Rollbacks and
- * restarts take no build slot. Undefined if none is queued, or if `atOnce` deployments build.
+ * restarts need no build slot. Returns undefined if none is queued, or if `atOnce` deployments build.
  */
 export function takeNext(
   db: Db,
@@ -395,13 +395,13 @@ export function takeNext(
         .where("status", "=", "queued")
         .returning("id")
         .executeTakeFirst();
-      // Otherwise the deployment was cancelled after it was chosen.
+      // Otherwise a request cancelled the deployment after it was chosen.
       if (taken) return next;
     }
   });
 }
 
-/** Does not count the attempt, because the server stopped gracefully. */
+/** Removes an attempt from the count, because the server stopped gracefully. */
 export async function uncountAttempt(db: Db, id: string): Promise<void> {
   await db
     .updateTable("deployments")
@@ -411,7 +411,10 @@ export async function uncountAttempt(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** Returns the reason to stop a running deployment. `deleted`: its project or environment was deleted. */
+/**
+ * Returns the reason to stop a running deployment; undefined if there is none. `deleted`: its project or environment
+ * was deleted.
+ */
 export async function findStopRequest(
   db: Db,
   id: string,
@@ -431,7 +434,7 @@ export async function findStopRequest(
   return row.held_since === null ? "none" : "suspended";
 }
 
-/** Columns that a running deployment fills in. */
+/** Columns that a deployment sets while it runs. */
 export type Progress = Partial<
   Pick<
     Selectable<DeploymentsTable>,
@@ -464,7 +467,7 @@ export async function writeProgress(db: Db, id: string, progress: DeploymentProg
     .execute();
 }
 
-/** Resets the progress of deployments that an earlier server of this host was running. */
+/** Resets the progress of deployments that an earlier server of this host ran. */
 export async function resetProgress(db: Db, hostId: string): Promise<void> {
   await db
     .updateTable("deployments")
@@ -481,7 +484,10 @@ export async function noteStep(db: Db, id: string, step: Step): Promise<void> {
 const scanIndex = sql.lit(stepPosition("scan"));
 const isLateScan = (late: string) => sql<boolean>`steps->${scanIndex}->>'error' = ${late}`;
 
-/** Image that a job has to scan after its deployment. Undefined once it is scanned, or the project is deleted. */
+/**
+ * Returns the image that a job has to scan after its deployment. Returns undefined if the image is scanned already or
+ * the project is deleted.
+ */
 export async function findLateScan(
   db: Db,
   id: string,
@@ -516,7 +522,10 @@ export async function endLateScan(
     .execute();
 }
 
-/** Starts the switch, after which cancellation is refused. False if a cancellation was requested before. */
+/**
+ * Marks the start of the switch, after which cancellation is refused. Returns false if a cancellation was requested
+ * before.
+ */
 export async function beginRoute(db: Db, id: string, step: Step): Promise<boolean> {
   const { numUpdatedRows } = await writeStep(db, id, step)
     .where("cancel_asked", "=", false)
@@ -524,7 +533,7 @@ export async function beginRoute(db: Db, id: string, step: Step): Promise<boolea
   return numUpdatedRows > 0n;
 }
 
-/** Writes one step only, so that parallel steps do not overwrite each other. */
+/** Returns an update of a single step, so that parallel steps do not overwrite each other. */
 function writeStep(db: Db, id: string, step: Step) {
   return db
     .updateTable("deployments")
@@ -555,7 +564,7 @@ export async function isSwitchedTo(db: Db, id: string): Promise<boolean> {
   return row !== undefined;
 }
 
-/** True if an environment serves a deployment. */
+/** True if the environment serves some deployment. */
 export async function hasServed(db: Db, environmentId: string): Promise<boolean> {
   const row = await db
     .selectFrom("environments")
@@ -566,7 +575,10 @@ export async function hasServed(db: Db, environmentId: string): Promise<boolean>
   return row !== undefined;
 }
 
-/** Ends a running deployment, and marks the replaced one as superseded. False if it has ended or is deleted. */
+/**
+ * Ends a running deployment, and marks the replaced one as superseded. Returns false if the deployment has ended or is
+ * deleted.
+ */
 export async function endRunning(
   tx: Db,
   id: string,
@@ -604,7 +616,7 @@ export async function endRunning(
 
 export type LogPiece = StepLogPiece<StepName>;
 
-/** Writes nothing for a deployment that has ended or is deleted. */
+/** Appends to the log. Does nothing for a deployment that has ended or is deleted. */
 export async function appendLog(
   db: Db,
   id: string,
@@ -627,7 +639,7 @@ export async function appendLog(
   });
 }
 
-/** Returns a text for each deployment that changes with its status and its log. */
+/** Returns a text for each deployment, which changes with the deployment's status and log. */
 export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: string, state: string][]> {
   const rows = await db
     .selectFrom("deployments")
@@ -637,7 +649,7 @@ export async function statesOf(db: Db, ids: readonly string[]): Promise<[id: str
   return rows.map(({ id, status, log_bytes }) => [id, `${status} ${log_bytes}`]);
 }
 
-/** Pieces after the given one, in order of time. */
+/** Lists the pieces of a log after the given piece, in order of time. */
 export function logAfter(db: Db, id: string, after: number, limit: number): Promise<DeploymentLogRow[]> {
   return db
     .selectFrom("deployment_logs")
@@ -649,7 +661,7 @@ export function logAfter(db: Db, id: string, after: number, limit: number): Prom
     .execute();
 }
 
-/** The whole stored log, ordered by step. */
+/** Lists all stored pieces of a log, ordered by step. */
 export function wholeLog(db: Db, id: string): Promise<DeploymentLogRow[]> {
   return db
     .selectFrom("deployment_logs")

@@ -18,24 +18,24 @@ export interface StepRecord {
   error: string | null;
 }
 
-/** Command, port and health check of an image, from its recipe or from the project's settings. */
+/** Command, port and health check for an image, from its recipe or the project's settings. */
 export interface RunRecord {
   argv: string[];
   port: number;
   health_check_path: string;
 }
 
-/** Actor that requested the deployment. */
+/** Actor whose request created the deployment. */
 export interface TriggerActor {
   kind: string;
   id: string;
   label: string;
 }
 
-/** Progress of a deployment until its end. */
+/** Progress of a deployment, until the deployment ends. */
 export type DeploymentProgress = Progress<"queued" | StepRecord["name"]>;
 
-/** Columns of the table. Migrations 0011, 0018, 0073, 0084 and 0094 describe them. */
+/** Columns of the table; migrations 0011, 0018, 0073, 0084 and 0094 describe them. */
 export interface DeploymentsTable {
   id: Generated<string>;
   project_id: string;
@@ -44,14 +44,14 @@ export interface DeploymentsTable {
   status: DeploymentStatus;
   trigger_kind: "api" | "push" | "rollback" | "restart" | "console" | "agent";
   trigger_actor: ColumnType<TriggerActor, string, string>;
-  /** Person behind the actor: 0086_deployment_users.sql. */
+  /** User behind the actor; 0086_deployment_users.sql describes the column. */
   trigger_user_id: ColumnType<string | null, string | null | undefined, never>;
   wanted_sha: string | null;
   wanted_tag: string | null;
   commit_sha: string | null;
   commit_message: string | null;
   commit_author: string | null;
-  /** Image of a registry that is deployed in place of a commit: 0094_deployments_of_images.sql. */
+  /** Image of a registry, deployed in place of a commit; 0094_deployments_of_images.sql describes the columns. */
   image_reference: Generated<string | null>;
   image_digest: Generated<string | null>;
   image_tag: string | null;

@@ -1,26 +1,28 @@
 /**
- * Looks up a custom name in DNS. The name is ours if its CNAME, directly or through others, names the project's
- * generated host. An apex name can have no CNAME (RFC 1034, section 3.6.2). It has our addresses, by its provider's
- * ALIAS or by A records. All projects have the same addresses, so a TXT record names the project.
+ * Looks up a custom name in DNS. The name is ours if its CNAME record, directly or through others, names the project's
+ * generated host. An apex name can have no CNAME record (RFC 1034, section 3.6.2), but an ALIAS of its provider or A
+ * records with our addresses. All projects have the same addresses, so a TXT record names the project.
  */
 import { Resolver } from "node:dns/promises";
 
 export type Finding =
   | { is: "ours" }
-  /** `error` names the record to set. */
+  /** The name leads to another server. `error` names the record to set. */
   | { is: "elsewhere"; error: string }
-  /** No DNS server responded, so the state of the name is unknown. */
+  /** No DNS server responded, so the name's state is unknown. */
   | { is: "unknown"; error: string };
 
 const timeoutMs = 2_000;
 const tries = 2;
 const maxHops = 8;
-/** Deadline for all queries of a name: eight hops over slow servers would take half a minute. */
+/**
+ * Deadline for all queries of a name, in milliseconds. Eight CNAME records over slow servers would take half a minute.
+ */
 const deadlineMs = 10_000;
 
 /**
- * Names are lower case, without a final dot. `servers` are resolvers, with a port if it is not 53; null means the
- * host's own.
+ * Returns the state of a name. Names are in lower case and without a final dot. The argument `servers` lists resolvers,
+ * with a port if it is not 53; null selects the host's own.
  */
 export async function lookUp(
   { hostname, target }: { hostname: string; target: string },
@@ -35,7 +37,7 @@ export async function lookUp(
     late.reject(new Late());
   }, withinMs);
   const found = find(resolver, hostname, target);
-  // At the deadline the last query is cancelled, and its rejection needs a handler.
+  // The deadline cancels the last query. A handler is needed for its rejection.
   found.catch(() => {});
   try {
     return await Promise.race([found, late.promise]);
@@ -98,7 +100,7 @@ async function addressesOf(resolver: Resolver, hostname: string): Promise<string
   return [...four, ...six];
 }
 
-/** Empty if the name does not exist, or has no record of the type. */
+/** Returns the records of a query. Empty if the name does not exist or has no record of the type. */
 async function records<T>(query: () => Promise<T[]>): Promise<T[]> {
   try {
     return await query();

@@ -16,7 +16,7 @@ const dns = await serveDns({});
 afterAll(() => dns.close());
 const clock = testClock();
 const config = testConfig({ dnsServers: dns.address, appsDomain: "apps.example:8443" });
-// No worker runs; the tests run each round.
+// No worker runs the jobs; the tests run each round of checks.
 const jobs = { add: async () => {} } as unknown as Jobs;
 const app = { db, clock, config, jobs, log: silentLog };
 const { user, workspace } = await makePerson(db);
@@ -44,7 +44,7 @@ const project = async (name: string, domain: string | null) =>
 const verify = (id: string) => verifyDomain(app, actor, id);
 const notifications = async () =>
   (await listNotifications(app, actor)).map(({ kind, title, body }) => ({ kind, title, body }));
-/** Runs one round of the timer after this many minutes. */
+/** Runs a round of checks after this many minutes, and returns the domain's status. */
 async function later(minutes: number): Promise<string | undefined> {
   clock.advance(minutes * 60_000);
   await checkDue(app);
@@ -52,8 +52,8 @@ async function later(minutes: number): Promise<string | undefined> {
   return first?.status;
 }
 
-describe("verification", () => {
-  test("verifies a name whose CNAME names the project, in any case and through other CNAMEs", async () => {
+describe("verification of a custom name", () => {
+  test("verifies a name whose CNAME record names the project, in any case and through other records", async () => {
     const id = await project("slug", "www.customer.example");
     dns.zone["www.customer.example"] = { CNAME: "Alias.Customer.example" };
     dns.zone["alias.customer.example"] = { CNAME: "SLUG.apps.example" };
@@ -71,7 +71,7 @@ describe("verification", () => {
     ]);
   });
 
-  test("verifies an apex name by our addresses and a TXT record that names the project", async () => {
+  test("verifies an apex name by A records with our addresses and a TXT record that names the project", async () => {
     const id = await project("slug", "customer.example");
     dns.zone["customer.example"] = { A: ["198.51.100.7"] };
     expect(await verify(id)).toMatchObject({
@@ -98,7 +98,7 @@ describe("verification", () => {
       { A: ["198.51.100.7", "203.0.113.1"] },
       "leads to 198.51.100.7, 203",
     ],
-  ])("does not verify %s, and the error names the record to set", async (_what, records, error) => {
+  ])("does not verify %s, and names the record to set in the error", async (_what, records, error) => {
     const id = await project("slug", "www.customer.example");
     dns.zone["www.customer.example"] = records;
     const domain = await verify(id);
@@ -106,12 +106,12 @@ describe("verification", () => {
     expect(domain.error).toContain("slug.apps.example");
   });
 
-  test("returns an error for a project without a custom domain", async () => {
+  test("refuses to verify a project without a custom domain", async () => {
     await expect(verify(await project("slug", null))).rejects.toMatchObject({ code: "no_custom_domain" });
   });
 });
 
-describe("timer", () => {
+describe("timer of DNS checks", () => {
   test("checks a pending name every minute for an hour, and verifies it without a request", async () => {
     await project("slug", "www.customer.example");
     for (let minute = 0; minute < 59; minute += 1) expect(await later(1)).toBe("pending");
@@ -122,7 +122,7 @@ describe("timer", () => {
     expect(await later(5)).toBe("verified");
   });
 
-  test("keeps a verified name through a resolver outage and a brief error in its zone", async () => {
+  test("keeps a name verified during a resolver outage and a brief error in its zone", async () => {
     const id = await project("slug", "www.customer.example");
     dns.zone["www.customer.example"] = { CNAME: "slug.apps.example" };
     await verify(id);
@@ -140,8 +140,8 @@ describe("timer", () => {
   });
 });
 
-describe("conflicts between projects", () => {
-  test("verifies a name for the project that its records name, and for no other while that one has it", async () => {
+describe("a custom name in several projects", () => {
+  test("verifies a name for the project that its records name, and for no second project meanwhile", async () => {
     const first = await project("slug", "www.customer.example");
     const second = await project("other", "www.customer.example");
     dns.zone["www.customer.example"] = { CNAME: "other.apps.example" };
@@ -156,7 +156,7 @@ describe("conflicts between projects", () => {
     expect((await verify(first)).status).toBe("verified");
   });
 
-  test("verifies a name for only one of two projects at the same time", async () => {
+  test("verifies a name for only one of two projects when both are checked at once", async () => {
     const ids = [
       await project("slug", "www.customer.example"),
       await project("other", "www.customer.example"),
@@ -167,7 +167,7 @@ describe("conflicts between projects", () => {
     expect(both.map(({ status }) => status).toSorted()).toEqual(["failed", "verified"]);
   });
 
-  test("does not touch a name that changed during the DNS queries", async () => {
+  test("does not change a name that its owner changed during the DNS queries", async () => {
     const id = await project("slug", "www.customer.example");
     dns.zone["www.customer.example"] = { CNAME: "slug.apps.example" };
     dns.onQuestion = async () => {
@@ -185,7 +185,7 @@ describe("conflicts between projects", () => {
   });
 });
 
-test("gives up on slow DNS after one deadline for all queries", async () => {
+test("ends the look-up of a name on slow DNS servers after one deadline for all queries", async () => {
   dns.onQuestion = () => new Promise(() => {});
   const names = { hostname: "www.customer.example", target: "slug.apps.example" };
   expect(await lookUp(names, [dns.address], 200)).toEqual({
@@ -195,8 +195,8 @@ test("gives up on slow DNS after one deadline for all queries", async () => {
   });
 });
 
-describe("serving", () => {
-  test("serves verified names only, each for the production host of its project", async () => {
+describe("served custom names", () => {
+  test("serves verified names only, each as the production host of its project", async () => {
     const served = new ServedDomains(app);
     const id = await project("slug", "www.customer.example");
     await project("other", "pending.customer.example");

@@ -1,9 +1,9 @@
 /**
- * Custom names of projects: `www.customer.example` for `<slug>.<apps domain>`. A name is served once DNS shows that it
- * is meant for this project. DNS is checked on demand and by a timer.
+ * Custom names of projects: `www.customer.example` for `<slug>.<apps domain>`. A name is served once its DNS records
+ * name the project. They are checked on demand and by a timer.
  *
- * No project serves a name whose owner did not point it at that project. A name verified by one project belongs to no
- * other. A verified name survives a resolver outage and a brief error in its zone.
+ * No project serves a name that its owner did not point at that project. While a name is verified for one project, no
+ * other project gets it. A verified name survives a resolver outage and a brief error in its zone.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
@@ -30,7 +30,7 @@ export async function listDomains(
   return rows.map((row) => toDomain(app, row));
 }
 
-/** Checks DNS now. */
+/** Checks the DNS records of a project's name now, and returns the domain. */
 export async function verifyDomain(app: Needs, actor: Actor, projectId: string): Promise<Domain> {
   const { id } = await getProject(app, actor, projectId);
   const row = await store.findDomain(app.db, id);
@@ -41,7 +41,7 @@ export async function verifyDomain(app: Needs, actor: Actor, projectId: string):
   return toDomain(app, now);
 }
 
-/** Checks DNS by the timer, without a request. */
+/** Checks the DNS records of a name for the timer. */
 export function checkAgain(app: Needs, row: store.DomainRow): Promise<void> {
   return check(app, row, null);
 }
@@ -51,9 +51,9 @@ async function check(app: Needs, checked: store.DomainRow, actor: Actor | null):
   const finding = await lookUp(names, app.config.dnsServers);
   await transaction(app.db, async (tx) => {
     const row = await store.lockDomain(tx, checked);
-    // The owner changed the name meanwhile, so the finding is obsolete.
+    // The owner changed the name during the queries, so their result is obsolete.
     if (!row || row.name !== checked.name) return;
-    // A new name has not been checked, so the stored misses belong to the previous name.
+    // A name that was never checked has no misses; the stored ones belong to the previous name.
     const misses = row.domain_checked_at === null ? 0 : row.domain_misses;
     const before = { status: row.domain_status, misses };
     const state = nextState(before, await refuseIfTaken(tx, row, finding), { isAsked: actor !== null });
@@ -62,7 +62,7 @@ async function check(app: Needs, checked: store.DomainRow, actor: Actor | null):
   });
 }
 
-/** A name that DNS shows as ours still belongs to another project while that one has it verified. */
+/** Refuses a name that DNS shows as ours, while another project has it verified. */
 async function refuseIfTaken(tx: Transaction, row: store.DomainRow, finding: Finding): Promise<Finding> {
   if (finding.is !== "ours" || !(await store.isVerifiedElsewhere(tx, row))) return finding;
   return {

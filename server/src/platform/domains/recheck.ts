@@ -1,6 +1,6 @@
 /**
- * Checks custom domains repeatedly. A single job checks those that are due, then queues itself for the next round. So one of
- * several servers does it, and another takes over if that one dies.
+ * Checks custom domains repeatedly. A single job checks the domains that are due, and queues itself for the next round.
+ * So one of several servers does the checks, and another continues if that server dies.
  */
 import type { App } from "#app.ts";
 import { Semaphore } from "#lib/concurrency/semaphore.ts";
@@ -11,14 +11,14 @@ type Needs = Pick<App, "db" | "clock" | "config" | "jobs" | "log">;
 
 export const recheckTask = "domains.recheck";
 const everyMs = 30_000;
-/** Interval for verified and failed names; pending ones are checked more often. */
+/** Milliseconds between checks of verified and failed names. Pending names are checked more often. */
 const settledMs = 10 * 60_000;
 const unsettledMs = 60_000;
 const looksAtOnce = 8;
-/** Maximum of names checked in one round. */
+/** Limit of names that one round checks. */
 const maxDue = 200;
 
-/** Only one such job exists, however often it is queued. */
+/** Queues the next round. Only one such job exists, however often this function is called. */
 export function scheduleRecheck({ jobs, db, clock }: Needs): Promise<void> {
   const runAt = new Date(clock.now().getTime() + everyMs);
   return jobs.add(db, recheckTask, {}, { key: recheckTask, runAt });
@@ -33,7 +33,7 @@ export async function recheck(app: Needs): Promise<void> {
   await scheduleRecheck(app);
 }
 
-/** Checks each domain that is due, at most once. */
+/** Checks each domain that is due once. */
 export async function checkDue(app: Needs): Promise<void> {
   const now = app.clock.now().getTime();
   const since = { settled: new Date(now - settledMs), unsettled: new Date(now - unsettledMs) };

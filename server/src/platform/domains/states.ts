@@ -1,21 +1,24 @@
-/** Next status of a domain after a check. */
+/** Computes a domain's next status after a check. */
 import type { Finding } from "./dns-lookup.ts";
 
 type DomainStatus = "pending" | "verified" | "failed";
 
 export interface DomainState {
   status: DomainStatus;
-  /** Number of checks in a row that found the name elsewhere. */
+  /** Number of checks in a row that found the name at another server. */
   misses: number;
   error: string | null;
 }
 
-/** A verified domain survives a zone that is wrong for a minute. */
+/** Misses in a row after which a verified domain fails. A zone that is wrong for a minute stays below. */
 const missesOfVerified = 3;
-/** Owners set the records within an hour, or have forgotten the domain. */
+/**
+ * Misses in a row after which a pending domain fails. By then, an hour after the request, the owner has set the records
+ * or forgotten the domain.
+ */
 const missesOfPending = 60;
 
-/** `isAsked`: the owner requested the check, and gets the error of a pending name as well. */
+/** Returns the next state. `isAsked`: the owner requested the check, so a pending name gets its error as well. */
 export function nextState(
   before: Pick<DomainState, "status" | "misses">,
   finding: Finding,

@@ -29,7 +29,7 @@ const withDomain = (db: Db) =>
     .where("deleted_at", "is", null)
     .$narrowType<{ custom_domain: string; domain_status: DomainRow["domain_status"] }>();
 
-/** Domains of these workspaces, newest project first. */
+/** Lists the domains of these workspaces, newest project first. */
 export function listDomainRows(db: Db, workspaceIds: readonly string[]): Promise<DomainRow[]> {
   return withDomain(db)
     .where("workspace_id", "=", sql<string>`any(${sql.val([...workspaceIds])}::uuid[])`)
@@ -42,7 +42,7 @@ export function findDomain(db: Db, projectId: string): Promise<DomainRow | undef
   return withDomain(db).where("id", "=", projectId).executeTakeFirst();
 }
 
-/** Undefined if the project has another name by now, or none. */
+/** Locks a project's domain. Returns undefined if the project now has another name, or none. */
 export function lockDomain(
   tx: Db,
   { id, custom_domain }: Pick<DomainRow, "id" | "custom_domain">,
@@ -54,7 +54,7 @@ export function lockDomain(
     .executeTakeFirst();
 }
 
-/** True if another project has the name verified. Blocks other claims of the name until the transaction ends. */
+/** True if another project has the name verified. Blocks other claims to the name until the transaction ends. */
 export async function isVerifiedElsewhere(
   tx: Db,
   { id, custom_domain }: Pick<DomainRow, "id" | "custom_domain">,
@@ -83,7 +83,10 @@ export async function writeState(tx: Db, id: string, state: DomainState, now: Da
     .execute();
 }
 
-/** Domains due for a check, longest ago first. Pending ones are due sooner than verified and failed ones. */
+/**
+ * Lists domains that are due for a check, longest ago first. Pending domains are due sooner than verified and failed
+ * ones.
+ */
 export function listDue(
   db: Db,
   since: { settled: Date; unsettled: Date },
@@ -108,7 +111,7 @@ export function listDue(
     .execute();
 }
 
-/** Each verified name with the first label of its generated host. */
+/** Lists each verified name with the first label of its generated host. */
 export function listVerified(db: Db): Promise<{ custom_domain: string; host_label: string }[]> {
   return db
     .selectFrom("projects")

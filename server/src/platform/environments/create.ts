@@ -1,4 +1,4 @@
-/** Creates environments: production together with its project, the others by request. */
+/** Creates environments: production together with its project, the others by a request. */
 import { randomUUID } from "node:crypto";
 import type { Actor } from "#accounts/actor.ts";
 import type { Plan } from "#accounts/roles.ts";
@@ -25,7 +25,7 @@ export async function createEnvironment(
   const made = await app.db.transaction().execute(async (tx) => {
     const { project, workspace } = await lockWritableProject(tx, actor, projectId);
     const hostLabel = hostLabelOf(project.name, input);
-    // The project's row is locked, so no other environment is created until the commit.
+    // The project's row is locked, so no other environment is created before the commit.
     const others = await listRows(tx, project.id);
     if (others.some(({ name }) => name === input.name)) throw environmentExists(input.name);
     requireBelow(workspace.plan, "environmentsPerProject", others.length, workspace.id);
@@ -48,7 +48,7 @@ export async function createEnvironment(
   return render(app, made);
 }
 
-/** Runs in the caller's transaction. The caller has checked that name and host are free. */
+/** Inserts an environment in the caller's transaction. The caller has checked that name and host are free. */
 export async function addEnvironment(
   app: Pick<App, "secrets" | "clock">,
   tx: Db,
@@ -81,7 +81,10 @@ export async function addEnvironment(
   });
 }
 
-/** Returns the first label of the host. A slug has no two hyphens in a row, so every environment has its own label. */
+/**
+ * Returns the first label of the environment's host. A slug has no two hyphens in a row, so no two environments share a
+ * label.
+ */
 export function hostLabelOf(
   slug: string,
   { kind, name }: { kind: EnvironmentRow["kind"]; name: string },

@@ -1,6 +1,6 @@
 /**
- * Deletes an environment. The transaction hides it and frees its host; a repeatable job removes its app and its row.
- * Production is deleted with its project only.
+ * Deletes an environment. A transaction hides it and frees its host. A repeatable job then removes its app and its row.
+ * Production is deleted only with its project.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -14,15 +14,15 @@ import { target } from "./environments.ts";
 import { environmentNotFound, environmentProtected } from "./errors.ts";
 import { deleteRow, isAnyUnderWay, lockRow, markDeleted } from "./store.ts";
 
-/** Payload: `{ environment }`. */
+/** Name of the removal's task. Payload: `{ environment }`. */
 export const removeEnvironmentTask = "platform.environments.remove";
 
-/** Stops the app and resolves when it is removed. Safe to repeat. */
+/** Functions that remove the app of an environment. Each resolves when the app is removed, and is safe to repeat. */
 export interface EnvironmentParts {
   stopEnvironment(environmentId: string): Promise<void>;
 }
 
-/** Allowed while suspended: deleting frees resources. */
+/** Hides the environment and queues its removal. Allowed while suspended: deleting frees resources. */
 export async function deleteEnvironment(
   app: Pick<App, "db" | "clock">,
   actor: Actor,
@@ -42,7 +42,7 @@ export async function deleteEnvironment(
   });
 }
 
-/** Runs as a job. */
+/** Runs the removal job. */
 export async function removeEnvironment(
   { db }: Pick<App, "db">,
   environmentId: string,
@@ -54,7 +54,7 @@ export async function removeEnvironment(
   await deleteRow(db, environmentId);
 }
 
-/** A deployment notices the deletion within seconds, and the job is retried. */
+/** Throws while a deployment runs. The deployment notices the deletion within seconds, and the job is retried. */
 export async function requireNoneUnderWay(db: Db, environmentIds: readonly string[]): Promise<void> {
   if (await isAnyUnderWay(db, environmentIds))
     throw new Error("a deployment of the environment has not ended yet");

@@ -21,7 +21,7 @@ beforeAll(async () => {
 });
 
 const refusal = (code: string, status: number) => expect.objectContaining({ code, status });
-/** A validation error of this field of the body. */
+/** Matches a validation error of this field of the body. */
 const badField = (...path: string[]) =>
   expect.objectContaining({ problems: [expect.objectContaining({ place: "body", path })] });
 const on = (plan: Plan) => personOn(db, plan);
@@ -36,7 +36,7 @@ const change = (actor: Actor, projectId: string, id: string, body: object) =>
   updateEnvironment(app, actor, projectId, id, EnvironmentUpdate.parse(body));
 
 describe("environment creation", () => {
-  test("keeps a stored variable when an update sends its hint or a mask", async () => {
+  test("keeps the stored value of a variable when an update contains its hint or a mask", async () => {
     const actor = await on("pro");
     const long = "a-long-variable-wxyz";
     const project = await makeProject(app, actor);
@@ -52,7 +52,7 @@ describe("environment creation", () => {
     });
   });
 
-  test("creates an environment with its own branch and host, and the plan's largest size", async () => {
+  test("creates an environment with a branch and a host of its own, and the plan's largest size", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor, { name: "shop" });
     const made = await add(actor, project.id, { env_vars: { A: "1" } });
@@ -75,7 +75,7 @@ describe("environment creation", () => {
     expect(await readVariables(app, actor, project.id, made.id)).toEqual({ A: "1" });
   });
 
-  test("refuses a second environment of the same name in a project", async () => {
+  test("refuses a second environment with the same name in a project", async () => {
     const actor = await on("team");
     const project = await makeProject(app, actor);
     const tries = await Promise.allSettled([1, 2, 3].map(() => add(actor, project.id)));
@@ -87,7 +87,7 @@ describe("environment creation", () => {
     await add(actor, (await makeProject(app, actor)).id);
   });
 
-  test("counts each project's environments against the plan's limit, production included", async () => {
+  test("counts a project's environments, with production, against the plan's limit", async () => {
     const [starter, pro, team] = [await on("starter"), await on("pro"), await on("team")];
     const small = await makeProject(app, starter);
     await expect(add(starter, small.id)).rejects.toThrow(
@@ -132,7 +132,7 @@ describe("environment creation", () => {
   });
 });
 
-test("prefers an environment's variables to its project's", async () => {
+test("prefers the environment's value of a variable to the project's", async () => {
   const actor = await on("pro");
   const project = await makeProject(app, actor, { env_vars: { A: "project", B: "project" } });
   const made = await add(actor, project.id, { env_vars: { A: "environment" } });
@@ -145,7 +145,7 @@ test("prefers an environment's variables to its project's", async () => {
   expect(await variablesOf(app, db, made.id)).toEqual({ A: "project", B: "project", C: "environment" });
 });
 
-test("encrypts variables, bound to their row", async () => {
+test("encrypts variables, and binds the ciphertext to its row", async () => {
   const actor = await on("pro");
   const project = await makeProject(app, actor, { env_vars: { KEY: "canary-value" } });
   const row = await db
@@ -160,7 +160,7 @@ test("encrypts variables, bound to their row", async () => {
 });
 
 describe("environment updates", () => {
-  test("updates branch, variables and size, and the project with production's branch", async () => {
+  test("updates branch, variables and size, and sets the project's branch to production's", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor);
     const id = project.production_environment_id;
@@ -174,7 +174,7 @@ describe("environment updates", () => {
     expect(await get(app, actor, project.id)).toMatchObject({ branch: "trunk" });
   });
 
-  test("refuses a size above the plan and names the plan that has it, but accepts the current size", async () => {
+  test("refuses a size above the plan, names the plan that has it, and accepts the current size", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor);
     const id = project.production_environment_id;
@@ -188,7 +188,7 @@ describe("environment updates", () => {
     expect(await change(poorer, project.id, id, { size: "medium" })).toMatchObject({ size: "medium" });
   });
 
-  test("accepts its own response as an update", async () => {
+  test("accepts a response as an update", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor);
     const made = await add(actor, project.id);
@@ -198,7 +198,7 @@ describe("environment updates", () => {
 });
 
 describe("environment deletion", () => {
-  test("refuses to delete production without its project", async () => {
+  test("refuses to delete production before its project", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor);
     await expect(
@@ -206,7 +206,7 @@ describe("environment deletion", () => {
     ).rejects.toThrow(refusal("environment_protected", 409));
   });
 
-  test("hides a deleted environment at once, frees its name, and removes its app by a job", async () => {
+  test("hides a deleted environment at once, frees its name, and removes its app in a job", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor);
     const made = await add(actor, project.id);
@@ -232,7 +232,7 @@ describe("environment deletion", () => {
     expect(await list(app, actor, project.id)).toHaveLength(2);
   });
 
-  test("keeps the app of a deleted environment until its deployment has ended", async () => {
+  test("keeps the app of a deleted environment until its deployment ends", async () => {
     const actor = await on("pro");
     const project = await makeProject(app, actor);
     const made = await add(actor, project.id);
@@ -254,7 +254,7 @@ describe("environment deletion", () => {
   });
 });
 
-test("hides environments of another workspace's project, and of another project", async () => {
+test("returns 404 for an environment of another workspace's project, and of another project", async () => {
   const [actor, stranger] = [await on("pro"), await on("pro")];
   const [project, other] = [await makeProject(app, actor), await makeProject(app, actor)];
   const made = await add(actor, project.id);
@@ -276,7 +276,7 @@ test("hides environments of another workspace's project, and of another project"
   }
 });
 
-test("moves the hosts of all environments to a new slug, if they fit", async () => {
+test("changes the hosts of all environments with a project's slug, if the new hosts fit", async () => {
   const actor = await on("pro");
   const project = await makeProject(app, actor);
   await add(actor, project.id, { name: "x".repeat(30) });

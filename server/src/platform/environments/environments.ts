@@ -2,8 +2,8 @@
  * An environment serves a branch of a project at its own host. This folder owns the record: branch, size, host and
  * variables.
  *
- * A project has exactly one production environment for its whole life. Every environment has its own host. Variables
- * are readable by explicit request, and by the environment's processes.
+ * A project has exactly one production environment for its whole life. Every environment has its own host. Only an
+ * explicit request and the environment's processes can read the variables.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
@@ -17,7 +17,7 @@ export type { EnvironmentRow } from "./store.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** Finds an environment of a project in the actor's workspaces. Without `environmentId` it is production. */
+/** Returns an environment of a project in the actor's workspaces. Without `environmentId`, returns production. */
 export async function getEnvironment(
   app: Pick<App, "db">,
   actor: Actor,
@@ -56,7 +56,7 @@ export async function readVariables(
   return openVariables(app, "environments", environment);
 }
 
-/** Returns the record for the response to a change. */
+/** Returns the environment as the response to a change contains it. */
 export async function render(
   app: Needs,
   { id, project_id }: Pick<EnvironmentRow, "id" | "project_id">,

@@ -1,4 +1,4 @@
-/** Updates the host table of the ingress after a commit, and before the response to the caller. */
+/** Updates the ingress' table of hosts, after a commit and before the response to the caller. */
 import type { App } from "#app.ts";
 
 export interface Hosts {
@@ -7,8 +7,8 @@ export interface Hosts {
 }
 
 /**
- * Waits for the commit of `change`, then updates the hosts. A failed update is logged, because the change itself
- * succeeded.
+ * Waits for the commit of `change`, and then updates the hosts. A failed update is only logged, because the change
+ * itself succeeded.
  */
 export async function refreshHostsAfter<T>(
   { log }: Pick<App, "log">,

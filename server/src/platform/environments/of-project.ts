@@ -1,14 +1,14 @@
-/** Changes a project's environments in the transaction of the project's own change. */
+/** Changes a project's environments in the transaction that changes the project. */
 import type { Db } from "#schema.ts";
 import { hostLabelOf } from "./create.ts";
 import { changeRow, isAnyDeployed, listAll, listRows, markDeleted } from "./store.ts";
 
-/** True if a deployment of the project is live, queued or running. */
+/** True if the project has a live, queued or running deployment. */
 export async function isDeployed(tx: Db, projectId: string): Promise<boolean> {
   return isAnyDeployed(tx, await idsOf(tx, projectId));
 }
 
-/** Changes the hosts to the project's new slug. Throws `host_too_long`. */
+/** Changes the hosts of all environments to the project's new slug. Throws `host_too_long`. */
 export async function changeHosts(tx: Db, projectId: string, slug: string, now: Date): Promise<void> {
   for (const row of await listRows(tx, projectId)) {
     await changeRow(tx, row.id, { host_label: hostLabelOf(slug, row), updated_at: now });
@@ -36,7 +36,7 @@ export async function markAllDeleted(tx: Db, projectId: string, now: Date): Prom
   );
 }
 
-/** Includes deleted environments whose rows still exist. */
+/** Returns the ids of the project's environments, including deleted ones whose rows still exist. */
 export async function idsOf(db: Db, projectId: string): Promise<string[]> {
   return (await listAll(db, projectId)).map(({ id }) => id);
 }

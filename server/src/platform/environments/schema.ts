@@ -1,6 +1,5 @@
 /**
- * Request and response schemas of environments, and the schemas that projects share: branches, variables, the last
- * deployment.
+ * Request and response schemas of environments. Projects share those of branches, variables and the last deployment.
  */
 import { z } from "zod";
 import type { App } from "#app.ts";
@@ -26,9 +25,9 @@ const VariableValue = z.string().refine((value) => !value.includes("\0"), { erro
 const tooMany = { error: "must have at most 200 variables, and 64 KiB in all" };
 
 export const Variables = z.record(VariableName, VariableValue).refine(fit, tooMany);
-/** A string sets, null removes. */
+/** Changes of variables. A string sets a variable, null removes it. */
 export const VariablesChange = z.record(VariableName, VariableValue.nullable()).refine(fit, tooMany);
-/** Names in responses are not checked, because older rows may have names that are refused today. */
+/** Variables in responses. Their names are not checked, because older rows may have names that are refused today. */
 export const VariablesResponse = z
   .record(z.string(), z.string().meta({ "x-kontor-secret": true }))
   .meta({ id: "EnvVars" });

@@ -1,6 +1,6 @@
 /**
  * Sizes of apps: CPU, memory and the largest memory limit. They match the container sizes of the plans. A new
- * environment gets the largest size of its plan.
+ * environment gets the plan's largest size.
  */
 import type { Plan } from "#accounts/roles.ts";
 import { planLimit } from "#accounts/errors.ts";
@@ -16,12 +16,12 @@ export const appSizes = {
 
 const largest: Readonly<Record<Plan, AppSize>> = { starter: "small", pro: "medium", team: "large" };
 
-/** Size of new environments on the plan. */
+/** Returns the size of new environments on the plan. */
 export function largestSize(plan: Plan): AppSize {
   return largest[plan];
 }
 
-/** Throws `plan_limit` for a size above the plan's. */
+/** Throws `plan_limit` for a size above the plan's largest. */
 export function requireSize(plan: Plan, size: AppSize): void {
   const allowed = sizeNames.slice(0, sizeNames.indexOf(largest[plan]) + 1);
   if (allowed.includes(size)) return;

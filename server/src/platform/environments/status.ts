@@ -1,6 +1,6 @@
 /**
- * Computes the status of an environment, as a visitor experiences it, from the live and the last deployment. It is not
- * stored.
+ * Computes the status of an environment as a visitor experiences it, from the live and the last deployment. The status
+ * is not stored.
  */
 import type { DeploymentStatus } from "../deployments/tables.ts";
 
@@ -8,8 +8,8 @@ export const environmentStatuses = ["created", "building", "live", "failed", "as
 export type EnvironmentStatus = (typeof environmentStatuses)[number];
 
 /**
- * While an earlier deployment is live, a failed or running one changes nothing for visitors. The environment is
- * `live`, and its last deployment shows the failure.
+ * Returns the status. While a deployment is live, another one that failed or runs changes nothing for visitors. The
+ * environment is then `live`, and only its last deployment shows the failure.
  */
 export function statusOf(environment: {
   live_deployment_id: string | null;

@@ -6,7 +6,7 @@ import type { EnvironmentsTable } from "./tables.ts";
 
 export type EnvironmentRow = Selectable<EnvironmentsTable>;
 
-/** Columns of a deployment in lists of environments. */
+/** Columns of a deployment that lists of environments contain. */
 export type LastDeploymentRow = Pick<
   Selectable<DeploymentsTable>,
   | "id"
@@ -80,7 +80,10 @@ export async function listViews(db: Db, projectIds: readonly string[]): Promise<
   );
 }
 
-/** Undefined for an environment of another project, or a deleted one. Without `id` it is production. */
+/**
+ * Returns an environment of the project; undefined for one of another project, or a deleted one. Without `id`, returns
+ * production.
+ */
 export function findRow(
   db: Db,
   projectId: string,
@@ -101,7 +104,7 @@ export function listRows(db: Db, projectId: string): Promise<EnvironmentRow[]> {
   return of(db, projectId).execute();
 }
 
-/** Includes deleted environments. */
+/** Lists all environments of a project. Deleted ones are included. */
 export function listAll(db: Db, projectId: string): Promise<EnvironmentRow[]> {
   return db.selectFrom("environments").selectAll().where("project_id", "=", projectId).execute();
 }
@@ -123,7 +126,7 @@ export function changeRow(
     .executeTakeFirstOrThrow();
 }
 
-/** Frees name and host. The placeholder is not a valid host label. */
+/** Marks environments as deleted, which frees names and hosts. The placeholder is not a valid host label. */
 export async function markDeleted(tx: Db, ids: readonly string[], now: Date): Promise<void> {
   await tx
     .updateTable("environments")
@@ -136,7 +139,7 @@ export async function deleteRow(db: Db, id: string): Promise<void> {
   await db.deleteFrom("environments").where("id", "=", id).where("deleted_at", "is not", null).execute();
 }
 
-/** True if any of these has a live, queued or running deployment. */
+/** True if any of these environments has a live, queued or running deployment. */
 export async function isAnyDeployed(db: Db, ids: readonly string[]): Promise<boolean> {
   const found = await db
     .selectFrom("environments")
@@ -147,7 +150,7 @@ export async function isAnyDeployed(db: Db, ids: readonly string[]): Promise<boo
   return found !== undefined || (await isAnyUnderWay(db, ids));
 }
 
-/** True if any of these has a queued or running deployment. */
+/** True if any of these environments has a queued or running deployment. */
 export async function isAnyUnderWay(db: Db, ids: readonly string[]): Promise<boolean> {
   const found = await db
     .selectFrom("deployments")
@@ -158,7 +161,7 @@ export async function isAnyUnderWay(db: Db, ids: readonly string[]): Promise<boo
   return found !== undefined;
 }
 
-/** Finds the encrypted variables of an environment and of its project. Undefined if it does not exist. */
+/** Returns the encrypted variables of an environment and of its project; undefined if there is no such environment. */
 export function findSealed(db: Db, environmentId: string) {
   return db
     .selectFrom("environments as e")

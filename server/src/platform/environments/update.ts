@@ -11,7 +11,7 @@ import { mergeVariables, openVariables, sealVariables } from "./variables.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** Changes an environment. Running apps keep their settings until the next deploy, restart or wake. */
+/** Changes an environment. A running app keeps its settings until its next deployment, restart or wake. */
 export async function updateEnvironment(
   app: Needs,
   actor: Actor,
@@ -23,7 +23,7 @@ export async function updateEnvironment(
     const { project, workspace } = await lockWritableProject(tx, actor, projectId);
     const row = await lockRow(tx, project.id, environmentId);
     if (!row) throw environmentNotFound();
-    // The current size may be above the current plan, so setting it again is allowed.
+    // The current size may be above the plan, so setting it again is allowed.
     if (input.size !== undefined && input.size !== row.size) requireSize(workspace.plan, input.size);
     const now = app.clock.now();
     if (input.branch !== undefined && row.kind === "production") {

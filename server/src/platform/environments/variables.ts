@@ -1,6 +1,6 @@
 /**
- * Environment variables, encrypted in the row of their owner. Decrypted only for an explicit request and for the
- * process that gets them. An environment's variables override its project's, which override those of an add-on.
+ * Environment variables, encrypted in the row of their owner. They are decrypted only for an explicit request, and for
+ * the process that gets them. An environment's variables override its project's, which override those of add-ons.
  */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
@@ -11,16 +11,16 @@ import { findSealed } from "./store.ts";
 
 export type Variables = Record<string, string>;
 
-/** Table of the owner; the encryption is bound to its row. */
+/** Table with the owner's row. The ciphertext is bound to that row. */
 type Owner = "projects" | "environments" | "functions";
 
 type Needs = Pick<App, "secrets">;
 
 const maxVariables = 200;
-/** Limit of names and values, with the two bytes that a process needs besides each pair. */
+/** Limit of all names and values in bytes. Each pair counts two bytes more, which a process needs for it. */
 const maxVariablesBytes = 64 * 1024;
 
-/** Variables with which a process of the environment starts. */
+/** Returns the variables with which a process of the environment starts. */
 export async function variablesOf(app: Needs, db: Db, environmentId: string): Promise<Variables> {
   const row = await findSealed(db, environmentId);
   if (!row) throw environmentNotFound();
@@ -31,7 +31,7 @@ export async function variablesOf(app: Needs, db: Db, environmentId: string): Pr
   };
 }
 
-/** Null if there are none. */
+/** Returns the encrypted variables; null if there are none. */
 export function sealVariables(app: Needs, owner: Owner, id: string, variables: Variables): Buffer | null {
   if (Object.keys(variables).length === 0) return null;
   return app.secrets.seal(JSON.stringify(variables), place(owner, id));
@@ -46,7 +46,10 @@ export function openVariables(
   return JSON.parse(app.secrets.open(row.env_sealed, place(owner, row.id)).toString()) as Variables;
 }
 
-/** Applies changes: a string sets, null removes, a mask keeps the stored value. Throws `too_many_variables`. */
+/**
+ * Returns the variables after a change. A string sets a variable, null removes it, and a mask keeps the stored value.
+ * Throws `too_many_variables`.
+ */
 export function mergeVariables(variables: Variables, change: Record<string, string | null>): Variables {
   const isKept = ([name, value]: [string, string | null]) =>
     value !== null && Object.hasOwn(variables, name) && isMaskOf(value, variables[name]!);

@@ -1,10 +1,10 @@
-/** Environments for lists. The caller has checked access to the projects. */
+/** Environments in lists. The caller has checked access to the projects. */
 import type { Db } from "#schema.ts";
 import { type EnvironmentView, listViews } from "./store.ts";
 
 export type { EnvironmentView, LastDeploymentRow } from "./store.ts";
 
-/** Environments by project, production first. */
+/** Returns the environments of projects by project, production first. */
 export async function environmentsOf(
   db: Db,
   projectIds: readonly string[],

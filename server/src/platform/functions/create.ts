@@ -1,4 +1,4 @@
-/** Creates a function with its name, code and variables. Nothing runs before its first deploy. */
+/** Creates a function with its name, code and variables. No code runs before the first deploy. */
 import { randomUUID } from "node:crypto";
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -14,7 +14,7 @@ import type { FunctionParts } from "./parts.ts";
 import { type FunctionCreate, type FunctionWithKey, toFunction } from "./schema.ts";
 import { insertRow, lockAndCount } from "./store.ts";
 
-/** Only this response contains the key. */
+/** Creates a function. No later response contains the returned key. */
 export async function createFunction(
   app: Needs,
   parts: FunctionParts,
@@ -56,7 +56,7 @@ export async function createFunction(
     });
     return made;
   });
-  // The address now responds that no version is deployed.
+  // From now on, the address responds that no version is deployed.
   await parts.changed(row.id);
   return { ...toFunction(app, parts, actor, row), api_key: key?.key ?? null };
 }

@@ -1,6 +1,6 @@
 /**
- * Deletes a function. The transaction hides it and frees its name. A repeatable job then stops its instances, and last
- * deletes its row with versions and minutes. Image retention then deletes the unused images.
+ * Deletes a function. A transaction hides it and frees its name. A repeatable job then stops its instances, and deletes
+ * its row with versions and minutes at last. Image retention later deletes the unused images.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -15,10 +15,10 @@ import { target } from "./functions.ts";
 import type { FunctionParts } from "./parts.ts";
 import { deleteRow, findAny, lockOwn, markDeleted } from "./store.ts";
 
-/** Payload: `{ function }`. */
+/** Name of the removal's task. Payload: `{ function }`. */
 export const removeFunctionTask = "platform.functions.remove";
 
-/** Allowed while suspended: deleting frees resources. */
+/** Hides the function and queues its removal. Allowed while suspended: deleting frees resources. */
 export async function deleteFunction(
   app: Pick<App, "db" | "clock">,
   actor: Actor,
@@ -34,8 +34,8 @@ export async function deleteFunction(
 }
 
 /**
- * Runs as a job. A running deploy notices the deletion and ends. Instances go first, because they cost memory and
- * could still be called.
+ * Runs the removal job. A running deploy notices the deletion and ends. Instances are removed first, because they cost
+ * memory and could still be called.
  */
 export async function removeFunction(
   { db }: Pick<App, "db">,

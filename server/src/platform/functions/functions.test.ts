@@ -29,7 +29,7 @@ beforeAll(async () => {
     .execute();
 });
 
-/** A validation error of this field of the body. */
+/** Matches a validation error of this field of the body. */
 const badField = (...path: string[]) =>
   expect.objectContaining({ problems: [expect.objectContaining({ place: "body", path })] });
 const refusal = (code: string, status: number, more: object = {}) =>
@@ -55,7 +55,7 @@ const goLive = async (id: string) => {
 };
 
 describe("function creation", () => {
-  test("creates a function with an address, the defaults and pending code", async () => {
+  test("creates a function with an address, default settings and pending code", async () => {
     const actor = await personOn(db, "starter");
     const made = await make(actor, { name: "greeter" });
     expect(made).toEqual({
@@ -93,7 +93,7 @@ describe("function creation", () => {
     });
   });
 
-  test("returns a key once and stores its hash", async () => {
+  test("returns the key of a function once, and stores only its hash", async () => {
     const actor = await personOn(db, "pro");
     const made = await make(actor, { auth_mode: "api_key" });
     expect(made.api_key).toMatch(/^fnk_[A-Za-z0-9]{40}$/);
@@ -110,7 +110,7 @@ describe("function creation", () => {
       expect(JSON.stringify(seen)).not.toContain(made.api_key);
   });
 
-  test("encrypts variables, and returns them to a request for them", async () => {
+  test("encrypts variables, and returns their values to an explicit request", async () => {
     const actor = await personOn(db, "pro");
     const made = await make(actor, { env_vars: { TOKEN: "canary-7f3a" } });
     expect(await readVariables(app, actor, made.id)).toEqual({ TOKEN: "canary-7f3a" });
@@ -147,7 +147,7 @@ describe("function creation", () => {
     [{ idle_timeout_seconds: 10, timeout_seconds: 1, memory_mb: 128 }],
     [{ idle_timeout_seconds: 86_400, timeout_seconds: 300, memory_mb: 1024 }],
     [{ handler_code: "x".repeat(1024 ** 2) }],
-  ])("accepts values at the edge of a limit (%#)", (more) => {
+  ])("accepts a value at the limit of its field (%#)", (more) => {
     expect(FunctionCreate.safeParse(body(more)).success).toBe(true);
   });
 
@@ -155,7 +155,7 @@ describe("function creation", () => {
     ["starter", 1, 256],
     ["pro", 10, 512],
     ["team", 50, 1024],
-  ] as const)("limits plan %s to %i functions of %i MB", async (plan, count, memory) => {
+  ] as const)("limits functions on plan %s to %i, of %i MB each", async (plan, count, memory) => {
     const actor = await personOn(db, plan);
     for (let made = 0; made < count; made += 1) await make(actor, { memory_mb: memory });
     await expect(make(actor)).rejects.toEqual(
@@ -171,13 +171,13 @@ describe("function creation", () => {
     );
   });
 
-  test("keeps concurrent creations within the plan's limit", async () => {
+  test("does not exceed the plan's limit when functions are created concurrently", async () => {
     const actor = await personOn(db, "starter");
     const ends = await Promise.allSettled(Array.from({ length: 5 }, () => make(actor)));
     expect(ends.filter(({ status }) => status === "fulfilled")).toHaveLength(1);
   });
 
-  test("refuses an unknown region by its field, and a suspended workspace by its own error", async () => {
+  test("names the field of an unknown region, and refuses a suspended workspace with its own error", async () => {
     const actor = await personOn(db, "pro");
     await expect(make(actor, { node: "mars-1" })).rejects.toEqual(badField("node"));
     const suspended = { ...actor, workspaces: actor.workspaces.map((one) => ({ ...one, suspended: true })) };
@@ -189,7 +189,7 @@ describe("function creation", () => {
 });
 
 describe("function names", () => {
-  test("refuses a name that a function or project has", async () => {
+  test("refuses the name of another function or project", async () => {
     const actor = await personOn(db, "team");
     const project = await createProject(app, actor, projectInput());
     await expect(make(actor, { name: project.name })).rejects.toEqual(refusal("name_taken", 409));
@@ -205,7 +205,7 @@ describe("function names", () => {
     expect(await checkName(app, made.name)).toMatchObject({ available: true, reason: null });
   });
 
-  test("gives a name to only one of a project and a function that request it concurrently", async () => {
+  test("gives a name to only one of a project and a function that request it at once", async () => {
     const actor = await personOn(db, "team");
     for (let round = 0; round < 5; round += 1) {
       const name = `contested-${round}`;
@@ -218,7 +218,7 @@ describe("function names", () => {
     }
   });
 
-  test("renames a function until it was deployed", async () => {
+  test("renames a function before its first deploy, and not after it", async () => {
     const actor = await personOn(db, "pro");
     const { id } = await make(actor);
     expect(await change(actor, id, { name: "renamed-once" })).toMatchObject({
@@ -234,7 +234,7 @@ describe("function names", () => {
 });
 
 describe("function updates", () => {
-  test("marks changed code and dependencies as pending, and no other change", async () => {
+  test("marks changed code and dependencies as pending, but no other change", async () => {
     const actor = await personOn(db, "pro");
     const made = await make(actor, { dependencies: { nanoid: "5" } });
     await goLive(made.id);
@@ -254,7 +254,7 @@ describe("function updates", () => {
     });
   });
 
-  test("notifies running instances after the commit of a change", async () => {
+  test("notifies the running instances of a change after its commit", async () => {
     const actor = await personOn(db, "pro");
     const { id } = await make(actor);
     const seen: number[] = [];
@@ -283,7 +283,7 @@ describe("function updates", () => {
     expect(await rowOf(id)).toMatchObject({ auth_mode: "none", api_key_hash: null });
   });
 
-  test("refuses invalid packages, more than the plan allows, and changes of fixed fields", async () => {
+  test("refuses invalid packages, packages above the plan's limit, and changes of fixed fields", async () => {
     const actor = await personOn(db, "starter");
     const { id } = await make(actor, { runtime: "python", handler_code: "def handler(request): pass" });
     await expect(change(actor, id, { dependencies: { requests: "^2" } })).rejects.toEqual(
@@ -301,7 +301,7 @@ describe("function updates", () => {
 });
 
 describe("key rotation", () => {
-  test("revokes the old key with the commit of the new one", async () => {
+  test("revokes the old key when the new one is committed", async () => {
     const actor = await personOn(db, "pro");
     const made = await make(actor, { auth_mode: "api_key" });
     const next = await rotateKey(app, noInstances, actor, made.id);
@@ -335,11 +335,11 @@ describe("function deletion", () => {
     await removeFunction(app, made.id, parts);
     expect(await rowOf(made.id).catch(() => "gone")).toBe("gone");
     expect(stopped).toEqual([made.id]);
-    // The plan allows another function again.
+    // The plan allows another function, because one was deleted.
     expect((await make(actor)).status).toBe("created");
   });
 
-  test("retries the deletion of a function that cannot be stopped yet, and ignores the job of a function that is not deleted", async () => {
+  test("retries the removal of a function that cannot be stopped, and ignores the job of a function that is not deleted", async () => {
     const actor = await personOn(db, "pro");
     const { id } = await make(actor);
     const stop = async () => {
@@ -354,7 +354,7 @@ describe("function deletion", () => {
   });
 });
 
-test("lists functions of the caller's workspaces only, and of the named workspace only", async () => {
+test("lists only functions of the caller's workspaces, or of the workspace that the request names", async () => {
   const [ada, eve] = [await personOn(db, "pro"), await personOn(db, "pro")];
   const {
     team,

@@ -21,17 +21,17 @@ type FunctionRow = store.FunctionRow;
 
 export type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** Functions with their workspace, deleted ones included. */
+/** Returns functions with their workspace. Deleted functions are included. */
 export const workspacesOfFunctions = store.findWorkspaces;
 
-/** Finds a function in the actor's workspaces. */
+/** Returns a function in the actor's workspaces. */
 export async function getFunction({ db }: Pick<App, "db">, actor: Actor, id: string): Promise<FunctionRow> {
   const row = await store.findOwn(db, id, workspaceIds(actor));
   if (!row) throw functionNotFound();
   return row;
 }
 
-/** Locks a function that the actor may change, until the transaction ends. */
+/** Returns a function that the actor may change, and locks it until the transaction ends. */
 export async function lockWritableFunction(tx: Db, actor: Actor, id: string) {
   const row = await store.lockOwn(tx, id, workspaceIds(actor));
   const workspace = row && actor.workspaces.find((reachable) => reachable.id === row.workspace_id);
@@ -62,7 +62,7 @@ export async function readVariables(app: Needs, actor: Actor, id: string): Promi
   return openVariables(app, "functions", await getFunction(app, actor, id));
 }
 
-/** Counts the functions of a workspace. */
+/** Returns the number of functions in a workspace. */
 export function countFunctions(db: Db, workspaceId: string): Promise<number> {
   return store.countRows(db, workspaceId);
 }

@@ -40,7 +40,7 @@ const invoke = ({ actor, id }: TestFunction, input: object = {}) =>
   invokeFunction(app, host.instances, actor, { id, input: InvokeRequest.parse(input), signal });
 
 describe("function invocation", () => {
-  test("passes method, path, query, headers and body, and returns the whole response", async () => {
+  test("passes method, path, query, headers and body to the handler, and returns the whole response", async () => {
     const made = await deployHandler(
       `export default async (request) => {
         const { method, url, headers } = request;
@@ -71,7 +71,7 @@ describe("function invocation", () => {
     expect(seen["host"]).toBe(`invoked-${named}.fn.apps.localhost`);
   });
 
-  test("invokes without a key, and passes none to the handler", async () => {
+  test("invokes a function without its key, and passes no key to the handler", async () => {
     const made = await deployHandler(
       `export default (request) => Response.json(Object.fromEntries(request.headers))`,
       { auth_mode: "api_key" },
@@ -82,7 +82,7 @@ describe("function invocation", () => {
     expect(body).not.toContain("fnk_");
   });
 
-  test("encodes binary bodies in base64, in requests and responses", async () => {
+  test("encodes binary bodies of requests and responses in base64", async () => {
     const made = await deployHandler(
       `export default async (request) => new Response(await request.arrayBuffer())`,
     );
@@ -92,7 +92,7 @@ describe("function invocation", () => {
     expect(await invoke(made)).toMatchObject({ body: "", body_base64: null });
   });
 
-  test("returns a function's own failure as its response, without a stack", async () => {
+  test("returns a handler's failure as its response, without a stack trace", async () => {
     const made = await deployHandler(`export default () => { throw new Error("at my desk") }`);
     const { status, body } = await invoke(made);
     expect(status).toBe(500);
@@ -100,14 +100,14 @@ describe("function invocation", () => {
     expect(body).not.toContain("handler.mjs");
   });
 
-  test("refuses to invoke an undeployed function, and hides one of another workspace", async () => {
+  test("refuses to invoke a function without a deploy, and returns 404 for one of another workspace", async () => {
     const made = await make();
     await expect(invoke(made)).rejects.toMatchObject({ code: "function_not_deployed", status: 409 });
     const eve = await personOn(db, "pro");
     await expect(invoke({ ...made, actor: eve })).rejects.toMatchObject({ code: "function_not_found" });
   });
 
-  test("drops headers of the connection and headers that only the server sets", () => {
+  test("drops headers of the connection, and headers that only the server sets", () => {
     const given = {
       Connection: "close",
       "Transfer-Encoding": "chunked",
@@ -154,7 +154,7 @@ describe("function invocation", () => {
 });
 
 describe("function logs", () => {
-  test("streams log lines with their level and request", async () => {
+  test("streams log lines with level and request id", async () => {
     const made = await deployHandler(`export default () => { console.warn("careful"); return "ok" }`);
     await invoke(made);
     const read = () => readLogs(app, host.instances, made.actor, made.id, 200);
@@ -180,7 +180,7 @@ describe("function logs", () => {
     await expect(readLogs(app, host.instances, eve, made.id, 1)).rejects.toMatchObject({ status: 404 });
   });
 
-  test("returns no log lines for a function that wrote none", async () => {
+  test("returns no log lines for a function without output", async () => {
     const made = await make();
     expect(await readLogs(app, host.instances, made.actor, made.id, 5)).toEqual({
       lines: [],
@@ -203,7 +203,7 @@ describe("function metrics", () => {
     expect(metrics.p50_ms).toBeGreaterThan(0);
   });
 
-  test("returns nulls for a function without requests", async () => {
+  test("returns null metrics for a function without requests", async () => {
     const made = await make();
     expect(await functionMetrics(app, made.actor, made.id, "1h")).toMatchObject({
       requests: 0,

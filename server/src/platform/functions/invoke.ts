@@ -1,5 +1,5 @@
 /**
- * Invokes a function through the API. The request is built here and served by an instance like a visitor's, and the
+ * Invokes a function through the API. The request is built here, and an instance serves it like a visitor's. The
  * response is returned as a whole. The call needs no key, and the handler receives none.
  */
 import type { Actor } from "#accounts/actor.ts";
@@ -11,10 +11,13 @@ import { getFunction } from "./functions.ts";
 import type { FunctionResponse, FunctionRequest, FunctionParts } from "./parts.ts";
 import type { InvokeRequest, InvokeResponse } from "./schema.ts";
 
-/** Same limit as at the function's address. */
+/** Limit of a body in bytes, equal to that at the function's address. */
 const maxBodyBytes = 6 * 1024 ** 2;
 
-/** Headers of the connection, headers that only the server sets, and the key, which the handler must not see. */
+/**
+ * Names of headers that the caller may not set. They belong to the connection, are set by the server only, or contain
+ * the key, which the handler must not see.
+ */
 const ownHeaders = new Set([
   ..."connection expect host http2-settings keep-alive proxy-authenticate proxy-authorization".split(" "),
   ..."proxy-connection te trailer transfer-encoding upgrade content-length forwarded".split(" "),
@@ -34,7 +37,7 @@ export async function invokeFunction(
   return toAnswer(await parts.invoke(row.id, buildRequest(input, host), signal));
 }
 
-/** Builds the request. Pure. Throws `payload_too_large`. */
+/** Returns the request to send. Pure function. Throws `payload_too_large`. */
 export function buildRequest(input: InvokeRequest, host: string): FunctionRequest {
   const { body, type } = bodyOf(input);
   if (body.length > maxBodyBytes) throw bodyTooLarge(maxBodyBytes);
@@ -55,7 +58,7 @@ export function buildRequest(input: InvokeRequest, host: string): FunctionReques
   };
 }
 
-/** Returns text unchanged, and other values as JSON. */
+/** Returns the bytes of a body. Text is unchanged, and other values become JSON. */
 function bodyOf({ body, body_base64 }: InvokeRequest): { body: Buffer; type: string | null } {
   if (body_base64 !== undefined)
     return { body: Buffer.from(body_base64, "base64"), type: "application/octet-stream" };
@@ -92,7 +95,7 @@ function toAnswer({
   };
 }
 
-/** Null if the bytes are not valid UTF-8. The content type is not trusted. */
+/** Returns the text of a body; null if the bytes are not valid UTF-8. The content type is not trusted. */
 function textOf(body: Buffer): string | null {
   try {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(body);

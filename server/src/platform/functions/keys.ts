@@ -9,7 +9,7 @@ const prefix = "fnk_";
 const hintLength = prefix.length + 4;
 
 export interface NewKey {
-  /** Returned to the owner once. */
+  /** Key to return to the owner, once. */
   key: string;
   /** Columns to store. */
   columns: { auth_mode: "api_key"; api_key_hash: Buffer; api_key_hint: string };
@@ -27,7 +27,7 @@ export function newKey(): NewKey {
   };
 }
 
-/** SHA-256, 32 bytes. A key has 238 random bits, so a slow hash is not needed. */
+/** Returns the SHA-256 hash of a key, 32 bytes. A key has 238 random bits, so a slow hash is not needed. */
 export function hashKey(key: string): Buffer {
   return createHash("sha256").update(key).digest();
 }

@@ -1,4 +1,4 @@
-/** Checks names for projects: projects and functions share one name space. */
+/** Checks names for projects, because projects and functions share a name space. */
 import type { Db } from "#schema.ts";
 import { isName } from "./store.ts";
 

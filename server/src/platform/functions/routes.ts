@@ -382,8 +382,8 @@ export const functionRoutes = (app: App, parts: FunctionParts): Route[] => [
 ];
 
 /**
- * Aborts the work when the client disconnects. With an idempotency key the client may read the response later, so the
- * work continues.
+ * Runs work, and aborts it when the client disconnects. With an idempotency key the client may read the response later,
+ * so the work continues.
  */
 async function abortOnDisconnect<T>(
   request: FastifyRequest,

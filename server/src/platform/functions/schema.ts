@@ -28,7 +28,7 @@ export const DeployQuery = z.strictObject({
 });
 
 const maxCodeBytes = 1024 ** 2;
-/** Limit of a request body, which is larger than the code because JSON escapes it. */
+/** Limit of a request body in bytes. It is larger than the limit of the code, because JSON escapes the code. */
 export const bodyLimit = 4 * 1024 ** 2;
 
 export const FunctionParams = z.object({ function_id: z.guid().describe("Id (UUID) of the function.") });
@@ -54,7 +54,7 @@ const Dependencies = z
   .describe("Dependencies, package to version, from npm or PyPI. URLs, repositories and aliases are refused.")
   .meta({ example: { "date-fns": "^4.1.0" } });
 
-/** The server sets these variables itself, and variables of the owner must not replace them. */
+/** True for variables that the server itself sets. Variables of the owner must not replace them. */
 const isOwn = (name: string): boolean => name === "PORT" || name.startsWith("KONTOR_");
 const own = { error: "PORT and names that begin with KONTOR_ are set by the server" };
 const free = (all: Record<string, unknown>): boolean => !Object.keys(all).some(isOwn);
@@ -270,7 +270,7 @@ export const InvokeRequest = z
   .meta({ id: "InvokeRequest" });
 export type InvokeRequest = z.output<typeof InvokeRequest>;
 
-/** Limit of a request body: 6 MiB in base64, or as text with JSON escapes. */
+/** Limit of a request body in bytes: 6 MiB in base64, or as text with JSON escapes. */
 export const invokeBodyLimit = 13 * 1024 ** 2;
 
 export const InvokeResponse = z
@@ -396,7 +396,7 @@ export function toSummary(
   };
 }
 
-/** Only this function turns a row into JSON. */
+/** Returns the response of a function. No other function converts a row to JSON. */
 export function toFunction(
   app: Pick<App, "config">,
   parts: Pick<FunctionParts, "isIdle">,

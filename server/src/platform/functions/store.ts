@@ -14,7 +14,7 @@ import type {
   VersionStep,
 } from "./tables.ts";
 
-/** A function with its running deploy. */
+/** A function with the progress of its running deploy. */
 export type FunctionRow = Selectable<FunctionsTable> & {
   is_building: boolean;
   progress: VersionProgress | null;
@@ -27,7 +27,7 @@ const isBuilding = sql<boolean>`exists (
   select from function_versions v where v.function_id = functions.id and v.state = 'building'
 )`;
 
-/** Null if no deploy runs, and before the first step of a version. */
+/** Progress of the running deploy. Null if no deploy runs, or if its version has not begun a step. */
 const progressOfBuild = sql<VersionProgress | null>`(
   select v.progress from function_versions v where v.function_id = functions.id and v.state = 'building'
 )`;
@@ -62,7 +62,7 @@ export async function lockOwn(
     .where("workspace_id", "=", among(workspaceIds))
     .forUpdate()
     .executeTakeFirst();
-  // Read after the lock, because a deploy may have ended during the wait.
+  // A deploy may have ended while the lock was awaited, so the row is read again.
   return locked && findOwn(tx, id, workspaceIds);
 }
 
@@ -90,7 +90,7 @@ export async function listOwn(
   return { rows, total: counted.total };
 }
 
-/** Counts the functions of a workspace, and blocks further creations in it until the transaction ends. */
+/** Counts the functions of a workspace, and blocks creations in the workspace until the transaction ends. */
 export async function lockAndCount(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 14))`.execute(tx);
   return countRows(tx, workspaceId);
@@ -123,7 +123,7 @@ export function changeRow(tx: Db, id: string, change: FunctionChange): Promise<F
     .executeTakeFirstOrThrow();
 }
 
-/** Frees the name and revokes the key. */
+/** Marks a function as deleted, which frees its name and revokes its key. */
 export async function markDeleted(tx: Db, id: string, now: Date): Promise<void> {
   await tx
     .updateTable("functions")
@@ -139,7 +139,7 @@ export async function deleteRow(db: Db, id: string): Promise<void> {
 
 // ---- queries for other folders
 
-/** Includes deleted functions. */
+/** Returns functions with their workspace. Deleted functions are included. */
 export function findWorkspaces(
   db: Db,
   ids: readonly string[],
@@ -151,7 +151,7 @@ export function findWorkspaces(
     .execute();
 }
 
-/** Includes deleted functions. */
+/** Returns a function of any workspace. Deleted functions are included. */
 export function findAny(db: Db, id: string): Promise<Selectable<FunctionsTable> | undefined> {
   return db.selectFrom("functions").selectAll().where("id", "=", id).executeTakeFirst();
 }
@@ -165,7 +165,7 @@ export async function isName(db: Db, name: string): Promise<boolean> {
 
 export type VersionRow = Selectable<FunctionVersionsTable>;
 
-/** Address of the person behind the trigger. Null if there is none, or the account is deleted. */
+/** Email address of the user behind a deploy. Null if there is none, or if the account is deleted. */
 interface TriggerEmail {
   trigger_user_email: string | null;
 }
@@ -179,11 +179,11 @@ export interface NewVersion {
   trigger_user_id: string | null;
   created_at: Date;
   content: Pick<VersionRow, "runtime" | "handler_code" | "dependencies">;
-  /** Source version of a rollback, with its image if that is kept. */
+  /** Source version of a rollback, with its image if the image is kept. */
   from?: Pick<VersionRow, "id" | "lock" | "content_hash" | "host_id" | "image_id">;
 }
 
-/** The caller holds the lock of the function, and none of its versions is being built. */
+/** Inserts a version. The caller holds the function's lock, and no version of the function is being built. */
 export function insertVersion(
   tx: Db,
   { content, from, trigger_actor, ...version }: NewVersion,
@@ -217,7 +217,7 @@ export function findVersion(db: Db, id: string): Promise<VersionRow | undefined>
   return db.selectFrom("function_versions").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-/** Finds a version of a function. The caller has checked access to the function. */
+/** Returns a version of a function. The caller has checked access to the function. */
 export function findVersionOf(
   db: Db,
   functionId: string,
@@ -233,7 +233,7 @@ export function findVersionOf(
     .executeTakeFirst();
 }
 
-/** Lists versions, newest first, without code, which has up to 1 MiB each. `forgetOld` bounds their number. */
+/** Lists versions, newest first, without their code of up to 1 MiB each. `deleteOldVersions` bounds their number. */
 export function listVersions(db: Db, functionId: string): Promise<VersionSummaryRow[]> {
   return db
     .selectFrom("function_versions")
@@ -263,7 +263,7 @@ const summaryColumns = [
 ] as const satisfies readonly (keyof VersionRow)[];
 export type VersionSummaryRow = Pick<VersionRow, (typeof summaryColumns)[number]> & TriggerEmail;
 
-/** Finds a version with the same content and a kept image, which replaces a build. */
+/** Returns a version with the same content and a kept image, so that no build is needed. */
 export function findKeptEqual(
   db: Db,
   { function_id, content_hash, lock }: VersionRow,
@@ -298,7 +298,7 @@ export async function resetVersionProgress(db: Db, hostId: string): Promise<void
     .execute();
 }
 
-/** Does nothing if the version has ended or is deleted. */
+/** Appends to a version's log. Does nothing for a version that has ended or is deleted. */
 export async function appendVersionLog(
   db: Db,
   id: string,
@@ -320,7 +320,7 @@ export async function appendVersionLog(
   });
 }
 
-/** Returns a text for each version that changes with its state and its log. */
+/** Returns a text for each version, which changes with the version's state and log. */
 export async function versionStatesOf(
   db: Db,
   ids: readonly string[],
@@ -341,7 +341,7 @@ export async function versionStatesOf(
   return rows.map(({ id, state, seq }) => [id, `${state} ${seq ?? 0}`]);
 }
 
-/** Reads log pieces in order. Without a limit, reads all. */
+/** Lists log pieces in order, up to `limit` if it is given. */
 export function versionLogAfter(
   db: Db,
   id: string,
@@ -370,7 +370,7 @@ export function findBuilding(
     .executeTakeFirst();
 }
 
-/** Takes the next version to build on a host and counts the attempt. Undefined if none waits. */
+/** Takes the next version to build on a host, and counts the attempt. Returns undefined if none is queued. */
 export async function takeNextVersion(
   db: Db,
   host: { id: string; atOnce: number; executing: readonly string[]; recent: readonly string[] },
@@ -397,12 +397,12 @@ export async function takeNextVersion(
       .where((eb) => eb.or([eb("host_id", "is", null), eb("host_id", "=", host.id)]))
       .returning("id")
       .executeTakeFirst();
-    // Otherwise the function was deleted after the version was chosen.
+    // Otherwise a request deleted the function after the version was chosen.
     if (taken) return next;
   }
 }
 
-/** Does not count the attempt, because the server stopped gracefully. */
+/** Removes an attempt from the count, because the server stopped gracefully. */
 export async function uncountAttempt(db: Db, id: string): Promise<void> {
   await db
     .updateTable("function_versions")
@@ -411,7 +411,7 @@ export async function uncountAttempt(db: Db, id: string): Promise<void> {
     .execute();
 }
 
-/** Finds the function and the plan of a version that is being built. */
+/** Returns the function and the plan of a version that is being built. */
 export function findSubject(db: Db, versionId: string) {
   return db
     .selectFrom("function_versions")
@@ -424,7 +424,7 @@ export function findSubject(db: Db, versionId: string) {
     .executeTakeFirst();
 }
 
-/** Finds an earlier version with the same content and a kept image. */
+/** Returns an earlier version with the same content and a kept image. */
 export function findEqual(db: Db, version: VersionRow, hash: Buffer): Promise<VersionRow | undefined> {
   return ofFunction(db, version)
     .where("content_hash", "=", hash)
@@ -432,7 +432,7 @@ export function findEqual(db: Db, version: VersionRow, hash: Buffer): Promise<Ve
     .executeTakeFirst();
 }
 
-/** Lock of the newest version with the same dependencies. */
+/** Returns the lock of the newest version with the same dependencies; null if there is none. */
 export async function findLock(db: Db, version: VersionRow): Promise<string | null> {
   const found = await ofFunction(db, version)
     .where(sql<boolean>`dependencies = ${JSON.stringify(version.dependencies)}::jsonb`)
@@ -451,7 +451,7 @@ const ofFunction = (db: Db, { function_id, id }: VersionRow) =>
     .orderBy("number", "desc")
     .limit(1);
 
-/** Stores the image of a version. False if the version has ended or its function is deleted. */
+/** Stores the image of a version. Returns false if the version has ended or its function is deleted. */
 export async function setImage(
   tx: Db,
   id: string,
@@ -471,12 +471,12 @@ export async function setImage(
   return numUpdatedRows > 0n;
 }
 
-/** Locks a function. Includes deleted ones, so the caller checks `deleted_at`. */
+/** Locks a function. Deleted functions are included, so the caller checks `deleted_at`. */
 export function lockAny(tx: Db, id: string): Promise<Selectable<FunctionsTable> | undefined> {
   return tx.selectFrom("functions").selectAll().where("id", "=", id).forUpdate().executeTakeFirst();
 }
 
-/** Makes a version live. Keeps the live image and the newest `kept` others, and releases older images. */
+/** Makes a version live. Keeps the live image and the newest `kept` others, and releases older ones. */
 export async function makeLive(
   tx: Db,
   version: VersionRow,
@@ -499,7 +499,7 @@ export async function makeLive(
     .set({ image_id: null })
     .where("function_id", "=", ofIt.function_id)
     .where("state", "=", "superseded")
-    // Counted by image, because a rollback shares the image of its source version.
+    // Images are counted, not versions, because a rollback shares the image of its source version.
     .where("image_id", "not in", (eb) =>
       eb
         .selectFrom("function_versions")

@@ -30,7 +30,7 @@ export interface FunctionsTable {
 export const versionSteps = ["build", "start"] as const;
 export type VersionStep = (typeof versionSteps)[number];
 
-/** Progress of a version during its deploy. */
+/** Progress of a version, while it is deployed. */
 export type VersionProgress = Progress<"queued" | VersionStep>;
 
 export interface FunctionVersionsTable {

@@ -1,6 +1,6 @@
 /**
- * Updates a function. Changed code and dependencies wait for the next deploy. Other changes apply to the live version
- * from the next start of an instance on, and access rules at once.
+ * Updates a function. Changed code and dependencies apply with the next deploy. Access rules apply at once, and other
+ * changes when an instance starts next.
  */
 import { isDeepStrictEqual } from "node:util";
 import type { Actor } from "#accounts/actor.ts";
@@ -19,7 +19,7 @@ import type { FunctionParts } from "./parts.ts";
 import { type FunctionUpdate, type FunctionWithKey, toFunction } from "./schema.ts";
 import { changeRow, findVersion, type FunctionChange, type VersionRow } from "./store.ts";
 
-/** Returns a key if the change makes one. */
+/** Updates a function. Returns a key if the change creates one. */
 export async function updateFunction(
   app: Needs,
   parts: FunctionParts,
@@ -56,7 +56,7 @@ export async function updateFunction(
   return { ...toFunction(app, parts, actor, row), api_key: key };
 }
 
-/** The earlier key is revoked when this returns. */
+/** Replaces the key. When this function returns, the earlier key is revoked. */
 export async function rotateKey(
   app: Needs,
   parts: FunctionParts,
@@ -75,7 +75,7 @@ export async function rotateKey(
   return { ...toFunction(app, parts, actor, row), api_key: made.key };
 }
 
-/** Refuses changes of fixed fields. Their current values are accepted, so that a response can be sent back. */
+/** Refuses changes of fixed fields. Their current values are accepted, so that a response is a valid update. */
 function refuseFixed(actor: Actor, row: FunctionRow, input: FunctionUpdate): void {
   if (input.runtime !== undefined && input.runtime !== row.runtime)
     throw invalidField("runtime", "cannot change: create another function for another runtime");
@@ -99,7 +99,10 @@ function plain(input: FunctionUpdate): FunctionChange {
   );
 }
 
-/** Equal code is no change. A change back to the live code leaves nothing to deploy. */
+/**
+ * Returns the change of code and dependencies. Equal code is no change, and a change back to the live code leaves no
+ * deploy pending.
+ */
 function code(
   row: FunctionRow,
   live: VersionRow | undefined,

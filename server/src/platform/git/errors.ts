@@ -21,7 +21,7 @@ export const tagNotFound = defineError("tag_not_found", 409, (tag: string) => ({
   meta: { tag },
 }));
 
-/** `unit` names the exceeded limit: files or megabytes. */
+/** Error for a repository above a limit. `unit` names the limit: files or megabytes. */
 export const repositoryTooLarge = defineError(
   "repository_too_large",
   409,
@@ -31,14 +31,16 @@ export const repositoryTooLarge = defineError(
   }),
 );
 
-/** The repository's address is refused. */
+/** Error for an address that the server refuses to fetch from. */
 export const repositoryRefused = defineError(
   "repository_refused",
   409,
   (why: string) => `The repository can't be fetched: ${why}`,
 );
 
-/** The remote host does not respond, or does not serve a repository. `why` may be shown to the project's owner. */
+/**
+ * Error for a remote host that does not respond, or serves no repository. `why` may be shown to the project's owner.
+ */
 export const repositoryUnavailable = defineError(
   "repository_unavailable",
   409,

@@ -1,4 +1,4 @@
-/** Git's secrets of a project, each sealed to its row and its purpose. */
+/** Encrypts git's secrets of a project. Each ciphertext is bound to its row and its purpose. */
 import type { App } from "#app.ts";
 
 type Needs = Pick<App, "secrets">;

@@ -1,22 +1,24 @@
 /**
  * Git. A project's source is either a repository hosted here and pushed to over smart HTTP, or one on another forge,
- * whose webhook reports pushes. Either way a deployment gets a `checkout`: a plain directory of files at one commit,
+ * whose webhook reports pushes. In both cases a deployment gets a `checkout`: a plain directory of files at one commit,
  * without a `.git`.
  *
- * Content of a repository is never run or trusted. There are no hooks, and git reads only our configuration, passed in
- * the environment. Every external value is validated before it becomes an argument. Every git process has a deadline
+ * The content of a repository is never run or trusted. There are no hooks, and git reads only our configuration, passed
+ * in the environment. Every external value is validated before it becomes an argument. Every git process has a deadline
  * and a bound in bytes. Credentials appear in no argument and no log line.
  *
- * This file runs the git program.
+ * This file runs the program `git`.
  */
 import { join } from "node:path";
 import { run, type RunResult } from "@kontor/runtime/exec.ts";
 import type { App } from "#app.ts";
 
-/** Pairs, because some keys occur more than once. */
+/** Settings as pairs, because some keys occur more than once. */
 export type GitSettings = readonly (readonly [key: string, value: string])[];
 
-/** Old histories are full of these harmless defects; any other finding of `fsck` refuses the objects. */
+/**
+ * Defects that are common in old histories and harmless. After any other finding of `fsck`, the objects are refused.
+ */
 const harmless = [
   "badTimezone",
   "missingSpaceBeforeDate",
@@ -25,7 +27,7 @@ const harmless = [
   "missingTaggerEntry",
 ];
 
-/** Settings of every call, for all keys that a repository could influence. */
+/** Settings of every call. They cover all keys that a repository could influence. */
 const always: GitSettings = [
   ["safe.directory", "*"],
   ["core.hooksPath", "/dev/null"],
@@ -36,10 +38,10 @@ const always: GitSettings = [
   ["pack.threads", "1"],
   ["pack.windowMemory", "64m"],
   ["gc.autoDetach", "false"],
-  // Only the transport that a call allows.
+  // A call allows the transport that it needs.
   ["protocol.allow", "never"],
   ["transfer.fsckObjects", "true"],
-  // Objects stay in the pack they arrived in, so that many small objects are not many files.
+  // Received objects stay in their pack, so that many small objects do not become many files.
   ["transfer.unpackLimit", "1"],
   ...harmless.flatMap(
     (id) =>
@@ -50,7 +52,7 @@ const always: GitSettings = [
   ),
 ];
 
-/** The whole environment of a git process: it ignores the configuration of the host and of the account. */
+/** Returns the whole environment of a git process, which ignores the configuration of host and account. */
 export function gitEnvironment(
   settings: GitSettings,
   more: NodeJS.ProcessEnv = {},
@@ -75,10 +77,10 @@ export function gitEnvironment(
   };
 }
 
-/** Deltas may unpack to any size; this bounds the memory that one git process may map. */
+/** Limit of a git process' memory in bytes, because deltas may unpack to any size. */
 const addressSpaceBytes = 4 * 1024 ** 3;
 
-/** `git …` under kernel limits. `fileBytes` bounds the size of each file it writes. */
+/** Returns the argv of `git …` under limits of the kernel. `fileBytes` limits the size of each file that git writes. */
 export function gitArgv(args: readonly string[], fileBytes?: number): string[] {
   const limits = [`--as=${addressSpaceBytes}`, "--core=0"];
   if (fileBytes !== undefined) limits.push(`--fsize=${fileBytes}`);
@@ -97,7 +99,7 @@ export interface GitCall {
   onOutput?: (text: string) => void;
 }
 
-/** Runs git to its end; fails as `run` does. */
+/** Runs git to its end. Rejects as `run` does. */
 export function git(args: readonly string[], call: GitCall): Promise<RunResult> {
   const { settings = [], env, fileBytes, onOutput, ...rest } = call;
   return run(gitArgv(args, fileBytes), {
@@ -119,12 +121,12 @@ export function timeoutMsOf({ config }: Pick<App, "config">): number {
   return config.gitTimeoutMinutes * 60_000;
 }
 
-/** Directory of the hosted repositories. */
+/** Returns the directory of the hosted repositories. */
 export function repositoriesDirectory({ config }: Pick<App, "config">): string {
   return join(config.dataDir, "git");
 }
 
-/** Scratch directory of running checkouts; emptied at the next start. */
+/** Returns the directory of running checkouts, which the next start of the server empties. */
 export function checkoutsDirectory(app: Pick<App, "config">): string {
   return join(repositoriesDirectory(app), "checkouts");
 }

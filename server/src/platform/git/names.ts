@@ -1,8 +1,8 @@
 /** Validation of external values before they become arguments of git. */
 
 /**
- * git-check-ref-format(1), for the part after `refs/heads/`. A valid name begins with no dash, so it is never an
- * option.
+ * True for a valid branch name: the part after `refs/heads/` in git-check-ref-format(1). Such a name begins with no
+ * dash, so it is never an option.
  */
 export function isBranchName(text: string): boolean {
   return (
@@ -17,7 +17,7 @@ export function isBranchName(text: string): boolean {
   );
 }
 
-/** A whole commit id, SHA-1 or SHA-256. */
+/** True for a whole commit id, SHA-1 or SHA-256. */
 export function isCommitId(text: string): boolean {
   return /^(?:[0-9a-f]{40}|[0-9a-f]{64})$/.test(text);
 }

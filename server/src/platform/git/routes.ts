@@ -21,11 +21,11 @@ import { getDeployKey, getWebhook, toggleWebhook } from "./webhooks/webhook.ts";
 const common = { api: "platform", tag: "Webhooks" } as const;
 
 /**
- * Enough for a push of thousands of commits with their changes. GitHub's cap is 25 MB, and real deliveries stay far
- * below.
+ * Limit of a delivery's body in bytes. It suffices for a push of thousands of commits with their changes. GitHub's
+ * limit is 25 MB, and real deliveries stay far below.
  */
 const hookMaxBytes = 8 * 1024 * 1024;
-/** Far above a normal rate of pushes; a flood of deliveries gets a 429. */
+/** Limit of deliveries per minute, far above a normal rate of pushes. Further ones get a 429 response. */
 const hooksPerMinute = 60;
 
 export const gitRoutes = (app: App): Route[] => {

@@ -1,4 +1,4 @@
-/** All SQL of git's own tables, and of git's columns of a project. */
+/** All SQL of git's own tables, and of the columns of projects that git uses. */
 import type { Selectable } from "kysely";
 import type { Db } from "#schema.ts";
 import type { HookDelivery, ProjectsTable } from "../projects/tables.ts";
@@ -9,7 +9,7 @@ export async function saveKnownHosts(db: Db, projectId: string, lines: string): 
   await db.updateTable("projects").set({ known_hosts: lines }).where("id", "=", projectId).execute();
 }
 
-/** Finds a project by its slug; the caller checks access. */
+/** Returns a project by its slug. The caller checks access. */
 export function findBySlug(db: Db, slug: string): Promise<ProjectRow | undefined> {
   return db
     .selectFrom("projects")
@@ -19,7 +19,7 @@ export function findBySlug(db: Db, slug: string): Promise<ProjectRow | undefined
     .executeTakeFirst();
 }
 
-/** Branches that environments of the project follow. */
+/** Returns the branches that environments of the project follow. */
 export async function followedBranches(db: Db, projectId: string): Promise<string[]> {
   const rows = await db
     .selectFrom("environments")
@@ -54,7 +54,7 @@ export async function deleteHeads(db: Db, projectId: string, branches: readonly 
     .execute();
 }
 
-/** Projects whose repository is hosted here. */
+/** Lists the projects whose repository is hosted here. */
 export function listHosted(db: Db): Promise<ProjectRow[]> {
   return db
     .selectFrom("projects")
@@ -114,7 +114,7 @@ export async function isDelivered(db: Db, projectId: string, deliveryId: string)
   return row !== undefined;
 }
 
-/** Stores the delivery's id, and deletes ids older than `since`. */
+/** Stores the id of a delivery, and deletes the project's ids older than `since`. */
 export async function insertDeliveryId(
   db: Db,
   projectId: string,

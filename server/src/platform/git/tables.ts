@@ -1,4 +1,4 @@
-/** Columns as stored; migrations/0015_git.sql describes them. */
+/** Columns of the table; migrations/0015_git.sql describes them. */
 interface GitHeadsTable {
   project_id: string;
   branch: string;

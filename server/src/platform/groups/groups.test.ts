@@ -30,7 +30,7 @@ test("creates, updates, lists and returns a group with its projects", async () =
   });
   const [one, other] = [await makeProject(app, actor), await makeProject(app, actor)];
   await assign(app, actor, group.id, one.id);
-  // Repeating it changes nothing.
+  // A repeated assignment changes nothing.
   expect(await assign(app, actor, group.id, one.id)).toMatchObject({
     project_count: 1,
     projects: [{ id: one.id, group_id: group.id }],
@@ -50,7 +50,7 @@ test("creates, updates, lists and returns a group with its projects", async () =
   expect(await get(app, actor, group.id)).toMatchObject({ project_count: 0, projects: [] });
 });
 
-test("keeps a project in one group at a time, and keeps it when the group is deleted", async () => {
+test("moves a project from one group to another, and keeps the project when its group is deleted", async () => {
   const actor = await personOn(db, "pro");
   const [first, second] = [await makeGroup(actor), await makeGroup(actor)];
   const project = await makeProject(app, actor);
@@ -63,7 +63,7 @@ test("keeps a project in one group at a time, and keeps it when the group is del
   expect(await list(app, actor)).toHaveLength(1);
 });
 
-test("accepts projects of the group's own workspace only", async () => {
+test("refuses a project of another workspace", async () => {
   const { team, actors } = await inATeam(db, await personOn(db, "pro"), await personOn(db, "pro"));
   const [actor, other] = actors as [Actor, Actor];
   const group = await makeGroup(actor, { workspace: team });
@@ -74,7 +74,7 @@ test("accepts projects of the group's own workspace only", async () => {
   expect(await assign(app, actor, group.id, shared.id)).toMatchObject({ project_count: 1 });
 });
 
-test("hides a group from another user's token, and refuses its assignments", async () => {
+test("returns 404 for another user's group, and for assignments to it", async () => {
   const [actor, stranger] = [await personOn(db, "pro"), await personOn(db, "pro")];
   const group = await makeGroup(actor);
   const [own, theirs] = [await makeProject(app, actor), await makeProject(app, stranger)];
@@ -88,7 +88,7 @@ test("hides a group from another user's token, and refuses its assignments", asy
   expect(await list(app, stranger)).toEqual([]);
 });
 
-test("refuses changes in a suspended workspace, but allows deletion", async () => {
+test("refuses changes of groups in a suspended workspace, but allows their deletion", async () => {
   const actor = await personOn(db, "pro");
   const group = await makeGroup(actor);
   const suspended = { ...actor, workspaces: [{ ...actor.workspaces[0]!, suspended: true }] };

@@ -1,6 +1,6 @@
 /**
- * Project groups, for people to organise projects. A project is in at most one group, of its own workspace. Deleting a
- * group keeps its projects.
+ * Project groups, with which people organise projects. A project is in at most one group, in its own workspace.
+ * Deleting a group keeps its projects.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -25,7 +25,7 @@ import { changeRow, deleteRow, findOwn, lockOwn, insertRow, listOwn, lockAndCoun
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** The list returns all groups in one response. */
+/** Limit of a workspace's groups. The list returns all of them in one response. */
 const maxGroups = 200;
 
 export async function list(app: Needs, actor: Actor): Promise<GroupResponse[]> {
@@ -77,7 +77,7 @@ export async function update(
   return get(app, actor, id);
 }
 
-/** Allowed while suspended. */
+/** Deletes a group. Allowed while suspended. */
 export async function remove(app: Needs, actor: Actor, id: string): Promise<void> {
   await app.db.transaction().execute(async (tx) => {
     const row = await lockGroup(tx, actor, id);
@@ -86,7 +86,7 @@ export async function remove(app: Needs, actor: Actor, id: string): Promise<void
   });
 }
 
-/** Moves a project into the group, out of its earlier one. Safe to repeat. */
+/** Moves a project into the group, and out of its earlier group. Safe to repeat. */
 export async function assign(
   app: Needs,
   actor: Actor,
@@ -106,7 +106,7 @@ export async function assign(
   return get(app, actor, id);
 }
 
-/** Does nothing if the project is not in the group. */
+/** Removes a project from the group. Does nothing if the project is not in the group. */
 export async function unassign(app: Needs, actor: Actor, id: string, projectId: string): Promise<void> {
   await app.db.transaction().execute(async (tx) => {
     const row = await lockGroup(tx, actor, id);

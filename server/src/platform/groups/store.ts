@@ -1,4 +1,4 @@
-/** All SQL of the project_groups table. Callers pass the workspaces that the caller of the API can reach. */
+/** All SQL of the project_groups table. Functions for callers take the caller's workspaces as an argument. */
 import { type Insertable, type Selectable, sql, type Updateable } from "kysely";
 import type { Db } from "#schema.ts";
 import type { GroupsTable } from "./tables.ts";
@@ -18,7 +18,7 @@ const withProjectCounts = (db: Db) =>
       ),
     );
 
-/** Newest first. */
+/** Lists groups, newest first. */
 export function listOwn(db: Db, workspaceIds: readonly string[]): Promise<GroupRow[]> {
   return withProjectCounts(db)
     .where("g.workspace_id", "=", among(workspaceIds))
@@ -49,7 +49,7 @@ export function lockOwn(
     .executeTakeFirst();
 }
 
-/** Counts the workspace's groups, and blocks creations in it until the transaction ends. */
+/** Counts the workspace's groups, and blocks creations in the workspace until the transaction ends. */
 export async function lockAndCount(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 13))`.execute(tx);
   const { count } = await tx
@@ -68,7 +68,7 @@ export async function changeRow(tx: Db, id: string, change: Updateable<GroupsTab
   await tx.updateTable("project_groups").set(change).where("id", "=", id).execute();
 }
 
-/** Deletes the group; its projects stay, without a group. */
+/** Deletes the group. The projects are then in no group. */
 export async function deleteRow(tx: Db, id: string): Promise<void> {
   await tx.deleteFrom("project_groups").where("id", "=", id).execute();
 }

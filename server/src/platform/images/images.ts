@@ -1,6 +1,6 @@
 /**
- * A project's images for its owner: the list, the live one, and those kept for a rollback. `builds` owns rows and
- * bytes; this folder owns the retention (retention.ts).
+ * A project's images, as its owner sees them: the list, the live one, and those kept for a rollback. `builds` owns rows
+ * and bytes. This folder owns the retention (retention.ts).
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -16,15 +16,15 @@ import { scanAndNotify } from "./scan.ts";
 import { type ImageView, type RegistryImage, type ScanReport, toImage, toScan } from "./schema.ts";
 import { lockImages, usesOfImages } from "./store.ts";
 
-/** Newest first. */
+/** Lists the images of a project, newest first. */
 export async function list(app: Pick<App, "db">, actor: Actor, projectId: string): Promise<RegistryImage[]> {
   const project = await getProject(app, actor, projectId);
   return (await views(app.db, project.id)).map(toImage);
 }
 
 /**
- * Deletes an image; its bytes go once no machine runs on it. A rollback to a deleted image is refused, or builds it
- * again.
+ * Deletes an image. The next sweep without a machine on it removes the bytes. A rollback to a deleted image is refused,
+ * or builds the image again.
  */
 export async function deleteImage(
   app: Pick<App, "db" | "clock">,
@@ -44,7 +44,7 @@ export async function deleteImage(
   });
 }
 
-/** Scans an image on demand; takes as long as the advisory sources need. */
+/** Scans an image on request. Resolves when the advisory sources have responded. */
 export async function scan(
   app: Pick<App, "db" | "machines" | "clock">,
   actor: Actor,

@@ -6,7 +6,7 @@ const now = new Date("2030-06-01T00:00:00Z");
 const day = 24 * 60 * 60_000;
 const maxBytes = Number.POSITIVE_INFINITY;
 
-/** Images b<count> down to b1, a day apart, 100 bytes each. */
+/** Returns the images b<count> down to b1, made a day apart, with 100 bytes each. */
 function images(count: number) {
   return Array.from({ length: count }, (_, index) => ({
     id: `app_${count - index}`,
@@ -28,7 +28,7 @@ function use(number: number, more: Partial<ImageUse> = {}): ImageUse {
   };
 }
 
-test("keeps the live image of an environment and its last three, of any age", () => {
+test("keeps an environment's live image and its last three, however old", () => {
   const uses = [
     use(5, { isLive: true }),
     use(4),
@@ -43,17 +43,17 @@ test("keeps the live image of an environment and its last three, of any age", ()
   expect(surplus(images(5), uses, { now: old, maxBytes })).toEqual(["app_2"]);
 });
 
-test("counts a rollback's target once, however often it was live", () => {
+test("counts the image of several rollbacks once", () => {
   const uses = [use(5, { isLive: true }), use(5), use(5), use(4), use(3), use(2)];
   expect([...heldTags(images(5), uses).pinned]).toEqual(["b5", "b4", "b3"]);
 });
 
-test("keeps an image whose deployment has not recorded it yet", () => {
+test("keeps an image that its deployment has not recorded yet", () => {
   const uses = [use(3, { tag: null, isUnderWay: true })];
   expect([...heldTags(images(3), uses).live]).toEqual(["b3"]);
 });
 
-test("keeps the newest ten others for thirty days, within the byte limit", () => {
+test("keeps the ten newest other images for thirty days, within the byte limit", () => {
   expect(surplus(images(12), [], { now, maxBytes })).toEqual(["app_2", "app_1"]);
   const later = new Date(now.getTime() + 29 * day);
   expect(surplus(images(3), [], { now: later, maxBytes })).toEqual(["app_1"]);

@@ -1,7 +1,7 @@
 /**
- * Retention of images. Live images, images in deployment, and the last three that an environment served are always
- * kept. The newest ten others of a project are kept for thirty days, within the plan's bytes. A sweep of all projects
- * runs an hour after the last one, and after each build.
+ * Retention of images. Live images, images of a running deployment, and the last three images that an environment
+ * served are always kept. The ten newest other images of a project are kept for thirty days, within the plan's byte
+ * limit. A sweep of all projects runs every hour, and after each build.
  */
 import type { App } from "#app.ts";
 import { listAppImages, pruneAppImages, sweepAppImages, sweepTask, tagOf } from "#builds/app-images.ts";
@@ -15,14 +15,19 @@ const rollbackTargets = 3;
 const keptImages = 10;
 const keptMs = 30 * 24 * 60 * 60_000;
 const sweepEveryMs = 60 * 60_000;
-/** Byte limit for a project's images that are not pinned. A layer shared by several images counts for each. */
+/**
+ * Limit in bytes for a project's images that are not always kept. A layer that several images share counts for each.
+ */
 const imageBytes = {
   starter: 5 * 1024 ** 3,
   pro: 20 * 1024 ** 3,
   team: 50 * 1024 ** 3,
 } as const;
 
-/** Tags that are live or about to be, and those kept for a rollback. Pure. */
+/**
+ * Returns the tags of images that are always kept: live ones, those about to be live, and those kept for a rollback.
+ * Pure function.
+ */
 export function heldTags(
   images: readonly Pick<Image, "number" | "deployment_id">[],
   uses: readonly ImageUse[],
@@ -36,14 +41,14 @@ export function heldTags(
     const served = targets.get(environmentId) ?? new Set();
     if (served.size < rollbackTargets) targets.set(environmentId, served.add(tag));
   }
-  // Built images whose deployment is about to record them.
+  // Built images that a deployment is about to record.
   const underWay = new Set(uses.filter((use) => use.isUnderWay).map(({ deploymentId }) => deploymentId));
   for (const image of images)
     if (image.deployment_id !== null && underWay.has(image.deployment_id)) live.add(tagOf(image));
   return { live, pinned: new Set([...live, ...[...targets.values()].flatMap((tags) => [...tags])]) };
 }
 
-/** Ids of the images to prune; `images` are sorted newest first. Pure. */
+/** Returns the ids of images to prune. `images` are sorted newest first. Pure function. */
 export function surplus(
   images: readonly Pick<Image, "id" | "number" | "deployment_id" | "created_at" | "size_bytes">[],
   uses: readonly ImageUse[],
@@ -61,12 +66,12 @@ export function surplus(
   });
 }
 
-/** Waits for all removals of the project's images that have already started. */
+/** Waits until all retention of the project's images that has already started has ended. */
 export async function waitForRetention({ db }: Pick<App, "db">, projectId: string): Promise<void> {
   await transaction(db, (tx) => lockImages(tx, projectId));
 }
 
-/** The retention job. */
+/** Runs the retention job. */
 export async function sweepImages(
   app: Pick<App, "db" | "machines" | "config" | "clock" | "log">,
 ): Promise<void> {

@@ -9,11 +9,11 @@ import { scanAndNotify } from "./scan.ts";
 const { db } = await testDatabase();
 const base = await projectsApp(db);
 let severities: Severity[] = [];
-/** Findings of one package each; the others belong to package p. */
+/** Packages with a finding each. The other findings belong to package p. */
 let packages: string[] = [];
 let isAnswered = true;
 let scans = 0;
-/** A host with fixed scan results, because real advisories come from outside. */
+/** A host with fixed scan results, because real advisories change. */
 const host = {
   scanAppImage: async (): Promise<Scan> => {
     scans += 1;
@@ -79,7 +79,7 @@ async function addImage(projectId: string, number: number): Promise<void> {
     .execute();
 }
 
-test("notifies once of an image with critical or high findings, with the counts", async () => {
+test("notifies the workspace once of an image with critical or high findings, with their counts", async () => {
   const owner = await personOn(db, "team");
   const stranger = await personOn(db, "team");
   const { id, name } = await imageOf(owner);
@@ -101,7 +101,7 @@ test("notifies once of an image with critical or high findings, with the counts"
   expect(await listNotifications(app, stranger)).toEqual([]);
 });
 
-test("notifies again only of findings that are new since the project's last scan", async () => {
+test("notifies the workspace only of findings that are new since the project's last scan", async () => {
   const owner = await personOn(db, "team");
   const { id, name } = await imageOf(owner);
   for (const number of [2, 3, 4, 5, 6]) await addImage(id, number);
@@ -122,14 +122,14 @@ test("notifies again only of findings that are new since the project's last scan
   expect(await scanAndList("b4", [])).toEqual([second, first]);
   isAnswered = true;
   expect(await scanAndList("b5", ["zlib", "tar", "xz"])).toEqual([second, first]);
-  // A fixed finding that returns counts as new.
+  // A finding that was fixed and returns is new.
   expect(await scanAndList("b6", [])).toEqual([second, first]);
   const third = `Image b1 of ${name} has 1 critical or high finding`;
   expect(await scanAndList("b1", ["zlib"])).toEqual([third, second, first]);
   packages = [];
 });
 
-test("joins a scan of the same image that is under way", async () => {
+test("shares a running scan of the same image", async () => {
   const { id } = await imageOf(await personOn(db, "team"));
   scans = 0;
   severities = [];

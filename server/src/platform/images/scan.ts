@@ -1,6 +1,6 @@
 /**
- * The scan of a project's image. Critical and high findings notify the workspace if they are new since the project's last
- * scan. So a deployment of the same packages does not notify again.
+ * Scans a project's image. The workspace is notified of critical and high findings that are new since the project's
+ * last scan. So another deployment of the same packages sends no notification.
  */
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { App } from "#app.ts";
@@ -9,7 +9,7 @@ import type { Db } from "#schema.ts";
 import { target } from "../projects/projects.ts";
 import { findOwner } from "./store.ts";
 
-/** Undefined if the image does not exist. */
+/** Scans the image. Resolves to undefined if the image does not exist. */
 export function scanAndNotify(
   app: Pick<App, "db" | "machines" | "clock">,
   projectId: string,
@@ -44,8 +44,8 @@ async function notifyOfFindings(
 }
 
 /**
- * Findings of the last scan with all sources and of the later ones. A source that did not respond in one scan would
- * otherwise notify of everything again in the next.
+ * Returns the known findings: those of the last scan with all sources, and of the later scans. Otherwise, after a scan
+ * in which a source did not respond, the next scan would notify of all its findings again.
  */
 function knownOf(earlier: readonly StoredScan[]): Set<string> {
   const last = earlier.findIndex(({ status }) => status === "complete");

@@ -31,7 +31,7 @@ export const RegistryImage = z
   .meta({ id: "RegistryImage" });
 export type RegistryImage = z.output<typeof RegistryImage>;
 
-/** The only conversion from a row to JSON. */
+/** An image with its use, as `toImage` converts it to JSON. */
 export interface ImageView {
   row: Awaited<ReturnType<typeof listAppImages>>[number];
   tag: string;

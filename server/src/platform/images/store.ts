@@ -10,7 +10,7 @@ export interface ImageUse {
   isUnderWay: boolean;
 }
 
-/** Deployments of the project that use an image or may still build one, newest first. */
+/** Lists the project's deployments that use an image or may still build one, newest first. */
 export async function usesOfImages(db: Db, projectId: string): Promise<ImageUse[]> {
   const rows = await db
     .selectFrom("deployments")
@@ -35,7 +35,7 @@ export async function usesOfImages(db: Db, projectId: string): Promise<ImageUse[
   }));
 }
 
-/** Undefined for a deleted project. */
+/** Returns the owner of a project's images; undefined for a deleted project. */
 export function findOwner(
   db: Db,
   projectId: string,
@@ -48,12 +48,12 @@ export function findOwner(
     .executeTakeFirst();
 }
 
-/** Serialises changes of one project's images. */
+/** Locks the project's images until the transaction ends, so that changes of them run one after the other. */
 export async function lockImages(tx: Db, projectId: string): Promise<void> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${projectId}, 13))`.execute(tx);
 }
 
-/** Projects that have images, with their workspaces' plans. */
+/** Lists the projects with images, and the plans of their workspaces. */
 export async function projectsWithImages(
   db: Db,
 ): Promise<{ id: string; plan: "starter" | "pro" | "team" }[]> {

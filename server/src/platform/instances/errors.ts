@@ -39,7 +39,7 @@ export const responseTooLarge = defineError(
   (mib: number) => `The function's response is larger than ${mib} MiB; call its address instead.`,
 );
 
-/** The handler could not be loaded. The message is for the owner, and has the last output. */
+/** A handler that could not be loaded. The message is for the owner, and contains the last output. */
 export class HandlerFailed extends Error {
   override readonly name = "HandlerFailed";
 }

@@ -1,8 +1,7 @@
 /**
  * The instances of one function, and their requests. A request gets a slot on a running instance. Without a free slot
- * it waits, with its body unread, while one instance is woken or started. More instances start while all slots are in
- * use, up to the plan's limit. Instances that are not needed end again; the last one is frozen, and later stored on
- * disk.
+ * the request waits, its body unread, while an instance is woken or started. While all slots are in use, more instances
+ * start, up to the plan's limit. Superfluous instances end. The last instance is frozen, and later stored on disk.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
@@ -11,22 +10,22 @@ import { Instance, type Needs, type ProcessEnd } from "./instance.ts";
 import { concurrency, environmentOf, isStale, maxInstances, type Launch, type Runnable } from "./launch.ts";
 import type { InstanceRow, ServedRow } from "./store.ts";
 
-/** A slot on an instance, until its release. */
+/** A slot on an instance, held until its release. */
 export interface Lease {
   machine: string;
   port: number;
-  /** Time limit of the instance's program for one request. */
+  /** Timeout of the request in the instance's program. */
   timeoutMs: number;
-  /** `coldStart`: the request waited for a new instance. `wakeMs`: time that a wake of any kind took. */
+  /** `coldStart`: the request waited for a new instance. `wakeMs`: milliseconds that a wake of any kind took. */
   coldStart: boolean;
   wakeMs: number | null;
   release(): void;
   /**
-   * Reports that the connection failed or closed without a response. Resolves when the instance is known to have
-   * ended, or was only too busy.
+   * Reports that the connection failed, or closed without a response. Resolves when the instance is known to have
+   * ended, or to have been only busy.
    */
   reportGone(): Promise<void>;
-  /** Reports that the program missed its own timeout. The instance is ended. */
+  /** Reports that the program exceeded its own timeout. The instance is then ended. */
   reportStuck(): void;
 }
 
@@ -35,7 +34,7 @@ export interface FleetContext {
   launch(version: Runnable): Promise<Launch>;
   woke(functionId: string, seen: { ms: number; isCold: boolean }): void;
   ranOutOfMemory(fleet: Fleet): void;
-  /** Runs work in the background. Only the shutdown of the server waits for it. */
+  /** Starts work in the background. Only the shutdown of the server waits for the work. */
   inBackground(whatFailed: string, work: () => Promise<void>): void;
 }
 
@@ -46,28 +45,31 @@ interface Waiter {
   fail(error: unknown): void;
 }
 
-/** Longest wait of a request for an instance. */
+/** Longest wait of a request for an instance, in milliseconds. */
 const waitMs = 30_000;
-/** A slot that becomes free within this time is faster than a new instance. */
+/**
+ * Wait of a request after which another instance starts. A slot that becomes free earlier is faster than a new
+ * instance.
+ */
 const scaleAfterMs = 500;
-/** Delay before another instance is tried, after one did not fit or did not start. */
+/** Delay before another instance is started, after one had no capacity or failed to start. */
 const scaleAgainMs = 5_000;
-/** Delay before a busy stale instance is replaced again, after its replacement did not start. */
+/** Delay before a busy stale instance is replaced, after an earlier replacement failed to start. */
 const renewAgainMs = 60_000;
 /** Idle time after which additional instances end. */
 const calmMs = 30_000;
-/** Time after which a proved instance ends if its version did not go live. */
+/** Time after which a proved instance ends, if its version did not become live. */
 const provedMs = 120_000;
-/** A busy process accepts connections again after this time. */
+/** Time after which a busy process accepts connections again. */
 const busyMs = 50;
-/** Longest wait for the last output of a process that ended. */
+/** Longest wait for the last output of an ended process. */
 const lastOutputMs = 1_000;
-/** Time added to the timeout of a request in flight before its instance ends. */
+/** Time after the timeout of its requests in flight at which an instance is ended. */
 const graceMs = 5_000;
 
 export class Fleet {
   row: ServedRow;
-  /** Live version. */
+  /** Live version of the function; null if there is none. */
   live: Runnable | null;
   readonly instances: Instance[] = [];
   readonly #context: FleetContext;
@@ -91,7 +93,10 @@ export class Fleet {
     return this.row.id;
   }
 
-  /** Rejects with `function_not_deployed`, `function_busy`, or `function_unavailable` if no instance starts. */
+  /**
+   * Resolves to a slot. Rejects with `function_not_deployed` or `function_busy`, or with `function_unavailable` if no
+   * instance starts.
+   */
   acquire(signal: AbortSignal): Promise<Lease> {
     if (this.live === null || this.#isClosed) return Promise.reject(functionNotDeployed());
     const free = this.#waiting.size === 0 ? this.#free() : undefined;
@@ -123,7 +128,10 @@ export class Fleet {
     return promise;
   }
 
-  /** Starts an instance of the version. Resolves when it runs, and removes everything on failure. */
+  /**
+   * Starts an instance of the version. Resolves when its process runs. After a failure, its machine and row are
+   * removed.
+   */
   async startInstance(version: Runnable): Promise<Instance> {
     const instance = await this.#made(version);
     this.instances.push(instance);
@@ -136,7 +144,7 @@ export class Fleet {
     }
   }
 
-  /** Starts an instance of a version that is not live yet, or returns the one of an earlier attempt. */
+  /** Returns an instance of a version that is not live yet. An instance of an earlier attempt is used if it runs. */
   async prove(version: Runnable): Promise<Instance> {
     const there = this.instances.find(
       ({ version: { id }, state }) => id === version.id && state === "running",
@@ -146,7 +154,7 @@ export class Fleet {
     return instance;
   }
 
-  /** Adopts an instance that an earlier server left. `machine` is its machine. */
+  /** Adopts an instance that an earlier server left. `machine` is the id of its machine. */
   async adopt(version: Runnable, row: InstanceRow, machine: string | null): Promise<void> {
     const instance = await this.#made(version, row);
     this.instances.push(instance);
@@ -154,7 +162,7 @@ export class Fleet {
     await instance.adopt(machine);
   }
 
-  /** Applies a changed row, and a new live version if there is one. */
+  /** Applies a changed row, and another live version if there is one. */
   changed(row: ServedRow, live: Runnable | null): void {
     this.row = row;
     this.live = live;
@@ -170,7 +178,7 @@ export class Fleet {
     this.maintain();
   }
 
-  /** Runs every second: freezes idle instances, and ends superfluous ones. */
+  /** Freezes idle instances, and ends superfluous ones. Runs every second. */
   maintain(): void {
     const now = this.#now();
     for (const instance of this.instances.slice()) {
@@ -181,14 +189,14 @@ export class Fleet {
     }
   }
 
-  /** The instance that was frozen first. Undefined if none is frozen. */
+  /** Returns the instance that was frozen first; undefined if none is frozen. */
   longestFrozen(): Instance | undefined {
     return this.instances
       .filter(({ state, machine }) => state === "frozen" && machine !== null)
       .toSorted((one, other) => one.usedAt - other.usedAt)[0];
   }
 
-  /** Stores an instance on disk, and ends it if that fails. */
+  /** Stores an instance on disk. If that fails, the instance is ended. */
   async store(instance: Instance): Promise<void> {
     try {
       await instance.store();
@@ -202,7 +210,7 @@ export class Fleet {
     }
   }
 
-  /** Called after the machine and the row of an instance were deleted. */
+  /** Called after an instance's machine and row were deleted. */
   lost(instance: Instance, message: string): void {
     this.#forget(instance);
     this.#context.inBackground("the end of a function's process could not be logged", async () => {
@@ -220,7 +228,7 @@ export class Fleet {
     await Promise.all(this.instances.slice().map((instance) => this.#end(instance)));
   }
 
-  /** Called at the shutdown of the server. Instances keep running. */
+  /** Stops the supervision at the shutdown of the server. Instances keep running. */
   async detach(): Promise<void> {
     this.#isClosed = true;
     clearTimeout(this.#scaling);
@@ -245,8 +253,8 @@ export class Fleet {
   }
 
   /**
-   * Returns the first instance with a free slot, so that the later ones become idle. A stale instance serves until it
-   * is replaced.
+   * Returns the first instance with a free slot, so that later ones become idle. A stale instance is used until it is
+   * replaced.
    */
   #free(): Instance | undefined {
     const free = this.instances.filter(
@@ -296,7 +304,7 @@ export class Fleet {
     }
   }
 
-  /** Wakes or starts instances for the waiting requests. */
+  /** Wakes or starts instances for waiting requests. */
   #provide(): void {
     if (this.#waiting.size === 0 || this.#starting || this.#isClosed || this.live === null) return;
     const serving = this.instances.filter((instance) => this.#isServing(instance) && !instance.isStale);
@@ -310,7 +318,7 @@ export class Fleet {
       this.#scaling = undefined;
       const [first] = this.#waiting;
       if (first === undefined || this.#starting) return;
-      // Slots become free often, so the first request may have waited for a short time only.
+      // Slots become free often, so the first request may have waited only a short time.
       if (performance.now() - first.begun < scaleAfterMs) return this.#provide();
       this.#runStart(() => this.#addInstance());
     }, scaleAfterMs).unref();
@@ -322,7 +330,7 @@ export class Fleet {
         const told = explain(error);
         for (const waiter of this.#waiting) waiter.fail(told);
         this.#context.app.log.warn({ function: this.id, err: error }, "a function could not be started");
-        // A handler that fails has logged its reason already.
+        // A handler that fails to load has already logged its reason.
         return error instanceof HandlerFailed ? undefined : this.#writeLog(told.detail);
       })
       .catch((error: unknown) => {
@@ -364,8 +372,7 @@ export class Fleet {
   }
 
   /**
-   * Starts an additional instance. If that fails, the running ones continue to serve, and the requests continue to
-   * wait.
+   * Starts an additional instance. If that fails, running instances continue to serve, and requests continue to wait.
    */
   async #addInstance(): Promise<void> {
     try {
@@ -396,7 +403,7 @@ export class Fleet {
     }
   }
 
-  /** Replaces a stale instance. If it is always busy, a new instance starts first. */
+  /** Replaces a stale instance. If the instance is always busy, another one starts first. */
   #renew(instance: Instance, now: number): void {
     if (instance.isQuiet) return this.#endLater(instance);
     const isReplaced = this.instances.some(
@@ -408,7 +415,7 @@ export class Fleet {
     this.#runStart(() => this.#addInstance());
   }
 
-  /** Sends no more requests to the instance, and ends it after those in flight. */
+  /** Sends no more requests to the instance, and ends it after its requests in flight. */
   #retire(instance: Instance, now: number): void {
     if (this.#proofs.has(instance) && now - instance.usedAt < provedMs) return;
     const since = this.#retired.get(instance) ?? now;
@@ -416,7 +423,9 @@ export class Fleet {
     if (instance.isQuiet || now - since > instance.timeoutMs + graceMs) this.#endLater(instance);
   }
 
-  /** True for an instance on a frozen machine. It does not respond until the suspension ends. */
+  /**
+   * True if the instance's machine is frozen by a suspension. Until the suspension ends, the instance does not respond.
+   */
   #isSuspended({ machine }: Instance): boolean {
     return machine !== null && this.#context.app.machines.suspension.holds(machine);
   }
@@ -428,19 +437,19 @@ export class Fleet {
   }
 
   /**
-   * Checks an instance that refused a connection. It ends only if its process has ended, because other requests may be
-   * in flight.
+   * Checks an instance that refused a connection. The instance is removed only if its process has ended, because other
+   * requests may be in flight.
    */
   async #verifyAlive(instance: Instance): Promise<void> {
     if (instance.state !== "running" || this.#isSuspended(instance)) return;
     if (await instance.isAlive()) {
       await sleep(busyMs);
-      // A process that ends closes its connections a moment before its end.
+      // A process that ends closes its connections a moment before, so the check is repeated.
       if (await instance.isAlive()) return;
     }
     if (instance.state !== "running" || this.#isSuspended(instance)) return;
     instance.state = "ending";
-    // The last output is still being read.
+    // The process's last output is still being read.
     this.#context.inBackground("an instance of a function could not be ended yet", async () => {
       await instance.writeLog(
         (await instance.describeEnd(lastOutputMs)) ?? "The function's process does not listen any more.",
@@ -482,7 +491,7 @@ export class Fleet {
   }
 }
 
-/** Error for the caller. The logs have the details for the owner. */
+/** Returns the error for the caller. The function's logs contain the details for the owner. */
 function explain(error: unknown): DomainError {
   if (error instanceof HandlerFailed) return functionUnavailable("its handler does not load.", error);
   return error instanceof DomainError ? error : functionUnavailable("its machine did not start.", error);

@@ -1,6 +1,6 @@
 /**
- * An instance: a machine, and the process in it that serves a version's handler. It is frozen when idle and later
- * stored on disk; from both it resumes with its memory. Transitions run one after the other. The database is
+ * An instance: a machine, and the process in it that serves a version's handler. The machine is frozen when idle, and
+ * later stored on disk. It resumes with its memory in both cases. Transitions run one after the other. The database is
  * written first, so the next server finds an interrupted instance either in its earlier state or removed.
  */
 import { setTimeout as sleep } from "node:timers/promises";
@@ -51,17 +51,17 @@ import {
 export type Needs = Pick<App, "config" | "db" | "machines" | "secrets" | "clock" | "log">;
 
 const command = "function";
-/** Time limits for a handler to load: without CPU time or output of its process, and in all. */
+/** Longest time for a handler to load, without CPU time or output of its process, and in all. */
 const readyQuietMs = 30_000;
 const readyWholeMs = 150_000;
-/** Retry interval for a machine that does not respond. The machine layer reports a lost machine. */
+/** Milliseconds before a machine that did not respond is queried again. The machine layer reports a lost machine. */
 const retryMs = 250;
-/** Lines of early output that the owner sees when the handler does not load. */
+/** Lines of a start's output that the owner sees when the handler does not load. */
 const shownLines = 100;
 
-/** Unexpected end of an instance's process. */
+/** An end of an instance's process that the server did not request. */
 export interface ProcessEnd {
-  /** Text for the function's log. */
+  /** Message for the function's log. */
   message: string;
   isOutOfMemory: boolean;
 }
@@ -71,18 +71,18 @@ export class Instance {
   readonly version: Runnable;
   readonly launch: Launch;
   readonly owner: Owner & { ownerKind: "function" };
-  /** Current state, set before the work that establishes it. */
+  /** Current state. It is set before the work that leads to it. */
   state: InstanceState;
   machine: string | null = null;
-  /** Timeout of one request at the start of the process. The function's own setting may have changed since. */
+  /** Timeout of a request, from the start of the process. The function's own setting may have changed since. */
   timeoutMs: number;
-  /** Requests in flight. */
+  /** Number of requests in flight. */
   inFlight = 0;
-  /** Time of the last request or background work, or of the freeze. Milliseconds since 1970. */
+  /** Time of the last request, background work or freeze, in milliseconds since 1970. */
   usedAt: number;
-  /** Time since which background work runs after a response. */
+  /** Time since which background work runs after a response, in milliseconds since 1970. */
   waitsSince: number | null = null;
-  /** True if the process was started with variables or limits that have changed since. */
+  /** True if variables or limits have changed since the start of the process. */
   isStale = false;
   envSealed: Buffer | null;
   readonly #app: Needs;
@@ -97,7 +97,7 @@ export class Instance {
   #reading: { stop: AbortController; done: Promise<void> } | undefined;
 
   /**
-   * `ended` is called when the process or the machine ended by itself. `row` belongs to an instance of an earlier
+   * `ended` is called when the process or the machine has ended by itself. `row` is that of an instance from an earlier
    * server.
    */
   constructor(deps: {
@@ -134,8 +134,8 @@ export class Instance {
   }
 
   /**
-   * True if no request and no background work is in flight. Reported background work counts for at most the timeout of
-   * a request.
+   * True if no request and no background work is in flight. Reported background work counts for at most a request's
+   * timeout.
    */
   get isQuiet(): boolean {
     if (this.inFlight > 0) return false;
@@ -148,8 +148,8 @@ export class Instance {
   }
 
   /**
-   * Resolves when the instance serves requests. Rejects with `HandlerFailed` or another error; the caller then calls
-   * `end`.
+   * Starts machine and process. Resolves when the instance serves requests. Rejects with `HandlerFailed` or another
+   * error; the caller then calls `end`.
    */
   start(row: ServedRow): Promise<void> {
     return this.#turns.run(async () => {
@@ -191,14 +191,14 @@ export class Instance {
     });
   }
 
-  /** Adopts the instance of an earlier server. `machine` is its machine. */
+  /** Adopts the instance of an earlier server. `machine` is the id of its machine. */
   async adopt(machine: string | null): Promise<void> {
     this.machine = machine;
     await this.#output.recover();
     if (machine !== null) this.#read();
   }
 
-  /** Freezes the machine, which then costs memory only. The caller has checked that it is quiet. */
+  /** Freezes the machine, which then costs memory only. The caller has checked that the instance is quiet. */
   freeze(): Promise<void> {
     this.state = "frozen";
     return this.#turns.run(async () => {
@@ -215,7 +215,7 @@ export class Instance {
     });
   }
 
-  /** Stores the instance on disk and frees its memory. Rejects if that fails; the caller then calls `end`. */
+  /** Stores the instance on disk, which frees its memory. Rejects if that fails; the caller then calls `end`. */
   store(): Promise<void> {
     return this.#turns.run(async () => {
       if (this.state !== "frozen" || this.#waking) return;
@@ -246,7 +246,7 @@ export class Instance {
   }
 
   /**
-   * Resumes the process with its memory. Concurrent callers share one wake. Rejects if that fails; the caller then
+   * Resumes the process with its memory. Concurrent callers share a wake. Rejects if the wake fails; the caller then
    * calls `end`.
    */
   wake(): Promise<void> {
@@ -261,8 +261,8 @@ export class Instance {
     const app = this.#app;
     const held = await findMachineOf(app.db, this.owner);
     if (!held) throw removedError();
-    // The thaw and the row's update run in parallel. If the row is not written after the thaw, the next server freezes
-    // the machine again.
+    // The thaw and the row's update run in parallel. If the update fails after the thaw, the next server freezes the
+    // machine again.
     await Promise.all([
       thaw(app, held),
       app.db.transaction().execute(async (tx) => {
@@ -302,7 +302,7 @@ export class Instance {
     this.usedAt = this.#now();
   }
 
-  /** Removes machine, snapshot and row. Safe to repeat. */
+  /** Removes machine, snapshot and row of the instance. Safe to repeat. */
   end(): Promise<void> {
     this.state = "ending";
     return this.#turns.run(async () => {
@@ -333,14 +333,17 @@ export class Instance {
     }
   }
 
-  /** Describes the end of the process after all output was read. Undefined if that takes longer. */
+  /**
+   * Returns the end of the process as a text, once all output is read. Returns undefined if that takes longer than
+   * `withinMs`.
+   */
   async describeEnd(withinMs: number): Promise<string | undefined> {
     const waited = new AbortController();
     const late = sleep(withinMs, undefined, { signal: waited.signal, ref: false }).catch(() => undefined);
     return Promise.race([this.#endMessage.promise, late]).finally(() => waited.abort());
   }
 
-  /** Called after the machine ended by itself and its row was deleted. */
+  /** Called after the machine has ended by itself and its row was deleted. */
   async lost(): Promise<void> {
     this.state = "ending";
     this.machine = null;
@@ -365,7 +368,7 @@ export class Instance {
       network: "open",
       privateNetwork: { group: row.workspace_id },
       hostname: row.name,
-      // Only the process gets the variables, not the machine.
+      // The process gets the variables; the machine gets none.
       env: {},
     };
   }
@@ -403,7 +406,7 @@ export class Instance {
     }
   }
 
-  /** Reads the output until the process ends, and reports the end. */
+  /** Reads the output until the process ends, and then calls `ended`. */
   #read(): void {
     if (this.#reading) return;
     const stop = new AbortController();

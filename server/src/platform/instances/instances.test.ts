@@ -58,7 +58,7 @@ async function idle(made: TestFunction, seconds: number): Promise<void> {
 }
 
 describe("functions", () => {
-  test("serves the first request by the instance that was proved", async () => {
+  test("serves the first request with the instance that proved the version", async () => {
     const made = await makeFunction(db);
     await deployHandler(db, host, made, counting);
     const first = await ask(made);
@@ -68,13 +68,13 @@ describe("functions", () => {
     expect(host.instances.isIdle(made.id)).toBe(false);
   });
 
-  test("refuses a request to a function without a version", async () => {
+  test("refuses a request to a function without a live version", async () => {
     const made = await makeFunction(db);
     await host.instances.changed(made.id);
     await expect(ask(made)).rejects.toMatchObject({ code: "function_not_deployed", status: 409 });
   });
 
-  test("fails the proof of a handler that does not load, with the reason", async () => {
+  test("fails the proof of a handler that does not load, with the reason in the error", async () => {
     const made = await makeFunction(db);
     const version = await makeVersion(db, host, made, 1, `export default canary4711();`);
     const failure = await host.instances.prove(version, signal).catch((error: unknown) => error);
@@ -86,7 +86,7 @@ describe("functions", () => {
     );
   });
 
-  test("freezes an idle function, keeps its memory, and wakes it once for many requests", async () => {
+  test("freezes an idle function with its memory, and wakes it once for many requests", async () => {
     const made = await makeFunction(db);
     await deployHandler(db, host, made, counting);
     await ask(made);
@@ -102,7 +102,7 @@ describe("functions", () => {
     expect(await states(made)).toMatchObject([{ state: "running" }]);
   });
 
-  test("finishes requests in flight after a switch, and serves new ones by the new version", async () => {
+  test("completes requests in flight after a switch, and serves new ones with the new version", async () => {
     const made = await makeFunction(db);
     const one = await deployHandler(db, host, made, held);
     const begun = ask(made);
@@ -128,7 +128,7 @@ describe("functions", () => {
     expect(await states(made)).toEqual([]);
   }, 60_000);
 
-  test("starts a function again after its process ended, and reports the end to requests in flight", async () => {
+  test("restarts a function after its process ended, and fails the requests in flight with the reason", async () => {
     const made = await makeFunction(db);
     await deployHandler(
       db,
@@ -147,7 +147,7 @@ describe("functions", () => {
     });
   });
 
-  test("starts a function again after its machine was lost", async () => {
+  test("restarts a function after its machine was lost", async () => {
     const made = await makeFunction(db);
     await deployHandler(db, host, made, counting);
     await ask(made);
@@ -171,7 +171,7 @@ describe("functions", () => {
     await vi.waitFor(async () => expect(await news()).toEqual([{ kind: "out_of_memory" }]));
   });
 
-  test("starts a function again that cannot be thawed", async () => {
+  test("restarts a function whose machine cannot be thawed", async () => {
     const made = await makeFunction(db);
     await deployHandler(db, host, made, counting);
     await ask(made);
@@ -183,7 +183,7 @@ describe("functions", () => {
     expect(await states(made)).toMatchObject([{ state: "running" }]);
   });
 
-  test("ends an instance that exceeds its timeout in an endless loop", async () => {
+  test("ends an instance whose handler exceeds its timeout in an endless loop", async () => {
     const made = await makeFunction(db, { timeout_seconds: 1 });
     await deployHandler(
       db,
@@ -195,7 +195,7 @@ describe("functions", () => {
     expect(await ask(made)).toMatchObject({ text: "fine", coldStart: true });
   }, 20_000);
 
-  test("passes changed variables to a function once it is idle", async () => {
+  test("gives changed variables to a function once its instance is idle", async () => {
     const made = await makeFunction(db);
     await deployHandler(db, host, made, `export default () => String(process.env.OWN);`);
     expect(await ask(made)).toMatchObject({ text: "undefined" });
@@ -205,7 +205,7 @@ describe("functions", () => {
     expect(await ask(made)).toMatchObject({ text: "yes", coldStart: true });
   });
 
-  test("passes changed variables to a busy function through a new instance", async () => {
+  test("gives changed variables to a busy function in an additional instance", async () => {
     const made = await makeFunction(db);
     await deployHandler(
       db,
@@ -227,7 +227,7 @@ describe("functions", () => {
       .where("id", "=", made.id)
       .execute();
     await host.instances.changed(made.id);
-    // Until then the earlier instance serves, with its own timeout.
+    // The earlier instance serves until then, with its own timeout.
     const late = await host.instances.acquire(made.id, signal);
     expect(late).toMatchObject({ machine: early.machine, timeoutMs: early.timeoutMs });
     late.release();
@@ -242,7 +242,7 @@ describe("functions", () => {
     await vi.waitFor(async () => expect(await states(made)).toMatchObject([{ state: "running" }]), 10_000);
   }, 30_000);
 
-  test("applies a committed change that could not be read at first", async () => {
+  test("applies a committed change whose first read fails", async () => {
     const made = await makeFunction(db);
     await host.instances.changed(made.id);
     const keyHash = Buffer.alloc(32, 1);
@@ -261,7 +261,7 @@ describe("functions", () => {
     await vi.waitFor(() => expect(host.instances.find(made.name)?.keyHash).toEqual(keyHash), 10_000);
   });
 
-  test("keeps the name of a deleted function for the function that has it now", async () => {
+  test("finds a function by the name of a deleted one, even after that one is stopped", async () => {
     const earlier = await makeFunction(db);
     await host.instances.changed(earlier.id);
     const gone = { deleted_at: new Date(), name: `~${earlier.id}` };
@@ -275,7 +275,7 @@ describe("functions", () => {
     expect(host.instances.find(earlier.name)).toBeUndefined();
   });
 
-  test("logs records with level and request, and other output unchanged", async () => {
+  test("logs a record with level and request, and other output unchanged", async () => {
     const made = await makeFunction(db);
     await deployHandler(
       db,
@@ -308,7 +308,7 @@ describe("functions", () => {
     });
   });
 
-  test("serves ten concurrent requests from one Python instance", async () => {
+  test("serves ten concurrent requests with one Python instance", async () => {
     const made = await makeFunction(db);
     await deployHandler(
       db,
@@ -322,7 +322,7 @@ describe("functions", () => {
     expect(await states(made)).toHaveLength(1);
   });
 
-  test("refuses requests to a stopped function, and removes everything of it", async () => {
+  test("removes a stopped function's instances, and refuses its requests", async () => {
     const made = await makeFunction(db);
     await deployHandler(db, host, made, counting);
     await db.updateTable("functions").set({ deleted_at: new Date() }).where("id", "=", made.id).execute();

@@ -1,7 +1,8 @@
 /**
  * Runs functions, and scales them to zero. A live version has instances: gVisor machines in which a wrapper program
- * serves the handler. They start on requests. An idle one is frozen, and later stored as a snapshot on disk; from both
- * it resumes with its memory. A request waits for that with its body unread. If a wake fails, a new instance starts.
+ * serves the handler. Requests start instances. An idle instance is frozen, and later stored as a snapshot on disk. It
+ * resumes with its memory in both cases. Meanwhile the request waits, its body unread. If a wake fails, a new instance
+ * starts.
  *
  * The database records every instance before it exists. After a crash the next server adopts the machines and
  * snapshots. This folder decides neither which version is deployed nor who has access. The only HTTP it uses is the
@@ -36,20 +37,20 @@ import {
 } from "./store.ts";
 
 const lookEveryMs = 1_000;
-/** Delay before a change is read again after an error. */
+/** Milliseconds before a change is read again, after a failed read. */
 const readAgainMs = 1_000;
-/** Time that the wrapper has to report its own timeout before the server does. */
+/** Milliseconds that the wrapper program has to report a timeout of its own. After them the server does. */
 const graceMs = 2_000;
-/** Limit of retries: an instance may end before the request is sent. */
+/** Limit of attempts for a request, because an instance may end before the request is sent. */
 const attempts = 8;
 const lockFiles = { nodejs: "/app/package-lock.json", python: "/app/lock.txt" } as const;
 const maxLockBytes = 8 * 1024 ** 2;
 
-/** A function, found by its name. */
+/** A function that was found by its name. */
 export interface NamedFunction {
   functionId: string;
   isDeployed: boolean;
-  /** SHA-256 of the key. Null if the function needs no key. */
+  /** SHA-256 hash of the key; null if the function needs no key. */
   keyHash: Buffer | null;
 }
 
@@ -59,9 +60,9 @@ export class FunctionInstances {
   readonly #recorder: RequestRecorder;
   readonly #fleets = new Map<string, Fleet>();
   readonly #byName = new Map<string, Fleet>();
-  /** Reads of one function run one after the other, so that the last one is the newest. */
+  /** Mutex by function. Reads of a function run one after the other, so that the last one is the newest. */
   readonly #loading = new KeyedMutex();
-  /** Version whose out-of-memory notification was sent, by function. */
+  /** Id of the version for which an out-of-memory notification was sent, by function. */
   readonly #notifiedOfMemory = new Map<string, string>();
   readonly #background = new Set<Promise<void>>();
   #timer: NodeJS.Timeout | undefined;
@@ -95,7 +96,7 @@ export class FunctionInstances {
     },
   };
 
-  /** Adopts instances. Runs after the start of the machine layer. */
+  /** Adopts the instances of an earlier server. Runs after the machine layer has started. */
   async start(): Promise<void> {
     const { db, machines } = this.#app;
     machines.onLowMemory(() => this.#giveRoom());
@@ -112,7 +113,7 @@ export class FunctionInstances {
     }, lookEveryMs).unref();
   }
 
-  /** Stops the supervision; instances keep running. */
+  /** Stops the supervision. Instances keep running. */
   async close(): Promise<void> {
     this.#closing.abort(new Error("the server stops"));
     clearInterval(this.#timer);
@@ -122,8 +123,8 @@ export class FunctionInstances {
   }
 
   /**
-   * Starts an instance of a built version, which becomes the first one when the version goes live. Rejects with
-   * `HandlerFailed`; its message is for the owner. The returned `lock` is the installer's lock in the image.
+   * Starts an instance of a built version. It becomes the first instance when the version goes live. Resolves to the
+   * installer's lock in the image. Rejects with `HandlerFailed`, whose message is for the owner.
    */
   async prove(version: VersionRow, signal: AbortSignal): Promise<{ lock: string | null }> {
     const runnable = toRunnable(version);
@@ -149,14 +150,17 @@ export class FunctionInstances {
     await this.#follow(functionId);
   }
 
-  /** Called after a change of auth, variables or limits. Auth applies at once, the rest when an instance is idle. */
+  /**
+   * Called after a change of auth, variables or limits. Auth applies at once, the other fields when an instance is
+   * idle.
+   */
   async changed(functionId: string): Promise<void> {
     await this.#follow(functionId);
   }
 
-  /** Ends all instances and stops serving the function. Safe to repeat. */
+  /** Ends all instances of the function, and refuses its requests from now on. Safe to repeat. */
   async stop(functionId: string): Promise<void> {
-    // Waits for a read in flight, which would otherwise add the fleet again.
+    // Waits for a running read, which would otherwise add the fleet again.
     const fleet = await this.#loading.run(functionId, async () => {
       const known = this.#fleets.get(functionId);
       if (known) this.#forget(known);
@@ -168,7 +172,7 @@ export class FunctionInstances {
     }
   }
 
-  /** Sends a request of the server itself; metrics count it like any other. */
+  /** Sends a request of the server itself. Metrics count it like any other request. */
   async invoke(
     functionId: string,
     request: FunctionRequest,
@@ -193,7 +197,7 @@ export class FunctionInstances {
     }
   }
 
-  /** Undefined if the request could not be sent. */
+  /** Sends a request to an instance. Returns undefined if the request could not be sent. */
   async #send(
     fleet: Fleet,
     lease: Lease,
@@ -222,17 +226,17 @@ export class FunctionInstances {
     }
   }
 
-  /** Finds a function by the first label of its host, in memory. */
+  /** Returns a function by the first label of its host, without a query; undefined if there is none. */
   find(name: string): NamedFunction | undefined {
     const fleet = this.#byName.get(name);
     if (!fleet) return undefined;
     const { id, auth_mode, api_key_hash } = fleet.row;
-    // A function that needs a key but has none refuses every request.
+    // A function that needs a key and has none refuses every request.
     const keyHash = auth_mode === "api_key" ? (api_key_hash ?? Buffer.alloc(0)) : null;
     return { functionId: id, isDeployed: fleet.live !== null, keyHash };
   }
 
-  /** Returns a slot for one request. The timeout includes the server's own grace period. */
+  /** Resolves to a slot for a request. The slot's timeout includes the server's own grace period. */
   async acquire(functionId: string, signal: AbortSignal): Promise<Lease> {
     const fleet = this.#fleets.get(functionId);
     if (!fleet) throw functionNotDeployed();
@@ -249,7 +253,7 @@ export class FunctionInstances {
     return this.#app.machines.logs.of(functionId);
   }
 
-  /** True if no instance runs: all are frozen or stored, or there is none. */
+  /** True if no instance runs: every instance is frozen or stored, or there is none. */
   isIdle(functionId: string): boolean {
     const instances = this.#fleets.get(functionId)?.instances ?? [];
     return !instances.some(({ state }) => state === "running" || state === "starting");
@@ -260,7 +264,7 @@ export class FunctionInstances {
     return known ? Promise.resolve(known) : this.#reload(functionId);
   }
 
-  /** Applies a committed change. Retries until the read succeeds, because a revoked key must not stay valid. */
+  /** Applies a committed change. The read is retried until it succeeds, because a revoked key must not stay valid. */
   async #follow(functionId: string): Promise<void> {
     try {
       await this.#reload(functionId);
@@ -290,7 +294,7 @@ export class FunctionInstances {
     return this.#loading.run(functionId, () => this.#read(functionId));
   }
 
-  /** Undefined if the function is deleted. */
+  /** Reads a function and its live version. Returns undefined if the function is deleted. */
   async #read(functionId: string): Promise<Fleet | undefined> {
     const { db } = this.#app;
     const [row] = await listServed(db, functionId);
@@ -325,7 +329,7 @@ export class FunctionInstances {
     this.#unname(fleet);
   }
 
-  /** Frees the name. Another function may have it already. */
+  /** Frees the fleet's name, unless another function has it already. */
   #unname(fleet: Fleet): void {
     const { name } = fleet.row;
     if (this.#byName.get(name) !== fleet) return;
@@ -335,7 +339,7 @@ export class FunctionInstances {
     }
   }
 
-  /** Stores the instance on disk that was frozen first, to free memory. */
+  /** Stores the instance that was frozen first on disk, to free memory. Returns false if none is frozen. */
   async #giveRoom(): Promise<boolean> {
     const held = [...this.#fleets.values()]
       .flatMap((fleet) => {
@@ -376,7 +380,7 @@ export class FunctionInstances {
     this.#inBackground("a notification could not be stored", () => this.#notifyOutOfMemory(fleet));
   }
 
-  /** Sends one notification for each live version. The owner fixes it by a new deploy. */
+  /** Sends a notification for each live version. The owner fixes the cause with a new deploy. */
   async #notifyOutOfMemory({ id, row, live }: Fleet): Promise<void> {
     if (live === null || this.#notifiedOfMemory.get(id) === live.id) return;
     this.#notifiedOfMemory.set(id, live.id);
@@ -399,7 +403,7 @@ export class FunctionInstances {
   }
 }
 
-/** Null if the version has no image. */
+/** Returns the fields that an instance needs; null if the version has no image. */
 function toRunnable({ id, function_id, runtime, image_id }: VersionRow): Runnable | null {
   return image_id === null ? null : { id, function_id, runtime, image_id };
 }

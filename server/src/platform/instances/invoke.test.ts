@@ -20,7 +20,7 @@ async function answering(said: string): Promise<Guest> {
 const asked = { method: "GET", path: "/", headers: {}, body: Buffer.alloc(0) };
 const { signal } = new AbortController();
 
-test("returns the whole response", async () => {
+test("returns status, headers and body of a response", async () => {
   const guest = await answering("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine");
   const answered = await sendRequest(guest, 8080, asked, signal);
   expect(answered).toMatchObject({ status: 200, body: Buffer.from("fine") });
@@ -33,6 +33,6 @@ test.each([
   ],
   ["answers with nothing", ""],
   ["breaks off", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"],
-])("rejects when the process %s", async (_title, said) => {
+])("rejects a request when the process %s", async (_title, said) => {
   await expect(sendRequest(await answering(said), 8080, asked, signal)).rejects.toBeInstanceOf(Error);
 });

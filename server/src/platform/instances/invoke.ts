@@ -16,7 +16,7 @@ export interface InstanceResponse {
 
 const maxResponseMib = 6;
 
-/** Undefined if no process accepts the connection, so that nothing was sent. */
+/** Returns the response. Returns undefined if no process accepts the connection: nothing was sent then. */
 export async function sendRequest(
   guest: Guest,
   port: number,
@@ -39,7 +39,7 @@ function exchange(
 ): Promise<InstanceResponse> {
   return new Promise((resolve, reject) => {
     const outgoing = request({
-      // The guest's connection is a stream and no socket. `http` calls no method of a socket here.
+      // The guest's connection is a stream and not a socket. Here `http` calls no method that only a socket has.
       createConnection: () => connection as never,
       method,
       path,
@@ -53,7 +53,7 @@ function exchange(
     });
     let isAnswered = false;
     outgoing.once("error", reject);
-    // The connection may close before the whole response was read. Without a response this is the only event.
+    // The connection may close before the whole response is read. Without a response, no other event reports that.
     outgoing.once("close", () => {
       if (!isAnswered) reject(new Error("closed without a response"));
     });

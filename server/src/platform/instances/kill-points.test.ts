@@ -48,7 +48,7 @@ async function idle(made: TestFunction): Promise<void> {
   await host.instances.changed(made.id);
 }
 
-/** Lists instances, desired machines and snapshots, each with its owner. */
+/** Returns instances, desired machines and snapshots, each with its owner. */
 async function listRemaining() {
   const [instances, machines, snapshots] = await Promise.all([
     db.selectFrom("function_instances").select(["id", "state"]).execute(),
@@ -64,7 +64,7 @@ async function listRemaining() {
 }
 
 test.each(["function.placed", "function.booted", "function.started"])(
-  "%s: removes the interrupted start, and serves the next request by one instance",
+  "%s: removes the interrupted start, and serves the next request with one instance",
   async (point) => {
     const made = await makeFunction(db);
     await goLive(db, await makeVersion(db, host, made, 1, code));
@@ -74,7 +74,7 @@ test.each(["function.placed", "function.booted", "function.started"])(
     await reached;
     await restart();
     await asked;
-    // Processes of the fake driver end with it, so none is adopted.
+    // The fake driver's processes end with it, so no machine is adopted.
     expect(await listRemaining()).toEqual({ states: [], ids: [], machines: [], snapshots: [] });
     expect(await ask(made)).toEqual({ body: "fine", coldStart: true });
     expect((await listRemaining()).machines).toHaveLength(1);
@@ -82,7 +82,7 @@ test.each(["function.placed", "function.booted", "function.started"])(
 );
 
 test.each(["function.held", "function.taken"])(
-  "%s: leaves the instance frozen, or removed with its machine, and never two of it",
+  "%s: leaves one instance, frozen, or removes it with its machine",
   async (point) => {
     const made = await makeFunction(db);
     await deployHandler(db, host, made, code);
@@ -112,7 +112,7 @@ test("function.stored: leaves the instance stored, with one snapshot and no mach
   await idle(made);
   await vi.waitFor(async () => expect((await listRemaining()).states).toEqual(["frozen"]), 10_000);
   const { ids } = await listRemaining();
-  // The change is committed; the rest is cleanup, which the next server does.
+  // The change is committed, and the next server does the clean-up.
   const goesOn = Promise.withResolvers<void>();
   onKillPoint(async (point) => {
     if (point === "function.stored") await goesOn.promise;
@@ -128,7 +128,7 @@ test("function.stored: leaves the instance stored, with one snapshot and no mach
   expect(await listRemaining()).toEqual({ states: ["asleep"], ids, machines: [], snapshots: ids });
 }, 20_000);
 
-test("function.ended: removes an instance that was being ended", async () => {
+test("function.ended: removes an instance whose end had begun", async () => {
   const made = await makeFunction(db);
   await deployHandler(db, host, made, code);
   const reached = endAt("function.ended");
@@ -139,7 +139,7 @@ test("function.ended: removes an instance that was being ended", async () => {
   expect(await ask(made)).toEqual({ body: "fine", coldStart: true });
 });
 
-test("removes an unfinished proof of an earlier server", async () => {
+test("removes the unfinished proof of an earlier server", async () => {
   const made = await makeFunction(db);
   await host.instances.prove(await makeVersion(db, host, made, 1, code), signal);
   expect((await listRemaining()).states).toEqual(["running"]);
@@ -161,7 +161,7 @@ test("starts a function cold when the bytes of its snapshot are missing", async 
   expect(await ask(made)).toEqual({ body: "fine", coldStart: true });
 }, 20_000);
 
-test("starts a function cold when its snapshot cannot be restored, and logs it", async () => {
+test("starts a function cold when its snapshot cannot be restored, and logs the failure", async () => {
   const made = await makeFunction(db);
   await deployHandler(db, host, made, code);
   await ask(made);

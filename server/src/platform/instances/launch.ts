@@ -18,7 +18,7 @@ export interface Launch {
 /** A built version, reduced to the fields that an instance needs. */
 export type Runnable = Pick<VersionRow, "id" | "function_id" | "runtime"> & { image_id: string };
 
-/** Limit of a request's body, and of the response that `invoke` collects. */
+/** Limit in bytes of a request's body, and of a response that `invoke` returns. */
 const maxBodyBytes = 6 * 1024 ** 2;
 
 const mib = 1024 ** 2;
@@ -27,17 +27,19 @@ const programs = {
   python: { argv: ["python3", "/opt/kontor/function/python/main.py"], handler: "/app/handler.py" },
 } as const;
 
-/** Concurrent requests of one instance. Node's mostly wait for I/O; Python's have a thread each. */
+/**
+ * Concurrent requests of an instance, by runtime. In Node, requests mostly wait for I/O. In Python, each has a thread.
+ */
 export const concurrency = { nodejs: 50, python: 10 } as const;
 
-/** Most instances of one function, by plan. */
+/** Limit of a function's instances, by plan. */
 export const maxInstances = { starter: 1, pro: 3, team: 10 } as const;
 
 export function launchOf({ runtime }: Pick<Runnable, "runtime">): Launch {
   const { argv, handler } = programs[runtime];
   return {
     argv: [...argv],
-    // User without a name: the process may write to the machine's /tmp only.
+    // A user without a name, whose process may write to the machine's /tmp only.
     user: "nobody",
     cwd: "/app",
     port: 8080,
@@ -49,7 +51,7 @@ export function launchOf({ runtime }: Pick<Runnable, "runtime">): Launch {
   };
 }
 
-/** Environment of a new process. The server's values override the owner's. */
+/** Returns the environment of a process that starts now. The server's values override the owner's. */
 export function environmentOf(app: Pick<App, "secrets">, row: ServedRow): Environment {
   return {
     ...openVariables(app, "functions", row),
@@ -62,7 +64,7 @@ export function sealEnvironment(app: Pick<App, "secrets">, id: string, env: Envi
   return app.secrets.seal(JSON.stringify(env), place(id));
 }
 
-/** True if the process was started with another environment. */
+/** True if the process was started with an environment that has changed since. */
 export function isStale(
   app: Pick<App, "secrets">,
   row: Pick<InstanceRow, "id" | "env_sealed">,
@@ -72,7 +74,7 @@ export function isStale(
   return !isDeepStrictEqual(JSON.parse(app.secrets.open(row.env_sealed, place(row.id)).toString()), env);
 }
 
-/** Timeout of one request at the start of the process; zero if it never started. */
+/** Returns a request's timeout as of the start of the process; zero if the process never started. */
 export function begunTimeoutMs(
   app: Pick<App, "secrets">,
   { id, env_sealed }: Pick<InstanceRow, "id" | "env_sealed">,
@@ -82,7 +84,10 @@ export function begunTimeoutMs(
   return Number(env["KONTOR_TIMEOUT_MS"]);
 }
 
-/** Each instance gets a whole core, because a start needs CPU. The host divides the CPU among busy instances. */
+/**
+ * Returns the resources of an instance. Each gets a whole core, because a start needs CPU. The host divides the CPU
+ * among busy instances.
+ */
 export function resourcesOf({
   memory_mb,
 }: Pick<ServedRow, "memory_mb">): MachineRequest["shape"]["resources"] {

@@ -1,4 +1,4 @@
-/** Records responses and wakes of functions by minute. */
+/** Records responses and wakes of functions in minutes. */
 import type { App } from "#app.ts";
 import { type MinuteSink, RequestRecorder } from "../metrics/recorder.ts";
 import { forgetMinutesBefore, readMinutes, writeMinutes } from "./store.ts";
@@ -11,5 +11,8 @@ export function functionRecorder(app: Pick<App, "db" | "clock" | "log">): Reques
   return new RequestRecorder(app, sink);
 }
 
-/** Minutes from the given one on, oldest first, with a row for each counting process. The caller has checked access. */
+/**
+ * Returns the minutes from the given one on, oldest first. A minute has a row for each process that counted. The caller
+ * has checked access.
+ */
 export const minutesOf = readMinutes;

@@ -1,4 +1,4 @@
-/** A host with memory for one machine: an idle function frees it for another one. */
+/** The host of these tests has memory for one machine. An idle function frees it for another one. */
 import { afterAll, expect, test, vi } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
 import {
@@ -32,7 +32,7 @@ async function stateOf({ id }: TestFunction): Promise<string[]> {
   return rows.map(({ state }) => state);
 }
 
-test("stores a frozen function on disk when another one needs its memory, but not a busy one", async () => {
+test("stores a frozen function on disk when another function needs its memory, and leaves a busy one running", async () => {
   const one = await makeFunction(db);
   await deployHandler(db, host, one, code);
   const other = await makeFunction(db);

@@ -13,7 +13,7 @@ export type InstanceRow = Selectable<FunctionInstancesTable>;
 export type InstanceState = InstanceRow["state"];
 export type VersionRow = Selectable<FunctionVersionsTable>;
 
-/** Columns of a function that running it needs. */
+/** Columns of a function that the running functions need. */
 export type ServedRow = Pick<
   Selectable<FunctionsTable>,
   | "id"
@@ -28,7 +28,7 @@ export type ServedRow = Pick<
   | "live_version_id"
 > & { plan: "starter" | "pro" | "team" };
 
-/** Rows of one function or of all, without deleted ones. */
+/** Lists functions: all of them, or the one with this id. Deleted functions are left out. */
 export function listServed(db: Db, id?: string): Promise<ServedRow[]> {
   const query = db
     .selectFrom("functions as f")
@@ -54,7 +54,7 @@ export function findVersion(db: Db, id: string): Promise<VersionRow | undefined>
   return db.selectFrom("function_versions").selectAll().where("id", "=", id).executeTakeFirst();
 }
 
-/** The function that an instance serves. */
+/** Returns the function that an instance serves. */
 export function findFunctionOf(
   db: Db,
   instanceId: string,
@@ -67,7 +67,7 @@ export function findFunctionOf(
     .executeTakeFirst();
 }
 
-/** Lists instances, and whether their version is live. */
+/** Lists instances, and whether their versions are live. */
 export async function listInstances(db: Db): Promise<(InstanceRow & { is_live: boolean })[]> {
   return db
     .selectFrom("function_instances as i")
@@ -83,7 +83,7 @@ export async function listInstances(db: Db): Promise<(InstanceRow & { is_live: b
     .execute();
 }
 
-/** Undefined if the function is deleted. */
+/** Inserts an instance. Returns undefined if the function is deleted. */
 export async function insertInstance(
   tx: Transaction,
   row: Pick<InstanceRow, "id" | "function_id" | "version_id" | "env_sealed" | "created_at">,
@@ -103,7 +103,7 @@ export async function insertInstance(
     .executeTakeFirst();
 }
 
-/** False if the instance is deleted, or in none of the given states. */
+/** Changes an instance's state. Returns false if the instance is deleted, or in none of the states `from`. */
 export async function moveInstance(
   db: Db,
   id: string,
@@ -124,7 +124,10 @@ export async function deleteInstance(tx: Db, id: string): Promise<void> {
   await tx.deleteFrom("function_instances").where("id", "=", id).execute();
 }
 
-/** Replaces the earlier counts of the same process and minute. Drops minutes of deleted functions. */
+/**
+ * Stores counted minutes. Replaces earlier counts of the same process and minute, and drops minutes of deleted
+ * functions.
+ */
 export async function writeMinutes(db: Db, rows: readonly CountedMinute[]): Promise<void> {
   if (rows.length === 0) return;
   await sql`

@@ -1,11 +1,11 @@
 /**
  * Parses the output of a function's process: records of the wrapper program, and plain text. Records are untrusted, so
- * only level and request id are taken from them.
+ * only level and request id are used.
  */
 import type { LogLine } from "#machines/host/log-rings.ts";
 import type { ReadLine } from "../apps/output/output.ts";
 
-/** Event that the wrapper program reports. */
+/** An event in the wrapper program's records. */
 export type Event = { kind: "ready" } | { kind: "failed" } | { kind: "waits"; isWaiting: boolean };
 
 const separator = "\u001e";
@@ -13,7 +13,9 @@ const levels = ["debug", "info", "warn", "error"] as const;
 type Level = (typeof levels)[number];
 const requestId = /^[A-Za-z0-9._-]{1,128}$/;
 
-/** Makes a parser for a log: passes events and texts to the callbacks, and returns the lines to log. */
+/**
+ * Returns a parser of output lines. The parser passes events and texts to the callbacks, and returns the lines to log.
+ */
 export function makeOutputReader(onEvent: (event: Event) => void, onText: (text: string) => void): ReadLine {
   return (line) => {
     const record = line.text.startsWith(separator) ? parse(line.text.slice(1)) : undefined;
@@ -30,7 +32,7 @@ export function makeOutputReader(onEvent: (event: Event) => void, onText: (text:
   };
 }
 
-/** Undefined if the text is not a record. */
+/** Parses a record. Returns undefined for text that is not a record. */
 function parse(json: string): Event | (Pick<LogLine, "stream" | "text"> & Partial<LogLine>) | undefined {
   let record: { k?: unknown; n?: unknown; l?: unknown; r?: unknown; t?: unknown };
   try {

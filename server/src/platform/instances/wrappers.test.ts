@@ -66,7 +66,7 @@ def handler(request):
 };
 
 describe.each(["nodejs", "python"] as const)("handlers in %s", (runtime) => {
-  test("responds 500 with a code and the request id when a handler throws, and logs the trace only", async () => {
+  test("responds 500 with a code and the request id when a handler throws, and writes the stack trace only to the log", async () => {
     const served = await serve(runtime, throwing[runtime]);
     const answer = await fetch(served.url, { headers: id });
     expect(answer.status).toBe(500);
@@ -95,7 +95,7 @@ describe.each(["nodejs", "python"] as const)("handlers in %s", (runtime) => {
     }
   });
 
-  test("accepts a body at the limit, and responds 413 to a larger one, with a length or in chunks", async () => {
+  test("accepts a body at the size limit, and responds 413 to a larger one, with a length or in chunks", async () => {
     const { url } = await serve(runtime, length[runtime], { env: { KONTOR_MAX_BODY: "100000" } });
     const send = (bytes: number, isChunked: boolean) => {
       const body = Buffer.alloc(bytes, 7);
@@ -115,7 +115,7 @@ describe.each(["nodejs", "python"] as const)("handlers in %s", (runtime) => {
     }
   });
 
-  test("reports the reason and ends when a handler does not load", async () => {
+  test("reports the reason and ends when its handler does not load", async () => {
     for (const code of [broken[runtime], missing[runtime]]) {
       const served = await serve(runtime, code, { isUp: false });
       expect(await served.ended).toBe(1);
@@ -124,7 +124,7 @@ describe.each(["nodejs", "python"] as const)("handlers in %s", (runtime) => {
     }
   });
 
-  test("streams a handler's response without changing its bytes", async () => {
+  test("streams a handler's response with its bytes unchanged", async () => {
     const { url } = await serve(runtime, stream[runtime]);
     const answer = await fetch(url);
     expect(answer.headers.get("content-type")).toBe("text/event-stream");
@@ -138,7 +138,7 @@ describe.each(["nodejs", "python"] as const)("handlers in %s", (runtime) => {
 });
 
 describe("handlers in Node.js", () => {
-  test("calls a handler with a Request, and sends its Response with cookies and status text", async () => {
+  test("calls a handler with a Request, and sends the returned Response with cookies and status text", async () => {
     const { url } = await serve(
       "nodejs",
       `export default async (request, { requestId }) => {
@@ -168,7 +168,7 @@ describe("handlers in Node.js", () => {
     });
   });
 
-  test("loads the handler after the wrapper's own requests, and hides those from it", async () => {
+  test("loads the handler after the wrapper's own requests, and hides them from the handler", async () => {
     const told = `import { subscribe } from "node:diagnostics_channel";
       subscribe("http.server.response.finish", ({ response }) => console.log("answered", response.statusCode));`;
     const preloaded = `--import=data:text/javascript,${encodeURIComponent(told)}`;
@@ -207,7 +207,7 @@ describe("handlers in Node.js", () => {
     expect((await fetch(`${url}/text`, { method: "HEAD" })).status).toBe(200);
   });
 
-  test("aborts the request's signal when the caller disconnects", async () => {
+  test("aborts a request's signal when the caller disconnects", async () => {
     const served = await serve(
       "nodejs",
       `export default (request) => new Promise((resolve) => {
@@ -223,7 +223,7 @@ describe("handlers in Node.js", () => {
     await served.waitForRecord(({ t }) => t === "left");
   });
 
-  test("logs with level and request id, and splits long lines", async () => {
+  test("logs output with level and request id, and splits long lines", async () => {
     const served = await serve(
       "nodejs",
       `export default async (request) => {
@@ -255,7 +255,7 @@ describe("handlers in Node.js", () => {
     expect(served.records).toContainEqual({ plain: "plain" });
   });
 
-  test("stays awake for waitUntil until it settles or the timeout is over, and logs its failure", async () => {
+  test("reports waitUntil's work until its promise settles or the timeout is over, and logs a failure", async () => {
     const served = await serve(
       "nodejs",
       `export default (request, { waitUntil }) => {
@@ -276,7 +276,7 @@ describe("handlers in Node.js", () => {
     expect(served.records.some(({ l, t }) => l === "error" && String(t).includes("behind"))).toBe(true);
   });
 
-  test("survives an unhandled rejection", async () => {
+  test("survives a handler's unhandled rejection", async () => {
     const served = await serve(
       "nodejs",
       `export default () => { void Promise.reject(new Error("stray")); return "fine"; };`,
@@ -323,7 +323,7 @@ describe("handlers in Python", () => {
     expect((await fetch(`${url}/text`, { method: "HEAD" })).status).toBe(200);
   });
 
-  test("accepts an async handler, and streams from an async generator", async () => {
+  test("accepts an async handler, and streams the response of an async generator", async () => {
     const { url } = await serve(
       "python",
       `import asyncio
@@ -345,7 +345,7 @@ async def handler(request):
     expect(await (await fetch(url)).text()).toBe("one");
   });
 
-  test("logs Python output with level and request id", async () => {
+  test("logs output with level and request id", async () => {
     const served = await serve(
       "python",
       `import logging, sys, asyncio
@@ -401,7 +401,7 @@ def handler(request):
     for (const socket of silent) socket.destroy();
   });
 
-  test("ends only the request that exceeds its timeout, even close to its response", async () => {
+  test("ends only the request that exceeds its timeout, even just before its response", async () => {
     const served = await serve(
       "python",
       `import asyncio, time
@@ -420,7 +420,7 @@ async def ended(end):
       { env: { KONTOR_TIMEOUT_MS: "100" } },
     );
     const ask = async (path: string) => (await fetch(served.url + path)).status;
-    // Requests in flight at the timeout are aborted.
+    // At the timeout, requests in flight are aborted.
     const askClosely = (path: string) => ask(path).catch(() => 504);
     for (let round = 0; round < 25; round += 1) {
       const near = Array.from({ length: 4 }, (_, n) => 0.097 + 0.001 * n + 0.0002 * (round % 5));
@@ -431,7 +431,7 @@ async def ended(end):
     expect(served.records.filter(({ t }) => /TimedOut|thread|Too many/.test(String(t)))).toEqual([]);
   });
 
-  test("serves requests again after a handler that blocked the event loop", async () => {
+  test("serves requests again after a handler blocked the event loop", async () => {
     const served = await serve(
       "python",
       `import time
@@ -482,7 +482,7 @@ async def handler(request):
     expect(served.records.at(-1)).toMatchObject({ t: expect.stringContaining("Too many requests run on") });
   });
 
-  test("serves ten concurrent requests", async () => {
+  test("serves ten requests concurrently", async () => {
     const { url } = await serve(
       "python",
       `import threading
@@ -502,7 +502,7 @@ test.each([
   ["new (class Order { total = 3; })()", true],
   ["new Map()", false],
   ["new Error('no')", false],
-])("encodes %s as a JSON response: %s", async (value, isJson) => {
+])("converts %s to a JSON response: %s", async (value, isJson) => {
   const { url } = await serve("nodejs", `export default () => ${value};`);
   const answer = await fetch(url, { headers: id });
   expect([answer.status, answer.headers.get("content-type")?.startsWith("application/json")]).toEqual([

@@ -1,4 +1,6 @@
-/** An app's health: the responses of the last minutes or, without requests, the result of the last deployment. */
+/**
+ * An app's health: from the responses of the last minutes or, without requests, from the result of the last deployment.
+ */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { getEnvironment } from "../environments/environments.ts";
@@ -9,13 +11,13 @@ import { findLastOutcome, readMinutes } from "./store.ts";
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** Window of the requests that count. */
+/** Minutes whose requests count. */
 const lookBackMinutes = 5;
-/** Shares of error responses: visitors notice the first, and the second fails most of them. */
+/** Fractions of failed responses: visitors notice the first, and the second fails most of them. */
 const degradedFrom = 0.05;
 const downFrom = 0.5;
 
-/** Environment of the app. Default: production. */
+/** Returns the health of an environment's app. Default: production. */
 export async function appHealth(
   app: Needs,
   actor: Actor,
@@ -29,7 +31,7 @@ export async function appHealth(
   }
   const from = new Date(currentMinute(app) - (lookBackMinutes - 1) * minuteMs);
   const error_rate = errorRate(sumOf(await readMinutes(app.db, environment.id, from)));
-  // Requests to an app that was never live got an error page of the server.
+  // Requests to an app that was never live got an error page of the server, so they do not count.
   if (error_rate !== null && environment.live_deployment_id !== null) {
     return { status: byTraffic(error_rate), source: "traffic", error_rate, checked_at };
   }

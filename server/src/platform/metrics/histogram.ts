@@ -1,25 +1,25 @@
 /**
- * Histogram of latencies: exact below 64 µs, then 32 classes per doubling, so that percentiles are off by at most 1.6
- * %. Histograms of minutes, processes and hosts can be added before percentiles are read; percentiles cannot be
- * averaged. A stored minute of one environment takes about 100 bytes.
+ * Histogram of latencies: exact below 64 µs, then 32 classes per doubling, so that percentiles differ by at most 1.6 %.
+ * Histograms of minutes, processes and hosts are added before percentiles are read; percentiles cannot be averaged. A
+ * stored minute of an environment takes about 100 bytes.
  */
 
 const perDoubling = 32;
-/** Below this, each microsecond is its own class. */
+/** Microseconds below which each has a class of its own. */
 const exactBelow = 2 * perDoubling;
-/** 35 minutes; longer latencies count as this. */
+/** Longest latency in microseconds, about 35 minutes. A longer latency counts as this one. */
 const maxUs = 2 ** 31 - 1;
 const classes = classOf(maxUs) + 1;
 
 export class Histogram {
   readonly #counts = new Uint32Array(classes);
 
-  /** Allocates nothing, because it runs for each request. */
+  /** Counts a latency in milliseconds. Allocates no memory, because it runs for each request. */
   add(ms: number): void {
     this.#counts[classOf(Math.min(maxUs, Math.max(0, Math.round(ms * 1000))))]! += 1;
   }
 
-  /** Adds a histogram that `toBytes` wrote. Throws a RangeError for malformed bytes. */
+  /** Adds a histogram in the form of `toBytes`. Throws a RangeError for malformed bytes. */
   addBytes(bytes: Uint8Array): void {
     let at = 0;
     const next = (): number => {
@@ -41,7 +41,8 @@ export class Histogram {
   }
 
   /**
-   * For each non-empty class, its distance from the previous one and its count; both in base 128, lowest digits first.
+   * Returns, for each non-empty class, the distance from the previous one and the count. Both are written to base 128,
+   * lowest digits first.
    */
   toBytes(): Buffer {
     const bytes: number[] = [];
@@ -61,7 +62,8 @@ export class Histogram {
   }
 
   /**
-   * Milliseconds by nearest rank: half of the responses took at most `percentile(50)`. Null if the histogram is empty.
+   * Returns a percentile in milliseconds, by nearest rank: half of the responses took at most `percentile(50)`. Null if
+   * the histogram is empty.
    */
   percentile(percent: number): number | null {
     const total = this.#counts.reduce((sum, count) => sum + count, 0);

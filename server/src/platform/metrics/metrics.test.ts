@@ -29,7 +29,7 @@ beforeEach(async () => {
 });
 
 describe("a histogram", () => {
-  test("is off by at most 1.6 % over the whole range, even after it was stored", () => {
+  test("differs by at most 1.6 % over the whole range, even after it was stored", () => {
     for (let us = 1; us < 2 ** 31; us = Math.ceil(us * 1.37)) {
       const histogram = new Histogram();
       histogram.add(us / 1000);
@@ -37,7 +37,7 @@ describe("a histogram", () => {
       stored.addBytes(histogram.toBytes());
       const read = stored.percentile(50)!;
       expect(read).toBe(histogram.percentile(99));
-      // Rounding to two decimals loses half of the last one.
+      // Rounding to two decimals adds half of the last decimal to the error.
       expect(Math.abs(read - us / 1000)).toBeLessThanOrEqual((us / 1000) * 0.016 + 0.005);
     }
   });
@@ -54,7 +54,7 @@ describe("a histogram", () => {
     expect(new Histogram().percentile(50)).toBeNull();
   });
 
-  test("holds counts of any size, and rejects malformed bytes", () => {
+  test("stores counts of any size, and rejects malformed bytes", () => {
     const histogram = new Histogram();
     for (let n = 0; n < 300; n += 1) histogram.add(5);
     let bytes = histogram.toBytes();
@@ -72,7 +72,7 @@ describe("a histogram", () => {
 });
 
 describe("request metrics", () => {
-  test("count every response once, and errors from status 500 on, by minute", async () => {
+  test("count every response once by minute, and those from status 500 on as errors", async () => {
     const recorder = new RequestRecorder(app);
     clock.advance(-3 * 60_000);
     for (let n = 0; n < 90; n += 1) recorder.observed(environment, { status: n < 9 ? 503 : 404, ms: 10 });
@@ -93,7 +93,7 @@ describe("request metrics", () => {
     expect(metrics.series[0]).toMatchObject({ p50_ms: null, p95_ms: null, p99_ms: null });
   });
 
-  test("are null without requests; longer periods have wider points", async () => {
+  test("are null without requests, and have wider points in longer periods", async () => {
     expect(await requestMetrics(app, actor, project, { period: "1h" })).toMatchObject({
       requests: 0,
       requests_per_minute: 0,
@@ -115,7 +115,7 @@ describe("request metrics", () => {
     }
   });
 
-  test("a repeated flush counts nothing twice, and another process adds its own counts", async () => {
+  test("do not change after a repeated flush, and add the counts of another process", async () => {
     const [one, other] = [new RequestRecorder(app), new RequestRecorder(app)];
     const total = async () => (await requestMetrics(app, actor, project, { period: "5m" })).requests;
     one.observed(environment, { status: 200, ms: 1 });
@@ -132,7 +132,7 @@ describe("request metrics", () => {
     expect(await total()).toBe(4);
   });
 
-  test("a deleted environment does not block the write of others", async () => {
+  test("are stored for other environments when one is deleted", async () => {
     const recorder = new RequestRecorder(app);
     recorder.observed("99999999-9999-4999-8999-999999999999", { status: 200, ms: 1 });
     recorder.observed(environment, { status: 200, ms: 1 });
@@ -140,7 +140,7 @@ describe("request metrics", () => {
     expect((await requestMetrics(app, actor, project, { period: "5m" })).requests).toBe(1);
   });
 
-  test("a failed write is repeated later", async () => {
+  test("are stored by a later flush after a failed write", async () => {
     let isDown = true;
     const recorder = new RequestRecorder({
       ...app,
@@ -204,7 +204,7 @@ describe("an app's health", () => {
     expect((await health()).status).toBe("asleep");
   });
 
-  test("belongs to the requested environment", async () => {
+  test("is that of the requested environment", async () => {
     await deploy("live");
     const [{ id }] = (await db
       .insertInto("environments")
@@ -228,7 +228,7 @@ describe("an app's health", () => {
     [5, "degraded"],
     [49, "degraded"],
     [50, "down"],
-  ])("is, with %i errors in 100 responses, %s for five minutes", async (errors, status) => {
+  ])("with %i errors in 100 responses is %s for five minutes", async (errors, status) => {
     await deploy("live");
     const recorder = new RequestRecorder(app);
     for (let n = 0; n < 100; n += 1)

@@ -1,6 +1,6 @@
 /** Periods of metrics. */
 
-/** Length of each period and of one point of its series, in minutes. */
+/** Length of each period, and of a point in its series, in minutes. */
 export const periods = {
   "5m": { minutes: 5, step: 1 },
   "15m": { minutes: 15, step: 1 },

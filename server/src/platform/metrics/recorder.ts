@@ -1,8 +1,8 @@
 /**
- * Counts the responses to visitors. A request costs one map look-up and three increments. Counts go to the database
- * each second, as whole minutes that replace earlier writes of the same minutes, so a repeated flush changes nothing. A
- * graceful shutdown writes everything. A killed server loses the counts since its last flush: one second while the
- * database responds.
+ * Counts the responses to visitors. A request costs one map look-up and three increments. Each second, counts are
+ * written to the database as whole minutes. They replace earlier writes of the same minutes, so a repeated flush
+ * changes nothing. A graceful shutdown writes everything. A killed server loses the counts since its last flush: one
+ * second while the database responds.
  */
 import { randomUUID } from "node:crypto";
 import type { App } from "#app.ts";
@@ -11,48 +11,48 @@ import { type CountedMinute, forgetMinutesBefore, writeMinutes } from "./store.t
 
 type Needs = Pick<App, "db" | "clock" | "log">;
 
-/** Storage of counted minutes. */
+/** Stores counted minutes. */
 export interface MinuteSink {
-  /** Replaces this writer's earlier rows of the same minutes. */
+  /** Replaces earlier rows of this process for the same minutes. */
   write(rows: readonly CountedMinute[]): Promise<void>;
   forgetBefore(before: Date): Promise<void>;
 }
 
 interface Minute {
-  /** Minutes since 1970. */
+  /** Start of the minute, in minutes since 1970. */
   at: number;
   requests: number;
   errors: number;
   latencies: Histogram;
   coldStarts: number;
-  /** Null without wakes, as in most minutes. */
+  /** Latencies of wakes. Null for a minute without a wake, which most are. */
   wakes: Histogram | null;
-  /** True if it changed since the last write. */
+  /** True if the minute has changed since the last write. */
   isNew: boolean;
 }
 
 export const minuteMs = 60_000;
 const flushEveryMs = 1_000;
 const forgetEveryMs = 10 * minuteMs;
-/** A day, and the minute in which it began. */
+/** Time for which rows are kept: a day, and the minute in which it began. */
 const keptMs = 24 * 60 * minuteMs + minuteMs;
-/** Minutes per environment kept in memory while the database is down: an hour. */
+/** Minutes that are kept in memory for an environment while the database is down: an hour. */
 const maxHeld = 60;
-/** Maximum of rows in one statement. */
+/** Rows of a statement. */
 const rowsAtOnce = 500;
 
 export class RequestRecorder {
   readonly #app: Needs;
   readonly #sink: MinuteSink;
-  /** Identifies this process's rows; a process id would be reused. */
+  /** Id of this process in its rows. A process id would be reused. */
   readonly #writer = randomUUID();
-  /** Sorted oldest first. */
+  /** Minutes of each environment, oldest first. */
   readonly #minutes = new Map<string, Minute[]>();
   #lastFlush: Promise<void> = Promise.resolve();
   #timer: NodeJS.Timeout | undefined;
   #forgotAt = 0;
 
-  /** Default sink: minutes of environments. */
+  /** The default sink stores minutes of environments. */
   constructor(app: Needs, sink: MinuteSink = environmentMinutes(app)) {
     this.#app = app;
     this.#sink = sink;
@@ -91,7 +91,7 @@ export class RequestRecorder {
     minute.isNew = true;
   }
 
-  /** Resolves once the database has everything that was observed before the call. */
+  /** Resolves once all responses recorded before the call are in the database. */
   flush(): Promise<void> {
     this.#lastFlush = this.#lastFlush.catch(() => {}).then(() => this.#flush());
     return this.#lastFlush;
@@ -131,7 +131,7 @@ export class RequestRecorder {
       for (const minute of minutes.filter(({ isNew }) => isNew)) {
         rows.push(this.#rowOf(environmentId, minute));
         written.push(minute);
-        // Counts that arrive during the write mark the minute as new again.
+        // Responses that are recorded during the write mark the minute as new again.
         minute.isNew = false;
       }
     }

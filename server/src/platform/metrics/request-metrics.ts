@@ -25,12 +25,12 @@ export async function requestMetrics(
   return metricsOf(app, period, rows);
 }
 
-/** Start of the first minute of a period that ends now. */
+/** Returns the start of the first minute of a period that ends now. */
 export function periodBegin(app: Pick<App, "clock">, period: Period): Date {
   return new Date(currentMinute(app) - (periods[period].minutes - 1) * minuteMs);
 }
 
-/** Metrics of the minutes since `periodBegin`. */
+/** Returns the metrics of the minutes since `periodBegin`. */
 export function metricsOf(
   app: Pick<App, "clock">,
   period: Period,
@@ -76,7 +76,7 @@ export function sumOf(rows: readonly Counts[]) {
   };
 }
 
-/** Share of responses with an error; null without responses. */
+/** Returns the fraction of failed responses; null without responses. */
 export function errorRate({ requests, errors }: { requests: number; errors: number }): number | null {
   return requests === 0 ? null : Math.round((errors / requests) * 10_000) / 10_000;
 }

@@ -1,10 +1,10 @@
-/** All SQL of request_minutes. */
+/** All SQL of the table request_minutes. */
 import { type Selectable, sql } from "kysely";
 import type { Db } from "#schema.ts";
 import type { DeploymentStatus } from "../deployments/tables.ts";
 import type { RequestMinutesTable } from "./tables.ts";
 
-/** A minute of one environment or function, as one process counted it. */
+/** A minute of an environment or a function, as one process counted it. */
 export interface CountedMinute {
   id: string;
   minute: Date;
@@ -19,7 +19,10 @@ export interface CountedMinute {
 
 export type MinuteRow = Selectable<RequestMinutesTable>;
 
-/** Replaces this process's earlier rows of the same minutes; minutes of deleted environments are dropped. */
+/**
+ * Stores counted minutes. Replaces earlier rows of this process for the same minutes, and drops minutes of deleted
+ * environments.
+ */
 export async function writeMinutes(db: Db, rows: readonly CountedMinute[]): Promise<void> {
   if (rows.length === 0) return;
   await sql`
@@ -37,7 +40,7 @@ export async function writeMinutes(db: Db, rows: readonly CountedMinute[]): Prom
     set requests = excluded.requests, errors = excluded.errors, latencies = excluded.latencies`.execute(db);
 }
 
-/** Minutes from this one on, oldest first. The caller has checked access to the environment. */
+/** Lists minutes from the given one on, oldest first. The caller has checked access to the environment. */
 export function readMinutes(db: Db, environmentId: string, from: Date): Promise<MinuteRow[]> {
   return db
     .selectFrom("request_minutes")
@@ -52,7 +55,7 @@ export async function forgetMinutesBefore(db: Db, before: Date): Promise<void> {
   await db.deleteFrom("request_minutes").where("minute", "<", before).execute();
 }
 
-/** Status of the last deployment that ended; undefined if there is none. */
+/** Returns the status of the last deployment that ended; undefined if there is none. */
 export async function findLastOutcome(db: Db, environmentId: string): Promise<DeploymentStatus | undefined> {
   const row = await db
     .selectFrom("deployments")

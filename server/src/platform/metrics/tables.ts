@@ -1,4 +1,4 @@
-/** Columns as stored; migrations/0016_request_minutes_and_domains.sql describes them. */
+/** Columns of the table; migrations/0016_request_minutes_and_domains.sql describes them. */
 export interface RequestMinutesTable {
   environment_id: string;
   minute: Date;

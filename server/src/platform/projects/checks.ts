@@ -1,4 +1,4 @@
-/** Checks that no schema can make: regions and names of this installation, and domains of other projects. */
+/** Checks that no schema can do: regions and names of this installation, and domains of other projects. */
 import type { App } from "#app.ts";
 import { hostname } from "#config.ts";
 import type { Db } from "#schema.ts";
@@ -8,7 +8,7 @@ import { domainTaken, nameTaken } from "./errors.ts";
 import { isTaken } from "./names.ts";
 import { lockName, isDomainOfAnother } from "./store.ts";
 
-/** Returns the region, or the default region without a code. `field` is the field that an error names. */
+/** Returns the region with this code; without a code, the default region. An error names `field`. */
 export function requireRegion(
   { config }: Pick<App, "config">,
   code: string | null | undefined,
@@ -21,14 +21,14 @@ export function requireRegion(
   throw invalidField(field, `unknown region "${code}"; choose one of: ${known}`);
 }
 
-/** Locks the name, which stays free until the transaction ends. */
+/** Throws if the name is taken. Locks the name, so that it stays free until the transaction ends. */
 export async function requireFreeName(tx: Db, name: string): Promise<void> {
   await lockName(tx, name);
   if (await isTaken(tx, name)) throw nameTaken(name);
 }
 
 /**
- * Refuses a domain of another project, and the server's own names. `projectId` is null for a project that does not
+ * Throws for a domain of another project, or of the server itself. `projectId` is null for a project that does not
  * exist yet.
  */
 export async function requireDomain(

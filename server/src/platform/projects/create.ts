@@ -1,4 +1,7 @@
-/** Creates a project, its production environment, and a hosted repository if it has no other, in one transaction. */
+/**
+ * Creates a project and its production environment in one transaction. A project without a repository elsewhere gets a
+ * hosted one.
+ */
 import { randomUUID } from "node:crypto";
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -20,7 +23,7 @@ import { sealVariables } from "../environments/variables.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** Only this response contains the webhook's secret. */
+/** Creates a project. No later response contains the webhook's secret. */
 export async function createProject(app: Needs, actor: Actor, input: ProjectCreate): Promise<ProjectCreated> {
   const workspace = requireWritableWorkspace(actor, input.workspace);
   const region = requireRegion(app, input.region);
@@ -78,8 +81,8 @@ export async function createProject(app: Needs, actor: Actor, input: ProjectCrea
       repo_url: row.repo_url,
       branch: row.branch,
     });
-    // The repository is created before the commit. Without a row it is an empty directory; a project without a
-    // repository could not receive pushes.
+    // The repository is created before the commit. If the commit fails, an empty directory is left, which is harmless.
+    // A project without a repository could not receive pushes.
     if (row.repo_url === null) await createRepository(app, id);
     return row;
   });
@@ -89,7 +92,7 @@ export async function createProject(app: Needs, actor: Actor, input: ProjectCrea
   };
 }
 
-/** An ssh repository needs a key of the project's own. */
+/** Returns the columns of a new deploy key. A repository that is fetched by ssh needs one. */
 export async function deployKeyFor(repositoryUrl: string | null) {
   if (repositoryUrl === null) return undefined;
   const parsed = parseRepositoryUrl(repositoryUrl);

@@ -15,7 +15,7 @@ beforeAll(async () => {
 
 const refusal = (code: string, status: number) => expect.objectContaining({ code, status });
 
-/** Records the removed parts in order. The part named in `fails` fails once. */
+/** Fake functions that record the removed parts in order. The part named in `fails` fails once. */
 function parts(fails?: string) {
   const done: string[] = [];
   let isFailing = fails !== undefined;
@@ -54,7 +54,7 @@ test("hides a deleted project at once, and frees its name and domain", async () 
 });
 
 test.each(["apps", "addons", "images", "repository"])(
-  "keeps the row when the removal fails at its %s, and finishes on a retry",
+  "keeps the project's row when the removal of its %s fails, and completes the removal at a retry",
   async (fails) => {
     const actor = await personOn(db, "pro");
     const made = await makeProject(app, actor);
@@ -67,12 +67,12 @@ test.each(["apps", "addons", "images", "repository"])(
     await removeProject(app, made.id, wired);
     expect(done).toEqual(["apps", "addons", "images", "repository"]);
     expect(await row()).toBeUndefined();
-    // The job may have died after it deleted the row.
+    // An earlier job may have died after it deleted the row.
     await removeProject(app, made.id, wired);
   },
 );
 
-test("ignores a removal job for a project that was not deleted", async () => {
+test("ignores the removal job of a project that was not deleted", async () => {
   const actor = await personOn(db, "pro");
   const made = await makeProject(app, actor);
   const { done, parts: wired } = parts();
@@ -81,7 +81,7 @@ test("ignores a removal job for a project that was not deleted", async () => {
   expect(await get(app, actor, made.id)).toMatchObject({ id: made.id });
 });
 
-test("refuses deletion by another workspace, and allows it in a suspended one", async () => {
+test("refuses the deletion of another workspace's project, and allows a deletion in a suspended workspace", async () => {
   const actor = await personOn(db, "pro");
   const made = await makeProject(app, actor);
   await expect(deleteProject(app, await personOn(db, "pro"), made.id)).rejects.toThrow(

@@ -1,6 +1,6 @@
 /**
- * Deletes a project. The transaction hides it and frees its name, hosts and domain. A repeatable job removes
- * containers, images and repository. The row goes last, because it records the owner of the remaining parts.
+ * Deletes a project. A transaction hides it and frees its name, hosts and domain. A repeatable job removes containers,
+ * images and repository. The row is deleted last, because it records the owner of the remaining parts.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -15,11 +15,11 @@ import { projectNotFound } from "./errors.ts";
 import { target } from "./projects.ts";
 import { deleteRow, findAny, lockOwn, markDeleted } from "./store.ts";
 
-/** Payload: `{ project }`. */
+/** Name of the removal's task. Payload: `{ project }`. */
 export const removeProjectTask = "platform.projects.remove";
 
 /**
- * Removes the parts of a project outside its rows. Each function resolves when the part is removed, and is safe to
+ * Functions that remove the parts of a project outside its rows. Each resolves when the part is removed, and is safe to
  * repeat.
  */
 export interface ProjectParts {
@@ -29,7 +29,7 @@ export interface ProjectParts {
   removeRepository(projectId: string): Promise<void>;
 }
 
-/** Allowed while suspended: deleting frees resources. */
+/** Hides the project and queues its removal. Allowed while suspended: deleting frees resources. */
 export async function deleteProject(app: Pick<App, "db" | "clock">, actor: Actor, id: string): Promise<void> {
   await transaction(app.db, async (tx) => {
     const row = await lockOwn(tx, id, workspaceIds(actor));
@@ -42,7 +42,7 @@ export async function deleteProject(app: Pick<App, "db" | "clock">, actor: Actor
   });
 }
 
-/** Runs as a job. Containers go first, because they cost memory and may still get visitors. */
+/** Runs the removal job. Containers are removed first, because they cost memory and may still get visitors. */
 export async function removeProject(
   { db }: Pick<App, "db">,
   projectId: string,

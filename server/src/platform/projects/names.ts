@@ -1,13 +1,13 @@
 /**
- * Slugs: the first label of a project's address. Projects and functions share one name space. Reserved slugs are hosts
- * of the server itself, or would let an app pass for a page of the server.
+ * Slugs: the first label of a project's address. Projects and functions share a name space. Reserved slugs are hosts of
+ * the server itself, or would make an app look like a page of the server.
  */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { isNameOfFunction } from "../functions/names.ts";
 import { isNameOfProject } from "./store.ts";
 
-/** A slug has no two hyphens in a row, because `a--b` is the environment `b` of `a`. */
+/** Matches a slug. It has no two hyphens in a row, because `a--b` is the environment `b` of project `a`. */
 export const slugPattern = /^[a-z](?:[a-z0-9]|-(?!-)){1,38}[a-z0-9]$/;
 
 const reserved = new Set(
@@ -60,7 +60,7 @@ export interface NameCheck {
   reason: "taken" | "reserved" | "invalid" | null;
 }
 
-/** Checks whether a project or a function could get the name now. */
+/** Returns whether a project or a function could get the name now. */
 export async function checkName({ db }: Pick<App, "db">, name: string): Promise<NameCheck> {
   const reason = !slugPattern.test(name)
     ? "invalid"

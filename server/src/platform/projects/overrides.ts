@@ -1,7 +1,7 @@
 import type { Overrides } from "#builds/detection/plan.ts";
 import type { ProjectRow } from "./store.ts";
 
-/** Settings of a project that override its detected recipe. */
+/** Returns the settings of a project that override its detected recipe. */
 export function overridesOf(project: ProjectRow): Overrides {
   const { install_command, build_command, start_command, output_directory, port } = project;
   return {

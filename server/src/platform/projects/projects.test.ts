@@ -20,7 +20,7 @@ beforeAll(async () => {
 });
 
 const refusal = (code: string, status: number) => expect.objectContaining({ code, status });
-/** A validation error of this field of the body. */
+/** Matches a validation error of this field of the body. */
 const badField = (...path: string[]) =>
   expect.objectContaining({ problems: [expect.objectContaining({ place: "body", path })] });
 const on = (plan: Plan) => personOn(db, plan);
@@ -104,7 +104,7 @@ describe("project creation", () => {
     expect(existsSync(join(app.config.dataDir, "git", `${made.id}.git`, "HEAD"))).toBe(true);
   });
 
-  test("creates no push address for a repository elsewhere, and a deploy key for one by ssh", async () => {
+  test("creates no push address for a repository elsewhere, and a deploy key only for one by ssh", async () => {
     const actor = await on("pro");
     const https = await makeProject(app, actor, {
       repo_url: "https://git.example.com/team/shop.git",
@@ -123,7 +123,7 @@ describe("project creation", () => {
     expect(existsSync(join(app.config.dataDir, "git", `${https.id}.git`))).toBe(false);
   });
 
-  test("gives a name to one project of the installation, even for concurrent requests", async () => {
+  test("gives a name to one project of the installation when requests are concurrent", async () => {
     const [one, other] = [await on("pro"), await on("pro")];
     const tries = await Promise.allSettled(
       [one, other, one].map((actor) => makeProject(app, actor, { name: "twice" })),
@@ -136,7 +136,7 @@ describe("project creation", () => {
     expect(await checkName(app, "free-one")).toEqual({ name: "free-one", available: true, reason: null });
   });
 
-  test("counts each workspace against the plan's limit, even for concurrent requests", async () => {
+  test("does not exceed the plan's limit of each workspace when requests are concurrent", async () => {
     const starter = await on("starter");
     const tries = await Promise.allSettled([1, 2, 3].map(() => makeProject(app, starter)));
     const reasons = tries.flatMap((tried) => (tried.status === "rejected" ? [tried.reason] : []));
@@ -222,7 +222,7 @@ describe("project creation", () => {
 });
 
 describe("project lists and reads", () => {
-  test("lists the projects of all the caller's workspaces, newest first, in pages", async () => {
+  test("lists the projects of all workspaces of the caller, newest first, in pages", async () => {
     const { team, actors } = await inATeam(db, await on("pro"), await on("pro"));
     const [one, other] = actors as [Actor, Actor];
     const own = await makeProject(app, one);
@@ -240,7 +240,7 @@ describe("project lists and reads", () => {
     await expect(readVariables(app, one, hidden.id)).rejects.toThrow(refusal("project_not_found", 404));
   });
 
-  test("shows the status of the production environment as a visitor experiences it", async () => {
+  test("shows the status of the production environment as visitors experience it", async () => {
     const actor = await on("pro");
     const made = await makeProject(app, actor);
     const environment = made.production_environment_id;
@@ -271,7 +271,7 @@ describe("project lists and reads", () => {
 });
 
 describe("project updates", () => {
-  test("accepts its own response as an update, and changes nothing", async () => {
+  test("accepts a response as an update, and changes nothing", async () => {
     const actor = await on("pro");
     const body = { custom_domain: "back.example.com", repo_url: "git@git.example.com:a.git", port: 80 };
     const { webhook: _, ...made } = await makeProject(app, actor, body);
@@ -283,7 +283,7 @@ describe("project updates", () => {
     expect(ProjectResponse.safeParse({ ...after, updated_at: made.updated_at }).success).toBe(true);
   });
 
-  test("merges variables: a string sets and null removes; environments inherit them", async () => {
+  test("sets a variable to a string, removes it with null, and lets environments inherit it", async () => {
     const actor = await on("pro");
     const made = await makeProject(app, actor, { env_vars: { A: "1", B: "2" } });
     await change(actor, made.id, { env_vars: { A: "3", B: null, C: "4" } });
@@ -307,7 +307,7 @@ describe("project updates", () => {
     expect(row.branch).toBe("next");
   });
 
-  test("moves the host to a new name while nothing is deployed, and refuses a name that is taken", async () => {
+  test("changes the host with the name while nothing is deployed, and refuses a name that is taken", async () => {
     const actor = await on("pro");
     const made = await makeProject(app, actor);
     const other = await makeProject(app, actor);
@@ -319,11 +319,11 @@ describe("project updates", () => {
     expect(await checkName(app, made.name)).toMatchObject({ available: true });
     await insertDeployment(made.id, made.production_environment_id, "live");
     await expect(change(actor, made.id, { name: "again" })).rejects.toThrow(refusal("project_deployed", 409));
-    // The current name is no change.
+    // The current name is not a change.
     expect(await change(actor, made.id, { name: "renamed", port: 81 })).toMatchObject({ port: 81 });
   });
 
-  test("gives a verified domain to one project, checks it again after a rename, and frees it with null", async () => {
+  test("gives a verified domain to one project, checks it again after a rename, and frees it when it is set to null", async () => {
     const actor = await on("pro");
     const [one, other] = [await makeProject(app, actor), await makeProject(app, actor)];
     expect(await change(actor, one.id, { custom_domain: "www.example.com" })).toMatchObject({
@@ -349,7 +349,7 @@ describe("project updates", () => {
     await change(actor, other.id, { custom_domain: "www.example.com" });
   });
 
-  test("drops the git token and the key when the repository moves to another host or port", async () => {
+  test("deletes the git token and the deploy key when the repository moves to another host or port", async () => {
     const actor = await on("pro");
     const made = await makeProject(app, actor, {
       repo_url: "https://git.example.com/a",
@@ -382,7 +382,7 @@ describe("project updates", () => {
     expect(existsSync(join(app.config.dataDir, "git", `${made.id}.git`, "HEAD"))).toBe(true);
   });
 
-  test("refuses a change of workspace, and updates by another workspace", async () => {
+  test("refuses a change of workspace, and returns 404 to another workspace", async () => {
     const { team, actors } = await inATeam(db, await on("pro"));
     const actor = actors[0]!;
     const made = await makeProject(app, actor);

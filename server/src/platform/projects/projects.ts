@@ -3,7 +3,7 @@
  * secrets.
  *
  * A project and its production environment exist together or not at all. A name belongs to one project of the
- * installation. Secrets are returned once, or by explicit request only. Deletion also removes containers, images and
+ * installation. Secrets are returned once, or only to an explicit request. Deletion also removes containers, images and
  * repository.
  */
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
@@ -21,34 +21,34 @@ type ProjectRow = store.ProjectRow;
 
 type Needs = Pick<App, "db" | "config" | "secrets">;
 
-/** Projects with their workspace, deleted ones included. */
+/** Returns projects with their workspace. Deleted projects are included. */
 export const workspacesOfProjects = store.findWorkspaces;
 
-/** Finds a project in the actor's workspaces. */
+/** Returns a project in the actor's workspaces. */
 export async function getProject({ db }: Pick<App, "db">, actor: Actor, id: string): Promise<ProjectRow> {
   const row = await store.findOwn(db, id, workspaceIds(actor));
   if (!row) throw projectNotFound();
   return row;
 }
 
-/** Finds a project in any workspace. Only the server itself calls this. */
+/** Returns a project of any workspace. Only the server's own work calls this function. */
 export function findProject(db: Db, id: string): Promise<ProjectRow | undefined> {
   return store.findLiving(db, id);
 }
 
-/** Finds a project by its slug. The caller checks access. */
+/** Returns a project by its slug. The caller checks access. */
 export function findProjectByName(db: Db, name: string): Promise<ProjectRow | undefined> {
   return store.findByName(db, name);
 }
 
-/** Returns the workspace of a project that the actor can reach. */
+/** Returns the workspace of a project in the actor's workspaces. Throws `project_not_found` for any other project. */
 export function workspaceOf(actor: Actor, project: Pick<ProjectRow, "workspace_id">): ReachableWorkspace {
   const workspace = actor.workspaces.find(({ id }) => id === project.workspace_id);
   if (!workspace) throw projectNotFound();
   return workspace;
 }
 
-/** Locks a project that the actor may change, until the transaction ends. */
+/** Returns a project that the actor may change, and locks it until the transaction ends. */
 export async function lockWritableProject(
   tx: Db,
   actor: Actor,
@@ -81,7 +81,7 @@ export async function render(app: Needs, actor: Actor, row: ProjectRow): Promise
   return project!;
 }
 
-/** Returns the records for responses, with the state of their environments. */
+/** Returns the projects as responses contain them, with the state of their environments. */
 async function renderAll(app: Needs, actor: Actor, rows: readonly ProjectRow[]): Promise<ProjectResponse[]> {
   return (await withEnvironments(app.db, rows)).map(({ project, environments }) =>
     toProject(app, actor, project, environments),
@@ -95,7 +95,7 @@ async function withEnvironments(db: Db, rows: readonly ProjectRow[]) {
   );
   return rows.flatMap((project) => {
     const [production, ...others] = environments.get(project.id) ?? [];
-    // A project that was deleted between the two queries has no environment.
+    // A project that was deleted between the two queries has no environment any more.
     if (!production) return [];
     return [{ project, environments: [production, ...others] as [EnvironmentView, ...EnvironmentView[]] }];
   });
@@ -106,7 +106,7 @@ export async function setBranch(tx: Db, id: string, branch: string, now: Date): 
   await store.changeRow(tx, id, { branch, updated_at: now });
 }
 
-/** Returns a workspace's newest projects with their environments, production first, and the total count. */
+/** Returns the newest projects of a workspace with their environments, production first, and the total number. */
 export async function overview(
   db: Db,
   workspaceId: string,
@@ -124,12 +124,12 @@ export async function listGroup(app: Needs, actor: Actor, groupId: string): Prom
   return renderAll(app, actor, await store.listOfGroup(app.db, groupId, workspaceIds(actor)));
 }
 
-/** Null removes the project from its group. */
+/** Sets the group of a project. Null removes the project from its group. */
 export async function assignGroup(tx: Db, id: string, groupId: string | null, now: Date): Promise<void> {
   await store.changeRow(tx, id, { group_id: groupId, updated_at: now });
 }
 
-/** Counts the projects of a workspace. */
+/** Returns the number of projects in a workspace. */
 export function countProjects(db: Db, workspaceId: string): Promise<number> {
   return store.countRows(db, workspaceId);
 }

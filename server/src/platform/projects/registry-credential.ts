@@ -1,4 +1,7 @@
-/** Encrypts a project's credential for a registry of images, bound to its row. Only a pull decrypts it. */
+/**
+ * Encrypts a project's credential for a registry of images. The ciphertext is bound to the project's row, and only a
+ * pull decrypts it.
+ */
 import type { App } from "#app.ts";
 import type { RegistryCredential } from "#builds/registry/client.ts";
 import type { ProjectRow } from "./store.ts";

@@ -1,14 +1,14 @@
 /**
- * Parses the address of a project's repository: `https://host/path`, `ssh://user@host/path` or git's short
+ * Parses the address of a project's repository: `https://host/path`, `ssh://user@host/path` or git's short form
  * `user@host:path`. The address becomes an argument of git, so no part of it may look like an option or another
- * protocol. The whole workspace can read it, so it may not contain a password.
+ * protocol. The whole workspace can read the address, so it may not contain a password.
  */
-/** `host`, with the port if it is not the default one. */
+/** A parsed address. `host` includes the port, if that is not the default one. */
 export type RepositoryUrl = { kind: "https" | "ssh"; host: string };
 
 const hint = "must not contain a user name or password; put a token in git_token";
 
-/** Returns the parsed address, or a problem that follows the field's name in an error. */
+/** Returns the parsed address, or a problem as a clause that follows the field's name. */
 export function parseRepositoryUrl(text: string): RepositoryUrl | { problem: string } {
   if (!/^[\u0021-\u007e]+$/.test(text))
     return { problem: "must contain printable ASCII characters only, without spaces" };
@@ -31,7 +31,7 @@ export function parseRepositoryUrl(text: string): RepositoryUrl | { problem: str
   if (host === undefined || path === undefined || !isHost(host) || path.startsWith("-")) {
     return { problem: "must be an https or ssh address, or user@host:path" };
   }
-  // `ext::`, `fd::` and similar prefixes name a program to run.
+  // Prefixes such as `ext::` and `fd::` name a program to run.
   if (path.startsWith(":") || (user !== undefined && !isUser(user))) {
     return { problem: "must be an https or ssh address, or user@host:path" };
   }

@@ -44,7 +44,7 @@ const RepositoryUrl = z
   })
   .meta({ example: "https://git.example.com/team/shop.git" });
 
-/** A line of text, for a Dockerfile or a response. */
+/** A single line of text, which fits into a Dockerfile or a response. */
 const line = (max: number) =>
   z
     .string()
@@ -99,7 +99,7 @@ const Hostname = z
   .transform((name) => name.toLowerCase())
   .meta({ example: "www.example.com" });
 
-/** Descriptions of settings that are the same in requests and responses. */
+/** Descriptions of settings, which requests and responses share. */
 const texts = {
   repo_url:
     "Address of the repository: `https://…`, `ssh://…` or `user@host:path`, without credentials. Null: hosted here, at `git_url`.",
@@ -200,7 +200,7 @@ export const ProjectCreate = z
   .meta({ id: "ProjectCreate" });
 export type ProjectCreate = z.output<typeof ProjectCreate>;
 
-/** Shape of the domain in responses, which an update also accepts. */
+/** Domain as responses contain it. An update accepts that form as well. */
 const AnsweredDomain = z.looseObject({
   hostname: Hostname.describe("Host name, such as `www.example.com`. Other fields are ignored."),
 });
@@ -330,7 +330,7 @@ export const NameCheck = z
 /** Fields of the record that a PATCH accepts and ignores. */
 export const readOnlyFields = Object.keys(record).filter((field) => !(field in ProjectUpdate.shape));
 
-/** Only this function turns a row into JSON. `environments` has production first. */
+/** Returns the response of a project. No other function converts a row to JSON. `environments` has production first. */
 export function toProject(
   app: Pick<App, "config">,
   actor: Actor,
@@ -385,7 +385,7 @@ function toCustomDomain(
   };
 }
 
-/** Address of the webhook that a forge calls after a push. */
+/** Returns the address of the webhook, which a forge calls after a push. */
 export function hookUrl(app: Pick<App, "config">, hookId: string): string {
   return `${reachedAt(app)}/api/v1/hooks/git/${hookId}`;
 }

@@ -56,7 +56,7 @@ export async function listOwn(
   return { rows, total: counted.total };
 }
 
-/** Lists projects, newest first. */
+/** Lists the projects of a group, newest first. */
 export function listOfGroup(db: Db, groupId: string, workspaceIds: readonly string[]): Promise<ProjectRow[]> {
   return living(db)
     .where("group_id", "=", groupId)
@@ -66,7 +66,7 @@ export function listOfGroup(db: Db, groupId: string, workspaceIds: readonly stri
     .execute();
 }
 
-/** Counts the projects of a workspace, and blocks further creations in it until the transaction ends. */
+/** Counts the projects of a workspace, and blocks creations in the workspace until the transaction ends. */
 export async function lockAndCount(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 11))`.execute(tx);
   return countRows(tx, workspaceId);
@@ -97,7 +97,7 @@ export function changeRow(tx: Db, id: string, change: ProjectChange): Promise<Pr
   return tx.updateTable("projects").set(change).where("id", "=", id).returningAll().executeTakeFirstOrThrow();
 }
 
-/** Frees name, domain and group. */
+/** Marks a project as deleted, which frees its name, its domain and its place in a group. */
 export async function markDeleted(tx: Db, id: string, now: Date): Promise<void> {
   await tx
     .updateTable("projects")
@@ -124,7 +124,7 @@ export function findLiving(db: Db, id: string): Promise<ProjectRow | undefined> 
   return living(db).where("id", "=", id).executeTakeFirst();
 }
 
-/** Includes deleted projects. */
+/** Returns projects with their workspace. Deleted projects are included. */
 export function findWorkspaces(
   db: Db,
   ids: readonly string[],
@@ -136,7 +136,7 @@ export function findWorkspaces(
     .execute();
 }
 
-/** Includes deleted projects. */
+/** Returns a project of any workspace. Deleted projects are included. */
 export function findAny(db: Db, id: string): Promise<ProjectRow | undefined> {
   return db.selectFrom("projects").selectAll().where("id", "=", id).executeTakeFirst();
 }
@@ -150,7 +150,7 @@ export async function isNameOfProject(db: Db, name: string): Promise<boolean> {
   return found !== undefined;
 }
 
-/** Only a verified domain belongs to a project. Several projects may request one; the records of the domain decide. */
+/** True if another project has the domain verified. Several projects may request a domain; its DNS records decide. */
 export async function isDomainOfAnother(db: Db, hostname: string, id: string | null): Promise<boolean> {
   const found = await db
     .selectFrom("projects")

@@ -75,7 +75,7 @@ function plain(input: ProjectUpdate): Change {
   );
 }
 
-/** A deployed project keeps its name, because visitors use its address. */
+/** Returns the change of name. A deployed project keeps its name, because visitors use its address. */
 async function rename(tx: Db, project: ProjectRow, name: string, now: Date): Promise<void> {
   if (await isDeployed(tx, project.id)) throw projectDeployed();
   if (await hasAddons(tx, project.id)) throw projectHasAddons();
@@ -84,8 +84,8 @@ async function rename(tx: Db, project: ProjectRow, name: string, now: Date): Pro
 }
 
 /**
- * A token and a key belong to the origin (scheme, host and port) they were set for. They are deleted when the
- * repository moves to another origin, and must be set again.
+ * Returns the change of the repository. A token and a key belong to the origin for which they were set: scheme, host
+ * and port. They are deleted when the repository moves to another origin, and must then be set again.
  */
 async function source(app: Needs, project: ProjectRow, input: ProjectUpdate): Promise<Change> {
   const url = input.repo_url === undefined ? project.repo_url : input.repo_url;
@@ -101,7 +101,7 @@ async function source(app: Needs, project: ProjectRow, input: ProjectUpdate): Pr
     change.deploy_key_public = key?.publicKey ?? null;
     change.deploy_key_sealed = key ? sealGitSecret(app, "deploy_key", project.id, key.privateKey) : null;
   }
-  // Setting repo_url again confirms a changed host key.
+  // A request that sets repo_url again confirms a changed host key.
   if (input.repo_url !== undefined) Object.assign(change, { repo_url: url, known_hosts: null });
   if (input.git_token !== undefined) {
     change.git_token_sealed = input.git_token
@@ -117,7 +117,10 @@ function originOf(url: string | null): string | null {
   return "kind" in parsed ? `${parsed.kind}://${parsed.host}` : null;
 }
 
-/** After a rename the domain's records must name another target, so they are checked again. */
+/**
+ * Returns the change of the domain. After a rename the domain's DNS records must name another target, so they are
+ * checked again.
+ */
 async function domain(app: Needs, tx: Db, project: ProjectRow, input: ProjectUpdate): Promise<Change> {
   const hostname = input.custom_domain === undefined ? project.custom_domain : input.custom_domain;
   const isRenamed = input.name !== undefined && input.name !== project.name;

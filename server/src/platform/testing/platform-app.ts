@@ -1,4 +1,4 @@
-/** App for tests of projects and their parts: a real database, a fake clock, users and a team. */
+/** App for tests of projects and their parts, with a real database, a fake clock, users and a team. */
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -14,7 +14,7 @@ import { silentLog, type TestClock, testClock, testSecrets } from "../../../test
 import { createProject } from "../projects/create.ts";
 import { ProjectCreate } from "../projects/schema.ts";
 
-/** The app has neither machines nor jobs. */
+/** An app without machines and jobs. */
 export type ProjectsApp = Omit<App, "jobs" | "machines">;
 
 export async function projectsApp(db: Db): Promise<ProjectsApp & { clock: TestClock }> {
@@ -35,7 +35,7 @@ export async function projectsApp(db: Db): Promise<ProjectsApp & { clock: TestCl
   return { config, db, secrets: testSecrets(), clock: testClock(), log: silentLog };
 }
 
-/** Creates a user on the plan, and returns the actor of a full-access token. */
+/** Creates a user on the plan. Returns the actor of a token with full access. */
 export async function personOn(db: Db, plan: Plan): Promise<Actor> {
   const { user, workspace } = await makePerson(db, { workspace: { plan } });
   return {
@@ -53,7 +53,7 @@ export async function personOn(db: Db, plan: Plan): Promise<Actor> {
   };
 }
 
-/** Adds the actors to a shared team, and returns them with the team's id. */
+/** Adds the actors to a team. Returns them with the team's id. */
 export async function inATeam(db: Db, ...members: Actor[]): Promise<{ team: string; actors: Actor[] }> {
   const { id } = await makeTeam(db, Object.fromEntries(members.map(({ userId }) => [userId, "member"])));
   const team = {
@@ -70,7 +70,7 @@ export async function inATeam(db: Db, ...members: Actor[]): Promise<{ team: stri
   };
 }
 
-/** Body of a create request after validation, with defaults. */
+/** Returns a validated body of a create request, with defaults. */
 export function projectInput(input: Record<string, unknown> = {}): ProjectCreate {
   return ProjectCreate.parse({ name: newId("p-", 12), ...input });
 }

@@ -1,4 +1,4 @@
-/** Wire schemas of the workspace snapshot and the dashboard. No field can hold the value of a variable. */
+/** Wire schemas of the workspace snapshot and the dashboard. No field can contain the value of a variable. */
 import { z } from "zod";
 import type { Actor } from "#accounts/actor.ts";
 import { ActivityEntry } from "#accounts/activity/schema.ts";
@@ -152,7 +152,7 @@ export type DashboardSummary = z.output<typeof DashboardSummary>;
 
 const maxEnvironments = 20;
 
-/** `environments` belong to the project, production first. */
+/** Returns the app of a project for the snapshot. `environments` belong to the project, production first. */
 export function toApp(
   app: Pick<App, "config">,
   actor: Actor,

@@ -1,7 +1,7 @@
-/** A workspace's sections from rooms that this room may not import. Main passes them in. */
+/** Sections of a workspace that the platform may not import, because other APIs own them. Main passes them in. */
 import type { Db } from "#schema.ts";
 
-/** The first items, and their total number. */
+/** The first items of a list, and their total number. */
 export interface Page<T> {
   items: T[];
   total: number;

@@ -23,7 +23,7 @@ const none = async () => ({ items: [], total: 0 });
 const sections: WorkspaceSections = { sandboxes: none, workers: none, pendingApprovals: none };
 const at = new Date("2030-01-01T00:00:00Z");
 
-/** Sections of other rooms with more items than the caps; each honours its limit. */
+/** Sections of other APIs with more items than the limits. Each function applies its limit. */
 const busy: WorkspaceSections = {
   sandboxes: async (_db, _id, limit) => ({
     items: Array.from({ length: limit }, (_, n) => ({
@@ -60,7 +60,7 @@ const busy: WorkspaceSections = {
   }),
 };
 
-test("returns one workspace's apps with their environments, and the sections of other rooms", async () => {
+test("returns one workspace's apps with their environments, and the sections of other APIs", async () => {
   const { team, actors } = await inATeam(db, await personOn(db, "pro"));
   const actor = actors[0]!;
   const own = await makeProject(app, actor);
@@ -100,7 +100,7 @@ test("returns one workspace's apps with their environments, and the sections of 
   );
 });
 
-test("caps every list and returns its total", async () => {
+test("limits every list and returns its total", async () => {
   const { team, actors } = await inATeam(db, await personOn(db, "team"));
   const actor = actors[0]!;
   const project = await makeProject(app, actor, { workspace: team });
@@ -113,7 +113,7 @@ test("caps every list and returns its total", async () => {
   expect(apps.items[0]!.environments.items).toHaveLength(20);
   expect(activity.total).toBe(25);
   expect(activity.items).toHaveLength(20);
-  // More projects than the current plan allows.
+  // The workspace has more projects than its current plan allows.
   await db
     .insertInto("projects")
     .values(
@@ -148,7 +148,7 @@ test("caps every list and returns its total", async () => {
   expect(many.apps.items).toHaveLength(50);
 });
 
-test("the dashboard returns the use of the plan's limits", async () => {
+test("returns in the dashboard the use of each limit of the plan", async () => {
   const { team, actors } = await inATeam(db, await personOn(db, "pro"), await personOn(db, "pro"));
   const actor = actors[0]!;
   const project = await makeProject(app, actor);
@@ -194,7 +194,7 @@ test("the dashboard returns the use of the plan's limits", async () => {
   });
 });
 
-test("no list, snapshot, dashboard or activity contains a variable, token or secret of a project", async () => {
+test("returns no variable, token or secret of a project in lists, snapshot, dashboard or activity", async () => {
   const actor = await personOn(db, "team");
   const project = await makeProject(app, actor, {
     repo_url: "https://git.example.com/a",

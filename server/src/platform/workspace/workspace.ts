@@ -1,6 +1,6 @@
 /**
- * A workspace's overview for its first page: a snapshot of its content, and a summary of the plan's use. Every list is
- * capped and has a total, and none contains a variable.
+ * Overview of a workspace for its first page: a snapshot of its content, and a summary of the plan's use. Every list is
+ * limited and has a total, and none contains a variable.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { listActivity } from "#accounts/activity/list.ts";

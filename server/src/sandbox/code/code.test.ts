@@ -101,7 +101,7 @@ test.for([
   [{ text: "# t", markdown: "# t", latex: "$t$" }, "text"],
   [{ text: "t", html: "<table>", table }, "html"],
   [{ json: 0 }, "json"],
-] as const)("for %j selects %s as the richest form", ([data, type]) => {
+] as const)("selects from %j the richest form: %s", ([data, type]) => {
   const item = toItem({ type: "result", ...data } as never);
   expect(item).toEqual({ type, ...nothing, ...data });
   expect(CodeItem.safeParse(item).error).toBeUndefined();
@@ -114,7 +114,7 @@ test.for([
   [{ context_id: "default", language: "typescript" }, "default-typescript", "typescript"],
   [{ language: "bash" }, "default-bash", "bash"],
   [{ context_id: "ctx_a" }, "ctx_a", null],
-] as const)("%j runs in the context %s", async ([input, context, language]) => {
+] as const)("runs the cell %j in the context %s", async ([input, context, language]) => {
   says(done);
   expect((await run({ ...input, timeout_seconds: 7 })).context_id).toBe(context);
   expect(interpreter.requests.at(-1)).toEqual({
@@ -140,11 +140,11 @@ test.for([
   [{ A: "\0" }],
   [{ A: "x".repeat(70_000) }],
   [Object.fromEntries(Array.from({ length: 65 }, (_, at) => [`A${at}`, "x"]))],
-] as const)("refuses the environment of a cell that no process can have or that is too large", ([env]) => {
+] as const)("refuses a cell's environment that no process can have or that is too large", ([env]) => {
   expect(Code.safeParse({ code: "1", env }).success).toBe(false);
 });
 
-test("refuses bash and the environment of a cell on an image whose interpreter is older", () => {
+test("refuses bash and the environment of a cell on an image with an older interpreter", () => {
   const older = { speaks: olderProtocol, argv: ["none"], port: 1 };
   const outdated = expect.objectContaining({ code: "interpreter_outdated", status: 409 });
   expect(interpreterOf(older, { language: "python", env: {} })).toBe(older);
@@ -155,7 +155,7 @@ test("refuses bash and the environment of a cell on an image whose interpreter i
   expect(interpreterOf(newer, { language: "bash", env: { A: "1" } })).toBe(newer);
 });
 
-test("a stream has an event for each output, and a summary at its end", async () => {
+test("sends an event for each output of a streamed cell, and a summary at its end", async () => {
   says({ type: "stream", stream: "stderr", text: "e" }, { type: "result", text: "2" }, done);
   const { events } = await startStreamed(host.app, actor, id, Code.parse({ code: "1", stream: true }));
   const all = await Array.fromAsync(events);
@@ -186,7 +186,7 @@ test.for([
   ["a table of no shape", [{ type: "result", table: { rows: 1 } }], "interpreter_failed"],
   ["a chart of no shape", [{ type: "result", chart: { type: "virus" } }], "interpreter_failed"],
   ["a second start", [{ type: "started" }], "interpreter_failed"],
-] as const)("%s from the machine fails its own call", async ([, frames, code]) => {
+] as const)("fails only the call to which the machine responds with %s", async ([, frames, code]) => {
   says(...frames, done);
   const failure = await run().catch((error: unknown) => error);
   expect(failure).toMatchObject(
@@ -212,7 +212,7 @@ test.for([
   expect((failure as Error).message).not.toContain("their words");
 });
 
-test("an interpreter that disconnects during a cell fails the cell, and reports that its variables are lost", async () => {
+test("fails a cell whose interpreter disconnects, and reports that its variables are lost", async () => {
   says({ type: "stream", stream: "stdout", text: "so far" });
   expect(await run()).toMatchObject({
     stdout: "so far",
@@ -291,7 +291,7 @@ test("reports why the sandbox ended when its machine ends during a cell, buffere
 });
 
 // Starts a server of its own, which takes over the host, so this test must be the last.
-test("a pooled machine has a warm interpreter, which receives the owner's environment before the create returns", async () => {
+test("passes the owner's environment to a pooled machine's warm interpreter before the create returns", async () => {
   const pooled = playInterpreter();
   const other = await testHost(db, { services: { [protocol]: pooled }, poolCeiling: 1 });
   other.app.machines.pool.keep(shapeOf("code-interpreter", "small", 1), 1);

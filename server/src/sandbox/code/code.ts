@@ -51,7 +51,8 @@ export interface CodeEvent {
 }
 
 /**
- * Events of a streamed cell. An error before the cell runs is thrown, and becomes an ordinary error response.
+ * Starts a cell and returns its events. An error before the cell runs is thrown, and becomes an ordinary error
+ * response.
  */
 export async function startStreamed(
   app: Needs,
@@ -104,9 +105,9 @@ const cutOff: FrameOf<"done"> = {
 };
 
 /**
- * Yields the frames up to the end of the cell. The interpreter may disconnect during a cell while the machine is well,
- * because another process of the sandbox ended it. The cell and its kernel are then lost, and the next cell gets a new
- * kernel.
+ * Yields the frames up to the end of the cell. The interpreter may disconnect during a cell while the machine runs,
+ * because another process of the sandbox ended the interpreter. The cell and its kernel are then lost, and the next
+ * cell gets a new kernel.
  */
 async function* ended(guest: Guest, running: RunningCell): AsyncGenerator<Frame> {
   for await (const frame of running.frames()) {

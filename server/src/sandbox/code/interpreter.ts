@@ -20,7 +20,7 @@ export const protocol = "kontor-code/2";
 /** Protocol of machines and templates of an older image, without bash and the environment of a cell. */
 export const olderProtocol = "kontor-code/1";
 
-/** Returns the image's interpreter. Throws if it is too old for the request. */
+/** Returns the image's interpreter. Throws if the interpreter is too old for the request. */
 export function interpreterOf(
   service: ImageService | null | undefined,
   asked: { language?: Language | null | undefined; env?: Record<string, string> | undefined } = {},
@@ -31,9 +31,9 @@ export function interpreterOf(
   return service;
 }
 
-/** Time for the start of a kernel on a busy host. */
+/** Deadline for a response that may start a kernel on a busy host. */
 const answersWithinMs = 90_000;
-/** Earlier cells may take an hour each; no request waits longer than one cell. */
+/** Deadline for the start of a cell, which is the longest duration of a cell. Earlier cells may take an hour each. */
 const turnWithinMs = 3_600_000;
 /** Time beyond a cell's own timeout for its interrupt and its last output. */
 const slackMs = 30_000;
@@ -94,7 +94,7 @@ const Answer = z.discriminatedUnion("type", [
   Refused,
 ]);
 
-/** Contexts that a response names: one, or several for a list. */
+/** Sends a request, and returns the contexts that the response names: one, or several for a list. */
 export async function ask(guest: Guest, service: ImageService, request: Ask): Promise<CodeContext[]> {
   const answer = await requestService(guest, service, request);
   try {
@@ -112,7 +112,7 @@ export interface Cell {
   language: Language | null;
   env: Record<string, string>;
   timeout_seconds: number;
-  /** The cell ends when its reader disconnects. */
+  /** True if the cell ends when its reader disconnects. */
   watched: boolean;
 }
 
@@ -188,8 +188,8 @@ export class RunningCell {
 }
 
 /**
- * Called after the interpreter disconnected. Returns if another process of the sandbox ended it. Fails with
- * `machine_died` if the machine ended or is being paused.
+ * Called after the interpreter disconnected. Returns if another process of the sandbox ended the interpreter. Fails
+ * with `machine_died` if the machine ended or is being paused.
  */
 export async function refuseWhereGone(guest: Guest): Promise<void> {
   await guest.ping().catch((cause: unknown) => {

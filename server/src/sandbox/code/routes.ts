@@ -128,7 +128,7 @@ async function stream(
   request: FastifyRequest,
   reply: FastifyReply,
 ): Promise<typeof streamed> {
-  // A cell may wait long for its kernel; a caller who disconnects meanwhile leaves the queue.
+  // A cell may wait long for its kernel. A caller who disconnects during this wait leaves the queue.
   const waiting = new AbortController();
   const leave = (): void => waiting.abort();
   reply.raw.once("close", leave);

@@ -94,7 +94,7 @@ const Series = z
     "Data of a line, a group of points or bars, a pie, or one box. A box has statistics instead of points.",
   );
 
-/** Optional: machines of an older image do not send them. */
+/** Fields of an axis that are optional, because machines of an older image do not send them. */
 const axis = {
   scale: z
     .string()
@@ -274,7 +274,7 @@ export const CodeResult = z
   .meta({ id: "CodeResult" });
 export type CodeResult = z.output<typeof CodeResult>;
 
-/** `data:` of each `event:`. */
+/** `data:` of a stream's event, by the name in `event:`. */
 export const CodeEvent = z
   .union([
     z

@@ -91,7 +91,7 @@ test("never shows an end time before the start time of a command", async () => {
   expect(await get(id, command)).toSatisfy(isInOrder);
 });
 
-test("a delete ends a command and returns its record, also when it is repeated", async () => {
+test("ends a command on delete and returns its record, also when the delete is repeated", async () => {
   const id = await sandbox();
   const { id: command } = await start(id, "exec sleep 60");
   const killed = await killCommand(host.app, actor, id, command);
@@ -99,7 +99,7 @@ test("a delete ends a command and returns its record, also when it is repeated",
   expect(await killCommand(host.app, actor, id, command)).toEqual(killed);
 });
 
-test("a follower gets the frames of exec, and continues behind the last one after a disconnect", async () => {
+test("sends a follower the frames of exec, and continues after the last one when the follower reconnects", async () => {
   const id = await sandbox();
   const { id: command, pid } = await start(id, "echo one; read line; echo two; exit 5");
   const first = await follow(id, command, 0, 2);
@@ -130,7 +130,7 @@ test("releases a silent command when its reader disconnects", async () => {
   }
 });
 
-test("the last frame of a stream reports that the sandbox ended", async () => {
+test("reports in the last frame of a stream that the sandbox ended", async () => {
   const id = await sandbox();
   const { id: command } = await start(id, "echo up; exec sleep 60");
   const stream = await followLogs(host.app, actor, id, command, 0);
@@ -142,7 +142,7 @@ test("the last frame of a stream reports that the sandbox ended", async () => {
   expect(events.at(-1)?.data).toMatchObject({ kind: "error", code: "sandbox_terminated" });
 });
 
-test("keeps the last known state of a command after its sandbox, and reports `lost` if its end is unknown", async () => {
+test("keeps the last known state of a command after its sandbox has ended, and reports `lost` if its end is unknown", async () => {
   const id = await sandbox();
   const [seen, unseen] = [await start(id, "exit 3"), await start(id, "exec sleep 60", { tag: "t" })];
   const record = await waitForEnd(id, seen.id);

@@ -1,8 +1,8 @@
 /**
  * Background commands run independently of requests. The machine is the source of truth: it runs a command and keeps
  * its output, also across a restart of this server. The table records that a command existed, and its end if a server
- * observed the end, for the time after the machine. A command that was returned to a caller can be read as long as its
- * sandbox's record exists. If its end is unknown, its status is `lost`.
+ * observed the end. So both are known after the machine is gone. A command that was returned to a caller can be read as
+ * long as its sandbox's record exists. If its end is unknown, its status is `lost`.
  */
 import type { CommandRecord, Guest } from "#machines/host/guest.ts";
 import type { Actor } from "#accounts/actor.ts";
@@ -26,7 +26,7 @@ export type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
  */
 const killedWithinMs = 500;
 
-/** `begins` receives the id before the command runs. */
+/** Starts a background command. `begins` receives the id before the command runs. */
 export function startCommand(
   app: Needs,
   actor: Actor,
@@ -37,7 +37,7 @@ export function startCommand(
   return inside(app, actor, id, async (guest, sandbox) => {
     const command = newId("cmd_");
     await begins(command);
-    // Read before the start, because the end that the guest reports must not be earlier.
+    // The time is read before the start, because the end that the guest reports must not be earlier.
     const started_at = app.clock.now();
     const { pid } = await guest
       .startCommand({
@@ -268,7 +268,8 @@ export async function untilEnded(guest: Guest, id: string): Promise<CommandRecor
 }
 
 /**
- * Undefined if the machine does not know the command. A machine keeps only the last hundred finished commands.
+ * Runs a call for a command. Undefined if the machine does not know the command: it keeps only the last hundred
+ * finished commands.
  */
 export async function ask<T>(call: () => Promise<T>): Promise<T | undefined> {
   try {
@@ -283,7 +284,7 @@ export function isKind(error: unknown, kind: string): boolean {
   return (error as { kind?: string } | null)?.kind === kind;
 }
 
-/** A machine may also run commands of the server; only these ids are of callers. */
+/** True for the id of a caller's command. A machine may also run commands of the server, which have other ids. */
 export function isCommandId(id: string): boolean {
   return /^cmd_[a-z0-9]{1,40}$/.test(id);
 }

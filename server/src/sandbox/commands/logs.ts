@@ -35,9 +35,9 @@ export function readLogs(
 }
 
 /**
- * Frames of exec for a background command: its output from `offset` on, new output, then its end. The event's id is the
- * offset behind it, so that a returning reader misses nothing and gets nothing twice. An error before the first frame
- * is thrown.
+ * Streams the frames of exec for a background command: its output from `offset` on, new output, then its end. An
+ * event's id is the offset after that event, so that a returning reader misses nothing and gets nothing twice. An error
+ * before the first frame is thrown.
  */
 export async function followLogs(
   app: Needs,
@@ -92,7 +92,7 @@ async function* events(
   }
 }
 
-/** The end of a command in the form of a process exit. */
+/** Returns the end of a command as the exit of a process. */
 export function exitOf({ exitCode, signal, timedOut, outOfMemory, startedAt, endedAt }: CommandRecord) {
   const durationMs = (endedAt?.getTime() ?? startedAt.getTime()) - startedAt.getTime();
   return { code: exitCode, signal, timedOut, outOfMemory, durationUs: Math.max(0, durationMs) * 1000 };

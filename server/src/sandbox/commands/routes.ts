@@ -123,7 +123,7 @@ export const commandRoutes = (app: App): Route[] => [
   }),
 ];
 
-/** The offset of a returning reader (`Last-Event-ID`), else the requested one. */
+/** Returns the offset of a returning reader (`Last-Event-ID`), or else the requested offset. */
 function offsetOf(request: FastifyRequest, query: LogsQuery): number {
   const last = [request.headers["last-event-id"]].flat()[0];
   if (last === undefined || last === "") return query.offset;

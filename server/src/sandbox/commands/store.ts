@@ -7,7 +7,7 @@ import type { SandboxCommandsTable } from "./tables.ts";
 
 export type CommandRow = Selectable<SandboxCommandsTable>;
 
-/** Stores new commands and the ends of running ones. The first end that was stored stays. */
+/** Stores new commands and the ends of running ones. A stored end never changes. */
 export async function saveCommands(db: Db, rows: readonly CommandRow[]): Promise<void> {
   if (rows.length === 0) return;
   await db
@@ -39,7 +39,7 @@ export function findCommand(db: Db, sandboxId: string, id: string): Promise<Comm
     .executeTakeFirst();
 }
 
-/** Newest first. `started_at_text` keeps the microseconds for the cursor, which a Date drops. */
+/** Lists commands, newest first. `started_at_text` keeps the microseconds for the cursor, which a Date drops. */
 export function listCommands(
   db: Db,
   sandboxId: string,

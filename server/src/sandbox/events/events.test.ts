@@ -57,7 +57,7 @@ test("emits one event per action of a caller, newest first, with the actor", asy
   expect(paused?.detail).toMatchObject({ from: "running", snapshot_id: expect.stringMatching(/^snap_/) });
 });
 
-test("at the deadline a sandbox emits `sandbox.expired` only, whether it is terminated or paused", async () => {
+test("emits only `sandbox.expired` at a sandbox's deadline, whether the sandbox is terminated or paused", async () => {
   const [killed, paused] = [
     await create({ timeout_seconds: 10 }),
     await create({ timeout_seconds: 10, on_timeout: "pause" }),
@@ -71,7 +71,7 @@ test("at the deadline a sandbox emits `sandbox.expired` only, whether it is term
   expect(await to(paused)).toMatchObject({ by: "platform", to: "paused" });
 });
 
-test("a sandbox with a lost machine emits that the platform terminated it, and that it failed", async () => {
+test("emits for a sandbox with a lost machine that the platform terminated it, and that it failed", async () => {
   const id = await create();
   await endSandbox(host.app, { id, reason: "host_lost" });
   expect((await read({ sandbox_id: id })).items[0]).toMatchObject({
@@ -81,7 +81,7 @@ test("a sandbox with a lost machine emits that the platform terminated it, and t
   });
 });
 
-test("a reader behind later events does not miss an event whose transaction commits late", async () => {
+test("shows an event whose transaction commits late to a reader who already read later events", async () => {
   const began = Promise.withResolvers<void>();
   const mayEnd = Promise.withResolvers<void>();
   const late = db.transaction().execute(async (tx) => {
@@ -100,7 +100,7 @@ test("a reader behind later events does not miss an event whose transaction comm
   expect((next[0]?.id ?? "") > (newest?.id ?? "")).toBe(true);
 });
 
-test("a polling reader gets every event exactly once while many writers commit", async () => {
+test("gives a polling reader every event exactly once while many writers commit", async () => {
   let since = (await read()).items[0]?.id;
   const seen: string[] = [];
   const poll = async () => {
@@ -124,7 +124,7 @@ test("a polling reader gets every event exactly once while many writers commit",
   expect(seen.toSorted()).toEqual(Array.from({ length: 60 }, (_, n) => `n${n}`).toSorted());
 });
 
-test("the feed pages backwards, filters by name and sandbox, and shows only events of its owner", async () => {
+test("pages the feed backwards, filters it by name and sandbox, and shows only events of its owner", async () => {
   const id = await create();
   await terminateSandbox(host.app, actor, id);
   const pages: string[] = [];
@@ -141,7 +141,7 @@ test("the feed pages backwards, filters by name and sandbox, and shows only even
   await expect(read({ since: "evt_x" })).rejects.toMatchObject({ status: 400, code: "invalid_request" });
 });
 
-test("events are deleted after 30 days, and their numbers are not reused", async () => {
+test("deletes events after 30 days, and does not reuse their numbers", async () => {
   const last = (await read()).items[0]?.id ?? "";
   host.clock.advance(31 * 24 * 3_600_000);
   await forgetEvents(host.app);

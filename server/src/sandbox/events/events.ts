@@ -1,7 +1,8 @@
 /**
- * Events of sandboxes. The transaction of a change also writes its event, so that neither exists without the other. The
- * feed returns events newest first, or from a reader's position; webhooks deliver them. A reader who polls with `since`
- * misses no event, in any order of commits: an event gets its position after its commit, at the next read.
+ * Events of sandboxes. The transaction of a change also writes its event, so that no change exists without its event,
+ * and no event without its change. The feed returns events newest first, or from a reader's position; webhooks deliver
+ * them. A reader who polls with `since` misses no event, in any order of commits: an event gets its position after its
+ * commit, at the next read.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { Db } from "#schema.ts";
@@ -25,7 +26,8 @@ export interface Fact {
 }
 
 /**
- * Call it last in a transaction, after the change, so that events of one sandbox have the order of its changes.
+ * Records an event. Call this function last in a transaction, after the change, so that events of one sandbox have the
+ * order of its changes.
  */
 export async function recordEvent(tx: Db, fact: Fact): Promise<void> {
   const { kind, id, label } = fact.actor;
@@ -42,7 +44,7 @@ export async function recordEvent(tx: Db, fact: Fact): Promise<void> {
   await queueDeliveries(tx, fact);
 }
 
-/** `by` in an event's detail: a user or a token, or the platform itself. */
+/** Returns `by` for an event's detail: `caller` for a user or a token, `platform` for the platform itself. */
 export function byWhom(actor: Actor): { by: "caller" | "platform" } {
   return { by: actor.kind === "system" ? "platform" : "caller" };
 }

@@ -24,7 +24,7 @@ export async function feed(app: Pick<App, "db">, actor: Actor, query: EventQuery
   };
 }
 
-/** Equal to the retention of a terminated sandbox's record. */
+/** Retention of events, equal to the retention of a terminated sandbox's record. */
 const keepEventsMs = 30 * 24 * 3_600_000;
 
 export function forgetEvents(app: Pick<App, "db" | "clock">): Promise<void> {

@@ -18,8 +18,8 @@ export async function insertEvent(
 }
 
 /**
- * Gives a position to every committed event without one. The lock on the counter's row is the mutex: after waiting for
- * it, the next statement sees all positions of the previous holder.
+ * Gives a position to every committed event that has no position yet. The lock on the counter's row is the mutex: after
+ * waiting for it, the next statement sees all positions of the previous holder.
  */
 export async function numberEvents(db: Db): Promise<void> {
   const unnumbered = await db

@@ -35,7 +35,7 @@ test("refuses a user name that holds NUL", () => {
   expect(error?.issues).toMatchObject([{ path: ["user"], message: "must not contain NUL" }]);
 });
 
-test("frames of a stream match the wire's schema, and exactly one ends it", async () => {
+test("sends frames that match the wire's schema, and ends a stream with exactly one final frame", async () => {
   for (const command of ["echo a; exit 2", "kill -9 $$", "true"]) {
     const all = await frames({ command });
     for (const frame of all) expect(ExecFrame.safeParse(frame).error).toBeUndefined();
@@ -44,7 +44,7 @@ test("frames of a stream match the wire's schema, and exactly one ends it", asyn
   }
 });
 
-test("a missing working directory is an invalid request, not a missing resource", async () => {
+test("returns an invalid request, not a missing resource, for a missing working directory", async () => {
   await expect(run({ command: "true", cwd: "/not/there" })).rejects.toMatchObject({
     code: "exec_failed",
     status: 400,
@@ -97,7 +97,7 @@ test.for([
   ],
   // The command exited at the moment of its deadline, and the deadline takes precedence.
   [{ code: 0, signal: null, timedOut: true }, 124, { kind: "error", code: "exec_timeout", signal: null }],
-] as const)("maps the exit %j to code %i and to its own frame", ([exit, code, frame]) => {
+] as const)("maps the exit %j to code %i and to a final frame", ([exit, code, frame]) => {
   const measured = { ...exit, outOfMemory: false, durationUs: 1_499 };
   expect(exitCode(measured)).toBe(code);
   expect(lastFrame(measured)).toMatchObject({ ...frame, duration_ms: 1 });
@@ -116,7 +116,7 @@ test.each([
   expect((lastFrame(measured) as { killed_by?: string }).killed_by).toBe(cause ?? undefined);
 });
 
-test("a head keeps the first bytes across chunks, and replaces a split character with U+FFFD", () => {
+test("keeps the first bytes of a stream across chunks, and replaces a split character with U+FFFD", () => {
   const head = new Head(5);
   for (const piece of ["ab", "cä", "rest"]) head.add(Buffer.from(piece));
   expect([head.text(), head.truncated]).toEqual(["abcä", true]);

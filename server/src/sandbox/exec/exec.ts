@@ -43,7 +43,8 @@ export function runBuffered(app: Needs, actor: Actor, id: string, input: Exec): 
 }
 
 /**
- * Frames of a streamed exec. An error before the first frame is thrown, and becomes an ordinary error response.
+ * Starts a command and streams its frames. An error before the first frame is thrown, and becomes an ordinary error
+ * response.
  */
 export async function startStreamed(
   app: Needs,
@@ -87,7 +88,7 @@ async function* framesOf(
   }
 }
 
-/** Final frame of a stream that failed. */
+/** Returns the final frame of a stream that failed. */
 export function errorFrame(explained: unknown): ExecFrame {
   const [code, message] =
     explained instanceof DomainError
@@ -103,7 +104,7 @@ export function killedBy(
   return exit.outOfMemory && !exit.timedOut && exit.code !== 0 ? "out_of_memory" : null;
 }
 
-/** Final frame of a stream, from the exit of its process. */
+/** Returns the final frame of a stream, from the exit of its process. */
 export function lastFrame(exit: ProcessExit): ExecFrame {
   const frame = endFrame(exit);
   return killedBy(exit) === null ? frame : { ...frame, killed_by: "out_of_memory" };
@@ -154,7 +155,10 @@ async function start(
   return child;
 }
 
-/** A start has one path, its directory. A missing directory is an invalid request and not a 404. */
+/**
+ * Rethrows the error of a start. The only path of a start is its working directory, so a missing path is an invalid request and
+ * not a 404.
+ */
 export function blameDirectory(error: unknown): never {
   throw isAboutPath(error) ? execFailed(`cwd: ${error.message}`) : error;
 }
@@ -166,7 +170,10 @@ function isAboutPath(error: unknown): error is Error {
 
 const pathKinds = new Set(["path_not_found", "not_directory", "not_permitted", "invalid_path"]);
 
-/** The caller does not await it, because a command that never reads must not hold its own output back. */
+/**
+ * Writes the whole input, and then closes it. The caller does not await this, because a command that never reads must
+ * not hold its own output back.
+ */
 function feed(child: GuestProcess, stdin: string | undefined): void {
   const written = stdin === undefined ? Promise.resolve() : child.writeStdin(Buffer.from(stdin, "base64"));
   // A command that ended or closed its input early is not an error.
@@ -179,7 +186,7 @@ export function signalName(signal: number | null): string | null {
   return signal === null ? null : (signalNames.get(signal as never) ?? `SIG${signal}`);
 }
 
-/** Exit code as in a shell: 124 for a timeout, 128 + n for signal n. */
+/** Returns the exit code as in a shell: 124 for a timeout, 128 + n for signal n. */
 export function exitCode(exit: Pick<ProcessExit, "code" | "signal" | "timedOut">): number {
   if (exit.timedOut) return 124;
   return exit.signal === null ? (exit.code ?? 0) : 128 + exit.signal;

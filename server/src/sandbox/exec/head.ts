@@ -18,7 +18,7 @@ export class Head {
     this.#size += kept.length;
   }
 
-  /** UTF-8 text; invalid bytes become U+FFFD. */
+  /** Returns the kept bytes as UTF-8 text; invalid bytes become U+FFFD. */
   text(): string {
     return Buffer.concat(this.#chunks, this.#size).toString("utf8");
   }

@@ -14,7 +14,7 @@ test("decodes every byte sequence, padded, unpadded, or with wrapped lines", () 
   );
 });
 
-test("rejects invalid base64 by the field's name instead of losing bytes", () => {
+test("rejects invalid base64 with the name of the field, and loses no bytes", () => {
   for (const bad of ["a", "ab$d", "äbcd", "abcde", "ab=c", "{}", "YWJj YWJj"]) {
     expect(() => decode(bad, "content")).toThrow(/^content: is not valid base64/);
   }

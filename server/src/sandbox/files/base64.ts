@@ -1,6 +1,6 @@
 /**
  * Decodes base64 of requests strictly. Node's decoder silently skips invalid characters and would lose a caller's
- * bytes. Comparing the expected length with the decoded one finds them at no cost.
+ * bytes. Comparing the expected length with the decoded one finds such characters at no cost.
  */
 import { invalidField } from "../sandboxes/errors.ts";
 

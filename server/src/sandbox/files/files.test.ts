@@ -26,7 +26,7 @@ const base64 = (text: string): string => Buffer.from(text).toString("base64");
 const write = (path: string, content: string) =>
   writeFile(app, actor, id, FileWrite.parse({ path, content: base64(content) }));
 
-test("every response matches the wire's schema", async () => {
+test("returns responses that match the wire's schema", async () => {
   const answers = [
     [FileWritten, await write("/workspace/a", "one")],
     [FileRead, await read(app, actor, id, "/workspace/a")],
@@ -142,7 +142,7 @@ test("accepts a batch of three files of 16 MiB, and refuses one byte more before
   expect(await stat(app, actor, id, "full/more")).toMatchObject({ exists: false });
 });
 
-test("a batch whose machine ends fails as a whole, with the sandbox's own reason", async () => {
+test("fails a batch as a whole when its machine ends, with the sandbox's own reason", async () => {
   const files = [{ path: "a", content: "" }];
   driver.end(machine ?? "", "out_of_memory");
   await expect(writeBatch(app, actor, id, Batch.parse({ files }))).rejects.toMatchObject({

@@ -1,7 +1,7 @@
 /**
  * Files of a running sandbox, through its guest program, because the host must not read a machine's disk. A write stays
- * under the writable roots, also through symlinks, and appears completely or not at all. No file is stored here beyond
- * its response.
+ * under the writable roots, also through symlinks, and appears completely or not at all. This server keeps no file
+ * after it has sent the response.
  */
 import { isUtf8 } from "node:buffer";
 import { posix } from "node:path";
@@ -120,7 +120,8 @@ export function stat(app: Needs, actor: Actor, id: string, path: string): Promis
 
 /**
  * Returns the name after which the next page starts. A name that is not UTF-8 has replacement characters instead of its
- * bytes, so the last name without them is used. The next page may then repeat entries, but misses none.
+ * bytes, so the last name without replacement characters is used. The next page may then repeat entries, but misses
+ * none.
  */
 function nextName(entries: readonly { name: string }[]): string | undefined {
   return entries.findLast(({ name }) => !name.includes("\uFFFD"))?.name;
@@ -164,7 +165,10 @@ export function move(
   });
 }
 
-/** `..` is left to the machine's kernel, because only the kernel knows the targets of symlinks. */
+/**
+ * Returns the absolute path. `..` is left to the machine's kernel, because only the kernel knows the targets of
+ * symlinks.
+ */
 export function absolute(path: string): string {
   return posix.isAbsolute(path) ? path : `/workspace/${path}`;
 }

@@ -7,10 +7,13 @@ export const batchMaxBytes = 48 * 1024 ** 2;
 /** Maximum of directory entries in one response. */
 export const listMaxEntries = 10_000;
 
-/** Base64 encodes three bytes as four; the rest is for the surrounding JSON. */
+/** Maximum of the body of a write. Base64 encodes three bytes as four; the rest is for the surrounding JSON. */
 export const fileBodyLimit = Math.ceil((fileMaxBytes * 4) / 3) + 64 * 1024;
 
-/** Maximum of the body: contents in base64, and each file's mode and path, which JSON may escape to six times its length. */
+/**
+ * Maximum size of a batch's body: contents in base64, and each file's mode and path, which JSON may escape to six times
+ * its length.
+ */
 export const batchBodyLimit = Math.ceil((batchMaxBytes * 4) / 3) + batchMaxFiles * (6 * 4096 + 64);
 
 /** Maximum of an upload by signed URL. */
@@ -21,5 +24,5 @@ export function writableRoots(sandbox: { volume_id: string | null }): string[] {
   return ["/workspace", "/tmp", ...(sandbox.volume_id === null ? [] : ["/persist"])];
 }
 
-/** 0644, as a JSON integer. */
+/** Mode of a written file: 0644, as a JSON integer. */
 export const defaultMode = 0o644;

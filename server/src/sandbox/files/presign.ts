@@ -26,7 +26,7 @@ interface Grant {
   path: string;
   /** Unix seconds. */
   expiresAt: number;
-  /** False for a viewer of the team. */
+  /** True if a use of the URL may wake a paused sandbox. False if a viewer of the team requested the URL. */
   mayWake: boolean;
 }
 
@@ -41,7 +41,7 @@ export async function presign(
   if (sandbox.status === "terminated") throw sandboxTerminated(sandbox.termination_reason);
   const path = absolute(input.path);
   if (method === "PUT") refuseUnlessWritable(path, writableRoots(sandbox));
-  // Rounded up to the full second, so that the URL lives at least as long as requested.
+  // The time is rounded up to the full second, so that the URL lives at least as long as requested.
   const expiresAt = Math.ceil(app.clock.now().getTime() / 1000) + input.expires_in;
   const mayWake = !isViewer(actor, sandbox);
   const query = new URLSearchParams({

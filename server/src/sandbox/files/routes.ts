@@ -38,7 +38,7 @@ const common = {
   errors: [...runningErrors, ...machineErrors, ...fileErrors],
 } as const;
 
-/** Most paths of a batch that its audit entry lists; it counts the others. */
+/** Maximum of paths that the audit entry of a batch lists. The entry counts the other paths. */
 const auditedPaths = 10;
 
 const presignedDetail =

@@ -13,7 +13,8 @@ export const Path = z
   .describe("Path, absolute or relative to /workspace.");
 
 const Mode = z.int().min(0).max(0o7777).describe("Permission bits as an integer: 0644 is 420.");
-// Not z.base64(): its pattern over 22 MB of text costs more than decoding it. `decode` checks while it decodes.
+// The schema is not z.base64(), whose pattern over 22 MB of text costs more than decoding it. `decode` checks while it
+// decodes.
 const Content = z.string().describe("Content as base64.");
 
 export const FileWrite = z

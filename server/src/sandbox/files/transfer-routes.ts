@@ -1,7 +1,7 @@
 /**
- * The files host `files-<id>.sbx.<preview_domain>`. It serves raw bytes under a signature instead of a token, and is
- * therefore separate from the API's routes. A browser may use a URL from any page: this host reads no cookie, and no
- * response can act as a page of this server.
+ * The files host `files-<id>.sbx.<preview_domain>`. This host serves raw bytes under a signature instead of a token,
+ * and is therefore separate from the API's routes. A browser may use a URL from any page: this host reads no cookie,
+ * and no response can act as a page of this server.
  */
 import { randomUUID } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
@@ -192,7 +192,10 @@ function disposition(name: string): string {
   return `attachment; filename="${plain}"; filename*=UTF-8''${full}`;
 }
 
-/** Undefined if it is not a single range of bytes; the client then gets the whole file (RFC 9110, 14.2). */
+/**
+ * Parses a `Range` header. Undefined if the text is not a single range of bytes; the client then gets the whole file
+ * (RFC 9110, 14.2).
+ */
 function parseRange(text: string): ByteRange | undefined {
   const [, first, last] = /^bytes=(\d{0,15})-(\d{0,15})$/.exec(text.trim()) ?? [];
   if (first === undefined || last === undefined || (first === "" && last === "")) return undefined;
@@ -209,7 +212,7 @@ function json(body: string): Record<string, string> {
 }
 
 /**
- * A refusal may be sent while the client still writes. Closing the connection would destroy the response, so the
+ * A refusal may be sent while the client still writes. Closing the connection would destroy the response. So the
  * response is sent, further input is read and dropped for a while, and then the connection closes.
  */
 async function refuse(

@@ -218,7 +218,7 @@ test("requires the size of an upload, and refuses one that is too large before r
   expect(await readdir(join(root, "workspace"))).toEqual([]);
 });
 
-test("leaves the previous file and no remainder when an upload breaks off", async () => {
+test("keeps the previous file, and leaves no partial file, when an upload breaks off", async () => {
   const { id, root } = await sandbox();
   const { url } = await signUrl(id, "PUT", "/workspace/kept");
   await upload(url, Buffer.from("kept"));
@@ -236,7 +236,7 @@ test("leaves the previous file and no remainder when an upload breaks off", asyn
   expect(await readFile(join(root, "workspace/kept"), "utf8")).toBe("kept");
 });
 
-test("limits uploads to the writable roots: by path at the signature, by symlink at each use", async () => {
+test("limits uploads to the writable roots: checks the path at the signature, and symlinks at each use", async () => {
   const { id, root } = await sandbox();
   for (const path of ["/etc/passwd", "/workspace/../etc/x", "/workspace", "/tmpfile", "../../x"]) {
     await expect(signUrl(id, "PUT", path)).rejects.toMatchObject({ code: "not_permitted", status: 403 });
@@ -280,7 +280,7 @@ test("resumes a download by range, and sends the whole file if it changed meanwh
   expect((await use(url, { headers: same })).body.length).toBe(700_001);
 });
 
-test("refuses a path that is not a file in words, and a signed URL of a deleted sandbox", async () => {
+test("explains in words why a path that is not a file and a signed URL of a deleted sandbox are refused", async () => {
   const { id } = await sandbox();
   const missing = await use((await signUrl(id, "GET", "/workspace/nothing")).url);
   expect([missing.status, missing.json().code]).toEqual([404, "file_not_found"]);
@@ -296,7 +296,7 @@ test("refuses a path that is not a file in words, and a signed URL of a deleted 
   });
 });
 
-test("signs URLs for a paused sandbox; a valid URL wakes it if allowed, an invalid one never does", async () => {
+test("signs URLs for a paused sandbox; a valid URL wakes the sandbox if allowed, an invalid URL never does", async () => {
   const { id } = await sandbox({ auto_resume: true });
   await upload((await signUrl(id, "PUT", "/workspace/kept")).url, Buffer.from("kept"));
   await pauseSandbox(app, actor, id);
@@ -313,7 +313,7 @@ test("signs URLs for a paused sandbox; a valid URL wakes it if allowed, an inval
   expect([refused.status, refused.json().code]).toEqual([409, "sandbox_paused"]);
 });
 
-test("does not wake a paused sandbox by a URL of a viewer, even without the viewer mark", async () => {
+test("does not wake a paused sandbox by a viewer's URL, even after the viewer mark is removed from the URL", async () => {
   const { id } = await sandbox({ auto_resume: true });
   await upload((await signUrl(id, "PUT", "/workspace/kept")).url, Buffer.from("kept"));
   const workspaces = actor.workspaces.map((workspace) => ({ ...workspace, role: "viewer" as const }));

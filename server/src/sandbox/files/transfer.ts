@@ -20,7 +20,10 @@ export interface Download {
   content: Readable;
 }
 
-/** `choose` selects the range once the file's size is known; undefined selects the whole file. */
+/**
+ * Opens a file for a download. `choose` selects the range once the file's size is known; undefined selects the whole
+ * file.
+ */
 export function openDownload(
   app: InsideNeeds,
   id: string,
@@ -44,7 +47,7 @@ export function statDownload(app: InsideNeeds, id: string, path: string): Promis
   return insideSigned(app, id, async (guest) => existing(await guest.stat(path), path));
 }
 
-/** The file appears complete, with mode 0644, or not at all. */
+/** Writes an upload to a file. The file appears complete, with mode 0644, or not at all. */
 export function receiveUpload(
   app: InsideNeeds,
   id: string,

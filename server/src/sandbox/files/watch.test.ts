@@ -47,7 +47,7 @@ test("emits `watching`, then each change by its absolute path, and ends with the
   ]);
 });
 
-test("a watch ends with its sandbox's run and names the reason", async () => {
+test("ends a watch with its sandbox's run, and names the reason", async () => {
   const { id } = await sandbox();
   const paused = await collectEvents(id, "/workspace", () => pauseSandbox(app, actor, id));
   expect(paused.at(-1)).toMatchObject({ kind: "ended", code: "sandbox_paused" });
@@ -56,7 +56,7 @@ test("a watch ends with its sandbox's run and names the reason", async () => {
   expect(terminated.at(-1)).toMatchObject({ kind: "ended", code: "sandbox_terminated" });
 });
 
-test("a watch ends without an event when its reader disconnects", async () => {
+test("ends a watch without an event when its reader disconnects", async () => {
   const { id } = await sandbox();
   const { events, stop } = await startWatch(app, actor, id, { path: "/workspace", recursive: false });
   setTimeout(stop, 50);

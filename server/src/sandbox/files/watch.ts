@@ -10,7 +10,10 @@ import { tooManyWatches } from "./errors.ts";
 import { absolute } from "./files.ts";
 import type { WatchEvent } from "./schema.ts";
 
-/** An error before the first event is thrown, and becomes an ordinary error response. */
+/**
+ * Starts a watch and returns its events. An error before the first event is thrown, and becomes an ordinary error
+ * response.
+ */
 export async function startWatch(
   app: InsideNeeds,
   actor: Actor,

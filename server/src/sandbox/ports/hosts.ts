@@ -6,7 +6,7 @@ import type { SandboxesTable } from "../sandboxes/tables.ts";
 
 type Exposing = Pick<SandboxesTable, "id" | "status" | "network"> & { sandbox_tier: SandboxTier };
 
-/** Null if its ports are not served. */
+/** Returns the part of the host name that all ports of a sandbox share. Null if the sandbox's ports are not served. */
 export function hostBase({ previewDomain }: Pick<Config, "previewDomain">, row: Exposing): string | null {
   return canExpose(row) && row.status !== "terminated" ? `${nameOf(row.id)}.sbx.${previewDomain}` : null;
 }
@@ -21,7 +21,7 @@ function nameOf(id: string): string {
   return id.slice(prefix.length).toLowerCase();
 }
 
-/** Id of the sandbox in a host name. */
+/** Returns the id of the sandbox that a host name contains. */
 export function idOf(name: string): string {
   return prefix + name;
 }

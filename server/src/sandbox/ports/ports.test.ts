@@ -41,7 +41,7 @@ test("builds a port's host from the port, the sandbox and the installation's dom
 test.each<[SandboxTier, string, string]>([
   ["free", "restricted", "ports_not_available"],
   ["payg", "off", "network_off"],
-])("tier %s with network %s exposes no port, and the error names the reason", async (tier, network, code) => {
+])("exposes no port on tier %s with network %s, and names the reason", async (tier, network, code) => {
   const { actor } = await person(tier);
   const { id, name } = await sandbox(actor, { network });
   await expect(exposePort(app, actor, id, 80)).rejects.toMatchObject({ status: 409, code });
@@ -49,7 +49,7 @@ test.each<[SandboxTier, string, string]>([
   expect(await new VisitedSandboxes(app).find(name)).toBeUndefined();
 });
 
-test("a terminated sandbox has no host, and another owner's sandbox does not exist", async () => {
+test("returns no host for a terminated sandbox, and hides another owner's sandbox", async () => {
   const { actor } = await person();
   const { id } = await sandbox(actor);
   const stranger = await person();
@@ -59,7 +59,7 @@ test("a terminated sandbox has no host, and another owner's sandbox does not exi
   expect(toSandbox(app, await getSandbox(app, actor, id)).preview_host_base).toBeNull();
 });
 
-test("serves a running sandbox from memory, and forgets it when it is terminated or paused", async () => {
+test("looks up a running sandbox from memory, and forgets the entry when the sandbox is terminated or paused", async () => {
   const { actor } = await person();
   const visited = new VisitedSandboxes(app);
   const { id, name, row } = await sandbox(actor);
@@ -92,7 +92,7 @@ test("discards a look-up that began before the sandbox ended", async () => {
   expect(await visited.find(name)).toMatchObject({ state: "terminated" });
 });
 
-test("a visitor during a pause waits, and then sees the paused sandbox", async () => {
+test("makes a visitor wait during a pause, and then reports the paused sandbox", async () => {
   const { actor } = await person();
   const visited = new VisitedSandboxes(app);
   const { id, name } = await sandbox(actor, { auto_resume: true });

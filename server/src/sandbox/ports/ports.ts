@@ -16,7 +16,7 @@ export interface PortHost {
   url: string;
 }
 
-/** A port can be exposed before a program listens, and while the sandbox is paused. */
+/** Exposes a port, also before a program listens on it, and while the sandbox is paused. */
 export async function exposePort(
   app: Pick<App, "config" | "db">,
   actor: Actor,

@@ -1,7 +1,8 @@
 /**
  * Maps a host name to its sandbox from memory, so that a visitor's request needs no database query while the sandbox
- * runs. An entry is forgotten when the removal of its machine begins. This happens after the commit that ended or paused the
- * sandbox, and before any caller sees the new state. Later requests never use a look-up that began before the removal.
+ * runs. An entry is forgotten when the removal of its machine begins. The removal begins after the commit that ended or
+ * paused the sandbox, and before any caller sees the new state. Later requests never use a look-up that began before
+ * the removal.
  */
 import type { Duplex } from "node:stream";
 import { accountSuspended } from "#accounts/errors.ts";
@@ -15,14 +16,14 @@ import { canExpose, idOf } from "./hosts.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 
-/** A sandbox as its visitors find it. `token` is required to see it; null: it is public. */
+/** A sandbox as its visitors find it. Visitors need `token`; null if the sandbox is public. */
 export type VisitorTarget = { token: string | null } & (
   | { state: "running"; machine: string }
   | { state: "paused"; wakes: boolean }
   | { state: "terminated"; detail: string }
 );
 
-/** Maximum delay until a changed tier or suspension takes effect. */
+/** Time for which a look-up is remembered. A changed tier or suspension takes effect within this time. */
 const rememberedMs = 2_000;
 const maxRemembered = 10_000;
 
@@ -38,7 +39,7 @@ export class VisitedSandboxes {
     app.machines.onRemoval((machine) => this.#forget(machine));
   }
 
-  /** `name` is the id without its prefix. Undefined if there is nothing for visitors. */
+  /** Finds a sandbox by `name`, its id without the prefix. Undefined if visitors cannot see anything. */
   async find(
     name: string,
     { afresh }: { afresh: boolean } = { afresh: false },

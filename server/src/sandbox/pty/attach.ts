@@ -25,10 +25,13 @@ export interface Viewer {
 }
 
 const normal = 1000;
-/** A close code is the HTTP status of the error plus this; RFC 6455 leaves 4000–4999 to applications. */
+/**
+ * Base of close codes: a close code is this number plus the HTTP status of the error. RFC 6455 leaves 4000–4999 to
+ * applications.
+ */
 const errorBase = 4000;
 
-/** Errors before the connection are thrown here; later ones are sent to the viewer. */
+/** Connects a viewer to a terminal. Errors before the connection are thrown; later errors are sent to the viewer. */
 export async function attachPty(
   app: InsideNeeds,
   actor: Actor,
@@ -92,7 +95,8 @@ async function take(guest: Guest, pty: string, viewer: Viewer): Promise<void> {
 }
 
 /**
- * Drops keys for a program that has ended, or has read nothing for half a minute, like a terminal with a full buffer.
+ * Passes keys to the program. Drops the keys if the program has ended, or has read nothing for half a minute, like a
+ * terminal with a full buffer.
  */
 async function type(guest: Guest, pty: string, keys: Buffer): Promise<void> {
   await guest.writeCommandStdin(pty, keys, false).catch(unlessKind("not_running", "timeout"));

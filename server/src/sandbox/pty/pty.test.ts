@@ -25,7 +25,7 @@ const code = (work: Promise<unknown>) =>
     (error: unknown) => (error instanceof DomainError ? `${error.status} ${error.code}` : error),
   );
 
-/** A viewer of a terminal, without a network. */
+/** A viewer of a terminal that needs no network. */
 class TestViewer implements Viewer {
   readonly frames: PtyMessage[] = [];
   text = "";
@@ -89,7 +89,7 @@ class TestViewer implements Viewer {
   }
 }
 
-test("passes keys to the program, its output to the viewer, and its end to both", async () => {
+test("passes keys to the program and its output to the viewer, and reports its end to the viewer and in the record", async () => {
   const id = await sandbox();
   const pty = await start(id, "stty size; echo $TERM $A; read line; stty size; exit 3", {
     cols: 90,
@@ -114,7 +114,7 @@ test("passes keys to the program, its output to the viewer, and its end to both"
   });
 });
 
-test("a viewer that reconnects by offset misses nothing, and by scrollback gets the requested amount", async () => {
+test("replays all missed output to a viewer that reconnects by offset, and the requested amount by scrollback", async () => {
   const id = await sandbox();
   const { id: pty } = await start(id, "stty -echo; printf 'one two'; read line; printf ' three'; read line");
   const first = await TestViewer.open(id, pty);
@@ -131,7 +131,7 @@ test("a viewer that reconnects by offset misses nothing, and by scrollback gets 
   expect(await getPty(host.app, actor, id, pty)).toMatchObject({ cols: 50, rows: 5 });
 });
 
-test("an invalid text message closes the connection and not the terminal", async () => {
+test("closes the connection, but not the terminal, on an invalid text message", async () => {
   const id = await sandbox();
   const { id: pty } = await start(id, "sleep 60");
   for (const text of ["", "{", '{"kind":"resize"}', '{"kind":"resize","cols":0,"rows":1}', '{"kind":"x"}']) {
@@ -143,7 +143,7 @@ test("an invalid text message closes the connection and not the terminal", async
   expect(await getPty(host.app, actor, id, pty)).toMatchObject({ status: "running" });
 });
 
-test("deleting a terminal hangs it up, and reports its end to its viewers", async () => {
+test("hangs up a deleted terminal, and reports its end to its viewers", async () => {
   const id = await sandbox();
   const { id: pty } = await start(id, "exec sleep 60");
   const viewer = await TestViewer.open(id, pty);
@@ -184,7 +184,8 @@ test("lists terminals apart from commands, newest first, and limits them to 16",
 test("refuses one of 17 viewers of a terminal, and keeps 16", async () => {
   const id = await sandbox();
   const { id: pty } = await start(id, "exec cat");
-  // The server sends a viewer its first message before the guest counts the viewer, so any of them may be refused.
+  // The server sends a viewer its first message before the guest counts the viewer, so any of the viewers may be
+  // refused.
   const viewers = await Promise.all(Array.from({ length: 17 }, () => TestViewer.open(id, pty)));
   const refused = await Promise.any(viewers.map(async (viewer) => (await viewer.ended(), viewer)));
   expect([refused.closed, refused.frames.at(-1)]).toMatchObject([4409, { code: "too_many_viewers" }]);
@@ -211,6 +212,6 @@ test("hides terminals from other owners, other sandboxes and invented ids", asyn
   }
 });
 
-test("a missing working directory is an invalid request", async () => {
+test("refuses a missing working directory as an invalid request", async () => {
   expect(await code(start(await sandbox(), "true", { cwd: "/no/such" }))).toBe("400 exec_failed");
 });

@@ -17,7 +17,7 @@ type Needs = InsideNeeds;
 /** The login shell of the user, from the machine's /etc/passwd. */
 const loginShell = 'exec "${SHELL:-/bin/sh}" -l';
 
-/** `begins` receives the id before the program runs. */
+/** Starts a terminal. `begins` receives the id before the program runs. */
 export function startPty(
   app: Needs,
   actor: Actor,
@@ -52,7 +52,7 @@ export function findBegun(app: Needs, actor: Actor, id: string, pty: string): Pr
   });
 }
 
-/** Newest first: running terminals, and those that ended last. Listing does not wake a sandbox. */
+/** Lists the running terminals and those that ended last, newest first. Listing does not wake a sandbox. */
 export async function listPtys(app: Needs, actor: Actor, id: string): Promise<{ items: Pty[] }> {
   refuseUnlessRunning(await getSandbox(app, actor, id));
   const records = await inside(app, actor, id, (guest) => guest.listCommands());
@@ -65,7 +65,8 @@ export async function getPty(app: Needs, actor: Actor, id: string, pty: string):
 }
 
 /**
- * Hangs up: SIGHUP to all its programs, SIGKILL after 5 s. A terminal that has already ended is returned unchanged.
+ * Hangs up a terminal: SIGHUP to all its programs, SIGKILL after 5 s. A terminal that has already ended is returned
+ * unchanged.
  */
 export function killPty(app: Needs, actor: Actor, id: string, pty: string): Promise<Pty> {
   return inside(app, actor, id, async (guest) => {

@@ -45,7 +45,7 @@ export const PtyStart = z
   .meta({ id: "PtyStart" });
 export type PtyStart = z.output<typeof PtyStart>;
 
-/** Query of the WebSocket handshake. It has no `env`, because URLs appear in logs. */
+/** Query of the WebSocket handshake. The query has no `env`, because URLs appear in logs. */
 export const PtyOpen = z.strictObject(start);
 
 export const PtyAttach = z.strictObject({

@@ -18,7 +18,7 @@ const paid = await personWithTier(db, "enterprise");
 const create = (input: Record<string, unknown>) => createSandbox(host.app, paid.actor, createInput(input));
 const listOf = async (machine: string | null) => allowlistOf(db, machine ?? "", ["default.test"]);
 
-test("a restricted machine has its sandbox's own list if there is one, even an empty one, else the default", async () => {
+test("gives a restricted machine its sandbox's own list if there is one, even an empty one, else the default", async () => {
   const own = await create({ network: "restricted", allow_domains: ["own.test"] });
   const none = await create({ network: "restricted", allow_domains: [] });
   const plain = await create({ network: "restricted" });
@@ -27,7 +27,7 @@ test("a restricted machine has its sandbox's own list if there is one, even an e
   expect(await listOf(plain.machine_id)).toEqual(["default.test"]);
 });
 
-test("a machine that is not restricted, has ended or has no owner has no list", async () => {
+test("gives no list to a machine that is not restricted, has ended or has no owner", async () => {
   const open = await create({ network: "open", allow_domains: ["own.test"] });
   expect(await listOf(open.machine_id)).toBeUndefined();
   const ended = await create({ network: "restricted" });

@@ -28,7 +28,7 @@ export const sandboxPaused = defineError(
   () => "The sandbox is paused. Resume it first, or create the sandbox with auto_resume.",
 );
 
-/** Raised even if the sandbox runs again by now, because it is unknown how far the call came. */
+/** Thrown even if the sandbox runs again by now, because it is unknown how much of the call was done. */
 export const cutOffByPause = defineError(
   "sandbox_paused",
   409,

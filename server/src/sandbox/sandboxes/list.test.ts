@@ -61,7 +61,7 @@ const newestFirst = rows
   .toSorted((a, b) => (a.at === b.at ? (a.id < b.id ? 1 : -1) : a.at < b.at ? 1 : -1))
   .map(({ id }) => id);
 
-test("pages of any size add up to the whole list: newest first, without repetition or omission", async () => {
+test("returns the whole list in pages of any size: newest first, without repetition or omission", async () => {
   await fc.assert(
     fc.asyncProperty(fc.integer({ min: 1, max: 30 }), async (limit) => {
       const seen: string[] = [];
@@ -78,7 +78,7 @@ test("pages of any size add up to the whole list: newest first, without repetiti
   );
 });
 
-test("a sandbox created between two pages changes no page", async () => {
+test("does not change later pages when a sandbox is created between two pages", async () => {
   const first = await list(app, mine.actor, { limit: 10 });
   await insert(mine.workspace.id, [{ id: "sbx_newer", at: "2030-02-01T00:00:00Z" }]);
   const second = await list(app, mine.actor, { limit: 13, cursor: first.next_cursor ?? undefined });
@@ -99,7 +99,7 @@ test("matches every metadata pair exactly, for any characters", async () => {
   expect(await findIds({})).toBe(23);
 });
 
-test("a status filter returns only that status", async () => {
+test("returns only sandboxes with the requested status", async () => {
   expect((await list(app, mine.actor, { limit: 100, status: ["terminated"] })).items).toHaveLength(12);
   expect((await list(app, mine.actor, { limit: 100, status: ["running"] })).items).toHaveLength(11);
   expect((await list(app, mine.actor, { limit: 100, status: ["paused"] })).items).toEqual([]);
@@ -123,7 +123,7 @@ test("hides sandboxes of other workspaces", async () => {
   expect(items.map(({ id }) => id)).toEqual(["sbx_others"]);
 });
 
-test("pages from the oldest sandbox on, and refuses a cursor of the other order", async () => {
+test("lists pages from the oldest sandbox on, and refuses a cursor of the other order", async () => {
   const first = await list(app, mine.actor, { limit: 10, order: "oldest" });
   const cursor = first.next_cursor ?? "";
   const second = await list(app, mine.actor, { limit: 100, order: "oldest", cursor });

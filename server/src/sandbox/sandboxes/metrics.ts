@@ -6,7 +6,10 @@ import { getSandbox } from "./sandboxes.ts";
 import type { Metrics } from "./schema.ts";
 import type { SandboxRow } from "./store.ts";
 
-/** Never a 409: a sandbox that does not run has null values, no samples, and its lifetime. */
+/**
+ * Returns metrics in every state, and never a 409: a sandbox that does not run has null values, no samples, and its
+ * lifetime.
+ */
 export async function metrics(
   app: Pick<App, "config" | "db" | "machines" | "clock">,
   actor: Actor,

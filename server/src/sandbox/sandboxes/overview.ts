@@ -12,7 +12,7 @@ export async function liveSandboxes(db: Db, workspaceId: string, limit: number) 
 
 export type SandboxState = Awaited<ReturnType<typeof findStates>>[number];
 
-/** States of the given sandboxes, for the owner of their records. Sandboxes without a row are left out. */
+/** Returns the states of the given sandboxes, for the owner of their records. Sandboxes without a row are left out. */
 export async function statesOf(db: Db, ids: readonly string[]): Promise<Map<string, SandboxState>> {
   const rows = ids.length === 0 ? [] : await findStates(db, ids);
   return new Map(rows.map((row) => [row.id, row]));

@@ -35,7 +35,7 @@ export async function getSandbox(app: Pick<App, "db">, actor: Actor, id: string)
   return row;
 }
 
-/** Undefined if its machine never started, because then the create failed. */
+/** Finds a sandbox. Undefined if its machine never started, because then the create failed. */
 export async function findStarted(
   app: Pick<App, "db">,
   actor: Actor,
@@ -56,8 +56,8 @@ export function refuseUnlessRunning(row: Pick<SandboxRow, "status" | "terminatio
 }
 
 /**
- * Finds a sandbox for its visitors, and waits for a pause or resume in progress. Undefined if there is none, or its
- * workspace is suspended.
+ * Finds a sandbox for its visitors, and waits for a pause or resume in progress. Undefined if there is no such sandbox,
+ * or its workspace is suspended.
  */
 export async function findForVisitors(app: Pick<App, "db">, id: string): Promise<SandboxRow | undefined> {
   for (;;) {
@@ -127,7 +127,7 @@ async function insideOf<T>(
   }
 }
 
-/** The row of a running sandbox; wakes it if allowed. */
+/** Returns the row of a running sandbox. Wakes a paused sandbox if allowed. */
 async function awake(app: InsideNeeds, { look, mayWake }: Entry): Promise<SandboxRow> {
   const row = await look();
   if (!row) throw sandboxNotFound();
@@ -140,7 +140,7 @@ async function awake(app: InsideNeeds, { look, mayWake }: Entry): Promise<Sandbo
   return now;
 }
 
-/** The sandbox's own reason if its machine ended or was paused, else the error in the form for callers. */
+/** Returns the sandbox's own reason if its machine ended or was paused, else the error in the form for callers. */
 export function explain(app: Pick<App, "db">, actor: Actor, id: string, error: unknown): Promise<unknown> {
   return reason(() => findSandbox(app.db, id, reachable(actor)), error);
 }

@@ -55,7 +55,10 @@ const Metadata = z
   .record(z.string().min(1).max(64), z.string().max(512))
   .refine((metadata) => Object.keys(metadata).length <= 16, { error: "must have at most 16 keys" });
 
-/** Names that a process can have. The sum counts names, values and the two separator bytes. */
+/**
+ * Environment with names that a process can have. The sum of the bytes counts names, values and the two separator
+ * bytes.
+ */
 export const Env = z
   .record(
     z.string().regex(/^[^=\0]{1,256}$/, { error: "must be a name without = or NUL" }),
@@ -365,7 +368,7 @@ export function toSandbox(app: Pick<App, "config" | "secrets" | "machines">, row
 
 const tokenAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
-/** A new preview token, encrypted for its sandbox. */
+/** Returns a new preview token, encrypted for its sandbox. */
 export function newPreviewToken(app: Pick<App, "secrets">, id: string): Buffer {
   return app.secrets.seal(randomText(tokenAlphabet, 32), `sandboxes:preview_token:${id}`);
 }

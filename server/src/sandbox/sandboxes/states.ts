@@ -4,7 +4,7 @@ export type Status = (typeof statuses)[number];
 
 export const transitions = ["pausing", "resuming", "terminating"] as const;
 
-/** verb → its source states and its target state */
+/** Operations on a sandbox, each with its source states and its target state. */
 export const moves = {
   create: { from: [], to: "running" },
   keepAlive: { from: ["running"], to: "running" },
@@ -16,7 +16,10 @@ export const moves = {
   terminate: { from: ["running", "paused"], to: "terminated" },
 } as const satisfies Record<string, { from: readonly Status[]; to: Status }>;
 
-/** Delete works in every state; a terminated sandbox is returned unchanged. */
+/**
+ * Reasons for the end of a sandbox. `requested` means a delete, which works in every state and returns a terminated
+ * sandbox unchanged.
+ */
 export const terminationReasons = [
   "requested",
   "timeout",

@@ -183,7 +183,7 @@ export async function lockAndCountLive(tx: Transaction<Database>, workspaceId: s
   return countLiveRows(tx, workspaceId);
 }
 
-/** Newest first. */
+/** Lists the running and paused sandboxes of a workspace, newest first. */
 export async function listLiveRows(db: Queryable, workspaceId: string, limit: number) {
   const rows = await db
     .selectFrom("sandboxes")
@@ -219,11 +219,11 @@ export async function countLiveRows(db: Queryable, workspaceId: string): Promise
   return Number(count);
 }
 
-/** Seconds that the sandbox has run until a given time. */
+/** Returns SQL for the seconds that the sandbox has run until a given time. */
 const lifetimeUntil = (until: Date) =>
   sql<number>`running_seconds + coalesce(greatest(0, extract(epoch from ${until}::timestamptz - running_since)), 0)`;
 
-/** Undefined if the row was terminated before; only one of two concurrent calls succeeds. */
+/** Terminates a row. Undefined if the row was terminated before; only one of two concurrent calls succeeds. */
 export async function terminateRow(
   tx: Queryable,
   id: string,
@@ -311,7 +311,7 @@ export async function setAllowDomains(
   return numUpdatedRows > 0n;
 }
 
-/** Extends by the last requested length; a sandbox that was just extended does not change. */
+/** Extends lifetimes by the last requested length of each sandbox. A sandbox that was just extended does not change. */
 export async function extendRows(db: Queryable, ids: readonly string[], now: Date): Promise<void> {
   const whole = sql<Date>`${now}::timestamptz + make_interval(secs => timeout_seconds)`;
   await db
@@ -439,7 +439,7 @@ export async function isSuspended(db: Queryable, workspaceId: string): Promise<b
   return suspended_at !== null;
 }
 
-/** Running sandboxes past their deadline without a move in progress. */
+/** Finds running sandboxes past their deadline without a move in progress. */
 export function findExpired(
   db: Queryable,
   now: Date,
@@ -483,7 +483,7 @@ export async function moveDeadlines(tx: Queryable, workspaceId: string, ms: numb
     .execute();
 }
 
-/** Paused sandboxes past their retention, without a resume in progress. */
+/** Finds paused sandboxes past their retention, without a resume in progress. */
 export function findExpiredSnapshots(db: Queryable, now: Date): Promise<{ id: string }[]> {
   return db
     .selectFrom("sandboxes")
@@ -520,7 +520,7 @@ export function findById(db: Queryable, id: string): Promise<SandboxRow | undefi
     .executeTakeFirst();
 }
 
-/** Finds the sandbox that serves visitors. Undefined if there is none, or its workspace is suspended. */
+/** Finds the sandbox that serves visitors. Undefined if there is no such sandbox, or its workspace is suspended. */
 export function findVisited(db: Queryable, id: string): Promise<SandboxRow | undefined> {
   return db
     .selectFrom("sandboxes")
@@ -534,7 +534,7 @@ export function findVisited(db: Queryable, id: string): Promise<SandboxRow | und
 }
 
 /**
- * Allowlist of a restricted machine's sandbox: null for the default, undefined if there is no such sandbox.
+ * Returns the allowlist of a restricted machine's sandbox: null for the default, undefined if there is no such sandbox.
  */
 export async function findAllowDomains(db: Queryable, machine: string): Promise<string[] | null | undefined> {
   const row = await db

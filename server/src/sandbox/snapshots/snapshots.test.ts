@@ -132,7 +132,7 @@ test("takes a snapshot of a paused sandbox without waking it, and the sandbox re
   expect(await contentOf((await createFrom(snapshot.id)).id)).toBe("kept");
 });
 
-test("a name is unique in a workspace, also for concurrent calls, and is free after the deletion", async () => {
+test("keeps a name unique in a workspace, also for concurrent calls, and frees it at the deletion", async () => {
   const { id } = await create();
   const answers = await Promise.all([refusal(take(id, "same")), refusal(take(id, "same"))]);
   expect(
@@ -145,7 +145,7 @@ test("a name is unique in a workspace, also for concurrent calls, and is free af
   expect(await take(id, "same")).toMatchObject({ name: "same" });
 });
 
-test("counts snapshots apart from pauses, and a refused snapshot does not stop the sandbox", async () => {
+test("counts snapshots apart from pauses, and does not stop a sandbox whose snapshot is refused", async () => {
   const free = await personWithTier(db, "free");
   const { id } = await create({}, free.actor);
   for (let n = 0; n < 3; n += 1) await take(id, undefined, free.actor);
@@ -209,7 +209,7 @@ test("reports a damaged or missing snapshot, and does not retry it", async () =>
   expect(toSnapshot(await getSnapshot(host.app, actor, gone.id))).toMatchObject({ status: "damaged" });
 });
 
-test("marks a snapshot as damaged when its bytes are missing at the server's start, and its sandbox runs on", async () => {
+test("marks a snapshot as damaged when its bytes are missing at the server's start, and keeps its sandbox running", async () => {
   const { id } = await create();
   const snapshot = await take(id);
   await rm(join(host.directory, "snapshots", snapshot.id), { recursive: true });
@@ -243,7 +243,7 @@ test("keeps a snapshot for the tier's retention after its last use", async () =>
   await expect.poll(async () => (await there()).snapshots).toEqual([used.id]);
 });
 
-test("deleting a snapshot while a sandbox is created from it does not affect the sandbox", async () => {
+test("does not affect a sandbox that is being created from a snapshot when the snapshot is deleted", async () => {
   const { id } = await create();
   await write(id, "kept");
   const snapshot = await take(id);
@@ -256,7 +256,7 @@ test("deleting a snapshot while a sandbox is created from it does not affect the
 });
 
 test.each(["snapshot.written", "snapshot.committed"])(
-  "a crash at %s leaves the sandbox running, and a complete snapshot or none",
+  "leaves the sandbox running, and a complete snapshot or none, after a crash at %s",
   async (point) => {
     const { id } = await create();
     await write(id, "kept");

@@ -38,7 +38,7 @@ export async function getSnapshot(app: Pick<App, "db">, actor: Actor, id: string
   return row;
 }
 
-/** Finds by id in every workspace that the caller reaches, or by name in the home workspace. */
+/** Finds a snapshot by id in every workspace that the caller reaches, or by name in the home workspace. */
 export async function findSnapshotNamed(
   app: Pick<App, "db">,
   actor: Actor,
@@ -85,7 +85,7 @@ export async function list(
   };
 }
 
-/** Sandboxes made from the snapshot are independent and continue. */
+/** Deletes a snapshot. Sandboxes made from the snapshot are independent and continue. */
 export async function deleteSnapshot(app: Needs, actor: Actor, id: string): Promise<void> {
   await app.db.transaction().execute(async (tx) => {
     const row = await deleteNamed(tx, id, { workspaceIds: reachable(actor) });
@@ -97,7 +97,7 @@ export async function deleteSnapshot(app: Needs, actor: Actor, id: string): Prom
   drop(app, id);
 }
 
-/** End of a snapshot's retention after its last use. */
+/** Returns the end of a snapshot's retention after its last use. */
 export function keptUntil(tier: SandboxTier, from: Date): Date | null {
   const days = tierLimits[tier].pausedRetentionDays;
   return days === null ? null : new Date(from.getTime() + days * dayMs);

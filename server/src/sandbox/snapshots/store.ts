@@ -70,7 +70,7 @@ export function listNamed(
   return query.execute();
 }
 
-/** Counts a workspace's snapshots, and blocks further ones until this transaction ends. */
+/** Counts a workspace's snapshots, and blocks new snapshots until this transaction ends. */
 export async function lockAndCountNamed(tx: Transaction, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 4))`.execute(tx);
   return countNamed(tx, workspaceId);

@@ -31,7 +31,7 @@ import { findByName, insertNamed, lockAndCountNamed, type NamedRow } from "./sto
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 
-/** The snapshot is on disk on return. */
+/** Takes a snapshot, which is on disk on return. */
 export async function takeSnapshot(
   app: Needs,
   actor: Actor,
@@ -39,7 +39,7 @@ export async function takeSnapshot(
   input: SnapshotCreate,
 ): Promise<NamedRow> {
   const { workspace_id } = await getSandbox(app, actor, sandboxId);
-  // Checked before the capture as well as after it, because a refused call should not stop the sandbox.
+  // This check runs before the capture as well as after it, because a refused call should not stop the sandbox.
   await app.db.transaction().execute((tx) => refuseUnlessFree(tx, actor, workspace_id, input));
   const id = newBytes();
   try {
@@ -117,7 +117,7 @@ async function write(
     const model = await findSnapshot(app.db, { ownerKind: "sandbox", ownerId: sandboxId });
     if (!model) continue;
     await refuseUnlessRestorable(app, model);
-    // Otherwise the sandbox was resumed or deleted meanwhile, so the loop reads it again.
+    // If the bytes are missing, the sandbox was resumed or deleted meanwhile, so the loop reads it again.
     if (await shareBytes(app, model, id)) return { bytes: model, env: ownEnv(envOf(app, model)) };
   }
 }

@@ -19,7 +19,7 @@ const templatesMax = 100;
 /** Maximum of own templates in a chain. Each image has a name for every file of the images below. */
 const depthMax = 20;
 
-/** The template's build is queued on return, and survives this server. */
+/** Creates a template. The build is queued on return, and continues after an end of this server. */
 export async function createTemplate(
   app: Pick<App, "db" | "machines" | "clock">,
   actor: Actor,
@@ -93,7 +93,7 @@ function sourceOf({ base_template = "", recipe = [], dockerfile, image, network 
   if (text === undefined) return { base_template, recipe, network: network ?? "restricted" };
   const checked = checkDockerfile(text);
   if ("refused" in checked) throw invalidField(field, checked.refused);
-  // The enclosed builder has internet access, as for apps. The allowlist applies to machines only.
+  // The builder of Dockerfiles has internet access, as for apps. The allowlist applies to machines only.
   if (network === "restricted") {
     throw invalidField(
       "network",
@@ -112,7 +112,7 @@ async function baseOf(
   return resolveBase(app, workspaceId, base_template);
 }
 
-/** The response of a create contains the id that the start command has in every sandbox. */
+/** Returns the response of a create, which contains the id that the start command has in every sandbox. */
 export function toCreated(row: TemplateRow): Template {
   const { start_command_id } = row;
   return { ...toTemplate(row), ...(start_command_id === null ? {} : { start_command_id }) };

@@ -8,8 +8,8 @@ import { deleteTemplate } from "./store.ts";
 import { target } from "./templates.ts";
 
 /**
- * Works in every state, and cancels a running build. The image is removed with the last sandbox and snapshot that uses
- * it.
+ * Deletes a template in any state, and cancels a running build. The image is removed with the last sandbox and snapshot
+ * that uses it.
  */
 export async function removeTemplate(
   app: Pick<App, "db" | "machines" | "log">,

@@ -133,7 +133,7 @@ test("builds a template of an image, like a Dockerfile of one FROM", async () =>
   expect(await exec((await sandbox(made.id)).id, "echo runs")).toBe("runs\n");
 });
 
-test("starts commands, terminals and the start command with the image's defaults, under fields of the request", async () => {
+test("starts commands, terminals and the start command with the image's defaults, which the request may override", async () => {
   const spied = vi.spyOn(FakeGuest.prototype, "startCommand");
   onTestFinished(() => spied.mockRestore());
   const starts = () => spied.mock.calls.splice(0).map(([{ cwd, user }]) => ({ cwd, user }));
@@ -160,7 +160,7 @@ test("keeps the defaults through pause and resume, in forks and in sandboxes of 
   for (const { id } of [box, clone!, restored]) expect(await exec(id, "pwd")).toMatch(/\/tmp\n$/);
 });
 
-test("builds a recipe on a template of a Dockerfile, which may be deleted meanwhile, and keeps its defaults", async () => {
+test("builds a recipe on a template of a Dockerfile that is deleted before the build, and keeps its defaults", async () => {
   const base = await createAndBuild();
   const child = await create({
     name: `${name}-child`,
@@ -322,7 +322,7 @@ test("refuses code cells, and names the template to use", async () => {
   );
 });
 
-test("removes the image after the template and its last sandbox", async () => {
+test("removes the image when the template and its last sandbox are deleted", async () => {
   const { id } = await createAndBuild();
   const box = await sandbox(id);
   await removeTemplate(host.app, actor, id);
@@ -368,7 +368,7 @@ test("ends a running build when its template is deleted", async () => {
   expect(await images()).not.toContain(id);
 });
 
-test("builds again after a server died behind the finished image", async () => {
+test("builds again after a server died with a finished image that was not recorded", async () => {
   const { id } = await create();
   const stop = new AbortController();
   onKillPoint(async (point) => void (point === "build.stepped" && stop.abort()));

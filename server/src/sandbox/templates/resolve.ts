@@ -12,7 +12,7 @@ import { findNewest, findTagged, findTemplate, listNames, type TemplateRow } fro
 type Needs = Pick<App, "db" | "machines">;
 
 const lookEveryMs = 250;
-/** Maximum of a workspace's own templates in an error. */
+/** Maximum of a workspace's own templates that an error names. */
 const knownMax = 20;
 
 export interface ResolvedTemplate {
@@ -31,7 +31,7 @@ export interface ResolvedTemplate {
 }
 
 /**
- * Accepts a built-in name, an id, a name (with the tag `default`) or `name:tag`, of this workspace. Waits up to
+ * Resolves a built-in name, an id, a name (with the tag `default`) or `name:tag`, of this workspace. Waits up to
  * `waitMs` for a template that is still being built.
  */
 export async function resolveTemplate(
@@ -102,7 +102,7 @@ async function find(app: Needs, workspaceId: string, template: string): Promise<
   if (rest.length > 0) return undefined;
   const tagged = await findTagged(app.db, workspaceId, name, tag ?? "default");
   if (tagged || tag !== undefined) return tagged;
-  // The first build of a name will get the default tag, so a running one is worth the wait.
+  // The first build of a name will get the default tag, so the call waits for a running build.
   const newest = await findNewest(app.db, workspaceId, name);
   return newest?.status === "ready" ? undefined : newest;
 }

@@ -130,7 +130,7 @@ export const templateRoutes = (app: App): Route[] => [
   }),
 ];
 
-/** The offset of a returning reader (`Last-Event-ID`), else the requested one. */
+/** Returns the offset of a returning reader (`Last-Event-ID`), or else the requested offset. */
 function startOf(request: FastifyRequest, query: z.output<typeof LogsQuery>): number {
   const last = [request.headers["last-event-id"]].flat()[0];
   if (last === undefined || last === "") return query.after;

@@ -16,7 +16,7 @@ const tags = sql<string[]>`(
   from template_tags t where t.template_id = templates.id
 )`.as("tags");
 
-/** Counts a workspace's templates, and blocks further ones until this transaction ends. */
+/** Counts a workspace's templates, and blocks new templates until this transaction ends. */
 export async function lockAndCountTemplates(tx: Db, workspaceId: string): Promise<number> {
   await lockTags(tx, workspaceId);
   return countTemplateRows(tx, workspaceId);
@@ -82,7 +82,7 @@ export function findTagged(
     .executeTakeFirst();
 }
 
-/** The newest build of the name, in any state. */
+/** Finds the newest build of the name, in any state. */
 export function findNewest(db: Db, workspaceId: string, name: string): Promise<TemplateRow | undefined> {
   return db
     .selectFrom("templates")
@@ -121,7 +121,7 @@ export async function holdTemplate(tx: Db, id: string): Promise<boolean> {
   return row !== undefined;
 }
 
-/** Newest first. `created_at_text` keeps the microseconds for the cursor, which a Date drops. */
+/** Lists templates, newest first. `created_at_text` keeps the microseconds for the cursor, which a Date drops. */
 export function listTemplates(
   db: Db,
   filter: {
@@ -145,7 +145,7 @@ export function listTemplates(
   return query.execute();
 }
 
-/** Undefined if the template was deleted. */
+/** Records the result of a template's build. Undefined if the template was deleted. */
 export async function endTemplate(
   tx: Db,
   id: string,
@@ -196,7 +196,7 @@ export async function hasOtherReady(tx: Db, { workspace_id, name, id }: Selectab
   return row !== undefined;
 }
 
-/** Moves the tag to this build, from any other. */
+/** Moves the tag to this build, from any other build. */
 export async function putTag(
   tx: Db,
   template: Pick<TemplatesTable, "id" | "workspace_id" | "name">,

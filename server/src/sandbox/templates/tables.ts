@@ -26,7 +26,7 @@ export interface TemplatesTable {
   size_bytes: number | null;
   contents: ColumnType<Record<string, string>, string | undefined, string>;
   substituted: Generated<boolean>;
-  /** Version inside, if it differs from the one in the base's name. */
+  /** Version of the program in the image, if it differs from the version in the base's name. */
   substitute: ColumnType<string | null, undefined, string | null>;
   created_at: Date;
   built_at: Date | null;

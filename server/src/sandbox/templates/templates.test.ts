@@ -88,7 +88,7 @@ test("keeps a suspended workspace's build queued until the suspension ends", asy
   expect(await get(id)).toMatchObject({ status: "ready" });
 });
 
-test("runs the steps of a build in order, and sandboxes boot from its image", async () => {
+test("runs the steps of a build in order, and boots sandboxes from its image", async () => {
   const made = await create({ recipe: ["echo one > file", "echo two >> file; echo said; echo too >&2"] });
   expect(made).toMatchObject({
     status: "building",
@@ -255,7 +255,7 @@ test("emits an event at the end of a build with its owner and result, in the fee
   });
 });
 
-test("each tag points to one build: the first build is default, a later one by request", async () => {
+test("assigns each tag to one build: `default` to the first build, and to a later one on request", async () => {
   const first = await createAndBuild({ recipe: ["echo 1 > file"], tags: ["v1", "stable", "v1"] });
   expect(first.tags).toEqual(["default", "stable", "v1"]);
   const second = await createAndBuild({ recipe: ["echo 2 > file"], tags: ["stable"] });
@@ -295,7 +295,7 @@ test("shows a template only to its workspace", async () => {
   expect((await get(id)).tags).toEqual(["default"]);
 });
 
-test("rejects invalid builds at once", async () => {
+test("rejects an invalid build in the request itself", async () => {
   const free = await personWithTier(db, "free");
   expect(await refusal(createTemplate(host.app, free.actor, input()))).toBe("403 plan_limit");
   expect(await refusal(create({ base_template: "fedora" }))).toBe("400 invalid_request");
@@ -349,7 +349,7 @@ test("removes a deleted template's image after its last sandbox", async () => {
     .not.toContain(id);
 });
 
-test("deleting a template during its build leaves nothing and emits no event", async () => {
+test("leaves nothing and emits no event when a template is deleted during its build", async () => {
   const before = (await events()).length;
   const { id } = await create({ recipe: ["echo up > up; sleep 30"] });
   const running = build();
@@ -391,14 +391,14 @@ test("names the workspace's own templates when a template is unknown", async () 
   expect(await unknown(stranger.actor)).not.toMatch(new RegExp(`known are .*${name}`));
 });
 
-test("a create waits for a running build", async () => {
+test("makes a create wait for a running build", async () => {
   const { id } = await create();
   const waiting = sandbox(id);
   await build();
   expect((await waiting).template_id).toBe(id);
 });
 
-test("runs no more builds at once than configured, in turn", async () => {
+test("runs no more builds at once than configured, and the others in turn", async () => {
   const ids = [];
   for (let n = 0; n < 5; n += 1) ids.push((await create({ recipe: ["sleep 0.1"] })).id);
   let most = 0;
@@ -450,7 +450,7 @@ test("restarts the build of a dead server, but not after three dead servers", as
   expect((await get(id)).status).toBe("ready");
 });
 
-test("a stopping server returns its builds to the queue, without counting an attempt", async () => {
+test("returns the builds of a stopping server to the queue, without counting an attempt", async () => {
   const { id } = await create({ recipe: ["echo up; sleep 30"] });
   const stop = new AbortController();
   const running = host.builds.run(stop.signal);

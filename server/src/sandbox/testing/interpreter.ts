@@ -1,6 +1,6 @@
 /**
- * Imitates the owner of a machine's kernels, by code/PROTOCOL.md, without kernels. It stores contexts, and the test
- * determines the output of cells; the default output is the cell's code.
+ * Imitates the owner of a machine's kernels, by code/PROTOCOL.md, without kernels. This imitation stores contexts, and
+ * the test determines the output of cells; the default output is the cell's code.
  */
 import { createInterface } from "node:readline";
 import type { Duplex } from "node:stream";

@@ -51,7 +51,7 @@ export type Event =
   | { kind: "restart" }
   | { kind: "dies"; nth: number; point: string };
 
-/** States that a sandbox may have during these concurrent operations. */
+/** Returns the states that a sandbox may have during these concurrent operations. */
 function reachable(box: Box, verbs: readonly Verb[]): Set<Status> {
   const states = new Set<Status>([box.status]);
   const calls = verbs.some((name) => name === "read" || name === "write" || name === "exec");
@@ -65,7 +65,7 @@ function reachable(box: Box, verbs: readonly Verb[]): Set<Status> {
   return states;
 }
 
-/** Error codes of an operation while the sandbox is in one of these states. */
+/** Returns the error codes of an operation while the sandbox is in one of these states. */
 function refusals(
   name: Verb,
   box: Box,
@@ -98,7 +98,7 @@ export class LifecycleModel {
     this.#actor = actor;
   }
 
-  /** A running sandbox contains the last written content. */
+  /** Reads the file of every running sandbox, and checks that it has the last written content. */
   async readAll(): Promise<void> {
     for (const box of this.boxes.filter(({ status }) => status === "running")) {
       const found = (await this.#call("read", box, "")) as string;
@@ -187,7 +187,7 @@ export class LifecycleModel {
     await this.#settle(box, states);
   }
 
-  /** The process ends at that point, and a new one starts. */
+  /** Ends the server's process at that point, and starts a new one. */
   async #die(box: Box, point: string): Promise<void> {
     const name = point.startsWith("pause") ? "pause" : "resume";
     const there = Promise.withResolvers<void>();
@@ -218,7 +218,8 @@ export class LifecycleModel {
   }
 
   /**
-   * The current state is one of these, no operation is in flight, and the record agrees with the machines.
+   * Checks that the current state is one of these, that no operation is in flight, and that the record agrees with the
+   * machines.
    */
   async #settle(box: Box, states: ReadonlySet<Status>): Promise<void> {
     const row = await getSandbox(this.#host.app, this.#actor, box.id);

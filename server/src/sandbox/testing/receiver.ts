@@ -49,7 +49,7 @@ export async function startReceiver(): Promise<Receiver> {
   return receiver;
 }
 
-/** The documented form exactly: `sha256=`, then the hex HMAC-SHA256 of the raw body. */
+/** True if the signature has exactly the documented form: `sha256=`, then the hex HMAC-SHA256 of the raw body. */
 export function isSigned({ headers, body }: ReceivedDelivery, secret: string): boolean {
   const expected = Buffer.from(`sha256=${createHmac("sha256", secret).update(body).digest("hex")}`);
   const given = Buffer.from(String(headers["x-service-signature"]));

@@ -1,4 +1,4 @@
-/** An app for tests of this room: a real database, the fake driver, a fixed clock, and a user. */
+/** An app for tests of the sandbox API: a real database, the fake driver, a fixed clock, and a user. */
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -51,7 +51,7 @@ const recipe: ImageRecipe = {
   probes: {},
 };
 
-/** Image with a substituted version: the fake driver otherwise reports the promised one. */
+/** Image with a substituted version. For any other image, the fake driver reports the promised version. */
 const substitute: ImageRecipe = {
   ...recipe,
   name: "python-3.12",
@@ -79,7 +79,7 @@ export async function testHost(
   const directory = await mkdtemp(join(tmpdir(), "kontor-fake-"));
   afterAll(() => rm(directory, { recursive: true, force: true }));
   const clock = testClock();
-  const config = testConfig(options.config);
+  const config = testConfig({ dataDir: join(directory, "data"), ...options.config });
   const secrets = testSecrets();
   const start = async (): Promise<Pick<TestHost, "app" | "driver" | "builds">> => {
     const { services } = options;
@@ -164,7 +164,7 @@ export async function personWithTier(db: Db, tier: SandboxTier): Promise<Person 
   return { ...person, actor: actorOf(person) };
 }
 
-/** Actor of a full-access token of this user. */
+/** Returns the actor of a full-access token of this user. */
 function actorOf({ user, workspace }: Person): Actor {
   return {
     kind: "api_token",
@@ -188,7 +188,7 @@ function actorOf({ user, workspace }: Person): Actor {
   };
 }
 
-/** The body of a create after validation, with defaults. */
+/** Returns the body of a create after validation, with defaults. */
 export function createInput(input: Record<string, unknown> = {}): SandboxCreate {
   return SandboxCreate.parse({ template: recipe.name, ...input });
 }

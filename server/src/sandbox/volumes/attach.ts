@@ -10,7 +10,7 @@ import { changeVolume, lockVolume, releaseRow, type VolumeRow } from "./store.ts
 import { addVolume, defaultSizeGb, knownRegion, requireFree } from "./volumes.ts";
 
 export interface VolumeRequest {
-  /** Id or name. A missing volume with a name is created. */
+  /** Id or name of the volume. If no volume has the name, the volume is created. */
   reference: string;
   /** Required region; undefined for any. */
   region: string | undefined;
@@ -48,7 +48,7 @@ async function findOrAdd(
     sizeGb: defaultSizeGb,
     region: knownRegion(app, region),
   });
-  // Otherwise a concurrent transaction created the volume.
+  // If the insert added no row, a concurrent transaction created the volume.
   const row = added ?? (await find());
   if (!row) throw volumeNotFound();
   return row;

@@ -1,8 +1,8 @@
 /**
- * Moves a volume to another region. The row records the target, and a job performs the move. It copies the files to the
- * target, syncs them, reads them back and compares them. Then one transaction records the new region, and the old files
- * are deleted. The old place is valid before that transaction, the new one after it. A crash at any moment leaves one
- * complete volume, and the next start continues the move.
+ * Moves a volume to another region. The row records the target, and a job performs the move. The job copies the files
+ * to the target, syncs them to disk, reads them back and compares them. Then one transaction records the new region,
+ * and the old files are deleted. The old files are valid before that transaction, the new files after it. A crash at
+ * any moment leaves one complete volume, and the next start continues the move.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
@@ -55,8 +55,8 @@ export async function queueMove(app: Pick<App, "machines">, db: Db, row: VolumeR
 }
 
 /**
- * The job. A volume that cannot be moved, or not after several attempts, stays in its region, and the event gives the
- * reason.
+ * Runs the job of a move. A volume that cannot be moved, or not after several attempts, stays in its region, and the
+ * event gives the reason.
  */
 export async function runMove(
   app: Needs,

@@ -15,7 +15,7 @@ export async function repairVolumes(app: Needs): Promise<void> {
       else if (row.moving_to !== null) await queueMove(app, app.db, row);
     });
   }
-  // Add-ons have volumes as well.
+  // Volumes of add-ons are skipped here.
   for (const place of (await host.listVolumes()).filter(({ id }) => id.startsWith("vol_"))) {
     const row = rows.get(place.id.replace(/\.unfinished$/, ""));
     if (!row) {

@@ -11,7 +11,7 @@ const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([..
 
 // ---- operations of callers
 
-/** Counts a workspace's volumes, and blocks further ones until this transaction ends. */
+/** Counts a workspace's volumes, and blocks new volumes until this transaction ends. */
 export async function lockAndCountVolumes(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 10))`.execute(tx);
   return countVolumeRows(tx, workspaceId);
@@ -27,7 +27,7 @@ export async function countVolumeRows(db: Db, workspaceId: string): Promise<numb
   return Number(count);
 }
 
-/** Undefined if the name is taken. */
+/** Inserts a volume. Undefined if the name is taken. */
 export function insertVolume(
   tx: Db,
   volume: Pick<VolumeRow, "id" | "workspace_id" | "name" | "size_gb" | "region" | "host_id" | "created_at">,
@@ -58,7 +58,7 @@ export function lockVolume(
     .executeTakeFirst();
 }
 
-/** Newest first. `created_at_text` keeps the microseconds for the cursor, which a Date drops. */
+/** Lists volumes, newest first. `created_at_text` keeps the microseconds for the cursor, which a Date drops. */
 export function listVolumeRows(
   db: Db,
   workspaceIds: readonly string[],

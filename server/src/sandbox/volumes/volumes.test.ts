@@ -56,7 +56,7 @@ async function makeFilledVolume(name = "data") {
 
 const contentAt = (id: string, region: string) => readFile(join(placeOf(id, region), "file"), "utf8");
 
-test("a volume has a name and a size, and occupies no disk before its first use", async () => {
+test("creates a volume with a name and a size, which occupies no disk before its first use", async () => {
   const volume = await createNamed("data");
   expect(volume).toEqual({
     id: expect.stringMatching(/^vol_[a-z0-9]{20}$/),
@@ -82,7 +82,7 @@ test("lists volumes page by page", async () => {
   expect(rest.next_cursor).toBeNull();
 });
 
-test("a create makes a missing volume by its name, and the volume outlives the sandbox", async () => {
+test("creates a missing volume by name with a new sandbox, and keeps the volume after the sandbox's end", async () => {
   const sandbox = await sandboxWith("data");
   const volume = await only();
   expect(volume).toMatchObject({ name: "data", size_gb: 10, status: "attached", sandbox_id: sandbox.id });
@@ -116,7 +116,7 @@ test("releases a volume when its sandbox ends, also if the removal of its machin
   expect(await only()).toMatchObject({ sandbox_id: next.id });
 });
 
-test("a failed start, a deadline, and the end of a machine release the volume", async () => {
+test("releases the volume at a failed start, at a deadline, and at the end of a machine", async () => {
   host.driver.fail("create", new RuntimeError("failed", "no"));
   await expect(sandboxWith("data")).rejects.toThrow(refusal("start_failed", 503));
   expect(await only()).toMatchObject({ status: "available" });
@@ -131,7 +131,7 @@ test("a failed start, a deadline, and the end of a machine release the volume", 
   await expect.poll(async () => (await only()).status).toBe("available");
 });
 
-test("a paused sandbox keeps its volume and has it again after a resume", async () => {
+test("keeps the volume of a paused sandbox, and mounts it again after a resume", async () => {
   const { id } = await sandboxWith("data");
   const volume = await only();
   await writeInside(host.app, actor, id, { path: "/persist/file", content: "a2VwdA==", mode: 0o644 });
@@ -149,7 +149,7 @@ test("a paused sandbox keeps its volume and has it again after a resume", async 
   expect(await only()).toMatchObject({ status: "available" });
 });
 
-test("file calls write to /persist only in a sandbox with a volume", async () => {
+test("lets file calls write to /persist only in a sandbox with a volume", async () => {
   const file = { path: "/persist/file", content: "", mode: 0o644 };
   const without = await createSandbox(host.app, actor, createInput());
   await expect(writeInside(host.app, actor, without.id, file)).rejects.toThrow(refusal("not_permitted", 403));
@@ -157,7 +157,7 @@ test("file calls write to /persist only in a sandbox with a volume", async () =>
   expect(await writeInside(host.app, actor, id, file)).toMatchObject({ bytes_written: 0 });
 });
 
-test("a sandbox runs in its volume's region; another or unknown region is refused", async () => {
+test("runs a sandbox in its volume's region, and refuses another or unknown region", async () => {
   await createNamed("far", { region: "us-1" });
   const { id } = await sandboxWith("far");
   expect(await getSandbox(host.app, actor, id)).toMatchObject({ region: "us-1" });
@@ -209,7 +209,7 @@ test("hides volumes of another workspace, also with the same name", async () => 
   expect(await all(stranger)).toHaveLength(1);
 });
 
-describe("delete", () => {
+describe("delete of a volume", () => {
   test("removes the bytes and the name before it returns", async () => {
     const volume = await makeFilledVolume();
     await remove(host.app, actor, "data");
@@ -219,7 +219,7 @@ describe("delete", () => {
     await createNamed("data");
   });
 
-  test("a crash during a delete hides the volume, and the next start completes the delete", async () => {
+  test("hides a volume after a crash during its delete, and completes the delete at the next start", async () => {
     const volume = await makeFilledVolume();
     onKillPoint((point) => Promise.reject(new Error(point)));
     await expect(remove(host.app, actor, "data")).rejects.toThrow("volume.deleted");
@@ -239,7 +239,7 @@ describe("delete", () => {
   });
 });
 
-describe("move", () => {
+describe("move of a volume", () => {
   const job = (volume: string, attempt = 1) =>
     runMove(
       host.app,
@@ -287,7 +287,7 @@ describe("move", () => {
   });
 
   test.each(["volume.copied", "volume.moved"])(
-    "a crash at %s leaves one complete copy, and the next start completes the move",
+    "leaves one complete copy after a crash at %s, and completes the move at the next start",
     async (last) => {
       const volume = await makeFilledVolume();
       await move(host.app, actor, "data", "us-1");

@@ -1,9 +1,9 @@
 /**
  * Volumes: files that outlive sandboxes, mounted at `/persist` of one sandbox at a time. This folder owns the list of
- * volumes, their assignment and their region. If many sandboxes want a volume at once, one gets it. The sandbox
- * keeps it while it is paused, and releases it at its end, whatever the reason. An empty volume never replaces missing
- * bytes. A delete removes the bytes before it returns. Bytes are created at the first use; until then a volume is a
- * row.
+ * volumes, their assignment and their region. If many sandboxes request a volume at the same time, one of them gets the
+ * volume. The chosen sandbox keeps the volume while it is paused, and releases the volume at its end, whatever the reason. An
+ * empty volume never replaces missing bytes. A delete removes the bytes before it returns. Bytes are created at the
+ * first use; until then a volume is a row.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -110,7 +110,7 @@ interface Position {
   id: string;
 }
 
-/** The bytes are removed on return. After a crash, the next start completes the removal. */
+/** Deletes a volume, whose bytes are removed on return. After a crash, the next start completes the removal. */
 export async function remove(app: Needs, actor: Actor, reference: string): Promise<void> {
   const row = await app.db.transaction().execute(async (tx) => {
     const free = await lockFree(tx, actor, reference);
@@ -140,7 +140,7 @@ export function requireFree(row: VolumeRow): VolumeRow {
   return row;
 }
 
-/** The default region if `code` is absent. */
+/** Returns the region with this code. The default region if `code` is absent. */
 export function knownRegion(app: Pick<App, "config">, code: string | undefined): string {
   const regions = regionsOf(app.config);
   const region = regions.find((known) => known.code === (code ?? regions[0].code));

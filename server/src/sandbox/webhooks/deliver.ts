@@ -36,21 +36,25 @@ import { openSecret } from "./webhooks.ts";
 
 type Needs = Pick<App, "db" | "secrets" | "config" | "clock" | "log">;
 
-/** Deliveries mostly wait for receivers. Half of this server's workers remain for other jobs. */
+/**
+ * Maximum of webhooks with deliveries at once. Deliveries mostly wait for receivers, and half of this server's workers
+ * remain for other jobs.
+ */
 const webhooksAtOnce = 12;
 const perPayer = 4;
-/** A webhook gives up its turn after this time if others wait. */
+/** Time after which a webhook's turn ends if other webhooks wait. */
 const turnMs = 15_000;
 
-/** Sandboxes whose deliveries to one webhook may be in flight at once. */
+/** Maximum of sandboxes whose deliveries to one webhook may be in flight at once. */
 const atOnce = 16;
 /**
- * Deliveries of one sandbox in sequence, before the sandbox that has waited longest is searched. The search scans every waiting delivery before it.
+ * Maximum of deliveries of one sandbox in sequence, before the sandbox that has waited longest is searched. The search
+ * scans every waiting delivery before it.
  */
 const inARowMax = 20;
-/** Longer than an attempt, so that a lease renewed between attempts never expires. */
+/** Time of a lease: longer than an attempt, so that a lease renewed between attempts never expires. */
 const leaseMs = 25_000;
-/** Not with every delivery, because all deliveries would wait for writes of this row. */
+/** Interval of renewals. A renewal with every delivery would make all deliveries wait for writes of this row. */
 const renewEveryMs = 5_000;
 
 /** Queue that serves the owners of webhooks in turn; one for each server. */
@@ -65,7 +69,7 @@ export async function deliverInTurn(
   id: string,
   signal: AbortSignal,
 ): Promise<void> {
-  // Read first, because every event adds a job, and a write would wait for the deliveries' writes.
+  // The lease is read first, because every event adds a job, and a write would wait for the deliveries' writes.
   const lease = await findLease(app.db, id);
   if (!lease) return;
   if ((lease.until ?? new Date(0)) >= app.clock.now()) return comeBack(app, id);
@@ -189,7 +193,7 @@ function disabledNews({ id, url, workspace_id: workspaceId }: WebhookRow, error:
   };
 }
 
-/** Undefined after a success, else the reason of the failure for the owner. */
+/** Sends a delivery. Returns undefined after a success, else the reason of the failure for the owner. */
 async function send(app: Needs, webhook: WebhookRow, delivery: DeliveryRow): Promise<string | undefined> {
   const body = Buffer.from(delivery.body);
   const signature = createHmac("sha256", openSecret(app, webhook)).update(body).digest("hex");

@@ -44,7 +44,7 @@ export async function queueDeliveries(tx: Db, event: Deliverable): Promise<void>
       body,
       due_at: event.at,
     });
-    // No key, because two transactions that add a job with the same key wait for each other.
+    // The job has no key, because two transactions that add a job with the same key wait for each other.
     await addJob(tx, deliverTask, { webhook });
   }
 }

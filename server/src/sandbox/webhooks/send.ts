@@ -10,12 +10,15 @@ import {
 } from "#lib/network/checked-lookup.ts";
 import { answerWithinMs } from "./limits.ts";
 
-/** The webhook's owner may see its message. */
+/** Reason for a failed delivery. The webhook's owner may see its message. */
 export class DeliveryError extends Error {
   override readonly name = "DeliveryError";
 }
 
-/** Resolves on a 2xx in time, and throws a `DeliveryError` otherwise. The DNS query counts for `owner`. */
+/**
+ * Sends the request. Resolves on a 2xx in time, and throws a `DeliveryError` otherwise. The DNS query counts for
+ * `owner`.
+ */
 export function post(
   url: URL,
   opened: OpenedHosts,
@@ -30,7 +33,7 @@ export function post(
     const start = url.protocol === "https:" ? requestHttps : requestHttp;
     const request = start(url, {
       method: "POST",
-      // A new connection each time, because a kept one would outlast the check of its address.
+      // Each request gets a new connection, because a kept connection would outlast the check of its address.
       agent: false,
       lookup: checkedLookup(opened, message.owner),
       signal: AbortSignal.timeout(answerWithinMs),

@@ -13,7 +13,7 @@ const among = (workspaceIds: readonly string[]) => sql<string>`any(${sql.val([..
 
 // ---- operations of callers
 
-/** Counts a workspace's webhooks, and blocks further ones until this transaction ends. */
+/** Counts a workspace's webhooks, and blocks new webhooks until this transaction ends. */
 export async function lockAndCountWebhooks(tx: Db, workspaceId: string): Promise<number> {
   await sql`select pg_advisory_xact_lock(hashtextextended(${workspaceId}, 3))`.execute(tx);
   const { count } = await tx
@@ -89,7 +89,7 @@ export async function insertDelivery(
   await tx.insertInto("sandbox_webhook_deliveries").values(delivery).execute();
 }
 
-/** The oldest due delivery of each lane, in ascending order. */
+/** Returns the oldest due delivery of each lane, in ascending order. */
 export function dueDeliveries(
   db: Db,
   webhookId: string,
@@ -111,7 +111,7 @@ export function dueDeliveries(
     .execute();
 }
 
-/** The oldest delivery of the same lane, if it is due. */
+/** Returns the oldest delivery of the same lane, if it is due. */
 export async function nextOfLane(
   db: Db,
   { webhook_id, lane }: DeliveryRow,
@@ -128,7 +128,7 @@ export async function nextOfLane(
   return oldest && oldest.due_at <= now ? oldest : undefined;
 }
 
-/** Time of the next due delivery; a lane is due when its oldest delivery is. */
+/** Returns the time of the next due delivery. A lane is due when its oldest delivery is. */
 export async function nextDue(db: Db, webhookId: string): Promise<Date | undefined> {
   const heads = db
     .selectFrom("sandbox_webhook_deliveries")
@@ -163,8 +163,8 @@ export async function postpone(tx: Db, seq: number, dueAt: Date): Promise<void> 
 // ---- results
 
 /**
- * Written at most once a second while all deliveries succeed, because deliveries of many sandboxes would wait for this
- * row.
+ * Records a success. The row is written at most once a second while all deliveries succeed, because deliveries of many
+ * sandboxes would wait for this row.
  */
 export async function noteSuccess(tx: Db, id: string, at: Date): Promise<void> {
   await tx

@@ -117,7 +117,7 @@ test("retries a failed delivery after 10 s with the same id and bytes, up to thr
   expect(await record(id)).toMatchObject({ active: true, consecutive_failures: 1 });
 });
 
-test("an event waits only for earlier events of its sandbox", async () => {
+test("delays an event only until the earlier events of its sandbox are delivered", async () => {
   const { id } = await hook();
   let fails = 1;
   receiver.answer = (got, response) =>
@@ -157,7 +157,7 @@ test("delivers many events of many sandboxes complete and in order to a receiver
   }
 });
 
-test("disables a webhook after twenty failed deliveries in a row; a success and enable reset the count", async () => {
+test("disables a webhook after twenty failed deliveries in a row, and resets the count at a success or an enable", async () => {
   const { id } = await hook();
   const fail = async (count: number) => {
     receiver.answer = (_, response) => response.writeHead(410).end();
@@ -225,7 +225,7 @@ test("delivers to a webhook only the events of its filter", async () => {
   expect(receiver.received.map(({ json }) => json.event)).toEqual(["sandbox.terminated"]);
 });
 
-test("a process without the lease returns when the lease is over, and takes over from a dead holder", async () => {
+test("delivers nothing without the lease, and takes over when the lease of a dead holder is over", async () => {
   const { id } = await hook();
   await tell("sbx_a", "x");
   const until = new Date(host.clock.now().getTime() + 25_000);
@@ -259,7 +259,7 @@ test("commits an event together with its delivery, or neither", async () => {
   expect(receiver.received).toEqual([]);
 });
 
-test("the jobs deliver and retry", async () => {
+test("delivers and retries as a job of the queue", async () => {
   const time = { now: () => new Date() };
   const jobs = await openJobs({ db, pool, log: silentLog, hostId: "test", version: "test" });
   try {

@@ -26,7 +26,7 @@ import {
 
 type Needs = Pick<App, "db" | "secrets" | "config" | "clock">;
 
-/** The secret appears only in this response. */
+/** Registers a webhook. The secret appears only in this response. */
 export async function register(app: Needs, actor: Actor, input: WebhookCreate): Promise<Webhook> {
   const workspace = requireNotSuspended(homeWorkspace(actor));
   const url = new URL(input.url);
@@ -67,7 +67,7 @@ export async function get(app: Needs, actor: Actor, id: string): Promise<Webhook
   return found;
 }
 
-/** Resets the failures; events during the disabled time are not sent. */
+/** Enables a webhook and resets its failures. Events during the disabled time are not sent. */
 export async function enable(app: Needs, actor: Actor, id: string): Promise<Webhook> {
   return app.db.transaction().execute(async (tx) => {
     const row = await enableRow(tx, id, workspaceIds(actor));
@@ -94,7 +94,7 @@ function place(id: string): string {
   return `sandbox_webhooks:${id}:secret`;
 }
 
-/** Only the host is logged, because a path may contain a secret. */
+/** Returns the webhook as a target of audit entries. Only the host is logged, because a path may contain a secret. */
 function target(row: WebhookRow): { kind: string; id: string; label: string } {
   return { kind: "sandbox_webhook", id: row.id, label: new URL(row.url).host };
 }

@@ -4,7 +4,7 @@ import type { World } from "../world.ts";
 import { run } from "./agent.ts";
 import type { Cases } from "./case.ts";
 
-/** A run that waits for an approval, in the state that its executor leaves. */
+/** Makes a run that waits for an approval, in the state in which its executor leaves it. */
 async function waiting(world: World): Promise<{ run_id: string; request_id: string }> {
   const { run_id } = await run(world);
   const at = new Date();

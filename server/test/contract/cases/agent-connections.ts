@@ -1,4 +1,4 @@
-/** Toolsets with sign-in of people. */
+/** Cases of toolsets to which people sign in. */
 import { once } from "node:events";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -8,7 +8,7 @@ import type { Cases } from "./case.ts";
 let made = 0;
 let provider: Promise<string> | undefined;
 
-/** Starts a provider that publishes its metadata; no user signs in here. */
+/** Starts a provider that publishes its metadata; no user signs in to it. */
 async function startProvider(): Promise<string> {
   const server = createServer((request, response) => {
     const at = `http://${request.headers.host}`;

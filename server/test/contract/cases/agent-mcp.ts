@@ -1,10 +1,10 @@
-/** Toolsets of MCP servers. */
+/** Cases of toolsets of MCP servers. */
 import type { World } from "../world.ts";
 import type { Cases } from "./case.ts";
 
 let made = 0;
 
-/** No server listens at the address; the toolset can be created all the same. */
+/** Creates a toolset. No server listens at its address, which a create does not check. */
 async function toolset(world: World): Promise<{ toolset_id: string }> {
   const { status, json, text } = await world.call("POST", "/v1/agent-toolsets", {
     token: world.owner.token,

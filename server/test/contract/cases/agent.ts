@@ -13,7 +13,7 @@ async function credential(world: World): Promise<string> {
   return (json as { id: string }).id;
 }
 
-/** No server listens at the address, and no call reaches it. */
+/** Body of a credential. No server listens at its address, and no call reaches it. */
 const credentialBody = {
   provider: "openai_compatible",
   name: "local",
@@ -39,7 +39,8 @@ export async function agent(world: World): Promise<{ agent: string }> {
 }
 
 /**
- * Ends the sessions of all waiting runs, because no process executes runs here and a plan limits the waiting ones.
+ * Ends the sessions of all waiting runs, because no process executes runs in these tests and a plan limits the number
+ * of waiting runs.
  */
 export async function endWaiting(world: World): Promise<void> {
   const { token } = world.owner;
@@ -61,14 +62,14 @@ export async function run(world: World): Promise<{ agent: string; run_id: string
   return { ...params, run_id, session_id };
 }
 
-/** A completed run, so that a stream of its events ends. */
+/** Makes a completed run, so that a stream of its events ends. */
 async function endedRun(world: World): Promise<{ run_id: string }> {
   const { run_id } = await run(world);
   await world.call("POST", `/v1/agents/runs/${run_id}/cancel`, { token: world.owner.token });
   return { run_id };
 }
 
-/** Inserts a completed step, because no process executes runs here. */
+/** Inserts a completed step, because no process executes runs in these tests. */
 async function endedStep(world: World, runId: string): Promise<void> {
   const { db } = world.app;
   const { agent_id, end_user_id } = await db
@@ -178,7 +179,7 @@ export const agentCases: Cases = {
     success: async (world) => ({ params: await agent(world), body: { input: "Hi", wait_s: 0 } }),
     status: 202,
     unknown,
-    // No process executes runs here, so a caller that waits or follows would do so for long.
+    // No process executes runs in these tests, so a caller that waits or follows would wait for long.
     keeps: ["wait_s", "stream"],
   },
   listAgentRuns: { success: () => ({}) },

@@ -6,7 +6,7 @@ const nobody = "99999999-9999-4999-8999-999999999999";
 const noAddon = { project_id: nobody, addon_id: nobody };
 const noBackup = { ...noAddon, backup_id: nobody };
 
-/** A running add-on by its row only; no machine is started here. */
+/** Inserts only the row of a running add-on; no machine is started. */
 async function runningAddon(world: World): Promise<{ project_id: string; addon_id: string }> {
   const made = await addon(world);
   await world.app.db
@@ -17,7 +17,7 @@ async function runningAddon(world: World): Promise<{ project_id: string; addon_i
   return made;
 }
 
-/** A completed backup without bytes, which no test reads. */
+/** Inserts a completed backup without bytes, which no test reads. */
 async function backup(world: World): Promise<{ project_id: string; addon_id: string; backup_id: string }> {
   const made = await runningAddon(world);
   const now = new Date();

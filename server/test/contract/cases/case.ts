@@ -11,14 +11,14 @@ export interface Call {
   /** The query, already encoded, without the question mark. */
   query?: string;
   body?: unknown;
-  /** Headers of a request that is signed instead of carrying a token. */
+  /** Headers of a request that has a signature instead of a token. */
   headers?: Readonly<Record<string, string>>;
 }
 
 export interface Case {
   /** Creates the resources of the call, as `world.owner`, and returns a call that succeeds. */
   success: (world: World) => Promise<Call> | Call;
-  /** Status of the success; default: the route's usual one. */
+  /** Status of the success. Default: the usual status of the route. */
   status?: number;
   /**
    * The same path with a resource that does not exist. A stranger's call must get exactly the response that the owner

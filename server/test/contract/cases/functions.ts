@@ -17,7 +17,7 @@ const body = (more: object = {}) => ({
   ...more,
 });
 
-/** A function of the owner, in its own team, because plans limit functions. */
+/** Creates a function of the owner, in its own team, because plans limit functions. */
 async function func(world: World, more: object = {}): Promise<{ function_id: string }> {
   const { id: workspace } = await makeTeam(world.app.db, { [world.owner.userId]: "member" });
   clearActorCache(world.app);
@@ -28,7 +28,7 @@ async function func(world: World, more: object = {}): Promise<{ function_id: str
   return { function_id: (json as { id: string }).id };
 }
 
-/** A version in the queue; no job worker runs here. */
+/** Makes a version in the queue; no job worker runs in these tests. */
 async function version(world: World): Promise<{ function_id: string; version_id: string }> {
   const { function_id } = await func(world);
   const { token } = world.owner;
@@ -47,7 +47,7 @@ async function liveVersion(world: World): Promise<{ function_id: string; version
   return made;
 }
 
-/** A function with a live version. */
+/** Makes a function with a live version. */
 async function makeLiveFunction(world: World): Promise<{ function_id: string }> {
   const { function_id: id } = await func(world);
   const { db, machines } = world.app;
@@ -98,7 +98,7 @@ export const functionCases: Cases = {
     unknown,
   },
   deleteFunction: { success: async (world) => ({ params: await func(world) }), unknown },
-  // The deployment is only queued here, and the response confirms that.
+  // The deployment is only queued, and the response confirms that.
   deployFunction: {
     success: async (world) => ({ params: await func(world), query: "wait=false" }),
     unknown,

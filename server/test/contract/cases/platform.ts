@@ -14,7 +14,7 @@ import type { Cases } from "./case.ts";
 
 const nobody = "99999999-9999-4999-8999-999999999999";
 
-/** A team of the owner with one more member. */
+/** Makes a team of the owner with one more member. */
 async function team(world: World) {
   const { user } = await makePerson(world.app.db);
   const { id } = await makeTeam(world.app.db, { [world.owner.userId]: "owner", [user.id]: "member" });
@@ -22,12 +22,12 @@ async function team(world: World) {
   return { team_id: id, user_id: user.id };
 }
 
-/** Clears the actor cache, which lasts two seconds, because these rows are written directly. */
+/** Clears the actor cache, which lasts two seconds, because these tests write the rows directly. */
 function forget(world: World): void {
   clearActorCache(world.app);
 }
 
-/** An open invitation of the owner's team for an address without an account. */
+/** Makes an open invitation of the owner's team for an address without an account. */
 async function invitation(world: World) {
   const { team_id } = await team(world);
   const { json, text, status } = await world.call("POST", `/api/v1/teams/${team_id}/members`, {
@@ -38,7 +38,7 @@ async function invitation(world: World) {
   return { team_id, invitation_id: (json as { id: string }).id };
 }
 
-/** An open invitation of the owner to another person's team. */
+/** Makes an open invitation of the owner to another person's team. */
 async function ownInvitation(world: World) {
   const { user } = await makePerson(world.app.db);
   const { id: workspace_id } = await makeTeam(world.app.db, { [user.id]: "owner" });
@@ -59,7 +59,7 @@ async function ownInvitation(world: World) {
 
 let made = 0;
 
-/** A hosted project of the owner, in its own team, because plans limit projects. */
+/** Creates a hosted project of the owner, in its own team, because plans limit projects. */
 async function project(world: World): Promise<{ project_id: string; env_id: string }> {
   const { id: workspace } = await makeTeam(world.app.db, { [world.owner.userId]: "member" });
   forget(world);
@@ -71,7 +71,9 @@ async function project(world: World): Promise<{ project_id: string; env_id: stri
   return { project_id: id, env_id: production_environment_id };
 }
 
-/** The domain's name resolves to nothing, because no DNS server responds here. */
+/**
+ * Creates a project with a domain. The domain's name does not resolve, because no DNS server responds in these tests.
+ */
 async function projectWithDomain(world: World): Promise<string> {
   const { project_id } = await project(world);
   await world.app.db
@@ -82,7 +84,7 @@ async function projectWithDomain(world: World): Promise<string> {
   return project_id;
 }
 
-/** A project of the owner with a live deployment. */
+/** Makes a project of the owner with a live deployment. */
 async function makeLiveProject(world: World): Promise<{ project_id: string }> {
   const { project_id, env_id } = await project(world);
   const { db, machines } = world.app;
@@ -125,7 +127,7 @@ async function makeLiveProject(world: World): Promise<{ project_id: string }> {
   return { project_id };
 }
 
-/** The owner's newest notification. */
+/** Returns the id of the owner's newest notification. */
 async function notification(world: World): Promise<string> {
   await notify(world.app.db, {
     workspaceId: world.owner.workspaceId,
@@ -138,7 +140,7 @@ async function notification(world: World): Promise<string> {
   return (json as { id: string }[])[0]!.id;
 }
 
-/** A group of the owner with one project. */
+/** Makes a group of the owner with one project. */
 async function group(world: World): Promise<{ group_id: string; project_id: string }> {
   const { project_id } = await project(world);
   const { json: in_ } = await world.call("GET", `/api/v1/projects/${project_id}`, {
@@ -155,7 +157,7 @@ async function group(world: World): Promise<{ group_id: string; project_id: stri
   return { group_id, project_id };
 }
 
-/** An unused image of the owner's project. */
+/** Inserts an unused image of the owner's project. */
 async function image(world: World): Promise<{ project_id: string; tag: string }> {
   const { project_id } = await project(world);
   const { workspace_id: workspaceId } = await world.app.db
@@ -180,7 +182,7 @@ async function image(world: World): Promise<{ project_id: string; tag: string }>
   return { project_id, tag };
 }
 
-/** An add-on of the owner; no machine is started for it here. */
+/** Makes an add-on of the owner; no machine is started for it. */
 export async function addon(world: World): Promise<{ project_id: string; addon_id: string }> {
   const { project_id } = await project(world);
   const { json } = await world.call("POST", `/api/v1/projects/${project_id}/addons`, {
@@ -194,7 +196,7 @@ const noAddon = { project_id: nobody, addon_id: nobody };
 const noProject = { project_id: nobody };
 const noDeployment = { deployment_id: nobody };
 
-/** A deployment in the queue; no job worker runs here. */
+/** Makes a deployment in the queue; no job worker runs in these tests. */
 async function deployment(world: World): Promise<{ deployment_id: string }> {
   const { project_id } = await project(world);
   const path = `/api/v1/projects/${project_id}/deployments`;

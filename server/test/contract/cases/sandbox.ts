@@ -56,7 +56,7 @@ async function withPty(world: World): Promise<{ id: string; pty: string }> {
   return { ...params, pty: (started.json as { id: string }).id };
 }
 
-/** No server listens at the address, and no delivery reaches it. */
+/** Address of a webhook. No server listens there, and no delivery reaches it. */
 const hook = "http://127.0.0.1:9/hook";
 
 /** Deletes the webhooks, because an account has at most ten and the cases run often. */
@@ -84,7 +84,7 @@ async function volume(world: World): Promise<{ id: string }> {
   return { id: (made.json as { id: string }).id };
 }
 
-/** A ready template whose steps do nothing. */
+/** Makes a ready template whose steps do nothing. */
 async function template(world: World): Promise<{ id: string }> {
   const { token } = world.owner;
   const made = await world.call("POST", "/v1/templates", { token, body: { ...recipe, tags: ["v1"] } });

@@ -29,7 +29,7 @@ test("refuses to delete a team with a running sandbox", async () => {
   expect((await call("DELETE", `/api/v1/teams/${team}`, token)).status).toBe(204);
 });
 
-test("refuses to delete a team with a project, and deletes it after the project", async () => {
+test("refuses to delete a team with a project, and deletes the team after its project", async () => {
   const { token } = world.owner;
   const team = (await call("POST", "/api/v1/teams", token, { name: "Shops" })).json["id"] ?? "";
   const made = await call("POST", "/api/v1/projects", token, { name: "of-a-team", workspace: team });

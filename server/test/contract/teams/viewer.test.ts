@@ -20,7 +20,7 @@ const routes = Object.values(world.routes)
   .flat()
   .filter(({ scope }) => scope !== null && scope !== "public");
 const routeOf = (operationId: string) => routes.find((route) => route.operationId === operationId)!;
-/** An invitation belongs to the invited person. */
+/** Writes that a viewer may not make. An invitation belongs to the invited person. */
 const writes = routes.filter((route) => refusesViewers(route) && !route.path.includes("/invitations/{"));
 const onThings = writes.filter(({ path }) => path.includes("{"));
 const creating = writes.filter(({ path }) => !path.includes("{"));
@@ -33,9 +33,7 @@ const refusal = { status: 403, json: { code: "insufficient_role", role_needed: "
 const call = (token: string, method: string, path: string, body?: object) =>
   world.call(method, path, { token, body });
 
-/**
- * Turns the owner's personal workspace into a team, and adds the viewer to it and to the owner's other teams.
- */
+/** Makes the owner's personal workspace a team, and adds the viewer to it and to the owner's other teams. */
 async function enter(): Promise<void> {
   const { userId, workspaceId } = owner;
   const team = { kind: "team" as const, owner_user_id: null };
@@ -67,7 +65,7 @@ async function leave(): Promise<void> {
 
 afterEach(leave);
 
-/** Changes by the viewer in the activity log. */
+/** Returns the changes by the viewer in the activity log. */
 const changes = () =>
   db
     .selectFrom("activity")
@@ -87,7 +85,7 @@ describe.each(onThings)("$method $path", (route) => {
 });
 
 describe.each(creating)("$method $path", (route) => {
-  test("refuses a viewer's token that is bound to the team", async () => {
+  test("refuses a token that is bound to the team and belongs to a viewer", async () => {
     const made = await cases[route.operationId]!.success(world);
     await enter();
     expect(await send(world, route, made, bound)).toMatchObject(refusal);
@@ -95,7 +93,7 @@ describe.each(creating)("$method $path", (route) => {
 });
 
 describe.each(reads)("$method $path", (route) => {
-  test("responds to a viewer without a secret", async () => {
+  test("responds to a viewer, and returns no secret", async () => {
     const made = await cases[route.operationId]!.success(world);
     await plantCanary(world, made);
     await enter();
@@ -106,7 +104,7 @@ describe.each(reads)("$method $path", (route) => {
 });
 
 describe.each(secretReads)("$method $path", (route) => {
-  test("refuses a viewer", async () => {
+  test("refuses to return a secret to a viewer", async () => {
     const made = await cases[route.operationId]!.success(world);
     await enter();
     const { status, json } = await send(world, route, made, viewer.token);
@@ -117,7 +115,7 @@ describe.each(secretReads)("$method $path", (route) => {
 /** The viewer's own resources, created by the cases. */
 const own: World = { ...world, owner: viewer };
 
-test("lets a viewer of a team write to the own workspace and read its secrets", async () => {
+test("lets a viewer of a team write to the viewer's own workspace and read that workspace's secrets", async () => {
   const exec = await cases["execCommand"]!.success(own);
   const variables = await call(viewer.token, "POST", "/api/v1/projects", {
     name: "viewers-own",
@@ -130,7 +128,7 @@ test("lets a viewer of a team write to the own workspace and read its secrets", 
   expect(read.json).toMatchObject({ CANARY: canary });
 });
 
-test("refuses a body that names resources of the team", async () => {
+test("refuses a viewer's request whose body names resources of the team", async () => {
   const named = [
     ["createProject", "/api/v1/projects"],
     ["createFunction", "/api/v1/functions"],
@@ -158,7 +156,7 @@ test("refuses a viewer's WebSocket to a terminal of the team", async () => {
   expect(await refusedHandshake(url, viewer.token)).toBe(403);
 });
 
-test("applies a change of role at once, also to a token bound to the team", async () => {
+test("applies a change of role at once, even to a token that is bound to the team", async () => {
   const { user } = await makePerson(db);
   const team = await makeTeam(db, { [owner.userId]: "owner", [user.id]: "member" });
   clearActorCache(world.app);
@@ -176,7 +174,7 @@ test("applies a change of role at once, also to a token bound to the team", asyn
   expect((await group("after")).status).toBe(201);
 });
 
-test("lets a viewer join by an invitation and leave, without a vote for the viewer", async () => {
+test("lets a viewer accept an invitation and leave, and does not count the viewer as an owner", async () => {
   const team = await makeTeam(db, { [owner.userId]: "owner" });
   clearActorCache(world.app);
   const members = `/api/v1/teams/${team.id}/members`;

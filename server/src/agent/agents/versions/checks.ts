@@ -1,5 +1,5 @@
 /**
- * Checks that everything a config names exists and fits: toolsets, credentials, machine and schema. The check runs at
+ * Checks that all dependencies of a config exist and fit: toolsets, credentials, machine and schema. The check runs at
  * publication, and again when an alias is pointed at the version, because dependencies may be deleted meanwhile.
  */
 import type { ReachableWorkspace } from "#accounts/actor.ts";
@@ -12,7 +12,9 @@ import { findToolsets } from "#agent/toolsets/find.ts";
 import { requireMachine } from "#agent/vm/checks.ts";
 import type { AgentConfig } from "../config.ts";
 
-/** Locks the config's toolsets until the transaction ends. */
+/**
+ * Throws unless the config's toolsets, credentials and machine exist. Locks the toolsets until the transaction ends.
+ */
 export async function requireUsable(
   app: Pick<App, "machines">,
   tx: Db,
@@ -25,8 +27,8 @@ export async function requireUsable(
 }
 
 /**
- * Runs before the transaction, because the check may be slow. It counts against the workspace, like the checks of its
- * runs.
+ * Checks the output schema before the transaction, because the check may be slow. The check counts against the
+ * workspace's limit, as the checks of its runs do.
  */
 export async function requireSchema(
   { id }: Pick<ReachableWorkspace, "id">,
@@ -54,7 +56,7 @@ async function requireToolsets(
         ["config", "toolsets", index, "toolset_id"],
         "does not exist; create the toolset first",
       );
-    // The tools of an MCP server are unknown until the first read.
+    // The tools of an MCP server are unknown until the server's list is read for the first time.
     if (names === null) continue;
     for (const [place, name] of allow.entries()) {
       if (name !== "*" && !names.has(name))
@@ -89,7 +91,7 @@ async function requireCredentials(
   }
 }
 
-/** `found`: provider of the named credential. */
+/** Throws unless the credential fits the model's provider. `found`: provider of the named credential. */
 function requireCredential(
   { provider, credential_id: id }: AgentConfig["model"],
   found: string | undefined,

@@ -1,4 +1,4 @@
-/** Points aliases at versions whose dependencies exist, and whose scopes the caller has. */
+/** Tests that an alias moves only to a version whose dependencies exist, and whose scopes the caller has. */
 import { expect, test } from "vitest";
 import { testHost } from "#sandbox/testing/sandbox-app.ts";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
@@ -25,7 +25,10 @@ async function toolset(): Promise<string> {
   return (await owner.post("/v1/agent-toolsets", body)).json.id;
 }
 
-/** Creates an agent. The first version has this config; the second version, at `prod`, has no dependencies. */
+/**
+ * Creates an agent with two versions. The first version has this config. The second version, at `prod`, has no
+ * dependencies.
+ */
 async function agent(change: object): Promise<string> {
   const name = `agent-${(made += 1)}`;
   const config = { ...(await modelConfig(owner)), ...change };

@@ -1,6 +1,7 @@
 /**
- * Points an alias at a version, or creates it. Active runs keep their version. The version must pass the checks of a
- * publication, because its dependencies may be deleted, and because the caller grants its scopes.
+ * Points an alias at a version, and creates the alias if it does not exist. Active runs keep their version. The version
+ * must pass the checks of a publication again, because its dependencies may be deleted and the caller grants its
+ * scopes.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -46,7 +47,7 @@ export async function promote(
   });
 }
 
-/** Returns the previous version of the alias. The caller holds the agent's row. */
+/** Points the alias at the version, and returns its previous version. The caller holds the lock on the agent's row. */
 export async function moveAlias(
   tx: Db,
   { agent, name, version, at }: { agent: Pick<AgentRow, "id">; name: string; version: number; at: Date },

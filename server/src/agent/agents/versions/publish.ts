@@ -44,7 +44,7 @@ export async function publish(
   });
 }
 
-/** Columns of a new version. */
+/** Returns the columns of a new version. */
 export function versionValues(
   { kind, id, label }: Actor,
   agent: Pick<AgentRow, "id">,

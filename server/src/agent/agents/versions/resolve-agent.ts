@@ -8,7 +8,10 @@ import { type AgentForInvoke, findAgentForInvoke } from "../store.ts";
 
 export type { AgentForInvoke as AskedAgent } from "../store.ts";
 
-/** `version` is null if `wanted` (`3`, `v3`, an alias or `latest`) selects none. */
+/**
+ * Returns the agent with the requested version. `version` is null if `wanted` (`3`, `v3`, an alias or `latest`) selects
+ * none.
+ */
 export async function resolveAgent(
   db: Db,
   actor: Actor,

@@ -1,9 +1,9 @@
-/** Finds the agents with an alias whose config matches a test, and the toolsets that an agent's versions use. */
+/** Finds the agents with an alias whose config fulfils a condition, and the toolsets that an agent's versions use. */
 import type { Db } from "#schema.ts";
 import type { AgentConfig } from "../config.ts";
 import { namedToolsets, servedConfigs } from "../store.ts";
 
-/** Returns the names of the agents. */
+/** Returns the names of the agents with an alias whose config fulfils `isMeant`. */
 export async function findServingAgents(
   db: Db,
   workspaceId: string,
@@ -13,7 +13,7 @@ export async function findServingAgents(
   return [...new Set(rows.filter(({ config }) => isMeant(config as AgentConfig)).map(({ name }) => name))];
 }
 
-/** Ids of the toolsets that an agent's versions use. Some toolsets may be deleted. */
+/** Returns the ids of the toolsets that an agent's versions use. Some of these toolsets may be deleted. */
 export function toolsetsUsed(db: Db, agentId: string): Promise<string[]> {
   return namedToolsets(db, agentId);
 }

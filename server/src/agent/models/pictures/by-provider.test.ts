@@ -39,7 +39,7 @@ async function requestsTo(
   return model.asked;
 }
 
-test("sends a picture within the result to Anthropic", async () => {
+test("sends a picture to Anthropic within the tool's result", async () => {
   const [{ messages }] = await requestsTo("anthropic", "claude-sonnet-4-5");
   expect(messages.at(-1).content).toMatchObject([
     {
@@ -52,7 +52,7 @@ test("sends a picture within the result to Anthropic", async () => {
   ]);
 });
 
-test("sends a picture within the function's output to OpenAI", async () => {
+test("sends a picture to OpenAI within the function's output", async () => {
   const [{ input }] = await requestsTo("openai", "gpt-5");
   expect(input.at(-1)).toMatchObject({
     type: "function_call_output",
@@ -63,7 +63,7 @@ test("sends a picture within the function's output to OpenAI", async () => {
   });
 });
 
-test("sends a picture in a message behind the results to other chat completions", async () => {
+test("sends a picture to other chat completion servers in a message after the tools' results", async () => {
   const [{ messages }] = await requestsTo("openai_compatible", "some-model", { takesPictures: true });
   expect(messages.slice(-2)).toMatchObject([
     { role: "tool", content: "Seen:\n\n[image of type image/png, 8 bytes, shown in the next message]" },
@@ -84,7 +84,7 @@ test.each([
   expect(asked[0].messages.at(-1)).toMatchObject({ role: "tool", content: asText });
 });
 
-test("repeats the request without pictures when a server refuses them", async () => {
+test("repeats the request without pictures when a server refuses pictures", async () => {
   let refused = 0;
   const asked = await requestsTo("openai", "gpt-5", { onPicturesRefused: () => (refused += 1) });
   expect(asked).toHaveLength(2);
@@ -96,7 +96,7 @@ test.each([
   [400, "context_length_exceeded", 1],
   [413, "request_too_large", 2],
 ])(
-  "repeats a request with pictures after %i %s only if the bytes were too many",
+  "after %i %s, repeats a request without its pictures only if the body was too large",
   async (status, error, requests) => {
     model.script([{ status, error }]);
     const address = {
@@ -115,7 +115,7 @@ test.each([
   },
 );
 
-test("marks the text of a call that failed with a picture", () => {
+test("puts a note about the failure before the picture of a failed call", () => {
   const [part] = toolMessage([{ id: "call_1", tool: "look", isOk: false, text: "", content: [picture] }])
     .content as Json[];
   expect(part.output).toEqual({
@@ -133,7 +133,7 @@ test.each([
   ["openai_compatible", "Qwen/Qwen2.5-VL-7B-Instruct", true],
   ["openai_compatible", "openai/gpt-4o", true],
   ["openai_compatible", "llama-3.3-70b", false],
-] as const)("detects whether %s's %s takes pictures", (provider, id, expected) => {
+] as const)("detects whether provider %s's model %s accepts pictures", (provider, id, expected) => {
   expect(takesPictures({ provider, id }, undefined)).toBe(expected);
   expect(takesPictures({ provider, id }, !expected)).toBe(!expected);
 });

@@ -12,7 +12,7 @@ const toolPicture = (characters = 8) => {
 const counts = (messages: { message: unknown }[]) =>
   messages.map(({ message }) => picturesIn(message as Message).length);
 
-test("keeps twenty pictures, and only the newest ten of twenty-one", () => {
+test("keeps all of twenty pictures, but only the newest ten of twenty-one", () => {
   const messages = Array.from({ length: 20 }, () => toolPicture());
   dropOldPictures(messages);
   expect(counts(messages)).toEqual(Array(20).fill(1));
@@ -26,7 +26,7 @@ test("keeps twenty pictures, and only the newest ten of twenty-one", () => {
   expect(messages.at(-1)!.bytes).toBe(before.at(-1));
 });
 
-test("keeps the pictures of the last results, however large", () => {
+test("keeps the pictures of the last results, whatever their size", () => {
   const large = () => toolPicture(stepPictures.bytes);
   const messages = [large(), large()];
   dropOldPictures(messages);
@@ -34,7 +34,7 @@ test("keeps the pictures of the last results, however large", () => {
   expect(messages[0]!.bytes).toBeLessThan(1000);
 });
 
-test("estimates a large tool picture at the size to which providers scale it", () => {
+test("estimates the tokens of a large tool picture at the size to which providers scale it", () => {
   const tokens = (characters: number) => estimateTokens(toolPicture(characters).message as Message);
   expect(tokens(stepPictures.bytes)).toBe(tokens(128_000));
   expect(tokens(64_000)).toBeLessThan(tokens(128_000));

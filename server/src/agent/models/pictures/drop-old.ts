@@ -1,14 +1,20 @@
 /**
- * Removes the oldest tool pictures from the conversation when a request has too many. Half of them go at a time, so that
- * the next requests begin alike and the provider's prompt cache stays valid.
+ * Removes the oldest tool pictures from the conversation when a request has too many. Half of the pictures are removed
+ * at a time, so that the next requests begin alike and the provider's prompt cache stays valid.
  */
 import { PictureBudget, type PictureLimit, withoutPictures } from "../../tools/pictures.ts";
 import { mapContent, type Message, picturesIn } from "../messages.ts";
 
-/** Maximum for one request. Beyond twenty pictures, Anthropic allows only smaller ones. */
+/**
+ * Maximum of pictures in one request. If a request has more than twenty pictures, Anthropic allows only smaller
+ * pictures.
+ */
 const promptPictures: PictureLimit = { count: 20, bytes: 4 * 1024 ** 2 };
 
-/** Changes messages and their counted bytes in place. The pictures of the last results always stay. */
+/**
+ * Removes old pictures from these messages, and updates their byte counts in place. The pictures of the last results
+ * always stay.
+ */
 export function dropOldPictures(said: { message: unknown; bytes: number }[]): void {
   const places = said.flatMap(({ message }, place) =>
     picturesIn(message as Message).length > 0 ? [place] : [],

@@ -34,14 +34,14 @@ type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
 export interface CallbackResult {
   toolset: string;
-  /** Null after success. */
+  /** Reason why the sign-in failed. Null after success. */
   fault: SignInFault | null;
   returnUrl: string | null;
   /** Name of the link's cookie, which the caller deletes. */
   cookieName: string;
 }
 
-/** Throws a `LinkError` unless the cookie proves that this browser opened the link. */
+/** Completes a sign-in. Throws a `LinkError` unless the cookie proves that this browser opened the link. */
 export async function handleCallback(
   app: Needs,
   query: URLSearchParams,
@@ -127,7 +127,7 @@ async function storeConnection(
   const { access_token, refresh_token, lifeSeconds } = tokens;
   const sealed = sealTokens(app, id, { access_token, refresh_token, client });
   const provider = link.provider!;
-  // Meanwhile the toolset may have been deleted or moved to another origin, or the end user erased.
+  // During the exchange, the toolset may have been deleted or moved to another origin, or the end user erased.
   const isWanted = (await lockToolsetForShare(tx, toolset.id)) && (await lockLink(tx, link.nonce_hash));
   if (!isWanted) return queueRevocations(tx, [{ id, sealed, provider }]);
   await putConnection(tx, {

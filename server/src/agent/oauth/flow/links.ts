@@ -19,7 +19,7 @@ import { owner, type SignInToolset } from "./sign-in-subject.ts";
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
 export const linkSeconds = 600;
-/** An expired link is kept for this time, so that its page can explain the expiry. */
+/** Time for which an expired link is kept, so that its page can explain the expiry. */
 const rememberedMs = 24 * 60 * 60 * 1000;
 
 export async function createSignInLink(
@@ -38,7 +38,7 @@ export async function createSignInLink(
       "must be absent, because the owner signs in to this toolset; set its oauth_per_end_user first",
     );
   try {
-    // Checks the provider now, so that the caller gets its errors instead of the person with the link.
+    // The provider is checked now, so that the caller gets an error, not the person with the link.
     const { provider } = await discoverProvider(app, toolset);
     await selectClient(app, toolset, provider);
   } catch (error) {
@@ -54,7 +54,7 @@ export async function createSignInLink(
   return link;
 }
 
-/** Makes a link, which works after `store` has run. */
+/** Makes a link and the function `store`, which stores it. The link works after `store` has run. */
 export function makeLink(
   app: Pick<App, "config" | "clock">,
   toolset: Pick<SignInToolset, "id">,
@@ -80,7 +80,9 @@ export function makeLink(
   return { link, store };
 }
 
-/** The database holds only this hash, so that a reader of the table cannot open a link. */
+/**
+ * Returns the hash of a secret. The database contains only this hash, so that a reader of the table cannot open a link.
+ */
 export function hashSecret(secret: string): Buffer {
   return createHash("sha256").update(secret).digest();
 }

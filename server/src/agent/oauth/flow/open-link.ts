@@ -1,6 +1,6 @@
 /**
- * Opens a sign-in link: sets a secret cookie in the browser, and redirects it to the provider. From then on only this
- * browser may open the link, any number of times until the provider redirects back.
+ * Opens a sign-in link: sets a secret cookie in the browser, and redirects the browser to the provider. From then on,
+ * only this browser may open the link, any number of times until the provider redirects back.
  */
 import { randomBytes, timingSafeEqual } from "node:crypto";
 import { startAuthorization } from "@modelcontextprotocol/client";
@@ -17,7 +17,7 @@ import type { Client } from "../provider/tokens.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** A link that cannot be used. The message is for the person who opened it. */
+/** Thrown for a link that cannot be used. The message is for the person who opened the link. */
 export class LinkError extends Error {
   override readonly name = "LinkError";
   readonly status: number;
@@ -34,13 +34,15 @@ export interface AuthorizationRedirect {
   cookie: { name: string; value: string; lifeSeconds: number };
 }
 
-/** State of a sign-in between the opening of its link and the callback. It is stored encrypted in the link. */
+/**
+ * State of a sign-in between the opening of its link and the callback. The link's row contains this state encrypted.
+ */
 export interface PendingAuthorization {
   verifier: string;
   client: Client;
 }
 
-/** Throws a `LinkError` or a `SignInFault`. */
+/** Opens a link and returns the redirect to the provider. Throws a `LinkError` or a `SignInFault`. */
 export async function openLink(
   app: Needs,
   nonce: string,
@@ -59,8 +61,8 @@ export async function openLink(
   const client = await selectClient(app, toolset, provider);
   const connection = await findConnection(app.db, toolset.id, link.end_user_id);
   const wanted = joinScopes(connection?.wanted, link.wanted);
-  // The request also names the scopes granted before, so that they are not lost. The newly required scopes come first,
-  // because a long list is truncated.
+  // The request also names the scopes granted before, so that they are not lost. The newly required scopes are first in
+  // the list, because a long list is truncated.
   const scope = wanted === null ? plan.scope : joinScopes(wanted, plan.scope, connection?.scope);
   const state = randomBytes(32).toString("base64url");
   const { authorizationUrl, codeVerifier } = await createAuthorizationRequest(
@@ -86,7 +88,8 @@ export async function openLink(
       scope,
       wanted,
     });
-    // A provider may refuse these scopes on its own page without a redirect. The next link then requests none of them.
+    // A provider may refuse these scopes on its own page without a redirect. The next link then requests none of these
+    // scopes.
     if (isOpened && connection) await clearRequiredScopes(tx, connection);
     return isOpened;
   });
@@ -108,7 +111,10 @@ export function requireUsableLink({ clock }: Pick<App, "clock">, link: LinkRow):
   if (link.expires_at <= clock.now()) throw new LinkError(410, "This link has expired. Request a new one.");
 }
 
-/** Each link has its own cookie, so that two sign-ins in one browser do not conflict. */
+/**
+ * Returns the name of the link's cookie. Each link has its own cookie, so that two sign-ins in one browser do not
+ * conflict.
+ */
 export function cookieName({ nonce_hash }: Pick<LinkRow, "nonce_hash">): string {
   return `kontor_connect_${nonce_hash.toString("hex").slice(0, 12)}`;
 }

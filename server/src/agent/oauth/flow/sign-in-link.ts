@@ -8,15 +8,16 @@ import type { SignInToolset } from "./sign-in-subject.ts";
 
 type Needs = Pick<App, "db" | "config" | "clock">;
 
-/** Links for reuse: the steps of a session share one. */
+/** Links for reuse: all steps of a session show the same link. */
 const links = new WeakMap<App["db"], Map<string, { link: SignInLink; endsAt: number }>>();
 const linksMax = 10_000;
-/** Minimum of a reused link's remaining lifetime, so that the person has time to open it. */
+/** Minimum of a reused link's remaining lifetime, in milliseconds, so that the person has time to open the link. */
 const leftMinMs = 5 * 60 * 1000;
 
 /**
- * Passes a link to `tell`, and reuses a recent one. `tell` runs `store` in a transaction that checks that the run still exists. So an erased end user is not stored again. Returns false, without a link, if the toolset was deleted
- * meanwhile.
+ * Passes a link to `tell`, and reuses a recent link if there is one. `tell` runs `store` in a transaction that checks
+ * that the run still exists. So an erased end user is not stored again. Returns false, without a link, if the toolset
+ * was deleted meanwhile.
  */
 export async function offerSignIn(
   app: Needs,

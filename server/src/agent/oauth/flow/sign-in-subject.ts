@@ -1,4 +1,4 @@
-/** Subject of a sign-in: a toolset and an end user, or the owner. */
+/** Subject of a sign-in: a toolset together with an end user or with the workspace's owner. */
 import type { Selectable } from "kysely";
 import type { AgentToolsetsTable } from "#agent/toolsets/tables.ts";
 

@@ -1,6 +1,6 @@
 /**
- * Serves `/connect/`: sign-in pages, and the client metadata document for providers. These requests carry no API token:
- * the secret in the link's URL authorizes the first, the browser's cookie the rest.
+ * Serves `/connect/`: sign-in pages, and the client metadata document for providers. These requests carry no API token.
+ * The secret in the link's URL authorizes the first request, and the browser's cookie authorizes the rest.
  */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { App } from "#app.ts";
@@ -30,7 +30,7 @@ export function connectSite(app: Needs): RawSite {
 }
 
 async function answer(app: Needs, request: IncomingMessage, response: ServerResponse): Promise<void> {
-  // GET only: a HEAD request must not use the link up.
+  // Only GET is allowed: a HEAD request must not use the link up.
   if (request.method !== "GET") return void response.writeHead(405, { allow: "GET" }).end();
   const url = new URL(request.url ?? "/", "http://localhost");
   if (url.pathname === documentPath) {
@@ -74,13 +74,16 @@ function sendBack(
 
 const isSecure = ({ config }: Needs): boolean => publicBase(config).startsWith("https:");
 
-/** With TLS, the prefix `__Host-` keeps apps on subdomains from setting this cookie (RFC 6265bis, section 4.1.3). */
+/**
+ * Returns the header that sets a cookie. With TLS, the prefix `__Host-` keeps apps on subdomains from setting this
+ * cookie (RFC 6265bis, section 4.1.3).
+ */
 function setCookie(app: Needs, name: string, value: string, maxAgeSeconds: number): string {
   const [prefix, secure] = isSecure(app) ? ["__Host-", "; Secure"] : ["", ""];
   return `${prefix}${name}=${value}; Path=/; Max-Age=${maxAgeSeconds}; HttpOnly; SameSite=Lax${secure}`;
 }
 
-/** Cookies by name without the prefix. With TLS, cookies without the prefix are ignored. */
+/** Returns the cookies by name without the prefix. With TLS, cookies without the prefix are ignored. */
 function cookiesOf(app: Needs, { headers }: IncomingMessage): Map<string, string> {
   const prefix = isSecure(app) ? "__Host-" : "";
   return new Map(

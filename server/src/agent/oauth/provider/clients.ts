@@ -1,5 +1,5 @@
 /**
- * Selects the OAuth client for a provider. The client that the toolset names comes first. Otherwise the client id is
+ * Selects the OAuth client for a provider. A client that the toolset names is used first. Otherwise the client id is
  * the URL of our client metadata document, if the provider supports such documents. Otherwise a client is registered
  * dynamically, once per toolset.
  */
@@ -29,7 +29,7 @@ export function redirectUri(config: Pick<Config, "publicUrl" | "port">): string 
   return publicBase(config) + callbackPath;
 }
 
-/** Client metadata for `documentPath` and for dynamic registration. */
+/** Returns the client metadata for `documentPath` and for dynamic registration. */
 function clientMetadata(config: Pick<Config, "publicUrl" | "port">) {
   return {
     client_name: "Kontor",
@@ -39,13 +39,13 @@ function clientMetadata(config: Pick<Config, "publicUrl" | "port">) {
   };
 }
 
-/** The client id is the URL of the document. */
+/** Returns the client metadata document. The client id is the URL of the document. */
 export function clientDocument(config: Pick<Config, "publicUrl" | "port">) {
   const client_id = publicBase(config) + documentPath;
   return { client_id, ...clientMetadata(config), token_endpoint_auth_method: "none" };
 }
 
-/** Throws a `SignInFault`. */
+/** Returns the OAuth client for the provider. Throws a `SignInFault`. */
 export async function selectClient(app: Needs, toolset: SignInToolset, provider: Provider): Promise<Client> {
   if (toolset.oauth_client_id !== null) {
     const secret = openClientSecret(app, toolset);
@@ -70,8 +70,8 @@ export async function selectClient(app: Needs, toolset: SignInToolset, provider:
 }
 
 /**
- * Pins the client to the first provider, so that the client's secret never goes to another provider that the tool
- * server names later. An update of the client's settings removes the pin.
+ * Pins the client to the first provider. So the client's secret never goes to another provider that the tool server
+ * names later. An update of the client's settings removes the pin.
  */
 async function requireItsProvider(
   app: Needs,
@@ -115,7 +115,7 @@ async function register(app: Needs, toolset: SignInToolset, provider: Provider):
     clientMetadata: {
       ...clientMetadata(app.config),
       token_endpoint_auth_method: wanted,
-      // OpenID Connect Registration 1.0, section 2: only native clients may use http redirect URIs on loopback.
+      // Only native clients may use http redirect URIs on loopback (OpenID Connect Registration 1.0, section 2).
       application_type: isLocal ? "native" : "web",
     },
     fetchFn: providerFetch(app, toolset.workspace_id),
@@ -142,12 +142,15 @@ async function register(app: Needs, toolset: SignInToolset, provider: Provider):
   return client;
 }
 
-/** Prefers a client secret, because providers often rotate the refresh tokens of public clients at each use. */
+/**
+ * Returns the client's authentication method. Prefers a client secret, because providers often rotate the refresh
+ * tokens of public clients at each use.
+ */
 function methodOf(
   { token_endpoint_auth_methods_supported: taken }: Provider,
   hasSecret: boolean,
 ): AuthMethod {
-  // Default of RFC 8414, section 2.
+  // RFC 8414, section 2, defines this default.
   const methods = taken ?? ["client_secret_basic"];
   const known: readonly AuthMethod[] = ["client_secret_basic", "client_secret_post"];
   return (hasSecret ? known.find((method) => methods.includes(method)) : undefined) ?? "none";

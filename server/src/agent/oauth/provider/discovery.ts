@@ -1,7 +1,8 @@
 /**
  * Discovers the provider (authorization server) of a toolset. A request without a token returns the address of the
- * server's protected resource metadata (RFC 9728). It names the provider, whose own metadata must name the same issuer
- * (RFC 8414). A server without such metadata is its own provider, as in the MCP specification of March 2025.
+ * server's protected resource metadata (RFC 9728). This metadata names the provider, whose own metadata must name the
+ * same issuer (RFC 8414). A server without such metadata is its own provider, as in the MCP specification of March
+ * 2025.
  */
 import {
   checkResourceAllowed,
@@ -20,7 +21,7 @@ import type { SignInToolset } from "../flow/sign-in-subject.ts";
 /** Parameters of an authorization request. */
 export interface AuthorizationPlan {
   provider: Provider;
-  /** Resource indicator of the tool server (RFC 8707). Null if its metadata names none. */
+  /** Resource indicator of the tool server (RFC 8707). Null if the server's metadata names none. */
   resource: string | null;
   scope: string | null;
 }
@@ -32,7 +33,7 @@ const ResourceMetadata = z.object({
 });
 type ResourceMetadata = z.output<typeof ResourceMetadata>;
 
-/** Throws a `SignInFault`. */
+/** Discovers the provider of a toolset. Throws a `SignInFault`. */
 export async function discoverProvider(
   app: Pick<App, "config">,
   toolset: SignInToolset,
@@ -55,7 +56,7 @@ export async function discoverProvider(
   };
 }
 
-/** Sends a request without a token. Only the `WWW-Authenticate` header of the response matters. */
+/** Sends a request without a token. Callers use only the `WWW-Authenticate` header of the response. */
 async function requestChallenge(fetch: Fetch, { kind, url }: SignInToolset): Promise<Response> {
   if (kind !== "mcp") return fetch(url, { headers: { accept: "application/json" } });
   return fetch(url, {
@@ -83,7 +84,10 @@ async function resourceMetadata(
   return undefined;
 }
 
-/** A server that names no provider is its own provider. The issuer may be any URL of its origin. */
+/**
+ * Returns the server itself as its provider, because it names no other. The issuer may be any URL of the server's
+ * origin.
+ */
 async function ownProvider(fetch: Fetch, server: string): Promise<Provider> {
   const { href, origin } = new URL("/", server);
   const provider = await providerOf(fetch, href, { skipIssuerValidation: true });
@@ -111,7 +115,7 @@ async function providerOf(
   throw new SignInFault(`The tool server names no provider, and ${issuer} has no metadata.`);
 }
 
-/** Requests `offline_access`, because some providers otherwise issue no refresh token. */
+/** Adds `offline_access` to the scopes, because some providers otherwise issue no refresh token. */
 function withOffline(scope: string, { scopes_supported }: Provider): string {
   const isAskedFor = scope.split(" ").includes("offline_access");
   return !isAskedFor && scopes_supported?.includes("offline_access") ? `${scope} offline_access` : scope;

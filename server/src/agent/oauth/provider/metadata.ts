@@ -33,7 +33,7 @@ export interface Provider {
   client_id_metadata_document_supported?: boolean;
 }
 
-/** Throws a `SignInFault` if the metadata rules out a sign-in. */
+/** Reduces metadata to a `Provider`. Throws a `SignInFault` if the metadata rules out a sign-in. */
 export function toProvider(metadata: AuthorizationServerMetadata): Provider {
   const said = metadata as Readonly<Record<string, unknown>>;
   const provider = Object.fromEntries(
@@ -44,19 +44,19 @@ export function toProvider(metadata: AuthorizationServerMetadata): Provider {
     if (address !== undefined && !isSafe(address))
       throw new SignInFault(`The ${key} of ${provider.issuer} is not an https address.`);
   }
-  // Absence means no support. Without PKCE, an attacker who intercepts the code can exchange it (OAuth 2.1, section
-  // 4.1.1).
+  // If the field is absent, the provider has no support for PKCE. Without PKCE, an attacker who intercepts the code can
+  // exchange it (OAuth 2.1, section 4.1.1).
   if (!provider.code_challenge_methods_supported?.includes("S256"))
     throw new SignInFault(`The metadata of ${provider.issuer} does not list PKCE with S256.`);
   return provider;
 }
 
-/** Metadata in the type of the official client. */
+/** Returns the metadata in the type of the official client. */
 export function metadataOf(provider: Provider): AuthorizationServerMetadata {
   return provider as AuthorizationServerMetadata;
 }
 
-/** True for https URLs and for loopback. Requests check private addresses separately. */
+/** Returns true for https URLs and for loopback. Requests check private addresses separately. */
 export function isSafe(address: string): boolean {
   const url = URL.parse(address);
   if (url === null || url.username !== "" || url.password !== "") return false;

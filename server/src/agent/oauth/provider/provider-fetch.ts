@@ -1,4 +1,4 @@
-/** Fetches from providers: only checked addresses, with a deadline, without redirects. */
+/** Fetches from providers. Requests go only to checked addresses, have a deadline, and follow no redirects. */
 import type { App } from "#app.ts";
 import type { Config } from "#config.ts";
 import { parseOpenedHosts } from "#lib/network/addresses.ts";
@@ -6,14 +6,17 @@ import { AddressError } from "#lib/network/checked-lookup.ts";
 import { type Fetch, modelFetch, ownedFetch } from "#agent/models/fetch.ts";
 import { SignInFault } from "./sign-in-fault.ts";
 
-/** Deadline of a request and its response, while a person waits. */
+/** Deadline of a request and its response. The deadline is short, because a person waits for the response. */
 const deadlineMs = 10_000;
-/** The largest known metadata is about 10 KB. */
+/** Maximum size of a response. The largest known metadata is about 10 KB. */
 const answerMaxBytes = 256 * 1024;
 
 const fetches = new WeakMap<Config, Fetch>();
 
-/** Throws a `SignInFault`. DNS lookups count against the limit of `owner`, a workspace or an issuer. */
+/**
+ * Returns a fetch for providers. A failed request throws a `SignInFault`. DNS lookups count against the limit of
+ * `owner`, a workspace or an issuer.
+ */
 export function providerFetch({ config }: Pick<App, "config">, owner: string): Fetch {
   const shared = fetches.get(config) ?? modelFetch(parseOpenedHosts(config.allowPrivateHosts));
   fetches.set(config, shared);
@@ -44,7 +47,7 @@ async function limitBody(url: URL, response: Response): Promise<Response> {
   for await (const piece of body) {
     pieces.push(piece as Uint8Array);
     bytes += (piece as Uint8Array).length;
-    // The limit also cuts an endless body of which only the headers matter.
+    // The limit also stops an endless body, even if only the headers of the response matter.
     if (bytes > answerMaxBytes)
       throw new SignInFault(`${url.origin} returned more than ${answerMaxBytes} bytes.`);
   }

@@ -1,8 +1,8 @@
 /**
- * Refreshes access tokens. Refresh tokens often work once. So of concurrent callers, also in other processes, one sends
- * the refresh request, and the others wait for the stored result. The lock is a lease: a time in the row, without an
- * open transaction. So a slow provider occupies no database connection, and a lease of a crashed process expires within
- * seconds.
+ * Refreshes access tokens. Refresh tokens often work only once. So only one of several concurrent callers, in any
+ * process, sends the refresh request. The others wait for the stored result. The lock is a lease: a time in the row,
+ * without an open transaction. So a slow provider occupies no database connection, and the lease of a crashed process
+ * expires within seconds.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
@@ -23,7 +23,7 @@ import { refreshTokens } from "./tokens.ts";
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
 export class FreshToken {
-  /** Id of the connection. Another sign-in creates another id. */
+  /** Id of the connection. Another sign-in creates a connection with another id. */
   readonly connection: string;
   readonly token: string;
 
@@ -35,9 +35,9 @@ export class FreshToken {
 
 export type RefreshOutcome = FreshToken | "needs_reauth" | SignInFault;
 
-/** A token counts as stale this long before its expiry, because a call takes time and clocks differ. */
+/** Time before its expiry at which a token counts as stale, because a call takes time and clocks differ. */
 const earlyMs = 60_000;
-/** Longer than the deadline of one request. */
+/** Duration of the lease in milliseconds. The lease lasts longer than the deadline of one request. */
 const lockMs = 20_000;
 const lookMs = 100;
 
@@ -68,7 +68,7 @@ async function untilFresh(app: Needs, { toolset_id, end_user_id }: ConnectionRow
   }
 }
 
-/** The caller holds the lease. */
+/** Sends the refresh request and stores the result. The caller holds the lease. */
 async function runRefresh(app: Needs, row: ConnectionRow): Promise<RefreshOutcome> {
   const held = openTokens(app, row.id, row.sealed);
   const { client, refresh_token } = held;
@@ -79,7 +79,7 @@ async function runRefresh(app: Needs, row: ConnectionRow): Promise<RefreshOutcom
     await passKillPoint("agent.refresh.answered");
     const sealed = sealTokens(app, row.id, {
       access_token: tokens.access_token,
-      // Without a new refresh token, the old one stays valid (RFC 6749, section 6).
+      // If the response has no new refresh token, the old token stays valid (RFC 6749, section 6).
       refresh_token: tokens.refresh_token ?? refresh_token,
       client,
     });
@@ -87,7 +87,7 @@ async function runRefresh(app: Needs, row: ConnectionRow): Promise<RefreshOutcom
     const expires_at = lifeSeconds === null ? null : new Date(app.clock.now().getTime() + lifeSeconds * 1000);
     const scope = tokens.scope ?? row.scope;
     const isKept = await releaseRefreshLease(app.db, row, { sealed, expires_at, scope });
-    // The connection was deleted meanwhile, so the new tokens are revoked as well.
+    // The connection was deleted during the request, so the new tokens are revoked as well.
     if (!isKept) await queueRevocations(app.db, [{ ...row, sealed }]);
     return isKept ? new FreshToken(row.id, tokens.access_token) : "needs_reauth";
   } catch (error) {

@@ -3,12 +3,13 @@ import { extractWWWAuthenticateParams } from "@modelcontextprotocol/client";
 
 export interface Refusal {
   /**
-   * Scopes that the server requires in addition, empty if it names none. Null if the server does not accept the token.
+   * Scopes that the server requires in addition; empty if the server names none. Null if the server does not accept the
+   * token.
    */
   scope: string | null;
 }
 
-/** Undefined if the response is no refusal of the credentials. */
+/** Returns the refusal, or undefined if the response does not refuse the credentials. */
 export function parseRefusal(response: Response): Refusal | undefined {
   if (response.status === 401) return { scope: null };
   if (response.status !== 403) return undefined;

@@ -1,4 +1,4 @@
-/** Revokes tokens at the provider. Best effort: this server has deleted them already. */
+/** Revokes tokens at the provider. This is best effort: this server has deleted the tokens already. */
 import type { App } from "#app.ts";
 import type { JobContext } from "#jobs/jobs.ts";
 import type { Revocation } from "../revocation.ts";
@@ -14,7 +14,7 @@ export async function runRevocation(
   try {
     await revoke(app, { provider, client: tokens.client }, tokens);
   } catch (error) {
-    // A job that failed for good would keep the tokens in its row.
+    // After the last attempt, the job ends without an error, because a failed job would keep the tokens in its row.
     if (attempt < maxAttempts) throw error;
     app.log.warn({ issuer: provider.issuer, error }, "could not revoke the tokens of a deleted connection");
   }

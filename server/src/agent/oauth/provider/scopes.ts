@@ -1,10 +1,10 @@
-/** OAuth scopes: words separated by spaces (RFC 6749, section 3.3). They come from untrusted servers. */
+/** OAuth scopes: words separated by spaces (RFC 6749, section 3.3). Scopes come from untrusted servers. */
 
 const word = /^[\x21\x23-\x5b\x5d-\x7e]+$/;
-/** Scopes become a part of a URL, so their length is limited. */
+/** Maximum length of joined scopes. Scopes become a part of a URL. */
 const maxCharacters = 4096;
 
-/** Joins scopes without duplicates, the first ones first, up to the maximum length. Null if there are none. */
+/** Joins scopes in this order, without duplicates, up to the maximum length. Returns null if there are none. */
 export function joinScopes(...scopes: readonly (string | null | undefined)[]): string | null {
   const words = new Set(scopes.flatMap((scope) => (scope ?? "").split(" ")).filter((one) => word.test(one)));
   let all = "";

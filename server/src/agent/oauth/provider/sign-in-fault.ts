@@ -1,10 +1,10 @@
 /**
- * Reason why a sign-in or a token refresh fails. Every caller may see the message, because it repeats no part of a
- * response.
+ * Reason why a sign-in or a token refresh fails. Every caller may see the message, because the message repeats no part
+ * of a response.
  */
 export class SignInFault extends Error {
   override readonly name = "SignInFault";
-  /** Error code of OAuth, such as `invalid_grant`, if the provider returned one. */
+  /** OAuth error code, such as `invalid_grant`. Null if the provider returned none. */
   readonly code: string | null;
 
   constructor(message: string, options: { code?: string; cause?: unknown } = {}) {

@@ -23,15 +23,15 @@ export interface Tokens {
   access_token: string;
   refresh_token: string | null;
   scope: string | null;
-  /** Null if the provider named none. */
+  /** Lifetime of the access token in seconds. Null if the provider named none. */
   lifeSeconds: number | null;
 }
 
-/** Tokens go into a header unencoded. */
+/** Characters that a token may contain: tokens go into a header unencoded. */
 const tokenForm = /^[\x21-\x7e]{1,16384}$/;
 const tenYearsSeconds = 10 * 365 * 86_400;
 
-/** Throws a `SignInFault`. */
+/** Exchanges the code of a redirect for tokens. Throws a `SignInFault`. */
 export async function exchangeCode(
   app: Pick<App, "config">,
   at: { provider: Provider; client: Client; resource: string | null },
@@ -48,7 +48,9 @@ export async function exchangeCode(
   );
 }
 
-/** Throws a `SignInFault`. With its code `invalid_grant`, no retry can succeed. */
+/**
+ * Refreshes the tokens of a connection. Throws a `SignInFault`. If its code is `invalid_grant`, no retry can succeed.
+ */
 export async function refreshTokens(
   app: Pick<App, "config">,
   at: { provider: Provider; client: Client; resource: string | null },
@@ -77,7 +79,7 @@ export async function revoke(
     headers,
     body,
   });
-  // Other refusals are permanent, so a retry is useless.
+  // Any other refusal is permanent, so a retry is useless.
   if (status >= 500 || status === 429)
     throw new SignInFault(`${provider.issuer} returned ${status} for a revocation.`);
 }
@@ -95,7 +97,10 @@ function common(
   };
 }
 
-/** Encodes both parts before joining them (RFC 6749, section 2.3.1). The official client does not. */
+/**
+ * Adds the client's id and secret to a request. Encodes both parts before joining them (RFC 6749, section 2.3.1), which
+ * the official client does not do.
+ */
 function authenticate(client: Client, headers: Headers, body: URLSearchParams): void {
   const { client_id, client_secret, token_endpoint_auth_method: method } = client;
   if (method === "client_secret_basic" && client_secret !== undefined) {

@@ -1,4 +1,6 @@
-/** Servers that are killed around a wait for a sign-in, and the runs that the next server continues. */
+/**
+ * Servers that are killed before, during or after a wait for a sign-in, and the runs that the next server continues.
+ */
 import { randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
@@ -12,7 +14,7 @@ import { startSignInServer, TestBrowser } from "#agent/testing/sign-in-server.ts
 
 const key = randomBytes(32);
 const port = String(await freePort());
-// This server serves requests and executes no runs, so other servers execute the committed ones.
+// This server serves requests and executes no runs, so other servers execute the committed runs.
 const host = await agentHost({ secrets: new SecretBox(key), isIdle: true, config: { port } });
 const owner = await host.person();
 const model = await startModelServer();
@@ -69,7 +71,7 @@ async function invoke(): Promise<string> {
   return json.run_id as string;
 }
 
-/** Opens the newest link at the idle server; killed servers have links to their own address. */
+/** Opens the newest link at the idle server, because the links of killed servers lead to their own address. */
 async function signIn(runId: string): Promise<void> {
   const { sign_in } = await run(runId);
   const { pathname } = new URL(sign_in.at(-1).authorize_url);
@@ -109,7 +111,7 @@ test.each([
   ["agent.call.began", 0, "unknown"],
   ["agent.call.answered", 1, "unknown"],
   ["agent.call.ended", 1, "completed"],
-])("never makes the call twice when a server is killed after the sign-in, at %s", async (...of) => {
+])("makes the call at most once when a server is killed after the sign-in, at %s", async (...of) => {
   const [point, calls, status] = of;
   const runId = await invoke();
   await work(runId);
@@ -123,7 +125,7 @@ test.each([
     expect(events.filter((event) => event.type === type)).toHaveLength(1);
 });
 
-test("reaches the deadline of a wait whose server was killed", async () => {
+test("expires a wait for a sign-in at its deadline after the waiting run's server was killed", async () => {
   const runId = await invoke();
   expect(await runUntilKill("agent.approval.raised")).toBe("SIGKILL");
   await host.app.db

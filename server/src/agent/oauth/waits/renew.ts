@@ -9,10 +9,10 @@ import { lockRun } from "#agent/runs/store.ts";
 import { offerSignIn, isUnopened } from "../flow/sign-in-link.ts";
 import type { SignInWait } from "./waits.ts";
 
-/** A link with less time left is replaced. */
+/** Minimum lifetime of a kept link. A link with less time left is replaced. */
 const leftMinMs = 60_000;
 
-/** Link of the run's last `connection.auth_required` for a toolset. */
+/** Link of a run's last event `connection.auth_required` for a toolset. */
 interface KnownLink {
   toolset_id: string;
   authorize_url: string;
@@ -20,7 +20,7 @@ interface KnownLink {
   at: string;
 }
 
-/** Each new link is an event of the run. */
+/** Replaces links that no longer work. Each new link is an event of the run. */
 export async function renewLinks(
   app: Pick<App, "db" | "config" | "clock">,
   runId: string,
@@ -31,7 +31,7 @@ export async function renewLinks(
   for (const { toolset_id: id, end_user_id: who } of byToolset.values()) {
     const link = links.find((one) => one.toolset_id === id);
     if (link && (await isUsable(app, link))) continue;
-    // Without a link if the toolset was deleted meanwhile. The next read cancels the wait.
+    // No link is offered if the toolset was deleted meanwhile. The next read cancels the wait.
     await offerSignIn(app, { id }, who, (fresh, store) =>
       transaction(app.db, async (tx) => {
         const run = await lockRun(tx, runId);

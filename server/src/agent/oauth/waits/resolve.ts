@@ -10,7 +10,10 @@ import { closeWaits } from "./waits.ts";
 
 const runsAtOnce = 100;
 
-/** Returns the runs that changed. An error with one run does not stop the others. */
+/**
+ * Ends the waits that are over, and returns the ids of the changed runs. An error with one run does not affect the
+ * other runs.
+ */
 export async function resolveWaits({ db, log }: Pick<App, "db" | "log">, now: Date): Promise<string[]> {
   const runs: string[] = [];
   for (const run of await findOverRuns(db, now, runsAtOnce)) {
@@ -23,7 +26,7 @@ export async function resolveWaits({ db, log }: Pick<App, "db" | "log">, now: Da
   return runs;
 }
 
-/** Returns false if no wait of the run is over. */
+/** Ends the waits of one run that are over. Returns false if there is none. */
 export async function resolveWaitsOf(db: Db, runId: string, now: Date): Promise<boolean> {
   if ((await findOverWaitsOf(db, runId, now)).length === 0) return false;
   const isResolved = await transaction(db, async (tx) => {

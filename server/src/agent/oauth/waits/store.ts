@@ -8,7 +8,7 @@ export type WaitOutcome = Exclude<WaitRow["status"], "waiting">;
 
 const anyOf = (values: readonly string[]) => sql<string>`any(${sql.val([...values])}::text[])`;
 
-/** A second wait of the same call keeps the deadline of the first. */
+/** Inserts waits. A second wait of the same call keeps the deadline of the first. */
 export async function putWaits(tx: Db, waits: readonly Insertable<AgentSignInWaitsTable>[]): Promise<void> {
   await tx
     .insertInto("agent_sign_in_waits")
@@ -28,7 +28,7 @@ export function waitsOf(db: Db, runId: string): Promise<WaitRow[]> {
   return db.selectFrom("agent_sign_in_waits").selectAll().where("run_id", "=", runId).execute();
 }
 
-/** Open waits of these runs, the earliest deadline first. */
+/** Lists the open waits of these runs, the earliest deadline first. */
 export function findOpenWaits(db: Db, runIds: readonly string[]): Promise<WaitRow[]> {
   return db
     .selectFrom("agent_sign_in_waits")
@@ -41,8 +41,8 @@ export function findOpenWaits(db: Db, runIds: readonly string[]): Promise<WaitRo
 }
 
 /**
- * Open waits that are over, with their outcome. A wait is cancelled if the toolset is deleted, or if this person can no
- * longer sign in to it. The deadline moves by the time of a suspension.
+ * Selects open waits that are over, with their outcome. A wait is cancelled if the toolset is deleted, or if this
+ * person can no longer sign in to it. A suspension of the workspace moves the deadline.
  */
 const over = (db: Db, now: Date) =>
   db

@@ -48,7 +48,7 @@ async function agent(config: object = { connections: { wait_minutes: 60 } }) {
   return { name, toolset: json.id as string };
 }
 
-/** Scripts a model that makes these calls in one step, and then ends its turn. */
+/** Scripts a model that makes these calls in one step, and then gives its final answer. */
 function script(name: string, tools: readonly string[]) {
   model.script([
     { calls: tools.map((one) => ({ name: `${name}__${one}`, arguments: "{}" })) },
@@ -92,7 +92,7 @@ const lapse = (runId: string) =>
 const waitRows = (runId: string) =>
   host.app.db.selectFrom("agent_sign_in_waits").selectAll().where("run_id", "=", runId).execute();
 
-test("parks a run until its end user signs in, and makes the call again", async () => {
+test("parks a run until its end user signs in, and repeats the call afterwards", async () => {
   const { name, toolset } = await agent();
   const json = await invoke(name);
   expect(json).toMatchObject({
@@ -150,7 +150,7 @@ test("parks a run until its end user signs in, and makes the call again", async 
   ]);
 });
 
-test("does not wait unless the config asks for it", async () => {
+test("does not wait for a sign-in unless the config sets wait_minutes", async () => {
   for (const config of [{}, { connections: { wait_minutes: 0 } }]) {
     const { name } = await agent(config);
     script(name, ["me"]);
@@ -162,13 +162,13 @@ test("does not wait unless the config asks for it", async () => {
   expect((await owner.post("/v1/agents", { name: "long", config })).status).toBe(400);
 });
 
-test("notifies the model at the deadline, and does not wait again for the same toolset", async () => {
+test("notifies the model when a wait reaches its deadline, and does not wait for the same toolset again", async () => {
   const { name } = await agent();
   const json = await invoke(name);
   const call = [{ name: `${name}__me`, arguments: "{}" }];
   model.script([{ calls: call }, { text: ["Well."] }]);
   await lapse(json.run_id);
-  // A read resolves the wait, even before a sweep.
+  // A read resolves the wait, even if no sweep has run.
   expect((await run(json.run_id)).status).not.toBe("pending_approval");
   expect(await waitForCompletion(json.run_id)).toMatchObject({
     tools_called: [{ status: "expired" }, { status: "failed" }],
@@ -184,7 +184,7 @@ test("notifies the model at the deadline, and does not wait again for the same t
   expect(log.filter(({ type }) => type === "run.pending_approval")).toHaveLength(1);
 });
 
-test.each(["cancel", "end"])("ends the wait with its run: %s", async (how) => {
+test.each(["cancel", "end"])("ends the wait for a sign-in when its run ends: %s", async (how) => {
   const { name } = await agent();
   const json = await invoke(name);
   if (how === "cancel") await owner.post(`/v1/agents/runs/${json.run_id}/cancel`);
@@ -207,7 +207,7 @@ test.each(["cancel", "end"])("ends the wait with its run: %s", async (how) => {
   expect(toolResults()).toEqual(['{"account":"ada-at-the-shop"}']);
 });
 
-test("continues only for the person who has to sign in", async () => {
+test("continues a run only after a sign-in of the run's own end user", async () => {
   const { name } = await agent();
   const bob = await invoke(name, "bob");
   const ada = await invoke(name, "ada");
@@ -221,7 +221,7 @@ test("continues only for the person who has to sign in", async () => {
 });
 
 test.each(["approve", "sign in"])(
-  "waits for a sign-in and an approval of the same step: first %s",
+  "waits for both a sign-in and an approval of the same step, in the order that starts with: %s",
   async (first) => {
     const { name } = await agent();
     const json = await invoke(name, "ada", ["me", "me", "sell"]);
@@ -249,7 +249,7 @@ test.each(["approve", "sign in"])(
   },
 );
 
-test("waits again with the same deadline when a server wants more than was granted", async () => {
+test("waits again, with the same deadline, when a server requires more scopes than were granted", async () => {
   const { name } = await agent();
   const json = await invoke(name, "ada", ["write"]);
   await signIn(json.sign_in[0].authorize_url);
@@ -269,7 +269,7 @@ test("waits again with the same deadline when a server wants more than was grant
   expect(toolResults()).toEqual(['{"account":"ada-at-the-shop"}']);
 });
 
-test("notices a sign-in that happens before the run is parked", async () => {
+test("continues a run whose end user signs in before the run is parked", async () => {
   const { name } = await agent();
   const links: string[] = [];
   onKillPoint(async (point) => {
@@ -292,11 +292,11 @@ test("notices a sign-in that happens before the run is parked", async () => {
   expect(toolResults()).toEqual(['{"account":"ada-at-the-shop"}']);
 });
 
-test("replaces a link that no longer works when the run is read", async () => {
+test("replaces an unusable sign-in link when the run is read", async () => {
   const { name, toolset } = await agent();
   const json = await invoke(name);
   const [{ authorize_url: first }] = json.sign_in;
-  // A working link is kept.
+  // A link that still works is kept.
   expect((await run(json.run_id)).sign_in[0].authorize_url).toBe(first);
   const stranger = await host.person();
   expect((await stranger.get(`/v1/agents/runs/${json.run_id}`)).status).toBe(404);
@@ -313,7 +313,7 @@ test("replaces a link that no longer works when the run is read", async () => {
   ]);
 });
 
-test("creates no link for a toolset that is deleted while the run is read", async () => {
+test("creates no sign-in link for a toolset that is deleted while the run is read", async () => {
   const { name } = await agent();
   const json = await invoke(name);
   const waits = (await waitRows(json.run_id)).map((wait) => ({ ...wait, toolset_id: "tst_deleted" }));
@@ -353,7 +353,7 @@ test.each([60, 0])(
   },
 );
 
-test("does not count the time of a suspension", async () => {
+test("excludes the time of a suspension from the deadline of a wait", async () => {
   const { name } = await agent();
   const json = await invoke(name);
   const hold = (since: Date | null) =>
@@ -377,7 +377,7 @@ test("does not count the time of a suspension", async () => {
   await owner.post(`/v1/agents/runs/${json.run_id}/cancel`);
 });
 
-test("erases the wait with its end user", async () => {
+test("erases the wait for a sign-in with its end user", async () => {
   const { name } = await agent();
   const json = await invoke(name, "eve-who-is-erased");
   const { status } = await owner.call("DELETE", `/v1/agents/${name}/end-users/eve-who-is-erased`);
@@ -387,7 +387,7 @@ test("erases the wait with its end user", async () => {
   expect([...(await rowsWith(host.app.db, ["eve-who-is-erased"])).keys()]).toEqual([]);
 });
 
-test("shows the link and the outcome of the wait in a chat", async () => {
+test("shows a chat the sign-in link and the outcome of the wait", async () => {
   const { name, toolset } = await agent();
   script(name, ["me"]);
   const reading = readFrames(`${host.baseUrl}/v1/agents/${name}/invoke?format=ui`, {

@@ -1,8 +1,8 @@
 /**
- * Waits of runs for a sign-in. If the version's `connections.wait_minutes` allows it, a call that needs a sign-in
- * parks its run. After the sign-in, the run makes the call again. A wait ends when the person has a new connection, at
- * its deadline, or with its run. The waits are rows, and `resolve.ts` compares them with the stored connections. So no
- * sign-in is lost with a killed server.
+ * Waits of runs for a sign-in. If the version's `connections.wait_minutes` allows it, a call that needs a sign-in parks
+ * its run. After the sign-in, the run makes the call again. A wait ends when the person has a new connection, at its
+ * deadline, or with its run. The waits are rows, and `resolve.ts` compares the rows with the stored connections. So a
+ * killed server loses no sign-in.
  */
 import type { Db } from "#schema.ts";
 import type { MoveDeadlines } from "#machines/suspension/suspension.ts";
@@ -50,7 +50,7 @@ export async function waitsByCall(db: Db, runId: string): Promise<Map<string, Si
   return new Map((await waitsOf(db, runId)).map((wait) => [wait.call_id, wait]));
 }
 
-/** Open waits of each run, the earliest deadline first. */
+/** Returns the open waits of each run, the earliest deadline first. */
 export async function openWaits(db: Db, runIds: readonly string[]): Promise<Map<string, SignInWait[]>> {
   if (runIds.length === 0) return new Map();
   return Map.groupBy(await findOpenWaits(db, runIds), ({ run_id }) => run_id);
@@ -60,7 +60,7 @@ export async function hasOpenWait(tx: Db, runId: string): Promise<boolean> {
   return (await findOpenWaits(tx, [runId])).length > 0;
 }
 
-/** Cancels the open waits of a run that is ended. The caller holds the run's row. */
+/** Cancels the open waits of a run that another request ends. The caller holds the lock on the run's row. */
 export async function cancelWaits(tx: Db, runId: string, at: Date) {
   const open = await findOpenWaits(tx, [runId]);
   return closeWaits(
@@ -70,7 +70,7 @@ export async function cancelWaits(tx: Db, runId: string, at: Date) {
   );
 }
 
-/** Ends waits and returns one event for each person and toolset. The caller holds the row of their run. */
+/** Ends waits and returns one event for each person and toolset. The caller holds the lock on their run's row. */
 export async function closeWaits(tx: Db, waits: readonly OverWait[], at: Date) {
   const outcomes: readonly WaitOutcome[] = ["connected", "expired", "cancelled"];
   const events = new Map<string, { type: string; at: Date; data: Record<string, unknown> }>();
@@ -92,6 +92,6 @@ export async function closeWaits(tx: Db, waits: readonly OverWait[], at: Date) {
   return [...events.values()];
 }
 
-/** The time of a suspension does not count. */
+/** Moves the deadlines of waits, because the time of a suspension does not count. */
 export const moveSignInDeadlines: MoveDeadlines = (tx, { workspaceId, ms }) =>
   moveDeadlines(tx, workspaceId, ms);

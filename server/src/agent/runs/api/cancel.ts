@@ -1,4 +1,4 @@
-/** Cancels a run, whichever process executes it. A finished run stays unchanged. */
+/** Cancels a run, in whichever process it is executed. A finished run stays unchanged. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import { endFromOutside } from "../journal/end-run.ts";

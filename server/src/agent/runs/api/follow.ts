@@ -5,10 +5,13 @@ import { type RunEvent, toEvent } from "../schema.ts";
 import { isOver } from "../states.ts";
 import { eventsAfter, findState, type RunView } from "../store.ts";
 
-/** Largest page in memory; readers at the same position share it. */
+/** Maximum size of a page of events in memory. Readers at the same position share a page. */
 const atOnce = { rowsMax: 500, bytesMax: 1024 ** 2 };
 
-/** The caller has checked access to the run. The stream ends after the last event of a finished run. */
+/**
+ * Streams the events of a run after a position. The stream ends after the last event of a finished run. The caller has
+ * checked access to the run.
+ */
 export async function* follow(
   app: Pick<App, "db" | "clock">,
   runs: RunExecutor,
@@ -39,7 +42,10 @@ export async function* follow(
   }
 }
 
-/** Reads the page after `seq`, shared by all readers at that position. `isRead` marks the last page of the run. */
+/**
+ * Returns the page of events after `seq`. All readers at that position share the page. `isRead` marks the last page of
+ * the run.
+ */
 async function page(app: Pick<App, "db">, id: string, seq: number) {
   const { rows, isAll } = await eventsAfter(app.db, id, seq, atOnce);
   if (!isAll) return { rows, isAll, isRead: false };

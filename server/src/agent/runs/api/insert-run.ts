@@ -1,6 +1,6 @@
 /**
- * Inserts a run. A single statement checks the limits and inserts session, messages, run and first event. If this process
- * has a free slot, the statement assigns the run to it.
+ * Inserts a run. A single statement checks the limits and inserts the session, its messages, the run and the first
+ * event. If this process has a free slot, the statement assigns the run to this process.
  */
 import { type Insertable, type RawBuilder, sql } from "kysely";
 import type { Db } from "#schema.ts";
@@ -30,16 +30,16 @@ export interface NewRun {
   >;
   session: { new: NewSession } | { id: string };
   words: NewMessages;
-  /** Limits of the workspace, the new session and run included. */
+  /** Maximum numbers of live sessions and of runs in flight in the workspace. The new session and the new run count. */
   limits: { sessions: number; inFlight: number };
   /**
-   * Process that executes the run, if the workspace has fewer than `maxPerWorkspace` runs there. Otherwise the run waits for
-   * any process.
+   * Process that executes the run, if the workspace has fewer than `maxPerWorkspace` runs in that process. Otherwise
+   * the run waits for any process.
    */
   executor: { processId: string; maxPerWorkspace: number };
 }
 
-/** `full`: a limit is reached. */
+/** Result of an insert. `full`: the workspace reached a limit. */
 export type InsertedRun =
   | { status: "full"; liveSessions: number }
   | { status: "queued" }
@@ -87,7 +87,7 @@ const ifAcquired = (
   no: RawBuilder<unknown>,
 ) => sql`case when counts.here < ${maxPerWorkspace} then ${yes} else ${no} end`;
 
-/** Values of the column defaults, and of the first attempt. */
+/** Values of the column defaults and of the run's first attempt. */
 const firstAttempt = {
   status: "running",
   error_code: null,

@@ -1,6 +1,6 @@
 /**
- * Starts a run of an agent. Session, input, run and first event are one transaction. The run then continues even if the
- * caller disconnects.
+ * Starts a run of an agent. A single transaction stores session, input, run and first event. The run then continues
+ * even if the caller disconnects.
  */
 import { createHash } from "node:crypto";
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
@@ -53,19 +53,19 @@ export type NewRunIds = Pick<RunRow, "id" | "session_id">;
 export interface Trigger {
   type: RunRow["trigger_type"];
   id: string | null;
-  /** Text by which the trigger finds its session. A busy session queues the run. */
+  /** Key by which the trigger finds its session. If the session is busy, the run is queued. */
   session?: string | undefined;
-  /** Maximum of the trigger's runs that wait in one session. */
+  /** Maximum number of the trigger's runs that wait in one session. */
   waitingMax?: number | undefined;
-  /** Runs in the transaction of the run; an error rolls both back. */
+  /** Work in the run's transaction. An error rolls back both the work and the run. */
   within?: ((tx: Db, run: NewRunIds) => Promise<void>) | undefined;
-  /** Trace of the run, as `parseTraceparent` returns it. */
+  /** Trace context of the caller, as `parseTraceparent` returns it. */
   traceparent?: string | undefined;
 }
 
 type Needs = Pick<App, "db" | "clock">;
 
-/** Returns the run's id after the commit. */
+/** Starts a run, and returns its id after the commit. */
 export async function invoke(
   app: Needs,
   runs: RunExecutor,
@@ -93,7 +93,10 @@ export async function invoke(
   return inserted.id;
 }
 
-/** Converts a foreign key error to a 404: the agent or its version was deleted after it was read. */
+/**
+ * Converts a foreign key error to a 404. The error means that the agent or its version was deleted after this server
+ * read it.
+ */
 function refuseDeleted(error: unknown): never {
   const { code, constraint } = error as { code?: string; constraint?: string };
   if (code !== "23503") throw error;
@@ -118,7 +121,7 @@ interface StartedRun {
   id: string;
   /** Row and config of the run, if this process executes it. */
   acquired: AcquiredRun | undefined;
-  /** True if the run waits for its turn in the session. */
+  /** True if the run waits until the session's earlier runs have ended. */
   isWaiting?: boolean;
 }
 
@@ -176,7 +179,7 @@ function startInExistingSession(db: Db, request: InvokeRequest): Promise<Started
   });
 }
 
-/** Starts the run in the session of the trigger's key, or in a new one. */
+/** Starts the run in the session of the trigger's key, or in a new session. */
 function startInTriggerSession(db: Db, request: InvokeRequest): Promise<StartedRun> {
   const { agent, workspace, input, trigger } = request;
   return transaction(db, async (tx) => {
@@ -189,8 +192,8 @@ function startInTriggerSession(db: Db, request: InvokeRequest): Promise<StartedR
 }
 
 /**
- * Starts a run in a session whose row is locked. In a busy session, a trigger's run waits for its turn and a caller's
- * run is rejected.
+ * Starts a run in a session whose row is locked. If the session is busy, a trigger's run waits and a caller's run is
+ * rejected.
  */
 async function startInLockedSession(
   tx: Db,
@@ -221,20 +224,23 @@ async function startInLockedSession(
   return toStartedRun(await insertWithTrigger(tx, trigger, newRun), newRun, config as AgentConfig);
 }
 
-/** Returns true during the parking of the session's machine too. */
+/** Returns true if the session has an active run, or if its machine is being parked. */
 async function isBusy(tx: Db, sessionId: string): Promise<boolean> {
   return (await findActive(tx, [sessionId])).length > 0 || (await isParking(tx, sessionId));
 }
 
-/** The key is stored as a hash, because it may identify a person and has any length. */
+/**
+ * Returns the columns of a trigger's key. The key is stored as a hash, because the key may identify a person and has
+ * any length.
+ */
 function triggerKeyOf({ id, session }: Trigger): Pick<NewSession, "trigger_id" | "trigger_key"> {
   if (session === undefined) return {};
   return { trigger_id: id, trigger_key: createHash("sha256").update(session).digest() };
 }
 
 /**
- * A version number must equal the session's version. An alias need not, because it may have moved since the session
- * began.
+ * Throws unless a version number equals the session's version. An alias may differ, because it may have moved since the
+ * session began.
  */
 function requirePinnedTo(pinned: number | null, qualifier: string | undefined): void {
   const wanted = qualifier === undefined ? undefined : parseVersion(qualifier);
@@ -264,7 +270,10 @@ function toNewRun(
   };
 }
 
-/** Runs the trigger's own statements in the same transaction. Without them, one statement suffices. */
+/**
+ * Inserts the run, and runs the trigger's own statements in the same transaction. Without such statements, a single
+ * statement suffices.
+ */
 function insertWithTrigger(db: Db, trigger: Trigger, newRun: NewRun): Promise<InsertedRun> {
   if (!trigger.within) return insertRun(db, newRun);
   return transaction(db, async (tx) => {
@@ -275,7 +284,7 @@ function insertWithTrigger(db: Db, trigger: Trigger, newRun: NewRun): Promise<In
   });
 }
 
-/** Throws `too_many_runs` if a limit is reached. */
+/** Converts an inserted run. Throws `too_many_runs` if a limit was reached. */
 function toStartedRun(
   inserted: InsertedRun,
   { run, limits: most }: NewRun,
@@ -292,7 +301,7 @@ function requireVersion({ version, config }: AskedAgent): { version: number; con
   return { version, config: config as AgentConfig };
 }
 
-/** Returns true for the built-in model, which needs no credential. */
+/** Returns true if the credential of the model exists. The built-in model needs none. */
 async function hasCredential(db: Db, workspaceId: string, { model }: AgentConfig): Promise<boolean> {
   if (model.credential_id === undefined) return model.provider === "echo";
   return (await findCredentials(db, workspaceId, [model.credential_id])).size > 0;

@@ -17,7 +17,9 @@ import { findRun, listRuns, type RunView } from "../store.ts";
 
 type Needs = Pick<App, "db" | "clock" | "config">;
 
-/** A page of a hundred runs stays at a few megabytes with these limits. */
+/**
+ * Maximum size of an output in a list. With this limit and the next, a page of a hundred runs stays at a few megabytes.
+ */
 const listedOutputMaxBytes = 64 * 1024;
 const listedArgumentsMaxBytes = 16 * 1024;
 
@@ -29,7 +31,10 @@ export async function get(app: Needs, runs: RunExecutor, actor: Actor, id: strin
   return toRun(row, { calls: calls.get(id) ?? [], waiting, now: app.clock.now() });
 }
 
-/** Returns the run with its open approvals and sign-ins. Expired ones are resolved first. */
+/**
+ * Returns the run with its open approvals and sign-ins. Resolves approvals and sign-ins first whose deadlines have
+ * passed.
+ */
 export async function getOutcome(
   app: Needs,
   runs: RunExecutor,
@@ -47,7 +52,7 @@ export async function getOutcome(
   if (isExpired || isResolved) await runs.onWaitExpired(id);
   else if (signIns.length > 0) await renewLinks(app, id, signIns, row.sign_ins ?? []);
   else if (approvals.length > 0 && !isLate) return { row, waiting };
-  // This request or another process may have changed the row.
+  // The row is read again, because this request or another process may have changed it.
   const after = await getRun(app, actor, id);
   return { row: after, waiting: after.status === "pending_approval" ? await waitingOf(app, id) : noWaits };
 }

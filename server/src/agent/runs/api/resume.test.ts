@@ -1,4 +1,4 @@
-/** Resumes of failed runs from their last complete step. */
+/** Resumes failed runs from their last complete step. */
 import { sql } from "kysely";
 import { expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
@@ -53,7 +53,7 @@ test("resumes a failed run after its last tool call without repeating the call",
   model.script([call, refusal]);
   const { json } = await owner.post("/v1/agents/selling/invoke", { input: "Sell it." });
   expect(json).toMatchObject({ status: "failed", error_code: "model_error" });
-  // The error has the cause and the cure.
+  // The error message contains the cause and the cure.
   expect(json.error_message).toMatch(/no such model.*\/resume/s);
   model.script([{ text: ["Sold."] }]);
   expect(await resume(json.run_id)).toMatchObject({
@@ -85,7 +85,7 @@ test("resumes a failed run after its last tool call without repeating the call",
   expect((await owner.post("/v1/agents/selling/invoke", { input: "And?", session_id })).status).toBe(200);
 });
 
-test("streams one message without the earlier failure to a UI client of a resumed run", async () => {
+test("streams a resumed run to a UI client as one message, without the earlier failure", async () => {
   model.script([refusal]);
   const { json } = await owner.post("/v1/agents/plain/invoke", { input: "Hi" });
   model.script([{ text: ["Hello."] }]);
@@ -97,7 +97,7 @@ test("streams one message without the earlier failure to a UI client of a resume
   expect(types.filter((type) => type === "finish")).toHaveLength(1);
 });
 
-test("grants the limits of the version again", async () => {
+test("applies the limits of the version anew to a resumed run", async () => {
   const config = { ...selling, limits: { max_steps: 1 } };
   await owner.post("/v1/agents", { name: "short", config });
   model.script([call, { text: ["Sold."] }]);
@@ -106,7 +106,7 @@ test("grants the limits of the version again", async () => {
   expect(await resume(json.run_id)).toMatchObject({ status: "completed", output: "Sold." });
 });
 
-test("requests approval again for a call that a cancellation left undecided", async () => {
+test("requests approval again for a call whose approval was undecided when the run was cancelled", async () => {
   shop.asked = [];
   model.script([call, { text: ["Done."] }]);
   const { json } = await owner.post("/v1/agents/asking/invoke", { input: "Sell it." });
@@ -179,7 +179,7 @@ test("resumes a run once for two concurrent requests", async () => {
   expect(await outcomeOf(json.run_id)).toMatchObject({ status: "completed", resumes: 1 });
 });
 
-test("resumes a run that lost many processes, and restarts its backoff", async () => {
+test("resumes a run after forty attempts by lost processes, and restarts the backoff of its model", async () => {
   model.script([refusal]);
   const { json } = await owner.post("/v1/agents/plain/invoke", { input: "Hi" });
   await sql`update agent_runs set attempts = 40, model_waits = 12 where id = ${json.run_id}`.execute(
@@ -189,7 +189,7 @@ test("resumes a run that lost many processes, and restarts its backoff", async (
   expect(await resume(json.run_id)).toMatchObject({ status: "completed", attempts: 41 });
 });
 
-test("keeps the text of a run that was resumed after an expiry sweep selected it", async () => {
+test("keeps the text of a run that was resumed after a sweep had selected the text as expired", async () => {
   model.script([call, refusal]);
   const { json } = await owner.post("/v1/agents/selling/invoke", { input: "Sell it." });
   const now = new Date();
@@ -203,7 +203,7 @@ test("keeps the text of a run that was resumed after an expiry sweep selected it
   expect(frames.filter(({ data }) => data.expired)).toEqual([]);
 });
 
-test("shows a call as running while its run makes it", async () => {
+test("lists a tool call as running until the tool responds", async () => {
   shop.asked = [];
   const made = Promise.withResolvers<void>();
   shop.answer = (_, response) => void made.promise.then(() => response.writeHead(200).end("{}"));
@@ -221,9 +221,9 @@ test("returns 404 for a run whose session is deleted during its resume", async (
   model.script([refusal]);
   const { json } = await owner.post("/v1/agents/plain/invoke", { input: "Hi" });
   let resuming: Promise<Json> | undefined;
-  // This transaction locks the session, the resume locks the run: a deadlock. PostgreSQL aborts the resume, which waits
-  // first, if the delete waits within a second too. The loop runs in PostgreSQL to stay within that second. Other test
-  // files have locks in other databases of the same server.
+  // This transaction locks the session, and the resume locks the run: a deadlock. PostgreSQL aborts the resume, which
+  // waits first, if the delete also waits within a second. The loop runs in PostgreSQL to stay within that second.
+  // Locks of other test files are in other databases of the same server.
   await host.app.db.transaction().execute(async (tx) => {
     await sql`select from agent_sessions where id = ${json.session_id} for update`.execute(tx);
     resuming = owner.post(`/v1/agents/runs/${json.run_id}/resume`);

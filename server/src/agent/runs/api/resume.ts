@@ -26,7 +26,7 @@ import type { Run } from "../schema.ts";
 import { isOver, type RunErrorCode } from "../states.ts";
 import { countInFlight, findNewestOfSession, lockWholeRun, type RunRow } from "../store.ts";
 
-/** Limit for resumes. Each one grants the version's limits again. */
+/** Maximum number of resumes. Each resume grants the version's limits again. */
 const resumesMax = 20;
 
 /** Error codes after which no resume is possible, with the reason. */
@@ -61,7 +61,7 @@ export async function resume(
   return get(app, runs, actor, id);
 }
 
-/** Returns false if another request has resumed the run. */
+/** Queues the run again. Returns false if another request has resumed the run. */
 async function reopenRun(
   tx: Db,
   { id, workspace_id: workspaceId }: Pick<RunRow, "id" | "workspace_id">,

@@ -37,7 +37,7 @@ const invoke = async (name: string, body: object): Promise<Json> =>
 const pathOf = (run: string, step: number | string) => `/v1/agents/runs/${run}/steps/${step}/prompt`;
 const look = { calls: [{ name: "desk__look", arguments: '{"at":"door"}' }], reasoning: ["thought"] };
 
-/** Texts of a request to the model's server. */
+/** Returns the texts of a request to the model's server. */
 const textsOf = ({ messages }: Json): string[] =>
   messages
     .flatMap(({ content, tool_calls }: Json) => [
@@ -46,7 +46,7 @@ const textsOf = ({ messages }: Json): string[] =>
     ])
     .filter(Boolean);
 
-test("returns system, messages and tools of each step as sent to the model", async () => {
+test("returns the system prompt, the messages and the tools of each step as the model got them", async () => {
   tools.answer = (_, response) => response.end("A long result.");
   const name = await agent({ memory: {}, context: { pin: ["It rains."] } });
   model.script([
@@ -94,7 +94,7 @@ test("shows the summary in place of the messages that it covers", async () => {
   expect((await owner.get(pathOf(run_id, 1))).json.code).toBe("prompt_expired");
 });
 
-test("rejects other workspaces, tokens without agents:read, and unknown steps", async () => {
+test("refuses other workspaces and tokens without agents:read, and returns 404 for unknown steps", async () => {
   model.script([{ text: ["Hello."] }]);
   const { run_id } = await invoke(await agent(), { input: "Hi" });
   expect((await stranger.get(pathOf(run_id, 1))).json.code).toBe("run_not_found");
@@ -105,7 +105,7 @@ test("rejects other workspaces, tokens without agents:read, and unknown steps", 
     expect((await owner.get(pathOf(run_id, step))).json.code, String(step)).toBe("step_not_found");
 });
 
-test("deletes prompts with the session, and an hour after the run", async () => {
+test("deletes prompts when the session ends, and an hour after the run", async () => {
   model.script([{ text: ["Hello."] }]);
   const name = await agent();
   const ended = await invoke(name, { input: "Hi" });

@@ -1,5 +1,5 @@
 /**
- * Renders the prompt of a step as it was sent to the model. A step stores the sources of its prompt; the session's
+ * Renders the prompt of a step as it was sent to the model. A step stores the sources of its prompt. The session's
  * messages and the version's config never change.
  */
 import type { Actor } from "#accounts/actor.ts";
@@ -29,7 +29,7 @@ export async function getStepPrompt(
   if (!prompt || isExpired(run, app.clock.now())) throw promptExpired();
   const { before, last, summary: through, remembered, at_most: atMost } = prompt;
   const { said, summary } = await messagesBetween(app.db, run.session_id, { before, last, through });
-  // The session has ended, and its messages are deleted.
+  // Messages are missing if the session has ended, because its messages are then deleted.
   if (said.length < last - before || (through !== null && !summary)) throw promptExpired();
   dropOldPictures(said);
   const agent = { id: run.agent_id, latest_version: 0 };

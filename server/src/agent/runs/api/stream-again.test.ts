@@ -20,7 +20,7 @@ function invoke(key: string, more: object = {}, options: { lastEventId?: number;
   });
 }
 
-test("streams the same run again for the same key, from its start or from Last-Event-ID", async () => {
+test("streams the first run again when its key is repeated, from its start or from Last-Event-ID", async () => {
   model.script([{ text: ["Once ", "upon a time."] }]);
   const first = await invoke("again");
   const second = await invoke("again");
@@ -32,7 +32,7 @@ test("streams the same run again for the same key, from its start or from Last-E
   expect(model.asked).toHaveLength(1);
 });
 
-test("streams the same run during the first stream, and after its client disconnects", async () => {
+test("streams the first run again while its first stream is open, and after the client disconnected", async () => {
   const held = Promise.withResolvers<void>();
   model.script([{ text: ["Once."], until: held.promise }]);
   const gone = await invoke("beside", {}, { most: 1 });
@@ -47,7 +47,7 @@ test("streams the same run during the first stream, and after its client disconn
   expect(model.asked).toHaveLength(1);
 });
 
-test("rejects the key of a stream with another body", async () => {
+test("rejects the idempotency key of a stream with another body", async () => {
   model.script([{ text: ["Once."] }]);
   await invoke("body");
   const { status, text } = await invoke("body", { input: "Something else." });

@@ -17,7 +17,7 @@ const stream = (runId: string, options: { lastEventId?: number; most?: number; q
   readFrames(`${host.baseUrl}/v1/agents/runs/${runId}/stream${options.query ?? ""}`, { token, ...options });
 const words = Array.from({ length: 40 }, (_, n) => `word${n} `);
 
-test("numbers events from 1 without gaps, as documented, up to the run's end", async () => {
+test("numbers a run's events from 1 without gaps, as documented, up to the run's end", async () => {
   model.script([{ reasoning: ["Let me ", "think."], text: ["Good ", "day."] }]);
   const { json } = await invoke();
   const { frames, text, headers } = await stream(json.run_id);
@@ -81,7 +81,7 @@ test("continues a stream after Last-Event-ID, during the run and after its end",
   expect((await stream(json.run_id, { lastEventId: 100_000 })).frames).toEqual([]);
 });
 
-test("reads large events page by page, and streams all of them", async () => {
+test("streams all events of a run with large events, and reads them page by page", async () => {
   model.script([{ text: ["Hi"] }]);
   const { json } = await invoke();
   const { db } = host.app;
@@ -112,7 +112,7 @@ test("reads large events page by page, and streams all of them", async () => {
   expect(frames.map(({ id }) => Number(id) - last)).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9]);
 });
 
-test("streams the run's events from invoke, and continues the run after a disconnect", async () => {
+test("streams a run's events from its invoke on, and continues the run after the client disconnects", async () => {
   model.script([{ text: words, delayMs: 10 }]);
   const url = `${host.baseUrl}/v1/agents/talker/invoke`;
   const body = { input: "Hi", stream: true };
@@ -124,7 +124,7 @@ test("streams the run's events from invoke, and continues the run after a discon
   expect((await stream(runId)).frames.at(-1)?.event).toBe("run.completed");
 });
 
-test("streams events before the answer is complete", async () => {
+test("streams events of a model's answer before the answer is complete", async () => {
   const may = Promise.withResolvers<void>();
   model.script([{ text: ["early"], until: may.promise }]);
   const { json } = await invoke({ wait_s: 0 });
@@ -151,7 +151,7 @@ async function chunksOf(runId: string, lastEventId?: number) {
   return chunks;
 }
 
-test("emits valid UI message chunks of the AI SDK, also after a retry and a failure", async () => {
+test("emits valid UI message chunks for the AI SDK, even after a retry and a failure", async () => {
   model.script([
     { reasoning: ["hm"], text: ["half"], cutAfter: 2, delayMs: 60 },
     { reasoning: ["well"], text: ["whole"] },
@@ -182,7 +182,7 @@ test("emits valid UI message chunks of the AI SDK, also after a retry and a fail
   expect(types.slice(-2)).toEqual(["error", "finish"]);
 });
 
-test("shows a retried answer once to the AI SDK's reader", async () => {
+test("the AI SDK's reader shows an answer once after the model was called again", async () => {
   model.script([{ text: ["half ", "an answer"], cutAfter: 1, delayMs: 60 }, { text: ["whole"] }]);
   const { json } = await invoke();
   const chunks = (await chunksOf(json.run_id)).map(({ data }) => data as UIMessageChunk);

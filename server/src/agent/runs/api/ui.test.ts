@@ -1,4 +1,4 @@
-/** The AI SDK's client, as `useChat` uses it, with an agent. */
+/** The AI SDK's client with an agent. `useChat` uses the same client. */
 import { Chat } from "@ai-sdk/react";
 import { DefaultChatTransport, type DynamicToolUIPart, type UIMessage, uiMessageChunkSchema } from "ai";
 import { expect, test } from "vitest";
@@ -32,7 +32,7 @@ const config = {
 };
 await owner.post("/v1/agents", { name: "clerk", config });
 
-/** Creates a conversation. With `runId`, it reconnects to that run. */
+/** Creates a conversation in the AI SDK's client. With `runId`, the conversation reconnects to that run. */
 function chat(runId?: string): Chat<Message> {
   const agents = `${host.baseUrl}/v1/agents`;
   return new Chat<Message>({
@@ -69,7 +69,7 @@ async function decide(talk: Chat<Message>, decision: string): Promise<void> {
   expect((await owner.post(path, { decision })).status).toBe(200);
 }
 
-test("shows text, tools and an approval request in a chat, and continues after the decision", async () => {
+test("a chat shows text, tools and an approval request, and continues after the decision", async () => {
   model.script([
     { reasoning: ["Let me see."], text: ["Looking."], calls: [call("look"), call("sell")] },
     { text: ["Sold."] },
@@ -105,7 +105,7 @@ test("shows text, tools and an approval request in a chat, and continues after t
   expect(model.asked[0].messages.at(0)).toMatchObject({ role: "user", content: "Sell it." });
 });
 
-test("shows several approvals in separate states, with the arguments that a person changed", async () => {
+test("a chat shows several approvals in separate states, with the arguments that a person changed", async () => {
   model.script([{ calls: [call("sell"), call("sell"), call("look"), call("sell")] }, { text: ["Done."] }]);
   const talk = chat();
   const sent = talk.sendMessage({ text: "Sell them." });
@@ -134,7 +134,7 @@ test("shows several approvals in separate states, with the arguments that a pers
   ]);
 });
 
-test("replays the whole run to a reconnected chat, and shows a denied call as denied", async () => {
+test("replays the whole run to a chat that reconnects, and shows a denied call as denied", async () => {
   model.script([{ calls: [call("sell")] }, { text: ["As you like."] }]);
   const { json } = await owner.post("/v1/agents/clerk/invoke", { input: "Sell it." });
   const talk = chat(json.run_id);
@@ -151,7 +151,7 @@ test("replays the whole run to a reconnected chat, and shows a denied call as de
     expect(await schema.validate!(data), JSON.stringify(data)).toMatchObject({ success: true });
 });
 
-test("ends a chat with an error if its run is cancelled while waiting", async () => {
+test("ends a chat with an error if its run is cancelled while it waits for approval", async () => {
   model.script([{ calls: [call("sell")] }]);
   const talk = chat();
   const sent = talk.sendMessage({ text: "Sell it." });

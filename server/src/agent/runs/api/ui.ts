@@ -6,7 +6,7 @@ import type { RunEvent } from "../schema.ts";
 
 export type UiChunk = { type: string } & Record<string, unknown>;
 
-/** Converts events to chunks. A failure before a resume does not end the message, so it is left out. */
+/** Converts events to chunks. Omits a failure that a resume follows, because that failure does not end the message. */
 export async function* toUi(
   events: AsyncIterable<RunEvent>,
 ): AsyncGenerator<{ seq: number; chunks: UiChunk[] }> {
@@ -26,7 +26,7 @@ class UiEncoder {
   #isReset = false;
   /** The text or reasoning part that has not ended. */
   #open: { kind: "text" | "reasoning"; id: string } | undefined;
-  /** Approval requests with their calls, and the calls that were not approved. */
+  /** Approval requests with their calls. `#denied` contains the calls that were not approved. */
   readonly #asked = new Map<string, { callId: string; tool: string }>();
   readonly #denied = new Set<string>();
   readonly #questions = new Set<string>();
@@ -153,7 +153,7 @@ class UiEncoder {
     const reason = text("reason") || (approved || outcome === "denied" ? undefined : outcome);
     const response = { type: "tool-approval-response", approvalId, approved, ...(reason ? { reason } : {}) };
     if (!asked || event["arguments"] === undefined) return [response];
-    // The part shows the arguments that a person changed, and keeps its approval.
+    // The part shows the arguments as a person changed them, and keeps its approval.
     const { callId: toolCallId, tool: toolName } = asked;
     const input = event["arguments"];
     return [{ type: "tool-input-available", toolCallId, toolName, input, dynamic: true }, response];
@@ -181,12 +181,14 @@ class UiEncoder {
   }
 }
 
-/** Data part of a toolset's sign-in. A later part of the same toolset replaces it. */
+/** Returns the data part of a toolset's sign-in. A later part of the same toolset replaces this part. */
 function signInPart({ toolset_id }: RunEvent, state: Record<string, unknown>): UiChunk {
   return { type: "data-sign-in", id: toolset_id, data: { toolset_id, ...state } };
 }
 
-/** Data part of a question of a tool's server. A later part of the same question, with its outcome, replaces it. */
+/**
+ * Returns the data part of a question of a tool's server. A later part with the question's outcome replaces this part.
+ */
 function questionPart({ request_id, call_id, tool, question, expires_at }: RunEvent): UiChunk {
   return { type: "data-question", id: request_id, data: { request_id, call_id, tool, question, expires_at } };
 }

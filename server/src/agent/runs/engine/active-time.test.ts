@@ -1,4 +1,4 @@
-/** A run's active time: the time of work on it, counted once, whatever its outcome. */
+/** A run's active time: the time of work on the run. Parallel work counts once, whatever its outcome. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { agentHost, modelConfig } from "#agent/testing/agent-app.ts";
@@ -21,7 +21,7 @@ const toolset = await owner.post("/v1/agent-toolsets", {
 const config = { ...(await modelConfig(owner, model.url)), toolsets: [{ toolset_id: toolset.json.id }] };
 await owner.post("/v1/agents", { name: "timed", config });
 const call = { calls: [{ name: "set__find", arguments: "{}" }] };
-/** Much longer than the rest of a run. */
+/** Delay that is much longer than the rest of a run. */
 const slowMs = 600;
 tools.answer = (_, response) => void sleep(slowMs).then(() => response.writeHead(200).end("{}"));
 
@@ -34,7 +34,7 @@ const activeMs = async (runId: string) =>
       .executeTakeFirstOrThrow()
   ).active_ms;
 
-test("counts time in tools once", async () => {
+test("adds the time of a tool call to the run's active time once", async () => {
   model.script([call, call, { text: ["Done."] }]);
   const startedMs = performance.now();
   const { json } = await owner.post("/v1/agents/timed/invoke", { input: "Hi" });
@@ -44,7 +44,7 @@ test("counts time in tools once", async () => {
   expect(await activeMs(json.run_id)).toBeGreaterThanOrEqual(2 * slowMs - 50);
 });
 
-test("counts the last step of a failed run", async () => {
+test("adds the last step of a failed run to its active time", async () => {
   const away = Promise.withResolvers<void>();
   model.script([{ status: 400, until: away.promise }]);
   setTimeout(away.resolve, slowMs);
@@ -53,7 +53,7 @@ test("counts the last step of a failed run", async () => {
   expect(await activeMs(json.run_id)).toBeGreaterThanOrEqual(slowMs / 2);
 });
 
-test("counts the work of a process that stops", async () => {
+test("adds the work of a process that stops to the run's active time", async () => {
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }]);
   await host.runs.stop();

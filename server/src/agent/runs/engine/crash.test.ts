@@ -23,7 +23,8 @@ await owner.post("/v1/agents", { name: "crashing", config });
 afterEach(() => onKillPoint(undefined));
 
 /**
- * Two steps: the first answer does not match the schema, the second does. The delays leave time to store each delta.
+ * Answers in two steps: the first answer does not match the schema, the second does. The delays leave time to store
+ * each delta.
  */
 function answerTwice(body: Json): { text: string[]; delayMs: number } {
   const isRepair = String(body.messages.at(-1).content).includes("does not fit");
@@ -48,7 +49,7 @@ test.each([
 ])("continues a run after a kill at %s without repeating a step", async (point) => {
   model.script(answerTwice);
   const { json } = await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 });
-  // Equals the state after the process that acquired the run committed it.
+  // Sets the state after the process that acquired the run committed the acquisition.
   await host.app.db
     .updateTable("agent_runs")
     .set({ process_id: null })
@@ -70,13 +71,13 @@ test.each([
     tokens: { total: 30 },
   });
   expect(await count("agent_steps", json.run_id)).toBe(2);
-  // Input, answer, repair request, answer.
+  // The messages are the input, an answer, a repair request and an answer.
   expect(await count("agent_messages", json.run_id)).toBe(4);
   const events = await eventsOf(json.run_id);
   expect(events.map(({ seq }) => seq)).toEqual(events.map((_, index) => index + 1));
   expect(events.filter(({ type }) => type === "step.completed").map(({ step }) => step)).toEqual([1, 2]);
   expect(events.filter(({ type }) => type === "run.completed")).toHaveLength(1);
-  // An incomplete step is reset by an event.
+  // An event resets an incomplete step.
   const open = events.filter(({ type }) => type === "step.started").length - 2;
   expect(events.filter(({ type }) => type === "step.reset")).toHaveLength(open);
 });
@@ -113,7 +114,7 @@ test("rejects writes of a process that lost its run to another", async () => {
   }
 });
 
-test("executes new runs while an expired run is locked and cannot be erased", async () => {
+test("executes new runs while a lock on an expired run delays its erasure", async () => {
   model.script([{ text: ['{"city":"Ulm"}'] }]);
   const ask = async () =>
     (await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 })).json.run_id as string;
@@ -151,7 +152,7 @@ test("executes new runs while an expired run is locked and cannot be erased", as
   }
 });
 
-test("releases its runs to the next process when a server stops", async () => {
+test("a stopping server releases its runs, and the next process continues them", async () => {
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }, { text: ['{"city":"Ulm"}'] }]);
   const { json } = await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 });
@@ -179,7 +180,7 @@ test("releases its runs to the next process when a server stops", async () => {
   });
 });
 
-test("counts no attempt for a graceful stop", async () => {
+test("continues a run however often its server is stopped gracefully", async () => {
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }]);
   const { json } = await owner.post("/v1/agents/crashing/invoke", { input: "Where?", wait_s: 0 });

@@ -1,7 +1,7 @@
 /**
- * Executes a run from the end of its journal. A step is one model call. A single statement stores the step, its messages,
- * tokens and events, and for the last step the end of the run. So after a crash a run has complete steps only, and the
- * next process continues with the next step.
+ * Executes a run from the end of its journal. A step is one model call. A single statement stores the step, its
+ * messages, tokens and events, and for the last step the end of the run. So after a crash, the run contains only
+ * complete steps, and another process continues with the next step.
  */
 import type { App } from "#app.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
@@ -37,7 +37,7 @@ import { type RunSetup, type RunProgress, RunInterrupted, type RunContext } from
 
 const ownMessagesMaxMiB = 8;
 
-/** Returns when the run is completed or waits for a person. Throws a `RunFailure`, or the reason of the abort. */
+/** Executes a run until it completes or waits for a person. Throws a `RunFailure`, or the reason of the abort. */
 export async function executeRun(app: App, acquired: AcquiredRun, given: RunSetup): Promise<void> {
   const { writer, stop } = given;
   const { row: taken } = acquired;
@@ -59,7 +59,7 @@ export async function executeRun(app: App, acquired: AcquiredRun, given: RunSetu
       if (context.isSuspended()) throw new RunInterrupted("The workspace is suspended.");
     } while (await runStep(app, config, progress, context));
   } catch (error) {
-    // Aborts calls that run in parallel with the failed one.
+    // Aborts calls that run in parallel with the failed call.
     stop.abort(error);
     throw error;
   } finally {
@@ -88,12 +88,14 @@ function accessOf(
   });
 }
 
-/** Extra time for people's answers to questions of tools, during which the run's own time is paused. */
+/**
+ * Returns the extra time for people's answers to questions of tools. The run's own time is paused during a question.
+ */
 function personMs({ toolsets }: AgentConfig): number {
   return toolsets.some(({ elicitation }) => elicitation === "person") ? 86_400_000 : 0;
 }
 
-/** Returns true if the run continues. */
+/** Executes one step. Returns true if the run continues. */
 async function runStep(
   app: App,
   config: AgentConfig,
@@ -131,10 +133,11 @@ async function runStep(
     if ("words" in summaryResult) conversation.add(summaryResult.words);
     return true;
   }
-  // Facts stay as at the run's first step, because a change would invalidate the provider's cache of the conversation.
+  // The facts stay as they were at the run's first step, because a change would invalidate the provider's cache of the
+  // conversation.
   progress.remembered ??= { text: await recall(app.db, userOf(run, config, context)) };
   const remembered = progress.remembered.text;
-  // Reasoning of earlier runs is not sent again.
+  // The prompt omits the reasoning of earlier runs.
   const told = said.map((one) =>
     one.run_id === run.id ? one : { ...one, message: withoutReasoning(one.message as Message) },
   );
@@ -145,7 +148,8 @@ async function runStep(
   if (needed)
     throw new RunFailure("tool_unavailable", `The toolset ${needed.id} can't be used: ${needed.why}.`);
   if (leftOut > 0) {
-    // Reads the facts again: the omitted messages may contain newly saved ones, and the cache is invalid in any case.
+    // The facts are read again: the omitted messages may contain newly saved facts, and the cache is invalid in any
+    // case.
     delete progress.remembered;
     writer.add("context.compacted", {
       left_out: leftOut,
@@ -235,7 +239,7 @@ async function runStep(
   return end === undefined;
 }
 
-/** Limits of the config, granted again for each resume. */
+/** Returns the limits of the config. Each resume grants the limits again. */
 function limitsOf({ limits }: AgentConfig, { resumes }: RunRow) {
   const times = resumes + 1;
   return {
@@ -269,7 +273,7 @@ function lastTextOf(run: RunRow, said: Conversation["said"]): string | undefined
   return texts.findLast((text) => text !== "");
 }
 
-/** Each step sends all messages of its run, so their size is limited. */
+/** Throws if the messages of the run are too large. Each step sends all messages of its run. */
 function requireOwnMessagesFit(
   run: RunRow,
   said: readonly { run_id: string | null; kind: string; bytes: number }[],
@@ -309,7 +313,10 @@ function stepEvents(
   return [...message, ...asked, { type: "step.completed", at, data }];
 }
 
-/** Callers parse the output of a JSON schema, so a code fence around it stays in the conversation only. */
+/**
+ * Returns the output of a run. Callers parse the output of a JSON schema, so its code fence is removed here and stays
+ * in the conversation only.
+ */
 function outputOf({ output }: AgentConfig, text: string): string {
   return output.type === "text" ? text : withoutFence(text);
 }

@@ -1,9 +1,9 @@
 /**
  * Executes the tool calls of the last step, and adds all results to the conversation in one transaction. The journal
  * records each call before its start and after its end. After a crash, a repeatable call runs again. A call that runs a
- * command in the session's machine waits for that command, or starts it. For any other interrupted call the model gets
- * an unknown outcome. Calls that need an approval or a sign-in come last, together: the run is parked, and continues
- * here after people have acted on all of them.
+ * command in the session's machine waits for that command, or starts it. For any other interrupted call, the model gets
+ * an unknown outcome. Calls that need an approval or a sign-in come last, together: the run is parked. It continues in
+ * this file after people have acted on all of these calls.
  */
 import type { App } from "#app.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
@@ -37,18 +37,21 @@ import type { RunRow } from "../store.ts";
 import type { RunProgress, RunContext } from "./run-context.ts";
 import type { RunWriter } from "../journal/event-writer.ts";
 
-/** Limit for concurrent calls of one step. */
+/** Maximum number of concurrent calls in one step. */
 const callsAtOnce = 8;
 const previewCharacters = 500;
-/** Limit for the note about changed arguments, which the model gets with the result. */
+/** Maximum length of the note about changed arguments. The model gets the note with the result. */
 const changeMaxCharacters = 4_000;
 const missingSignIn =
   "Nobody signed in for this tool in time, so the call was not made. Ask the person to sign in, and call again when they have.";
-/** The model should shorten its call, because a repeat would exceed the output limit again. */
+/**
+ * Result of a call with invalid arguments. The model should shorten its call, because a repeat would exceed the output
+ * limit again.
+ */
 const invalidArguments =
   "The arguments are not a JSON object. If a limit of output tokens cut them off, call again with shorter ones.";
 
-/** `waiting`: the run is parked, and this process no longer holds it. */
+/** Executes the calls. Returns `waiting` if the run is parked and this process no longer executes it. */
 export async function executeToolCalls(
   app: App,
   config: AgentConfig,
@@ -76,7 +79,7 @@ export async function executeToolCalls(
   await Promise.all(
     calls.map((call, place) =>
       turns.run(async () => {
-        // Earlier calls may have taken hours, and the toolset may have changed since.
+        // The tools are read again: earlier calls may have taken hours, and the toolset may have changed since.
         const { tools, why } = place < callsAtOnce ? atFirst : await usable();
         const tool = tools.get(call.tool);
         const missing = call.toolset_id === null ? undefined : why.get(call.toolset_id);
@@ -123,15 +126,15 @@ export async function executeToolCalls(
 
 type CallResult = Parameters<typeof toolMessage>[0][number];
 
-/** End of a call, for the run's events and the journal. */
+/** End of a call, as an event of the run and a change of the journal. */
 interface CallEnd {
   event: NewEvent;
   call: CallChange;
 }
 
 /**
- * The last call's end also stores the results of all calls. If they exceed the session's limit, the journal still gets
- * the outcome.
+ * Stores the end of a call. The last call's end also stores the results of all calls. If these exceed the session's
+ * limit, only the journal gets the outcome.
  */
 async function commitEnd(
   writer: RunWriter,
@@ -146,7 +149,10 @@ async function commitEnd(
   }
 }
 
-/** After an expired wait, the run does not wait again for the same toolset. */
+/**
+ * Returns true if a missing sign-in parks the run. After an expired wait, the run does not wait again for the same
+ * toolset.
+ */
 function waitsFor(
   config: AgentConfig,
   tool: Tool | undefined,
@@ -157,7 +163,7 @@ function waitsFor(
   return !before.some(({ status, toolset_id }) => status === "expired" && toolset_id === tool?.toolsetId);
 }
 
-/** The call with the arguments that a person approved. */
+/** Returns the call with the arguments that a person approved. */
 function asApproved(call: Call, decision: DecidedCall["decision"]): Call {
   const changed = decision?.status === "approved" ? decision.approved_arguments : null;
   return changed ? { ...call, arguments: changed } : call;
@@ -171,17 +177,20 @@ interface DecidedCall {
   tool: Tool | undefined;
   /** Reason why the toolset is unavailable. */
   missing: string | undefined;
-  /** Undefined if the call needed no approval. */
+  /** Decision on the call. Undefined if the call needed no approval. */
   decision: Pick<ApprovalRecord, "status" | "decided_by" | "approved_arguments"> | undefined;
-  /** The call's own wait for a sign-in, if it had one. */
+  /** The call's own wait for a sign-in. Undefined if the call never waited. */
   wait: SignInWait | undefined;
   /** True if the run is parked when the call needs a sign-in. */
   waitsForSignIn: boolean;
-  /** Shared by all calls of the step. */
+  /** Limit for pictures, which all calls of the step share. */
   pictures: PictureBudget;
 }
 
-/** Returns `blocked` if a person has to act first. A call whose outcome is in the journal has no entry. */
+/**
+ * Executes one call. Returns `blocked` if a person must act first. A call without an entry has its outcome in the
+ * journal.
+ */
 async function executeToolCall(
   app: App,
   config: AgentConfig,
@@ -196,7 +205,7 @@ async function executeToolCall(
     text: result,
     content,
   });
-  // A call whose turn comes after the end of the run is not made, and the journal must not record it.
+  // A call whose slot becomes free after the end of the run is not made, and the journal must not record the call.
   context.stop.signal.throwIfAborted();
   if (call.status !== "requested" && call.status !== "running")
     return {
@@ -213,7 +222,7 @@ async function executeToolCall(
   if ("needed" in answered) return { blocked: { call, needed: answered.needed } };
   const { status, result } = answered;
   const text = storableText(result);
-  // Informs the model that the result belongs to changed arguments.
+  // The note informs the model that the result belongs to changed arguments.
   const change = refusal ? "" : changeOf(decision);
   const content = answered.content && asked.pictures.fit(withText(change, answered.content));
   const outcome = { status, result: change + text, content };
@@ -233,7 +242,7 @@ async function executeToolCall(
   return { result: toResult(outcome), entry: { event, call: markEnded(call.id, outcome, at) } };
 }
 
-/** Reason why a call is not made. Undefined if it is made. */
+/** Returns the outcome of a call that must not be made, or undefined if the call may be made. */
 async function findRefusal(asked: DecidedCall): Promise<Outcome | undefined> {
   const { owner, call, tool, missing, decision, wait } = asked;
   if (call.status === "running" && !tool?.isRepeatable && !canContinue(call, tool))
@@ -252,12 +261,15 @@ async function findRefusal(asked: DecidedCall): Promise<Outcome | undefined> {
     : undefined;
 }
 
-/** Calls that started before migration 0101 have no command id, and their command may have run. */
+/**
+ * Returns true if a started call has a command that can be continued. Calls that started before migration 0101 have no
+ * command id, and their command may have run.
+ */
 function canContinue({ command_id }: Call, tool: Tool | undefined): boolean {
   return tool?.runsCommand === true && command_id !== null;
 }
 
-/** Note for the model before the result of a call whose arguments a person changed. */
+/** Returns the note that precedes the result of a call whose arguments a person changed. */
 function changeOf(decision: DecidedCall["decision"]): string {
   if (!decision?.approved_arguments) return "";
   const text = JSON.stringify(decision.approved_arguments);
@@ -321,7 +333,10 @@ async function runTool(
   return { status: isOk ? "completed" : "failed", result: text, content };
 }
 
-/** A call that starts again after a crash keeps its command id, because the machine starts each id only once. */
+/**
+ * Records the start of a call. A call that starts again after a crash keeps its command id, because the machine starts
+ * each id only once.
+ */
 async function startCall(app: App, call: Call, tool: Tool, writer: RunWriter): Promise<void> {
   const at = app.clock.now();
   const started = { type: "tool.started", at, data: { call_id: call.id, tool: call.tool } };

@@ -1,4 +1,4 @@
-/** Internal errors of a run: transient ones, permanent ones, and their effect on parallel calls. */
+/** Internal errors of a run: transient errors, permanent errors, and the effect of both on parallel calls. */
 import { sql } from "kysely";
 import { afterEach, expect, test } from "vitest";
 import { agentHost, modelConfig } from "#agent/testing/agent-app.ts";
@@ -25,7 +25,10 @@ const toolset = await owner.post("/v1/agent-toolsets", {
 const config = { ...(await modelConfig(owner, model.url)), toolsets: [{ toolset_id: toolset.json.id }] };
 await owner.post("/v1/agents", { name: "unlucky", config });
 
-/** The first `times` statements of this kind fail with `code`. The count is a sequence, which no rollback resets. */
+/**
+ * Makes the first `times` statements of this kind fail with `code`. A sequence counts the failures, because no rollback
+ * resets a sequence.
+ */
 async function failing(
   table: string,
   on: "insert" | "update",
@@ -85,6 +88,6 @@ test("aborts a tool call when a parallel call fails the run", async () => {
   };
   model.script([{ calls: ["quick", "slow"].map((name) => ({ name: `set__${name}`, arguments: "{}" })) }]);
   expect(await invoke()).toMatchObject({ status: "failed", error_code: "internal" });
-  // The tool's own timeout is minutes.
+  // The tool's own timeout is minutes, so only the abort can end its call.
   await givenUp.promise;
 });

@@ -26,7 +26,7 @@ const config: Json = {
 await owner.post("/v1/agents", { name: "clerk", config });
 const look = { name: "desk__look", arguments: "{}" };
 
-test("sends a call to the toolset's address and with its secret at the time of the call", async () => {
+test("makes a call with the address and the secret that its toolset has at the time of the call", async () => {
   const changed = Promise.withResolvers<void>();
   model.script([{ calls: [look], until: changed.promise }, { text: ["Done."] }]);
   const invoked = owner.post("/v1/agents/clerk/invoke", { input: "Go." });
@@ -65,7 +65,7 @@ test("sends a delayed call to the toolset's newest address", async () => {
   await owner.call("PATCH", path, { url: after.url, auth_secret: "the-second-secret-0123" });
 });
 
-test("journals the outcome of a call that no longer fits into the session", async () => {
+test("stores the outcome of a call whose result does not fit into the session, and fails the run", async () => {
   model.script([{ calls: [look] }]);
   after.answer = (_, response) =>
     void sql`update agent_sessions set bytes = 32 * 1024 * 1024 - 10`
@@ -80,7 +80,7 @@ test("journals the outcome of a call that no longer fits into the session", asyn
   });
 });
 
-test("returns the results of parallel calls together, whichever ends last", async () => {
+test("sends the results of parallel calls to the model together, in whatever order the calls end", async () => {
   const first = Promise.withResolvers<void>();
   let asked = 0;
   after.answer = (_, response) => {

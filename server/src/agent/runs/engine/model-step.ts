@@ -1,6 +1,6 @@
 /**
  * The model call of a step. An overloaded or broken call is retried after a pause, and then the fallbacks are tried in
- * order. An event resets the text of a broken attempt.
+ * order. If an attempt breaks, an event resets its text.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
@@ -20,13 +20,16 @@ import type { Prompt } from "./prompt.ts";
 import type { RunWriter } from "../journal/event-writer.ts";
 
 const triesOfEach = 3;
-/** A provider with a longer Retry-After is skipped in this round. */
+/** Longest pause within a round. A provider with a longer Retry-After is skipped in this round. */
 const pauseMaxMs = 2_000;
-/** A wait of at least this length parks the run, so that it occupies no worker. */
+/** Shortest wait that parks the run. A parked run occupies no worker. */
 const parkedFromMs = 2_000;
-/** Longest wait between rounds when no provider sends Retry-After. */
+/** Longest wait between two rounds if no provider sends Retry-After. */
 const waitMaxMs = 60_000;
-/** A transient server error ends within a minute or so: four waits are 4 to 32 s. */
+/**
+ * Maximum number of waits for a server with a transient error. The four waits take 4 to 32 s, and most such errors end
+ * within a minute.
+ */
 const faultWaitsMax = 4;
 
 export interface ModelRequest {
@@ -38,14 +41,14 @@ export interface ModelRequest {
   writer: RunWriter;
   signal: AbortSignal;
   fetch: Fetch;
-  /** Length of the first pause; each next pause is twice as long. */
+  /** Length of the first pause in milliseconds. Each next pause is twice as long. */
   pauseMs: number;
   /** Number of consecutive waits before this step. */
   waits: number;
   /** Deadline of the run, as a time of `performance.now()`. */
   deadline: number;
   trace?: RunTrace | undefined;
-  /** The call writes a summary: plain text that no event repeats. */
+  /** True if the call writes a summary: plain text that no event repeats. */
   isSummary?: boolean;
 }
 
@@ -56,7 +59,7 @@ export interface StepAnswer {
   messageId: string | null;
 }
 
-/** Calls the model, and once more with a shorter conversation if every model rejects it as too long. */
+/** Calls the model. If every model rejects the conversation as too long, calls again with a shorter conversation. */
 export async function requestAnswerOrShorten(
   app: Pick<App, "db" | "secrets" | "clock">,
   request: ModelRequest,
@@ -73,8 +76,9 @@ export async function requestAnswerOrShorten(
 }
 
 /**
- * Tries the model and its fallbacks. If all fail and one is overloaded, waits and retries until the run's deadline. If
- * one has a transient error, retries a few times. Throws a `ModelBusy` for a long wait, else a `RunFailure`.
+ * Tries the model and its fallbacks. If all fail and at least one is overloaded, waits and retries until the run's
+ * deadline. If at least one has a transient error, retries a few times. Throws a `ModelBusy` for a long wait, else a
+ * `RunFailure`.
  */
 async function requestAnswer(
   app: Pick<App, "db" | "secrets" | "clock">,
@@ -92,7 +96,8 @@ async function requestAnswer(
     if (tooLong) throw new PromptTooLong(tooLong.message);
     const busy = overloaded ?? (round < faultWaitsMax ? fault : undefined);
     if (!busy) throw new RunFailure("model_error", last.message);
-    // At least the backoff: a server that sends Retry-After: 0 each time would fill the run's events.
+    // The wait is at least the backoff. Otherwise a server that always sends Retry-After: 0 would fill the run's
+    // events.
     const backoffMs = Math.min(waitMaxMs, request.pauseMs * 2 ** Math.min(triesOfEach + round, 20));
     const pauseMs = Math.max(busy.retryAfterMs ?? 0, backoffMs);
     const waitMs = pauseMs * (1 + Math.random() / 4);
@@ -108,13 +113,16 @@ async function requestAnswer(
 interface Failures {
   last: ModelFailure | undefined;
   tooLong: ModelFailure | undefined;
-  /** The overloaded model with the shortest Retry-After. */
+  /** Failure of the overloaded model with the shortest Retry-After. */
   overloaded: ModelFailure | undefined;
-  /** The same for servers that responded with a transient error. A wrong address does not count. */
+  /**
+   * Failure with the shortest Retry-After among servers that responded with a transient error. A wrong address does not
+   * count.
+   */
   fault: ModelFailure | undefined;
 }
 
-/** Runs a round: tries each candidate a few times, with short pauses. */
+/** Runs one round, which tries each candidate a few times, with short pauses. */
 export async function tryCandidates(
   app: Pick<App, "db" | "secrets">,
   request: ModelRequest,
@@ -147,7 +155,7 @@ export async function tryCandidates(
       const pauseMs = Math.max(last.retryAfterMs ?? 0, request.pauseMs * 2 ** (attempt - 1));
       const isFinal = last.kind === "refused" || last.kind === "too_long" || attempt === triesOfEach;
       if (isFinal || pauseMs > pauseMaxMs) break;
-      // Adds jitter, so that runs which failed together do not retry together.
+      // The jitter prevents that runs which failed together also retry together.
       await pause(pauseMs * (1 + Math.random() / 4), request.signal);
     }
     failures.last = last;
@@ -167,7 +175,9 @@ function addressOf(
   return { credentialId, provider, baseUrl, apiKey: openKey(app, credential), id };
 }
 
-/** Undefined if the model needs a credential. A fallback always does. */
+/**
+ * Returns the address of the built-in model. Returns undefined if the model needs a credential, as every fallback does.
+ */
 function builtIn(model: AgentConfig["model"], id: string): ModelAddress | undefined {
   if (model.provider !== "echo" || id !== model.id) return undefined;
   return { credentialId: "", provider: "echo", baseUrl: null, apiKey: "(none)", id };
@@ -243,7 +253,7 @@ async function tryModel(
   }
 }
 
-/** Short reason for the trace, with few distinct values. */
+/** Returns a short reason for the trace, with few distinct values. */
 function reasonOf(error: unknown): string {
   if (error instanceof ModelFailure) return error.kind;
   return error instanceof RunFailure ? error.code : "cancelled";

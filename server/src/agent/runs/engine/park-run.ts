@@ -1,4 +1,6 @@
-/** Parks a run that waits for people. A single transaction stores its approvals and waits, and releases the run. */
+/**
+ * Parks a run that waits for people. A single transaction stores the run's approvals and waits, and releases the run.
+ */
 import type { App } from "#app.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
@@ -10,10 +12,10 @@ import type { NewEvent } from "../journal/journal.ts";
 import type { RunRow } from "../store.ts";
 import type { RunContext } from "./run-context.ts";
 
-/** A call of the last step that needs an action of a person. */
+/** A call of the last step that cannot continue before a person acts. */
 export type BlockedCall =
   | { call: Call; parameters: Record<string, unknown> }
-  /** The call had no effect. It is repeated after the sign-in. */
+  /** A call that needs a sign-in. The call had no effect and is repeated after the sign-in. */
   | { call: Call; needed: SignInNeeded };
 
 export function waitMinutesOf({ connections }: AgentConfig): number {

@@ -35,7 +35,7 @@ test("limits the concurrent runs of a busy workspace, so that other workspaces d
     await runs.waitForOutcome(one!, 20_000);
     expect(await statuses(other)).toEqual(["completed"]);
     await expect.poll(() => statuses(busy)).toEqual([...Array(5).fill("queued"), "running", "running"]);
-    // A submitted run gets no slot either.
+    // A run that is submitted directly gets no slot either.
     runs.submit(many.at(-1)!);
     await runs.pollForOrphans();
     expect(model.asked.filter(({ messages }) => messages.at(-1).content === busy.userId)).toHaveLength(2);
@@ -48,7 +48,7 @@ test("limits the concurrent runs of a busy workspace, so that other workspaces d
   }
 });
 
-test("stops a suspended workspace's run before its next step, and continues it afterwards", async () => {
+test("stops a suspended workspace's run before its next step, and continues the run after the suspension", async () => {
   const person = await host.person();
   const held: string[] = [];
   let asked = 0;

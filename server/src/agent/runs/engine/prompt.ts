@@ -15,7 +15,7 @@ export interface Prompt {
   tokens: number;
 }
 
-/** The last summary. `through` is the sequence number of the last message that it covers. */
+/** The last summary. `through` is the sequence number of the last message that the summary covers. */
 export interface Summary {
   message: Message;
   through: number;
@@ -26,7 +26,7 @@ export interface PromptOptions {
   before: number;
   summary?: Summary | undefined;
   remembered: string | undefined;
-  /** Limit for the conversation's tokens after a model rejected more. */
+  /** Maximum tokens of the conversation, if a model rejected a longer conversation. Undefined otherwise. */
   atMost: number | undefined;
 }
 
@@ -37,7 +37,7 @@ export interface Entry extends PromptMessage {
   seq: number;
 }
 
-/** Messages that the summary does not cover. */
+/** Returns the messages that the summary does not cover. */
 export function entriesOf(
   conversation: readonly StoredMessage[],
   { before, summary }: Pick<PromptOptions, "before" | "summary">,
@@ -55,8 +55,8 @@ export function promptOf(
   conversation: readonly StoredMessage[],
   { before, summary, remembered, atMost }: PromptOptions,
 ): Prompt {
-  // Facts change more often than the config. In a separate message, they leave the provider's cache of the first one
-  // valid.
+  // Facts change more often than the config. In a separate message, they do not invalidate the provider's cache of the
+  // first system message.
   const system = [systemOf(config), remembered].flatMap((content): Message[] =>
     content === undefined ? [] : [{ role: "system", content }],
   );
@@ -83,7 +83,7 @@ function systemOf({ system, context }: AgentConfig): string | undefined {
   return system === undefined ? facts : `${system}\n\n${facts}`;
 }
 
-/** An interrupted run left calls without results, which providers reject. Adds a result for each. */
+/** Adds a result for each call without a result. An interrupted run leaves such calls, which providers reject. */
 function withResults(conversation: readonly PromptMessage[]): PromptMessage[] {
   return conversation.flatMap((said, index) => {
     const asked = toolCallsIn(said.message);
@@ -100,8 +100,8 @@ function firstSent({ context }: AgentConfig, conversation: readonly PromptMessag
 }
 
 /**
- * Index of the first message that compaction keeps: a question. With summaries, the kept messages take at most half of
- * `compact_at_tokens` if possible, so that not every turn needs a new summary.
+ * Returns the index of the first message that compaction keeps: a question. With summaries, the kept messages take at
+ * most half of `compact_at_tokens` if possible, so that not every run needs a new summary.
  */
 export function firstKept(context: AgentConfig["context"], conversation: readonly PromptMessage[]): number {
   const from = Math.max(0, conversation.length - context.keep_last_messages);
@@ -113,7 +113,7 @@ export function firstKept(context: AgentConfig["context"], conversation: readonl
     if (tokens > atMost) break;
     if (conversation[index]!.isQuestion) question = index;
   }
-  // In a long run of tools, keeps the messages from its own question on. A call and its result stay together.
+  // A long run with many tool calls keeps its messages from its own question on. A call and its result stay together.
   return question === -1
     ? Math.max(
         0,

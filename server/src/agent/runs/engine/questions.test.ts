@@ -1,5 +1,6 @@
 /**
- * Open questions of tools' servers across processes: after a kill or a stop, and with answers through another process.
+ * Open questions of tools' servers across processes: after a kill or a stop, and with answers that another process
+ * accepts.
  */
 import { randomBytes, randomUUID } from "node:crypto";
 import { sql } from "kysely";
@@ -16,7 +17,7 @@ import { RunExecutor } from "./run-executor.ts";
 const key = randomBytes(32);
 const model = await startModelServer();
 const server = await startMcpServer();
-// This host takes requests and executes no run, so that each answer comes through another process than the question.
+// This host takes requests and executes no run, so another process than the question's accepts each answer.
 const host = await agentHost({ secrets: new SecretBox(key), isIdle: true });
 const owner = await host.person();
 let answers: Json[] = [];
@@ -56,7 +57,7 @@ async function invoke(tool: string): Promise<string> {
   const calls = [{ name: `desk__${tool}`, arguments: "{}" }];
   model.script(({ messages }: Json) => (messages.at(-1).role === "tool" ? { text: ["Done."] } : { calls }));
   const { json } = await owner.post("/v1/agents/asking/invoke", { input: "Go.", wait_s: 0 });
-  // Equals the state after the process that acquired the run committed it.
+  // Sets the state after the process that acquired the run committed the acquisition.
   await sql`update agent_runs set process_id = null where id = ${json.run_id}`.execute(host.app.db);
   return json.run_id as string;
 }
@@ -97,7 +98,7 @@ async function outcomes(runId: string): Promise<Json[]> {
   return rows.map(({ outcome }) => outcome);
 }
 
-test("continues a call whose question is answered through another process", async () => {
+test("continues a call when another process receives the answer to its question", async () => {
   const runId = await invoke("book");
   await working(async () => {
     const asked = await question(runId);
@@ -135,14 +136,14 @@ test.each(["is not answered", "is answered after the kill"])(
     if (how !== "is not answered") expect((await answer(runId, asked)).status).toBe("running");
     await working(() => becomes(runId, "completed"));
     expect(await run(runId)).toMatchObject({ approvals: [], tools_called: [{ status: "unknown" }] });
-    // The answer went nowhere, and is kept nowhere.
+    // The answer was not delivered, and no table contains it.
     expect(await rowsWith(host.app.db, ["Bremen"])).toEqual(new Map());
     expect(answers).toEqual([]);
     expect(await outcomes(runId)).toEqual([how === "is not answered" ? "cancelled" : "approved"]);
   },
 );
 
-test("withdraws an open question when its server stops, and repeats it in another server", async () => {
+test("a stopping server withdraws an open question, and another server repeats the question", async () => {
   const runId = await invoke("look");
   await working(async () => void (await question(runId)));
   const { rows } = await sql<Json>`select status, process_id from agent_runs where id = ${runId}`.execute(
@@ -157,7 +158,7 @@ test("withdraws an open question when its server stops, and repeats it in anothe
   expect(await run(runId)).toMatchObject({ tools_called: [{ status: "completed" }] });
 });
 
-test("keeps the slot of a run while its question is open", async () => {
+test("keeps the run's slot in the plan while a question of the run is open", async () => {
   const runId = await invoke("book");
   await working(
     async () => {
@@ -166,7 +167,7 @@ test("keeps the slot of a run while its question is open", async () => {
         from agent_counts(${owner.workspaceId}, ${host.app.jobs.processId})`.execute(host.app.db);
       expect(rows).toEqual([{ here: 1, in_flight: 0 }]);
       const next = await invoke("book");
-      // Longer than two polls for waiting runs.
+      // The wait is longer than two polls for waiting runs.
       await new Promise((resolve) => setTimeout(resolve, 2_500));
       expect((await run(next)).status).toBe("queued");
       await answer(runId, asked);
@@ -178,7 +179,7 @@ test("keeps the slot of a run while its question is open", async () => {
   );
 });
 
-test("keeps a question whose process is alive", async () => {
+test("does not recover a question whose process is alive", async () => {
   const runId = await invoke("book");
   await working(async () => {
     const asked = await question(runId);
@@ -189,7 +190,7 @@ test("keeps a question whose process is alive", async () => {
   });
 });
 
-test("erases the answer of a run that is cancelled before its call continues", async () => {
+test("erases the answer to a question if the run is cancelled before its call continues", async () => {
   const runId = await invoke("book");
   expect(await runUntilKilled(host.connection, key, "agent.question.raised")).toBe("SIGKILL");
   await answer(runId, await question(runId));
@@ -199,7 +200,7 @@ test("erases the answer of a run that is cancelled before its call continues", a
   expect(answers).toEqual([]);
 });
 
-test("resumes a run that was cancelled with an open question, and repeats only a repeatable call", async () => {
+test("resumes a run that was cancelled with an open question, and repeats its call only if repeatable", async () => {
   for (const [tool, status] of [
     ["look", "completed"],
     ["book", "unknown"],

@@ -1,6 +1,6 @@
 /**
  * Questions of tools' servers to people during a call. The protocol cannot park such a call, so the run keeps its
- * process and the call stays open. In other respects the run waits as for an approval: its status is
+ * process and the call stays open. In other respects, the run waits as for an approval. The run's status is
  * `pending_approval`, its time is paused, and any process may accept the answer. A question ends with its answer, at
  * its deadline, or with its call. If the process dies, the call is lost, and `recoverQuestions` releases the run.
  */
@@ -26,7 +26,7 @@ import { findLostQuestions, type RunRow, lockRun } from "../store.ts";
 import { continueRun } from "./waiting-run.ts";
 import { LostRun, type RunWriter } from "../journal/event-writer.ts";
 
-/** Interval of reading an open question, in case a notification is lost. */
+/** Interval at which an open question is read, in case a notification is lost. */
 const readEveryMs = 5_000;
 
 type AskingCall = Pick<Call, "id" | "tool" | "arguments">;
@@ -65,7 +65,7 @@ export class Questions {
     this.#followed = given.followed;
   }
 
-  /** Questions of one call. `end` withdraws the open ones and resolves after that. */
+  /** Returns the questions of one call. `end` withdraws the open questions and then resolves. */
   ofCall(call: AskingCall, stop: AbortSignal) {
     const ended = new AbortController();
     let isQuiet = false;
@@ -73,7 +73,8 @@ export class Questions {
     return {
       ask: (asked: ToolQuestion): Promise<ToolReply> => {
         const signal = AbortSignal.any([ended.signal, stop, asked.signal]);
-        // Only the first question of a call sends a notification: a person who answers it sees the next ones.
+        // Only the first question of a call sends a notification: a person who answers this question sees the next
+        // questions.
         const raised = this.#ask(call, asked, { signal, isQuiet });
         isQuiet = true;
         const reply = raised.finally(() => {
@@ -91,7 +92,9 @@ export class Questions {
     };
   }
 
-  /** Resolves when no question is open. Call after the run's signal was aborted, or its last call ended. */
+  /**
+   * Resolves when no question is open. Callers must first abort the run's signal, or wait for the end of its last call.
+   */
   async close(): Promise<void> {
     await Promise.allSettled(this.#asking);
   }
@@ -155,25 +158,25 @@ export class Questions {
       const news = watch.next(AbortSignal.any([signal, AbortSignal.timeout(readEveryMs)]));
       signal.throwIfAborted();
       const answer = await takeAnswer(this.#app.db, id);
-      // An answer without content was taken by another process, which has acquired the run.
+      // If the answer has no content, another process has read the content and acquired the run.
       if (answer?.status === "approved" && answer.content)
         return { action: "accept", content: answer.content };
       if (answer) return { action: answer.status === "denied" ? "decline" : "cancel" };
-      // Another process ended the run, and erased or resumed it.
+      // The approval is missing if another process ended the run and erased or resumed it.
       if (!(await approvalExists(this.#app.db, id))) throw new LostRun();
       const now = this.#app.clock.now();
-      // A suspension moves the deadline, so the row decides.
+      // A suspension moves the deadline, so the deadline in the row counts.
       if (now < expiresAt || !(await expireIfDue(this.#app.db, this.#run.id, now))) await news;
     }
   }
 
-  /** Cancels a question without an answer, and resumes the run's time after the last one. */
+  /** Cancels a question without an answer. Resumes the run's time when no question is open. */
   async #withdraw(id: string): Promise<void> {
     try {
       await transaction(this.#app.db, async (tx) => {
         if (!(await lockRun(tx, this.#run.id))) return;
         const events = await cancelQuestion(tx, id, this.#app.clock.now());
-        // Removes an answer that came too late.
+        // Deletes an answer that arrived after the question ended.
         await takeAnswer(tx, id);
         if (events.length > 0) await continueRun(tx, this.#run.id, events);
       });
@@ -187,7 +190,7 @@ export class Questions {
     }
   }
 
-  /** Runs changes one after another, so that each knows the open questions. */
+  /** Runs changes in sequence, so that each change knows the open questions. */
   #inOrder<T>(change: () => Promise<T>): Promise<T> {
     const next = this.#changes.then(change, change);
     this.#changes = next.catch(() => {});
@@ -214,7 +217,7 @@ function eventsOf(
   ];
 }
 
-/** Cancels questions whose process is dead, and releases their runs. Returns these runs. */
+/** Cancels questions whose process is dead, and releases their runs. Returns the ids of these runs. */
 export async function recoverQuestions(
   { db, clock, log }: Pick<App, "db" | "clock" | "log">,
   who: Parameters<typeof findLostQuestions>[1],
@@ -237,7 +240,7 @@ async function recover(
   at: Date,
 ): Promise<boolean> {
   await lockRun(tx, id);
-  // Another process may have acquired the run meanwhile.
+  // The questions are read again under the lock, because another process may have acquired the run.
   if ((await findLostQuestions(tx, who, id)).length === 0) return false;
   await continueRun(tx, id, await cancelPending(tx, id, at));
   return true;

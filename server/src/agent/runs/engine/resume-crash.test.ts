@@ -1,4 +1,4 @@
-/** Resumed runs in the next server after a kill. */
+/** Resumes a run in a server that is killed, and continues the run in the next server. */
 import { randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
@@ -12,7 +12,7 @@ import { RunExecutor } from "./run-executor.ts";
 const key = randomBytes(32);
 const model = await startModelServer();
 const shop = await startToolServer();
-// This server accepts requests and executes no runs. Other servers execute them.
+// This server accepts requests and executes no runs. Other servers execute the runs.
 const host = await agentHost({ secrets: new SecretBox(key), isIdle: true });
 const owner = await host.person();
 const { json: toolset } = await owner.post("/v1/agent-toolsets", {

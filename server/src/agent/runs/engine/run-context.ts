@@ -11,7 +11,7 @@ import type { SummaryFailure } from "./summarize.ts";
 import type { RunWriter } from "../journal/event-writer.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";
 
-/** A run that this process acquired, with the parts that are already in memory. */
+/** A run that this process acquired, with the data about the run that is already in memory. */
 export interface AcquiredRun {
   row: RunRow;
   config?: AgentConfig | undefined;
@@ -22,20 +22,20 @@ export interface AcquiredRun {
 export interface RunProgress {
   run: RunRow;
   conversation: Conversation;
-  /** Calls of the last step, if this process ran it. Otherwise they are read from the journal. */
+  /** Calls of the last step, if this process executed the step. Otherwise the calls are read from the journal. */
   calls: Call[] | undefined;
-  /** JSON of the previous step's tools, if this process ran that step. */
+  /** Tools of the previous step as JSON, if this process executed that step. */
   toolsSent?: string;
   /**
-   * Set after a failed summary of this run, because each step would pay for another attempt. The next run of the
-   * session tries again.
+   * Reason why a summary of this run failed. If set, later steps do not try again, because every attempt costs tokens.
+   * The next run of the session tries again.
    */
   summaryFailure?: SummaryFailure;
-  /** Facts of the memory at the first step of this process. */
+  /** Facts of the memory as they were at the first step of this process. */
   remembered?: { text: string | undefined };
 }
 
-/** Thrown to interrupt a healthy run. It continues later from its last complete step. */
+/** Thrown to interrupt a healthy run. The run continues later from its last complete step. */
 export class RunInterrupted extends Error {}
 
 /** Context at the start of a run; `executeRun` adds the rest. */
@@ -43,24 +43,24 @@ export type RunSetup = Omit<RunContext, "questions"> & { followed: RunNotifier }
 
 export interface RunContext {
   writer: RunWriter;
-  /** Aborted with the reason of the stop. */
+  /** Aborted with the reason when the execution must stop. */
   stop: AbortController;
   /** True if the run's workspace is suspended, so that no step may start. */
   isSuspended: () => boolean;
-  /** Fetch for models and tools; it connects to checked addresses only. */
+  /** Fetch for models and tools, which connects to checked addresses only. */
   fetch: Fetch;
-  /** Pause before the first retry of a model. */
+  /** Pause before the first retry of a model, in milliseconds. */
   pauseMs: number;
-  /** Limit for the conversation's tokens in the rest of the run, after a model rejected more. */
+  /** Maximum tokens of the conversation in the rest of the run, set after a model rejected more. */
   maxConversationTokens?: number;
-  /** Undefined if tracing is off. */
+  /** Trace of the run. Undefined if tracing is off. */
   trace?: RunTrace | undefined;
-  /** The `traceparent` header of the caller. */
+  /** The caller's `traceparent` header. Null without one. */
   traceparent: string | null;
-  /** The server's own API. Undefined if it is not available. */
+  /** The server's own API. Undefined if the API is not available. */
   api?: OwnApi | undefined;
   /** Questions of tools' servers to people during open calls. */
   questions: Questions;
-  /** Access of this run to the platform. Undefined if its config grants none. */
+  /** Access of this run to the platform. Undefined if the agent's config grants none. */
   access?: WorkerAccess | undefined;
 }

@@ -85,7 +85,7 @@ test("completes a run with the model's answer, tokens and finish reason", async 
   });
 });
 
-test("keeps a session's messages, and its version until an upgrade", async () => {
+test("keeps a session's messages, and the session's version until an invoke upgrades it", async () => {
   model.script([{ text: ["one"] }, { text: ["two"] }, { text: ["three"] }]);
   const name = await agent({ system: "v1" });
   const first = (await invoke(name)).json;
@@ -106,7 +106,7 @@ test("keeps a session's messages, and its version until an upgrade", async () =>
   });
 });
 
-test("rejects another version's number in a session, and accepts the session's own", async () => {
+test("rejects the number of a version other than the session's, and accepts the number of the session's own", async () => {
   const name = await agent();
   await owner.post(`/v1/agents/${name}/versions`, { config, promote: ["prod"] });
   const { json } = await invoke(name, { qualifier: "v1" });
@@ -120,7 +120,7 @@ test("rejects another version's number in a session, and accepts the session's o
   expect((await owner.get(`/v1/agents/runs/${moved.json.run_id}`)).json.version).toBe(2);
 });
 
-test("starts a new session with the given history, and rejects history for an existing one", async () => {
+test("starts a new session with the given history, and rejects history for an existing session", async () => {
   model.script([{ text: ["so"] }]);
   const name = await agent();
   const messages = [
@@ -135,7 +135,7 @@ test("starts a new session with the given history, and rejects history for an ex
   });
 });
 
-test("sends images and texts to the model as parts", async () => {
+test("sends the images and texts of an input to the model as parts of one message", async () => {
   model.script([{ text: ["a cat"] }]);
   const input = [
     { type: "text", text: "What is it?" },
@@ -159,7 +159,7 @@ test("accepts a wait_s that is not a whole number of milliseconds", async () => 
   }
 });
 
-test("returns 202 without waiting for wait_s 0, and the outcome later", async () => {
+test("returns 202 immediately for wait_s 0, and the outcome later", async () => {
   const may = Promise.withResolvers<void>();
   model.script([{ text: ["late"], until: may.promise }]);
   const name = await agent();
@@ -174,7 +174,7 @@ test("returns 202 without waiting for wait_s 0, and the outcome later", async ()
   expect(await over(json.run_id)).toMatchObject({ status: "completed", output: "late" });
 });
 
-test("retries an overloaded model, and then tries its fallbacks in order", async () => {
+test("repeats the request to an overloaded model, and then calls its fallbacks in order", async () => {
   const fallbacks = [{ id: "second", credential_id: config.model.credential_id }];
   const name = await agent({ model: { ...config.model, fallbacks } });
   model.script([{ status: 429 }, { status: 503 }, { text: ["third time"] }]);
@@ -196,13 +196,13 @@ test.each([
   [{ raw: "" }, "model_error"],
   [{ text: ["never ", "whole"], cutAfter: 1 }, "model_error"],
   [{ text: ["bad words"], finish: "content_filter" }, "model_error"],
-] as const)("fails the run when the model fails permanently: %j", async (turn, code) => {
+] as const)("fails the run at once when the model refuses permanently: %j", async (turn, code) => {
   model.script([turn]);
   const { status, json } = await invoke(await agent());
   expect([status, json]).toMatchObject([200, { status: "failed", error_code: code, output: null }]);
 });
 
-test("retries an overloaded model after its first attempts fail, and emits an event for each wait", async () => {
+test("emits an event for each wait for an overloaded model, and completes the run when the model recovers", async () => {
   const busy = Array.from({ length: 7 }, () => ({ status: 429 }));
   model.script([...busy, { text: ["at last"] }]);
   const { json } = await invoke(await agent());
@@ -213,12 +213,12 @@ test("retries an overloaded model after its first attempts fail, and emits an ev
   expect(waits[0]).toMatchObject({ step: 1, retry_at: expect.stringMatching(/Z$/) });
 });
 
-test("backs off from a model that sends Retry-After: 0 each time", async () => {
+test("increases the waits for a model that sends Retry-After: 0 each time", async () => {
   model.script([{ status: 429, headers: { "retry-after": "0" } }]);
   const { json } = await invoke(await agent({ limits: { max_seconds: 2 } }));
   expect(json.status).toBe("failed");
   const waits = (await eventsOf(json.run_id)).filter(({ type }) => type === "model.waiting");
-  // 40 ms at first, and twice as long each time.
+  // The first wait is 40 ms, and each next wait is twice as long.
   expect(waits.length).toBeLessThan(7);
 });
 
@@ -229,7 +229,7 @@ test("fails a run whose model is overloaded until the run's time limit", async (
   expect(["model_rate_limited", "limit_time"]).toContain(json.error_code);
 });
 
-test("retries while the model's server fails, and fails the run without a recovery", async () => {
+test("repeats requests while the model's server fails, and fails the run if the server does not recover", async () => {
   const faults = Array.from({ length: 7 }, () => ({ status: 500 }));
   model.script([...faults, { text: ["at last"] }]);
   expect((await invoke(await agent())).json).toMatchObject({ status: "completed", output: "at last" });
@@ -237,17 +237,17 @@ test("retries while the model's server fails, and fails the run without a recove
   model.script([{ status: 502 }]);
   const { json } = await invoke(await agent());
   expect(json).toMatchObject({ status: "failed", error_code: "model_error" });
-  // Four waits between five rounds of three attempts each.
+  // There are four waits between five rounds of three attempts each.
   expect(model.asked).toHaveLength(15);
 });
 
-test("fails at once when no server responds at the model's address", async () => {
+test("fails the run at once when no server responds at the model's address", async () => {
   const { json } = await invoke(await agent(await modelConfig(owner)));
   expect(json).toMatchObject({ status: "failed", error_code: "model_error" });
   expect((await eventsOf(json.run_id)).map(({ type }) => type)).not.toContain("model.waiting");
 });
 
-test("emits step.reset for an interrupted answer, and retries it", async () => {
+test("emits step.reset for an interrupted answer, and requests the answer again", async () => {
   model.script([{ text: ["half an ans", "wer"], cutAfter: 1, delayMs: 60 }, { text: ["a whole answer"] }]);
   const { json } = await invoke(await agent());
   expect(json.output).toBe("a whole answer");
@@ -269,7 +269,7 @@ test("emits step.reset for an interrupted answer, and retries it", async () => {
   expect(events.map(({ seq }) => seq)).toEqual(events.map((_, index) => index + 1));
 });
 
-test("removes the key from errors of the model's server, in run and tables", async () => {
+test("removes the model's key from its server's errors in the run and in the database", async () => {
   model.script([{ status: 401, error: "not with" }]);
   const { json } = await invoke(await agent());
   const run = (await owner.get(`/v1/agents/runs/${json.run_id}`)).json;
@@ -280,7 +280,7 @@ test("removes the key from errors of the model's server, in run and tables", asy
   }
 });
 
-test("cancels a run at once, and accepts the next run in its session", async () => {
+test("cancels a run immediately, and accepts the next run in the same session", async () => {
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }, { text: ["again"] }]);
   const name = await agent();
@@ -322,7 +322,7 @@ const schema = {
   additionalProperties: false,
 };
 
-test("validates an answer against its schema, and requests one repair", async () => {
+test("validates an answer against its schema, and asks the model once to repair an invalid one", async () => {
   const name = await agent({ output: { type: "json_schema", schema } });
   model.script([{ text: ['{"town":"Bremen"}'] }, { text: ['{"city":"Bremen"}'] }]);
   const { json } = await invoke(name);
@@ -371,7 +371,7 @@ test("keeps the text of a run that a limit ended, until the run is resumed", asy
   });
 });
 
-test("sends a long conversation from its last question on, and keeps all messages", async () => {
+test("sends a long conversation to the model only from its last question on, and stores all messages", async () => {
   model.script([{ text: ["ok"] }]);
   const name = await agent({
     context: { compact_at_tokens: 1000, keep_last_messages: 2, compaction: "drop" },
@@ -407,7 +407,7 @@ test("rejects input in a full session, and fails a run whose answer does not fit
     sql`update agent_sessions set bytes = ${32 * 1024 ** 2 - left} where id = ${session_id}`.execute(
       host.app.db,
     );
-  // Enough for the input, but not for the answer.
+  // The remaining space suffices for the input, but not for the answer.
   await leave(80);
   const failed = (await invoke(name, { session_id })).json;
   expect(failed).toMatchObject({ status: "failed", error_code: "limit_tokens" });
@@ -416,7 +416,7 @@ test("rejects input in a full session, and fails a run whose answer does not fit
   expect(await invoke(name, { session_id })).toMatchObject({ status: 409, json: { code: "session_full" } });
 });
 
-test("reads the newest messages of a long session that fit into memory, starting with a question", async () => {
+test("reads the newest messages of a long session up to the memory limit, starting at a user's message", async () => {
   model.script([{ text: ["ok"] }]);
   const name = await agent();
   const { session_id } = (await invoke(name, { input: "One" })).json;
@@ -430,7 +430,7 @@ test("reads the newest messages of a long session that fit into memory, starting
   );
 });
 
-test("rejects another end user in a session, and invalid end user ids", async () => {
+test("rejects another end user in a session, and rejects invalid end user ids", async () => {
   model.script([{ text: ["ok"] }]);
   const name = await agent();
   const { json } = await invoke(name, { end_user_id: "ada@example.com" });
@@ -444,7 +444,7 @@ test("rejects another end user in a session, and invalid end user ids", async ()
     expect(await invoke(name, { end_user_id })).toMatchObject({ status: 400 });
 });
 
-test("rejects an invoke that cannot run with a specific error code", async () => {
+test("rejects an invoke that cannot run, with an error code for each cause", async () => {
   model.script([{ text: ["ok"] }]);
   const name = await agent();
   expect((await invoke("nobody")).json.code).toBe("agent_not_found");
@@ -488,7 +488,7 @@ test("rejects an invoke whose model credential was deleted", async () => {
   });
 });
 
-test("enforces the plan's limits of sessions and runs in flight on concurrent invokes", async () => {
+test("enforces the plan's limits for sessions and runs in flight when invokes are concurrent", async () => {
   const never = Promise.withResolvers<void>();
   model.script([{ until: never.promise }]);
   const person = await host.person({ plan: "starter" });
@@ -499,7 +499,8 @@ test("enforces the plan's limits of sessions and runs in flight on concurrent in
   const first = replies.find(({ status }) => status === 202)!.json;
   await person.call("DELETE", `/v1/agents/mine/sessions/${first.session_id}`);
   expect((await invoke("mine", { wait_s: 0 }, person)).status).toBe(202);
-  // This plan allows as many sessions as runs. With all sessions ended, only the limit of runs rejects the invoke.
+  // This plan allows as many sessions as runs. After all sessions have ended, only the limit of runs rejects the
+  // invoke.
   await host.app.db
     .updateTable("agent_sessions")
     .set({ ended_at: new Date() })
@@ -511,7 +512,7 @@ test("enforces the plan's limits of sessions and runs in flight on concurrent in
   never.resolve();
 });
 
-test("runs once for one idempotency key, and replays the run's current state", async () => {
+test("starts one run per idempotency key, and returns that run's current state to later requests", async () => {
   const may = Promise.withResolvers<void>();
   model.script([{ text: ["once"], until: may.promise }]);
   const name = await agent();
@@ -533,7 +534,7 @@ test("runs once for one idempotency key, and replays the run's current state", a
   expect(JSON.stringify(rows)).not.toContain("once");
 });
 
-test("returns the existing run for an idempotency key after a crash, and starts no other", async () => {
+test("returns the existing run for an idempotency key after a crash, and starts no second run", async () => {
   const may = Promise.withResolvers<void>();
   model.script([{ text: ["once"], until: may.promise }]);
   const name = await agent();
@@ -543,7 +544,7 @@ test("returns the existing run for an idempotency key after a crash, and starts 
   const runs = async () => (await owner.get(`/v1/agents/runs?agent=${name}`)).json.items;
   await expect.poll(async () => (await runs()).length).toBe(1);
   expect((await ask()).json.code).toBe("idempotency_in_progress");
-  // Equals the state after a kill of the server: the row's lease has expired.
+  // Sets the state after a kill of the server: the lease in the row has expired.
   await host.app.db
     .updateTable("idempotency_keys")
     .set({ process_id: crypto.randomUUID(), expires_at: new Date(Date.now() - 1) })
@@ -557,7 +558,7 @@ test("returns the existing run for an idempotency key after a crash, and starts 
   expect(await runs()).toHaveLength(1);
 });
 
-test("erases texts from run and events after an hour, and keeps sequence numbers", async () => {
+test("erases the texts of a run and its events after an hour, and keeps sequence numbers", async () => {
   model.script([{ text: ["a secret plan"], reasoning: ["hmm"] }]);
   const { json } = await invoke(await agent());
   const later = new Date(Date.now() + 3_601_000);
@@ -569,7 +570,7 @@ test("erases texts from run and events after an hour, and keeps sequence numbers
   expect(events.map(({ seq }) => seq)).toEqual(events.map((_, index) => index + 1));
 });
 
-test("hides expired texts in the stream before the sweep erases them", async () => {
+test("hides expired texts in the stream even before the sweep erases them", async () => {
   model.script([{ text: ["a secret plan"], reasoning: ["hmm"] }]);
   const { json } = await invoke(await agent());
   const seqs = (await eventsOf(json.run_id)).map(({ seq }) => seq);
@@ -607,7 +608,7 @@ test("stores valid Unicode, and joins a surrogate pair that arrives in two delta
   expect(json.output).toBe("a\uFFFD 😀 \uFFFD ");
 });
 
-test("erases the texts of other runs when one run's events cannot be parsed", async () => {
+test("erases expired texts of all other runs when the events of one run cannot be parsed", async () => {
   model.script([{ text: ["a secret plan"] }]);
   const name = await agent();
   const broken = (await invoke(name)).json.run_id;
@@ -623,7 +624,7 @@ test("erases the texts of other runs when one run's events cannot be parsed", as
   }
 });
 
-test("lists runs by agent, session and status, to their owner only", async () => {
+test("lists runs by agent, session and status, and only to their owner", async () => {
   model.script([{ text: ["ok"] }]);
   const name = await agent();
   const { json } = await invoke(name);

@@ -1,7 +1,8 @@
 /**
- * Executes runs. A run is a row until it ends; this class holds the runs that this process executes. It notifies
+ * Executes runs. A run is a row until it ends; this class has the runs that this process executes. The class notifies
  * watchers of stored changes, and polls every second for orphans: runs whose process is gone. An acquired run gets a
- * new attempt number, which fences off writes of the earlier process. No process holds a run that waits for a person.
+ * new attempt number, which fences off writes of the earlier process. No process executes a run that waits for a
+ * person.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
@@ -35,16 +36,19 @@ import { LostRun, RunWriter } from "../journal/event-writer.ts";
 import type { AcquiredRun } from "./run-context.ts";
 
 /**
- * Limit for runs in this process. A run takes a connection to a model and some kilobytes; further runs wait in their
- * rows.
+ * Maximum number of runs in this process. A run takes a connection to a model and some kilobytes of memory. Further
+ * runs wait as rows.
  */
 const maxConcurrent = 1_000;
-/** Limit for runs of one workspace in this process, so that a busy workspace or slow tools do not block others. */
+/**
+ * Maximum number of runs of one workspace in this process, so that a busy workspace or slow tools do not block other
+ * workspaces.
+ */
 const maxPerWorkspace = 50;
 const pollEveryMs = 1_000;
-/** Interval of polling watched runs for changes by other processes. */
+/** Interval at which watched runs are polled for changes by other processes. */
 const watchEveryMs = 500;
-/** A run that lost more processes probably causes their crashes. */
+/** Maximum number of failed executions of a run. A run with more probably causes the crashes of its processes. */
 const attemptsMax = 10;
 
 export class RunExecutor {
@@ -60,7 +64,7 @@ export class RunExecutor {
       stop: AbortController;
       done: Promise<void>;
       isResubmitted: boolean;
-      /** Undefined if the run was ended from outside; its row has the status. */
+      /** Status of the run. Undefined if another request ended the run: then the row contains the status. */
       status: RunStatus | undefined;
     }
   >();
@@ -76,13 +80,14 @@ export class RunExecutor {
   /** True if runs wait for a free slot in this process. */
   #hasBacklog = false;
   #refilling: Promise<void> | undefined;
-  /** True if some runs may wait for their turn in a session. */
+  /** True if some runs may wait until earlier runs of their session have ended. */
   #hasWaitingTurns = true;
 
   /**
-   * `hostId`: host whose earlier processes are dead. `pauseMs`: pause before the first retry of a model. `maxPerWorkspace`:
-   * limit for concurrent runs of one workspace. `eraseEveryMs`: interval of erasing expired texts. `gatherMs`: delay
-   * before spans are exported. `heldWorkspaces`: suspended workspaces, whose runs take no step.
+   * `hostId`: host whose earlier processes are dead. `pauseMs`: pause before the first retry of a model.
+   * `maxPerWorkspace`: maximum number of concurrent runs of one workspace. `eraseEveryMs`: interval at which expired
+   * texts are erased. `gatherMs`: delay before spans are exported. `heldWorkspaces`: suspended workspaces, whose runs
+   * take no step.
    */
   constructor(
     app: App,
@@ -109,7 +114,7 @@ export class RunExecutor {
     return this.#app.jobs.processId;
   }
 
-  /** Starts executing runs, orphans of dead processes first. `api`: the server's own API for agents. */
+  /** Starts executing runs, beginning with orphans of dead processes. `api`: the server's own API for agents. */
   async start(api?: OwnApi): Promise<void> {
     this.#api = api;
     this.#tracing = openTracing(this.#app, this.#gatherMs);
@@ -119,7 +124,7 @@ export class RunExecutor {
     this.#polling = this.#keepPolling();
   }
 
-  /** Stops executing. Active runs continue in another process from their last complete step. */
+  /** Stops executing runs. Active runs continue in another process from their last complete step. */
   async stop(): Promise<void> {
     this.#stopping.abort();
     const all = [...this.#executing.values()];
@@ -131,7 +136,9 @@ export class RunExecutor {
     await mcpConnections(this.#app).closeAll();
   }
 
-  /** Process that acquires a new run. `maxPerWorkspace` is 0 without a free slot here, so that the run waits. */
+  /**
+   * Process that acquires a new run. `maxPerWorkspace` is 0 if this process has no free slot, so that the run waits.
+   */
   get executor(): NewRun["executor"] {
     const { processId } = this;
     const hasPlace = this.#isRunning && this.#executing.size < maxConcurrent;
@@ -142,7 +149,7 @@ export class RunExecutor {
     return this.#fetch !== undefined && !this.#stopping.signal.aborted;
   }
 
-  /** Excludes the run from polls until `commit` ends, so that a poll does not acquire it without its context. */
+  /** Excludes the run from polls until `commit` ends. Otherwise a poll could acquire the run without its context. */
   async guardCommit<T>(id: string, commit: () => Promise<T>): Promise<T> {
     this.#guarded.add(id);
     try {
@@ -153,14 +160,14 @@ export class RunExecutor {
   }
 
   /**
-   * Executes a committed run. Before the start and after the stop, the run is left for a poll. `acquired` is set if the
-   * insert assigned the run to this process.
+   * Executes a committed run. Before the start and after the stop of this executor, a poll acquires the run instead.
+   * `acquired` is set if the insert assigned the run to this process.
    */
   submit(id: string, acquired?: AcquiredRun): void {
     if (!this.#fetch || !this.#isRunning) return;
     const held = this.#executing.get(id);
     if (held) {
-      // The run was parked, and decided on before this process released it.
+      // The run was parked, and a person decided before this process released the run.
       held.isResubmitted = true;
       return;
     }
@@ -182,7 +189,7 @@ export class RunExecutor {
     this.#executing.set(id, { stop, done, isResubmitted: false, status: "running" });
   }
 
-  /** Call after the commit of a run that waits for its turn. */
+  /** Records that runs wait for their turn. Callers call this after the commit of such a run. */
   noteWaitingTurn(): void {
     this.#hasWaitingTurns = true;
   }
@@ -194,21 +201,21 @@ export class RunExecutor {
     for (const id of ended) this.abort(id);
   }
 
-  /** Notifies watchers of a commit. `status` is the run's status after it, if known. */
+  /** Notifies watchers of a commit. `status` is the run's status after the commit, if known. */
   notifyChanged(id: string, status?: RunStatus): void {
     const held = this.#executing.get(id);
     if (held) held.status = status;
     this.#watcher.notify(id, status);
   }
 
-  /** Continues a run whose approval or sign-in expired, or traces its end. */
+  /** Continues a run after an approval or a sign-in expired. If the run has ended, exports its trace. */
   async onWaitExpired(id: string): Promise<void> {
     await this.#exportTrace(id);
     this.submit(id);
     this.notifyChanged(id);
   }
 
-  /** Aborts the execution of a run that was ended from outside. */
+  /** Aborts the execution of a run that another request ended. */
   abort(id: string): void {
     this.#executing.get(id)?.stop.abort(new LostRun());
     void this.#exportTrace(id);
@@ -220,7 +227,7 @@ export class RunExecutor {
     return this.#watcher.watch(id);
   }
 
-  /** Resolves when the run has ended, waits for a person, or the timeout expires. */
+  /** Resolves when the run has ended or waits for a person, or when the timeout expires. */
   async waitForOutcome(id: string, withinMs: number): Promise<void> {
     if (withinMs <= 0) return;
     const signal = AbortSignal.any([AbortSignal.timeout(Math.ceil(withinMs)), this.#stopping.signal]);
@@ -238,7 +245,7 @@ export class RunExecutor {
     }
   }
 
-  /** Acquires orphans and queued runs, and returns their number. */
+  /** Acquires orphans and queued runs. Returns the number of acquired runs. */
   async pollForOrphans(): Promise<number> {
     const free = maxConcurrent - this.#executing.size;
     if (free <= 0) return 0;
@@ -279,8 +286,8 @@ export class RunExecutor {
         await this.pollForOrphans();
         if (performance.now() - erasedMs < this.#eraseEveryMs) continue;
         erasedMs = performance.now();
-        // Runs in parallel, because erasing an hour's texts takes a while, and approvals and orphans must not wait for
-        // it.
+        // The erasure runs in parallel. Erasing an hour's texts takes a while, and approvals and orphans must not wait
+        // for that.
         this.#erasing ??= this.#eraseExpired();
       } catch (error) {
         this.#app.log.warn({ error }, "poll for waiting runs failed");
@@ -305,7 +312,7 @@ export class RunExecutor {
     for (const id of await resolveWaits(this.#app, now)) await this.onWaitExpired(id);
   }
 
-  /** Releases runs whose open call died with its process, so that the next poll acquires them. */
+  /** Releases runs whose open call died with its process. The next poll acquires these runs. */
   async #recover(): Promise<void> {
     const executing = [...this.#executing.keys(), ...this.#guarded];
     const who = { processId: this.processId, hostId: this.#hostId, executing };
@@ -337,7 +344,7 @@ export class RunExecutor {
     let isEnded = false;
     const writer = new RunWriter(this.#app, claim, {
       stored: ({ status }) => {
-        // Commits of parallel calls may be acknowledged in another order.
+        // Parallel calls may be acknowledged in another order than their commits.
         isEnded ||= isOver(status);
         this.notifyChanged(id, status);
       },
@@ -349,7 +356,7 @@ export class RunExecutor {
       if (taken.attempts > 1) {
         await endTokensOf(db, id);
         clearActorCache(this.#app);
-        // The call that an answer was for died with its process.
+        // The call that the answer belongs to died with its process.
         await deleteContents(db, id);
       }
       await executeRun(this.#app, acquired ?? { row: taken }, {
@@ -386,7 +393,7 @@ export class RunExecutor {
       return releaseRun(db, { id: run.id, attempt: run.attempts }, activeMs);
     }
     if (error instanceof ModelBusy) return this.#park(error, writer);
-    // The next poll acquires the run again, from its last complete step.
+    // The next poll acquires the run again and continues from its last complete step.
     if (isTransient(error)) throw error;
     const failure = failureOf(error);
     if (failure.code === "internal") log.error({ error, run: run.id }, "run failed with an internal error");
@@ -394,7 +401,9 @@ export class RunExecutor {
     await this.#commitLast(writer, event, change);
   }
 
-  /** Parks the run as a row until its model may be called again. Any process that polls then executes it. */
+  /**
+   * Parks the run as a row until its model may be called again. After that, any process that polls executes the run.
+   */
   #park({ step, until, waitMs }: ModelBusy, writer: RunWriter): Promise<void> {
     const data = { step, retry_at: until.toISOString() };
     const event = { type: "model.waiting", at: this.#app.clock.now(), data };

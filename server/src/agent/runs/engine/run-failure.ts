@@ -6,7 +6,7 @@ import type { RunErrorCode } from "../states.ts";
 export class RunFailure extends Error {
   override readonly name = "RunFailure";
   readonly code: RunErrorCode;
-  /** Text that the model had written when a limit ended the run. */
+  /** Text that the model had written when a limit ended the run. Undefined if there is none. */
   readonly output: string | undefined;
 
   constructor(code: RunErrorCode, message: string, output?: string) {
@@ -16,7 +16,7 @@ export class RunFailure extends Error {
   }
 }
 
-/** Thrown when every model is overloaded. The run is parked until a model may be called again. */
+/** Thrown when every model is overloaded. The run is parked until a model may be called again, at `until`. */
 export class ModelBusy extends Error {
   override readonly name = "ModelBusy";
   readonly step: number;
@@ -31,7 +31,7 @@ export class ModelBusy extends Error {
   }
 }
 
-/** Every model of the agent rejected the conversation as too long. */
+/** Thrown when every model of the agent rejected the conversation as too long. */
 export class PromptTooLong extends RunFailure {
   constructor(message: string) {
     super("model_error", message);
@@ -48,7 +48,7 @@ export function failureOf(error: unknown): RunFailure {
 
 const resume = "then resume the run with POST /v1/agents/runs/{run_id}/resume";
 
-/** Cure for each error code. Empty if the message contains one. */
+/** Cure for each error code. Empty if the message already contains a cure. */
 const cures: Readonly<Record<RunErrorCode, string>> = {
   cancelled: "",
   model_error: `Check the model's id, its credential and its address, ${resume}.`,

@@ -26,7 +26,7 @@ const result = (id: string, value: string): PromptMessage => ({
   isQuestion: false,
 });
 
-test("keeps the last question with its answers, and drops earlier ones by whole questions", () => {
+test("keeps the last question with its answers, and drops each earlier question together with its answers", () => {
   const said = [question(long), answer(long), question("two"), answer("b"), question("three"), call("1")];
   expect(shrink(said, 300)).toEqual(said.slice(2));
   expect(shrink(said, 45)).toEqual(said.slice(4));

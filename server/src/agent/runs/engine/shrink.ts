@@ -1,6 +1,7 @@
 /**
  * Shortens a conversation for a model that rejected it as too long. The last question stays, with the newest messages
- * before and after it that fit. A call and its result stay together. The middle of a single long result is removed.
+ * before and after it that fit. A call and its result stay together. If a single result is too long, its middle is
+ * removed.
  */
 import { toolCallsIn, contentOf, estimateTokens, type Message } from "#agent/models/messages.ts";
 import { withoutPictures } from "#agent/tools/pictures.ts";
@@ -11,7 +12,7 @@ export interface PromptMessage {
   isQuestion: boolean;
 }
 
-/** Characters that a cut result keeps. The first value whose conversation fits is used. */
+/** Numbers of characters that a cut result may keep. The first number with which the conversation fits is used. */
 const resultCharacters = [16_000, 4_000, 1_000];
 
 export function sizeOf(said: readonly PromptMessage[]): number {
@@ -38,7 +39,7 @@ function leaveOut(said: readonly PromptMessage[], atMost: number): PromptMessage
   let from = came.length;
   for (; from > 0; from -= 1) {
     const size = sizeOf(came[from - 1]!);
-    // The newest unit always stays, because the model needs it to continue.
+    // The newest group always stays, because the model needs it to continue.
     if (size > left && from < came.length) break;
     left -= size;
   }
@@ -53,7 +54,7 @@ function leaveOut(said: readonly PromptMessage[], atMost: number): PromptMessage
   return [...said.slice(earlier, asked), ...question, ...after];
 }
 
-/** Groups a message that has tool calls with its results. Any other message is its own group. */
+/** Groups a message that has tool calls with the results of these calls. Any other message forms its own group. */
 function unitsOf(said: readonly PromptMessage[]): PromptMessage[][] {
   const units: PromptMessage[][] = [];
   for (const one of said) {
@@ -69,7 +70,7 @@ function cutResults(message: Message, characters: number): Message {
   const content = message.content.map((part) => {
     if (part.type !== "tool-result") return part;
     const content = contentOf(part);
-    // A result with pictures is cut to its text.
+    // A result with pictures is reduced to its text.
     const output = content ? { type: "text" as const, value: withoutPictures(content) } : part.output;
     if (output.type !== "text" && output.type !== "error-text") return part;
     if (output.value.length <= characters) return { ...part, output };

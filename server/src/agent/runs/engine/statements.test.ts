@@ -1,6 +1,6 @@
 /**
- * Limits the number of SQL statements for each run. Each statement is a round trip to the database, and these take most
- * of a run's time.
+ * Limits the number of SQL statements for each run. Each statement is a round trip to the database, and round trips
+ * take most of a run's time.
  */
 import pg from "pg";
 import { expect, test } from "vitest";
@@ -29,7 +29,7 @@ const toolset = await owner.post("/v1/agent-toolsets", {
 const config = { ...(await modelConfig(owner, model.url)), toolsets: [{ toolset_id: toolset.json.id }] };
 await owner.post("/v1/agents", { name: "clerk", config });
 
-/** Records the SQL statements that are sent during `work`. */
+/** Returns the SQL statements that are sent during `work`. */
 async function sentDuring(work: () => Promise<unknown>, sent: string[] = []): Promise<string[]> {
   const client = pg.Client.prototype as unknown as { query: (...given: unknown[]) => unknown };
   const { query } = client;
@@ -46,7 +46,7 @@ async function sentDuring(work: () => Promise<unknown>, sent: string[] = []): Pr
   return sent;
 }
 
-/** Minimum of several measurements, because polls for orphans send statements in between. */
+/** Returns the minimum of several measurements, because polls for orphans send statements in between. */
 async function fewest(work: () => Promise<unknown>): Promise<number> {
   const counts: number[] = [];
   for (let n = 0; n < 5; n += 1) counts.push((await sentDuring(work)).length);
@@ -65,11 +65,11 @@ model.script(({ messages }) =>
     : { calls: [{ name: "desk__look", arguments: "{}" }] },
 );
 
-test("executes twelve statements for a run of two steps and a call in a new session", async () => {
+test("executes twelve SQL statements for a run of two steps and a call in a new session", async () => {
   expect(await fewest(() => ask())).toBe(12);
 });
 
-test("executes twenty-one statements for a run in an existing session, and seven for the session's end", async () => {
+test("executes twenty-one SQL statements for a run in an existing session, and seven for the session's end", async () => {
   const sessions = [await ask()];
   expect(await fewest(() => ask(sessions[0]))).toBe(21);
   for (let n = 0; n < 4; n += 1) sessions.push(await ask());
@@ -77,7 +77,7 @@ test("executes twenty-one statements for a run in an existing session, and seven
   expect(await fewest(end)).toBe(7);
 });
 
-test("shares event queries among readers of a run, during its wait and at its end", async () => {
+test("shares queries for events among readers of a run, during its wait and at its end", async () => {
   const asking = { ...config, toolsets: [{ toolset_id: toolset.json.id, policy: "ask" }] };
   await owner.post("/v1/agents", { name: "asker", config: asking });
   const { json } = await owner.post("/v1/agents/asker/invoke", { input: "Go." });
@@ -103,7 +103,7 @@ test("shares event queries among readers of a run, during its wait and at its en
       const from = sent.length;
       const before = looks();
       await expect.poll(looks, { timeout: 20_000 }).toBeGreaterThan(before + 2);
-      // The first poll notifies them once, because the run's state was unknown before.
+      // The first poll notifies the watchers once, because the run's state was unknown before.
       expect(pagesOf(from)).toBeLessThanOrEqual(2);
       await owner.post(`/v1/agents/runs/${run.id}/cancel`);
       await Promise.all(readers);

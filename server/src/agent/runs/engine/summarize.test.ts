@@ -1,4 +1,4 @@
-/** Compaction by summary: kept facts, cost, and recovery after a killed server. */
+/** Compaction by summary: the facts that are kept, the cost, and the recovery after a server is killed. */
 import { randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
 import { SecretBox } from "#lib/secret-box.ts";
@@ -29,7 +29,7 @@ const isSummary = ({ messages }: Json): boolean =>
   String(messages[0].content).startsWith("You write the summary");
 const toldIn = (body: Json): string => JSON.stringify(body.messages);
 
-/** A model whose summaries keep codes such as ZX-42, and nothing else. */
+/** Imitates a model whose summaries keep codes such as ZX-42, and nothing else. */
 function summarizer(other: Turn = { text: ["Noted."] }): (body: Json) => Turn {
   return (body) => {
     if (!isSummary(body)) return other;
@@ -49,7 +49,7 @@ async function eventsOf(runId: string): Promise<Json[]> {
   return (await readFrames(url, { token: owner.token })).frames.map(({ data }) => data);
 }
 
-/** Eight turns, of which the first names a code. Returns the runs. */
+/** Invokes an agent eight times in one session. The first input contains a code. Returns the runs. */
 async function eightTurns(name: string): Promise<Json[]> {
   const runs = [await say(name, `The code is ZX-42. ${filler}`)];
   for (let turn = 1; turn < 8; turn += 1) runs.push(await say(name, `${turn} ${filler}`, runs[0].session_id));
@@ -68,7 +68,7 @@ test("keeps a fact of the first turn in the eighth request, and lists the summar
   expect(last.messages.at(-1).content).toBe(`7 ${filler}`);
   const summaries = model.asked.filter(isSummary);
   expect(summaries.length).toBeGreaterThan(1);
-  // A new summary begins with the one before it, and needs more than one turn.
+  // A new summary begins with the previous summary, and covers more than one exchange.
   expect(toldIn(summaries.at(-1)!)).toContain("Codes: ZX-42.");
   expect(summaries.length).toBeLessThan(7);
   for (const body of summaries) expect(body.tools).toBeUndefined();
@@ -83,7 +83,7 @@ test("keeps a fact of the first turn in the eighth request, and lists the summar
   expect(items.filter(({ kind }: Json) => kind === "input")).toHaveLength(8);
 });
 
-test("counts a summary as a step with its tokens, and emits its size without its text", async () => {
+test("counts a summary as a step with its tokens, and emits its size but not its text", async () => {
   model.script(summarizer());
   const runs = await eightTurns(await agent());
   const all = await Promise.all(runs.map(({ run_id }) => eventsOf(run_id)));
@@ -103,14 +103,14 @@ test("counts a summary as a step with its tokens, and emits its size without its
   const { totals } = (await owner.get(`/v1/agents/agent-${made}/usage`)).json;
   const summaries = model.asked.filter(isSummary).length;
   expect(totals.total_tokens).toBe(8 * 15 + summaries * 107);
-  // A reader of the UI format sees one step.
+  // The UI format shows one step, without the summary.
   const ui = await readFrames(`${host.baseUrl}/v1/agents/runs/${run.run_id}/stream?format=ui`, {
     token: owner.token,
   });
   expect(ui.frames.filter(({ data }) => data.type === "start-step")).toHaveLength(1);
 });
 
-test("applies the limits of steps and tokens to summaries", async () => {
+test("counts summaries towards the run's limits for steps and tokens", async () => {
   model.script(summarizer());
   const name = await agent({ limits: { max_steps: 1 } });
   const messages = Array.from({ length: 8 }, (_, n) => ({
@@ -123,11 +123,11 @@ test("applies the limits of steps and tokens to summaries", async () => {
 
 test.each([
   ["refuses", { status: 400, error: "no summaries here" }, 1],
-  // An empty summary is a step with its tokens.
-  ["says nothing", { text: [""] }, 2],
+  // An empty summary is stored as a step with its tokens.
+  ["returns no text", { text: [""] }, 2],
   ["is busy", { status: 429, error: "later" }, 1],
 ])(
-  "drops messages when the model %s, with the reason in the event, and summarizes them later",
+  "drops messages when the summarizing model %s, emits the reason, and summarizes the messages later",
   async (_, failure, steps) => {
     const name = await agent();
     const messages = Array.from({ length: 8 }, (_, n) => ({
@@ -156,7 +156,7 @@ test.each([
   },
 );
 
-test("requests no second summary in a run after one failed", async () => {
+test("requests no second summary in a run whose first summary failed", async () => {
   const name = await agent({ memory: {} });
   const messages = Array.from({ length: 8 }, (_, n) => ({
     role: n % 2 === 0 ? "user" : "assistant",
@@ -186,7 +186,7 @@ test("sends pinned facts in every request, even when messages are dropped", asyn
     expect(messages[0]).toMatchObject({ role: "system", content: "Pinned facts:\n- Ship on Friday." });
 });
 
-test("drops messages for a version that was published before summaries existed", async () => {
+test("drops messages without a summary for a version that was published before summaries existed", async () => {
   const name = await agent();
   const stored = host.app.db.updateTable("agent_versions");
   const { json } = await owner.get(`/v1/agents/${name}/versions/1`);

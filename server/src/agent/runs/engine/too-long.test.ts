@@ -45,7 +45,7 @@ test.each([
   expect(events.map(({ type }) => type)).toContain("step.reset");
 });
 
-test("fails the run with the model's error when it rejects the shorter conversation too", async () => {
+test("fails the run with the model's error when the model rejects the shorter conversation too", async () => {
   model.script([{ status: 400, error: "context_length_exceeded" }]);
   const { json } = await ask(await agent());
   expect(json).toMatchObject({ status: "failed", error_code: "model_error" });
@@ -53,13 +53,13 @@ test("fails the run with the model's error when it rejects the shorter conversat
   expect((await owner.get(`/v1/agents/runs/${json.run_id}`)).json.error_message).toContain("context_length");
 });
 
-test("does not retry a conversation that cannot be shortened", async () => {
+test("does not repeat a request whose conversation cannot be shortened", async () => {
   model.script([{ status: 400, error: "context_length_exceeded" }]);
   await ask(await agent(), { messages: [] });
   expect(model.asked).toHaveLength(1);
 });
 
-test("sends the whole conversation to a fallback with a larger context", async () => {
+test("sends the whole conversation to a fallback model with a larger context", async () => {
   const fallbacks = [{ id: "wide", credential_id: config.model.credential_id }];
   model.script([{ status: 413, error: "context window exceeded" }, { text: ["wide"] }]);
   const { json } = await ask(await agent({ model: { ...config.model, fallbacks } }));
@@ -70,7 +70,7 @@ test("sends the whole conversation to a fallback with a larger context", async (
   ]);
 });
 
-test("continues a long run with its question and newest results, and keeps later steps as short", async () => {
+test("shortens a long run to its question and newest results, and keeps the requests of later steps as short", async () => {
   tools.answer = (_, response) => response.end("y".repeat(6000));
   const { json: toolset } = await owner.post("/v1/agent-toolsets", {
     name: "desk",

@@ -1,4 +1,4 @@
-/** Exports the span of an ended run. A failure costs only the trace. */
+/** Exports the span of an ended run. A failure loses only the trace. */
 import type { App } from "#app.ts";
 import { getVersion } from "#agent/agents/agents.ts";
 import type { AgentConfig } from "#agent/agents/config.ts";

@@ -1,4 +1,4 @@
-/** Servers that are killed while they start a waiting run, which the next server continues. */
+/** Servers that are killed while they start a waiting run, and the next server that continues the run. */
 import { randomBytes } from "node:crypto";
 import { sql } from "kysely";
 import { expect, test } from "vitest";
@@ -11,7 +11,7 @@ import { moveTurnDeadlines, startTurns } from "./turns.ts";
 
 const key = randomBytes(32);
 const model = await startModelServer();
-// This server accepts deliveries and executes no runs. Other servers execute them.
+// This server accepts deliveries and executes no runs. Other servers execute the runs.
 const host = await agentHost({ secrets: new SecretBox(key), isIdle: true });
 const owner = await host.person();
 await owner.post("/v1/agents", { name: "chatting", config: await modelConfig(owner, model.url) });
@@ -69,7 +69,7 @@ async function waitingRun(thread: string): Promise<string> {
   return ids[1]!;
 }
 
-test("starts a run behind ten workspaces at their limit with twenty waiting runs each", async () => {
+test("starts a run although ten workspaces at their limit have twenty waiting runs each", async () => {
   const { id: agent } = (await owner.get("/v1/agents/chatting")).json;
   for (let place = 0; place < 10; place += 1) {
     const { workspaceId } = await host.person();
@@ -90,7 +90,7 @@ test("starts a run behind ten workspaces at their limit with twenty waiting runs
   await sql`delete from agent_sessions where id like 'ses_b%'`.execute(host.app.db);
 });
 
-test("excludes the time of a suspension from the waiting deadline", async () => {
+test("excludes the time of a suspension from the deadline of a waiting run", async () => {
   const id = await waitingRun("held");
   const late = new Date(host.app.clock.now().getTime() - 1);
   await host.app.db.updateTable("agent_turns").set({ expires_at: late }).where("run_id", "=", id).execute();

@@ -1,7 +1,7 @@
 /**
- * Turns of a busy session. A trigger's run is stored as a row with its input, outside the conversation. After the runs
- * before it have ended, one transaction adds the input to the conversation and queues the run. A run that gets no turn
- * within a day fails.
+ * Turns of a busy session. The run of a trigger is stored as a row with its input, outside the conversation. After the
+ * runs before it have ended, one transaction adds the input to the conversation and queues the run. A run that gets no
+ * turn within a day fails.
  */
 import { sql } from "kysely";
 import type { App } from "#app.ts";
@@ -21,7 +21,9 @@ import { endFromOutside } from "../journal/end-run.ts";
 import { sessionQueueFull } from "../api/run-errors.ts";
 import { countInFlight, findActive, lockWholeRun } from "../store.ts";
 
-/** An input has up to 64 KiB, so the waiting runs of a workspace hold at most 64 MiB. */
+/**
+ * Maximum numbers of waiting runs. An input has up to 64 KiB, so the waiting runs of a workspace take at most 64 MiB.
+ */
 const waitingMax = { ofSession: 100, ofWorkspace: 1_000 };
 const waitMaxMs = 24 * 3_600_000;
 const waitedTooLong = {
@@ -36,8 +38,8 @@ const noRoom = {
 } as const;
 const startedAtOnce = 200;
 /**
- * Limit for one workspace in a batch. The first run of each workspace comes first, so that blocked runs do not delay
- * others.
+ * Maximum number of runs of one workspace in a batch. The first run of each workspace comes first, so that blocked runs
+ * do not delay other workspaces.
  */
 const ofOneAtOnce = 20;
 
@@ -46,11 +48,13 @@ export interface Turn {
   sessionId: string;
   message: Message;
   inFlightMax: number;
-  /** Limit of waiting runs in the session, if lower than the general one. */
+  /** Maximum number of waiting runs in the session, if lower than the general maximum. */
   waitingMax?: number | undefined;
 }
 
-/** Stores a run that waits for its turn. The caller holds the workspace's counts and the session's row. */
+/**
+ * Stores a run that waits for its turn. The caller holds the locks on the workspace's counts and on the session's row.
+ */
 export async function insertTurn(tx: Db, turn: Turn): Promise<void> {
   const { run, sessionId, message, inFlightMax } = turn;
   const ofSession = Math.min(turn.waitingMax ?? waitingMax.ofSession, waitingMax.ofSession);
@@ -81,7 +85,7 @@ export async function insertTurn(tx: Db, turn: Turn): Promise<void> {
 
 type Needs = Pick<App, "db" | "log" | "clock">;
 
-/** Starts runs whose turn has come. Returns these runs, the expired ones, and whether others still wait. */
+/** Starts runs whose turn has come. Returns the started runs, the expired runs, and whether other runs still wait. */
 export async function startTurns(
   { db, log, clock }: Needs,
   held: readonly string[],
@@ -96,7 +100,7 @@ export async function startTurns(
       if (outcome === "started") started.push(turn.run_id);
       if (outcome === "ended") ended.push(turn.run_id);
     } catch (error) {
-      // The session's machine is being parked. The next sweep retries.
+      // If the session's machine is being parked, the run cannot start yet. The next sweep retries.
       if (error instanceof DomainError && error.code === sessionParking.code) continue;
       log.error({ error, run: turn.run_id }, "starting a waiting run failed");
     }
@@ -116,7 +120,7 @@ interface DueTurn {
   expires_at: Date;
 }
 
-/** The first run of each session without an active run, and runs whose wait expired. */
+/** Selects the first run of each session without an active run, and runs whose wait expired. */
 async function findDue(db: Db, held: readonly string[], now: Date): Promise<DueTurn[]> {
   const { rows } = await sql<DueTurn>`
     with first as (
@@ -138,7 +142,7 @@ async function findDue(db: Db, held: readonly string[], now: Date): Promise<DueT
   return rows;
 }
 
-/** Excludes the time of a suspension from the waiting deadline. */
+/** Moves the waiting deadlines, because the time of a suspension does not count. */
 export const moveTurnDeadlines: MoveDeadlines = async (tx, { workspaceId, ms }) => {
   await sql`update agent_turns set expires_at = expires_at + make_interval(secs => ${ms / 1000})
     where workspace_id = ${workspaceId}`.execute(tx);
@@ -147,7 +151,7 @@ export const moveTurnDeadlines: MoveDeadlines = async (tx, { workspaceId, ms }) 
 async function startTurn(tx: Db, turn: DueTurn, now: Date): Promise<"started" | "ended" | undefined> {
   const { run_id: id, agent_id: agentId, session_id: sessionId } = turn;
   await lockCounts(tx, turn.workspace_id);
-  // Locks the run first, as the transaction of a step does.
+  // The run is locked first, as in the transaction of a step.
   const run = await lockWholeRun(tx, id);
   if (!run?.waits_turn || run.status !== "queued") return undefined;
   if (turn.expires_at <= now) {

@@ -32,7 +32,7 @@ async function park(id: string): Promise<void> {
   }
 }
 
-test("parks a run while its model is overloaded, and completes it in the next server", async () => {
+test("parks a run while its model is overloaded, and completes the run in the next server", async () => {
   model.script([busy, { text: ["Hi."] }]);
   const id = await begin();
   await park(id);
@@ -77,11 +77,11 @@ test("cancels a parked run", async () => {
   expect(await activeMs()).toBeGreaterThanOrEqual(600_000);
   const { json } = await owner.post(`/v1/agents/runs/${id}/cancel`);
   expect(json).toMatchObject({ status: "failed", error_code: "cancelled", waiting_for_model: null });
-  // The remaining wait is not counted.
+  // The remaining time of the wait does not count.
   expect(await activeMs()).toBeLessThan(600_000);
 });
 
-test("fails a run when its time limit ends before its model may be called again", async () => {
+test("fails a run whose model's Retry-After exceeds the run's time limit", async () => {
   model.script([{ status: 429, headers: { "retry-after": "3600" } }]);
   const id = await begin();
   const runs = new RunExecutor(host.app, { pauseMs: 5 });
@@ -101,14 +101,14 @@ test("parks a run while its model's server returns 503", async () => {
   expect(await run(id)).toMatchObject({ status: "queued", error_code: null });
 });
 
-test("restarts its backoff after a step", async () => {
+test("restarts the backoff of a run after a completed step", async () => {
   model.script([
     { calls: [{ name: "none", arguments: "{}" }] },
     ...[1, 2, 3].map(() => ({ status: 429 })),
     { text: ["Hi."] },
   ]);
   const id = await begin();
-  // Simulates many waits of the first step.
+  // Imitates many waits of the first step.
   await host.app.db.updateTable("agent_runs").set({ model_waits: 12 }).where("id", "=", id).execute();
   const runs = new RunExecutor(host.app, { pauseMs: 5 });
   try {

@@ -1,6 +1,6 @@
-/** The claim of a process on a run. */
+/** A process claims a run to execute it. */
 
-/** `attempt` fences off every earlier process. */
+/** Claim of a process on a run. Only the process with the newest `attempt` can write. */
 export interface Claim {
   id: string;
   attempt: number;

@@ -7,16 +7,16 @@ import { type FinishReason, isOver, type RunErrorCode } from "../states.ts";
 import { type AdvancedRun, type NewEvent, changeFromOutside, type RunChange } from "./journal.ts";
 import { deleteTurn, lockRun } from "../store.ts";
 
-/** Retention of outputs and texts: one hour, as documented. */
+/** Retention of outputs and texts: one hour after the run's end, as documented. */
 const outputKeptMs = 3_600_000;
 
 export interface Failure {
   code: RunErrorCode;
   /** Message for the run's owner, without secrets. */
   message: string;
-  /** Replaces the cure of the error code. */
+  /** Cure that replaces the default cure of the error code. */
   cure?: string | undefined;
-  /** Incomplete output to keep. */
+  /** Incomplete output that is kept. */
   output?: string | undefined;
 }
 
@@ -66,7 +66,7 @@ const endColumns = (at: Date) => ({
 
 /**
  * Ends a run from another request or process. The executing process then loses its claim, and open approvals and
- * sign-ins are cancelled. `before`: events in front of the last one. Returns undefined if the run had ended.
+ * sign-ins are cancelled. `before`: events that precede the last event. Returns undefined if the run had ended.
  */
 export async function endFromOutside(
   tx: Db,
@@ -75,15 +75,15 @@ export async function endFromOutside(
   at: Date,
   before: readonly NewEvent[] = [],
 ): Promise<AdvancedRun | undefined> {
-  // Locks the run's row first, as a decision does.
+  // The run's row is locked first, as for a decision.
   const run = await lockRun(tx, id);
   if (!run || isOver(run.status)) return undefined;
   if (run.waits_turn) await deleteTurn(tx, id);
   const cancelled = run.status === "pending_approval" ? await cancelAll(tx, id, at) : [];
-  // The process that an answer waits for may be gone.
+  // The process that should read the answer may be dead.
   await deleteContents(tx, id);
   const { event, change } = buildFailure(failure, at);
-  // The whole wait for a model was counted at its start.
+  // The whole wait for a model was counted when the wait began.
   const leftMs = run.status === "queued" && run.retry_at ? run.retry_at.getTime() - at.getTime() : 0;
   return changeFromOutside(tx, id, [...before, ...cancelled, event], {
     ...change,

@@ -1,7 +1,8 @@
 /**
  * Writes a run's events. An event is stored before watchers are notified. Deltas of the model are small and many, so
- * those of 50 ms are stored together; a single delta is stored at once. Each commit also adds the active time since the
- * last one. A failed commit (because the run has another owner or the database is down) aborts the run.
+ * all deltas of 50 ms are stored together; a single delta is stored at once. Each commit also adds the active time
+ * since the previous commit. A commit fails if another process has acquired the run or if the database is down. A
+ * failed commit aborts the run.
  */
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
@@ -10,7 +11,7 @@ import { passKillPoint } from "#lib/kill-points.ts";
 import { advance, type AdvancedRun, type ChangeParts, type NewEvent, type RunChange } from "./journal.ts";
 import type { Claim } from "./claim.ts";
 
-/** Another process executes this run, or the run has ended. */
+/** Thrown if another process executes this run, or if the run has ended. */
 export class LostRun extends Error {
   override readonly name = "LostRun";
 }
@@ -20,18 +21,18 @@ const groupMs = 50;
 export class RunWriter {
   readonly #app: Pick<App, "db" | "clock">;
   readonly #claim: Claim;
-  /** Called after each commit. */
+  /** Callback after each commit, with the updated row. */
   readonly #stored: (row: AdvancedRun) => void;
-  /** Called once, with the error of a failed commit. */
+  /** Callback with the error of a failed commit. The callback runs once. */
   readonly #broken: (error: unknown) => void;
   #waiting: NewEvent[] = [];
   #timer: NodeJS.Timeout | undefined;
   #dueMs = 0;
   #storing: Promise<void> = Promise.resolve();
   #lastMs = 0;
-  /** Time up to which the run's active time is stored or being stored. */
+  /** Time until which the run's active time is stored or being stored. */
   #countedMs = performance.now();
-  /** Start of a wait for a person, which does not count as active time. */
+  /** Start of the current wait for a person. Such a wait does not count as active time. */
   #pausedMs: number | undefined;
 
   constructor(
@@ -46,8 +47,9 @@ export class RunWriter {
   }
 
   /**
-   * Stores the event within 50 ms. A delta is appended to a waiting event of its kind, or stored at once if none was
-   * stored in the last 50 ms. So the first events of a step mostly share the commit of its result.
+   * Stores the event within 50 ms. A delta is appended to a waiting event of the same kind. If no event was stored in
+   * the last 50 ms, a delta is stored at once. So the first events of a step mostly share the commit of the step's
+   * result.
    */
   add(type: string, data: Record<string, unknown>): void {
     const last = this.#waiting.at(-1);
@@ -64,14 +66,14 @@ export class RunWriter {
     this.#flushBy((isSaid ? this.#lastMs : performance.now()) + groupMs);
   }
 
-  /** Commits the waiting events, then `events`, with a change of the run and its parts. Throws `LostRun`. */
+  /** Commits the waiting events, then `events`, with a change of the run and its further parts. Throws `LostRun`. */
   commit(events: readonly NewEvent[], change: RunChange, beside: ChangeParts = {}): Promise<AdvancedRun> {
     return this.#commit(events, change, (all, whole) =>
       advance(this.#app.db, this.#claim, all, whole, beside),
     );
   }
 
-  /** Commits as above, with further statements in the same transaction. */
+  /** Commits as `commit` does, with further statements in the same transaction. */
   commitWith(
     events: readonly NewEvent[],
     change: RunChange,
@@ -94,7 +96,7 @@ export class RunWriter {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     await this.#storing;
-    // Parallel tool calls commit concurrently; the lock on the run's row orders them.
+    // Parallel tool calls commit concurrently. The lock on the run's row orders these commits.
     const waiting = this.#take();
     const activeMs = this.#lap();
     try {
@@ -103,7 +105,7 @@ export class RunWriter {
       this.#stored(row);
       return row;
     } catch (error) {
-      // After a failure, the waiting events and the active time belong to the next commit.
+      // After a failure, the next commit stores the waiting events and the active time.
       this.#waiting.unshift(...waiting);
       this.#countedMs -= activeMs;
       throw error;
@@ -118,7 +120,7 @@ export class RunWriter {
     return this.#lap();
   }
 
-  /** Whole milliseconds since the last lap. Parallel calls share them, so time counts once. */
+  /** Returns the whole milliseconds since the previous commit. Parallel calls share this time, so it counts once. */
   #lap(): number {
     const ms = Math.floor((this.#pausedMs ?? performance.now()) - this.#countedMs);
     this.#countedMs += ms;
@@ -166,7 +168,7 @@ export class RunWriter {
         await passKillPoint("agent.events.stored");
         this.#stored(row);
       } catch (error) {
-        // The next commit stores these events first, so that an answer does not end without its text.
+        // The next commit stores these events first, so that an answer's text always precedes its end.
         this.#waiting.unshift(...events);
         this.#countedMs -= activeMs;
         this.#broken(error);

@@ -1,7 +1,7 @@
 /**
- * Changes of a run. Each is one statement: it updates the run's row, and its further parts (events, messages, step,
- * calls) read the updated row, so they do nothing if the update matched no row. The statement locks the run's row
- * first, and then its session's row. Every other transaction keeps this order.
+ * Changes of a run. Each change is one statement, which updates the run's row. The further parts of the statement
+ * (events, messages, step, calls) read the updated row, so they do nothing if the update matched no row. The statement
+ * locks the run's row first, and then its session's row. Every other transaction keeps this order.
  */
 import { type RawBuilder, type Selectable, sql } from "kysely";
 import { endTokensSql } from "#accounts/tokens/run-tokens.ts";
@@ -33,13 +33,13 @@ export type RunChange = Partial<
     | "retry_at"
   >
 > & {
-  /** Milliseconds to add; negative to subtract time that was counted in advance. */
+  /** Active time to add, in milliseconds. A negative number subtracts time that was counted in advance. */
   activeMs?: number;
-  /** The run continues after a decision. */
+  /** Set if the run continues after a decision. */
   isResumed?: true;
-  /** The run is resumed after a failure. */
+  /** Set if the run is resumed after a failure. */
   isReopened?: true;
-  /** Milliseconds that the run waits for a model. They count as run time. */
+  /** Time that the run waits for a model, in milliseconds. This time counts as run time. */
   waitMs?: number;
 };
 
@@ -48,13 +48,13 @@ type NewStep = Omit<
   Selectable<AgentStepsTable>,
   "run_id" | "step" | "agent_id" | "end_user_id" | "prompt"
 > & {
-  /** JSON of a `StepPrompt`. */
+  /** JSON of a `StepPrompt`. Null for a step that writes a summary. */
   prompt: string | null;
 };
 
 /** Further parts of a change, stored in the same statement. */
 export interface ChangeParts {
-  /** Completed step; its tokens are added to the run's. */
+  /** Completed step. The step's tokens are added to the run's tokens. */
   step?: NewStep;
   /** Calls that the step requested. */
   calls?: readonly NewCall[];
@@ -76,8 +76,8 @@ export type AdvancedRun = Pick<
 >;
 
 /**
- * Adds events and changes the run. Undefined if the claim no longer holds, because another process acquired the run or
- * the run has ended. Throws `session_full`.
+ * Adds events and changes the run. Returns undefined if the claim is lost: another process acquired the run, or the run
+ * has ended. Throws `session_full`.
  */
 export async function advance(
   db: Db,
@@ -97,7 +97,7 @@ export async function advance(
   return undefined;
 }
 
-/** Changes a run without a claim. Undefined if the run has ended. */
+/** Changes a run without a claim. Returns undefined if the run has ended. */
 export function changeFromOutside(
   tx: Db,
   id: string,
@@ -108,7 +108,7 @@ export function changeFromOutside(
   return changeRun(tx, isActive, events, change, {});
 }
 
-/** Queues a failed run again. The caller holds the lock on its row. */
+/** Queues a failed run again. The caller holds the lock on the run's row. */
 export function reopen(tx: Db, id: string, event: NewEvent): Promise<AdvancedRun | undefined> {
   return changeRun(
     tx,
@@ -136,7 +136,7 @@ async function changeRun(
   change: RunChange,
   { step, calls: asked, call, words }: ChangeParts,
 ): Promise<AdvancedRun | undefined> {
-  // A run's platform tokens end with the run, and while it waits for a person without a process.
+  // A run's platform tokens end with the run, and also while the run waits for a person without a process.
   const { status, process_id: process } = change;
   const isHeld = status === "running" || (status === "pending_approval" && process !== null);
   const isLeft = status !== undefined && !isHeld;
@@ -184,7 +184,7 @@ function changes(
   };
   return [
     ...(step || isReopened ? [sql`model_waits = 0`] : []),
-    // Processes lost before the failure no longer count towards the limit.
+    // Processes that were lost before the failure no longer count towards the limit.
     ...(isReopened ? [sql`resumed = attempts`] : []),
     ...Object.entries(columns).map(([name, value]) => sql`${sql.ref(name)} = ${value}`),
     ...Object.entries(added).map(

@@ -1,6 +1,6 @@
 /**
- * Erases texts of runs an hour after their end. Each run has its own transaction, so that a broken one does not block
- * others.
+ * Erases texts of runs an hour after their end. Each run has its own transaction, so that an error with one run does
+ * not block other runs.
  */
 import type { App } from "#app.ts";
 import { transaction } from "#db/db.ts";
@@ -9,7 +9,7 @@ import { stripTexts, findExpiring } from "../store.ts";
 
 const atOnce = 100;
 
-/** Stops between two runs after `signal` is aborted. */
+/** Erases the expired texts of all runs. Stops between two runs after `signal` is aborted. */
 export async function stripExpiredTexts(
   { db, log }: Pick<App, "db" | "log">,
   now: Date,
@@ -31,7 +31,7 @@ export async function stripExpiredTexts(
         log.error({ error, run }, "erasing expired texts of a run failed");
       }
     }
-    // The next sweep retries runs that failed.
+    // The next sweep retries failed runs.
     if (ids.length < atOnce || left > 0) return;
   }
 }

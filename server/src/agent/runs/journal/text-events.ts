@@ -1,5 +1,6 @@
 /**
- * Events and fields with texts. They are erased an hour after the run's end; events and their sequence numbers stay.
+ * Events and fields that contain texts. These texts are erased an hour after the run's end; events and their sequence
+ * numbers stay.
  */
 export const textEvents: readonly string[] = [
   "message.delta",

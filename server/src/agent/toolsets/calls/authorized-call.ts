@@ -11,7 +11,7 @@ import { type CallCredentials, type CredentialsResult, resolveCredentials } from
 
 export interface Attempt {
   answer: ToolResult;
-  /** Set if the server refused the credentials. The call then had no effect. */
+  /** Refusal of the credentials by the server. The call then had no effect. Undefined if the server accepted them. */
   refusal?: Refusal | undefined;
 }
 
@@ -32,7 +32,7 @@ export async function callAuthorized(
   if (next.kind !== "open") return requireSignIn(next);
   const second = await attempt(next);
   if (!second.refusal) return second.answer;
-  // The server refused a fresh token, so the person may need another account.
+  // The server refused even a fresh token, so the person may need another account.
   const last = second.refusal.scope === null ? undefined : await next.handleRefusal(second.refusal);
   return requireSignIn(
     last && last.kind !== "open" ? last : requireNewSignIn(row, endUserId, next.connection),

@@ -20,7 +20,7 @@ export interface CallCredentials {
   address: McpAddress;
   /** Id of the OAuth connection. Null if the stored secret authorizes the calls. */
   connection: string | null;
-  /** Blanks the credentials in a text. */
+  /** Function that blanks the credentials in a text. */
   hide: (text: string) => string;
   /** Handles a refusal by the server. Returns the credentials for a retry, or undefined if there are none. */
   handleRefusal: (refusal: Refusal) => Promise<CredentialsResult | undefined>;
@@ -50,7 +50,7 @@ export async function resolveCredentials(
   const used = new Set([access.token]);
   const token = async () => {
     const now = await resolveAccess(app, row, endUserId);
-    // Calls of one connection never continue with the account of another.
+    // Calls of one connection never continue with the account of another connection.
     if (now.kind !== "token" || now.connection !== access.connection) return undefined;
     used.add(now.token);
     return now.token;
@@ -70,7 +70,10 @@ export async function resolveCredentials(
   };
 }
 
-/** Identifies the connection of a toolset and end user. A change of `version` opens a new one. */
+/**
+ * Returns the key and version of an MCP connection, for a toolset and an end user. If `version` changes, a new
+ * connection is opened.
+ */
 export function peerOf(
   row: ToolsetRow,
   endUserId: string | null,
@@ -80,7 +83,7 @@ export function peerOf(
 ): McpPeer {
   const made = JSON.stringify([row.url, row.auth_type, row.oauth_per_end_user, connection, address.headers]);
   return {
-    // Elicitation is negotiated when a connection opens.
+    // The key contains the elicitation, because it is negotiated when a connection opens.
     key: JSON.stringify([row.id, endUserId, elicitation]),
     version: createHash("sha256").update(made).digest("base64"),
     address,

@@ -1,4 +1,4 @@
-/** Header values of HTTP tools at rest, in responses and in updates. */
+/** Header values of HTTP tools in the database, in responses and in updates. */
 import { readFileSync } from "node:fs";
 import { sql } from "kysely";
 import { expect, test } from "vitest";
@@ -49,13 +49,13 @@ async function patch(id: string, body: object, expected = 200): Promise<Json> {
   return json;
 }
 
-/** Calls the toolset's tool. Returns the headers of its request and the text that the model gets. */
+/** Calls the toolset's tool. Returns the headers of the tool's request and the text that the model gets. */
 async function callTool(set: Json): Promise<{ headers: Json; result: string }> {
   const name = `agent-${(made += 1)}`;
   const body = { name, config: { ...config, toolsets: [{ toolset_id: set.id }] } };
   expect((await owner.post("/v1/agents", body)).status).toBe(201);
   tools.asked = [];
-  // The tool server echoes the header.
+  // The tool server echoes the header in its response.
   tools.answer = (_, response) =>
     response.writeHead(200).end(`got ${String(tools.asked[0]?.headers["x-key"])}`);
   model.script([{ calls: [{ name: `${set.name}__find`, arguments: "{}" }] }, { text: ["Done."] }]);
@@ -74,7 +74,7 @@ async function isStoredInClear(): Promise<boolean> {
   return texts.some((text) => text.includes(value));
 }
 
-test("sends the value with each call, and never stores or returns it in plain text", async () => {
+test("sends a header's value with each call, and never stores or returns it in plain text", async () => {
   const set = await toolset({ "X-Key": value }, "once");
   expect(set.http_tools).toEqual(toolWith({ "X-Key": "…6789" }));
   expect(await callTool(set)).toMatchObject({ headers: { "x-key": value }, result: "got [secret]" });
@@ -83,7 +83,7 @@ test("sends the value with each call, and never stores or returns it in plain te
   expect(await isStoredInClear()).toBe(false);
 });
 
-test("keeps the stored value when an update sends its hint or a mask", async () => {
+test("keeps a header's stored value when an update sends the hint or a mask of the value", async () => {
   const set = await toolset({ "X-Key": value, "X-Short": "short" });
   expect(set.http_tools).toEqual(toolWith({ "X-Key": "…6789", "X-Short": "…" }));
   await patch(set.id, { http_tools: set.http_tools });
@@ -96,7 +96,7 @@ test("keeps the stored value when an update sends its hint or a mask", async () 
 });
 
 test.each([["…0000"], ["********"], ["…"]])(
-  "refuses the mask %s when no stored value matches it",
+  "refuses the mask %s when no stored header value matches it",
   async (mask) => {
     const set = await toolset({ "X-Key": value });
     const body = { http_tools: [tool("other", { "X-Key": mask })] };
@@ -105,7 +105,7 @@ test.each([["…0000"], ["********"], ["…"]])(
   },
 );
 
-test("drops the values on a move to another origin unless the request sends new ones", async () => {
+test("drops header values when the toolset moves to another origin, unless the request sends new values", async () => {
   const elsewhere = "http://127.0.0.1:9/";
   for (const [change, headers] of [
     [{}, undefined],
@@ -117,14 +117,14 @@ test("drops the values on a move to another origin unless the request sends new 
     expect(kept.http_tools).toEqual(toolWith({ "X-Key": "…6789" }));
     const moved = await patch(set.id, { url: elsewhere, ...change });
     expect(moved.http_tools[0].headers).toEqual(headers);
-    // A move back to the first origin does not restore its values.
+    // A move back to the first origin does not restore the header values.
     const back = await patch(set.id, { url: tools.url });
     expect(back.http_tools[0].headers).toBeUndefined();
     expect((await callTool(set)).headers["x-key"]).toBeUndefined();
   }
 });
 
-test("seals values that an earlier version stored in plain text, once", async () => {
+test("encrypts header values that an earlier version stored in plain text, and encrypts them once", async () => {
   const set = await toolset({});
   const clear = [tool("find", { "X-Key": value, "X-Mask": "********" }), tool("plain")];
   await sql`update agent_toolsets set http_tools = ${JSON.stringify(clear)}::json where id = ${set.id}`.execute(
@@ -137,7 +137,7 @@ test("seals values that an earlier version stored in plain text, once", async ()
   expect((await callTool(set)).headers).toMatchObject({ "x-key": value, "x-mask": "********" });
 });
 
-test("responds to a retry with the current row after the migration removed the stored response", async () => {
+test("returns the current toolset to a repeated create whose stored response a migration removed", async () => {
   const key = `before-the-migration-${(made += 1)}`;
   const set = await toolset({ "X-Key": value }, key);
   await sql`update idempotency_keys set body = to_jsonb(${JSON.stringify({ ...set, canary: value })}::text)

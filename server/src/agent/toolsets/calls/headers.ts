@@ -1,4 +1,4 @@
-/** Seals header values of HTTP tools in one column. `http_tools` has a hint instead of each value. */
+/** Encrypts the header values of HTTP tools in one column. `http_tools` contains a hint instead of each value. */
 import type { App } from "#app.ts";
 import { hintOf, isMask, isMaskOf } from "#lib/secret-hint.ts";
 import { invalidField } from "#agent/errors.ts";
@@ -26,8 +26,8 @@ export function openHeaders(
 }
 
 /**
- * Makes the columns of these tools. A mask keeps the stored value of the same tool and header. A move to another origin
- * removes the stored values, and drops a header sent as a mask.
+ * Returns the columns of these tools. A mask keeps the stored value of the same tool and header. A move to another
+ * origin removes the stored values, and drops a header whose value is a mask.
  */
 export function toolColumns(
   app: Needs,
@@ -55,8 +55,8 @@ export function withoutHeaders(tools: readonly HttpTool[]): HttpTool[] {
 }
 
 /**
- * Seals plain-text values in rows of earlier versions, one row per transaction, so that the next start continues after
- * an interruption.
+ * Encrypts plain-text values in rows of earlier versions. Each row has its own transaction, so that the next start
+ * continues after an interruption.
  */
 export async function sealClearHeaders(app: Pick<App, "db" | "secrets">): Promise<void> {
   for (let after: string | undefined = ""; after !== undefined;) {
@@ -94,7 +94,7 @@ function valueOf(given: string, stored: string | undefined, [index, name]: [numb
   return given;
 }
 
-/** Finds a header. Header names are case-insensitive (RFC 9110, section 5.1). */
+/** Returns the value of a header. Header names are case-insensitive (RFC 9110, section 5.1). */
 function valueIn(headers: Headers | undefined, name: string): string | undefined {
   const lowered = name.toLowerCase();
   return Object.entries(headers ?? {}).find(([one]) => one.toLowerCase() === lowered)?.[1];

@@ -49,7 +49,7 @@ async function signedIn(change: object = {}, body: object = {}): Promise<{ name:
   return { name, id: json.id };
 }
 
-/** Returns the results that the model got, and the end users whom the run asked to sign in. */
+/** Returns the results that the model got, and the ids of the end users from whom the run requested a sign-in. */
 async function calls(name: string, tools: readonly string[], endUserId?: string) {
   model.script([
     ...tools.map((one) => ({ calls: [{ name: `${name}__${one}`, arguments: "{}" }] })),
@@ -79,7 +79,7 @@ test("refreshes a refused token during the call, without a new sign-in", async (
   expect(refused.size).toBe(1);
 });
 
-test("requires a sign-in during the call if no newer token is available", async () => {
+test("requires a sign-in during the call if the refused token cannot be refreshed", async () => {
   const { name } = await signedIn(...perEndUser);
   shop.refuses = () => true;
   shop.before = ({ url }, response) => {
@@ -100,7 +100,7 @@ test("requires a new sign-in if the server refuses a refreshed token", async () 
   expect(refused.size).toBe(2);
 });
 
-test("requires a sign-in for the granted and the missing scopes, and keeps serving other calls meanwhile", async () => {
+test("requires a sign-in for the granted and the missing scopes, and meanwhile makes calls that need no more scopes", async () => {
   const { name, id } = await signedIn(...perEndUser);
   const refused = await calls(name, ["write", "me"], "ada");
   expect(refused.told).toEqual([
@@ -113,7 +113,7 @@ test("requires a sign-in for the granted and the missing scopes, and keeps servi
   expect(await calls(name, ["write"], "ada")).toEqual({ told: ['{"account":"ada"}'], links: [] });
 });
 
-test("gives an owner the place to sign in again, and requests both sets of scopes with the next link", async () => {
+test("asks the toolset's owner to sign in again, and the next link requests the granted and the missing scopes", async () => {
   const { name, id } = await signedIn();
   const refused = await calls(name, ["write"]);
   expect(refused.links).toEqual([]);
@@ -122,7 +122,7 @@ test("gives an owner the place to sign in again, and requests both sets of scope
   expect((await calls(name, ["write"])).told).toEqual(['{"account":"ada"}']);
 });
 
-test("returns the server's own response if it refuses a stored secret", async () => {
+test("returns the toolset server's own response if that server refuses a stored secret", async () => {
   const { json } = await owner.post("/v1/agent-toolsets", {
     name: "stored",
     kind: "http",

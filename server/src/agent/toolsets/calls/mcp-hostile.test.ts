@@ -45,7 +45,7 @@ async function agent(uses: object[], change: object = {}): Promise<string> {
   return name;
 }
 
-/** Returns the result of one call that the model got. */
+/** Makes one call of the tool, and returns the result that the model got. */
 async function callTool(name: string, tool: string, values: object = {}): Promise<string> {
   model.script([{ calls: [{ name: tool, arguments: JSON.stringify(values) }] }, { text: ["Done."] }]);
   const { json } = await owner.post(`/v1/agents/${name}/invoke`, { input: "Hi" });
@@ -85,7 +85,7 @@ test.each(["2025-11-25", "2026-07-28"] as const)(
   },
 );
 
-test("creates the toolset of an unreachable server, reads it when the server starts, and fails only its calls when it stops", async () => {
+test("creates a toolset whose server is down, lists its tools once the server starts, and fails calls when it stops", async () => {
   const away = await startMcpServer();
   away.tools = [find];
   await away.stop();
@@ -109,7 +109,7 @@ test("creates the toolset of an unreachable server, reads it when the server sta
   expect(json).toMatchObject({ status: "failed", error_code: "tool_unavailable" });
 });
 
-test("retries once when a restarted server does not know the session", async () => {
+test("repeats a call once when a restarted server does not know the MCP session", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }]);
   let session = "first";
@@ -133,7 +133,7 @@ test("retries once when a restarted server does not know the session", async () 
   expect(server.methods().filter((method) => method === "tools/call")).toHaveLength(2);
 });
 
-test("makes unusual tool names callable, and leaves out unusable tools", async () => {
+test("makes tools with unusual names callable, and leaves out unusable tools", async () => {
   const deep: Json = {};
   let level = deep;
   for (let depth = 0; depth < 80; depth += 1) level = level.properties = { x: {} };
@@ -162,7 +162,7 @@ test("makes unusual tool names callable, and leaves out unusable tools", async (
   expect(model.asked[0].tools).toHaveLength(1);
 });
 
-test("renames, describes and denies tools by their original names with overrides", async () => {
+test("applies overrides that rename, describe and deny tools by their original names", async () => {
   server.tools = [find, { ...find, name: "drop" }];
   const set = await toolset({
     tool_overrides: { find: { name: "look", description: "Looks." }, drop: { policy: "deny" } },
@@ -178,7 +178,7 @@ test("renames, describes and denies tools by their original names with overrides
   });
 });
 
-test("bounds results, describes content that is not text, and removes the secret", async () => {
+test("limits the size of results, describes content other than text, and removes the secret", async () => {
   const set = await toolset({ auth_secret: secret, auth_header_name: "X-Key" });
   const name = await agent([{ toolset_id: set.id }], { limits: { tool_timeout_seconds: 1 } });
   const tool = `${set.name}__find`;
@@ -206,7 +206,7 @@ test("bounds results, describes content that is not text, and removes the secret
   }
 });
 
-test("removes the secret from a list that repeats it", async () => {
+test("removes the secret from a list of tools that contains it", async () => {
   const described = { ...find, description: `Send Bearer ${secret}` };
   const schema = { type: "object", properties: { [secret]: { type: "string", enum: [secret, "b"] } } };
   server.tools = [
@@ -221,7 +221,7 @@ test("removes the secret from a list that repeats it", async () => {
   expect(JSON.stringify([set, rows])).not.toContain(secret);
 });
 
-test("notices before a step that a required server is down, and that it is up again", async () => {
+test("fails a run before its step while a required server is down, and runs again once the server is up", async () => {
   const away = await startMcpServer();
   away.tools = [find];
   const set = await toolset({ url: away.url });
@@ -235,8 +235,8 @@ test("notices before a step that a required server is down, and that it is up ag
 });
 
 test.each([
-  ["a list without an end", "pagination did not terminate", { tools: [find], nextCursor: "again" }],
-  ["no list at all", "", { tools: 7 }],
+  ["an endless list", "pagination did not terminate", { tools: [find], nextCursor: "again" }],
+  ["a number", "", { tools: 7 }],
 ])("rejects %s as a list of tools", async (_, words, result) => {
   let page = 0;
   server.before = ({ body }, response) => {
@@ -251,7 +251,7 @@ test.each([
   expect(set.last_error).toContain(words);
 });
 
-test("reports a server that requires credentials, and does not follow its redirects", async () => {
+test("reports a server that requires credentials, and does not follow the server's redirects", async () => {
   server.before = (_, response) => {
     response.writeHead(401, { "www-authenticate": "Bearer" }).end();
     return true;
@@ -264,7 +264,7 @@ test("reports a server that requires credentials, and does not follow its redire
   expect(await toolset({ auth_secret: secret })).toMatchObject({ status: "unreachable", tools: [] });
 });
 
-test("drops the cached tools when the address changes, and reads the new server", async () => {
+test("drops the cached list of tools when the address changes, and reads the list of the new server", async () => {
   const other = await startMcpServer();
   other.tools = [{ ...find, name: "other" }];
   const set = await toolset({ auth_secret: secret });
@@ -276,7 +276,7 @@ test("drops the cached tools when the address changes, and reads the new server"
   expect(gone).toMatchObject({ status: "unreachable", tools: [], last_refreshed_at: null });
 });
 
-test("reads the list again when the server no longer knows a tool", async () => {
+test("reads the list of tools again when the server no longer knows a tool", async () => {
   const set = await toolset();
   const name = await agent([{ toolset_id: set.id }]);
   server.tools = [{ ...find, name: "found" }];
@@ -305,14 +305,14 @@ test.each([
   expect([status, json]).toMatchObject([400, { pointer }]);
 });
 
-test("does not refresh an http toolset or a toolset of another account", async () => {
+test("refuses to refresh an http toolset or a toolset of another account", async () => {
   const set = await toolset({ kind: "http", http_tools: [] });
   expect(await refresh(set.id)).toMatchObject({ code: "toolset_not_refreshable" });
   const stranger = await host.person();
   expect((await stranger.post(`/v1/agent-toolsets/${set.id}/refresh`)).json.code).toBe("toolset_not_found");
 });
 
-test("keeps or refuses a toolset that is deleted during the publication of a version", async () => {
+test("refuses either the deletion of a toolset or a version that uses it, when both happen at once", async () => {
   for (let round = 0; round < 5; round += 1) {
     const set = await toolset({ kind: "http", http_tools: [] });
     const name = `racing-${(made += 1)}`;

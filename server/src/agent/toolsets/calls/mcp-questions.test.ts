@@ -30,12 +30,12 @@ const requestedSchema = {
   required: ["city"],
 };
 
-/** Responses that the scripted server got to its questions, in order. */
+/** Responses to the scripted server's questions, in order. */
 let answers: Json[] = [];
 
 const asks = (params: object) => ({ method: "elicitation/create", params: { mode: "form", ...params } });
 
-/** The server asks these questions in each call, one after the other. */
+/** Makes the server send these questions in each call, in sequence. */
 function script(...questions: object[]): void {
   answers = [];
   server.call = ({ inputResponses, requestState }) => {
@@ -75,7 +75,7 @@ async function agent(use: object, change: object = {}): Promise<string> {
   return name;
 }
 
-/** Invokes the agent with these calls in one step, and returns the run as it first stops. */
+/** Invokes the agent, whose model makes these calls in one step. Returns the run at its first stop. */
 async function invoke(name: string, ...tools: string[]): Promise<Json> {
   const calls = tools.map((tool) => ({ name: tool, arguments: "{}" }));
   model.script(({ messages }) => (messages.at(-1).role === "tool" ? { text: ["Done."] } : { calls }));
@@ -93,7 +93,7 @@ async function events(runId: string): Promise<Json[]> {
   return (await readFrames(url, { token: owner.token })).frames.map(({ data }) => data);
 }
 
-test("returns the question of a call, and sends the server a person's answer with defaults", async () => {
+test("returns the question of a call, and sends the server a person's answer together with defaults", async () => {
   script({ message: `Which hotel? ${secret}`, requestedSchema });
   const set = await toolset();
   const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
@@ -138,7 +138,7 @@ test("returns the question of a call, and sends the server a person's answer wit
     { action: "accept", content: { city: "Bremen", nights: 1, extras: ["sea"] } },
   ]);
   expect(lastResult()).toBe("Booked.");
-  // A repetition returns the same decision. The response itself is not stored.
+  // A repeated decision gets the same response. The content of the answer is not stored.
   expect((await decide(json.run_id, id, { decision: "approve" })).status).toBe(200);
   expect((await decide(json.run_id, id, { decision: "deny" })).json.code).toBe("approval_decided");
   const log = await events(json.run_id);
@@ -164,7 +164,7 @@ test("returns the question of a call, and sends the server a person's answer wit
 test.each([
   [{ decision: "deny" }, "decline", "denied"],
   [{ decision: "cancel" }, "cancel", "cancelled"],
-])("sends the server the outcome of %o", async (body, action, outcome) => {
+])("sends the server the outcome of the decision %o", async (body, action, outcome) => {
   script({ message: "Which?", requestedSchema });
   const set = await toolset();
   const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
@@ -177,7 +177,7 @@ test.each([
   expect((await decide(json.run_id, id, body)).status).toBe(200);
 });
 
-test("refuses a deadline of questions without a person", async () => {
+test("rejects a config with a time limit for questions if no person may answer them", async () => {
   const set = await toolset();
   const use = { toolset_id: set.id, elicitation: "decline", elicitation_seconds: 60 };
   const body = { name: "hasty", config: { ...config, toolsets: [use] } };
@@ -186,7 +186,7 @@ test("refuses a deadline of questions without a person", async () => {
   expect(JSON.stringify(json)).toContain("elicitation_seconds");
 });
 
-test("refuses fields that do not belong to the kind of an approval", async () => {
+test("refuses fields in a decision that do not belong to the kind of the approval", async () => {
   script({ message: "Which?", requestedSchema });
   const set = await toolset();
   const name = await agent({ toolset_id: set.id, policy: "ask" });
@@ -195,7 +195,7 @@ test("refuses fields that do not belong to the kind of an approval", async () =>
   expect(call).toMatchObject({ kind: "call", question: null });
   expect(await refusalOf(call.request_id, { decision: "cancel" })).toContain("decision: ");
   expect(await refusalOf(call.request_id, { decision: "approve", content: {} })).toContain("content: ");
-  // An approved call may ask a question too.
+  // An approved call may send a question too.
   await decide(runId, call.request_id, { decision: "approve", wait_s: 20 });
   const { approval: question } = await run(runId);
   expect(question).toMatchObject({ kind: "elicitation" });
@@ -224,7 +224,7 @@ test("hides a question from other workspaces", async () => {
 test.each([
   ["streamable HTTP", everything],
   ["SSE", everythingBySse],
-])("answers the reference server's question over %s", async (_, url) => {
+])("a person's answer completes the reference server's question over %s", async (_, url) => {
   const set = await toolset(url);
   const name = await agent({ toolset_id: set.id });
   const json = await invoke(name, `${set.name}__trigger-elicitation-request`);
@@ -261,7 +261,7 @@ test("creates a separate question for each of several calls over one connection"
   expect(results[1]).toContain("Name: Bo");
 });
 
-/** Events of a run in progress. */
+/** Returns the events of a run in progress. */
 async function events_(runId: string): Promise<Json[]> {
   const { rows } = await sql<Json>`select type, data from agent_events where run_id = ${runId}
     order by seq`.execute(host.app.db);
@@ -299,7 +299,7 @@ test.each([
       requestedSchema: { type: "object", properties: { a: { type: "string", enum: [secret] } } },
     },
   ],
-])("declines a question with %s without asking a person", async (_, question) => {
+])("declines a question with %s without showing it to a person", async (_, question) => {
   script(question);
   const set = await toolset();
   const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
@@ -307,7 +307,7 @@ test.each([
   expect(answers).toMatchObject([{ action: "decline" }]);
 });
 
-test("fails a call whose question has nested fields, without asking a person", async () => {
+test("fails a call whose question has nested fields, and shows no question to a person", async () => {
   script({ message: "?", requestedSchema: tooDeep });
   const set = await toolset();
   const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
@@ -315,7 +315,7 @@ test("fails a call whose question has nested fields, without asking a person", a
   expect(answers).toEqual([]);
 });
 
-test("cancels a question at its deadline, and the run continues", async () => {
+test("cancels a question at its deadline, and continues the run", async () => {
   script({ message: "Which?", requestedSchema });
   const set = await toolset();
   const json = await invoke(
@@ -332,7 +332,7 @@ test("cancels a question at its deadline, and the run continues", async () => {
   expect(late).toMatchObject({ status: 410, json: { code: "approval_expired" } });
 });
 
-test("does not count a person's time as the call's or the run's", async () => {
+test("excludes the wait for a person's answer from the time limits of the call and the run", async () => {
   script({ message: "Which?", requestedSchema });
   const set = await toolset();
   const limits = { max_seconds: 6, tool_timeout_seconds: 3 };
@@ -351,7 +351,7 @@ test("does not count a person's time as the call's or the run's", async () => {
   expect(Number(rows[0]!.ms)).toBeLessThan(6_000);
 });
 
-test("cancels the question of a run that is cancelled", async () => {
+test("cancels the open question of a run that is cancelled", async () => {
   script({ message: "Which?", requestedSchema });
   const set = await toolset();
   const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
@@ -365,7 +365,7 @@ test("cancels the question of a run that is cancelled", async () => {
   expect(answers).toEqual([]);
 });
 
-test("withdraws the question of a call when its server closes the connection", async () => {
+test("withdraws a call's question when the server closes the call's connection", async () => {
   server.before = ({ body }, response) => {
     if (body?.method !== "tools/call" || !body.params.requestState) return false;
     response.destroy();
@@ -383,7 +383,7 @@ test("withdraws the question of a call when its server closes the connection", a
   expect(done).toMatchObject({ status: "completed", approvals: [], tools_called: [{ status: "failed" }] });
 });
 
-test("declines questions of a call beyond the tenth", async () => {
+test("declines all questions of a call after the tenth", async () => {
   script(...Array.from({ length: 11 }, () => ({ message: "Which?", requestedSchema })));
   const set = await toolset();
   const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
@@ -403,7 +403,7 @@ test("declines questions of a call beyond the tenth", async () => {
   expect(answers.slice(0, 10).every(({ action }) => action === "cancel")).toBe(true);
 });
 
-test("refuses a second answer with other content, and repeats the same one", async () => {
+test("refuses a second, different answer to a question, and accepts a repetition of the first", async () => {
   script({ message: "Which?", requestedSchema });
   const set = await toolset();
   const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
@@ -427,7 +427,7 @@ test("refuses a second answer with other content, and repeats the same one", asy
   expect(await rowsWith(host.app.db, [other!, given!])).toEqual(new Map());
 });
 
-test("declines a question with a secret that JSON writes in another way", async () => {
+test("declines a question that contains the secret with JSON escapes", async () => {
   const quoted = 'quote"secret\\0123';
   script(
     {
@@ -465,7 +465,7 @@ test("accepts fields with the names of inherited object methods", async () => {
   expect(answers).toEqual([{ action: "accept", content: { constructor: "McLaren" } }]);
 });
 
-test("passes no prototype through a question or an answer", async () => {
+test("passes no object prototype through a question or an answer", async () => {
   const properties = JSON.parse('{"a": {"type": "string"}, "__proto__": {"type": "string", "default": "x"}}');
   script(
     { message: "?", requestedSchema: { type: "object", properties } },
@@ -487,7 +487,7 @@ test("passes no prototype through a question or an answer", async () => {
   expect(JSON.stringify(answers)).toBe('[{"action":"accept","content":{"a":"b"}},{"action":"decline"}]');
 });
 
-test("refuses content that is large, deep, or no object", async () => {
+test("refuses answer content that is too large, too deep, or no object", async () => {
   script({ message: "Which?", requestedSchema });
   const set = await toolset();
   const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
@@ -511,7 +511,7 @@ test("refuses content that is large, deep, or no object", async () => {
   await decide(json.run_id, id, { decision: "deny", wait_s: 20 });
 });
 
-test("deletes the question of an erased end user, and ends the call", async () => {
+test("deletes the question of an erased end user, and ends the question's call", async () => {
   script({ message: "Which canaryquestion?", requestedSchema });
   const set = await toolset();
   const name = await agent({ toolset_id: set.id });
@@ -532,7 +532,7 @@ test("deletes the question of an erased end user, and ends the call", async () =
   expect(answers).toEqual([]);
 });
 
-test("refuses the answer of a viewer of the team, and of a token that only reads", async () => {
+test("refuses an answer from a viewer of the team, and from a read-only token", async () => {
   script({ message: "Which?", requestedSchema });
   const set = await toolset();
   const json = await invoke(await agent({ toolset_id: set.id }), `${set.name}__book`);
@@ -544,7 +544,7 @@ test("refuses the answer of a viewer of the team, and of a token that only reads
   expect((await viewer.get(`/v1/agents/runs/${json.run_id}`)).json.approval).toEqual(json.approval);
   const { request_id: id } = json.approval;
   const answer = { decision: "approve", content: { city: "Bremen" } };
-  // A write of a viewer does not reach the team at all.
+  // A viewer may not write, and a write without the right gets 404 as if the run did not exist.
   expect((await decide(json.run_id, id, answer, viewer)).status).toBe(404);
   const reader = { authorization: `Bearer ${await owner.tokenWith(["agents:read"])}` };
   const path = `/v1/agents/runs/${json.run_id}/approvals/${id}`;

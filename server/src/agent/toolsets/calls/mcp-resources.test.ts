@@ -1,4 +1,4 @@
-/** Resources and questions of MCP servers, and the status of a toolset whose server is up again. */
+/** Resources and questions of MCP servers, and the status of a toolset whose server works again. */
 import { afterEach, expect, test } from "vitest";
 import { agentHost, type Json, modelConfig } from "#agent/testing/agent-app.ts";
 import { startMcpServer } from "#agent/testing/mcp-server.ts";
@@ -71,7 +71,7 @@ test.each(["2025-11-25", "2026-07-28"] as const)(
   },
 );
 
-test("keeps a server's own tool named read_resource", async () => {
+test("keeps a server's own tool that is named read_resource", async () => {
   server.resources = [{ uri: "doc://1", name: "Manual", text: "Page one." }];
   server.tools = [{ name: "read_resource", description: "Own.", inputSchema: { type: "object" } }];
   const set = await toolset();
@@ -83,7 +83,7 @@ test.each([
   ["defaults", "accept", { city: "Bremen", loud: false }],
   ["decline", "decline", undefined],
 ] as const)(
-  "responds to a server's question according to the config: %s",
+  "responds to a server's question as the config requires: %s",
   async (elicitation, action, content) => {
     server.generation = "2026-07-28";
     const answers: Json[] = [];
@@ -113,7 +113,7 @@ test.each([
       "Thanks.",
     );
     expect(answers).toMatchObject([content ? { action, content } : { action }]);
-    // Without the setting, elicitation is not offered.
+    // If the config has no elicitation setting, the client does not offer elicitation.
     expect(await callTool(await agent({ toolset_id: set.id }), `${set.name}__find`)).not.toBe("Thanks.");
     expect(answers).toHaveLength(1);
   },
@@ -141,14 +141,14 @@ test("declines a question whose required field has no default", async () => {
   expect(answer).toMatchObject({ action: "decline" });
 });
 
-test("marks a toolset ready as soon as a call reaches its server", async () => {
+test("sets a toolset to ready as soon as a call reaches its server", async () => {
   const set = await toolset();
   const name = await agent({ toolset_id: set.id });
   await server.stop();
   const { json: away } = await owner.post(`/v1/agent-toolsets/${set.id}/refresh`);
   expect(away).toMatchObject({ status: "unreachable" });
   await server.start();
-  // The list stays unread: only the call proves that the server is up.
+  // The list cannot be read, so only the call proves that the server works.
   server.before = ({ body }) => body?.method === "tools/list";
   expect(await callTool(name, `${set.name}__find`)).toBe("Done.");
   const { json } = await owner.get("/v1/agent-toolsets");

@@ -62,7 +62,7 @@ async function runOf(name: string, tools: readonly string[]): Promise<{ log: Jso
   return { log: frames.map(({ data }) => data), told: said.map(({ content }: Json) => content) };
 }
 
-test("requires a sign-in for a tool, and then calls it for the end user, also after a token refresh", async () => {
+test("requires a sign-in for a tool, then calls the tool for the end user, even after a token refresh", async () => {
   const { json: set } = await owner.post("/v1/agent-toolsets", {
     name: "theirs",
     kind: "mcp",
@@ -94,7 +94,7 @@ test("requires a sign-in for a tool, and then calls it for the end user, also af
   expect(third.told).toEqual(["Done."]);
   expect(tokens.size).toBeGreaterThan(before);
 
-  // A new account opens a new connection, because a server may keep data of one account in a session.
+  // A new account opens a new connection, because a server may keep data of an account in a session.
   const countConnections = () => server.methods().filter((method) => method === "initialize").length;
   const kept = countConnections();
   await runOf("caller", ["theirs__whoami"]);
@@ -124,7 +124,7 @@ const askedIn = (log: Json[]) => log.filter(({ type }) => type === "connection.a
 const scopesOf = async (id: string) =>
   (await owner.get(`/v1/agent-toolsets/${id}/connections`)).json.items.map(({ scope }: Json) => scope);
 
-test("requires a sign-in for the granted and the missing scopes, and keeps serving other calls meanwhile", async () => {
+test("requires a sign-in for the granted and the missing scopes, and meanwhile makes calls that need no more scopes", async () => {
   server.tools = [whoami, { ...whoami, name: "write" }];
   needs.set("write", "tools:write");
   const set = await signedIn("wider");
@@ -144,7 +144,7 @@ test("requires a sign-in for the granted and the missing scopes, and keeps servi
   expect([done.told, askedIn(done.log)]).toEqual([["Done.", "Done."], []]);
 });
 
-test("requests the scopes that the list of tools requires at the next sign-in", async () => {
+test("requests at the next sign-in the scopes that the list of tools requires", async () => {
   server.tools = [whoami];
   needs.set("tools/list", "tools:write");
   const set = await signedIn("listed");

@@ -13,7 +13,7 @@ const owner = await host.person();
 const config = await modelConfig(owner, model.url);
 const directory = mkdtempSync(join(tmpdir(), "kontor-mcp-"));
 afterAll(() => rmSync(directory, { recursive: true }));
-/** Started here, so that they stop with this file. */
+/** The servers start here, so that they stop with this file. */
 const everything = {
   streamableHttp: await startEverything("streamableHttp"),
   sse: await startEverything("sse"),
@@ -32,7 +32,7 @@ async function toolset(url: string): Promise<Json> {
   return json;
 }
 
-/** Returns the results of these calls, which the model makes in one step. */
+/** Makes the model call these tools in one step, and returns the results. */
 async function callTools(set: Json, calls: readonly [tool: string, values: object][]): Promise<Json[]> {
   const name = `agent-${(made += 1)}`;
   const body = { name, config: { ...config, toolsets: [{ toolset_id: set.id, elicitation: "decline" }] } };
@@ -84,7 +84,7 @@ test.each(["streamableHttp", "sse"] as const)(
   },
 );
 
-test("reads and writes files with the filesystem server, inside its directory only", async () => {
+test("the filesystem server reads and writes files inside its directory only", async () => {
   writeFileSync(join(directory, "a.txt"), "Guten Tag");
   const set = await toolset(files);
   const [read, written, outside] = await callTools(set, [
@@ -97,7 +97,7 @@ test("reads and writes files with the filesystem server, inside its directory on
   expect(outside).toMatch(/denied/i);
 });
 
-test("finds in one run what an earlier run stored with the memory server", async () => {
+test("reads in one run a fact that an earlier run stored with the memory server", async () => {
   const set = await toolset(memory);
   await callTools(set, [
     ["create_entities", { entities: [{ name: "Ada", entityType: "person", observations: ["likes tea"] }] }],

@@ -1,4 +1,4 @@
-/** Pictures that tools return, on their way to a model. */
+/** Pictures that tools return, and the form in which a model gets them. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, expect, test } from "vitest";
 import { onKillPoint } from "#lib/kill-points.ts";
@@ -65,7 +65,7 @@ const findCalls = (runId: string) =>
     .orderBy("position")
     .execute();
 
-test("sends a picture of an MCP tool to the model, and deletes it with the run's output", async () => {
+test("sends a picture of an MCP tool to the model, and deletes the picture with the run's output", async () => {
   server.call = () => ({ content: [{ type: "text", text: "Here:" }, image, { type: "text", text: "End." }] });
   const name = await agent(true);
   const { run_id, session_id } = await run(name, ["eyes__look"]);
@@ -81,7 +81,7 @@ test("sends a picture of an MCP tool to the model, and deletes it with the run's
   ]);
   const { json: said } = await owner.get(`/v1/agents/${name}/sessions/${session_id}/messages`);
   expect(said.items.find(({ kind }: Json) => kind === "tools").content[0].output.value).toEqual(content);
-  // The next run of the session gets the picture too.
+  // The model gets the picture in the next run of the session too.
   model.script([{ text: ["Yes."] }]);
   await owner.post(`/v1/agents/${name}/invoke`, { input: "Still there?", session_id });
   expect(JSON.stringify(lastMessages())).toContain(image.data);
@@ -89,7 +89,7 @@ test("sends a picture of an MCP tool to the model, and deletes it with the run's
   expect(await findCalls(run_id)).toEqual([{ result: null, content: null }]);
 });
 
-test("sends a note in place of the picture to a model without known vision", async () => {
+test("sends a note in place of the picture to a model that is not known to accept pictures", async () => {
   server.call = () => ({ content: [image] });
   await run(await agent(), ["eyes__look"]);
   expect(lastMessages().at(-1)).toMatchObject({
@@ -98,7 +98,7 @@ test("sends a note in place of the picture to a model without known vision", asy
   });
 });
 
-test("sends an embedded image resource as a picture", async () => {
+test("sends an image that is an embedded resource as a picture", async () => {
   const resource = { uri: "screen://1", mimeType: "image/png", blob: image.data };
   server.call = () => ({ content: [{ type: "resource", resource }] });
   await run(await agent(true), ["eyes__look"]);
@@ -130,7 +130,7 @@ test("sends the image that an HTTP tool returns", async () => {
   expect(pictures.content.slice(1)).toEqual([sent]);
 });
 
-test("sends a picture of a call that ended in a killed process", async () => {
+test("sends a picture whose call ended in a process that was killed before the step's end", async () => {
   const ended = Promise.withResolvers<void>();
   const mayGoOn = Promise.withResolvers<void>();
   let held = 0;

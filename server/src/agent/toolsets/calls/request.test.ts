@@ -16,7 +16,7 @@ const ask = (change: Partial<HttpTool>, values: Record<string, unknown>) => {
   return [method, url.href, headers["content-type"], body];
 };
 
-test("puts arguments into the path, and the rest into the query or the body", () => {
+test("puts arguments into the path, and all others into the query or the body", () => {
   expect(ask({}, { id: "a b/c", q: "x&y=1", tags: [1, "two"] })).toEqual([
     "GET",
     "https://api.example/v2/things/a%20b%2Fc?q=x%26y%3D1&tags=1&tags=two",
@@ -45,7 +45,7 @@ test.each(["", ".", "..", undefined])(
 );
 
 test.each(["../../admin", "//evil.example/", "@evil.example", "?x=1#y", "\\..\\", "%2e%2e"])(
-  "keeps the request on its path for any argument: %s",
+  "does not leave the tool's path for any argument: %s",
   (id) => {
     const [, href] = ask({}, { id });
     const url = new URL(String(href));
@@ -55,7 +55,7 @@ test.each(["../../admin", "//evil.example/", "@evil.example", "?x=1#y", "\\..\\"
   },
 );
 
-test("prefers the toolset's own headers to a tool's", () => {
+test("sends the toolset's own header if a tool has a header of the same name", () => {
   const { headers } = buildRequest(tool({ headers: { Authorization: "mine", "X-A": "1" } }), toolset, {
     id: 1,
   });

@@ -1,4 +1,4 @@
-/** Builds the request of a call from the tool, the toolset's address and the model's arguments, as data. */
+/** Builds the request of a call from the tool, the toolset's address and the model's arguments. The request is data. */
 import type { HttpTool } from "../tools/tool-schema.ts";
 
 export interface ToolRequest {
@@ -8,7 +8,7 @@ export interface ToolRequest {
   body: string | undefined;
 }
 
-/** Thrown for arguments that make no valid request. The message is for the model. */
+/** Thrown for arguments that make no valid request. The model gets the message. */
 export class UnfitArguments extends Error {
   override readonly name = "UnfitArguments";
 }
@@ -22,7 +22,7 @@ export function buildRequest(
   const path = tool.path.replaceAll(/\{([^{}]*)\}/g, (_, name: string) => {
     const value = toText(rest.get(name));
     rest.delete(name);
-    // These values would change the request's path.
+    // An empty value, `.` or `..` would change the request's path.
     if (value === "" || value === "." || value === "..")
       throw new UnfitArguments(`${name} must not be empty, . or .. because it is a part of the path`);
     return encodeURIComponent(value.toWellFormed());

@@ -14,7 +14,7 @@ export function openClientSecret(app: Needs, row: ToolsetRow): string | undefine
   return open(app, row.id, "oauth_client_secret", row.oauth_client_secret_sealed);
 }
 
-/** Header that carries the secret of the calls. */
+/** Returns the header that contains the secret of the calls. */
 export function authOf({ auth_header_name }: ToolsetRow, secret: string | undefined): Record<string, string> {
   if (secret === undefined) return {};
   return auth_header_name === null
@@ -22,7 +22,7 @@ export function authOf({ auth_header_name }: ToolsetRow, secret: string | undefi
     : { [auth_header_name.toLowerCase()]: secret };
 }
 
-/** Makes the columns of a secret. An empty secret removes it. */
+/** Returns the columns of a secret. An empty secret removes the stored secret. */
 export function secretColumns(app: Needs, id: string, secret: string) {
   if (secret === "") return { auth_secret_sealed: null, secret_hint: null };
   return {

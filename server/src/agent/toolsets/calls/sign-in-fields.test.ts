@@ -19,7 +19,7 @@ const create = (change: object) => owner.post("/v1/agent-toolsets", body(change)
 const patch = async (set: Json, change: object) =>
   (await owner.call("PATCH", `/v1/agent-toolsets/${set.id}`, change)).json;
 
-test("derives the authentication of calls from the given fields", async () => {
+test("derives the kind of authentication from the given fields", async () => {
   expect((await create({})).json).toMatchObject({
     auth_type: "none",
     status: "ready",
@@ -30,7 +30,7 @@ test("derives the authentication of calls from the given fields", async () => {
   expect(await patch(set, { auth_secret: "" })).toMatchObject({ auth_type: "none", secret_hint: null });
 });
 
-test("encrypts a client's secret, and drops it when the origin changes", async () => {
+test("encrypts an OAuth client's secret, and drops the secret when the origin changes", async () => {
   const scopes = { oauth_scopes: ["read", "write"], oauth_per_end_user: true };
   const { json: set } = await create({ auth_type: "oauth", ...client, ...scopes });
   expect(set).toMatchObject({
@@ -65,7 +65,7 @@ test.each([
   [{ auth_type: "oauth", oauth_scopes: 'a "b"' }, "/oauth_scopes"],
   [{ oauth_per_end_user: true }, "/oauth_per_end_user"],
   [{ auth_type: "header" }, "/auth_type"],
-])("refuses a stored secret together with a sign-in: %j", async (change, pointer) => {
+])("rejects sign-in fields that contradict each other: %j", async (change, pointer) => {
   const { status, json } = await create(change);
   expect([status, json]).toMatchObject([400, { pointer }]);
 });

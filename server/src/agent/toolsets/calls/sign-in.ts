@@ -6,8 +6,8 @@ import type { ToolsetRow } from "../store.ts";
 import type { CallCredentials, CredentialsResult } from "./call-credentials.ts";
 
 /**
- * Returns the reason why no call was made. The run's events contain the link for the person. The model does not get the
- * link.
+ * Returns the result of a call that was not made. The run's events contain the sign-in link for the person. The model
+ * does not get the link.
  */
 export async function requestSignIn(
   app: App,

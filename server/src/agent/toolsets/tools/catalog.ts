@@ -1,4 +1,4 @@
-/** The catalog's connectors: values for a toolset that names one. */
+/** The catalog's connectors. A toolset that names a connector gets its values. */
 import { invalidField } from "#agent/errors.ts";
 import { connectors } from "./connectors.ts";
 import type { Connector, ToolsetCreate } from "../schema.ts";
@@ -13,7 +13,7 @@ export const catalog: Connector[] = connectors.map(
   }),
 );
 
-/** Takes URL and authentication from the connector; the other fields stay. */
+/** Returns the input with the connector's URL and authentication. The other fields stay unchanged. */
 export function applyConnector(input: ToolsetCreate): ToolsetCreate & { url: string } {
   const { catalog_slug: slug, url } = input;
   if (slug === undefined || slug === null) {

@@ -1,13 +1,16 @@
-/** MCP servers that vendors run for their customers, with sign-in, by slug. */
+/** MCP servers with sign-in that vendors run for their customers, by slug. */
 
 interface CatalogEntry {
   slug: string;
   name: string;
   description: string;
   url: string;
-  /** Set if the scopes that the server names by default do not suffice. */
+  /** Scopes to request, if the scopes that the server names by default do not suffice. */
   oauth_scopes?: string;
-  /** True if the vendor does not support dynamic client registration. */
+  /**
+   * True if the toolset must have an OAuth client of its own, because the vendor does not support dynamic client
+   * registration.
+   */
   needs_client?: boolean;
   docs_url: string;
 }

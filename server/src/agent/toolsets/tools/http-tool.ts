@@ -25,7 +25,7 @@ export async function callHttp(
 interface HttpToolCall {
   toolset: ToolsetRow;
   http: HttpTool;
-  /** Headers of this tool. */
+  /** Headers of the called tool. */
   own: Readonly<Record<string, string>>;
 }
 
@@ -69,17 +69,23 @@ async function lettingIn({ address: { headers, token } }: CallCredentials): Prom
 /** Headers whose values are not secret. Hiding them would remove ordinary words from results. */
 const plainHeaders = /^(accept(-.*)?|cache-control|content-type|user-agent|prefer)$/i;
 
-/** Lists the forms in which a server may echo the values, also without a scheme such as `Bearer`. */
+/**
+ * Returns the forms in which a server may echo the header values, including the value without a scheme such as
+ * `Bearer`.
+ */
 function secretsIn(headers: Readonly<Record<string, string>>): string[] {
   return Object.entries(headers)
     .filter(([name, value]) => !plainHeaders.test(name) && value.length >= 8)
     .flatMap(([, value]) => [value, ...(/^[A-Za-z]+ +(\S{8,})$/.exec(value)?.slice(1) ?? [])]);
 }
 
-/** Longer than any secret. The read continues this far behind the cut, so that a secret across the cut is found. */
+/**
+ * Maximum length of a secret, in bytes. The read continues this far beyond the cut, so that a secret across the cut is
+ * found.
+ */
 const secretMaxBytes = 16 * 1024;
 
-/** Maximum of bytes read of a body. The end of a longer body is not known. */
+/** Maximum number of bytes that are read of a body. The end of a longer body is not known. */
 const readMaxBytes = 16 * 1024 ** 2;
 const endMaxBytes = resultMaxBytes + secretMaxBytes;
 
@@ -93,11 +99,11 @@ async function read(response: Response, hide: (text: string) => string): Promise
 }
 
 interface Body {
-  /** First and last bytes of the body. Each holds the whole body if the body is short enough. */
+  /** First and last bytes of the body. If the body is short enough, each contains the whole body. */
   head: Buffer;
   tail: Buffer;
   bytes: number;
-  /** False if the body is longer than the maximum. */
+  /** True if the whole body was read. False if the body is longer than the maximum. */
   isWhole: boolean;
 }
 
@@ -115,7 +121,7 @@ async function readBody(response: Response, headMaxBytes: number): Promise<Body>
     }
     tail.push(chunk);
     tailBytes += chunk.length;
-    // Trimmed rarely, because each trim copies the pieces.
+    // The tail is trimmed rarely, because each trim copies the pieces.
     if (tailBytes > 2 * endMaxBytes) {
       tail = [Buffer.concat(tail).subarray(-endMaxBytes)];
       tailBytes = endMaxBytes;
@@ -132,7 +138,7 @@ async function readBody(response: Response, headMaxBytes: number): Promise<Body>
 function textOf({ head, tail, bytes, isWhole }: Body, hide: (text: string) => string): string {
   const decode = (part: Buffer) => hide(new TextDecoder().decode(part).replaceAll("\0", "\uFFFD"));
   if (isWhole && bytes <= head.length) return cutOff(decode(head));
-  // A cut may leave a part of a secret, which the replacement of whole secrets misses.
+  // The cut may split a secret, and the replacement of whole secrets misses its parts.
   const first = Buffer.from(decode(head)).subarray(0, -secretMaxBytes);
   const last = isWhole ? Buffer.from(decode(tail)).subarray(secretMaxBytes) : Buffer.alloc(0);
   return joinEnds(first, last, isWhole ? bytes - resultMaxBytes : undefined);

@@ -1,6 +1,6 @@
 /**
- * Checks whether an MCP server's tools are known and usable now. An unreachable server delays an agent for seconds at
- * most.
+ * Checks whether an MCP server's tools are known and usable now. An unreachable server delays an agent by a few seconds
+ * at most.
  */
 import type { App } from "#app.ts";
 import { requireNewSignIn } from "#agent/oauth/access.ts";
@@ -15,14 +15,14 @@ import { requestSignIn } from "../calls/sign-in.ts";
 import type { ToolsetRow } from "../store.ts";
 import { peerOf, resolveCredentials } from "../calls/call-credentials.ts";
 
-/** Tools older than this are read again at the next use. */
+/** Age after which tools are read again at their next use. */
 const staleAfterMs = 60 * 60 * 1000;
-/** Longest wait for the first read of a server's tools. */
+/** Longest wait for the first read of a server's tools, in milliseconds. */
 const firstReadMs = 5_000;
-/** Longest wait for a ping of a required server, before each step. */
+/** Longest wait for a ping of a required server, in milliseconds. The ping precedes each step. */
 const pingMs = 2_000;
 
-/** Returns the row with its tools. Reads the tools first if they are unknown, and in the background if they are old. */
+/** Returns the row with its tools. Reads unknown tools first, and reads old tools again in the background. */
 export async function readIfStale(app: App, row: ToolsetRow, endUserId: string | null): Promise<ToolsetRow> {
   const readAt = row.last_refreshed_at;
   if (readAt === null) {
@@ -35,7 +35,10 @@ export async function readIfStale(app: App, row: ToolsetRow, endUserId: string |
   return row;
 }
 
-/** Returns undefined if the server seems usable. Pings a required server over its kept connection. */
+/**
+ * Returns the reason why a server is not usable, or undefined if it seems usable. Pings a required server over its kept
+ * connection.
+ */
 export async function findUnavailability(
   app: App,
   row: ToolsetRow,
@@ -50,7 +53,7 @@ export async function findUnavailability(
       ? (row.last_error ?? undefined)
       : undefined;
   const way = await resolveCredentials(app, row, endUserId);
-  // A call asks the end user to sign in.
+  // The server counts as usable, because a call asks the end user to sign in.
   if (way.kind === "auth_required") return undefined;
   if (way.kind === "unavailable") return way.why;
   const peer = peerOf(row, endUserId, way, () => void readInBackground(app, row, endUserId), elicitation);
@@ -59,12 +62,12 @@ export async function findUnavailability(
     return undefined;
   } catch (error) {
     const { kind, text } = explainFailure(error, way.hide);
-    // A call refreshes the token, or asks the end user to sign in.
+    // The server counts as usable, because a call refreshes the token or asks the end user to sign in.
     return kind === "auth_required" && row.auth_type === "oauth" ? undefined : text;
   }
 }
 
-/** Placeholder for the tools of a server that needs a sign-in before its tools can be read. */
+/** Returns a tool that stands for the tools of a server. The server needs a sign-in before its tools can be read. */
 export function signInTool(app: App, row: ToolsetRow, endUserId: string | null): Tool {
   return {
     name: `${row.name}__sign_in`,

@@ -23,15 +23,15 @@ interface Caller {
   endUserId: string | null;
   call: ToolCall;
   elicitation?: Elicitation | undefined;
-  /** Time that a person has for a question of the server, with elicitation `person`. */
+  /** Time in seconds that a person has for a question of the server, with elicitation `person`. */
   questionSeconds?: number | undefined;
 }
 
-/** Time that a person has for a question, if the config sets none. */
+/** Time in seconds that a person has for a question, if the config sets none. */
 const questionSecondsDefault = 900;
-/** Maximum of questions in one call. */
+/** Maximum number of questions in one call. */
 const questionsMax = 10;
-/** Longest time of a Node timer. */
+/** Longest time that a Node timer supports. */
 const timerMaxMs = 2 ** 31 - 1;
 
 export async function callMcp(
@@ -90,7 +90,9 @@ async function ask(
   }
 }
 
-/** Pauses the call's timeout while a person reads a question. */
+/**
+ * Returns the function that passes the server's questions to a person. The call's timeout is paused during a question.
+ */
 function askerOf(
   call: ToolCall,
   { hide, seconds, timer }: { hide: (text: string) => string; seconds: number; timer: PausableTimer },
@@ -112,7 +114,7 @@ function askerOf(
 
 type AnswerContent = NonNullable<Awaited<ReturnType<Asker>>["content"]>;
 
-/** Maximum of resources in a list. */
+/** Maximum number of resources in a list. */
 const listedMax = 200;
 
 async function answerBy(
@@ -132,7 +134,7 @@ async function answerBy(
 ): Promise<ToolResult> {
   const { timeoutMs, headers, values } = call;
   if (!readsResources) {
-    // The library's timeout includes the time of questions, so only the signal ends a call that may ask one.
+    // The library's timeout includes the time of questions. So only the signal ends a call that may send a question.
     const options = {
       timeoutMs: Math.min(timeoutMs + (asking?.longestMs ?? 0), timerMaxMs),
       signal,
@@ -153,8 +155,8 @@ async function answerBy(
 }
 
 /**
- * Detects an unknown tool by the error's text, which differs between servers. An unneeded read of the list does no
- * harm.
+ * Returns true if an error's text means an unknown tool. The text differs between servers. A wrong match only causes an
+ * unneeded read of the list.
  */
 function isUnknownTool(text: string): boolean {
   return /-3260[12]|unknown tool|tool\b.{0,200}\bnot found|not found/is.test(text.slice(0, 500));

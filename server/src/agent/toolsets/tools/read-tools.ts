@@ -1,6 +1,6 @@
 /**
- * Reads a server's tools and stores them. The result is stored only if the toolset's server and credentials are still
- * the same. After a failure, the status contains the cause, and the tools of the last read stay.
+ * Reads a server's tools and stores the tools. The result is stored only if the toolset's server and credentials are
+ * still the same. After a failure, the status contains the cause, and the tools of the last read stay.
  */
 import { createHash } from "node:crypto";
 import type { App } from "#app.ts";
@@ -18,13 +18,16 @@ import { type CredentialsResult, resolveCredentials } from "../calls/call-creden
 const opensWithinMs = 10_000;
 const listsWithinMs = 10_000;
 const answerMaxBytes = 4 * 1024 ** 2;
-/** Maximum bytes of all pages together. */
+/** Maximum size of all pages of a list together. */
 const allMaxBytes = 16 * 1024 ** 2;
 const shownLeftOut = 3;
 
 const reading = new SingleFlight<ToolsetRow | undefined>();
 
-/** Returns the updated row, or undefined if the toolset was deleted. Concurrent callers share one read. */
+/**
+ * Reads the tools and stores them. Returns the updated row, or undefined if the toolset was deleted. Concurrent callers
+ * share one read.
+ */
 export function readTools(
   app: App,
   row: ToolsetRow,
@@ -35,7 +38,7 @@ export function readTools(
   );
 }
 
-/** Identifies the server and the credentials of a row. A result of another key is not stored. */
+/** Returns a key of the server and the credentials in a row. A result that was read with another key is not stored. */
 function sourceKeyOf({ url, auth_type, auth_header_name, auth_secret_sealed }: ToolsetRow): string {
   const asked = JSON.stringify([url, auth_type, auth_header_name, auth_secret_sealed?.toString("base64")]);
   return createHash("sha256").update(asked).digest("base64");
@@ -45,8 +48,8 @@ const again = new WeakMap<App["db"], Map<string, number>>();
 const againAfterMs = 30_000;
 
 /**
- * Reads the tools in the background, and not again for a while, even after a failure. Returns undefined if no read was
- * started.
+ * Reads the tools in the background. After a read, no other read starts for a while, even if the read failed. Returns
+ * undefined if no read was started.
  */
 export function readInBackground(
   app: App,
@@ -86,7 +89,7 @@ async function readBy(
       fetch,
       timeoutMs: opensWithinMs,
       bounds: { answerMaxBytes, allMaxBytes },
-      // Some servers list tools with elicitation only to a client that supports it.
+      // The client offers elicitation, because some servers list certain tools only to such a client.
       elicitation: "decline",
     });
     try {
@@ -104,7 +107,7 @@ async function readBy(
   }
 }
 
-/** Blanks the credentials everywhere, because a server may repeat them. */
+/** Blanks the credentials in all texts of the value, because a server may repeat them. */
 function hiddenIn<T>(value: T, hide: (text: string) => string): T {
   const within = (one: unknown): unknown => {
     if (typeof one === "string") return hide(one);
@@ -130,7 +133,7 @@ async function keep(app: App, asked: ToolsetRow, change: ToolsetChange): Promise
   return app.db.transaction().execute(async (tx) => {
     const row = await lockToolset(tx, asked.id, [asked.workspace_id]);
     if (!row || sourceKeyOf(row) !== sourceKeyOf(asked)) return row;
-    // With a sign-in per end user, one missing sign-in does not make the toolset unusable.
+    // If each end user signs in, one missing sign-in does not make the toolset unusable.
     if (change.status === "auth_required" && row.last_refreshed_at && row.oauth_per_end_user) return row;
     return changeToolset(tx, row.id, change);
   });

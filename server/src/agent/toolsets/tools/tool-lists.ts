@@ -4,17 +4,17 @@ import type { HttpTool, ToolOverride } from "./tool-schema.ts";
 import type { ToolsetRow } from "../store.ts";
 
 export interface KnownTool {
-  /** Name in the tool's definition or at its server. Configs and overrides use it. */
+  /** Name in the tool's definition, or at the MCP server. Configs and overrides use this name. */
   original: string;
-  /** Name for models, after the toolset's name and `__`. */
+  /** Name for models: the toolset's name, `__` and the tool's name. */
   name: string;
   description: string;
   inputSchema: Record<string, unknown>;
   policy: ToolOverride["policy"];
   isRepeatable: boolean;
-  /** True for the tool that reads resources of the server. */
+  /** True for Kontor's own tool that reads resources of the server. */
   readsResources: boolean;
-  /** Null for a tool of an MCP server. */
+  /** Definition of an HTTP tool. Null for a tool of an MCP server. */
   http: HttpTool | null;
 }
 

@@ -5,14 +5,14 @@ const ToolName = z
   .string()
   .regex(/^[A-Za-z0-9_-]{1,38}$/, { error: "must be 1 to 38 of A-Z, a-z, 0-9, - and _" });
 
-/** Headers that the request itself needs, or that would change its target. */
+/** Names of headers that the request itself needs, or that would change its target. */
 const ownHeaders =
   /^(host|content-length|transfer-encoding|connection|upgrade|te|trailer|idempotency-key|expect|proxy-.*)$/i;
 export const HeaderName = z
   .string()
   .regex(/^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$/, { error: "must be a valid header name" })
   .refine((name) => !ownHeaders.test(name), { error: "must not be a header that the server sets itself" });
-/** Printable ASCII, or a hint as in responses. */
+/** A header value: printable ASCII, or a hint as in responses. */
 const HeaderValue = z
   .string()
   .regex(/^(…[\x20-\x7e]{0,4}|[\x20-\x7e]{0,2000})$/, { error: "must be printable ASCII" });

@@ -30,7 +30,7 @@ export async function toolsetTools(app: App, user: ToolUser): Promise<Tools> {
   };
 }
 
-/** Uses the tools of the last read. Only a required server is checked for reachability. */
+/** Returns the tools of an MCP server as they were last read. Only a required server is checked for reachability. */
 async function ofServer(app: App, stored: ToolsetRow, use: Use, user: ToolUser): Promise<Tools> {
   const row = await readIfStale(app, stored, user.endUserId);
   const why = await findUnavailability(app, row, {

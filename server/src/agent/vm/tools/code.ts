@@ -1,6 +1,6 @@
 /**
- * `run_code`: runs a cell in the machine's code interpreter, whose variables persist between calls. The cell is
- * interrupted when its run ends.
+ * `run_code`: runs a cell in the machine's code interpreter. Variables persist between calls. The cell is interrupted
+ * when its run ends.
  */
 import { type CodeEvent, startStreamed } from "#sandbox/code/code.ts";
 import { interpreterUnavailable } from "#sandbox/code/errors.ts";
@@ -12,7 +12,7 @@ import type { Work } from "./machine-call.ts";
 import { HeadAndTail } from "./head-and-tail.ts";
 import { textOf } from "./exec.ts";
 
-/** Maximum of each stream and of the results, so that a whole tool result stays below 64 KiB. */
+/** Maximum size of each stream and of the results, so that a whole tool result stays below 64 KiB. */
 const streamMaxBytes = 16 * 1024;
 const resultsMaxBytes = 28 * 1024;
 
@@ -80,7 +80,7 @@ function pictureOf({ png, jpeg }: CodeItem): PicturePart | undefined {
   return data === null ? undefined : toPicture(Buffer.from(data, "base64"));
 }
 
-/** Text form of a result. */
+/** Returns the text form of a result. */
 function toText({ text, html, png, json }: CodeItem): string {
   if (text !== null && png === null) return text;
   if (png !== null) return `${text ?? ""}[a picture, ${base64Bytes(png)} bytes]`;

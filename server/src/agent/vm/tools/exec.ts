@@ -1,7 +1,8 @@
 /**
- * `exec`: runs a command in the session's machine, and returns its exit code and the head and tail of its output. The
- * command runs in the background and outlives this server: the call records it before its start, and the next process
- * waits for the same command. A command is killed when its run ends, at its time limit, and when its call is aborted.
+ * `exec`: runs a command in the session's machine. Returns the command's exit code and the head and tail of its output.
+ * The command runs in the background and outlives this server. The call records the command before its start, and the
+ * next process waits for the same command. A command is killed when its run ends, at its time limit, and when its call
+ * is aborted.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
@@ -24,7 +25,7 @@ import { HeadAndTail } from "./head-and-tail.ts";
 import { killCommand, killIfRunEnded } from "../kill-commands.ts";
 import type { MachineAccess } from "../machine.ts";
 
-/** Maximum of each stream, so that a whole tool result stays below 64 KiB. */
+/** Maximum size of each stream, so that a whole tool result stays below 64 KiB. */
 const streamMaxBytes = 30 * 1024;
 /** Delay between two attempts to follow a command whose machine was snapshotted or paused. */
 const againAfterMs = 100;
@@ -42,13 +43,13 @@ export const exec: Work = async (app, place, call) => {
   return finish(app, place, call, command, shell);
 };
 
-/** The requested time limit, at most the call's remaining time. */
+/** Returns the requested time limit in seconds, at most the call's remaining time. */
 function secondsOf({ values, leftSeconds }: MachineCall): number {
   const wish = values["timeout_seconds"];
   return Math.min(typeof wish === "number" ? wish : leftSeconds, leftSeconds, 3600);
 }
 
-/** Starts the command if there is a `shell` line, and waits for its exit. */
+/** Starts the command if `shell` is given, and waits for its exit. */
 async function finish(
   app: App,
   place: MachineAccess,
@@ -59,13 +60,13 @@ async function finish(
   try {
     if (shell !== undefined)
       await start(app, place, command, shell).catch((error: unknown) => {
-        // The machine may have received the start before the pause, so this looks the command up.
+        // The machine may have received the start before the pause, so the next lines search for the command.
         if (!isCutOff(error)) throw error;
       });
     call.signal.throwIfAborted();
     return await waitForEnd(app, place, call, command);
   } catch (error) {
-    // The command continues after a stop of this server, and for another process that acquired the run.
+    // The command continues if this server stops, or if another process acquired the run.
     if (call.isLeft()) void killIfRunEnded(app, place.actor, call.id, command);
     else void killCommand(app, place.actor, command);
     throw error;
@@ -80,7 +81,7 @@ async function start(app: App, { actor }: MachineAccess, command: CallCommand, s
   await passKillPoint("agent.command.started");
 }
 
-/** Continues after a pause of the machine, because the command continues too. */
+/** Waits for the exit of the command. Continues after a pause of the machine, because the command continues too. */
 async function waitForEnd(
   app: App,
   place: MachineAccess,
@@ -112,7 +113,7 @@ const unknown: ToolResult = {
     "command took effect.",
 };
 
-/** Reads the output from the current offset. Undefined if the machine does not know the command. */
+/** Reads the output from the current offset. Returns undefined if the machine does not know the command. */
 function follow(
   app: App,
   { actor }: MachineAccess,
@@ -122,7 +123,7 @@ function follow(
 ): Promise<CommandRecord | undefined> {
   return inside(app, actor, command.sandboxId, async (guest) => {
     if (!(await ask(() => guest.getCommand(command.id)))) return undefined;
-    // Closes the command's input. An earlier process may have stopped before this step.
+    // Closes the command's input. An earlier process may have stopped before it closed the input.
     await guest.writeCommandStdin(command.id, Buffer.alloc(0), true).catch(() => {});
     const chunks = guest.followCommand(command.id, output.offset, signal);
     for (;;) {
@@ -145,7 +146,7 @@ class Output {
   readonly stdout = new HeadAndTail(streamMaxBytes);
   readonly stderr = new HeadAndTail(streamMaxBytes);
   offset = 0;
-  /** The machine keeps the last 16 MiB. Counts the bytes that it dropped before they were read. */
+  /** Number of bytes that the machine dropped before they were read. The machine keeps the last 16 MiB. */
   droppedBytes = 0;
 
   add({ stream, offset, data }: { stream: "stdout" | "stderr"; offset: number; data: Buffer }): void {
@@ -158,7 +159,7 @@ class Output {
 function answerOf(exit: ProcessExit, output: Output, seconds: number): ToolResult {
   const dropped = output.droppedBytes > 0 ? `\n[${output.droppedBytes} bytes of output were not kept]` : "";
   const text = (first: string) => textOf(`${first}${dropped}`, output);
-  // The model can retry with less memory.
+  // The text names the cause, so that the model can retry with less memory.
   const why = killedBy(exit) === "out_of_memory" ? " (the machine ran out of memory)" : "";
   if (exit.timedOut) return { isOk: false, text: text(`The command was killed after ${seconds} s.`) };
   const signal = signalName(exit.signal);
@@ -168,7 +169,7 @@ function answerOf(exit: ProcessExit, output: Output, seconds: number): ToolResul
   };
 }
 
-/** Omits empty streams. */
+/** Returns the text with both streams. Omits empty streams. */
 export function textOf(
   first: string,
   { stdout, stderr }: { stdout: HeadAndTail; stderr: HeadAndTail },

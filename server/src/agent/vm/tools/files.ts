@@ -27,7 +27,7 @@ export const readFile: Work = async (app, { actor, sandboxId }, { values }) => {
 function toText(bytes: Buffer, sizeBytes: number): ToolResult {
   const isCut = sizeBytes > bytes.length;
   try {
-    // A limit may cut through a character. Keeps a byte order mark, because the model may write the text back.
+    // The limit may split a character. A byte order mark is kept, because the model may write the text back.
     const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
     const text = decoder.decode(bytes, { stream: isCut });
     if (!text.includes("\0"))
@@ -36,7 +36,7 @@ function toText(bytes: Buffer, sizeBytes: number): ToolResult {
         text: isCut ? `${text}\n[cut off after ${bytes.length} of ${sizeBytes} bytes]` : text,
       };
   } catch {
-    // Invalid UTF-8 is reported below.
+    // The code below reports invalid UTF-8.
   }
   return { isOk: false, text: `The file is not text: ${sizeBytes} bytes. Use a command to inspect it.` };
 }

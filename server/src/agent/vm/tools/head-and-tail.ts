@@ -1,4 +1,4 @@
-/** Keeps the head and the tail of a long text, because they matter most. */
+/** Keeps the head and the tail of a long text, because these parts matter most. */
 export class HeadAndTail {
   readonly #eachBytes: number;
   #head = Buffer.alloc(0);
@@ -24,7 +24,7 @@ export class HeadAndTail {
     return this.#size === 0;
   }
 
-  /** UTF-8 text with a note on the omitted middle. Invalid bytes become U+FFFD. */
+  /** Returns UTF-8 text with a note about the omitted middle. Invalid bytes become U+FFFD. */
   text(): string {
     const left = this.#size - this.#head.length - this.#tail.length;
     if (left === 0) return Buffer.concat([this.#head, this.#tail]).toString("utf8");

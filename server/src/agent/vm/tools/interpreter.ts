@@ -5,8 +5,8 @@ import type { Vm } from "../config.ts";
 const codeTemplate = "code-interpreter";
 
 /**
- * True for a built-in template with an interpreter. A custom template is assumed to have one; without it the call
- * returns an error.
+ * Returns true for a built-in template with an interpreter, and for any custom template. If a custom template has no
+ * interpreter, the call returns an error.
  */
 export function hasInterpreter(
   { machines }: Pick<App, "machines">,

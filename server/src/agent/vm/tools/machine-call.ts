@@ -1,6 +1,6 @@
 /**
  * Executes one call in a session's machine, with a deadline. The call is aborted when its run ends, and reports a lost
- * machine. A call whose command an earlier process started continues with that command.
+ * machine. If an earlier process started the call's command, the call continues with that command.
  */
 import { abortable } from "#lib/concurrency/abortable.ts";
 import { accessLogOf } from "#accounts/activity/access-log.ts";
@@ -15,19 +15,21 @@ export interface MachineCall extends Pick<
   ToolCall,
   "id" | "values" | "commandId" | "command" | "noteCommand"
 > {
-  /** Remaining time of the call. The machine enforces it, if it can. */
+  /** Remaining time of the call, in seconds. The machine enforces this limit if it can. */
   leftSeconds: number;
-  /** Aborted when the run is over, or when the deadline and its margin have passed. */
+  /** Signal that is aborted when the run is over, or when the deadline and its margin have passed. */
   signal: AbortSignal;
-  /** True if the run is over or belongs to another process. */
+  /** Returns true if the run is over or belongs to another process. */
   isLeft(): boolean;
-  /** Returns the same machine, resumed after a pause. Undefined if the session has another machine by now. */
+  /**
+   * Returns the same machine, resumed after a pause. Returns undefined if the session has another machine since then.
+   */
   findAgain(): Promise<MachineAccess | undefined>;
 }
 
 export type Work = (app: App, place: MachineAccess, call: MachineCall) => Promise<ToolResult>;
 
-/** Margin after the call's deadline, to stop its work and read the last output. */
+/** Time in milliseconds after the call's deadline in which its work is stopped and the last output is read. */
 const slackMs = 10_000;
 
 /** Action and detail of a call's audit entry. The detail contains no file content and no command. */
@@ -55,7 +57,7 @@ export function runInMachine(app: App, user: ToolUser, work: Work, audit: CallAu
     let place: MachineAccess | undefined;
     try {
       if (command) {
-        // Reads the output of a command that ended while no server ran, also after the deadline.
+        // A command may end while no server runs. Such output is read even after the deadline.
         place = await abortable(findStartedMachine(app, user, command.sandboxId), signal);
         if (!place) return machineGone;
       } else {
@@ -85,7 +87,7 @@ export function runInMachine(app: App, user: ToolUser, work: Work, audit: CallAu
   };
 }
 
-/** Remaining time of the call. An earlier process may have used a part. */
+/** Returns the remaining time of the call in milliseconds. An earlier process may have used a part of the time. */
 function leftOf(app: App, { command, timeoutMs, startedAt }: ToolCall): number {
   if (!command) return timeoutMs;
   const passedMs = Math.max(0, app.clock.now().getTime() - startedAt.getTime());
@@ -94,7 +96,7 @@ function leftOf(app: App, { command, timeoutMs, startedAt }: ToolCall): number {
 
 interface FailedCall {
   call: ToolCall;
-  /** Undefined if the machine was not ready. */
+  /** Machine of the call. Undefined if the machine was not ready. */
   place: MachineAccess | undefined;
   error: unknown;
   isLate: boolean;

@@ -16,7 +16,7 @@ interface Kind {
   isRepeatable: boolean;
   runsCommand?: boolean;
   work: Work;
-  /** Same audit actions as for requests to a sandbox. */
+  /** Audit actions of the tools, which are the same as for requests to a sandbox. */
   audit: CallAudit;
 }
 

@@ -1,11 +1,11 @@
 /**
  * Parses a Dockerfile as a builder does: drops comments, joins lines that end in `\`, and refuses a here-document.
- * Written from the Dockerfile reference, independent of the code that writes recipes.
+ * Written from the Dockerfile reference, independently of the code that writes recipes.
  */
 export interface Instruction {
   word: string;
   flags: string[];
-  /** The list of a JSON form, else the text. */
+  /** Items of a JSON form, or the text of any other instruction. */
   rest: string | string[];
 }
 

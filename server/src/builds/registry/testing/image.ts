@@ -23,7 +23,7 @@ export interface TestFile {
 export interface ImageOptions {
   config?: Record<string, unknown>;
   architecture?: string;
-  /** Docker's media types instead of OCI's. */
+  /** True for Docker's media types instead of OCI's. */
   isDocker?: boolean;
 }
 
@@ -38,7 +38,7 @@ const docker = {
   layer: "application/vnd.docker.image.rootfs.diff.tar.gzip",
 };
 
-/** Makes a layer of each list of files. */
+/** Makes an image with a layer for each list of files. */
 export function makeImage(layers: readonly (readonly TestFile[])[], options: ImageOptions = {}): TestImage {
   const { config = {}, architecture = ownArchitecture, isDocker = false } = options;
   const types = isDocker ? docker : oci;
@@ -64,7 +64,7 @@ export function makeImage(layers: readonly (readonly TestFile[])[], options: Ima
   };
 }
 
-/** An index of images by architecture. */
+/** Makes an index of images by architecture. */
 export function makeIndex(images: Readonly<Record<string, TestImage>>): Blob {
   const mediaType = "application/vnd.oci.image.index.v1+json";
   const manifests = Object.entries(images).map(([architecture, { manifest }]) => ({
@@ -82,7 +82,7 @@ function descriptor(mediaType: string, bytes: Buffer) {
   return { mediaType, digest: digestOf(bytes), size: bytes.length };
 }
 
-/** A tar archive (ustar) of regular files; unpacking creates the directories. */
+/** Returns a tar archive (ustar) of regular files. Unpacking it creates the directories. */
 function tarOf(files: readonly TestFile[]): Buffer {
   const blocks = files.flatMap(({ path, bytes, mode = 0o644 }) => {
     const body = Buffer.from(bytes);

@@ -5,9 +5,9 @@ import type { AddressInfo } from "node:net";
 import { type Blob, digestOf, type TestImage } from "./image.ts";
 
 export interface RegistryOptions {
-  /** Default: none. */
+  /** Authentication that the registry requires. Default: none. */
   auth?: { kind: "basic" | "bearer"; username: string; password: string };
-  /** Serves blobs at another port, behind a redirect. */
+  /** True if blobs are served from another port, to which the registry redirects. */
   hasStorage?: boolean;
   host?: string;
 }
@@ -24,13 +24,13 @@ export class TestRegistry implements AsyncDisposable {
   readonly #blobs = new Map<string, Buffer>();
   readonly #servers: http.Server[] = [];
   #storage: string | undefined;
-  /** Every request, oldest first. */
+  /** All requests, oldest first. */
   readonly seen: SeenRequest[] = [];
-  /** Called before a blob is sent. Returns true if it sent the response itself. */
+  /** Handler that runs before a blob is sent. Returns true if it sent the response. */
   onBlob: (digest: string, response: ServerResponse) => boolean = () => false;
-  /** Called before any other response of the registry itself. Returns true if it sent the response. */
+  /** Handler that runs before the registry sends any other response. Returns true if it sent the response. */
   onRequest: (request: IncomingMessage, response: ServerResponse) => boolean = () => false;
-  /** Tokens that the registry accepts; after a `rotate`, only newer ones. */
+  /** Number of the token that the registry accepts. `rotate` increases it. */
   #token = 1;
 
   private constructor(options: RegistryOptions) {
@@ -45,7 +45,7 @@ export class TestRegistry implements AsyncDisposable {
     return registry;
   }
 
-  /** Host with port. */
+  /** Host and port of the registry. */
   get host(): string {
     return hostOf(this.#servers[0]!);
   }
@@ -64,7 +64,7 @@ export class TestRegistry implements AsyncDisposable {
     return this.pushManifest(name, manifest);
   }
 
-  /** `name`: `team/app:tag`. */
+  /** Stores a manifest under `name`, in the form `team/app:tag`. */
   pushManifest(name: string, manifest: Blob): string {
     const [repository = "", tag = "latest"] = name.split(":");
     const digest = digestOf(manifest.bytes);
@@ -77,7 +77,7 @@ export class TestRegistry implements AsyncDisposable {
     this.#token += 1;
   }
 
-  /** Digests of the blobs that were requested. */
+  /** Digests of the requested blobs. */
   get downloads(): string[] {
     return this.seen.flatMap(({ path }) => /\/blobs\/(sha256:\w+)$/.exec(path)?.[1] ?? []);
   }
@@ -117,7 +117,7 @@ export class TestRegistry implements AsyncDisposable {
     const { authorization } = request.headers;
     const path = request.url ?? "";
     this.seen.push({ server: "storage", path, authorization });
-    // Storage services refuse a request with two ways of authentication.
+    // Storage services refuse a request with a second kind of authentication.
     if (authorization !== undefined) return fail(response, 400, "AUTHORIZATION");
     this.#sendBlob(path.split("/").at(-1) ?? "", response);
   }

@@ -4,10 +4,10 @@ import { randomText } from "#lib/ids.ts";
 
 type Needs = Pick<App, "secrets">;
 
-/** No character has a special meaning in a URL, a shell or a settings file. */
+/** Characters of a password. None has a special meaning in a URL, a shell or a settings file. */
 export const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
-/** About 190 random bits. */
+/** Returns a password of about 190 random bits. */
 export function newPassword(): string {
   return randomText(alphabet, 32);
 }

@@ -10,7 +10,7 @@ import { freePort } from "#platform/apps/testing/apps-host.ts";
 import { PublicPortProxy } from "./public-port-proxy.ts";
 import type { Kind } from "../engines/engine.ts";
 
-/** Echoes all input, and ends when its client does. */
+/** Sends back all input, and ends a connection when its client does. */
 const database = createServer({ allowHalfOpen: true }, (socket) => socket.pipe(socket)).listen(
   0,
   "127.0.0.1",
@@ -51,7 +51,7 @@ async function certificate() {
 
 const sslRequest = Buffer.from([0, 0, 0, 8, 4, 210, 22, 47]);
 
-test("forwards bytes in both directions until each side ends", async () => {
+test("forwards bytes in both directions until each side ends its own", async () => {
   const { port } = await publicPort("redis");
   const socket = await client(port);
   const large = "x".repeat(4 * 1024 ** 2);
@@ -59,7 +59,7 @@ test("forwards bytes in both directions until each side ends", async () => {
   expect((await text(socket)).length).toBe(large.length);
 });
 
-test("closing a port ends its connections and refuses new ones", async () => {
+test("ends the connections of a port when the port is closed, and refuses new ones", async () => {
   const { publicPorts, port } = await publicPort("redis");
   const socket = await client(port);
   socket.write("hello");
@@ -70,7 +70,7 @@ test("closing a port ends its connections and refuses new ones", async () => {
   expect(((await once(refused, "error")) as [NodeJS.ErrnoException])[0].code).toBe("ECONNREFUSED");
 });
 
-test("accepts a burst of connections, and delays the rest", async () => {
+test("accepts a burst of connections, and delays further ones", async () => {
   const { port } = await publicPort("redis");
   const sockets = await Promise.all(Array.from({ length: 80 }, () => client(port)));
   const answers = await Promise.all(
@@ -84,7 +84,7 @@ test("accepts a burst of connections, and delays the rest", async () => {
   expect(served).toBeLessThan(80);
 });
 
-test("ends the connection while the database is down", async () => {
+test("ends a client's connection while the database is down", async () => {
   const publicPorts = new PublicPortProxy({ config: testConfig(), log: silentLog });
   open.add(publicPorts);
   const port = await freePort();
@@ -96,7 +96,7 @@ test("ends the connection while the database is down", async () => {
 // A loopback address in a form that the setting does not recognise.
 const elsewhere = "::ffff:127.0.0.1";
 
-test("requires TLS for PostgreSQL beyond loopback, and tells a plain client so", async () => {
+test("requires TLS for PostgreSQL beyond loopback, and sends a plain client the reason", async () => {
   const { publicPorts, port } = await publicPort("postgres", elsewhere);
   const context = await certificate();
   publicPorts.useCertificates(async () => context);
@@ -114,7 +114,7 @@ test("requires TLS for PostgreSQL beyond loopback, and tells a plain client so",
   expect(await text(secure)).toBe("hello");
 });
 
-test("ends the connection if plain bytes follow the TLS request", async () => {
+test("ends the connection if plain bytes follow the request for TLS", async () => {
   const { publicPorts, port } = await publicPort("postgres", elsewhere);
   const context = await certificate();
   publicPorts.useCertificates(async () => context);
@@ -123,7 +123,7 @@ test("ends the connection if plain bytes follow the TLS request", async () => {
   expect(await text(socket).catch(() => "")).toBe("");
 });
 
-test("speaks TLS from the first byte for Redis beyond loopback, and refuses without a certificate", async () => {
+test("starts TLS at the first byte for Redis beyond loopback, and refuses connections without a certificate", async () => {
   const { publicPorts, port } = await publicPort("redis", elsewhere);
   const without = await client(port);
   without.write("PING\r\n");

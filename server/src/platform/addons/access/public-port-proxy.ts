@@ -1,7 +1,7 @@
 /**
  * Listeners on the ports of public add-ons. Each forwards bytes to the add-on's machine, with backpressure. The
- * database checks the password. To slow down password guessing, the number of connections and the rate of new ones are
- * bounded.
+ * database checks the password. The number of connections and the rate of new ones are bounded, to slow down password
+ * guessing.
  */
 import { createServer, type Server, type Socket } from "node:net";
 import type { Duplex } from "node:stream";
@@ -14,11 +14,11 @@ import type { Kind } from "../engines/engine.ts";
 import { needsTls, publicName } from "./public-ports.ts";
 
 const maxConnections = 200;
-/** A pool may open all its connections at once; password guessing is slow. */
+/** Connections that may be opened at once. A connection pool opens all of its connections at the same time. */
 const burst = 50;
 const perSecond = 10;
 const startsWithinMs = 10_000;
-/** Without bytes in either direction for this long, a connection is closed as dead or unused. */
+/** Time without bytes in either direction after which a connection is closed as dead or unused. */
 const idleMs = 60 * 60_000;
 const keepAliveMs = 60_000;
 const tryAgainMs = 5_000;
@@ -26,11 +26,11 @@ const tryAgainMs = 5_000;
 export interface PublicPort {
   kind: Kind;
   port: number;
-  /** Connects to the database; rejects while it is down. */
+  /** Connects to the database; rejects while the database is down. */
   connect(): Promise<Duplex>;
 }
 
-/** Returns the certificate for a name; undefined if there is none. */
+/** Resolves to the certificate for a host name; undefined if there is none. */
 export type FindContext = (name: string) => Promise<SecureContext | undefined>;
 
 export class PublicPortProxy {
@@ -48,7 +48,7 @@ export class PublicPortProxy {
     this.#findContext = findContext;
   }
 
-  /** Sets the add-on's only public port, or closes it with undefined. */
+  /** Opens the add-on's public port in place of an earlier one. Undefined closes the port. */
   set(id: string, publicPort: PublicPort | undefined): void {
     const there = this.#open.get(id);
     if (there && there.publicPort.port === publicPort?.port) return;
@@ -100,9 +100,9 @@ class PortListener {
     this.#server.listen({ host: this.#deps.config.addonsHost, port: this.publicPort.port });
   }
 
-  /** Retries while the port is taken by another program, for example. */
+  /** Retries to listen, for example while another program uses the port. */
   #failed(error: Error): void {
-    // An error of a listening socket, such as too many open files, does not close it.
+    // A listening socket stays open after an error such as too many open files.
     if (this.#isClosed || this.#server.listening) return;
     this.#deps.log.warn(
       { port: this.publicPort.port, err: error },
@@ -127,7 +127,7 @@ class PortListener {
       socket.setTimeout(idleMs, () => socket.destroy());
       await Promise.all([pipeline(client, database), pipeline(database, client)]);
     } catch {
-      // Either side closed the connection, or the database is down: the client sees its connection end.
+      // Either side closed the connection, or the database is down. The client's connection ends below.
     } finally {
       clearTimeout(late);
       if (socket.writableEnded) socket.destroySoon();

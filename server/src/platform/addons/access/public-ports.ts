@@ -8,12 +8,12 @@ import { noPublicPort } from "../errors.ts";
 import { type AddonView, lockPublicPorts } from "../store.ts";
 import { urlAt } from "./urls.ts";
 
-/** A loopback port is reachable from this host only, so it needs no TLS. */
+/** True if public ports need TLS. A loopback port is reachable from this host only, so it needs none. */
 export function needsTls({ addonsHost }: Pick<Config, "addonsHost">): boolean {
   return !isLoopback(addonsHost);
 }
 
-/** Host name in connection URLs and in the certificate. */
+/** Returns the host name of connection URLs and of the certificate. */
 export function publicName({
   addonsHost,
   addonsPublicName,
@@ -25,7 +25,7 @@ export function publicName({
   return publicUrl === null ? "localhost" : new URL(publicUrl).hostname;
 }
 
-/** Returns the lowest free port; the transaction that stores it must be `tx`. Throws `no_public_port`. */
+/** Returns the lowest free port. `tx` must be the transaction that stores the port. Throws `no_public_port`. */
 export async function takePublicPort({ config }: Pick<App, "config">, tx: Transaction): Promise<number> {
   const taken = await lockPublicPorts(tx);
   const { first, last } = parsePorts(config.addonsPorts)!;
@@ -33,7 +33,7 @@ export async function takePublicPort({ config }: Pick<App, "config">, tx: Transa
   throw noPublicPort(last - first + 1);
 }
 
-/** Null while the add-on is not public. */
+/** Returns the connection URL of the public port; null while the add-on is not public. */
 export function publicConnectionUrl(app: Pick<App, "config" | "secrets">, row: AddonView): string | null {
   const { public_port: port } = row;
   if (port === null) return null;

@@ -4,7 +4,7 @@ import { engines } from "../engines/engines.ts";
 import { openPassword } from "./password.ts";
 import type { AddonView } from "../store.ts";
 
-/** Host name in the workspace's private network. */
+/** Returns the add-on's host name in the workspace's private network. */
 export function privateHost({ name, project_name }: Pick<AddonView, "name" | "project_name">): string {
   return `${name}.${project_name}.internal`;
 }

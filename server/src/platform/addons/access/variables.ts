@@ -1,7 +1,7 @@
 /**
  * Environment variables with the connection URLs of add-ons. The oldest add-on of a kind gets the kind's own variable,
- * `DATABASE_URL` or `REDIS_URL`. A later one has its name in front: `ORDERS_DATABASE_URL`. So a new add-on renames no
- * variable; when the oldest is deleted, the next one gets the kind's variable.
+ * `DATABASE_URL` or `REDIS_URL`. The variable of a later add-on begins with the add-on's name: `ORDERS_DATABASE_URL`.
+ * So a new add-on renames no variable. When the oldest add-on is deleted, the next one gets the kind's variable.
  */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
@@ -10,7 +10,10 @@ import type { Kind } from "../engines/engine.ts";
 import { type AddonView, listFor } from "../store.ts";
 import { connectionUrl } from "./urls.ts";
 
-/** Includes add-ons that do not run yet: a process that starts first waits for them. */
+/**
+ * Returns the variables of an environment's add-ons. Add-ons that do not run yet are included: a process that starts
+ * first waits for its database.
+ */
 export async function addonVariables(
   app: Pick<App, "secrets">,
   db: Db,
@@ -19,7 +22,7 @@ export async function addonVariables(
   return variablesFrom(await listFor(db, environmentId), (row) => connectionUrl(app, row));
 }
 
-/** `rows` are sorted oldest first. */
+/** Returns the variables of these add-ons. `rows` are sorted oldest first. */
 export function variablesFrom<Row extends Pick<AddonView, "kind" | "name">>(
   rows: readonly Row[],
   urlOf: (row: Row) => string,

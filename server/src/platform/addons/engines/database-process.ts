@@ -10,13 +10,13 @@ import type { Engine, Instance, Room } from "./engine.ts";
 import { EngineFailure } from "../errors.ts";
 
 const tag = "addon";
-/** Replaying the log of a large database after a crash may take long. */
+/** Time limit of the first response. Replaying the log of a large database after a crash may take long. */
 const answersWithinMs = 10 * 60_000;
 const firstPauseMs = 10;
 const lastPauseMs = 500;
 const endsWithinMs = 30_000;
 
-/** Finds the id of the running process in the machine. */
+/** Returns the id of the running process in the machine; undefined if none runs. */
 export async function findProcess(guest: Guest): Promise<string | undefined> {
   const commands = await guest.listCommands();
   return commands.find((command) => command.tag === tag && command.status === "running")?.id;
@@ -34,7 +34,7 @@ export async function startProcess(
   return { command, room };
 }
 
-/** Waits until a query succeeds. Fails with the last output if the process has ended. */
+/** Resolves when a query succeeds. Rejects with the process's last output if the process has ended. */
 export async function waitUntilResponsive(
   guest: Guest,
   engine: Engine,
@@ -58,7 +58,7 @@ export async function waitUntilResponsive(
   }
 }
 
-/** Stops the process: gracefully first, then by SIGKILL. Returns once it has ended. */
+/** Stops the process with the engine's signal, and after a while with SIGKILL. Resolves once the process has ended. */
 export async function stopProcess(guest: Guest, engine: Engine, command: string): Promise<void> {
   await guest.signalCommand(command, engine.stopSignal);
   if (await hasEnded(guest, command, endsWithinMs)) return;

@@ -1,7 +1,7 @@
 /**
- * Interface of a database engine: how to prepare, start, check and address one kind of database. The programs are in
- * the kind's image (`templates/addons/`). Settings are written before each start, so they are always those of this
- * server's version.
+ * Interface of a database engine: how to prepare, start, check and address a kind of database. The programs are in the
+ * kind's image (`templates/addons/`). Settings are written before each start, so they are always those of this server's
+ * version.
  */
 import type { Guest } from "#machines/host/guest.ts";
 import type { Extent } from "../sizes.ts";
@@ -15,13 +15,13 @@ export interface Instance {
   database: string | null;
   password: string;
   options: Record<string, unknown>;
-  /** True if the database files were created before, so they must exist. */
+  /** True if earlier starts created the database files, so that missing files are an error. */
   isMade: boolean;
-  /** The instance is not kept, so it need not survive a crash. */
+  /** True for an instance whose data need not survive a crash. */
   isThrowaway?: true;
 }
 
-/** `full`: writes may fail, or are refused already. */
+/** Free space of the disk. If `isFull`, writes may fail or are already refused. */
 export interface Room {
   isFull: boolean;
   freeBytes: number;
@@ -29,38 +29,42 @@ export interface Room {
 
 export interface Engine {
   kind: Kind;
-  /** Default version of new add-ons. */
+  /** Version of new add-ons. */
   version: string;
-  /** Name of an inner image. */
+  /** Name of the engine's image in `templates/addons/`. */
   image: string;
   port: number;
-  /** Environment variable of the project's first add-on of this kind. */
+  /** Environment variable with the URL of the project's oldest add-on of this kind. */
   variable: string;
   username: string;
   database: string | null;
   /**
-   * Prepares everything before the process starts, and cleans up after an earlier one. Fails with an `EngineFailure`.
+   * Prepares files and settings before the process starts, and cleans up after an earlier process. Returns the free
+   * disk. Rejects with an `EngineFailure`.
    */
   prepare(guest: Guest, instance: Instance): Promise<Room>;
   command: { argv: string[]; user: string; cwd: string };
-  /** Signal for a graceful stop. */
+  /** Number of the signal for a graceful stop. */
   stopSignal: number;
-  /** Checks with a query that the database responds, and reads the free disk. Fails if it does not respond. */
+  /**
+   * Checks with a query that the database responds, and returns the free disk. Rejects if the database does not
+   * respond.
+   */
   health(guest: Guest, instance: Instance): Promise<Room>;
-  /** Reacts to a disk that became full or free while the database runs. */
+  /** Adapts the running database to a disk that became full or has space again. */
   onDiskChange(guest: Guest, room: Room): Promise<void>;
-  /** Ensures that the user and the database exist, with this password. */
+  /** Creates the user and the database if they are missing, and sets the password. */
   ensureAccess(guest: Guest, instance: Instance): Promise<void>;
-  /** `scheme://user:password@host:port/database`. */
+  /** Returns the connection URL: `scheme://user:password@host:port/database`. */
   url(place: { host: string; port: number; isTls: boolean }, instance: Omit<Instance, "extent">): string;
 }
 
-/** Bytes reserved on a disk of this size, and released when the rest is used. */
+/** Returns the reserve on a disk of this size, in bytes. The reserve is released when the rest of the disk is used. */
 export function heldBackBytes({ diskBytes }: Extent): number {
   return Math.min(diskBytes / 16, 128 * 1024 ** 2);
 }
 
-/** Parses the output of `room`. */
+/** Parses the output of the program `room`. */
 export function readRoom(output: string): Room {
   const [word, free] = (output.trim().split("\n").at(-1) ?? "").split(" ");
   return { isFull: word === "full", freeBytes: Number(free) || 0 };

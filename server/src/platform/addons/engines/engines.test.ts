@@ -5,9 +5,9 @@ import { failuresInRow, restartDelayMs } from "../instances/restart-backoff.ts";
 import { extentOf, sizeNames } from "../sizes.ts";
 import { variablesFrom } from "../access/variables.ts";
 
-test("stores a password in PostgreSQL's form (RFC 7677's example)", () => {
+test("computes a PostgreSQL password's verifier (example of RFC 7677)", () => {
   const salt = Buffer.from("W22ZaJ0SNY7soEsUEjb6gQ==", "base64");
-  // Keys from RFC 7677, section 3: user, pencil.
+  // Keys of RFC 7677, section 3, for user `user` and password `pencil`.
   expect(scramVerifier("pencil", salt, 4096)).toBe(
     "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=",
   );
@@ -26,15 +26,15 @@ test.each(sizeNames)("fits PostgreSQL's settings to the memory and disk of size 
   expect(text).not.toMatch(/fsync|full_page_writes|synchronous_commit/);
 });
 
-test("turns durability off for throwaway instances only", () => {
+test("turns durability off in the settings of throwaway instances only", () => {
   const text = settings(extentOf("small"), { isThrowaway: true });
   expect(text).toMatch(/^fsync = off$/m);
-  // Each setting occurs once: PostgreSQL takes the last value, a human reader the first.
+  // Each setting occurs once. PostgreSQL uses the last of two values; a human reader sees the first.
   const names = text.split("\n").map((line) => line.split(" = ")[0]);
   expect(new Set(names).size).toBe(names.length);
 });
 
-test("accepts only the eviction policy as an option of Redis", () => {
+test("accepts no option of Redis but the eviction policy", () => {
   const extent = extentOf("small");
   expect(redisSettings(extent)).toMatch(/^maxmemory-policy noeviction$/m);
   expect(redisSettings(extent, { maxmemory_policy: "allkeys-lru" })).toMatch(
@@ -45,14 +45,14 @@ test("accepts only the eviction policy as an option of Redis", () => {
   );
 });
 
-test("restarts a database at once after its first end, and ever more slowly after repeated ones", () => {
+test("restarts a database at once after its first failure, and after growing delays after further ones", () => {
   expect(restartDelayMs(failuresInRow(0, 0))).toBe(100);
   expect(restartDelayMs(4)).toBe(800);
   expect(restartDelayMs(400)).toBe(30_000);
   expect(failuresInRow(7, 60_000)).toBe(1);
 });
 
-test("gives the oldest add-on of a kind the kind's variable, and the others their own", () => {
+test("names the oldest add-on's variable by its kind, and the others by their own names", () => {
   const rows = [
     { kind: "postgres", name: "main" },
     { kind: "postgres", name: "order-log" },

@@ -1,8 +1,8 @@
 /**
  * PostgreSQL as Debian packages it, with its files in `/persist/postgres`. The superuser is the machine's `postgres`
- * account, over a socket inside the machine. The add-on's user owns one database and may create trusted extensions
- * there. It can neither read files nor create roles. The machine receives the SCRAM verifier (RFC 5803), never the
- * password.
+ * account, which connects over a socket inside the machine. The add-on's user owns one database and may create trusted
+ * extensions in it. This user can neither read files nor create roles. The machine receives the SCRAM verifier (RFC
+ * 5803), never the password.
  */
 import { createHash, createHmac, pbkdf2Sync, randomBytes } from "node:crypto";
 import { constants } from "node:os";
@@ -16,7 +16,9 @@ const settingsDirectory = "/etc/kontor-addon";
 const bin = "/usr/lib/postgresql/15/bin";
 const mib = 1024 ** 2;
 
-/** Time for initdb on a slow disk; the first health check also waits for the replay of the log. */
+/**
+ * Time limit of initdb on a slow disk. The first health check has its own limit, and waits for the replay of the log.
+ */
 const prepareWithinMs = 120_000;
 const healthWithinMs = 10_000;
 const sqlWithinMs = 30_000;
@@ -76,7 +78,8 @@ export const postgres: Engine = {
        revoke connect on database postgres, template1 from public;
        revoke connect on database ${owned} from public;`,
     );
-    // The one untrusted extension that users request. It shows all statements of the cluster, which has one user.
+    // This is the only extension without trust that users request. It shows all statements of the cluster, which has
+    // one user.
     await sql(guest, database ?? username, "create extension if not exists pg_stat_statements;");
   },
 
@@ -86,7 +89,10 @@ export const postgres: Engine = {
   },
 };
 
-/** A quarter of the memory is PostgreSQL's own cache; sorting sessions share half of it. */
+/**
+ * Returns the settings for a size. PostgreSQL's own cache gets a quarter of the memory, and sorting sessions share half
+ * of it.
+ */
 export function settings(
   { memoryBytes, diskBytes, vcpus }: Extent,
   { isThrowaway = false }: { isThrowaway?: boolean | undefined } = {},
@@ -111,23 +117,23 @@ export function settings(
     max_parallel_workers: String(workers),
     max_parallel_workers_per_gather: String(Math.min(2, workers)),
     jit: "off",
-    // The WAL shares the disk with the data.
+    // The WAL and the data share a disk.
     max_wal_size: `${Math.min(1024, diskMb / 8)}MB`,
     min_wal_size: "48MB",
-    // `on` means pglz, which makes the first read of a newly loaded table six times slower.
+    // The value `on` means pglz, which makes the first read of a newly loaded table six times slower.
     wal_compression: "lz4",
     checkpoint_timeout: "'15min'",
     checkpoint_completion_target: "0.9",
     temp_file_limit: `${diskMb / 4}MB`,
     password_encryption: "'scram-sha-256'",
     shared_preload_libraries: "'pg_stat_statements'",
-    // Detects a vanished client within minutes.
+    // Keep-alive packets detect a vanished client within minutes.
     tcp_keepalives_idle: "60",
     tcp_keepalives_interval: "15",
     tcp_keepalives_count: "4",
     log_destination: "'stderr'",
     log_line_prefix: "''",
-    // Statements may contain secrets, so failed ones are not logged.
+    // Failed statements may contain secrets, so they are not logged.
     log_min_error_statement: "panic",
     timezone: "'UTC'",
     log_timezone: "'UTC'",
@@ -137,8 +143,8 @@ export function settings(
 }
 
 /**
- * Settings of a throwaway instance, which is loaded and compared once; they take a quarter of the time. Nothing
- * survives a crash, and a small WAL is overwritten in memory before it reaches the disk.
+ * Returns the settings of a throwaway instance, which is loaded and compared once. Loading takes a quarter of the time
+ * with them. No data survives a crash, and a small WAL is overwritten in memory before it reaches the disk.
  */
 function throwawaySettings(memoryMb: number): Record<string, string> {
   return {
@@ -154,7 +160,8 @@ function throwawaySettings(memoryMb: number): Record<string, string> {
 }
 
 /**
- * On a full disk the database is read-only; its owner can override that per session to delete data (docs/addons.md).
+ * Returns the setting that makes the database read-only on a full disk. The owner can override it per session to delete
+ * data (docs/addons.md).
  */
 function readOnly(isFull: boolean): string {
   return lines({ default_transaction_read_only: isFull ? "on" : "off" });
@@ -186,7 +193,7 @@ async function sql(guest: Guest, database: string, text: string): Promise<string
   });
 }
 
-/** Our names are made of letters, digits and underscores; any other character is a bug. */
+/** Quotes a name of ours, which has only letters, digits and underscores. Any other character is a bug. */
 function identifier(name: string): string {
   if (!/^[a-z][a-z0-9_]{0,62}$/.test(name))
     throw new Error(`${name} is not a valid name of a role or database`);

@@ -1,7 +1,7 @@
 /**
- * Redis as Debian packages it, with its files in `/persist/redis`, synced every second. It has two users. The add-on's
- * user may run commands on its data, but none that concern the server. `admin` has a password that is generated at each
- * start and stored in a file that only the machine's root can read. `admin PING` in `/usr/local/lib/kontor-addon/`
+ * Redis as Debian packages it, with its files in `/persist/redis`, synced every second. The add-on's user may run
+ * commands on its data, but none that concern the server. A second user, `admin`, has a password that is generated at
+ * each start. Only the machine's root can read the file with it. `admin PING` in `/usr/local/lib/kontor-addon/`
  * connects as that user over `/run/redis/redis.sock`. The settings contain hashes, not passwords.
  */
 import { createHash } from "node:crypto";
@@ -20,7 +20,7 @@ const mib = 1024 ** 2;
 const prepareWithinMs = 30_000;
 const healthWithinMs = 10_000;
 
-/** Behaviour of a write when the memory is full. */
+/** Policies for a write when the memory is full. */
 export const evictionPolicies = [
   "noeviction",
   "allkeys-lru",
@@ -32,7 +32,7 @@ export const evictionPolicies = [
   "volatile-ttl",
 ] as const;
 
-/** Commands of the category `dangerous` that concern only the client's own data and connections. */
+/** Commands of Redis' category `dangerous` that concern only the client's own data and connections, and are allowed. */
 const allowed = [
   "client",
   "flushall",
@@ -48,7 +48,7 @@ const allowed = [
   "sort",
   "swapdb",
 ];
-/** Commands that would block the server for all clients. */
+/** Commands that would block the server for all clients, and are refused. */
 const refused = ["client|pause", "client|no-evict"];
 
 export const redis: Engine = {
@@ -80,10 +80,10 @@ export const redis: Engine = {
     return readRoom(await runInside(guest, { argv, timeoutMs: healthWithinMs }));
   },
 
-  // Redis itself refuses writes while it cannot persist them, and accepts them again afterwards.
+  // Redis itself refuses writes while it cannot persist them, so nothing is to be done.
   onDiskChange: async () => {},
 
-  // The users are part of the settings.
+  // The settings contain the users, so nothing is to be done here.
   ensureAccess: async () => {},
 
   url({ host, port, isTls }, { username, password }) {
@@ -91,15 +91,18 @@ export const redis: Engine = {
   },
 };
 
-/** Data may use six tenths of the memory; copy-on-write during a snapshot needs the rest. */
+/**
+ * Returns the settings for a size. Data may use six tenths of the memory; copy-on-write during a snapshot needs the
+ * rest.
+ */
 export function settings({ memoryBytes }: Extent, options: Record<string, unknown> = {}): string {
   const policy = evictionPolicies.find((known) => known === options["maxmemory_policy"]) ?? "noeviction";
   return [
     "bind 0.0.0.0",
     "port 6379",
-    // The default user is off, so every client needs a password.
+    // The default user is disabled, so every client needs a password.
     "protected-mode no",
-    // Backups compare DEBUG DIGEST values; the add-on's user may not run DEBUG.
+    // Backups compare values of DEBUG DIGEST. The add-on's user may not run DEBUG.
     "enable-debug-command local",
     "unixsocket /run/redis/redis.sock",
     "unixsocketperm 700",

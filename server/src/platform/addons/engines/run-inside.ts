@@ -3,7 +3,7 @@ import { basename } from "node:path";
 import type { Guest } from "#machines/host/guest.ts";
 import { EngineFailure } from "../errors.ts";
 
-/** More than any of our programs prints. */
+/** Limit of kept output in bytes, above the output of any of our programs. */
 const keptBytes = 64 * 1024;
 
 export interface Run {
@@ -13,7 +13,7 @@ export interface Run {
   timeoutMs: number;
 }
 
-/** Returns the program's stdout. Fails with an `EngineFailure` that contains the last line of stderr. */
+/** Runs the program and returns its stdout. Rejects with an `EngineFailure` that contains the last line of stderr. */
 export async function runInside(guest: Guest, { argv, user, stdin, timeoutMs }: Run): Promise<string> {
   const child = await guest.spawn({
     argv,
@@ -41,7 +41,7 @@ export async function runInside(guest: Guest, { argv, user, stdin, timeoutMs }: 
   }
 }
 
-/** Names the program only, because arguments may contain secrets. */
+/** Returns the program's name without its arguments, which may contain secrets. */
 function programOf([program = "", script]: readonly string[]): string {
   return basename(program === "/bin/sh" && script !== undefined ? script : program);
 }

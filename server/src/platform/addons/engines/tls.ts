@@ -12,7 +12,10 @@ const gssRequest = 80_877_104;
 const cancelRequest = 80_877_102;
 const headBytes = 8;
 
-/** Undefined if the client does not use TLS; it has received the error. The caller must time out a silent client. */
+/**
+ * Returns the connection's TLS socket. Returns undefined if the client does not use TLS, after sending it the error.
+ * The caller must time out a silent client.
+ */
 export async function acceptTls(
   socket: Socket,
   kind: Kind,
@@ -26,12 +29,12 @@ export async function acceptTls(
     if (code === gssRequest) {
       socket.write("N");
     } else if (code === sslRequest) {
-      // Bytes after the request arrived unencrypted, and must not be taken for TLS data (CVE-2021-23214).
+      // Bytes after the request arrived unencrypted, and must not be treated as TLS data (CVE-2021-23214).
       if (socket.readableLength > 0) return undefined;
       socket.write("S");
       return secure(socket, context);
     } else if (code === cancelRequest) {
-      // A cancel request contains only its connection's secret number; older clients send it without TLS.
+      // A cancel request contains only its connection's secret number. Older clients send it without TLS.
       socket.unshift(head);
       return socket;
     } else {
@@ -50,7 +53,7 @@ function secure(socket: Socket, secureContext: SecureContext): Promise<Socket | 
   });
 }
 
-/** Undefined if the connection ends first. */
+/** Reads this many bytes. Returns undefined if the connection ends first. */
 async function read(socket: Socket, bytes: number): Promise<Buffer | undefined> {
   for (;;) {
     const chunk = socket.read(bytes) as Buffer | null;
@@ -66,7 +69,7 @@ async function read(socket: Socket, bytes: number): Promise<Buffer | undefined> 
   }
 }
 
-/** A FATAL ErrorResponse: type and length, then fields of a letter and a text. */
+/** Returns a FATAL ErrorResponse: type and length, then fields of a letter and a text. */
 function errorResponse(message: string): Buffer {
   const fields = Buffer.from(`SFATAL\0VFATAL\0C28000\0M${message}\0\0`);
   const head = Buffer.alloc(5);

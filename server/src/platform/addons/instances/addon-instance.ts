@@ -1,7 +1,7 @@
 /**
- * Supervises one add-on of this process: its machine and its database process. A process that ends is restarted in the
- * same machine. A lost machine is replaced, and the volume attached to the new one. All state is in the machine, so the
- * next server continues from it.
+ * Supervises an add-on: its machine and its database process. A process that ends is restarted in the same machine. A
+ * lost machine is replaced, and the volume is attached to the new machine. All state is in the machine, so the next
+ * server continues from there.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
@@ -34,7 +34,7 @@ import { volumeOf } from "./volume.ts";
 
 const askAgainMs = 250;
 
-/** Parts of a start, in percent. Building the first image takes minutes, everything else seconds. */
+/** Spans of the steps within a start, in percent. Building the first image takes minutes, all other steps seconds. */
 const spans: Readonly<Record<AddonStep, Span>> = {
   image: { from: 0, to: 70 },
   volume: { from: 70, to: 80 },
@@ -52,7 +52,7 @@ export class RunningAddon {
   readonly owner: Owner;
   readonly #addons: AddonsContext;
   readonly #life = new AbortController();
-  /** Serialises starts and work that needs the process stopped. */
+  /** Mutex for starts, and for work during which the process must be stopped. */
   readonly #turn = new Semaphore(1);
   #machineGone = Promise.withResolvers<void>();
   #upChanged = Promise.withResolvers<void>();
@@ -81,7 +81,7 @@ export class RunningAddon {
     return { extent: extentOf(size), username, database, options, isMade, password };
   }
 
-  /** Undefined without a machine, or while it ends. */
+  /** The machine's guest; undefined without a machine, or while the machine ends. */
   guest(): Guest | undefined {
     if (this.machine === null) return undefined;
     try {
@@ -98,7 +98,7 @@ export class RunningAddon {
     });
   }
 
-  /** The machine ended or was taken away. */
+  /** Called when the machine ended by itself or was released. */
   machineEnded(): void {
     this.machine = null;
     this.command = null;
@@ -106,7 +106,7 @@ export class RunningAddon {
     this.#machineGone.resolve();
   }
 
-  /** Waits at most `ms` until the database responds. */
+  /** Waits at most `ms` milliseconds, and returns true if the database responds. */
   async whenUp(ms: number): Promise<boolean> {
     const late = sleep(ms, undefined, { ref: false });
     while (!this.isUp) {
@@ -116,12 +116,15 @@ export class RunningAddon {
     return this.isUp;
   }
 
-  /** Ends the backoff, so that a stopped process starts at once. */
+  /** Ends the wait before the next restart, so that a stopped process starts at once. */
   skipBackoff(): void {
     this.#waitingToRestart.abort();
   }
 
-  /** Stops the process gracefully while `work` runs. Throws `addon_not_running`. */
+  /**
+   * Stops the process gracefully, and then runs `work`. The supervision starts the process afterwards. Throws
+   * `addon_not_running`.
+   */
   async whileStopped<T>(work: (guest: Guest) => Promise<T>): Promise<T> {
     const value = await this.#turn.run(async () => {
       const guest = this.guest();
@@ -142,15 +145,15 @@ export class RunningAddon {
   }
 
   /**
-   * Runs `work` on the files of an add-on that fails to start; only the machine is needed. Returns false without doing
-   * the work if the add-on has started. Throws `addon_not_running` if there is no machine either.
+   * Runs `work` on the files of an add-on that fails to start. Only its machine is needed. Returns false without
+   * running `work` if the add-on has started. Throws `addon_not_running` if there is no machine either.
    */
   async whileDown(work: (guest: Guest) => Promise<void>): Promise<boolean> {
     return this.#turn.run(async () => {
       if (this.isUp) return false;
       const guest = this.guest();
       if (!guest) throw addonNotRunning(this.row.status);
-      // A process that never responded is killed without a graceful stop.
+      // A process that never responded may still run, and is stopped first.
       const command = await findProcess(guest);
       if (command !== undefined) await stopProcess(guest, this.engine, command);
       await work(guest);
@@ -184,7 +187,7 @@ export class RunningAddon {
         this.#failures = 0;
         continue;
       }
-      // A frozen database does not respond, which does not count as a failure.
+      // A frozen database does not respond, which counts as no failure.
       if (this.#isHeld) continue;
       this.#failures = failuresInRow(this.#failures, performance.now() - startedAt);
       await this.#failed(reason).catch((error: unknown) => {
@@ -200,13 +203,13 @@ export class RunningAddon {
     return this.#addons.app.machines.suspension.isHeld(this.row.workspace_id);
   }
 
-  /** Waits while the workspace is suspended. */
+  /** Resolves when the workspace is not suspended. */
   async #untilReleased(): Promise<void> {
     const { signal } = this.#life;
     while (this.#isHeld) await sleep(askAgainMs, undefined, { signal, ref: false });
   }
 
-  /** Brings the database up from any state, watches it until it ends, and returns the reason of its end. */
+  /** Starts the database from any state and watches it until its end. Returns the reason of the end. */
   async #runOnce(): Promise<string> {
     await this.#turn.run(() => this.#comeUp());
     await passKillPoint("addon.up");
@@ -291,7 +294,7 @@ export class RunningAddon {
     return app.machines.connect(this.machine);
   }
 
-  /** Reads the process's output until it ends, with health checks meanwhile. */
+  /** Reads the process's output until the process ends, and checks its health meanwhile. */
   async #watch(): Promise<string> {
     const watching = new AbortController();
     const looking = this.#lookRegularly(AbortSignal.any([this.#life.signal, watching.signal]));
@@ -304,7 +307,7 @@ export class RunningAddon {
     }
   }
 
-  /** Undefined if the machine ended. */
+  /** Returns the record of the ended process; undefined if the machine ended. */
   async #readToEnd(): Promise<CommandRecord | undefined> {
     const { signal } = this.#life;
     const { command } = this;
@@ -349,7 +352,7 @@ export class RunningAddon {
     const guest = this.guest();
     if (!guest || !this.isUp || this.#isHeld) return;
     const room = await this.engine.health(guest, this.instance).catch(async (error: unknown) => {
-      // The database is busy or just ending; its end is detected elsewhere.
+      // The database is busy or about to end; its end is detected by `#readToEnd`.
       if (this.isUp && this.row.error === null && !this.#isHeld) await this.#save({ error: unansweredText });
       throw error;
     });
@@ -379,7 +382,10 @@ export class RunningAddon {
     }
   }
 
-  /** The process could not be stopped. If the process or its machine ended anyway, that is detected elsewhere. */
+  /**
+   * Sets the add-on running again after its process could not be stopped. If the process or its machine ended anyway,
+   * the supervision detects that.
+   */
   async #resumeAfterFailedStop(guest: Guest, command: string): Promise<void> {
     const record = await guest.getCommand(command).catch(() => undefined);
     const hasEnded = record !== undefined && record.status !== "running";

@@ -1,6 +1,6 @@
 /**
- * Machine request of one instance: native, without outbound network, and in the workspace's private network if it is an
- * add-on.
+ * Machine request of an instance: native, and without outbound network. The machine of an add-on is in the workspace's
+ * private network.
  */
 import type { MachineRequest } from "#machines/placement/placement.ts";
 import { type PrivateNetwork, serviceAddress } from "#machines/private-network.ts";
@@ -8,24 +8,24 @@ import type { Extent } from "../sizes.ts";
 import type { AddonView } from "../store.ts";
 import { privateHost } from "../access/urls.ts";
 
-/** A database runs a process for each connection, and threads count too. */
+/** Limit of processes and threads. A database runs a process for each connection, and threads count too. */
 const maxProcesses = 512;
-/** Root disk of a machine with a volume, for settings and files in /tmp. */
+/** Bytes of the root disk of a machine with a volume, for settings and files in /tmp. */
 const rootBytes = 1024 ** 3;
 
 export interface MachinePlan {
   ownerId: string;
-  /** Id of the kind's image on this host. */
+  /** Id of the engine's image on this host. */
   image: string;
   hostname: string;
   extent: Extent;
-  /** Absent for an instance without a volume, whose files are removed with the machine. */
+  /** Volume for the database files. An instance without a volume loses its files with the machine. */
   volume?: { id: string; region: string; isNew: boolean };
-  /** Absent for an instance that no other machine may reach. */
+  /** Private network of the instance; absent if no other machine may reach the instance. */
   privateNetwork?: PrivateNetwork;
 }
 
-/** Private network address and name of the add-on, which stay when its machine is replaced. */
+/** Returns the add-on's address and name in the private network. Both stay when its machine is replaced. */
 export function networkOf(
   row: Pick<AddonView, "workspace_id" | "private_index" | "name" | "project_name">,
   port: number,

@@ -1,14 +1,14 @@
 /**
- * Backoff of a database's restarts: at once, then doubling up to half a minute. A run of one minute counts as a success
- * and resets the count.
+ * Backoff of a database's restarts: a tenth of a second first, then doubling up to half a minute. A run of
+ * `wellAfterMs` counts as a success and resets the count.
  */
 const wellAfterMs = 60_000;
 const firstDelayMs = 100;
 const longestDelayMs = 30_000;
-/** Number of failures in a row after which the owner is notified. */
+/** Failures in a row after which the owner is notified. */
 export const notifyAfter = 4;
 
-/** Failures in a row, including the current one. */
+/** Returns the number of failures in a row, including the current one. */
 export function failuresInRow(before: number, ranMs: number): number {
   return ranMs >= wellAfterMs ? 1 : before + 1;
 }

@@ -1,4 +1,4 @@
-/** A host with memory for one machine. */
+/** The host of these tests has memory for one machine. */
 import { expect, test, vi } from "vitest";
 import { testDatabase } from "../../../../test/harness.ts";
 import { personOn } from "#platform/testing/platform-app.ts";
@@ -12,7 +12,7 @@ async function up(id: string): Promise<void> {
   await vi.waitFor(async () => expect((await findAddon(db, id))?.status).toBe("running"), 20_000);
 }
 
-test("an add-on and a throwaway instance get the memory that other machines free", async () => {
+test("starts an add-on and a throwaway instance once other machines free their memory", async () => {
   const actor = await personOn(db, "team");
   const { id: projectId } = await projectOf(host, actor);
   const first = await make(host, actor, projectId, { kind: "redis" });

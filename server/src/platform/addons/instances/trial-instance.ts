@@ -1,7 +1,7 @@
 /**
  * A throwaway instance: an empty database like an add-on's, with its files on the machine's root disk and without a
- * network. The caller may run any program in it. The owner id matches no row, so the next start removes the instance after a
- * crash.
+ * network. The caller may run any program in its machine. The owner id matches no row, so after a crash the next start
+ * of the server removes the machine.
  */
 import { newId } from "#lib/ids.ts";
 import { startReserved } from "#machines/placement/start-reserved.ts";

@@ -1,4 +1,4 @@
-/** Name of an add-on's volume, derived from the add-on's id. */
+/** Returns the name of an add-on's volume, which contains the add-on's id. */
 export function volumeOf({ id }: { id: string }): string {
   return `addon_${id.replaceAll("-", "")}`;
 }

@@ -1,6 +1,6 @@
 /**
  * Add-ons on a real database and the fake driver. The engine is simulated: an ordinary process of this host that
- * listens, with a file in its volume. Host tests cover the real engines.
+ * listens, with a file in its volume. Host tests run the real engines.
  */
 import { mkdtemp, rm } from "node:fs/promises";
 import { constants, tmpdir } from "node:os";
@@ -28,7 +28,7 @@ export interface AddonsHost {
   addons: Addons;
   driver: FakeDriver;
   simulation: SimulatedEngine;
-  /** Ends the server and starts another. The fake driver loses its processes. */
+  /** Stops the server and starts another. The processes of the fake driver are lost. */
   restart(): Promise<void>;
 }
 
@@ -37,10 +37,10 @@ interface SimulatedEngine {
   room: Room;
   heeded: Room[];
   admitted: string[];
-  /** True if the last prepared instance is a throwaway. */
+  /** True if the last prepared instance was a throwaway instance. */
   wasThrowaway: boolean;
   failsNextStart: string | undefined;
-  /** Awaited before the process is prepared, and during each probe. */
+  /** Functions that are awaited before the process is prepared, and during each probe. */
   during: { prepare?: () => Promise<void>; answer?: () => Promise<void> };
 }
 
@@ -48,8 +48,8 @@ const file = "/persist/simulation";
 
 async function simulateEngine(engine: Engine, simulation: SimulatedEngine): Promise<Engine> {
   const port = await freePort();
-  // Several processes may listen at once, because machines of this driver share the host's network. A process that a
-  // restart lost ends with its test.
+  // The machines of this driver share the host's network, so several processes may listen on a port at once. A process
+  // that a restart lost ends with its test.
   const program = `
     require("node:net").createServer((s) => s.end()).listen({ port: ${port}, host: "127.0.0.1", reusePort: true });
     const begunBy = process.ppid;
@@ -141,7 +141,7 @@ export async function addonsHost(
   return host;
 }
 
-/** Creates a project of the actor. */
+/** Creates a project in the actor's workspace. */
 export async function projectOf(host: AddonsHost, actor: Actor) {
   return makeProject(host.app, actor, { region: "us-1" });
 }

@@ -1,4 +1,4 @@
-/** Describes the end of a process for its owner. */
+/** Describes the end of a process to its owner. */
 import { constants } from "node:os";
 import type { CommandRecord } from "#machines/host/guest.ts";
 import type { Ending } from "#machines/machine-owner.ts";
@@ -9,7 +9,7 @@ export interface End {
   code: number | null;
   isOutOfMemory: boolean;
   ranMs: number;
-  /** A sentence. */
+  /** Description of the end, as a sentence. */
   message: string;
 }
 
@@ -19,7 +19,7 @@ export function endOf(record: CommandRecord, limitBytes: number): End {
   if (signal === null) {
     return { code: exitCode, isOutOfMemory: false, ranMs, message: `It ended with exit code ${exitCode}.` };
   }
-  // No process in the machine sends SIGKILL by itself. The kernel sends it when the machine's memory is used up.
+  // No process in the machine sends SIGKILL. The kernel sends it when the machine's memory is used up.
   const isOutOfMemory = signal === constants.signals.SIGKILL;
   const why = isOutOfMemory
     ? `It was killed (signal 9), most likely because it ran out of memory: it may use ${limitBytes / mib} MB.`

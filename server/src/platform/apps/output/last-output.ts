@@ -1,11 +1,11 @@
-/** Makes the error of an app that does not serve, with the app's last output. */
+/** Makes the error for an app that does not serve, with the app's last output. */
 import type { AppsContext } from "../apps-context.ts";
 import { AppUnhealthy } from "../errors.ts";
 import type { Running } from "../running/app-instance.ts";
 
 const shown = { lines: 200, characters: 32 * 1024 };
 
-/** `why` is a sentence. */
+/** Returns the error. `why` is a sentence. */
 export async function unhealthyError(
   apps: AppsContext,
   running: Running,

@@ -44,7 +44,7 @@ function from(said: readonly Piece[], at: number): Piece[] {
   );
 }
 
-test("loses and repeats no line of either stream when reading resumes after any line", () => {
+test("returns each line of both streams once when reading resumes after any line", () => {
   fc.assert(
     fc.property(pieces, fc.nat(), (said, nth) => {
       const whole = new Splitter();
@@ -76,7 +76,7 @@ test("cuts a long line between characters, and replaces invalid bytes", () => {
   expect(Math.max(...lines.map(({ text }) => Buffer.byteLength(text)))).toBeLessThanOrEqual(8 * 1024 + 8);
 });
 
-test("returns an unfinished line when the process has ended", () => {
+test("returns an unfinished line at the end of the process", () => {
   const splitter = new Splitter();
   splitter.push("stderr", Buffer.from("the last word"), 0);
   expect(splitter.end()).toMatchObject([{ stream: "stderr", text: "the last word" }]);

@@ -1,11 +1,11 @@
 /**
- * Splits output into lines. The output is arbitrary: invalid bytes become U+FFFD, and a long line is cut. Each line
- * has the position after it, so that a later reader loses and repeats nothing.
+ * Splits a process's output into lines. The output is arbitrary: invalid bytes become U+FFFD, and a long line is cut.
+ * Each line carries the position after it. A later reader resumes there, and neither loses nor repeats a line.
  */
 import type { LogLine } from "#machines/host/log-rings.ts";
 
 type Stream = "stdout" | "stderr";
-/** Offsets in the whole output of the process. */
+/** Byte offsets in the process's whole output. */
 export type Position = Omit<NonNullable<LogLine["from"]>, "source">;
 
 export interface SplitLine {
@@ -14,14 +14,14 @@ export interface SplitLine {
   position: Position;
 }
 
-/** Longer lines are cut into pieces. */
+/** Longest line in bytes. A longer line is cut into pieces. */
 const lineBytes = 8 * 1024;
 const newline = 10;
 
 interface Tail {
-  /** Start of an unfinished line. */
+  /** Bytes of an unfinished line. */
   rest: Buffer;
-  /** Offset after the last returned line. `rest` begins there if no other stream wrote in between. */
+  /** Offset after the last returned line. `rest` begins at this offset if no other stream wrote in between. */
   done: number;
   /** Offset at which `rest` begins. */
   at: number;
@@ -44,11 +44,11 @@ export class Splitter {
   push(stream: Stream, data: Buffer, offset: number): SplitLine[] {
     const tail = this.#tails[stream];
     this.#at = offset + data.length;
-    // Bytes that an earlier reader returned already.
+    // Number of bytes that an earlier reader already returned.
     const known = Math.min(data.length, Math.max(0, tail.done - offset));
     if (known === data.length) return [];
     if (tail.rest.length === 0) tail.at = offset + known;
-    // Output of the other stream may lie between two pieces of this one, so offsets within `rest` are not exact.
+    // The other stream's output may lie between two pieces of this stream, so offsets within `rest` are not exact.
     const before = tail.rest.length;
     const bytes = Buffer.concat([tail.rest, data.subarray(known)]);
     const lines: SplitLine[] = [];
@@ -68,7 +68,7 @@ export class Splitter {
     return lines;
   }
 
-  /** Returns unfinished lines, because the process has ended. */
+  /** Returns the unfinished lines. Called when the process has ended. */
   end(): SplitLine[] {
     return (["stdout", "stderr"] as const).flatMap((stream) => {
       const tail = this.#tails[stream];
@@ -80,7 +80,7 @@ export class Splitter {
     });
   }
 
-  /** Resumes at a later offset. The output in between is lost. */
+  /** Resumes at a later offset. The output before it is lost. */
   skipTo(offset: number): void {
     this.#at = offset;
     for (const tail of Object.values(this.#tails)) tail.rest = Buffer.alloc(0);
@@ -97,7 +97,7 @@ function newTail(done: number): Tail {
   return { rest: Buffer.alloc(0), done, at: done };
 }
 
-/** Returns at most `to`, moved to the start of a UTF-8 character. */
+/** Returns the start of the UTF-8 character at `to`, or `to` itself. */
 function characterBoundary(bytes: Buffer, from: number, to: number): number {
   for (let at = to; at > to - 4 && at > from; at -= 1) {
     if (((bytes[at] ?? 0) & 0b1100_0000) !== 0b1000_0000) return at;
@@ -106,6 +106,6 @@ function characterBoundary(bytes: Buffer, from: number, to: number): number {
 }
 
 function toText(bytes: Buffer): string {
-  // JSON allows NUL in a text; terminals, files and PostgreSQL do not.
+  // JSON allows NUL in a text. Terminals, files and PostgreSQL do not.
   return bytes.toString("utf8").replaceAll("\0", "\u{fffd}").replace(/\r$/, "");
 }

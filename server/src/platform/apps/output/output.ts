@@ -1,22 +1,22 @@
 /**
- * Reads the output of a process from its machine into the environment's log. The machine keeps the last 16 MiB and
- * never waits for the reader. Reading is limited in rate, so a flood slows down neither the app nor the server.
- * Dropped bytes are counted in the log.
+ * Copies a process's output from its machine to the environment's log. The machine keeps the last 16 MiB and never
+ * waits for the reader. The reader is limited in rate, so a flood of output slows down neither the app nor the server.
+ * The log counts dropped bytes.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { CommandRecord, Guest } from "#machines/host/guest.ts";
 import type { LogLine, LogRing } from "#machines/host/log-rings.ts";
 import { type SplitLine, Splitter } from "./line-splitter.ts";
 
-/** Rate limit, and largest burst. A start or a stack trace has fewer bytes. */
+/** Limits of the rate and of a burst. The output of a start or a stack trace is below both. */
 const bytesPerSecond = 1024 ** 2;
 const burstBytes = 4 * 1024 ** 2;
 const pauseMs = 250;
-/** A reader that is further behind skips to this distance from the end. */
+/** A reader that is further behind than this continues `leadBytes` before the end of the output. */
 const behindBytes = 1024 ** 2;
 const leadBytes = 256 * 1024;
 
-/** Parses a line. Undefined if the line does not belong in the log. */
+/** Parses a line of output. Returns undefined for a line that does not belong in the log. */
 export type ReadLine = (line: Pick<LogLine, "stream" | "text">) => Partial<LogLine> | undefined;
 
 const asItIs: ReadLine = (line) => line;
@@ -37,14 +37,14 @@ export class Output {
     this.#read = options.read ?? asItIs;
   }
 
-  /** Resumes at the position where an earlier server stopped. */
+  /** Continues at the position that an earlier server reached. */
   async recover(): Promise<void> {
     const { lines } = await this.#ring.tail(recoverLines);
     const last = lines.findLast(({ from }) => from?.source === this.#source)?.from;
     if (last) this.#splitter = new Splitter(last);
   }
 
-  /** Reads until the process has ended, and returns its record. */
+  /** Copies output until the process has ended, and returns the process's record. */
   async read(guest: Guest, command: string, signal: AbortSignal): Promise<CommandRecord> {
     for (;;) {
       const record = await this.#readSome(guest, command, signal);
@@ -58,7 +58,7 @@ export class Output {
     }
   }
 
-  /** Undefined if the output came faster than the limit. */
+  /** Copies some output. Returns undefined if output came faster than the limit. */
   async #readSome(guest: Guest, command: string, signal: AbortSignal): Promise<CommandRecord | undefined> {
     const output = guest.followCommand(command, this.#splitter.at, signal);
     try {
@@ -110,7 +110,7 @@ export class Output {
 }
 
 /**
- * Lines that are searched for a position. If the server wrote all of them, the output is read and logged a second
- * time.
+ * Log lines that are searched for the last position. If all of them are the server's own lines, the output is read and
+ * logged a second time.
  */
 const recoverLines = 20_000;

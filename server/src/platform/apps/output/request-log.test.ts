@@ -7,14 +7,14 @@ const { db } = await testDatabase();
 const host = await appsHost(db);
 const log = new RequestLog(host.apps);
 
-/** A web server whose command looks like that of a static site. */
+/** A web server whose command is like that of a static site. */
 const site = () => [...program("site"), "nginx", "-e", "stderr", "-c", "/etc/nginx/site.conf"];
 const requestsIn = async (environmentId: string) => {
   const { lines } = await host.apps.ring(environmentId).tail(1000);
   return lines.map(({ text }) => text).filter((text) => /^(GET|POST|\d+ more) /.test(text));
 };
 
-test("lists the requests of a static site without their query, and none of another app", async () => {
+test("logs the requests of a static site without their query, and none of another app", async () => {
   const { environment } = await makeEnvironment(db);
   const other = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: site() });
@@ -28,7 +28,7 @@ test("lists the requests of a static site without their query, and none of anoth
   expect(await requestsIn(other.environment.id)).toEqual([]);
 });
 
-test("keeps a bounded number of lines in a flood, and counts the rest", async () => {
+test("logs a bounded number of lines in a flood of requests, and counts the rest", async () => {
   const { environment } = await makeEnvironment(db);
   await deploy(host, environment, 1, { argv: site() });
   const path = `/${"x".repeat(5000)}`;

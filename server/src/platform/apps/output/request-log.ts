@@ -1,6 +1,7 @@
 /**
- * Requests of a static site in its log. The server writes nothing by itself, and an empty log reads like a broken one.
- * Query strings stay out, because they hold tokens. Lines beyond the rate are counted and not kept.
+ * Writes the requests of a static site to its log. The site's server writes no log by itself, and an empty log looks
+ * like a broken one. Query strings are left out, because they may contain tokens. Lines above the rate are counted and
+ * dropped.
  */
 import { isSite } from "#builds/detection/recipe.ts";
 import type { AppsContext } from "../apps-context.ts";
@@ -13,7 +14,7 @@ export interface Request {
   ms: number;
 }
 
-/** Maximum of lines of one environment in each interval. */
+/** Lines of an environment in each interval. */
 const linesAtOnce = 50;
 const intervalMs = 1_000;
 const pathMaxChars = 500;
@@ -32,7 +33,7 @@ export class RequestLog {
     this.#apps = apps;
   }
 
-  /** Records a request. For other apps than static sites this costs one map lookup. */
+  /** Records a request. For an app that is no static site, this costs one map look-up. */
   observed(environmentId: string, { method, path, status, ms }: Request): void {
     const running = this.#apps.serving(environmentId);
     if (!running || !isSite(running.row.run.argv)) return;
@@ -51,7 +52,7 @@ export class RequestLog {
     this.#timer ??= setTimeout(() => this.flush(), intervalMs).unref();
   }
 
-  /** Writes the observed requests. */
+  /** Writes the recorded requests to the logs. */
   flush(): void {
     clearTimeout(this.#timer);
     this.#timer = undefined;

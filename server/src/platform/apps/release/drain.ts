@@ -1,6 +1,6 @@
 /**
- * Ends an instance: waits for its requests in flight, sends SIGTERM to its process group, and after ten seconds
- * destroys its machine. The state is in the database, so the next server completes the work.
+ * Ends an instance. Waits for its requests in flight, sends SIGTERM to its process group, and destroys its machine
+ * after ten seconds. The state is in the database, so the next server completes the work.
  */
 import { constants } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -15,8 +15,8 @@ const endsWithinMs = 10_000;
 const retryMs = 5_000;
 
 /**
- * Runs in the background until the instance is removed. `isGraceful` waits for requests of this process that are in
- * flight.
+ * Ends the instance in the background, until it is removed. With `isGraceful`, requests of this server that are in
+ * flight end first.
  */
 export function drainLater(
   apps: AppsContext,
@@ -47,11 +47,11 @@ async function drain(apps: AppsContext, running: Running, isGraceful: boolean): 
   await removeInstance(apps, running);
 }
 
-/** Sends SIGTERM, and waits ten seconds for the end of the process. */
+/** Sends SIGTERM, and waits ten seconds for the process to end. */
 export async function endProcess(apps: AppsContext, running: Running): Promise<void> {
   const { machine, command } = running;
   if (machine === null || command === null) return;
-  // After a restart of the server the instance is not supervised yet.
+  // After a restart of the server, the instance has no supervision yet.
   running.supervise();
   const waited = new AbortController();
   const signal = AbortSignal.any([apps.closing.signal, waited.signal]);
@@ -65,13 +65,13 @@ export async function endProcess(apps: AppsContext, running: Running): Promise<v
       sleep(endsWithinMs, undefined, { signal, ref: false }).catch(() => {}),
     ]);
   } catch {
-    // A machine that does not respond is destroyed without a signal.
+    // A machine that does not respond is destroyed without a signal to its process.
   } finally {
     waited.abort();
   }
 }
 
-/** Removes machine and record immediately. */
+/** Removes the instance's machine and row immediately. */
 export async function removeInstance(apps: AppsContext, running: Running): Promise<void> {
   const { app } = apps;
   const machine = await app.db.transaction().execute(async (tx) => {
@@ -79,7 +79,7 @@ export async function removeInstance(apps: AppsContext, running: Running): Promi
     await deleteInstance(tx, running.id);
     return released;
   });
-  // The reader of the last output ends with the machine.
+  // The reader of the last output ends when the machine is destroyed.
   if (machine) await app.machines.destroy(machine);
   apps.running.delete(running.id);
   await running.close();

@@ -1,16 +1,17 @@
 /**
- * Reads the listening TCP ports of a machine from its kernel's table (proc_pid_net(5)). An error can then name the
- * port of an app that ignores `PORT`. The text comes from a machine, so it is bounded and malformed lines are skipped.
+ * Reads the listening TCP ports of a machine from its kernel's tables (proc_pid_net(5)). An error can then name the
+ * port of an app that ignores `PORT`. The machine controls the text, so its length is bounded and malformed lines are
+ * skipped.
  */
 import type { Guest } from "#machines/host/guest.ts";
 
 const tables = ["/proc/net/tcp", "/proc/net/tcp6"];
 const maxBytes = 1024 ** 2;
-/** `TCP_LISTEN` of include/net/tcp_states.h. */
+/** Value of `TCP_LISTEN` in include/net/tcp_states.h. */
 const listening = "0A";
 const shown = 5;
 
-/** Returns at most five ports in ascending order. Empty if the machine does not respond. */
+/** Returns at most five ports in ascending order. Returns none if the machine does not respond. */
 export async function listeningPorts(guest: Guest): Promise<number[]> {
   const texts = await Promise.all(tables.map((path) => textOf(guest, path).catch(() => "")));
   return [...new Set(texts.flatMap(portsIn))].toSorted((a, b) => a - b).slice(0, shown);

@@ -1,6 +1,6 @@
 /**
- * Checks that an app accepts connections on its port and responds to a request. The body is not read, because it is
- * untrusted.
+ * Checks that an app accepts connections on its port and responds to a request. The response's body is not read,
+ * because the app is untrusted.
  */
 import { request } from "node:http";
 import type { Duplex } from "node:stream";
@@ -12,7 +12,7 @@ export async function isListening(guest: Guest, port: number): Promise<boolean> 
   return connection !== undefined;
 }
 
-/** Returns the status of a GET. Undefined without a response within `withinMs`. */
+/** Returns the status of a GET. Returns undefined without a response within `withinMs`. */
 export async function requestStatus(
   guest: Guest,
   { port, path, host, withinMs = 5_000 }: { port: number; path: string; host: string; withinMs?: number },
@@ -37,7 +37,7 @@ function status(
 ): Promise<number | undefined> {
   return new Promise((resolve, reject) => {
     const asked = request({
-      // The guest's connection is a stream and no socket. `http` calls no method of a socket here.
+      // The guest's connection is a stream and not a socket. Here `http` calls no method that only a socket has.
       createConnection: () => connection as never,
       path,
       headers: { host, connection: "close", accept: "*/*", "user-agent": "Kontor-Health/1" },

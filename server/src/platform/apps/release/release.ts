@@ -1,6 +1,6 @@
 /**
- * Releases a deployment: starts a machine and the app's process beside the serving instance, and checks its health. No
- * request reaches it before `takeOver`. After a failure, `discard` restores the earlier state.
+ * Releases a deployment: starts a machine and the app's process beside the serving instance, and checks its health. The
+ * instance gets no request before `takeOver`. After a failure, `discard` restores the earlier state.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";
@@ -32,10 +32,10 @@ export interface Release {
   argv: string[];
   port: number;
   healthCheckPath: string;
-  /** Variables of the environment. They override the image's, and `PORT` overrides them. */
+  /** Variables of the environment. They override those of the image, and `PORT` overrides them. */
   env: Variables;
   isolation: RunSpec["isolation"];
-  /** Name of a size. */
+  /** Name of the app's size. */
   size: string;
 }
 
@@ -43,26 +43,31 @@ type Log = (text: string) => void | Promise<void>;
 
 export interface Candidate {
   instanceId: string;
-  /** Resolves to the health check's status. Rejects with `AppUnhealthy`, which has the exit reason and last output. */
+  /**
+   * Resolves to the status of the health check. Rejects with `AppUnhealthy`, which contains the exit reason and last
+   * output.
+   */
   waitHealthy(signal: AbortSignal, log?: Log): Promise<number>;
   /**
    * Switches the address to this instance, and checks it through the public listener. The earlier instance is drained
    * in the background.
    */
   takeOver(signal: AbortSignal): Promise<void>;
-  /** Removes the instance. Safe to repeat, and after a failure of the other functions. */
+  /** Removes the instance. May be repeated, and may follow a failure of the other functions. */
   discard(): Promise<void>;
 }
 
-/** Total limit of a start, as a multiple of the limit without progress. */
+/** Longest start, as a multiple of the longest time without progress. */
 const wholeFactor = 5;
-/** Timeout of the first request, and the maximum. Each next request gets twice the time, because a busy host is slow. */
+/**
+ * Timeout of the first request, and the longest. Each next request gets twice the time, because a busy host is slow.
+ */
 const firstAnswerMs = 5_000;
 const lastAnswerMs = 60_000;
 const firstPauseMs = 25;
 const lastPauseMs = 500;
 
-/** Resolves when the process runs. Removes everything if that fails. */
+/** Starts the instance. Resolves when its process runs; after a failure, the machine and the row are removed. */
 export async function release(
   apps: AppsContext,
   input: Release,
@@ -160,14 +165,18 @@ async function waitHealthy(
   }
 }
 
-/** `silent`: nothing listens on the port. `unanswered`: no response to a request. Otherwise the status. */
+/**
+ * Result of the last check. `silent`: nothing listens on the port. `unanswered`: no response to a request. Otherwise
+ * the status.
+ */
 interface ProbeState {
   outcome: string;
 }
 
 /**
- * An app that starts uses CPU time or writes output. Once it listens on another port it has started, and once it
- * responds, its work may be the response to the health check itself.
+ * Returns a function that detects progress of a start. A starting app uses CPU time or writes output. An app that
+ * listens on another port has finished its start. Once a request is accepted, only CPU time counts, because the app may
+ * work on the response.
  */
 function progressOf({ app }: AppsContext, running: Running, seen: ProbeState): () => Promise<boolean> {
   const signs = new WorkSigns(app, running);
@@ -188,7 +197,10 @@ async function whyLate(running: Running, { outcome }: ProbeState, seconds: numbe
   return `GET ${path} on port ${port} ${last} within ${seconds} s; any status below 500 is healthy.`;
 }
 
-/** An app that ignores `PORT` usually listens on its framework's default port. */
+/**
+ * Returns the fix for an app that does not listen on `PORT`. Such an app usually listens on its framework's default
+ * port.
+ */
 async function cureOf(running: Running): Promise<string> {
   const guest = running.guest();
   const ports = guest ? await listeningPorts(guest) : [];
@@ -198,7 +210,10 @@ async function cureOf(running: Running): Promise<string> {
   return `The app listens on ${found} instead: let it listen on $PORT, or set the project's port to ${first}.`;
 }
 
-/** Returns a status below 500. Undefined if the signal aborts first; `seen` then has the last outcome. */
+/**
+ * Repeats the health check. Returns a status below 500, or undefined if the signal aborts first; `seen` then has the
+ * last outcome.
+ */
 async function probe(
   apps: AppsContext,
   running: Running,

@@ -5,7 +5,7 @@ import { environmentsOf } from "../store.ts";
 
 export async function stopEnvironment(apps: AppsContext, environmentId: string): Promise<void> {
   await apps.turn(environmentId, async () => {
-    // For a deleted environment: no request reaches the app while its processes end.
+    // The route of a deleted environment is removed first, so the app gets no request while its processes end.
     await apps.routes.refresh(environmentId);
     for (const running of apps.of(environmentId)) await removeInstance(apps, running);
     await apps.app.machines.logs.remove(environmentId);

@@ -1,6 +1,7 @@
 /**
  * Maps hosts to apps in memory, so that a request needs no query. Rows are read at the start, and again for an
- * environment after each commit that changes its app. This process knows the state of the app's process.
+ * environment after each commit that changes its app. The state of the app's process is not in the rows; this server
+ * knows it.
  */
 import type { Db } from "#schema.ts";
 import { listServed, type ServedRow } from "../store.ts";
@@ -11,9 +12,9 @@ export interface AppRoute {
   workspaceId: string;
   /** `down`: the app should run and does not, or was never deployed. */
   state: "live" | "asleep" | "down";
-  /** Null if the app does not run. */
+  /** Id of the app's machine; null if the app does not run. */
   machine: string | null;
-  /** Null if the environment was never deployed. */
+  /** Port of the app; null if the environment was never deployed. */
   port: number | null;
   /** True if nothing is served and the last deployment failed. */
   hasFailed: boolean;
@@ -21,7 +22,7 @@ export interface AppRoute {
   traffic: Traffic | null;
 }
 
-/** HTTP bytes between visitors and an app, from the app's side. */
+/** HTTP bytes between visitors and an app. `rxBytes` are those that the app receives. */
 export interface Traffic {
   rxBytes: number;
   txBytes: number;
@@ -43,14 +44,14 @@ export class AppRoutes {
   readonly #byHost = new Map<string, AppRoute>();
   readonly #rows = new Map<string, ServedRow>();
 
-  /** `domain` has no port. Every app's host is one label below it. */
+  /** `domain` is the parent domain of all apps' hosts, without a port. Every host has one label more. */
   constructor(deps: { db: Db; domain: string; seen: ReadInstance }) {
     this.#db = deps.db;
     this.#domain = deps.domain;
     this.#seen = deps.seen;
   }
 
-  /** Finds the app of a host, which is in lower case and without a port. */
+  /** Returns the app of a host, which must be in lower case and without a port. */
   find(host: string): AppRoute | undefined {
     return this.#byHost.get(host);
   }
@@ -68,19 +69,19 @@ export class AppRoutes {
     for (const row of await listServed(this.#db)) this.#set(row);
   }
 
-  /** Reads the environment again after it was created, renamed, deleted or switched. */
+  /** Reads an environment again after it was created, renamed, deleted or switched. */
   async refresh(environmentId: string): Promise<void> {
     const [row] = await listServed(this.#db, { environmentId });
     if (row) this.#set(row);
     else this.#drop(environmentId);
   }
 
-  /** Reads the project's environments again after a rename, or after one was created. */
+  /** Reads all environments of a project again, after a rename or after one was created. */
   async refreshProject(projectId: string): Promise<void> {
     for (const row of await listServed(this.#db, { projectId })) this.#set(row);
   }
 
-  /** Updates the state of the environment's process without a query. */
+  /** Updates the state of the environment's process, without a query. */
   seen(environmentId: string): void {
     const row = this.#rows.get(environmentId);
     if (row) this.#set(row);

@@ -1,6 +1,6 @@
 /**
- * Switches an environment to a new instance in one transaction, and then sends a request through the public listener.
- * If another machine responds, it switches back, and the earlier instance has lost no request.
+ * Switches an environment to another instance in one transaction, and then sends a request through the public listener.
+ * If another machine responds, the switch is reverted, and no request of the earlier instance is lost.
  */
 import type { Transaction } from "#schema.ts";
 import { passKillPoint } from "#lib/kill-points.ts";
@@ -12,7 +12,7 @@ import type { Running } from "../running/app-instance.ts";
 import { WorkSigns } from "../running/work-signs.ts";
 import { findAsleepSince, findServing, lockEnvironment, move, setServed } from "../store.ts";
 
-/** The instance that served before, and its state. */
+/** Earlier serving instance, and its state. */
 interface Before {
   instanceId: string;
   deploymentId: string;
@@ -54,7 +54,7 @@ export function takeOver(apps: AppsContext, running: Running, signal: AbortSigna
   });
 }
 
-/** Waits for a slow response while the app uses CPU time, and stops when the app ends. */
+/** Returns a function that is true while a slow app uses CPU time, and throws once the app has ended. */
 function progressOf({ app }: AppsContext, running: Running): () => Promise<boolean> {
   const signs = new WorkSigns(app, running);
   let ended: string | undefined;

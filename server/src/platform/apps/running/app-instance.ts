@@ -1,5 +1,5 @@
 /**
- * Supervises one instance: its machine, and the process in it. Output is read to its end, which reports the end of the
+ * Supervises an instance: its machine and its process. The output is read to its end, which also reports the end of the
  * process. A process that ends by itself is started again, in the same machine if that still runs. This state is in
  * memory only; the next server queries the machine again.
  */
@@ -23,33 +23,33 @@ import type { InstanceState } from "../states.ts";
 import { type InstanceRow, update } from "../store.ts";
 
 const mib = 1024 ** 2;
-/** Stops a fork bomb, and suffices for a server with its workers. */
+/** Limit of processes, which stops a fork bomb and suffices for a server with its workers. */
 const maxProcesses = 512;
 /** Retry interval for a machine that does not respond. The machine layer reports a lost machine. */
 const retryMs = 250;
-/** First and longest interval of the check for a listening port. */
+/** First and longest interval between checks for a listening port. */
 const firstLookMs = 15;
 const lastLookMs = 500;
 
 export class Running {
   row: InstanceRow;
-  /** State that this process committed last. */
+  /** State that this server committed last. */
   state: InstanceState;
   machine: string | null = null;
-  /** Name of the process in its machine. */
+  /** Id of the process in its machine. */
   command: string | null = null;
   /** True once a process listens on the port. */
   isUp = false;
   limitBytes: number;
-  /** Bytes of visitors, which do not pass through the machine's network. */
+  /** Bytes of visitors' requests, which do not pass through the machine's network. */
   readonly traffic: Traffic = { rxBytes: 0, txBytes: 0 };
-  /** Network counters of the machine when this process read them first. */
+  /** Network counters of the machine when this server first read them. */
   carried: { machine: string; rxBytes: number; txBytes: number } | null = null;
-  /** Time since which the app uses little of its memory limit. */
+  /** Start of the period of low memory use, in milliseconds since 1970. */
   calmSince: number | null = null;
-  /** End of the current process. */
+  /** Resolves when the current process ends. */
   ended = Promise.withResolvers<End>();
-  /** True after an out-of-memory notification. A series of ends sends one notification. */
+  /** True after an out-of-memory notification, so that further ends send none. */
   #notifiedOfMemory = false;
   readonly owner: Owner;
   readonly #apps: InstanceContext;
@@ -74,7 +74,7 @@ export class Running {
     return this.row.environment_id;
   }
 
-  /** Null without a machine, or while the machine is being destroyed. */
+  /** The machine's guest. Null without a machine, or while the machine is being destroyed. */
   guest(): Guest | null {
     return this.machine === null ? null : this.#apps.app.machines.connect(this.machine);
   }
@@ -99,7 +99,7 @@ export class Running {
       network: "open",
       privateNetwork: { group: workspaceId },
       hostname,
-      // Only the process gets the variables, not the machine.
+      // The process gets the variables; the machine gets none.
       env: {},
     };
   }
@@ -116,7 +116,7 @@ export class Running {
     try {
       await startReserved(app, reservation);
     } catch (error) {
-      // From here on the row may be removed by any caller.
+      // After this line, any caller may remove the row.
       this.machine = null;
       throw error;
     }
@@ -140,14 +140,14 @@ export class Running {
     this.command = command;
   }
 
-  /** Adopts the process that an earlier server started. */
+  /** Adopts a process that an earlier server started. */
   adopt(machine: { id: string; memory_bytes: number }): void {
     this.machine = machine.id;
     this.limitBytes = machine.memory_bytes;
     if (this.row.starts > 0) this.command = `app-${this.row.starts}`;
   }
 
-  /** Starts the supervision: the process is restarted while the instance is live. Safe to repeat. */
+  /** Starts the supervision, which restarts the process while the instance is live. Safe to repeat. */
   supervise(first?: Reservation): void {
     this.#supervising ??= this.#supervise(first)
       .catch((error: unknown) => {
@@ -173,7 +173,10 @@ export class Running {
     this.ended = Promise.withResolvers();
   }
 
-  /** Resolves to true once a process listens. Otherwise ends with the process, or after `ms`. */
+  /**
+   * Resolves to true once a process listens on the port. Resolves to false when the process ends, or after `ms`
+   * milliseconds.
+   */
   async whenUp(ms: number): Promise<boolean> {
     const late = sleep(ms, undefined, { ref: false });
     const ended = this.ended.promise.then(() => {});
@@ -194,7 +197,7 @@ export class Running {
     await this.#supervising;
   }
 
-  /** Runs every second: raises and lowers the memory limit by use. */
+  /** Raises or lowers the memory limit according to use. Runs every second. */
   async adjustMemory(): Promise<void> {
     if (this.machine === null || this.state !== "live") return;
     const stats = this.#apps.app.machines.sampler.latest(this.machine);
@@ -231,7 +234,10 @@ export class Running {
     }
   }
 
-  /** Starts machine and process if absent, and waits for the end. Undefined if the instance was closed or removed. */
+  /**
+   * Starts machine and process if they are missing, and waits for the end. Returns undefined if the instance was closed
+   * or removed.
+   */
   async #once(reserved?: Reservation): Promise<End | undefined> {
     const { signal } = this.#life;
     try {
@@ -254,7 +260,7 @@ export class Running {
     }
   }
 
-  /** Waits while the workspace is suspended. */
+  /** Resolves when the workspace is not suspended. */
   async #untilReleased(): Promise<void> {
     const { suspension } = this.#apps.app.machines;
     const { signal } = this.#life;
@@ -279,7 +285,7 @@ export class Running {
     const isNews = end.isOutOfMemory && !this.#notifiedOfMemory;
     if (isNews) this.#notifiedOfMemory = true;
     if (inRow === crashLoopAt || isNews) await this.#apps.notifyEnd(this, end);
-    // The process needed more memory than its limit, so it gets the maximum of its size.
+    // The process needed more memory than its limit, so the limit is raised to the maximum of its size.
     if (end.isOutOfMemory) {
       const wanted = limitFor(this.row.run.size, this.limitBytes, this.limitBytes, 0);
       if (this.machine === null) this.limitBytes = wanted;
@@ -289,7 +295,10 @@ export class Running {
     await sleep(delayMs, undefined, { signal: this.#life.signal, ref: false });
   }
 
-  /** Waits despite an error. A failed write, for example without a database, must not stop the supervision. */
+  /**
+   * Logs the error and waits for a moment. A failed write, for example without a database, must not stop the
+   * supervision.
+   */
   async #waitAnyway(error: unknown): Promise<void> {
     const { signal } = this.#life;
     if (signal.aborted) return;
@@ -316,7 +325,10 @@ export class Running {
     }
   }
 
-  /** Undefined if the machine does not know the process, because it was never started. */
+  /**
+   * Reads output until the process or the machine ends. Returns undefined if the machine has no such process, because
+   * it was never started.
+   */
   async #readToEnd(): Promise<CommandRecord | Ending | undefined> {
     const { signal } = this.#life;
     const { command } = this;

@@ -1,6 +1,6 @@
 /**
- * Computes the memory limit of an app. The first limit is the size's base. It doubles up to the burst limit while the
- * app uses most of it, and shrinks after a period of low use.
+ * Computes an app's memory limit. The first limit is the size's base. The limit doubles, up to the burst limit, while
+ * the app uses most of it. It shrinks after a period of low use.
  */
 import type { Extent } from "../tables.ts";
 
@@ -9,7 +9,7 @@ const upAt = 0.85;
 const downAt = 0.5;
 const downAfterMs = 60_000;
 
-/** Returns the next limit. `calmForMs` is the time for which the app used less than half of its limit. */
+/** Returns the next limit in bytes. `calmForMs` is the time for which the app used less than half of its limit. */
 export function limitFor(size: Extent, limitBytes: number, usedBytes: number, calmForMs: number): number {
   const base = size.memoryMb * mib;
   const ceiling = Math.max(base, size.burstMb * mib);

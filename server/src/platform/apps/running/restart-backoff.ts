@@ -1,15 +1,15 @@
 /**
  * Delays restarts of a process that ends by itself: one second first, then twice the previous delay, at most a minute.
- * An app that cannot run costs one start a minute, and recovers by itself once its cause is fixed. After five ends in
- * short succession it counts as crashed, which sends one notification.
+ * An app that cannot run costs one start a minute, and recovers by itself once the cause is fixed. After five ends in
+ * short succession the app counts as crashed, and its workspace gets one notification.
  */
 export const crashLoopAt = 5;
-/** A process that ran this long resets the count. */
+/** Time after which a running process resets the count. */
 const wellAfterMs = 5 * 60_000;
 const firstDelayMs = 1_000;
 const longestDelayMs = 60_000;
 
-/** Counts the ends in a row, with the current one. */
+/** Returns the number of ends in a row, including the current one. */
 export function crashesInRow(before: number, ranMs: number): number {
   return ranMs >= wellAfterMs ? 1 : before + 1;
 }

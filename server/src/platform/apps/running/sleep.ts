@@ -1,6 +1,6 @@
 /**
- * Puts an app to sleep: its machine is frozen, which costs memory only, and wakes within milliseconds. After a while
- * without requests the process is stopped and its memory freed; waking is then a start.
+ * Puts an app to sleep: freezes its machine. The app then costs memory only, and wakes within milliseconds. After a
+ * while without requests the process is stopped, which frees the memory. A wake is then a start.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -19,10 +19,10 @@ export interface ActivityContext {
   label: string;
 }
 
-/** Longest wait for requests in flight before the freeze. They continue after the wake. */
+/** Longest wait for requests in flight before the freeze. Unfinished requests continue after the wake. */
 const quietWithinMs = 5_000;
 
-/** Resolves when the app is asleep. */
+/** Puts the environment's app to sleep. Resolves when the app is frozen. */
 export function sleep(apps: AppsContext, environmentId: string, context?: ActivityContext): Promise<void> {
   return apps.turn(environmentId, async () => {
     const running = apps.serving(environmentId);
@@ -55,7 +55,7 @@ export function recordMove(
   return recordActivity(tx, actor, action, { kind: "environment", id: environmentId, label }, workspaceId);
 }
 
-/** Stops apps that were frozen for a while, to free their memory. */
+/** Stops apps that have been frozen for a while, to free their memory. */
 export async function stopRestedApps(apps: AppsContext): Promise<void> {
   const held = [...apps.running.values()].filter(
     ({ state, machine }) => state === "asleep" && machine !== null,
@@ -70,7 +70,7 @@ export async function stopRestedApps(apps: AppsContext): Promise<void> {
   }
 }
 
-/** Stops process and machine; the app stays asleep. */
+/** Stops process and machine. The app's state stays asleep. */
 export async function stop(apps: AppsContext, running: Running): Promise<void> {
   await endProcess(apps, running);
   const machine = await apps.app.db.transaction().execute((tx) => releaseMachine(tx, running.owner));

@@ -1,5 +1,5 @@
 /**
- * Wakes an app: thaws a frozen one, and starts a stopped one or one with changed variables. The app serves from the
+ * Wakes an app: thaws a frozen app, and starts a stopped one or one with changed variables. The app serves from the
  * commit on. Waiting requests continue when a process listens.
  */
 import { accountSuspended } from "#accounts/errors.ts";
@@ -16,7 +16,10 @@ import { isSuspended, lockEnvironment, move, setServed, update } from "../store.
 
 const upWithinMs = 30_000;
 
-/** Resolves when a process listens. Concurrent callers share one wake. Does nothing for an app that is awake. */
+/**
+ * Wakes the environment's app. Resolves when a process listens. Concurrent callers share a wake. Does nothing for an
+ * app that is awake.
+ */
 export function wake(apps: AppsContext, environmentId: string, context?: ActivityContext): Promise<void> {
   return apps.waking.run(environmentId, async () => {
     const running = await apps.turn(environmentId, () => begin(apps, environmentId, context));
@@ -35,7 +38,7 @@ async function begin(apps: AppsContext, environmentId: string, context?: Activit
   if (!running) throw nothingDeployed();
   if (running.state !== "asleep") return running;
   const { app } = apps;
-  // A visitor would start the app; callers of the API are refused earlier.
+  // A visitor's request must not start the app either. Callers of the API are refused earlier.
   if (await isSuspended(app.db, environmentId)) throw accountSuspended();
   const env = resealEnv(app, running.row, await variablesOf(app, app.db, environmentId));
   if (running.machine !== null && (env !== undefined || running.command === null)) await stop(apps, running);

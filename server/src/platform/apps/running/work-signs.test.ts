@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { WorkSigns } from "./work-signs.ts";
 
-/** A process whose readings a test sets. */
+/** A fake process whose readings a test sets. */
 function process() {
   const now = { at: 0, cpuSeconds: 0, outputBytes: 0, isGone: false };
   const read = async <T>(value: T) => {
@@ -18,7 +18,7 @@ function process() {
   return { now, signs };
 }
 
-test("counts CPU time above that of an idle process, since the last reading", async () => {
+test("counts CPU time since the last reading, above that of an idle process", async () => {
   const { now, signs } = process();
   expect((await signs.read()).usedCpu).toBe(false);
   Object.assign(now, { at: 1_000, cpuSeconds: 0.02 });
@@ -28,7 +28,7 @@ test("counts CPU time above that of an idle process, since the last reading", as
   expect((await signs.read()).usedCpu).toBe(false);
 });
 
-test("counts new output once, and no work for a machine that does not respond", async () => {
+test("counts each output once, and no work while the machine does not respond", async () => {
   const { now, signs } = process();
   expect((await signs.read()).wrote).toBe(false);
   now.outputBytes = 10;

@@ -1,8 +1,11 @@
-/** Detects work of a starting app or function: CPU time of its machine, and output of its process. */
+/** Detects work of a starting app or function by the CPU time of its machine and the output of its process. */
 import type { App } from "#app.ts";
 import type { Guest } from "#machines/host/guest.ts";
 
-/** Idle apps with timers use less; starting apps get more even on a host at ten times its load. */
+/**
+ * CPU cores above which a process works. Idle apps with timers use less. Starting apps get more, even on a host at ten
+ * times its load.
+ */
 const minCores = 0.03;
 
 export interface Work {
@@ -10,7 +13,7 @@ export interface Work {
   wrote: boolean;
 }
 
-/** Current readings of a process in a machine. */
+/** Functions that read a process's current values. */
 interface Process {
   readonly machine: string | null;
   readonly command: string | null;
@@ -28,7 +31,7 @@ export class WorkSigns {
     this.#process = process;
   }
 
-  /** Returns the work since the last call. A machine that does not respond shows none. */
+  /** Returns the work since the last call. A machine that does not respond counts as idle. */
   async read(): Promise<Work> {
     const [usedCpu, wrote] = await Promise.all([this.#readCpu(), this.#readOutput()]);
     return { usedCpu, wrote };

@@ -1,6 +1,6 @@
 /**
- * Apps on a real database and the fake driver, which runs their processes on this host. The ingress is a fake: it
- * connects to the machine itself, and a test can make it fail or delay a drain.
+ * Apps on a real database and the fake driver, which runs their processes on this host. The ingress is a fake that
+ * connects to the machine itself. A test can make it fail, or delay a drain.
  */
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
@@ -29,7 +29,7 @@ export interface AppsHost {
   driver: FakeDriver;
   front: FakeFront;
   image: string;
-  /** Replaces the server without a shutdown. Processes of the fake driver are lost. */
+  /** Replaces the server without a shutdown. The processes of the fake driver are lost. */
   restart(): Promise<void>;
 }
 
@@ -111,7 +111,7 @@ export async function appsHost(
   return host;
 }
 
-/** Creates an environment with its own project. */
+/** Creates an environment in a project of its own. */
 export async function makeEnvironment(db: Db, slug = `app${randomBytes(4).toString("hex")}`) {
   const { workspace } = await makePerson(db, { workspace: { plan: "team" } });
   const project = await db
@@ -167,7 +167,7 @@ export async function makeDeployment(
     .executeTakeFirstOrThrow();
 }
 
-/** Finds a free port. Processes of the fake driver share the ports of this host. */
+/** Returns a free port. Processes of the fake driver share the ports of this host. */
 export async function freePort(): Promise<number> {
   const server = createServer().listen(0, "127.0.0.1");
   await once(server, "listening");
@@ -177,7 +177,7 @@ export async function freePort(): Promise<number> {
   return port;
 }
 
-/** Command of a web server that responds with its name. `before` runs first. */
+/** Returns the command of a web server that responds with its name. The program runs `before` first. */
 export function program(name: string, before = ""): string[] {
   const script = `
     const http = require("node:http");
@@ -191,7 +191,7 @@ export function program(name: string, before = ""): string[] {
   return [process.execPath, "-e", script];
 }
 
-/** Releases an app without waiting for its health. */
+/** Releases an app, and does not wait for its health. */
 export async function candidate(
   host: Pick<AppsHost, "app" | "apps"> & { image: string },
   environment: { id: string; project_id: string; host_label: string },
@@ -232,7 +232,7 @@ export async function deploy(
   return made;
 }
 
-/** Sends a request to the host, and returns the app's response. */
+/** Sends a request to the label's host, and returns the app's response. */
 export async function visit(host: AppsHost, label: string, path = "/"): Promise<string> {
   const route = host.apps.routes.find(host.apps.routes.hostOf(label));
   if (!route || route.machine === null) throw new Error("nothing serves");

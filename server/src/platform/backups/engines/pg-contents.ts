@@ -1,14 +1,14 @@
 /**
- * Describes a PostgreSQL database as lines, for a comparison of two databases. The lines cover every table with its row
- * count and an order-independent hash of its rows, every sequence, the large objects, and every schema object. A line
- * is `[kind, name, …]` as JSON. Hashes cover PostgreSQL's own text output, under equal settings on both sides.
- * Expressions are left out, because loading a dump rewrites them.
+ * Describes a PostgreSQL database as lines, for a comparison of two databases. The lines cover every table, sequence,
+ * large object and schema object. A table's line has its row count and a hash of its rows that does not depend on their
+ * order. A line is `[kind, name, …]` as JSON. The hashed text is PostgreSQL's own output, under equal settings on both
+ * sides. Expressions are left out, because loading a dump rewrites them.
  */
 import { createHash } from "node:crypto";
 
 /**
- * Overrides the database owner's settings, which must not affect this output. A session with a snapshot must not time
- * out.
+ * Options that override the database owner's settings, which must not affect the output. A session with a snapshot must
+ * not time out.
  */
 export const sessionOptions = [
   "role=none",
@@ -33,7 +33,7 @@ export const sessionOptions = [
   .join(" ");
 
 const ours = `n.nspname !~ '^pg_' and n.nspname <> 'information_schema'`;
-/** Objects of an extension come with the extension. */
+/** Condition that excludes objects of extensions, because the extension creates them. */
 const isOwn = (catalog: string, oid: string) =>
   `not exists (select from pg_depend d where d.classid = '${catalog}'::regclass and d.objid = ${oid} and d.deptype = 'e')`;
 const relations = (kinds: string) =>
@@ -42,8 +42,8 @@ const relations = (kinds: string) =>
 const named = `n.nspname || '.' || c.relname`;
 
 /**
- * Types for which equal text implies equal binary form. Hashing the binary form takes a third of the time. A float NaN
- * has a sign, and some types hold oids of their own database, so those types are excluded.
+ * Types for which equal text implies equal binary form. Hashing the binary form takes a third of the time. Two kinds
+ * are excluded: floats, because a NaN has a sign, and types that hold oids of their own database.
  */
 const plainTypes =
   "bool bytea char name int2 int4 int8 text varchar bpchar uuid date time timestamp timestamptz json jsonb"
@@ -54,15 +54,15 @@ const plainTypes =
 const columns = (which: string) =>
   `string_agg(format('kontor_row.%I', a.attname), ', ' order by a.attnum)
      filter (where ${which} (a.atttypid in (${plainTypes})))`;
-/** Columns of a table as one expression: plain columns as they are, all others as one text. */
+/** Expression for the columns of a table: plain columns as they are, and all others as one text. */
 const rowOf = `
   select concat_ws(', ', ${columns("")}, format('format(''%%s'', row(%s))', ${columns("not")}))
   from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped`;
 
 /**
  * Statements for psql; some generate further statements (\\gexec). Each row is formatted once and hashed twice, to 128
- * bits in all. The hashes are summed, so row order does not matter. `format` calls a type's output function; a cast
- * could run a function of the owner.
+ * bits in all. The hashes are summed, so the order of rows does not matter. The statements use `format`, which calls a
+ * type's output function; a cast could run a function of the owner.
  */
 const tableRows = `
 select format(
@@ -113,10 +113,10 @@ const objects = [
   `select json_build_array('extension', e.extname, e.extversion) from pg_extension e;`,
 ].join("\n");
 
-/** Everything except the sequences. */
+/** Statements for the whole content except the sequences. */
 export const contentsScript = `${tableRows}\n${largeObjects}\n${objects}\n`;
 
-/** Keyed by the object that the line describes. */
+/** Lines by the object that each describes. */
 export type Contents = ReadonlyMap<string, readonly unknown[]>;
 
 export function readContents(lines: readonly string[]): Contents {
@@ -128,20 +128,20 @@ export function readContents(lines: readonly string[]): Contents {
   return contents;
 }
 
-/** Version of the hash's method; hashes of earlier versions are not comparable. */
+/** Version of the hash. Hashes of other versions are not comparable. */
 const form = "2:";
 
 export function isComparable(hash: string): boolean {
   return hash.startsWith(form);
 }
 
-/** Hash of the whole content, independent of order. */
+/** Returns a hash of the whole content. The order of the lines does not matter. */
 export function hashOf(contents: Contents): string {
   const lines = [...contents].map(([name, value]) => `${name}\t${JSON.stringify(value)}\n`).toSorted();
   return form + createHash("sha256").update(lines.join("")).digest("hex");
 }
 
-/** Lists the differences, one sentence each; empty if the contents are equal. */
+/** Returns the differences, one sentence each. Empty for equal contents. */
 export function differences(expected: Contents, found: Contents): string[] {
   const sentences: string[] = [];
   for (const [name, value] of expected) {
@@ -160,8 +160,8 @@ function difference(name: string, expected: readonly unknown[], found: readonly 
 }
 
 /**
- * Sequences advance during a dump, so the restored value must lie between the values before and after it. Sequences
- * that were created or dropped meanwhile are skipped.
+ * Returns the differences of sequences. Sequences advance during a dump, so the restored value must lie between the
+ * values before and after the dump. Sequences that were created or dropped meanwhile are skipped.
  */
 export function sequenceDifferences(before: Contents, after: Contents, found: Contents): string[] {
   return [...found].flatMap(([name, value]) => {

@@ -1,6 +1,6 @@
 /**
- * A psql session as PostgreSQL's own account over the machine's socket, for statements that share one transaction, such
- * as an exported snapshot. Output is read up to a marker of ours, and is bounded.
+ * A psql session as PostgreSQL's own account, over the machine's socket. The statements share a transaction, as an
+ * exported snapshot requires. Output is read up to a marker of ours, and is bounded.
  */
 import { randomBytes } from "node:crypto";
 import type { Guest, GuestProcess } from "#machines/host/guest.ts";
@@ -11,7 +11,7 @@ import { requireSuccess, start } from "./streams.ts";
 export const bin = "/usr/lib/postgresql/15/bin";
 type OutputChunk = GuestProcess["output"] extends AsyncIterable<infer T> ? T : never;
 
-/** Allows one line for each of a hundred thousand schema objects. */
+/** Limit of the output in bytes. It allows a line for each of a hundred thousand schema objects. */
 const maxBytes = 32 * 1024 ** 2;
 
 export function psql(database: string): string[] {
@@ -20,7 +20,7 @@ export function psql(database: string): string[] {
 
 export const asPostgres = {
   user: "postgres",
-  // Visible to the owner in pg_stat_activity.
+  // The owner sees this name in pg_stat_activity.
   env: { PGOPTIONS: sessionOptions, PGAPPNAME: "kontor-backup", PGCONNECT_TIMEOUT: "30" },
 };
 
@@ -54,8 +54,8 @@ export class Session implements Disposable {
   }
 
   /**
-   * Runs the statements and returns the lines of output. Statements end in semicolons. An abort of `ends` also ends the
-   * session.
+   * Runs the statements and returns their output by line. Each statement ends in a semicolon. If `ends` aborts, the
+   * session ends.
    */
   async query(statements: string, ends: AbortSignal = this.#signal): Promise<string[]> {
     const mark = `kontor-${randomBytes(12).toString("hex")}`;
@@ -77,7 +77,7 @@ export class Session implements Disposable {
     const pieces: Buffer[] = [];
     let bytes = 0;
     let tail = "";
-    // Iterated by hand: leaving a `for await` loop would close the output that the next call needs.
+    // The output is iterated by hand. Leaving a `for await` loop would close it, and the next call needs it.
     for (let next = await this.#output.next(); !next.done; next = await this.#output.next()) {
       const { stream, data } = next.value;
       if (stream === "stderr") {

@@ -16,7 +16,7 @@ async function collect(content: AsyncIterable<Buffer>): Promise<Buffer> {
 }
 
 let made = 0;
-/** Makes a database with one of each object that a dump must contain. */
+/** Creates a database with one of each kind of object that a dump must contain, and returns its name. */
 async function database(): Promise<string> {
   const name = `db_${++made}`;
   await sql("postgres", `create database ${name} owner kontor template template0;`);
@@ -58,19 +58,19 @@ async function testRestore(name: string, stored: Buffer, description: unknown) {
 
 const source = (bytes: Buffer) => () => Readable.from([bytes]) as AsyncIterable<Buffer>;
 
-test("backs up tables, sequences and schema exactly", async () => {
+test("restores tables, sequences and schema exactly", async () => {
   const name = await database();
   const { stored, description } = await dump(name);
   expect(stored.subarray(0, 5).toString()).toBe("PGDMP");
   const contents = await testRestore(name, stored, description);
   expect(contents).toMatch(/^2:[0-9a-f]{64}$/);
-  // A second restore of the same bytes gives the same hash.
+  // Another restore of the same bytes has the same hash.
   expect(await testRestore(name, stored, description)).toBe(contents);
 });
 
-test("backs up one moment of a database while it is written to", async () => {
+test("backs up one moment of a database during concurrent writes", async () => {
   const name = await database();
-  // Moves money between accounts, so that every moment has the same sum, and adds rows meanwhile.
+  // Transfers between accounts keep the sum equal at every moment. Rows are added meanwhile.
   const writer = spawn(
     "/bin/sh",
     [
@@ -92,7 +92,7 @@ test("backs up one moment of a database while it is written to", async () => {
     try {
       process.kill(-writer.pid!, "SIGKILL");
     } catch {
-      // psql has ended.
+      // psql has ended by now.
     }
   };
   while (Number(await sql(name, "select count(*) from nothing;")) < 20);
@@ -100,14 +100,14 @@ test("backs up one moment of a database while it is written to", async () => {
   await testRestore(name, stored, description);
   const later = Number(await sql(name, "select count(*) from nothing;"));
   const kept = Number(await sql("kontor_try", "select count(*) from nothing;"));
-  // The snapshot contains each transfer whole or not at all.
+  // The snapshot contains each transfer completely or not at all.
   expect(await sql("kontor_try", "select sum(balance) from accounts;")).toBe("12502500\n");
   end();
   expect(kept).toBeGreaterThan(0);
   expect(later).toBeGreaterThan(kept);
 });
 
-test("names a changed row, a missing row and a missing table", async () => {
+test("names a changed row, a missing row and a missing table after a test restore", async () => {
   const name = await database();
   const { stored } = await dump(name);
   await sql(
@@ -121,7 +121,7 @@ test("names a changed row, a missing row and a missing table", async () => {
   );
 });
 
-test("treats values of equal text as equal, and detects values shifted between columns", async () => {
+test("treats values of equal text as equal, and detects values that moved to another column", async () => {
   const name = await database();
   await sql(
     name,
@@ -147,7 +147,7 @@ test("treats values of equal text as equal, and detects values shifted between c
   }
 });
 
-test("restores a backup of an earlier server with another hash version", async () => {
+test("restores a backup whose hash an earlier version of the server made", async () => {
   const name = await database();
   const { stored } = await dump(name);
   const id = "00000000-0000-4000-8000-00000000000d";
@@ -157,14 +157,14 @@ test("restores a backup of an earlier server with another hash version", async (
   expect(await sql(name, "select count(*) from accounts;")).toBe("5000\n");
 });
 
-test("rejects truncated bytes in the test restore", async () => {
+test("rejects a truncated backup in the test restore", async () => {
   const name = await database();
   const { stored, description } = await dump(name);
   const cut = stored.subarray(0, stored.length - 20_000);
   await expect(testRestore(name, cut, description)).rejects.toThrow("pg_restore");
 });
 
-test("does not call a row cast defined by the owner during a backup", async () => {
+test("does not call a row cast of the owner during a backup", async () => {
   const name = await database();
   await sql(
     name,
@@ -204,7 +204,7 @@ test("restores the data with the owner's settings, and keeps the old data until 
   expect(await sql(name, "select count(*), sum(balance) from accounts;")).toBe("5000|12502500\n");
   expect(await sql(name, "show work_mem;")).toBe("5MB\n");
   expect(await sql(name, "select tableowner from pg_tables where tablename = 'accounts';")).toBe("kontor\n");
-  // The next server repeats the restore after a crash; later writes stay.
+  // The next server repeats the restore after a crash, and keeps later writes.
   await sql(name, "delete from accounts where id = 1;");
   await postgres.restore(work);
   expect(await sql(name, "select count(*) from accounts;")).toBe("4999\n");
@@ -216,7 +216,7 @@ test("restores the data with the owner's settings, and keeps the old data until 
   expect(await countOldDatabases()).toBe("0\n");
 });
 
-test("leaves the old data in place and open when a restore fails", async () => {
+test("leaves the old data in place and accessible when a restore fails", async () => {
   const name = await database();
   const { stored } = await dump(name);
   const id = "00000000-0000-4000-8000-00000000000b";
@@ -233,7 +233,7 @@ test("leaves the old data in place and open when a restore fails", async () => {
   expect(countOldDatabases).toBe("0\n");
 });
 
-test("disconnects clients for the swap, and lets them reconnect", async () => {
+test("disconnects clients while the databases are swapped, and lets them reconnect", async () => {
   const name = await database();
   const { stored } = await dump(name);
   const sleeper = sql(name, "select pg_sleep(60);").then(

@@ -1,8 +1,8 @@
 /**
- * PostgreSQL is backed up with its own pg_dump, in custom format, in an exported snapshot. Every table is counted and
- * hashed in the same snapshot, so the later comparison covers exactly the saved moment, even under writes. A restore
- * fills a second database and compares it. Two renames in one transaction swap the databases, and the old one is
- * dropped after the result is recorded.
+ * PostgreSQL is backed up with its own pg_dump, in custom format, from an exported snapshot. Every table is counted and
+ * hashed in the same snapshot. So the later comparison covers exactly the saved moment, even under writes. A restore
+ * fills a second database and compares it. Two renames in one transaction swap the databases. The old one is dropped
+ * after the result is recorded.
  */
 import { runAllOrAbort } from "#lib/concurrency/run-all-or-abort.ts";
 import { abortable } from "#lib/concurrency/abortable.ts";
@@ -29,9 +29,9 @@ interface PostgresDescription {
   sequences: readonly [Contents, Contents];
 }
 
-/** Maximum wait for table locks of other sessions. */
+/** Longest wait for table locks of other sessions. */
 const lockTimeout = "5min";
-/** Database in the throwaway instance. */
+/** Name of the database in the throwaway instance. */
 const trial = "kontor_try";
 const shownDifferences = 3;
 const renameTries = 10;
@@ -60,8 +60,8 @@ export const postgres: BackupEngine = {
       (ends) => sink(dump(ends)),
       async (ends) => {
         const lines = await session.query(contentsScript, ends);
-        // pg_dump sends its first byte after it took the snapshot. Loading the test restore may take long, and no ALTER
-        // TABLE should wait for it.
+        // pg_dump sends its first byte after it took the snapshot. The session ends then: loading the test restore may
+        // take long, and no ALTER TABLE should wait for it.
         await abortable(taken.promise, ends);
         await session.query("commit;", ends);
         return lines;
@@ -107,7 +107,7 @@ export const postgres: BackupEngine = {
       await swap(guest, database, names, signal);
     } catch (error) {
       const soon = AbortSignal.timeout(60_000);
-      // The swap succeeded, but its response was lost.
+      // The swap succeeded, and only its response was lost.
       if (await exists(guest, names.before, soon)) return;
       await query(guest, "postgres", open(database), soon);
       await dropDatabase(guest, names.beside, soon).catch(() => {});
@@ -218,7 +218,7 @@ async function exists(guest: Guest, name: string, signal: AbortSignal): Promise<
   return answer.trim() === "1";
 }
 
-/** Copies the owner's settings of the database and its connect privileges; a dump of the content has neither. */
+/** Copies the database's settings, privileges and connection limit, which a dump of its content omits. */
 function copySettings(from: string, to: string): string {
   return `
     insert into pg_db_role_setting (setdatabase, setrole, setconfig)
@@ -230,8 +230,8 @@ function copySettings(from: string, to: string): string {
 }
 
 /**
- * Forbids new connections, ends existing ones, and renames both databases in one transaction. If that fails, the caller
- * opens the old database again.
+ * Forbids new connections, ends the existing ones, and renames both databases in one transaction. If that fails, the
+ * caller opens the old database again.
  */
 async function swap(
   guest: Guest,
@@ -251,7 +251,7 @@ async function swap(
       await query(guest, "postgres", `${sendAway}\n${rename}`, signal);
       return;
     } catch (error) {
-      // A terminated session may take a moment to end; a rename waits five seconds for it.
+      // A terminated session may take a moment to end. A rename waits five seconds for that.
       if (attempt === renameTries || signal.aborted) throw error;
     }
   }
@@ -265,7 +265,7 @@ function query(guest: Guest, database: string, statements: string, signal: Abort
   return textOf(guest, { argv: [...psql(database), "-f", "-"], ...asPostgres, stdin: statements }, signal);
 }
 
-/** Names are made of letters, digits and underscores only. */
+/** Quotes a name. Our names have only letters, digits and underscores. */
 function quote(name: string): string {
   if (!/^[a-z][a-z0-9_]{0,62}$/.test(name))
     throw new Error(`${name} is not a valid name of a role or database`);

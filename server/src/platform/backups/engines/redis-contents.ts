@@ -1,22 +1,22 @@
-/** Describes the content of a Redis server without blocking it for long. Pure. */
+/** Describes the content of a Redis server without blocking the server for long. Pure functions. */
 
 export interface RedisDescription {
-  /** Number of keys in each database; expired keys that still exist count. */
+  /** Number of keys by database. Expired keys that Redis has not deleted yet count. */
   counts: Record<string, number>;
-  /** Digest of all keys; null if computing it would take too long. */
+  /** Digest of all keys; null if Redis would take too long for it. */
   digest: string | null;
-  /** Digests of sampled keys. */
+  /** Digests of some keys, by key. */
   sample: Record<string, string>;
 }
 
-/** Each line is `db0:keys=12,expires=3,avg_ttl=0`. */
+/** Parses the numbers of keys. Each line has the form `db0:keys=12,expires=3,avg_ttl=0`. */
 export function readKeyspace(info: string): Record<string, number> {
   const counts: Record<string, number> = {};
   for (const [, name = "", keys] of info.matchAll(/^(db\d+):keys=(\d+)/gm)) counts[name] = Number(keys);
   return counts;
 }
 
-/** Lists the differences, one sentence each; empty if the contents are equal. */
+/** Returns the differences, one sentence each. Empty for equal contents. */
 export function listDifferences(expected: RedisDescription, found: RedisDescription): string[] {
   const sentences: string[] = [];
   for (const name of new Set([...Object.keys(expected.counts), ...Object.keys(found.counts)])) {

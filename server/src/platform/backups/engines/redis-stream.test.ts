@@ -12,7 +12,7 @@ async function through(whole: Buffer, pieceBytes: number): Promise<Buffer> {
   return Buffer.concat(await Array.fromAsync(withoutMark(pieces())));
 }
 
-test("removes only the mark behind an RDB file, at any split of the stream", async () => {
+test("removes only the mark after an RDB file, wherever the stream is split", async () => {
   const file = Buffer.concat([Buffer.from("REDIS0010"), Buffer.alloc(300, "x"), end]);
   for (const pieceBytes of [1, 7, 40, 49, 50, 1_000]) {
     expect((await through(Buffer.concat([file, mark]), pieceBytes)).equals(file)).toBe(true);
@@ -21,7 +21,7 @@ test("removes only the mark behind an RDB file, at any split of the stream", asy
   expect((await through(Buffer.from("short"), 2)).toString()).toBe("short");
 });
 
-test("counts keys by database, and names the differences", () => {
+test("counts keys by database, and names the differences of two contents", () => {
   const info = "# Keyspace\r\ndb0:keys=12,expires=3,avg_ttl=0\r\ndb3:keys=1,expires=0,avg_ttl=0\r\n";
   expect(readKeyspace(info)).toEqual({ db0: 12, db3: 1 });
   const description: RedisDescription = { counts: { db0: 12 }, digest: null, sample: { a: "1", b: "2" } };

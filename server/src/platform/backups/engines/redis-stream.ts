@@ -1,14 +1,14 @@
-/** Converts the output of redis-cli for a replica's first sync into an RDB file. */
+/** Converts redis-cli's output of a replica's first sync into an RDB file. */
 
-/** Length of the end-of-stream mark in hexadecimal digits; the server announces the mark beforehand. */
+/** Length of the end-of-stream mark, in hexadecimal digits. The server announces the mark before the file. */
 const markBytes = 40;
-/** Opcode of the end, and the checksum after it. */
+/** Length of the RDB file's end: the end's opcode, and the checksum after it. */
 const endBytes = 9;
 const endOpcode = 0xff;
 
 /**
- * Removes the mark at the end of the stream. redis-cli removes it from a file but not from a pipe. Redis rejects bytes
- * after the end of an RDB file when the file is the base of its append-only file.
+ * Yields the stream without the mark at its end. redis-cli removes the mark from a file but not from a pipe. Redis
+ * rejects bytes after the end of an RDB file that is the base of its append-only file.
  */
 export async function* withoutMark(content: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   let held: Buffer = Buffer.alloc(0);

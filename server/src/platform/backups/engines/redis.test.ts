@@ -35,7 +35,7 @@ test("puts the old data back when Redis does not start with the restored data", 
   await guest.writeFile(manifest, Buffer.from("restored"), { mode: 0o644, roots });
   await guest.writeFile(before, Buffer.from("old"), { mode: 0o644, roots });
   expect(await redis.isInPlace(work)).toBe(true);
-  // The old data is set aside; Redis fails to read the restored data.
+  // The old data is set aside, and Redis cannot read the restored data.
   const aside = before.replace("/persist", spec!.volume!.directory);
   expect(existsSync(aside)).toBe(true);
   Object.defineProperty(host.simulation, "failsNextStart", {
@@ -44,7 +44,7 @@ test("puts the old data back when Redis does not start with the restored data", 
   });
   await guest.signalCommand(running.command!, 9);
   await vi.waitFor(() => expect(running.row.error).toBe("Bad file format"), 10_000);
-  // A check long afterwards changes nothing.
+  // A much later check changes nothing.
   await expect(redis.isInPlace({ ...work, putsBack: false })).rejects.toThrow("not running");
   expect(existsSync(aside)).toBe(true);
   expect(await redis.isInPlace(work)).toBe(false);
@@ -53,12 +53,12 @@ test("puts the old data back when Redis does not start with the restored data", 
   expect(running.isUp).toBe(true);
 }, 60_000);
 
-test("ends the transfer when the store fails", async () => {
+test("aborts the transfer when the store fails", async () => {
   let isEnded = false;
   const answers = (text: string): GuestProcess["output"] =>
     Readable.from([{ stream: "stdout", data: Buffer.from(text) }]) as unknown as GuestProcess["output"];
   const sync = Promise.withResolvers<never>();
-  // Sends its first bytes, then stalls.
+  // Yields the first bytes of a dump, then stalls.
   async function* rdb() {
     yield { stream: "stdout" as const, data: Buffer.alloc(300_000) };
     await sync.promise;

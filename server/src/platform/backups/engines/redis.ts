@@ -1,8 +1,9 @@
 /**
  * Redis is backed up as a replica would receive it: the streamed RDB of a fork. The content is described while writes
- * are paused, from just before the fork until its first bytes arrive; usually milliseconds. Keys are counted in each
- * database and hashed by Redis' own DEBUG DIGEST. A small database is hashed whole, a large one by a random sample. The
- * test restore loads the bytes as a replica without a primary, which expires nothing.
+ * are paused. The pause begins just before the fork and ends when the fork's first bytes arrive, usually after
+ * milliseconds. Keys are counted in each database and hashed by Redis' own DEBUG DIGEST. A small database is hashed
+ * whole, a large one by a random sample. The test restore loads the bytes as a replica without a primary, which expires
+ * nothing.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { runAllOrAbort } from "#lib/concurrency/run-all-or-abort.ts";
@@ -19,20 +20,23 @@ const data = "/persist/redis";
 const appendOnly = `${data}/appendonlydir`;
 const manifest = `${appendOnly}/appendonly.aof.manifest`;
 const roots = ["/persist"];
-/** Directory in the throwaway instance. */
+/** Directory of the loaded data in the throwaway instance. */
 const trial = "/persist/kontor-try";
 const trialFile = "try.rdb";
 
 const mib = 1024 ** 2;
-/** DEBUG DIGEST of this size takes about a fifth of a second, and blocks all clients. */
+/**
+ * Size up to which all data is hashed. DEBUG DIGEST of this size takes about a fifth of a second, and blocks all
+ * clients.
+ */
 const digestAllBelowBytes = 16 * mib;
 const sampledKeys = 200;
-/** Maximum pause of writes, even if this server dies; a longer attempt is repeated. */
+/** Longest pause of writes, even if this server dies. An attempt that takes longer is repeated. */
 const pauseMs = 5_000;
 const viewTries = 5;
 const lookEveryMs = 100;
 
-/** Keys with a plain name and a small value; hashing a large value would block all clients. */
+/** Returns keys with a plain name and a small value. Hashing a large value would block all clients. */
 const sampleScript = `
 local keys, seen = {}, {}
 for i = 1, ${sampledKeys * 2} do
@@ -54,7 +58,7 @@ export const redis: BackupEngine = {
       await untilNoChild(guest, signal);
       const [dumped] = await runAllOrAbort(signal, async (ends) => {
         const view = await openView(guest, ends);
-        // The transfer ends when the sink fails.
+        // If the sink fails, the transfer ends.
         return view && { stored: await sink(view.content), description: view.description };
       });
       if (dumped) return dumped;
@@ -75,7 +79,8 @@ export const redis: BackupEngine = {
     const socket = `${trial}/socket`;
     const ends = new AbortController();
     const running = outputOf(guest, replica(socket), AbortSignal.any([signal, ends.signal]));
-    // Drained, so that the process never blocks on its output. An early exit shows when Redis does not respond.
+    // The process's output is read, so that the process never blocks. If the process ends early, Redis does not
+    // respond.
     let hasEnded = false;
     const reading = drain(running)
       .catch(() => {})
@@ -105,7 +110,7 @@ export const redis: BackupEngine = {
   async restore({ addons, addon, id, source, signal }) {
     const guest = runningGuest(addons, addon.id);
     const names = namesOf(id);
-    // An earlier run switched the files; only the clean-up is left.
+    // An earlier run already switched the files, and only the clean-up is left.
     if (await isSwitched(guest, names)) return;
     await writeRestored(guest, appendOnly, names.base, source());
     signal.throwIfAborted();
@@ -113,7 +118,7 @@ export const redis: BackupEngine = {
       const old = await textOf(stopped, { argv: ["cat", manifest] }, signal, mib);
       const write = (path: string, text: string) =>
         stopped.writeFile(path, Buffer.from(text), { mode: 0o644, roots });
-      // New file names with numbers above the old ones: Redis appends to a file that it finds.
+      // The new files have numbers above the old ones, because Redis appends to a file that exists.
       await write(`${appendOnly}/${names.log}`, "");
       await write(names.next, manifestOf(names, nextNumber(old)));
       await write(names.before, old);
@@ -150,7 +155,7 @@ export const redis: BackupEngine = {
     const old = hasOld ? await readManifest(names.before) : [];
     for (const name of [...old, names.base, names.log])
       if (!kept.has(name)) await deleteIfPresent(guest, `${appendOnly}/${name}`);
-    // Deleted last, because these files show the progress of the restore.
+    // These files show the progress of the restore, so they are deleted last.
     for (const path of [names.next, names.before]) await deleteIfPresent(guest, path);
   },
 };
@@ -160,7 +165,7 @@ interface View {
   content: AsyncIterable<Buffer>;
 }
 
-/** Undefined if it took longer than the pause of writes. */
+/** Opens the dump and describes the content. Returns undefined if that took longer than the pause of writes. */
 async function openView(guest: Guest, signal: AbortSignal): Promise<View | undefined> {
   const query = (...words: string[]) => textOf(guest, asAdmin(...words), signal, 16 * mib);
   await query("CONFIG", "SET", "repl-diskless-sync", "yes", "repl-diskless-sync-delay", "0");
@@ -176,7 +181,7 @@ async function openView(guest: Guest, signal: AbortSignal): Promise<View | undef
       sample: await digestsOf(query, keys),
     };
     const output = outputOf(guest, asAdmin("--rdb", "-"), signal);
-    // The first bytes come after the fork, whose memory no longer changes.
+    // The first bytes arrive after the fork. The fork's memory no longer changes.
     const first = await output.next();
     if (first.done) throw new BackupFailed("Redis sent no data.");
     if (performance.now() < until) return { description, content: withoutMark(join(first.value, output)) };
@@ -196,7 +201,7 @@ async function* join(first: Buffer, rest: AsyncGenerator<Buffer>): AsyncGenerato
   }
 }
 
-/** Redis runs one child at a time; ours would wait for it while writes are paused. */
+/** Waits until no child of Redis runs. Redis runs one child at a time: ours would wait while writes are paused. */
 async function untilNoChild(guest: Guest, signal: AbortSignal): Promise<void> {
   for (;;) {
     const info = await textOf(guest, asAdmin("INFO", "persistence"), signal);
@@ -218,14 +223,17 @@ async function digestsOf(query: Query, keys: readonly string[]): Promise<Record<
 }
 
 async function responds(query: Query): Promise<boolean> {
-  // While it loads, Redis responds with an error.
+  // Redis responds with an error while it loads data.
   return query("PING").then(
     (info) => info.trim() === "PONG",
     () => false,
   );
 }
 
-/** A replica expires nothing and keeps expired keys when it loads, so every counted key exists. */
+/**
+ * Returns the program that loads a backup. Redis runs as a replica, which keeps expired keys when it loads, so every
+ * counted key exists.
+ */
 function replica(socket: string): Program {
   const settings = {
     port: "0",
@@ -294,12 +302,12 @@ function manifestOf({ base, log }: { base: string; log: string }, number: number
   return `file ${base} seq ${number} type b\nfile ${log} seq ${number} type i\n`;
 }
 
-/** A number above all those in the manifest. */
+/** Returns a number above all numbers in the manifest. */
 function nextNumber(text: string): number {
   return Math.max(0, ...[...text.matchAll(/ seq (\d+) /g)].map(([, number]) => Number(number))) + 1;
 }
 
-/** File names of a manifest, whose lines are `file <name> seq <n> type <t>`. */
+/** Returns the file names of a manifest, whose lines have the form `file <name> seq <n> type <t>`. */
 function filesOf(text: string): string[] {
   return [...text.matchAll(/^file "?([^"\s]+)"? seq /gm)].flatMap(([, name]) =>
     name === undefined ? [] : [name],

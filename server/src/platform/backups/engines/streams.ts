@@ -1,13 +1,16 @@
 /**
- * Runs programs inside a database's machine with streamed input and output. Unread output blocks the program, not the
- * server.
+ * Runs programs in a database's machine, with streamed input and output. Output that is not read blocks the program,
+ * not the server.
  */
 import type { GuestProcess, Guest } from "#machines/host/guest.ts";
 import { BackupFailed } from "../errors.ts";
 
-/** Maximum of kept error output. */
+/** Bytes of error output that are kept. */
 const keptBytes = 4_000;
-/** pg_dump writes 4 KiB at a time. Larger pieces save writes to the store and to the second machine. */
+/**
+ * Size of a piece in bytes. Larger pieces than the 4 KiB of pg_dump need fewer writes to the store and to the second
+ * machine.
+ */
 const pieceBytes = 32 * 1024;
 
 export interface Program {
@@ -17,8 +20,8 @@ export interface Program {
 }
 
 /**
- * Yields the program's output in large pieces, except for the first, which signals that it started. Fails at the end if
- * the program failed. The program ends when its reader stops.
+ * Yields the program's output in large pieces. The first piece may be small: it shows that the program has started.
+ * Throws at the end if the program failed. If the reader stops, the program is ended.
  */
 export async function* outputOf(guest: Guest, program: Program, signal: AbortSignal): AsyncGenerator<Buffer> {
   const child = await start(guest, program, signal);
@@ -48,7 +51,7 @@ export async function* outputOf(guest: Guest, program: Program, signal: AbortSig
   }
 }
 
-/** Runs the program with this input to its end. */
+/** Runs a program with this input until the program ends. */
 export async function feed(
   guest: Guest,
   program: Program,
@@ -66,7 +69,7 @@ export async function feed(
   reading.catch(() => {});
   try {
     for await (const piece of content) {
-      // The program has failed and would discard the rest; its error is what counts.
+      // The program has failed and would discard the rest. The error below names the cause.
       if (isOver) break;
       await child.process.writeStdin(piece);
     }
@@ -80,7 +83,7 @@ export async function feed(
   }
 }
 
-/** Returns the whole output, which is short. */
+/** Runs a program and returns its whole output, which is short. */
 export async function textOf(
   guest: Guest,
   program: Program & { stdin?: string },

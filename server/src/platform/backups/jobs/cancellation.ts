@@ -1,22 +1,22 @@
 /**
- * Ends a backup or restore at its deadline, when the server stops, when the workspace is suspended, or when the job was
- * deleted.
+ * Aborts a backup or restore at its deadline, when the server stops, when the workspace is suspended, or when the job
+ * was deleted.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { BackupFailed } from "../errors.ts";
 
 /** Thrown when the server stops or the workspace is suspended. The work starts again later. */
 export class Interruption extends Error {}
-/** The backup, restore or add-on was deleted. */
+/** Thrown when the backup, restore or add-on was deleted. */
 export class JobDeleted extends Error {}
 
-/** Several times the time that the largest size takes on a slow host. */
+/** Deadline of a job, several times the time that the largest size takes on a slow host. */
 const deadlineMs = 6 * 60 * 60_000;
 const lookEveryMs = 1_000;
 export const attemptsMax = 3;
 export const retriesExhausted = `The server ended ${attemptsMax} times during this job; it is not retried.`;
 
-/** `suspend`: the workspace is suspended, so its database is frozen. */
+/** Decision about a running job. `suspend`: the workspace is suspended, so its database is frozen. */
 export type JobDecision = "continue" | "cancel" | "suspend";
 
 export async function runCancellable<T>(
@@ -25,7 +25,7 @@ export async function runCancellable<T>(
   work: (signal: AbortSignal) => Promise<T>,
 ): Promise<T> {
   const ends = new AbortController();
-  // A safety backup ends with the restore, for the same reason.
+  // With any other reason, the server stops. A safety backup ends with its restore, for the reason of the restore.
   const isOurs = () => stops.reason instanceof JobDeleted || stops.reason instanceof BackupFailed;
   const stop = () => ends.abort(isOurs() ? stops.reason : new Interruption("the server stops"));
   stops.addEventListener("abort", stop, { once: true });
@@ -40,7 +40,7 @@ export async function runCancellable<T>(
   try {
     return await work(ends.signal);
   } catch (error) {
-    // Some waits report only that they were aborted, not the reason.
+    // Some rejections only report the abort, so the error is replaced by the abort's reason.
     throw ends.signal.aborted ? ends.signal.reason : error;
   } finally {
     clearTimeout(deadline);
@@ -58,7 +58,7 @@ async function watch(
   while (!signal.aborted && !ends.signal.aborted) {
     await sleep(lookEveryMs, undefined, { signal, ref: false }).catch(() => {});
     if (signal.aborted) return;
-    // While PostgreSQL is down, the work continues.
+    // The work continues while PostgreSQL is down.
     const decision = await decide().catch(() => "continue" as const);
     if (decision === "cancel") ends.abort(new JobDeleted("the job was deleted"));
     if (decision === "suspend") ends.abort(new Interruption("the workspace is suspended"));

@@ -1,7 +1,7 @@
 /**
- * Runs one backup. The dump goes to the store and to a throwaway instance at once. Both are compared with the source
- * before the backup completes. The next server repeats a backup that a crash interrupted; after
- * three crashes it fails.
+ * Runs a backup. The dump is streamed to the store and to a throwaway instance at the same time. Both copies are
+ * compared with the source before the backup completes. The next server repeats a backup that a crash interrupted;
+ * after three crashes the backup fails.
  */
 import { createHash } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -33,9 +33,12 @@ import {
 } from "../store.ts";
 import { attemptsMax, JobDeleted, retriesExhausted, Interruption, runCancellable } from "./cancellation.ts";
 
-/** After a start of the server an add-on is adopted within a moment; a new add-on takes longer. */
+/**
+ * Longest wait for a running add-on. After a start of the server an add-on is adopted within a moment; a new add-on
+ * takes longer.
+ */
 const upWithinMs = 60_000;
-/** The test restore needs memory, which other machines may free meanwhile. */
+/** Longest wait for the test restore's memory, which other machines may free meanwhile. */
 const roomWithinMs = 10 * 60_000;
 const lookAgainMs = 1_000;
 
@@ -45,7 +48,7 @@ interface StoredBackup {
   contents: string;
 }
 
-/** The job, which also makes safety backups. */
+/** Runs the backup's job. Restores call this function as well, for their safety backup. */
 export async function runBackup(backups: BackupsContext, id: string, stops: AbortSignal): Promise<void> {
   const { db, clock } = backups.app;
   const found = await findById(db, id);
@@ -72,8 +75,9 @@ export async function runBackup(backups: BackupsContext, id: string, stops: Abor
 }
 
 /**
- * Starts the test restore's instance first, because it may wait for memory; the snapshot is taken after that wait. The
- * instance loads the bytes while they are stored. Reading the stored bytes back verifies the store.
+ * Stores the dump and verifies it. The test restore's instance starts first, because it may wait for memory; the
+ * snapshot is taken after that wait. The instance loads the bytes while they are stored. At the end the stored bytes
+ * are read back, which verifies the store.
  */
 async function dumpAndVerify(
   backups: BackupsContext,
@@ -112,7 +116,7 @@ async function readBack(source: Source, signal: AbortSignal): Promise<void> {
   for await (const _ of source()) signal.throwIfAborted();
 }
 
-/** Reads the stored bytes; fails at their end if they changed in the store. */
+/** Returns the source of the stored bytes. Reading throws at their end if the bytes changed in the store. */
 export function sourceOf(
   { blobs }: Pick<BackupsContext, "blobs">,
   key: string,
@@ -131,7 +135,7 @@ export function sourceOf(
   };
 }
 
-/** Waits for the add-on's running machine. */
+/** Resolves to the guest of the add-on's running machine. */
 export async function waitForGuest(
   addons: Addons,
   addonId: string,
@@ -146,7 +150,10 @@ export async function waitForGuest(
   }
 }
 
-/** Removes the instance when the work ends. If the server dies, the next start removes it. */
+/**
+ * Runs work with a throwaway instance, and removes the instance afterwards. If the server dies, its next start removes
+ * the instance.
+ */
 async function withThrowaway<T>(
   addons: Addons,
   addon: AddonView,
@@ -189,7 +196,10 @@ async function completeBackup(
   await passKillPoint("backup.completed");
 }
 
-/** Updates the row first: a backup completed by another run keeps its bytes, and a failed one records their key. */
+/**
+ * Records the failure before bytes are deleted. A backup that another run completed keeps its bytes, and a failed one
+ * records their key.
+ */
 async function failBackup(
   { app, blobs }: BackupsContext,
   addon: AddonView,
@@ -208,7 +218,7 @@ async function failBackup(
       backup_id: row.id,
       kind: row.kind,
     });
-    // The restore fails with its safety backup.
+    // The restore fails together with its safety backup, and notifies the owner.
     if (row.kind === "safety") return true;
     const { workspace_id: workspaceId, name, project_name } = addon;
     await notify(tx, {
@@ -228,7 +238,7 @@ async function failBackup(
   );
 }
 
-/** Error text for the add-on's owner. */
+/** Returns the error text for the add-on's owner. */
 export function reasonOf(error: unknown): string {
   if (error instanceof BackupFailed || error instanceof DomainError) return error.message;
   if (error instanceof BlobsFull) return "The backup store is full.";

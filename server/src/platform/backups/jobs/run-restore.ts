@@ -1,7 +1,7 @@
 /**
- * Runs one restore. A restore in place makes a safety backup first, then replaces the data. The old data is deleted
- * only after the result is recorded. After a crash, the next server continues. It does not repeat a completed
- * replacement, because clients may have written since.
+ * Runs a restore. A restore in place makes a safety backup first, and then replaces the data. The old data is deleted
+ * only after the result is recorded. After a crash the next server continues. A completed replacement is not repeated,
+ * because clients may have written since.
  */
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
 import { notify } from "#accounts/notifications/notifications.ts";
@@ -24,13 +24,19 @@ import {
 } from "../store.ts";
 import { attemptsMax, JobDeleted, retriesExhausted, Interruption, runCancellable } from "./cancellation.ts";
 
-/** A new add-on may wait until its image is built. */
+/** Longest wait for a new add-on, whose image may have to be built first. */
 const newUpWithinMs = 15 * 60_000;
-/** The add-on ran at the time of the request; PostgreSQL may have to replay its log. */
+/** Longest wait for the add-on. It ran at the time of the request; PostgreSQL may have to replay its log. */
 const upWithinMs = 5 * 60_000;
-/** A restarted add-on is adopted within a moment. */
+/**
+ * Longest wait for an add-on whose state is checked. After a restart of the server an add-on is adopted within a
+ * moment.
+ */
 const askableWithinMs = 60_000;
-/** The owner was notified of the add-on's failure long before, and backups must not wait longer. */
+/**
+ * Time after which a restore with an unknown result ends. The owner was notified of the add-on's failure long before,
+ * and backups wait for the restore.
+ */
 const doubtMs = 60 * 60_000;
 const unkept = "The restore that needed this backup ended first.";
 
@@ -38,10 +44,10 @@ export async function runRestore(backups: BackupsContext, id: string, stops: Abo
   const { db } = backups.app;
   const found = await findRestore(db, id);
   const addon = found && (await findAddon(db, found.addon_id));
-  // Deleting the add-on deletes the row.
+  // The deletion of an add-on deletes this row.
   if (!found || !addon) return;
   const row = await startRestoreAttempt(db, id);
-  // The result is recorded; only the clean-up is left.
+  // The result is already recorded, and only the clean-up is left.
   if (!row) return cleanUp(backups, addon, id, stops);
   await passKillPoint("restore.begun");
   try {
@@ -94,7 +100,10 @@ interface Outcome {
   isInDoubt?: boolean;
 }
 
-/** Throws while the outcome is unknown, up to a limit; the job then retries. */
+/**
+ * Returns the outcome of a restore that failed. Throws while the outcome is unknown, up to a time limit; the job then
+ * retries.
+ */
 async function outcomeOf(
   backups: BackupsContext,
   addon: AddonView,
@@ -122,8 +131,8 @@ async function outcomeOf(
 }
 
 /**
- * Checks the database, because a response may be lost or a server may die before it records the result. Throws if the
- * state is unknown for now.
+ * Returns true if the restored data is in place. The database is checked, because a response may be lost, or a server
+ * may die before it records the result. Throws while the state is unknown.
  */
 async function isInPlace(
   { app, addons, engines }: BackupsContext,
@@ -133,7 +142,7 @@ async function isInPlace(
 ): Promise<boolean> {
   const { safety_backup_id: keptId } = row;
   const kept = keptId === null ? undefined : await findById(app.db, keptId);
-  // The data is untouched until the safety backup has completed.
+  // The add-on's data is not changed before the safety backup has completed.
   if (kept && kept.status !== "completed") return false;
   await addons.running(addon.id)?.whenUp(askableWithinMs);
   return engines[addon.kind].isInPlace({ addons, addon, id: row.id, ...how }).catch((error: unknown) => {
@@ -149,7 +158,7 @@ async function makeSafetyBackup(backups: BackupsContext, id: string, signal: Abo
   signal.throwIfAborted();
   const kept = await findById(backups.app.db, id);
   if (kept?.status === "completed") return;
-  // The safety backup noticed the suspension first.
+  // The safety backup was interrupted by the suspension before this restore was.
   if (kept && kept.status !== "failed") throw new Interruption("the workspace is suspended");
   throw new BackupFailed(
     `The safety backup failed, so the add-on's data is unchanged: ${kept?.error ?? "it is gone."}`,
@@ -165,7 +174,7 @@ async function finishRestore(
   const { db, clock } = app;
   await transaction(db, async (tx) => {
     if (!(await endRestore(tx, row.id, { status, error, isInDoubt }, clock.now()))) return;
-    // An unfinished safety backup is not needed any more.
+    // After the end of the restore, an unfinished safety backup is not needed.
     const { safety_backup_id: keptId } = row;
     const kept = keptId === null ? undefined : await findById(tx, keptId);
     if (kept) await fail(tx, kept.id, { error: unkept, key: kept.blob_key }, clock.now());
@@ -187,7 +196,7 @@ async function finishRestore(
   });
 }
 
-/** If the add-on is not running, the job's next run waits for it. */
+/** Removes what the restore left. If the add-on is not running, the job is retried and waits for it. */
 async function cleanUp(
   backups: BackupsContext,
   addon: AddonView,
@@ -197,8 +206,8 @@ async function cleanUp(
   const { app, addons, engines } = backups;
   const row = await findRestore(app.db, id);
   if (!row) return;
-  // A restore in doubt is cleaned up by the state found now. The data has been live since, so the old data is not put
-  // back; a safety backup holds it.
+  // After an unknown result, the clean-up follows the state found now. Clients may have written to the data since, so
+  // the old data is not put back; a safety backup contains it.
   const wasInDoubt = row.status === "failed" && row.in_doubt_since !== null;
   const check = { putsBack: false, signal: stops };
   const isCompleted =

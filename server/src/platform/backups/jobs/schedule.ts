@@ -1,7 +1,7 @@
 /**
- * Daily backups, each at its add-on's own time of day. A single job starts the backups that are due, then queues itself for
- * the next minute. A backup missed because the server or the add-on was down is made as soon as possible, and its owner
- * is notified once.
+ * Starts daily backups, each at its add-on's own time of day. A single job starts the backups that are due, and queues
+ * itself for the next minute. If the server or the add-on was down, the backup is made as soon as possible, and the
+ * owner is notified once.
  */
 import { notify } from "#accounts/notifications/notifications.ts";
 import { transaction } from "#db/db.ts";
@@ -14,7 +14,7 @@ import { type Due, listDue, lockAddon, recordMissed, setSchedule, findRunning } 
 import { sweepTask, tickTask } from "./tasks.ts";
 
 const everyMs = 60_000;
-/** A restart of the server or the add-on causes no notification. */
+/** Delay of a backup after which the owner is notified. A restart of the server or the add-on takes less. */
 const lateAfterMs = 60 * 60_000;
 
 export async function tick(backups: BackupsContext): Promise<void> {
@@ -55,7 +55,7 @@ async function startDueBackup({ app }: Pick<BackupsContext, "app">, due: Due): P
     const { backup, restore } = await findRunning(tx, addon.id);
     if (!isRunning || backup || restore) return;
     await setSchedule(tx, addon.id, { isOn: true, nextAt: nextDaily(addon.id, now) });
-    // The plan was lowered: daily backups continue as soon as it is raised again.
+    // The plan was lowered below daily backups. They continue when the plan is raised again.
     if (!backupLimits[due.plan].canAutoBackup) return;
     await queue(tx, addon, { kind: "auto", plan: due.plan, now });
   });

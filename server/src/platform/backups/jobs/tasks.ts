@@ -1,19 +1,19 @@
-/** This folder's background jobs, with their task names, keys and queues. */
+/** Background jobs of this folder: their task names, keys and queues. */
 import type { Db } from "#schema.ts";
 import { addJob } from "#jobs/jobs.ts";
 
-/** Payload: `{ backup }`. */
+/** Name of the task that runs a backup. Payload: `{ backup }`. */
 export const backupTask = "platform.backups.run";
-/** Payload: `{ restore }`. */
+/** Name of the task that runs a restore. Payload: `{ restore }`. */
 export const restoreTask = "platform.backups.restore";
-/** Runs once a minute: starts due backups and prunes old ones. */
+/** Name of the task that starts due backups and prunes old ones, once a minute. */
 export const tickTask = "platform.backups.tick";
 export const sweepTask = "platform.backups.sweep";
 
-/** Longest backoff after a failure of this server. */
+/** Longest backoff after failures of this server, in milliseconds. */
 const retryAfterMaxMs = 10 * 60_000;
 
-/** Queues the job in the transaction of `db`. A running job with the same key continues. */
+/** Queues the backup's job in the transaction of `db`. A running job with the same key continues. */
 export function queueBackup(db: Db, id: string, later: Later = {}): Promise<void> {
   const { attempt = 0, runAt } = later;
   return addJob(
@@ -40,7 +40,7 @@ export interface Later {
   runAt?: Date;
 }
 
-/** Returns the backoff: two seconds, doubled after each attempt. */
+/** Returns the backoff in milliseconds: two seconds, doubled after each attempt. */
 export function retryAfterMs(attempt: number): number {
   return Math.min(1000 * 2 ** attempt, retryAfterMaxMs);
 }

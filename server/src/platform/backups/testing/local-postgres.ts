@@ -1,6 +1,6 @@
 /**
- * Debian's PostgreSQL 15 on this host, in its own directory, behind a fake machine's guest. Programs, pipes and data
- * are real; only the machine is fake.
+ * Debian's PostgreSQL 15 on this host, in a directory of its own, behind a fake machine's guest. Programs, pipes and
+ * data are real; only the machine is fake.
  */
 import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
@@ -27,7 +27,7 @@ export interface LocalPostgres {
 export async function localPostgres(): Promise<LocalPostgres> {
   const directory = mkdtempSync(join(tmpdir(), "kontor-backup-"));
   const data = join(directory, "data");
-  // PostgreSQL refuses to run as root.
+  // PostgreSQL refuses to run as root, so another account runs it.
   const account = chooseAccount(data);
   chmodSync(directory, 0o711);
   for (const name of [data, join(directory, "socket")]) {
@@ -59,7 +59,7 @@ export async function localPostgres(): Promise<LocalPostgres> {
   const fake = new FakeGuest(directory, new Map(), async () => {});
   fake.env = { PGHOST: join(directory, "socket"), PGUSER: role };
   const name = account ? String(account.uid) : userInfo().username;
-  // The account of this host that runs PostgreSQL.
+  // The guest runs every program as the account that runs PostgreSQL.
   const guest = Object.assign(Object.create(fake) as FakeGuest, {
     spawn: (spec: Parameters<Guest["spawn"]>[0]) => fake.spawn({ ...spec, user: name }),
   });

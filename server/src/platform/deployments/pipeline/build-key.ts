@@ -1,14 +1,13 @@
 /**
- * Hashes everything that a build reads into one key. Builds with the same key make the same image. Variables are part
- * of it because steps see them. The hash is keyed by the secrets key, so that a stored hash does not reveal a variable
- * by guessing.
+ * Hashes all inputs of a build into a key. Builds with equal keys make equal images. Variables are part of the key,
+ * because build steps see them. The secrets key keys the hash, so that no variable can be guessed from a stored hash.
  */
 import { createHmac } from "node:crypto";
 import type { App } from "#app.ts";
 
 export interface BuildInputs {
   sha: string;
-  /** Text of the Dockerfile. It contains the owner's framework, commands and directories. */
+  /** Text of the Dockerfile, which contains the owner's framework, commands and directories. */
   recipe: string;
   /** Directory of the checkout that the build reads. */
   context: string;

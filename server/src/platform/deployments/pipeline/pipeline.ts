@@ -1,6 +1,6 @@
 /**
- * Functions of a deployment that fetch code, make an image and run it. The server uses those in `steps-on-host.ts`,
- * and tests of the state machine use a fake.
+ * Functions of a deployment that fetch code, make an image and run the app. The server uses those in
+ * `steps-on-host.ts`; tests of the state machine use fakes.
  */
 import type { Plan } from "#accounts/roles.ts";
 import type { App } from "#app.ts";
@@ -11,12 +11,12 @@ import type { EnvironmentRow } from "#platform/environments/environments.ts";
 import type { ProjectRow } from "#platform/projects/projects.ts";
 import type { DeploymentRow } from "../store.ts";
 
-/** Arguments of every step: its log, its progress and its abort signal. `log` waits while much output is unwritten. */
+/** Arguments of every step: log, progress and abort signal. `log` waits while much output is not stored yet. */
 export interface Work {
   log: (text: string) => Promise<void>;
-  /** Reports the fraction of the step, 0 to 1. */
+  /** Reports the progress of the step as a fraction from 0 to 1. */
   progress: (fraction: number, message: string) => void;
-  /** When it aborts, the step undoes its effects and rejects. */
+  /** Signal of an abort. The step then undoes its effects and rejects. */
   signal: AbortSignal;
 }
 
@@ -28,7 +28,7 @@ interface Commit {
 
 /** Image of an app, with the command and port that it declares. */
 export interface BuiltImage {
-  /** Id of the image in the driver. */
+  /** Id of the image on the host. */
   imageId: string;
   /** Tag of the image, unique in its project. */
   tag: string;
@@ -48,20 +48,20 @@ interface BuildRequest {
   workspaceId: string;
   projectId: string;
   deploymentId: string;
-  /** The checkout's directory on this host. */
+  /** Directory of the checkout on this host. */
   context: string;
   /** Directory below `context` that the builder gets. */
   rootDirectory: string;
   /** Text of the Dockerfile. */
   recipe: string;
-  /** Variables that build steps can mount. No layer contains them. */
+  /** Variables that build steps can mount. No layer of the image contains them. */
   secrets: Record<string, string>;
   plan: Plan;
-  /** Key of the build's inputs. Builds with the same key make the same image. */
+  /** Hash of the build's inputs. Builds with equal keys make equal images. */
   buildKey: Buffer;
 }
 
-/** Request to pull an image from a registry instead of a build. */
+/** Request to pull an image from a registry in place of a build. */
 export interface PullRequest {
   workspaceId: string;
   projectId: string;
@@ -83,16 +83,16 @@ interface ReleaseRequest {
   size: string;
 }
 
-/** Started app that does not serve the environment yet. */
+/** A started app that does not serve its environment yet. */
 export interface Candidate {
-  /** Resolves to the health check's status. Rejects with the last output if the app ends or responds too late. */
+  /** Resolves to the status of the health check. Rejects with the last output if the app ends or responds too late. */
   waitHealthy(signal: AbortSignal, log?: Work["log"]): Promise<number>;
   /**
-   * Switches the environment to this app in one transaction, and checks it through the public listener. The earlier
-   * app is drained and stopped in the background.
+   * Switches the environment to this app in one transaction, and checks the app through the public listener. The
+   * earlier app is drained and stopped in the background.
    */
   takeOver(signal: AbortSignal): Promise<void>;
-  /** Removes the candidate before it returns. Does nothing after `takeOver`. */
+  /** Resolves when the candidate is removed. Does nothing after `takeOver`. */
   discard(): Promise<void>;
 }
 
@@ -103,22 +103,22 @@ export interface Pipeline {
     what: { branch: string; sha: string | null; tag: string | null; into: string } & Work,
   ): Promise<Commit>;
   buildAppImage(app: App, request: BuildRequest, work: Work): Promise<BuiltImage>;
-  /** Queries the registry for the image that the reference names. */
+  /** Returns the image that the reference names at its registry. */
   findRegistryImage(app: App, request: PullRequest, work: Work): Promise<FoundImage>;
-  /** Downloads the image to the directory, and removes the directory afterwards. */
+  /** Downloads the image into the directory, imports it, and removes the directory. */
   pullAppImage(
     app: App,
     request: PullRequest & { found: FoundImage; into: string },
     work: Work,
   ): Promise<BuiltImage>;
-  /** Undefined if the image was deleted. */
+  /** Returns the image with this tag; undefined if the image was deleted. */
   findAppImage(app: App, projectId: string, tag: string): Promise<BuiltImage | undefined>;
-  /** Finds the newest kept image with this build key. */
+  /** Returns the newest kept image with this build key; undefined if there is none. */
   findEqualImage(app: App, projectId: string, buildKey: Buffer): Promise<BuiltImage | undefined>;
-  /** Scans the image and returns one sentence about the result. Absent if no scanner is set up. */
+  /** Scans the image and returns a sentence about the result. Absent if no scanner is configured. */
   scanImage?(app: App, projectId: string, tag: string): Promise<string>;
   release(app: App, request: ReleaseRequest, work: Work): Promise<Candidate>;
-  /** A deployment of the environment started or ended. */
+  /** Called when a deployment of the environment started or ended. */
   statusChanged?(app: App, environmentId: string): Promise<void>;
   /** Resolves when the environment's app responds through the public listener. */
   proveServed(app: App, environment: EnvironmentRow, signal: AbortSignal): Promise<void>;

@@ -55,7 +55,7 @@ const pulled = [
   "route succeeded",
 ];
 
-test("deploys an image without a repository, and records its reference and digest", async () => {
+test("deploys an image without a repository, and records the image's reference and digest", async () => {
   const { actor, project } = await start();
   const id = await queueImage(actor, project);
   expect(await get(actor, id)).toMatchObject({ image: { reference: image, digest: null }, image_tag: null });
@@ -74,7 +74,7 @@ test("deploys an image without a repository, and records its reference and diges
   expect((await readBuildLog(app, actor, id)).text).toContain(`${image} is ${digestOf("1")}`);
 });
 
-test("resolves a tag again at each deployment, and reuses the image while its digest is the same", async () => {
+test("resolves a tag at every deployment, and reuses the image while the tag's digest is the same", async () => {
   const { actor, project } = await start();
   host.pipeline.reuses = true;
   const first = await deployImage(actor, project);
@@ -94,7 +94,7 @@ test("resolves a tag again at each deployment, and reuses the image while its di
   expect(host.pipeline.pulls.map(({ reference }) => reference.version)).toEqual(["1", "1", "1", "1"]);
 });
 
-test("rolls back and restarts without a request to the registry", async () => {
+test("rolls back and restarts an image without a request to its registry", async () => {
   const { actor, project } = await start();
   const first = await deployImage(actor, project);
   host.pipeline.digest = digestOf("2");
@@ -113,7 +113,7 @@ test("rolls back and restarts without a request to the registry", async () => {
   expect(host.pipeline.pulls.length).toBe(pulls);
 });
 
-test("pulls a deleted image again by its digest when a rollback allows it", async () => {
+test("pulls a deleted image by its digest when a rollback allows that", async () => {
   const { actor, project } = await start();
   const first = await deployImage(actor, project);
   stage.images.delete(first.image_tag!);
@@ -127,7 +127,7 @@ test("pulls a deleted image again by its digest when a rollback allows it", asyn
   expect(host.pipeline.pulls.at(-1)?.reference.text).toBe(`registry.example.com/team/app@${digestOf("1")}`);
 });
 
-test("sends the project's credential to the pull, and keeps it out of the record", async () => {
+test("uses the project's credential for the pull, and keeps the credential out of the record", async () => {
   const registry_credential = { registry: "Registry.example.com", username: "ci", password: "canary-pull" };
   const { actor, project } = await start({ registry_credential });
   const deployment = await deployImage(actor, project);
@@ -147,7 +147,7 @@ test("sends the project's credential to the pull, and keeps it out of the record
   expect(host.pipeline.pulls.at(-1)).toMatchObject({ credential: null });
 });
 
-test("warns of an image without a port, and fails for one without a command unless the project has one", async () => {
+test("warns of an image without a port, and refuses an image without a command unless the project sets one", async () => {
   const { actor, project } = await start();
   host.pipeline.port = null;
   const { id } = await deployImage(actor, project);
@@ -172,7 +172,7 @@ test("warns of an image without a port, and fails for one without a command unle
   expect(text).not.toContain("names no port");
 });
 
-test("fails with the registry's reason, and keeps the live deployment", async () => {
+test("fails a deployment with the registry's reason, and keeps the previous deployment live", async () => {
   const { actor, project } = await start();
   const first = await deployImage(actor, project);
   host.pipeline.during.pull = async () => {

@@ -1,6 +1,6 @@
 /**
- * Runs the first step of a deployment of an image: resolves its reference, and downloads an image that the project
- * lacks.
+ * Runs the first step of an image's deployment: resolves the image's reference, and downloads the image if the project
+ * lacks it.
  */
 import { rm } from "node:fs/promises";
 import { atDigest, type ImageReference, parseReference } from "#builds/registry/reference.ts";
@@ -15,7 +15,7 @@ import type { Context, Steps } from "./steps.ts";
 import type { DeploymentRow, Subject } from "../store.ts";
 import type { RunRecord } from "../tables.ts";
 
-/** Pulls the image of the deployment, or uses an equal image of the project. */
+/** Returns the image of the deployment: an equal image of the project, or the one pulled from the registry. */
 export async function pullImage(
   context: Context,
   steps: Steps,
@@ -53,7 +53,9 @@ export async function pullImage(
   return { image, run };
 }
 
-/** A rollback uses the recorded digest, because the tag may name a newer image by now. */
+/**
+ * Returns the reference to pull. A rollback uses the recorded digest, because the tag may name a newer image by now.
+ */
 function referenceOf({ image_reference, image_digest, trigger_kind }: DeploymentRow): ImageReference {
   const reference = parseReference(image_reference ?? "");
   if (!reference)

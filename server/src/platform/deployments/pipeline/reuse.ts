@@ -1,11 +1,11 @@
-/** Reuse of an image that the project has: the same build, or the same digest in a registry. */
+/** Reuses an image that the project has, from an equal build or with an equal digest. */
 import { waitForRetention } from "#platform/images/retention.ts";
 import type { BuiltImage } from "./pipeline.ts";
 import type { Context, Steps } from "./steps.ts";
 
 /**
- * Finds an image with this key. Retention keeps an image that a deployment names, so the tag is recorded first. The
- * image is then checked again, after any retention that had already started.
+ * Returns an image with this key; undefined if there is none. Retention keeps an image that a deployment names, so the
+ * tag is recorded first. Then the image is looked up again, once all retention that had already started has ended.
  */
 export async function reuseImage(
   { app, pipeline }: Context,

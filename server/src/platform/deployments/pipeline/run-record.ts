@@ -1,9 +1,9 @@
-/** Command, port and health check of an app: from its project, else from its image. */
+/** Determines command, port and health check of an app: the project's settings, or else those of its image. */
 import type { ProjectRow } from "#platform/projects/projects.ts";
 import type { BuiltImage } from "./pipeline.ts";
 import type { RunRecord } from "../tables.ts";
 
-/** Port of an app if project, image and framework set none. */
+/** Port of an app if neither project nor image nor framework sets one. */
 export const defaultPort = 8080;
 
 export function runOf(
@@ -14,7 +14,7 @@ export function runOf(
     isOwnRecipe,
   }: {
     port: number | null;
-    /** True if the image was not made by a recipe of Kontor, which contains the start command. */
+    /** True if no recipe of Kontor made the image. Such a recipe contains the start command. */
     isOwnRecipe: boolean;
   },
 ): RunRecord {

@@ -1,6 +1,6 @@
 /**
- * The scan of a deployment's image. It runs in parallel to the other steps, and the deployment does not wait for it. A
- * job completes a scan that outlasts its deployment, so that a restart of the server does not lose it.
+ * Scan of a deployment's image. The scan runs in parallel to the other steps, and the deployment does not wait for it.
+ * A job completes a scan that outlasts its deployment, so that a restart of the server does not lose it.
  */
 import { payerOf } from "#accounts/payers.ts";
 import type { App } from "#app.ts";
@@ -13,7 +13,7 @@ import { ownerMessage } from "../worker/reasons.ts";
 import type { Context, Steps } from "./steps.ts";
 import { type DeploymentRow, endLateScan, findLateScan } from "../store.ts";
 
-/** The task that finishes a scan after its deployment. */
+/** Name of the task that completes a scan after its deployment. */
 export const lateScanTask = "deployments.scan";
 
 const late =
@@ -51,12 +51,12 @@ export class Scan {
     }
   }
 
-  /** Queues the job for an unfinished scan when the deployment ends. */
+  /** Queues a job for the unfinished scan. Called at the end of the deployment. */
   async leave(): Promise<void> {
     if (this.#isOver) return;
     this.#isOver = true;
     const deployment = this.#deploymentId;
-    // A `running` that is written after this would hide that the scan continues.
+    // A later write of `running` would hide that the scan continues in a job, so the pending write is awaited.
     await this.#starting.catch(() => {});
     await transaction(this.#context.app.db, async (tx) => {
       await this.#steps.mark("scan", "skipped", late, tx);
@@ -80,9 +80,9 @@ export function resumeScan(context: Context, steps: Steps, deployment: Deploymen
   return isLeft && tag !== null ? new Scan(context, steps, deployment, tag) : undefined;
 }
 
-/** Scans mostly wait for sources of advisories, and unpack an image before that. */
+/** Limit of parallel late scans. A scan unpacks an image, and then mostly waits for sources of advisories. */
 const lateScansAtOnce = 2;
-/** Delay before a waiting scan runs from the job table, in case this process died. */
+/** Delay in milliseconds before a waiting scan runs from the job table, in case this process has died. */
 const deferMs = 60_000;
 
 async function queueLateScan(db: Db, deployment: string, runAt?: Date): Promise<void> {
@@ -90,7 +90,7 @@ async function queueLateScan(db: Db, deployment: string, runAt?: Date): Promise<
   await addJob(db, lateScanTask, { deployment }, { key, ...(runAt && { runAt }) });
 }
 
-/** Queue in which the deployments' payers take turns; one for each server. */
+/** Queue of late scans, which takes the deployments' payers in turn. A server has one such queue. */
 export class LateScans {
   readonly #turns = new FairJobs({ limit: lateScansAtOnce, perOwner: 1 });
   readonly #app: App;
@@ -101,7 +101,7 @@ export class LateScans {
     this.#scanImage = scanImage;
   }
 
-  /** Finishes the scan of one deployment when its turn comes. */
+  /** Completes the scan of a deployment when its turn comes. */
   async finish(deploymentId: string, signal: AbortSignal): Promise<void> {
     const { db, clock } = this.#app;
     const wanted = await findLateScan(db, deploymentId, late);
@@ -119,8 +119,8 @@ export class LateScans {
 }
 
 /**
- * Job that joins the scan if this process still runs it, and records the result in the step. If the server stops
- * meanwhile, the next one runs the job again.
+ * Job of a late scan. Waits for the scan if this process still runs it, else repeats it, and records the result in the
+ * step. If the server stops meanwhile, the next one runs the job again.
  */
 export async function finishLateScan(
   app: App,

@@ -1,6 +1,6 @@
 /**
- * Encrypts the variables of a deployment. The ciphertext is bound to the deployment's id, so a copy in another row
- * cannot be decrypted.
+ * Encrypts the variables of a deployment. The ciphertext is bound to the deployment's id: a copy in another row cannot
+ * be decrypted.
  */
 import type { App } from "#app.ts";
 import type { DeploymentRow } from "../store.ts";

@@ -1,4 +1,4 @@
-/** The pipeline that builds and runs deployments on this host. */
+/** Pipeline that builds and runs deployments on this host. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { buildAppImage, findAppImage, findEqualAppImage } from "#builds/app-images.ts";
 import type { App } from "#app.ts";
@@ -12,12 +12,12 @@ import { scanAndNotify } from "#platform/images/scan.ts";
 import type { Pipeline, Work } from "./pipeline.ts";
 
 /**
- * A server that has just started may not accept connections yet, and its apps may be starting, so the check is
- * repeated.
+ * Interval between checks of the public address. A server that has just started may not accept connections yet, and its
+ * apps may be starting.
  */
 const retryMs = 500;
 
-/** Scans the image and returns the result as a line of a log. */
+/** Scans the image, and returns the result as a log line. */
 export async function scanAndDescribe(
   app: Pick<App, "db" | "machines" | "clock">,
   projectId: string,

@@ -1,4 +1,4 @@
-/** Runs the steps of a deployment. Each step has a time limit, and its state and its error are stored in the row. */
+/** Runs the steps of a deployment. Each step has a time limit. The row stores its state and its error. */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
 import { DomainError } from "#lib/errors.ts";
@@ -26,8 +26,8 @@ import {
 
 const minuteMs = 60_000;
 /**
- * Longest time of a step without output or progress. The whole deployment has a limit of its own. A build and
- * a pull wait in their queue, and the health check has its own deadlines, so they have none here.
+ * Longest time of a step without output or progress, in milliseconds. The whole deployment has a further limit. Builds
+ * and pulls wait in their queue, and the health check has its own deadlines, so these steps have no limit here.
  */
 const quietLimitsMs: Readonly<Partial<Record<StepName, number>>> = {
   clone: 10 * minuteMs,
@@ -35,7 +35,7 @@ const quietLimitsMs: Readonly<Partial<Record<StepName, number>>> = {
   release: 5 * minuteMs,
   route: 5 * minuteMs,
 };
-/** Parts of the whole deployment, in percent. Nothing waits for the scan. */
+/** Spans of the steps within a deployment, in percent. The scan is missing, because no step waits for it. */
 const spans: Readonly<Record<StepName, Span>> = {
   pull: { from: 0, to: 80 },
   clone: { from: 0, to: 5 },
@@ -46,9 +46,9 @@ const spans: Readonly<Record<StepName, Span>> = {
   health: { from: 86, to: 96 },
   route: { from: 96, to: 100 },
 };
-/** Time without output after which a step logs the cause of its wait. */
+/** Milliseconds without output after which a step logs the cause of its wait. */
 const quietMs = 1_500;
-/** Time in which an aborted step can undo its effects. */
+/** Milliseconds in which an aborted step can undo its effects. */
 const undoWithinMs = 15_000;
 const errorLines = 30;
 
@@ -56,7 +56,7 @@ export interface Context {
   app: App;
   pipeline: Pipeline;
   log: StepLog<StepName>;
-  /** Aborts with its reason: cancelled, deleted, out of time, interrupted. */
+  /** Signal that aborts with the reason: cancelled, deleted, out of time or interrupted. */
   signal: AbortSignal;
 }
 
@@ -79,7 +79,10 @@ export class Steps {
     await writeSteps(this.#context.app.db, this.#id, this.#steps);
   }
 
-  /** The image exists, so the steps before it keep their results and the steps after it run again. */
+  /**
+   * Resumes a deployment whose image exists. The steps that made the image keep their results, and the later steps run
+   * again.
+   */
   async resumeFrom({ steps }: DeploymentRow, isRollback: boolean): Promise<void> {
     const made: ReadonlySet<StepName> = new Set(["pull", "clone", "detect", "build"]);
     this.#steps = this.#steps.map((fresh, index) => {
@@ -103,13 +106,13 @@ export class Steps {
     await noteStep(db, this.#id, this.#marked(name, status, error));
   }
 
-  /** Marks the step as skipped. The log has the reason. */
+  /** Marks the step as skipped. The reason is logged. */
   async skip(name: StepName, why: string): Promise<void> {
     await this.#context.log.append(name, why);
     await this.mark(name, "skipped");
   }
 
-  /** `message` is the progress of the step until its work reports more. */
+  /** Runs a step. `message` is shown as its progress until `work` reports more. */
   async take<T>(name: StepName, message: string, work: (work: Work) => Promise<T>): Promise<T> {
     const { app, log, signal } = this.#context;
     signal.throwIfAborted();
@@ -169,7 +172,7 @@ export class Steps {
     const why = ownerMessage(error);
     if (why === undefined)
       app.log.error({ deployment: this.#id, step: name, err: error }, "a deployment failed on this server");
-    // An error of git about the repository is a complete sentence.
+    // An error of git about the repository is a complete sentence already.
     if (name === "clone" && error instanceof DomainError) return new DeploymentFailed(error.message);
     const last = name === "build" ? log.last("build", errorLines) : "";
     return new DeploymentFailed(
@@ -179,7 +182,10 @@ export class Steps {
   }
 }
 
-/** A cancelled or interrupted step did not fail. An interrupted step starts again when the deployment resumes. */
+/**
+ * Returns the step's state after an abort. A cancelled or interrupted step did not fail. An interrupted step runs again
+ * when the deployment resumes.
+ */
 function statusAfter(reason: unknown): Step["status"] {
   if (reason instanceof DeploymentInterrupted) return "pending";
   return reason instanceof DeploymentCancelled || reason instanceof DeploymentTargetDeleted
@@ -187,7 +193,7 @@ function statusAfter(reason: unknown): Step["status"] {
     : "failed";
 }
 
-/** Ends with the work, or a grace period after the abort. The limit counts from the last `touch`. */
+/** Resolves or rejects with the work, or rejects some time after the abort. Each `touch` restarts the time limit. */
 async function within<T>(
   limitMs: number | undefined,
   signal: AbortSignal,

@@ -7,8 +7,8 @@ import { deploymentNotCancellable } from "../errors.ts";
 import { requestCancel, cancelQueued } from "../store.ts";
 
 /**
- * Cancels a deployment: a queued one at once, a running one soon after. Repeated calls change nothing. Refused from
- * the moment the address is switched.
+ * Cancels a deployment: a queued one at once, a running one soon after. Repeated calls change nothing. Refused once the
+ * switch of the address has begun.
  */
 export async function cancelDeployment(
   app: Pick<App, "db" | "clock">,

@@ -29,12 +29,12 @@ import { triggerColumns } from "./triggers.ts";
 type Trigger = DeploymentRow["trigger_kind"];
 type Needs = Pick<App, "db" | "clock">;
 
-/** Reason of a queued deployment that was replaced. */
+/** Reason of a queued deployment that a newer push replaced. */
 const replacedByPush = "A newer push replaced it.";
 
 /**
- * Queues a deployment of the given image, commit or tag, or of the newest commit of the environment's branch. An image is
- * a reference as `parseReference` returns it.
+ * Queues a deployment of the given image, commit or tag. The default is the newest commit of the environment's branch.
+ * An image is a reference as `parseReference` returns it.
  */
 export function deploy(
   app: Needs,
@@ -64,8 +64,8 @@ export function deploy(
 type QueueInput = Omit<NewDeployment, "steps" | "trigger_actor" | "trigger_user_id" | "created_at">;
 
 /**
- * Queues a deployment, rollback or restart. `more` runs under the lock, while no other deployment of the environment
- * runs or can start.
+ * Queues a deployment, rollback or restart, unless another deployment of the environment is queued or runs. The
+ * function `more` runs under the lock, so no deployment can start meanwhile.
  */
 export function queueAlone(
   app: Needs,
@@ -88,8 +88,8 @@ const activities: Readonly<Partial<Record<Trigger, string>>> = {
 };
 
 /**
- * Queues a deployment for every environment that follows the branch. It runs once no other one of its environment
- * runs, and replaces a queued one. Does nothing if the project's `auto_deploy` is off.
+ * Queues a deployment for every environment that follows the branch. Each replaces a queued one, and starts after the
+ * running one has ended. Does nothing if the project's `auto_deploy` is off.
  */
 export function deployPush(
   app: Needs,

@@ -6,7 +6,7 @@ import { queueAlone } from "./deploy.ts";
 import type { DeploymentRow } from "../deployments.ts";
 import { findServed } from "../store.ts";
 
-/** Queues the deployment. The previous machine serves until the new one is healthy. */
+/** Queues the deployment of a restart. The previous machine serves until the new one is healthy. */
 export function restart(
   app: Pick<App, "db" | "clock">,
   actor: Actor,
@@ -17,7 +17,7 @@ export function restart(
     environment_id: of.environmentId,
     trigger_kind: "restart",
   } as const;
-  // Read under the project's lock, because a deployment may have gone live just before.
+  // The live deployment is read under the project's lock, because another may have gone live just before.
   return queueAlone(app, actor, wanted, async (tx) => {
     const live = await findServed(tx, of.environmentId);
     if (!live) throw nothingDeployed();

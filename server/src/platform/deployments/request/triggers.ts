@@ -1,4 +1,4 @@
-/** Kind and actor of a deployment, as shown in its record. */
+/** Kind and actor of a deployment's request, as its record shows them. */
 import type { Actor } from "#accounts/actor.ts";
 import { deletedLabel } from "#accounts/activity/activity.ts";
 import type { TriggerActor } from "../tables.ts";
@@ -13,8 +13,8 @@ export function triggerKind({ kind }: Pick<Actor, "kind">): "console" | "agent" 
 }
 
 /**
- * Returns the columns for the user and the actor, for deployments and versions of functions. The label of a sign-in
- * session is an email address; it is read from `users` instead.
+ * Returns the columns of user and actor, for deployments and for versions of functions. The label of a sign-in session
+ * is an email address. It is not stored, but read from `users`.
  */
 export function triggerColumns(actor: Actor): {
   trigger_actor: TriggerActor;

@@ -29,11 +29,11 @@ export interface TestDeployments {
   /** Runs all queued deployments. */
   run(): Promise<void>;
   /**
-   * Stops the server at the named kill point and starts the next one, which runs nothing yet. False if the point is
-   * not reached.
+   * Stops the server at the named kill point and starts another, which runs no deployment yet. Returns false if the
+   * point is not reached.
    */
   dieAt(point: string): Promise<boolean>;
-  /** Replaces the server. Apps that serve no environment are removed, as at a real start. */
+  /** Replaces the server. Apps that serve no environment are removed, as at a real start of the server. */
   restart(): Promise<void>;
 }
 
@@ -107,7 +107,7 @@ export async function testDeployments(
   return test;
 }
 
-/** Creates a user on the plan, and returns the actor of a full-access token. */
+/** Creates a user on the plan. Returns the actor of a token with full access. */
 export async function personWithPlan(db: Db, plan: Plan): Promise<Actor> {
   const { user, workspace } = await makePerson(db, { workspace: { plan } });
   return {
@@ -149,7 +149,7 @@ export async function makeProject(
   return { id, environmentId: production_environment_id };
 }
 
-/** Queues a deployment like a request of the API. */
+/** Queues a deployment as a request to the API does. */
 export function queueDeployment(
   { app }: TestDeployments,
   actor: Actor,

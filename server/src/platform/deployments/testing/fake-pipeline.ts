@@ -1,4 +1,4 @@
-/** Fake pipeline for tests: code, images and apps exist by name only, and fail or wait as the test sets. */
+/** Fake pipeline for tests. Code, images and apps exist by name only, and fail or wait as a test sets. */
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { App } from "#app.ts";
@@ -7,16 +7,16 @@ import type { StepName } from "../states.ts";
 
 type FakeStep = Exclude<StepName, "detect"> | "proof";
 
-/** State that outlives the server: images, and the apps that serve. */
+/** State that outlives the server: the images, and the apps that serve. */
 export interface Stage {
   images: Map<string, BuiltImage>;
-  /** Tags by project and build key. */
+  /** Tags of images by project and build key. */
   byKey: Map<string, string>;
-  /** Serving deployment by environment. */
+  /** Serving deployments by environment. */
   serving: Map<string, string>;
-  /** Start parameters by deployment. */
+  /** Start parameters of apps by deployment. */
   started: Map<string, { argv: string[]; port: number; env: Record<string, string>; image: string }>;
-  /** Deployments whose app runs but does not serve an environment. */
+  /** Deployments whose app runs and does not serve its environment. */
   candidates: Set<string>;
   builds: number;
 }
@@ -38,7 +38,7 @@ const keyOf = (projectId: string, buildKey: Buffer) => `${projectId} ${buildKey.
 
 export class FakePipeline implements Pipeline {
   readonly #stage: Stage;
-  /** Runs at the start of a step: throws, waits or logs. */
+  /** Functions that run at the start of a step: they throw, wait or log. */
   readonly during: Partial<Record<FakeStep, (work: Work) => Promise<void>>> = {};
 
   /** Status of the health check. */
@@ -72,9 +72,9 @@ export class FakePipeline implements Pipeline {
     return image;
   };
 
-  /** Digest that the registry has for every reference. */
+  /** Digest that the registry returns for every reference. */
   digest = `sha256:${"1".repeat(64)}`;
-  /** References and credentials that were sent to the registry. */
+  /** References and credentials that were sent to the registry, in order. */
   readonly pulls: Pick<PullRequest, "reference" | "credential">[] = [];
 
   readonly findRegistryImage: Pipeline["findRegistryImage"] = async (
@@ -156,7 +156,7 @@ async function switchTo({ db }: App, environment: string, deployment: string | n
     .execute();
 }
 
-/** Rejects with the signal's reason when it aborts. */
+/** Waits until the signal aborts, and rejects with its reason. */
 export function untilAborted({ signal }: Work): Promise<void> {
   return new Promise((_, reject) => {
     if (signal.aborted) reject(signal.reason as Error);

@@ -1,7 +1,8 @@
 /**
- * Runs queued deployments: one at a time for each environment, with a limit of parallel builds. The next server
- * resumes a deployment of a stopped server from its last stored result. After three crashes it is failed, because it
- * probably causes them. If the address was switched already, the app only has to respond.
+ * Runs queued deployments: one at a time for each environment, and a limited number of builds in parallel. The next
+ * server resumes a stopped server's deployments from their last stored results. After three crashes a deployment is
+ * failed, because it is the likely cause. If the address was switched already, only the app's response is left to
+ * check.
  */
 import { rm } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -42,7 +43,7 @@ import {
 } from "../store.ts";
 
 const attemptsMax = 3;
-/** Polling interval for a cancellation, a deletion or a suspension. */
+/** Milliseconds between checks for a cancellation, a deletion or a suspension. */
 const pollEveryMs = 250;
 
 type End = { status: "live" | "failed" | "cancelled"; error: string | null };
@@ -52,7 +53,10 @@ export class Deployments {
   readonly #pipeline: Pipeline;
   readonly #executing = new Set<string>();
   readonly #recent = new RecentOwners();
-  /** Two parallel queries would each take the other's deployment for a leftover of an earlier server. */
+  /**
+   * Mutex of the queries for work. In parallel, each would take the other's deployment for a leftover of an earlier
+   * server.
+   */
   readonly #taking = new Semaphore(1);
   #isBegun = false;
 
@@ -64,8 +68,8 @@ export class Deployments {
   readonly tasks: Tasks = { [runTask]: (_: unknown, { signal }) => this.run(signal) };
 
   /**
-   * Starts the worker. The server must accept connections by then, because they prove a deployment. Removes checkouts
-   * of an earlier server, and resumes its deployments.
+   * Removes checkouts of an earlier server, and resumes its deployments. The server must accept connections by then,
+   * because a deployment is checked through its public address.
    */
   async begin(): Promise<void> {
     await rm(workDirectory(this.#app), { recursive: true, force: true });
@@ -73,12 +77,12 @@ export class Deployments {
     await addJob(this.#app.db, runTask, {});
   }
 
-  /** Resets progress that an earlier server left. Runs before the server accepts requests. */
+  /** Resets progress that an earlier server left. Called before the server accepts requests. */
   async resetProgress(): Promise<void> {
     await resetProgress(this.#app.db, this.#app.machines.host.id);
   }
 
-  /** Runs deployments until none is ready. Before `begin` it does nothing, because `begin` queues another run. */
+  /** Runs deployments until none is ready. Does nothing before `begin`, which queues another run. */
   async run(signal: AbortSignal): Promise<void> {
     while (this.#isBegun && !signal.aborted) {
       const next = await this.#taking.run(() => this.#take());
@@ -130,7 +134,7 @@ export class Deployments {
     if (end) await this.#end(id, end);
   }
 
-  /** Returns undefined if the next server resumes the deployment. */
+  /** Runs a deployment and returns its outcome. Returns undefined if the next server resumes it. */
   async #outcome(id: string, log: StepLog<StepName>, signal: AbortSignal): Promise<End | undefined> {
     const { db, log: serverLog } = this.#app;
     try {
@@ -142,7 +146,7 @@ export class Deployments {
       await runDeployment({ app: this.#app, pipeline: this.#pipeline, log, signal }, id);
       return { status: "live", error: null };
     } catch (error) {
-      // A frozen app may fail its health check before the deployment notices the suspension.
+      // A frozen app may fail its health check before the suspension is noticed.
       const isHeld = error instanceof DeploymentFailed && (await findStopRequest(db, id)) === "suspended";
       if (error instanceof DeploymentInterrupted || isHeld) {
         await uncountAttempt(db, id);
@@ -154,7 +158,7 @@ export class Deployments {
         return { status: "cancelled", error: "The environment was deleted." };
       if (error instanceof DeploymentCancelled) return { status: "cancelled", error: null };
       if (error instanceof DeploymentFailed) return { status: "failed", error: error.message };
-      // The app serves, but this server failed. The next run of the job continues.
+      // The app serves, and this server failed. The next run of the job continues.
       if (await isSwitchedTo(db, id)) throw error;
       serverLog.error({ deployment: id, err: error }, "a deployment failed on this server");
       return {
@@ -164,7 +168,7 @@ export class Deployments {
     }
   }
 
-  /** The page at the address shows whether the last deployment failed. */
+  /** Updates the page at the address, which shows whether the last deployment failed. */
   async #refreshStatus(id: string): Promise<void> {
     try {
       const deployment = await findById(this.#app.db, id);
@@ -178,7 +182,7 @@ export class Deployments {
     while (!signal.aborted && !ends.signal.aborted) {
       await sleep(pollEveryMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
-      // Without PostgreSQL no cancellation can have been requested.
+      // Without PostgreSQL no cancellation can have been requested, so the deployment continues.
       const request = await findStopRequest(this.#app.db, id).catch(() => "none" as const);
       if (request === "cancel") ends.abort(new DeploymentCancelled());
       if (request === "deleted") ends.abort(new DeploymentTargetDeleted());
@@ -208,7 +212,7 @@ export class Deployments {
 
 const attemptsExceeded = `The server stopped ${attemptsMax} times during this deployment. Deploy again to retry.`;
 
-/** The output of builds and apps stays in the log, and out of notifications. */
+/** Returns the notification of a deployment's end. It contains no output of builds and apps, which stays in the log. */
 function newsOf(deployment: DeploymentRow, isServing: boolean): News {
   const { number, project_name, environment_name, workspace_id, steps } = deployment;
   const where = `${project_name} (${environment_name})`;
@@ -217,7 +221,7 @@ function newsOf(deployment: DeploymentRow, isServing: boolean): News {
     const title = `Deployment ${number} of ${where} is live`;
     return { ...told, kind: "deploy_succeeded", title, body: "It responds at the environment's address." };
   }
-  // A failed scan does not fail the deployment.
+  // The failed scan is not the cause, because a scan does not fail a deployment.
   const failed = steps.find(({ name, status }) => status === "failed" && name !== "scan");
   return {
     ...told,

@@ -1,25 +1,25 @@
-/** Reasons to end a deployment before it is live. */
+/** Errors that end a deployment before it is live. */
 import { BuildFailed } from "#builds/app-images.ts";
 import { DomainError } from "#lib/errors.ts";
 import { AppUnhealthy } from "#platform/apps/errors.ts";
 
-/** Ends a deployment for a reason that its owner may read. */
+/** Thrown for a failure whose message the owner may read. */
 export class DeploymentFailed extends Error {}
-/** A user cancelled the deployment. */
+/** Thrown when a user cancelled the deployment. */
 export class DeploymentCancelled extends Error {}
-/** The project or the environment of the deployment was deleted. */
+/** Thrown when the project or the environment of the deployment was deleted. */
 export class DeploymentTargetDeleted extends Error {}
-/** Thrown when the server stops or the workspace is suspended. The deployment resumes later. */
+/** Thrown when the server stops or the workspace is suspended. The deployment is resumed later. */
 export class DeploymentInterrupted extends Error {}
 
 const readable = [DomainError, DeploymentFailed, BuildFailed, AppUnhealthy];
 
-/** Returns the message if the owner may read it. Undefined for internal errors. */
+/** Returns the error's message if the owner may read it; undefined for internal errors. */
 export function ownerMessage(error: unknown): string | undefined {
   return readable.some((kind) => error instanceof kind) ? (error as Error).message : undefined;
 }
 
-/** Turns a sentence into a clause that follows a colon. */
+/** Returns a sentence as a clause that can follow a colon. */
 export function asClause(sentence: string): string {
   return /^[A-Z][a-z ]/.test(sentence) ? sentence.charAt(0).toLowerCase() + sentence.slice(1) : sentence;
 }

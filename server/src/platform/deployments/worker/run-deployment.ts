@@ -1,7 +1,7 @@
 /**
- * Runs one deployment, from the commit to the address. The steps run in order, each with a deadline, and each result
- * is stored before the next step begins. The live app is not touched before the new one is healthy. A failure before
- * that leaves nothing running.
+ * Runs a deployment, from the commit to the address. The steps run in order, each with a deadline. Each result is
+ * stored before the next step begins. The live app is not changed before the new one is healthy. After a failure until
+ * then, no part of the deployment still runs.
  */
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -27,19 +27,22 @@ import { type Context, Steps } from "../pipeline/steps.ts";
 import { findSubject, type Subject } from "../store.ts";
 import type { RunRecord } from "../tables.ts";
 
-/** Directory of this server's checkouts. Each deployment has a subdirectory, named by its id. */
+/** Returns the directory of this server's checkouts, or with `id` the subdirectory of that deployment. */
 export function workDirectory(app: Pick<App, "config">, id = ""): string {
   return join(app.config.dataDir, "work", "deployments", id);
 }
 
-/** Runs the steps until the deployment serves the address. Rejects with the failure, or with the signal's reason. */
+/**
+ * Runs the steps. Resolves when the deployment serves the address. Rejects with the failure, or with the signal's
+ * reason.
+ */
 export async function runDeployment(context: Context, id: string): Promise<void> {
   const { app, pipeline } = context;
   const subject = await findSubject(app.db, id);
   if (!subject) throw new DeploymentTargetDeleted();
   const { deployment, environment } = subject;
-  // An earlier server switched to this deployment and stopped before it stored the result. Only the response of the app
-  // is left to check.
+  // An earlier server switched to this deployment, and stopped before it stored the result. Only the app's response is
+  // left to check.
   if (environment.live_deployment_id === id) {
     const steps = new Steps(context, deployment, deployment.steps);
     const scan = resumeScan(context, steps, deployment);
@@ -142,7 +145,7 @@ interface Detection {
   recipe: string;
   context: string;
   port: number | null;
-  /** True for a Dockerfile of the repository, which does not contain the start command of the project. */
+  /** True for a Dockerfile of the repository. Such an image does not contain the project's start command. */
   isOwnRecipe: boolean;
 }
 
@@ -167,7 +170,7 @@ async function detect(project: ProjectRow, directory: string, { log }: Work): Pr
   return { recipe, context, port, isOwnRecipe: dockerfile !== null };
 }
 
-/** Reports settings that no recipe supports as a failure of the deployment. */
+/** Runs the work. A setting that no recipe supports becomes a failure of the deployment. */
 async function reportUnsupported<T>(work: () => T | Promise<T>): Promise<T> {
   try {
     return await work();
@@ -178,7 +181,9 @@ async function reportUnsupported<T>(work: () => T | Promise<T>): Promise<T> {
 
 const switchMessage = "Switching the address to the app, and sending a request there.";
 
-/** 404 is normal for an API. On a static site it is a sign of a wrong output directory. */
+/**
+ * Returns the warning for a site that responds 404, which suggests a wrong output directory. An API may respond 404.
+ */
 const emptySiteWarning = (path: string): string =>
   `warning: GET ${path} responds 404: the site has no page there. Set output_directory to the directory that holds its index.html.`;
 

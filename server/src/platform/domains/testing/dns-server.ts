@@ -1,4 +1,4 @@
-/** DNS server for tests: serves its zone over UDP on loopback (RFC 1035, section 4). */
+/** DNS server for tests, which serves a zone over UDP on loopback (RFC 1035, section 4). */
 import dgram from "node:dgram";
 import { once } from "node:events";
 
@@ -7,13 +7,13 @@ export interface Zone {
 }
 
 export interface TestDns {
-  /** Address as a resolver expects it. */
+  /** Address of the server, in the form that a resolver expects. */
   address: string;
-  /** Tests may change it at any time. */
+  /** Records by name. Tests may change them at any time. */
   zone: Zone;
-  /** Responds with SERVFAIL while true. */
+  /** While true, every response is SERVFAIL. */
   isBroken: boolean;
-  /** Awaited before each response. */
+  /** Function that is awaited before each response. */
   onQuestion: () => Promise<void>;
   close(): Promise<void>;
 }
@@ -48,7 +48,7 @@ function answer(message: Buffer, { zone, isBroken }: TestDns): Buffer {
   const type = types[message.readUInt16BE(at + 1) as keyof typeof types];
   const question = message.subarray(12, at + 5);
   const found = zone[labels.join(".").toLowerCase()];
-  // A real server returns the alias for any query of an alias.
+  // Like a real server, this one returns the alias of a name for a query of any type.
   const kind = found?.CNAME === undefined ? type : "CNAME";
   const values = kind === undefined ? [] : [found?.[kind] ?? []].flat();
   const records =
@@ -64,7 +64,7 @@ function answer(message: Buffer, { zone, isBroken }: TestDns): Buffer {
 
 function record(type: number, bytes: Buffer): Buffer {
   const head = Buffer.alloc(12);
-  // A pointer to the name in the question.
+  // Pointer to the name in the question.
   head.writeUInt16BE(0xc00c, 0);
   head.writeUInt16BE(type, 2);
   head.writeUInt16BE(1, 4);

@@ -140,6 +140,6 @@ describe("dependencies of a Python function", () => {
   });
 });
 
-test("makes equal files of equal dependencies in any order", () => {
+test("writes equal files for equal dependencies in any order", () => {
   expect(sortDependencies({ b: "1", a: "2" })).toEqual(sortDependencies({ a: "2", b: "1" }));
 });

@@ -1,7 +1,7 @@
 /**
- * Checks the dependencies of a function: names and versions of packages in its runtime's registry. Installers also
- * accept addresses, repositories, host paths and aliases in the same place, so only names and versions of a known form
- * pass. Pure functions.
+ * Checks the dependencies of a function: names and versions of packages in the runtime's registry. In the same field,
+ * installers also accept addresses, repositories, host paths and aliases. So only names and versions of a known form
+ * are valid. Pure functions.
  */
 import type { FunctionsTable } from "../tables.ts";
 
@@ -10,7 +10,7 @@ export type Dependencies = Readonly<Record<string, string>>;
 
 export const maxDependencies = 100;
 const maxVersionChars = 200;
-/** A line break would start a second requirement. */
+/** Matches control characters. A line break would start another requirement. */
 const control = /\p{Cc}/u;
 
 interface Rules {
@@ -18,11 +18,11 @@ interface Rules {
   isVersion: (version: string) => boolean;
   name: string;
   version: string;
-  /** Normal form of a name. Names with the same normal form are one package. */
+  /** Returns the normal form of a name. Names with one normal form are the same package. */
   normal: (name: string) => string;
 }
 
-/** Returns the invalid package and its fault. Undefined if all are valid. */
+/** Returns the first invalid package and its fault; undefined if all packages are valid. */
 export function problemIn(
   runtime: Runtime,
   dependencies: Dependencies,
@@ -43,12 +43,12 @@ export function problemIn(
   return undefined;
 }
 
-/** Sorts by name, so that equal dependencies make equal files. */
+/** Returns the dependencies by name, so that equal dependencies make equal files. */
 export function sortDependencies(dependencies: Dependencies): [name: string, version: string][] {
   return Object.entries(dependencies).toSorted(([a], [b]) => (a < b ? -1 : 1));
 }
 
-/** A bare version is exact; `*` and `latest` allow any version. */
+/** Returns a line of requirements. A bare version is exact; `*` and `latest` allow any version. */
 export function pythonRequirement(name: string, version: string): string {
   if (version === "*" || version === "latest") return name;
   const said = withoutSpace(version);
@@ -61,11 +61,11 @@ const npmTag = /^[a-z][a-z0-9_-]{0,63}$/i;
 const semver =
   /^(?:[<>]=?|[~^=])?v?(?:\d{1,9}|[xX*])(?:\.(?:\d{1,9}|[xX*])){0,2}(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?$/;
 
-/** `1.2.3`, `^1.2`, `>=1 <3`, `1.0.0 - 2.0.0`, `1.x || 2.x`. */
+/** True for ranges such as `1.2.3`, `^1.2`, `>=1 <3`, `1.0.0 - 2.0.0` and `1.x || 2.x`. */
 function isNpmVersion(version: string): boolean {
   if (npmTag.test(version)) return true;
   return version.split("||").every((range) => {
-    // Spaces may separate an operator from its version.
+    // Spaces may stand between an operator and its version.
     const words = range.replaceAll(/([<>]=?|[~^=])\s+/g, "$1").split(/\s+/);
     const given = words.filter((word) => word !== "");
     const isRange = given.length === 3 && given[1] === "-";
@@ -78,7 +78,7 @@ const pypiName =
 const pep440 =
   /^(?:~=|==|!=|<=|>=|<|>)?v?(?:\d+!)?\d+(?:\.\d+)*(?:\.\*)?(?:[-_.]?(?:a|b|c|rc|alpha|beta|pre)[-_.]?\d*)?(?:[-_.]?post\d*)?(?:[-_.]?dev\d*)?(?:\+[a-z0-9]+(?:[._-][a-z0-9]+)*)?$/i;
 
-/** `1.2.3`, `>=1,<3`, `~=2.1`, `==1.*`. */
+/** True for specifiers such as `1.2.3`, `>=1,<3`, `~=2.1` and `==1.*`. */
 function isPythonVersion(version: string): boolean {
   if (version === "*" || version === "latest") return true;
   const clauses = version.split(",").map(withoutSpace);
@@ -86,7 +86,7 @@ function isPythonVersion(version: string): boolean {
   return clauses.every((clause) => pep440.test(clause));
 }
 
-/** Form that is checked and written to the file. */
+/** Returns the form of a version that is checked and written to the file. */
 function withoutSpace(version: string): string {
   return version.replaceAll(/\s+/g, "");
 }

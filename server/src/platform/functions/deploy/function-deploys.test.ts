@@ -34,7 +34,7 @@ const machines = await openMachines({ config, db, clock, log: silentLog, driver,
 afterAll(() => machines.close());
 const app = { config, db, clock, machines, secrets: testSecrets(), log: silentLog } as unknown as App;
 
-/** Fake proof of a version; `lock` is the lock that an installer would have left. */
+/** Fake proof of a version. `lock` is the lock file that an installer would have left. */
 const played = {
   lock: null as string | null,
   proved: [] as VersionRow[],
@@ -55,7 +55,7 @@ const builds: { dockerfile: string; files: Record<string, string> }[] = [];
 
 function begin() {
   const stops = new AbortController();
-  // Another server has its own build slots.
+  // Each server has build slots of its own.
   const deploys = new FunctionDeploys({ ...app, config: { ...config } }, parts);
   return { run: () => deploys.run(stops.signal), stop: () => stops.abort() };
 }
@@ -108,7 +108,7 @@ async function deploy({ actor, id }: { actor: Actor; id: string }) {
 const change = ({ actor, id }: { actor: Actor; id: string }, input: object) =>
   updateFunction(app, parts, actor, id, FunctionUpdate.parse(input));
 
-/** Stops at the kill point for ever, like a dead server: the next server knows nothing of it. */
+/** Stops the server at the kill point for ever. The next server does not know that it exists. */
 async function dieAt(point: string): Promise<void> {
   const there = Promise.withResolvers<void>();
   onKillPoint(async (at) => {
@@ -137,7 +137,7 @@ test("starts a payer's single deploy before another payer's twenty waiting deplo
   expect(order.slice(0, 3)).toEqual([waiting[0], other, waiting[1]]);
 });
 
-test("keeps a deploy waiting while its workspace is suspended, before and after its start", async () => {
+test("keeps a deploy waiting while its workspace is suspended, before its start and during it", async () => {
   const { actor, id } = await make();
   const hold = (since: Date | null) =>
     db
@@ -148,7 +148,7 @@ test("keeps a deploy waiting while its workspace is suspended, before and after 
   const version = await queueDeploy(app, actor, id);
   played.during = async () => {
     await hold(clock.now());
-    // The deploy polls for the suspension four times a second.
+    // The deploy checks for a suspension four times a second.
     await new Promise((resolve) => setTimeout(resolve, 1_000));
   };
   await server.run();
@@ -161,7 +161,7 @@ test("keeps a deploy waiting while its workspace is suspended, before and after 
   expect(await findVersion(db, version)).toMatchObject({ state: "live" });
 });
 
-test("does not fail a version whose instance is frozen before the suspension is noticed", async () => {
+test("does not fail a version whose instance freezes before the suspension is noticed", async () => {
   const { actor, id } = await make();
   const hold = (since: Date | null) =>
     db
@@ -205,7 +205,7 @@ describe("function deploys", () => {
     expect(readdirSync(join(dataDir, "work", "functions"))).toEqual([]);
   });
 
-  test("writes a caller's text to files, and never into a Dockerfile instruction", async () => {
+  test("writes a caller's text to files, and not to a Dockerfile instruction", async () => {
     const evil = 'RUN evil\nFROM scratch #"; ${PATH}';
     const made = await make({ handler_code: evil, dependencies: { nanoid: "^5" } });
     await deploy(made);
@@ -218,7 +218,7 @@ describe("function deploys", () => {
     expect(Object.keys(files)).not.toContain("package-lock.json");
   });
 
-  test("installs packages of a Python function from requirements", async () => {
+  test("installs packages of a Python function from its requirements", async () => {
     const code = "def handler(request):\n    return 1\n";
     const made = await make({ runtime: "python", handler_code: code, dependencies: { requests: ">=2,<3" } });
     await deploy(made);
@@ -229,12 +229,12 @@ describe("function deploys", () => {
     expect(files).toHaveProperty(["function/python/main.py"]);
   });
 
-  test("installs nothing for a function without dependencies", async () => {
+  test("installs no packages for a function without dependencies", async () => {
     await deploy(await make());
     expect(builds.at(-1)!.dockerfile).not.toContain("npm");
   });
 
-  test("installs equal dependencies from the lock of the last deploy", async () => {
+  test("installs unchanged dependencies from the lock of the last deploy", async () => {
     const made = await make({ dependencies: { nanoid: "^5" } });
     played.lock = "the lock";
     expect((await deploy(made)).version.lock).toBe("the lock");
@@ -248,7 +248,7 @@ describe("function deploys", () => {
     expect(builds.at(-1)!.dockerfile).toContain("npm install");
   });
 
-  test("builds nothing for code that was deployed lately, and uses its image", async () => {
+  test("builds no image for code that was deployed recently, and reuses its image", async () => {
     const made = await make({ dependencies: { nanoid: "^5" } });
     const first = (await deploy(made)).version;
     const count = builds.length;
@@ -262,7 +262,7 @@ describe("function deploys", () => {
     expect(builds).toHaveLength(count + 1);
   });
 
-  test("leaves a change pending that was made during the deploy", async () => {
+  test("keeps a change pending that was made during the deploy", async () => {
     const made = await make();
     played.during = async () => void (await change(made, { handler_code: "export default () => 2" }));
     const { record: after, version } = await deploy(made);
@@ -270,7 +270,7 @@ describe("function deploys", () => {
     expect(version.handler_code).toBe('export default () => "hello"');
   });
 
-  test("leaves nothing pending when the code is changed back to the live version", async () => {
+  test("leaves no change pending when the code is changed back to the live version", async () => {
     const made = await make();
     await deploy(made);
     const isPendingAfter = async (handler_code: string) =>
@@ -279,7 +279,7 @@ describe("function deploys", () => {
     expect(await isPendingAfter('export default () => "hello"')).toBe(false);
   });
 
-  test("refuses a second deploy while one of the function runs", async () => {
+  test("refuses a second deploy of a function while its first one runs", async () => {
     const made = await make();
     const version = await queueDeploy(app, made.actor, made.id);
     expect(await get(app, parts, made.actor, made.id)).toMatchObject({ status: "building" });
@@ -294,7 +294,7 @@ describe("function deploys", () => {
     expect(ends.every(({ status }) => status === "rejected")).toBe(true);
   });
 
-  test("waits for the end of a deploy, unless wait is false", async () => {
+  test("responds at the end of a deploy, or at once if wait is false", async () => {
     const made = await make();
     expect(await deployFunction(app, parts, made.actor, made.id, { wait: false })).toMatchObject({
       status: "building",
@@ -307,7 +307,7 @@ describe("function deploys", () => {
     expect(await waiting).toMatchObject({ status: "live" });
   });
 
-  test("refuses to deploy a function of another workspace, or a deleted one", async () => {
+  test("refuses a deploy of another workspace's function, and of a deleted one", async () => {
     const made = await make();
     const eve = await personOn(db, "pro");
     await expect(queueDeploy(app, eve, made.id)).rejects.toMatchObject({ code: "function_not_found" });
@@ -317,7 +317,7 @@ describe("function deploys", () => {
 });
 
 describe("failed function deploys", () => {
-  test("stores the last output of a failed installer, and keeps the live version", async () => {
+  test("stores the last output of a failed installer, and keeps the previous version live", async () => {
     const made = await make();
     const first = (await deploy(made)).version;
     await change(made, { dependencies: { "not-there-at-all": "1.0.0" } });
@@ -336,7 +336,7 @@ describe("failed function deploys", () => {
     expect((await deploy(made)).record).toMatchObject({ status: "live", error: null, pending_deploy: false });
   });
 
-  test("stores the trace of a handler that does not load", async () => {
+  test("stores the stack trace of a handler that does not load", async () => {
     const made = await make({ handler_code: "export default (" });
     played.during = async () => {
       throw new HandlerFailed("SyntaxError: Unexpected end of input\n    at handler.mjs:1");
@@ -347,7 +347,7 @@ describe("failed function deploys", () => {
     expect(played.switched).not.toContain(made.id);
   });
 
-  test("hides an internal error from the owner", async () => {
+  test("hides the details of an internal error from the owner", async () => {
     const made = await make();
     played.during = async () => {
       throw new Error("EACCES: /srv/kontor/secret");
@@ -358,7 +358,7 @@ describe("failed function deploys", () => {
     );
   });
 
-  test("keeps the first line and the last lines of a long error", async () => {
+  test("keeps the first line and the last lines of a long error text", async () => {
     const made = await make();
     played.during = async () => {
       throw new HandlerFailed(Array.from({ length: 5000 }, (_, at) => `line ${at}`).join("\n"));
@@ -370,7 +370,7 @@ describe("failed function deploys", () => {
   });
 });
 
-describe("function deploys and crashes of the server", () => {
+describe("deploys of functions and crashes of the server", () => {
   test.each([
     ["app_build.made", 2],
     ["function_deploy.built", 1],
@@ -386,7 +386,7 @@ describe("function deploys and crashes of the server", () => {
     expect(await get(app, parts, made.actor, made.id)).toMatchObject({ status: "live" });
   });
 
-  test("keeps a version live after a crash that followed the switch", async () => {
+  test("keeps a version live when a crash follows the switch", async () => {
     const made = await make();
     const id = await queueDeploy(app, made.actor, made.id);
     await dieAt("function_deploy.switched");
@@ -394,7 +394,7 @@ describe("function deploys and crashes of the server", () => {
     expect(await findVersion(db, id)).toMatchObject({ state: "live", attempts: 1 });
   });
 
-  test("fails a version after three crashes of the server", async () => {
+  test("fails a version after three crashes of the server during its deploy", async () => {
     const made = await make();
     await queueDeploy(app, made.actor, made.id);
     for (let times = 0; times < 3; times += 1) await dieAt("function_deploy.built");
@@ -403,7 +403,7 @@ describe("function deploys and crashes of the server", () => {
     expect(after).toMatchObject({ status: "failed", error: expect.stringContaining("3 times") });
   });
 
-  test("resumes a deploy after a graceful shutdown, and does not count the attempt", async () => {
+  test("resumes a deploy after a graceful shutdown, without counting the attempt", async () => {
     const made = await make();
     const id = await queueDeploy(app, made.actor, made.id);
     builder.during = async () => server.stop();

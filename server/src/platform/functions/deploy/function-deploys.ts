@@ -1,7 +1,7 @@
 /**
  * Runs deploys of functions. A version is built, then proved by an instance that loads its handler, and then made live
- * in one transaction. The earlier version serves until that commit, and after any failure before it. The next server
- * resumes after a crash, without a second build. A version is failed after three crashes.
+ * in one transaction. The earlier version serves until that commit, and after any failure before the commit. After a
+ * crash the next server resumes the deploy, without a second build. After three crashes the version is failed.
  */
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -43,16 +43,16 @@ import {
 } from "../store.ts";
 
 const attemptsMax = 3;
-/** Polling interval for the deletion of the function. */
+/** Milliseconds between checks for a deletion of the function. */
 const pollEveryMs = 250;
-/** Images that are kept besides the live one, so that a return to recent code needs no build. */
+/** Images that are kept besides the live one, so that a deploy of recent code needs no build. */
 const keptImages = 2;
 const errorMaxChars = 4000;
 const errorMaxLines = 40;
 
-/** Failure with a message for the owner. */
+/** A failed deploy, with a message for the owner. */
 class DeployFailed extends Error {}
-/** The function is deleted, or the version has ended already. */
+/** Thrown when the function is deleted, or when the version has already ended. */
 class DeployTargetDeleted extends DeployFailed {
   constructor() {
     super("The function was deleted.");
@@ -68,7 +68,10 @@ export class FunctionDeploys {
   readonly #parts: FunctionParts;
   readonly #executing = new Set<string>();
   readonly #recent = new RecentOwners();
-  /** Two parallel queries would each take the other's version for a leftover of an earlier server. */
+  /**
+   * Mutex of the queries for work. In parallel, each would take the other's version for a leftover of an earlier
+   * server.
+   */
   readonly #taking = new Semaphore(1);
 
   constructor(app: Needs, parts: FunctionParts) {
@@ -78,14 +81,14 @@ export class FunctionDeploys {
 
   readonly tasks: Tasks = { [deployTask]: (_: unknown, { signal }) => this.run(signal) };
 
-  /** Runs before the jobs start, and resumes deploys of an earlier server. */
+  /** Resumes deploys of an earlier server. Runs before the jobs start. */
   async begin(): Promise<void> {
     await rm(workDirectory(this.#app), { recursive: true, force: true });
     await resetVersionProgress(this.#app.db, this.#app.machines.host.id);
     await addJob(this.#app.db, deployTask, {});
   }
 
-  /** Runs queued versions until none waits, or the limit of parallel deploys is reached. */
+  /** Runs queued versions until none is left, or until the limit of parallel deploys is reached. */
   async run(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       const next = await this.#taking.run(() => this.#take());
@@ -139,7 +142,7 @@ export class FunctionDeploys {
       if (reason === undefined) log.error({ version: id, err: error }, "a deploy of a function failed");
       const message =
         reason ?? "The deploy failed on this host, and the server's log has the cause. Deploy again.";
-      // The log already has the output of a failed build, so its error is added without the last lines of output.
+      // The log already contains the output of a failed build, so only the error's message is added.
       await output.fail(error instanceof BuildFailed ? error.message : message);
       await this.#fail(id, message);
     } finally {
@@ -188,7 +191,7 @@ export class FunctionDeploys {
     return version;
   }
 
-  /** Returns the version with its image, which is that of an equal version if one is kept. */
+  /** Returns the version with its image. If an equal version has a kept image, that image is used. */
   async #build(version: VersionRow, output: VersionOutput, signal: AbortSignal): Promise<VersionRow> {
     const { db } = this.#app;
     const subject = await findSubject(db, version.id);
@@ -228,7 +231,9 @@ export class FunctionDeploys {
     );
   }
 
-  /** Makes the version live. If the stored code differs, after a change or a rollback, a deploy stays pending. */
+  /**
+   * Makes the version live. If the stored code differs by now, after a change or a rollback, a deploy stays pending.
+   */
   async #switch(tx: Transaction, version: VersionRow, lock: string | null): Promise<void> {
     const now = this.#app.clock.now();
     const row = await lockAny(tx, version.function_id);
@@ -290,7 +295,7 @@ export class FunctionDeploys {
     while (!signal.aborted && !ends.signal.aborted) {
       await sleep(pollEveryMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
-      // Without PostgreSQL no deletion can have been requested.
+      // Without PostgreSQL no deletion can have been requested, so the deploy continues.
       const subject = await findSubject(db, id).catch(() => "unknown" as const);
       if (subject === undefined) ends.abort(new DeployTargetDeleted());
       else if (subject !== "unknown" && subject.held_since !== null) ends.abort(new DeployInterrupted());
@@ -300,14 +305,14 @@ export class FunctionDeploys {
 
 const actor = systemActor("functions");
 
-/** Undefined for an internal error, which the owner cannot fix. */
+/** Returns the reason of a failure for the owner; undefined for an internal error, which the owner cannot fix. */
 function reasonOf(error: unknown): string | undefined {
   if (error instanceof DeployFailed || error instanceof HandlerFailed) return shortenError(error.message);
   if (error instanceof BuildFailed) return shortenError(`${error.message}\n${error.last}`);
   return undefined;
 }
 
-/** Keeps the first line and the last lines: an installer's last lines name the cause. */
+/** Returns the first line and the last lines of a text. The last lines of an installer name the cause. */
 function shortenError(text: string): string {
   const lines = text.replaceAll("\0", "").trim().split("\n");
   const kept = lines.length > errorMaxLines ? [lines[0], "…", ...lines.slice(-errorMaxLines + 2)] : lines;
@@ -317,7 +322,7 @@ function shortenError(text: string): string {
     : whole;
 }
 
-/** Directory of builds. Each version has a subdirectory, named by its id. */
+/** Returns the directory of builds, or with `id` the subdirectory of that version. */
 function workDirectory({ config }: Pick<App, "config">, id = ""): string {
   return join(config.dataDir, "work", "functions", id);
 }

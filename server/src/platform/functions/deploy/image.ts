@@ -1,7 +1,7 @@
 /**
  * Writes the build directory and the Dockerfile of a version's image. Code, packages and lock are files, so no text of
- * a caller is part of an instruction. Layers that seldom change come first. The handler comes last, so a change of it
- * makes one small layer.
+ * a caller is part of an instruction. Layers that seldom change come first. The handler is in the last layer, so a
+ * changed handler makes one small layer.
  */
 import { createHash } from "node:crypto";
 import { chmod, mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
@@ -24,16 +24,18 @@ const templates = fileURLToPath(new URL("../../../../../templates/functions", im
 interface Kind {
   base: string;
   handler: string;
-  /** Installer's cache, kept for the next build of the workspace. */
+  /** Directory of the installer's cache, kept for the workspace's next build. */
   cache: string;
   manifest: (dependencies: Dependencies) => { name: string; text: string };
   lockName: string;
-  /** Commands that install the requested packages and write a lock, and that install from a lock. */
+  /**
+   * Commands that install packages: `install` from the requirements, writing a lock, and `installLocked` from a lock.
+   */
   install: string;
   installLocked: string;
-  /** Files that the installation needs besides the requirements or the lock. */
+  /** Files that the installation needs in addition to the requirements or the lock. */
   tools: readonly string[];
-  /** Command that runs after the wrapper was copied. */
+  /** Command that runs after the wrapper program was copied. */
   settle?: string;
 }
 
@@ -65,7 +67,7 @@ const kinds: Readonly<Record<Runtime, Kind>> = {
         .join(""),
     }),
     lockName: "lock.txt",
-    // Packages of Debian are installed again with pip, so that the lock contains every package.
+    // pip installs Debian's own packages again, so that the lock contains every package.
     install: `pip install ${pip} --ignore-installed --requirement requirements.txt --report /tmp/report.json && python3 lock.py /tmp/report.json lock.txt && rm /tmp/report.json lock.py`,
     installLocked: `pip install ${pip} --ignore-installed --no-deps --requirement lock.txt`,
     tools: ["lock.py"],
@@ -75,7 +77,7 @@ const kinds: Readonly<Record<Runtime, Kind>> = {
 
 export const functionBases: readonly string[] = Object.values(kinds).map(({ base }) => base);
 
-/** `hasLock` installs from the lock of an earlier version. Pure. */
+/** Returns the Dockerfile. With `hasLock`, it installs from the lock of an earlier version. Pure function. */
 export function recipeOf({ runtime, dependencies }: Content, hasLock: boolean): string {
   const kind = kinds[runtime];
   const hasAny = Object.keys(dependencies).length > 0;
@@ -90,14 +92,14 @@ export function recipeOf({ runtime, dependencies }: Content, hasLock: boolean): 
     "COPY function /opt/kontor/function/",
     ...(kind.settle ? [run(kind.settle)] : []),
     `COPY ${kind.handler} ./`,
-    // User without a name: the process may write below /tmp only.
+    // A user without a name, whose process may write below /tmp only.
     "USER 65534:65534",
     `CMD ["true"]`,
     "",
   ].join("\n");
 }
 
-/** Hash of all inputs of the image except the lock. Equal hashes with an equal lock mean equal images. */
+/** Returns a hash of all inputs of the image but the lock. Equal hashes with equal locks mean equal images. */
 export async function contentHash(content: Content): Promise<Buffer> {
   const { runtime, handler_code, dependencies } = content;
   const hash = createHash("sha256");
@@ -110,7 +112,7 @@ export async function contentHash(content: Content): Promise<Buffer> {
     .digest();
 }
 
-/** Writes the build directory, and replaces an earlier one. */
+/** Writes the build directory in place of an earlier one. */
 export async function writeBuildDirectory(
   directory: string,
   content: Content,
@@ -137,7 +139,7 @@ export async function writeBuildDirectory(
   for (const [name, text] of Object.entries(files)) await writeReadable(join(directory, name), text);
 }
 
-/** Everyone can read the file in the image, whatever the umask of this process is. */
+/** Writes a file that every user of the image can read, whatever this process's umask is. */
 async function writeReadable(path: string, text: string | Buffer): Promise<void> {
   const made = await mkdir(dirname(path), { recursive: true });
   for (let at = dirname(path); made !== undefined && at.length >= made.length; at = dirname(at))
@@ -146,7 +148,7 @@ async function writeReadable(path: string, text: string | Buffer): Promise<void>
   await chmod(path, 0o644);
 }
 
-/** Files of the program that serves a handler, by name. */
+/** Returns the files of the program that serves a handler, by name. */
 async function wrapper(runtime: Runtime): Promise<Files> {
   const directory = join(templates, runtime);
   const entries = await readdir(directory, { withFileTypes: true });

@@ -1,6 +1,6 @@
 /**
- * Queues a deploy: inserts a version of the stored code, and its job, in one transaction. A function has one running
- * deploy at a time; the caller may wait for its end.
+ * Queues a deploy: inserts a version of the stored code and its job in one transaction. A function has at most one
+ * running deploy. The caller may wait for the end of the deploy.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Actor } from "#accounts/actor.ts";
@@ -19,13 +19,15 @@ import { findBuilding, findVersion, deleteOldVersions, insertVersion, type NewVe
 /** Name of the task that builds versions. */
 export const deployTask = "platform.functions.deploy";
 
-/** Longest wait of a caller; the deploy continues afterwards. */
+/** Longest wait of a caller in milliseconds. The deploy continues afterwards. */
 const waitMs = 120_000;
 const lookEveryMs = 100;
-/** Limit of stored versions, because each contains its code. */
+/** Limit of a function's stored versions, because each contains its code. */
 const keptVersions = 20;
 
-/** With `wait`, returns at the end of the deploy, or its state after two minutes. */
+/**
+ * Deploys the stored code. With `wait`, resolves at the end of the deploy, or after two minutes with the state reached.
+ */
 export async function deployFunction(
   app: Needs,
   parts: FunctionParts,
@@ -38,7 +40,7 @@ export async function deployFunction(
   return get(app, parts, actor, id);
 }
 
-/** Returns the id of the version. */
+/** Queues a deploy and returns the id of its version. */
 export function queueDeploy(app: Needs, actor: Actor, id: string): Promise<string> {
   return transaction(app.db, async (tx) => {
     const { row } = await lockWritableFunction(tx, actor, id);
@@ -48,7 +50,9 @@ export function queueDeploy(app: Needs, actor: Actor, id: string): Promise<strin
   });
 }
 
-/** Inserts a version and its job. The caller holds the function's row, and no version of it is being built. */
+/**
+ * Inserts a version and its job. The caller holds the function's lock, and no version of the function is being built.
+ */
 export async function insertQueued(
   app: Needs,
   tx: Transaction,
@@ -72,7 +76,7 @@ export async function insertQueued(
   return version.id;
 }
 
-/** Waits for the end of the version, at most two minutes. */
+/** Waits for the end of the version, for at most two minutes, and returns the version. */
 export async function waitForVersion({ db }: Needs, versionId: string): Promise<void> {
   const until = performance.now() + waitMs;
   while (performance.now() < until) {

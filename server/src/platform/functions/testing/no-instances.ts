@@ -1,4 +1,4 @@
-/** Fake for tests of the records: nothing runs, and every proof succeeds. */
+/** Fake instances for tests of the records: no process runs, and every proof succeeds. */
 import type { FunctionParts } from "../parts.ts";
 
 const none = () => {

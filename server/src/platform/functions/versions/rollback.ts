@@ -1,4 +1,4 @@
-/** Rolls a function back: a new version with an earlier version's code, and its image if that is kept. */
+/** Rolls a function back. The new version has the code of an earlier version, and its image if that is kept. */
 import type { Actor } from "#accounts/actor.ts";
 import { planLimit } from "#accounts/errors.ts";
 import { transaction } from "#db/db.ts";
@@ -11,7 +11,7 @@ import { findBuilding, findKeptEqual, findVersionOf, type VersionRow } from "../
 
 const wasLive: ReadonlySet<VersionRow["state"]> = new Set(["live", "superseded"]);
 
-/** Rolls back. `wait` waits for the end of the new version, at most two minutes. */
+/** Rolls a function back. With `wait`, resolves at the end of the new version, or after two minutes. */
 export async function rollBackFunction(
   app: Needs,
   parts: FunctionParts,
@@ -24,7 +24,7 @@ export async function rollBackFunction(
   return get(app, parts, actor, which.id);
 }
 
-/** Inserts the new version and returns its id. */
+/** Inserts the new version, and returns its id. */
 export function queueRollback(
   app: Needs,
   actor: Actor,

@@ -1,11 +1,14 @@
-/** Writes the log and the progress of a version during its deploy. Both are for readers only. */
+/**
+ * Writes the log and the progress of a version during its deploy. Both are shown to people only; the deploy does not
+ * depend on them.
+ */
 import type { App } from "#app.ts";
 import { ProgressWriter, type Span } from "#platform/progress.ts";
 import { StepLog } from "#platform/step-log.ts";
 import { appendVersionLog, noteVersionProgress } from "../store.ts";
 import type { VersionStep } from "../tables.ts";
 
-/** Parts of the whole deploy, in percent. The build takes by far the longest. */
+/** Spans of the steps within a deploy, in percent. The build takes by far the longest. */
 const spans: Readonly<Record<VersionStep, Span>> = {
   build: { from: 5, to: 85 },
   start: { from: 90, to: 100 },
@@ -32,7 +35,7 @@ export class VersionOutput {
   }
 
   async append(text: string): Promise<void> {
-    // The caller continues if the log cannot be written. The lines of that write are missing in it.
+    // A deploy continues if its log cannot be written. The log then lacks the lines of that write.
     await this.#log.append(this.#step, text).catch(() => {});
   }
 
@@ -45,7 +48,7 @@ export class VersionOutput {
     await this.flush();
   }
 
-  /** Resolves when log and progress are written. */
+  /** Resolves when the log and the progress are stored. */
   async flush(): Promise<void> {
     await this.#progress.settled();
     await this.#log.flush().catch((error: unknown) => {

@@ -82,7 +82,7 @@ async function rollBack({ actor, id }: TestFunction, versionId: string, allowReb
 }
 
 describe("version lists", () => {
-  test("lists the number, state, trigger and error of each version, newest first, without code", async () => {
+  test("lists number, state, trigger and error of each version, newest first, without code", async () => {
     const made = await make();
     await deploy(made);
     proving = () => Promise.reject(new HandlerFailed("SyntaxError: no"));
@@ -95,7 +95,7 @@ describe("version lists", () => {
     expect(JSON.stringify(list)).not.toContain("export default");
   });
 
-  test("shows the email address of a session's deploy until the account is deleted, and stores none", async () => {
+  test("shows the email address behind a session's deploy until the account is deleted, and does not store it", async () => {
     const made = await make();
     const person = await personOn(db, "pro");
     const by: Actor = {
@@ -120,7 +120,7 @@ describe("version lists", () => {
     expect(await readTriggerActor()).toMatchObject({ label: "deleted account" });
   });
 
-  test("hides versions from another workspace, and under another function", async () => {
+  test("returns 404 for a version of another workspace's function, or under another function", async () => {
     const made = await make();
     const { id: versionId } = await deploy(made);
     const other = await make();
@@ -140,7 +140,7 @@ describe("version lists", () => {
 });
 
 describe("rollbacks of functions", () => {
-  test("rolls back to a version's image without a build, and keeps the stored code", async () => {
+  test("rolls back to an earlier version's image without a build, and keeps the stored code", async () => {
     const made = await make();
     const first = await deploy(made);
     await deploy(made, "export default () => 2");
@@ -167,7 +167,7 @@ describe("rollbacks of functions", () => {
     );
   });
 
-  test("refuses a rollback to a version that was never live, and on plan starter", async () => {
+  test("refuses a rollback to a version that was never live, and any rollback on plan starter", async () => {
     const made = await make();
     proving = () => Promise.reject(new HandlerFailed("no"));
     const failed = await deploy(made);
@@ -178,7 +178,7 @@ describe("rollbacks of functions", () => {
     await expect(rollBack(starter, first.id)).rejects.toMatchObject({ code: "plan_limit", status: 403 });
   });
 
-  test("requires allow_rebuild when the image is pruned, and then builds the version's own code", async () => {
+  test("requires allow_rebuild when the image is pruned, and then builds the earlier version's own code", async () => {
     const made = await make();
     const first = await deploy(made);
     for (const next of [2, 3, 4]) await deploy(made, `export default () => ${next}`);
@@ -195,7 +195,7 @@ describe("rollbacks of functions", () => {
     expect(builds).toBe(before + 1);
   });
 
-  test("keeps one image for all versions that use it", async () => {
+  test("shares an image between all versions that use it", async () => {
     const made = await make();
     const first = await deploy(made);
     const second = await deploy(made, "export default () => 2");
@@ -220,7 +220,7 @@ describe("rollbacks of functions", () => {
 });
 
 describe("build logs of functions", () => {
-  test("stores the builder's output and the handler's trace, each with its step", async () => {
+  test("stores the builder's output and the handler's stack trace, each with its step", async () => {
     const made = await make();
     builder.during = async (_, { log }) => {
       log("added 12 packages\n");
@@ -280,7 +280,7 @@ describe("build logs of functions", () => {
   });
 });
 
-test("shows progress on the function and the version during the build, and removes it at the end", async () => {
+test("shows progress on the function and the version during a build, and no progress afterwards", async () => {
   const made = await make();
   const versionId = await queueDeploy(app, made.actor, made.id);
   const progress = async () => (await get(app, parts, made.actor, made.id)).progress;

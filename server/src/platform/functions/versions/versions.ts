@@ -1,4 +1,4 @@
-/** Reads versions of a function: the list, one version with its code, and the log of its build. */
+/** Reads versions of a function: the list, a version with its code, and the log of its build. */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";
@@ -46,7 +46,7 @@ export async function readVersionLog(
   return { entries: await piecesAfter(app, id, 0), truncated: log_truncated };
 }
 
-/** Follows a version's log for an authorized caller. */
+/** Follows the log of a version for an authorized caller. */
 export function followVersion(
   app: Needs,
   id: string,

@@ -42,7 +42,7 @@ const refusal = (work: Promise<unknown>) =>
     (error: unknown) => (error instanceof DomainError ? error.code : error),
   );
 
-test("checks out the newest commit of a branch as a plain directory, without leftovers", async () => {
+test("checks out the newest commit of a branch as a plain directory, without leftover files", async () => {
   const { project, repository } = await hostedProject();
   await commitFiles(repository, "main", { "index.html": "one" }, "first");
   const sha = await commitFiles(
@@ -62,7 +62,7 @@ test("checks out the newest commit of a branch as a plain directory, without lef
   expect(await readdir(join(repositoriesDirectory(app), "checkouts"))).toEqual([]);
 });
 
-test("checks out a commit by its id, and names a missing commit", async () => {
+test("checks out a commit by its id, and names a missing commit in the error", async () => {
   const { project, repository } = await hostedProject();
   const first = await commitFiles(repository, "main", { f: "one" });
   await commitFiles(repository, "main", { f: "two" });
@@ -91,7 +91,7 @@ test("checks out the commit of a tag, annotated or not, and refuses a tag withou
     expect(await refusal(checkout(app, project, input(into, { tag })))).toBe("tag_not_found");
 });
 
-test("refuses an empty repository, a missing branch and names that look like options", async () => {
+test("refuses an empty repository, a missing branch, and names that look like options", async () => {
   const { project, repository } = await hostedProject();
   const into = await temporary();
   expect(await refusal(checkout(app, project, input(into)))).toBe("repository_empty");
@@ -133,7 +133,7 @@ test("keeps symlinks, and writes hooks, attributes and configuration as plain fi
   expect(lines.join("")).toContain("Git LFS");
 });
 
-test("aborts before it writes a tree of a billion files packed in a few kilobytes", async () => {
+test("aborts before it writes a tree of a billion files that a pack of a few kilobytes contains", async () => {
   const { project, repository } = await hostedProject();
   const { stdout } = await userGit(repository, ["hash-object", "-w", "--stdin"], { stdin: "x" });
   let entry = `100644 blob ${stdout.trim()}`;
@@ -158,7 +158,7 @@ test("aborts before it writes files whose total size exceeds the limit", async (
   expect(await readdir(into)).toEqual([]);
 });
 
-test("refuses a submodule on this host, by file path or by program, without touching it", async () => {
+test("refuses a submodule by file path or by program, and leaves this host's files untouched", async () => {
   for (const url of [
     "file:///etc",
     "/etc",
@@ -191,7 +191,7 @@ test("aborts a checkout when its signal aborts", async () => {
   await expect(checkout(app, project, input(await temporary(), { signal }))).rejects.toThrow("cancelled");
 });
 
-test("creates and removes a repository repeatedly", async () => {
+test("creates a repository and removes it, repeatedly", async () => {
   const { project, repository } = await hostedProject();
   await commitFiles(repository, "main", { f: "one" });
   await createRepository(app, project.id);

@@ -1,5 +1,5 @@
 /**
- * Checks out one commit of a project as a plain directory of files: no `.git`, and nothing in it is run. Symlinks stay
+ * Checks out one commit of a project as a plain directory of files, without `.git`. No file of it is run. Symlinks stay
  * symlinks, so readers of the directory must not follow them.
  *
  * Each checkout fetches the objects into its own temporary repository; a hosted repository is only read. Submodules are
@@ -27,10 +27,10 @@ export type CheckoutNeeds = Pick<App, "config" | "db" | "secrets">;
 
 export interface CheckoutInput {
   branch: string;
-  /** Full commit id. Null means the commit of the tag, or the newest commit of the branch. */
+  /** Full id of the commit. Null selects the tag's commit, or the newest commit of the branch. */
   sha: string | null;
   tag?: string | null;
-  /** Target directory; created if it is missing. */
+  /** Target directory, which is created if it is missing. */
   into: string;
   log: (text: string) => void | Promise<void>;
   signal: AbortSignal;
@@ -38,9 +38,9 @@ export interface CheckoutInput {
 
 export interface Commit {
   sha: string;
-  /** At most 4,000 characters. */
+  /** Message of the commit, at most 4,000 characters. */
   message: string;
-  /** `Name <address>` */
+  /** Author in the form `Name <address>`. */
   author: string;
 }
 
@@ -48,13 +48,14 @@ const checkoutPrefix = "checkout-";
 const maxSubmodules = 50;
 const maxSubmoduleDepth = 5;
 
-/** Removes leftover checkouts of a server that has ended. */
+/** Removes the unfinished checkouts of an earlier server. */
 export async function sweepCheckouts(app: Pick<App, "config">): Promise<void> {
   await rm(checkoutsDirectory(app), { recursive: true, force: true });
 }
 
 /**
- * Fails with an error of errors.ts, or with the signal's reason. On failure, the caller removes the content of `into`.
+ * Checks out a commit. Rejects with an error of errors.ts, or with the signal's reason. After a failure, the caller
+ * removes the content of `into`.
  */
 export async function checkout(
   app: CheckoutNeeds,
@@ -98,7 +99,7 @@ export async function checkout(
     await write(work, { gitDir, sha: commit, into, remote, depth: 0 });
     return await describe(work, gitDir, commit);
   } catch (error) {
-    // The abort is the cause, whichever error it produced.
+    // After an abort, the abort is the cause of any error.
     signal.throwIfAborted();
     throw error;
   } finally {
@@ -117,7 +118,7 @@ interface Work {
   log: CheckoutInput["log"];
   limitBytes: number;
   budget: Budget;
-  /** Number of submodules met so far. */
+  /** Number of submodules found so far. */
   submodules: number;
 }
 
@@ -125,7 +126,7 @@ interface Tree {
   gitDir: string;
   sha: string;
   into: string;
-  /** Remote of the tree; null for a hosted repository. */
+  /** Remote repository of the tree; null for a hosted one. */
   remote: Remote | null;
   depth: number;
 }
@@ -148,7 +149,7 @@ async function initialise(work: Work): Promise<string> {
   return gitDir;
 }
 
-/** Reads the objects of the hosted repository in place. */
+/** Lets git read the objects of the hosted repository, without a copy. */
 async function useHostedObjects(work: Work, gitDir: string, wanted: CommitRef): Promise<string> {
   const heads = await headsOf(work.app, work.project.id);
   if (heads.size === 0) throw repositoryEmpty();
@@ -203,7 +204,7 @@ async function writeSubmodules(work: Work, tree: Tree, found: readonly Submodule
   for (const { path, sha } of found) {
     const text = addresses.get(path);
     if (text === undefined) {
-      // Git itself skips submodules that .gitmodules does not name.
+      // Git itself skips submodules without an address in .gitmodules.
       await work.log(`warning: ${path} is a submodule without an address; it stays empty\n`);
       continue;
     }
@@ -218,7 +219,7 @@ async function writeSubmodules(work: Work, tree: Tree, found: readonly Submodule
   }
 }
 
-/** Maps each submodule's path to its address, from the .gitmodules of the commit. */
+/** Returns the address of each submodule by path, from the .gitmodules of the commit. */
 async function readAddresses(work: Work, { gitDir, sha }: Tree): Promise<Map<string, string>> {
   const { stdout } = await git(["config", "--blob", `${sha}:.gitmodules`, "--list", "-z"], {
     ...call(work, gitDir),
@@ -238,7 +239,7 @@ async function readAddresses(work: Work, { gitDir, sha }: Tree): Promise<Map<str
   return addresses;
 }
 
-/** Returns the submodule's directory. Refuses a path that leaves the checkout, or leads through a symlink. */
+/** Returns the directory of a submodule. Throws for a path that leaves the checkout, or leads through a symlink. */
 async function placeOf(into: string, path: string): Promise<string> {
   const place = resolve(into, path);
   await mkdir(dirname(place), { recursive: true });
@@ -253,7 +254,10 @@ async function placeOf(into: string, path: string): Promise<string> {
   return place;
 }
 
-/** Git LFS files are small pointer texts here. A build that needs their content fails with a misleading error. */
+/**
+ * Logs a warning for Git LFS files, which are small pointer texts here. A build that needs their content fails with a
+ * misleading error.
+ */
 async function warnOfPointers(work: Work, into: string): Promise<void> {
   const attributes = join(into, ".gitattributes");
   const facts = await lstat(attributes).catch(() => undefined);
@@ -269,7 +273,7 @@ async function describe(work: Work, gitDir: string, sha: string): Promise<Commit
   return { sha, message: plain(message).trim().slice(0, 4000), author: plain(author).trim().slice(0, 200) };
 }
 
-/** PostgreSQL stores no NUL, and a terminal executes control characters. */
+/** Returns text without control characters. PostgreSQL stores no NUL, and a terminal interprets control characters. */
 function plain(text: string): string {
   // oxlint-disable-next-line no-control-regex -- the control characters to remove
   return text.toWellFormed().replaceAll(/[\u0000-\u0008\u000b-\u001f\u007f]/g, "");

@@ -5,7 +5,7 @@ import { run } from "@kontor/runtime/exec.ts";
 import { makeDeployKey } from "./deploy-key.ts";
 import { temporary } from "../testing/git-app.ts";
 
-test("ssh-keygen reads the key and derives its public key", async () => {
+test("makes a key that ssh-keygen reads, with the public key that ssh-keygen derives", async () => {
   const { publicKey, privateKey } = await makeDeployKey();
   const file = join(await temporary(), "key");
   await writeFile(file, privateKey, { mode: 0o600 });

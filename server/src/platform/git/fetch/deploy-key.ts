@@ -1,6 +1,6 @@
 /**
- * A project's deploy key for its ssh repository: ed25519, in OpenSSH's own format (PROTOCOL.key of OpenSSH; RFC 8709
- * for the public key). Node generates the key but writes only PKCS #8, which ssh of Debian 12 does not read for
+ * Makes a project's deploy key for its ssh repository: ed25519, in OpenSSH's own format (PROTOCOL.key of OpenSSH; RFC
+ * 8709 for the public key). Node generates the key, but writes only PKCS #8, which ssh of Debian 12 does not read for
  * ed25519.
  */
 import { generateKeyPair, randomBytes } from "node:crypto";
@@ -9,7 +9,7 @@ import { promisify } from "node:util";
 const keyType = "ssh-ed25519";
 const comment = "kontor";
 
-/** `publicKey` is one line for the forge. `privateKey` is a whole, unencrypted key file. */
+/** Returns a key pair. `publicKey` is a line for the forge. `privateKey` is the text of an unencrypted key file. */
 export async function makeDeployKey(): Promise<{ publicKey: string; privateKey: string }> {
   const pair = await promisify(generateKeyPair)("ed25519");
   const jwk = pair.privateKey.export({ format: "jwk" });
@@ -18,7 +18,7 @@ export async function makeDeployKey(): Promise<{ publicKey: string; privateKey: 
     Buffer,
   ];
   const blob = strings(keyType, open);
-  // The format holds this number twice, so that a reader can check its decryption.
+  // The format contains this number twice, so that a reader can check its decryption.
   const check = randomBytes(4);
   const inner = Buffer.concat([check, check, blob, strings(Buffer.concat([secret, open]), comment)]);
   const padding = Buffer.from(Array.from({ length: (8 - (inner.length % 8)) % 8 }, (_, n) => n + 1));
@@ -40,7 +40,7 @@ export async function makeDeployKey(): Promise<{ publicKey: string; privateKey: 
   };
 }
 
-/** RFC 4251, section 5: each string follows its length. */
+/** Returns strings in the form of RFC 4251, section 5: each after its length. */
 function strings(...parts: (string | Buffer)[]): Buffer {
   return Buffer.concat(
     parts.flatMap((part) => {

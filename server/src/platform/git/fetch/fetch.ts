@@ -1,7 +1,7 @@
 /**
- * Fetches one commit from a remote repository into the checkout's own repository. The fetch is shallow, and bounded in
- * bytes and time. Each connection goes to a vetted address (`proxy-gate.ts`, `ssh.ts`). For a refusal by the remote,
- * the project's owner gets our explanation, or the last line of git's output.
+ * Fetches a commit from a remote repository into the checkout's own repository. The fetch is shallow, and bounded in
+ * bytes and time. Each connection goes to a vetted address (`proxy-gate.ts`, `ssh.ts`). If the remote refuses, the
+ * project's owner gets our explanation, or the last line of git's output.
  */
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
@@ -29,20 +29,20 @@ type Needs = Pick<App, "config" | "db" | "secrets">;
 
 export interface FetchContext {
   project: ProjectRow;
-  /** Scratch directory of this checkout, for files of a fetch outside the repository. */
+  /** Directory for files that a fetch needs outside the repository. */
   scratch: string;
   deadline: { timeoutMs: () => number };
   signal: AbortSignal;
 }
 
-/** The commit to fetch: by id, by tag, or the newest commit of a branch. */
+/** Commit to fetch: by its id, by a tag, or the newest of a branch. */
 export type CommitRef = { sha: string } | { tag: string } | { branch: string };
 
-/** Ref that holds the fetched commit in the checkout's own repository. */
+/** Ref of the fetched commit in the checkout's own repository. */
 const wantedRef = "refs/kontor/wanted";
-/** Depths at which to fetch the branch if the server refuses to serve the commit by its id. */
+/** Depths at which the branch is fetched in turn, if the server does not serve the commit by its id. */
 const depths = [50, 1000, 20_000];
-/** Allowance for the forge's list of refs, added to the limit of the fetch. */
+/** Bytes allowed for the forge's list of refs, in addition to the limit of the fetch. */
 const listingBytes = 64 * mebibyte;
 const anyCode = Array.from({ length: 256 }, (_, code) => code);
 
@@ -65,12 +65,15 @@ export class Fetcher {
     await Promise.all([...this.#gates.values()].map((gate) => gate.close()));
   }
 
-  /** Returns the commit's id. `branch` is searched for the commit if the server refuses to serve it by its id. */
+  /**
+   * Fetches a commit and returns its id. If the server does not serve the commit by its id, the commit is searched in
+   * `branch`.
+   */
   async fetch(gitDir: string, remote: Remote, wanted: CommitRef, branch: string | null): Promise<string> {
     const call = await this.#route(remote, gitDir);
     const failure = await call.fetch(1, refOf(wanted));
     if (failure === undefined) return this.#resolve(gitDir, wanted);
-    // A refusal by the gate or the host reveals nothing about the repository's content.
+    // The gate or the host refused the connection, so the failure reveals nothing about the repository's content.
     const explained = call.explain(failure);
     if (explained) throw explained;
     const heads = await call.heads();
@@ -108,7 +111,7 @@ export class Fetcher {
     const call = { cwd: gitDir, timeoutMs: deadline.timeoutMs(), okCodes: anyCode, signal };
     const { code, stdout, stderr } = await git(args, call);
     if (code === 0) return stdout.trim();
-    // A tag may point to a file.
+    // A tag may name a file instead of a commit.
     if ("tag" in wanted) throw tagNotFound(wanted.tag);
     throw repositoryUnavailable(lastLine(stderr));
   }
@@ -178,7 +181,7 @@ export class Fetcher {
     const opened = gate;
     const settings: [string, string][] = [
       ["http.proxy", gate.address],
-      // A forge redirects a renamed repository at the first request; later requests need no redirect.
+      // A forge redirects a renamed repository at the first request. Later requests need no redirect.
       ["http.followRedirects", "initial"],
       ["http.sslVerify", "true"],
       ["http.lowSpeedLimit", "1000"],
@@ -190,13 +193,13 @@ export class Fetcher {
     return { settings, env: {}, after: async () => {}, refusal: () => opened.refusal };
   }
 
-  /** The token is sent only to the origin of the project's own repository. */
+  /** Returns the token for a remote with the origin of the project's own repository; undefined for any other. */
   #tokenFor(remote: HttpRemote): string | undefined {
     const { git_token_sealed: sealed, repo_url: url, id } = this.#context.project;
     if (sealed === null || url === null || URL.parse(url)?.origin !== remote.origin) return undefined;
     const token = openGitSecret(this.#app, "git_token", id, sealed);
-    // Forges accept a token as the password of any user. Bitbucket requires a certain user; deploy tokens have their
-    // own user.
+    // Forges accept a token as the password of any user name. Bitbucket requires a certain name. A deploy token has a
+    // user name of its own.
     const user = remote.host.endsWith("bitbucket.org") ? "x-token-auth" : "oauth2";
     const pair = token.includes(":") ? token : `${user}:${token}`;
     return `Authorization: Basic ${Buffer.from(pair).toString("base64")}`;
@@ -240,9 +243,9 @@ interface Path {
 }
 
 interface Call {
-  /** Undefined on success, else git's error output. */
+  /** Fetches a ref. Returns undefined on success, else git's error output. */
   fetch(depth: number, ref: string): Promise<string | undefined>;
-  /** Branches of the remote; undefined if the remote does not list them. */
+  /** Returns the branches of the remote; undefined if the remote does not list them. */
   heads(): Promise<string[] | undefined>;
   explain(stderr: string): Error | undefined;
 }
@@ -252,7 +255,7 @@ const signIn = {
   ssh: "the forge rejects the project's deploy key. Add the key at the forge, or check the address.",
 };
 
-/** Explains a failure whose cause git's error output shows, and names the cure. */
+/** Returns an error with the cause and the fix, if git's error output reveals the cause. */
 function explain(stderr: string, remote: Remote): Error | undefined {
   if (/REMOTE HOST IDENTIFICATION HAS CHANGED/.test(stderr)) return hostKeyChanged(remote.host);
   if (/Host key verification failed|No \S+ host key is known/.test(stderr))
@@ -269,15 +272,18 @@ function explain(stderr: string, remote: Remote): Error | undefined {
 }
 
 /**
- * At the file size limit the kernel ends index-pack with SIGXFSZ; git then reports only that index-pack's output is
- * invalid.
+ * True if the limit of a file's size ended the fetch. The kernel then ends index-pack with SIGXFSZ, and git reports
+ * only an invalid output of index-pack.
  */
 function isCut(stderr: string): boolean {
   const complaints = stderr.split("\n").filter((line) => /^(?:fatal|error):/.test(line));
   return complaints.length === 1 && /invalid index-pack output/.test(complaints[0]!);
 }
 
-/** The remote host chooses this text, so it is cut to one printable line. */
+/**
+ * Returns the last line of a text. The remote host chooses the text, so the line is shortened and has only printable
+ * characters.
+ */
 function lastLine(stderr: string): string {
   const lines = stderr.split("\n").map((line) => line.replaceAll(/[^\u0020-\u007e]/g, "").trim());
   const line = lines.findLast((text) => /^(?:fatal|error|ssh)\b/.test(text)) ?? lines.findLast(Boolean);

@@ -7,7 +7,7 @@ const own = new Set([address]);
 const owner = "workspace";
 const nothing = parseOpenedHosts([]);
 
-test("refuses a public address of this server unless the operator allowed it", async () => {
+test("refuses a public address of this server, unless the operator allowed it", async () => {
   await expect(allowedAddresses(nothing, address, { owner, own })).rejects.toThrow(
     "an address of this server",
   );
@@ -16,6 +16,6 @@ test("refuses a public address of this server unless the operator allowed it", a
   expect(await allowedAddresses(nothing, address, { owner, own: new Set() })).toEqual([address]);
 });
 
-test("lists the addresses of this server's interfaces", () => {
+test("returns the addresses of this server's network interfaces", () => {
   expect(ownAddresses()).toContain("127.0.0.1");
 });

@@ -1,7 +1,8 @@
 /**
- * SOCKS 5 proxy (RFC 1928, 1929) on loopback: the only way out for a fetch over http. It lives for one checkout and
- * requires its password. Git sends the host name. The gate resolves the name, vets every address, and connects to a
- * vetted address. So a changed DNS record, a redirect or a server named by a repository reaches no forbidden address.
+ * SOCKS 5 proxy (RFC 1928, 1929) on loopback, through which every fetch over http connects. The proxy exists for one
+ * checkout and requires a password. Git sends it the host name. The proxy resolves the name, vets every address, and
+ * connects to a vetted address. So no changed DNS record, redirect or server that a repository names leads to a
+ * forbidden address.
  */
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
@@ -10,23 +11,23 @@ import type { OpenedHosts } from "#lib/network/addresses.ts";
 import { allowedAddresses } from "#lib/network/allowed-addresses.ts";
 
 export interface GateOptions {
-  /** Workspace to which DNS look-ups are counted. */
+  /** Id of the workspace that DNS look-ups are counted for. */
   owner: string;
   opened: OpenedHosts;
-  /** Plain http: only hosts that the operator allowed, public or private. */
+  /** True for plain http, which is limited to hosts that the operator allowed, public or private. */
   onlyOpened: boolean;
-  /** Maximum of received bytes over all connections. */
+  /** Limit of received bytes over all connections. */
   maxBytes: number;
 }
 
 const connectTimeoutMs = 15_000;
 const idleMs = 120_000;
-/** Larger than the longest greeting, sign-in and request together. */
+/** Limit of a handshake in bytes, above the longest greeting, sign-in and request together. */
 const handshakeMaxBytes = 1024;
-/** Enough for a fetch of many repositories in sequence; git opens one or two connections at once. */
+/** Limit of connections. Git opens one or two at a time, and a fetch of many repositories opens them in sequence. */
 const maxConnections = 16;
 
-/** Replies of RFC 1928, section 6. */
+/** Reply codes of RFC 1928, section 6. */
 const refusedByRules = 2;
 const hostUnreachable = 4;
 
@@ -36,7 +37,7 @@ export class Gate {
   readonly #sockets = new Set<Socket>();
   readonly #password = randomBytes(16).toString("hex");
   #bytes = 0;
-  /** Reason of a refused or cut connection, for the project's owner. */
+  /** Reason of a connection that was refused or aborted, for the project's owner. */
   refusal: string | undefined;
 
   private constructor(options: GateOptions) {
@@ -143,7 +144,9 @@ async function dial(addresses: readonly string[], port: number): Promise<Socket 
 
 type Read = ((bytes: number) => Promise<Buffer>) & { rest: () => Buffer };
 
-/** Reads a handshake step by step; `rest` returns the bytes after it. */
+/**
+ * Returns a function that reads a handshake step by step. The function's `rest` returns the bytes after the handshake.
+ */
 function reader(socket: Socket): Read {
   let buffered = Buffer.alloc(0);
   let total = 0;

@@ -1,5 +1,6 @@
 /**
- * Checkouts of remote repositories: a forge with its own TLS authority and an ssh server, both on this host's loopback.
+ * Checkouts of remote repositories, from servers on this host's loopback: a forge with its own TLS authority, and an
+ * ssh server.
  */
 import { existsSync } from "node:fs";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
@@ -24,7 +25,7 @@ const { workspace } = await makePerson(db);
 const repositories = await temporary();
 const authority = await makeAuthority();
 
-/** The forge's behaviour in response to a request; the tests change it. */
+/** Behaviour of the forge, which tests change. */
 const forge = {
   token: null as string | null,
   redirect: null as string | null,
@@ -43,7 +44,7 @@ afterAll(() => {
 });
 const origin = `https://localhost:${(server.address() as AddressInfo).port}`;
 
-/** The host is allowed by its name only; loopback under any other name stays forbidden. */
+/** The operator allowed the host by its name only, so loopback under any other name stays forbidden. */
 const opened = { allowPrivateHosts: "localhost", gitCaFile: authority.file };
 const app = await gitApp(db, opened);
 
@@ -80,14 +81,14 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
   await backend.ended;
 }
 
-/** Sends an endless response. Git counts every byte of it as progress. */
+/** Sends a response that never ends. Git counts every byte of it as progress. */
 function drip(response: ServerResponse): void {
   response.writeHead(200, { "content-type": "application/x-git-upload-pack-advertisement" });
   const timer = setInterval(() => response.write("0"), 20);
   response.once("close", () => clearInterval(timer));
 }
 
-/** Makes a self-signed certificate for localhost. */
+/** Makes a self-signed certificate for the name localhost. */
 async function makeAuthority() {
   const directory = await temporary();
   const [file, keyFile] = [join(directory, "ca.pem"), join(directory, "key.pem")];
@@ -123,7 +124,7 @@ async function repository(files: Record<string, string> | null = { f: "one" }) {
   return { name, directory, sha, url: `${origin}/${name}` };
 }
 
-/** Makes a repository with a submodule `m` at this commit and address. */
+/** Makes a repository with a submodule at path `m`, at this commit and address. */
 async function withSubmodule(url: string, sha: string) {
   const outer = await repository(null);
   const env = { GIT_INDEX_FILE: join(outer.directory, "modules") };
@@ -149,8 +150,8 @@ const refusal = (work: Promise<unknown>) =>
     (error: unknown) => (error instanceof DomainError ? `${error.code}: ${error.detail}` : error),
   );
 
-describe("by https", () => {
-  test("fetches a branch shallowly, and a commit by its id even if it is not the newest", async () => {
+describe("fetches over https", () => {
+  test("fetches a branch without its history, and a commit by its id even if a newer one exists", async () => {
     const { directory, url, sha } = await repository({ f: "one" });
     const newest = await commitFiles(directory, "main", { f: "two" });
     const project = await makeProject(app, workspace.id, { repo_url: url });
@@ -162,7 +163,7 @@ describe("by https", () => {
     expect(await readFile(join(before, "f"), "utf8")).toBe("one");
   });
 
-  test("fetches the commit of a tag, annotated or not, and names a missing tag", async () => {
+  test("fetches a tag's commit, annotated or not, and names a missing tag in the error", async () => {
     const { directory, url, sha } = await repository({ f: "one" });
     await userGit(directory, ["tag", "--annotate", "--message", "release", "v1", sha]);
     await commitFiles(directory, "main", { f: "two" });
@@ -175,7 +176,7 @@ describe("by https", () => {
     );
   });
 
-  test("fetches the history of the branch if the host refuses to serve a commit by its id", async () => {
+  test("fetches the branch with its history if the host does not serve a commit by its id", async () => {
     const { directory, url, sha } = await repository({ f: "one" });
     for (const text of ["two", "three"]) await commitFiles(directory, "main", { f: text });
     const missing = "0123456789".repeat(4);
@@ -186,7 +187,7 @@ describe("by https", () => {
     expect(await checkout(app, project, input(await temporary(), { sha }))).toMatchObject({ sha });
   });
 
-  test("distinguishes an empty repository, a missing branch and a missing repository", async () => {
+  test("returns different errors for an empty repository, a missing branch and a missing repository", async () => {
     const empty = await makeProject(app, workspace.id, { repo_url: (await repository(null)).url });
     expect(await refusal(checkout(app, empty, input(await temporary())))).toMatch(/^repository_empty/);
     const full = await makeProject(app, workspace.id, { repo_url: (await repository()).url });
@@ -214,7 +215,7 @@ describe("by https", () => {
     expect(error).not.toContain("canary");
   });
 
-  test("rejects a certificate of an untrusted authority", async () => {
+  test("refuses a certificate of an untrusted authority", async () => {
     const strict = await gitApp(db, { allowPrivateHosts: "localhost" });
     const project = await makeProject(strict, workspace.id, { repo_url: (await repository()).url });
     expect(await refusal(checkout(strict, project, input(await temporary())))).toContain(
@@ -223,7 +224,7 @@ describe("by https", () => {
     expect(forge.requests).toEqual([]);
   });
 
-  test("does not connect to a private address under any name unless the operator allowed it", async () => {
+  test("does not connect to a private address under any name, unless the operator allowed that name", async () => {
     const { name } = await repository();
     const closed = await gitApp(db, { gitCaFile: authority.file });
     const { port } = server.address() as AddressInfo;
@@ -238,7 +239,7 @@ describe("by https", () => {
     expect(forge.requests).toEqual([]);
   });
 
-  test("follows no redirect to a private address or to plain http", async () => {
+  test("follows no redirect to a private address, and none to plain http", async () => {
     const { name, url } = await repository();
     let visits = 0;
     const inner = createTcpServer((socket) => {
@@ -256,7 +257,7 @@ describe("by https", () => {
     inner.close();
   });
 
-  test("fetches submodules at their commits, including one with a relative address", async () => {
+  test("fetches submodules at their commits, and resolves a relative address", async () => {
     const inner = await repository({ deep: "inside" });
     const outer = await withSubmodule(`../${inner.name}`, inner.sha);
     const project = await makeProject(app, workspace.id, { repo_url: outer.url });
@@ -280,7 +281,7 @@ describe("by https", () => {
     }
   });
 
-  test("stops a fetch that exceeds the size limit of a checkout", async () => {
+  test("stops a fetch above the size limit of a checkout", async () => {
     const small = await gitApp(db, { ...opened, gitCheckoutMaxMb: "1" });
     const noise = Array.from({ length: 4 }, () => crypto.getRandomValues(new Uint8Array(60_000)));
     const text = noise.map((bytes) => Buffer.from(bytes).toString("base64")).join("\n");
@@ -297,7 +298,7 @@ describe("by https", () => {
     );
   });
 
-  test("aborts at the checkout's deadline when a forge sends a byte now and then", async () => {
+  test("aborts at the checkout's deadline when a forge sends single bytes slowly", async () => {
     forge.drips = true;
     const hasty = { ...app, config: { ...app.config, gitTimeoutMinutes: 1 / 30 } };
     const project = await makeProject(app, workspace.id, { repo_url: (await repository()).url });
@@ -306,7 +307,7 @@ describe("by https", () => {
     expect(forge.requests).toHaveLength(1);
   });
 
-  test("aborts a fetch at once when its signal aborts, though the forge never responds", async () => {
+  test("aborts a fetch at once when its signal aborts while the forge does not respond", async () => {
     forge.stalls = true;
     const project = await makeProject(app, workspace.id, { repo_url: (await repository()).url });
     const cancel = new AbortController();
@@ -320,8 +321,8 @@ describe("by https", () => {
 
 const sshd = "/usr/sbin/sshd";
 
-describe.skipIf(!existsSync(sshd) || process.getuid?.() !== 0)("by ssh", () => {
-  /** Starts an ssh server whose only user signs in with this key. */
+describe.skipIf(!existsSync(sshd) || process.getuid?.() !== 0)("fetches over ssh", () => {
+  /** Starts an ssh server that accepts only this key. */
   async function sshServer(authorized: string, port?: number) {
     const directory = await temporary();
     const [hostKey, keys] = [join(directory, "host"), join(directory, "authorized")];
@@ -373,7 +374,7 @@ describe.skipIf(!existsSync(sshd) || process.getuid?.() !== 0)("by ssh", () => {
     }
   }
 
-  test("signs in with the deploy key, trusts the host at first use, and refuses a changed host key", async () => {
+  test("signs in with the deploy key, trusts a host's first key, and refuses a changed one", async () => {
     const { publicKey, privateKey } = await makeDeployKey();
     const first = await sshServer(publicKey);
     const { directory, sha } = await repository({ f: "by ssh" });
@@ -396,7 +397,7 @@ describe.skipIf(!existsSync(sshd) || process.getuid?.() !== 0)("by ssh", () => {
     expect(await checkout(app, await project(), input(await temporary()))).toMatchObject({ sha });
   });
 
-  test("explains a rejected deploy key, and refuses a host missing from the operator's list", async () => {
+  test("names a deploy key that the host rejects, and refuses a host missing from the operator's list", async () => {
     const { publicKey, privateKey } = await makeDeployKey();
     const { port, hostKey } = await sshServer(publicKey);
     const { directory, sha } = await repository();
@@ -415,7 +416,7 @@ describe.skipIf(!existsSync(sshd) || process.getuid?.() !== 0)("by ssh", () => {
     expect(await checkout(strict, project, input(await temporary()))).toMatchObject({ sha });
   });
 
-  test("does not connect to a private address unless the operator allowed it", async () => {
+  test("does not connect by ssh to a private address, unless the operator allowed it", async () => {
     const closed = await gitApp(db);
     for (const repo_url of ["ssh://git@127.0.0.1:1/x", "git@localhost:x/y", "ssh://git@[::1]/x"]) {
       const project = await makeProject(closed, workspace.id, { repo_url });

@@ -10,7 +10,7 @@ test.each([
   ["ssh://forge.test/a", "ssh", "forge.test"],
   ["git@forge.test:a/b.git", "ssh", "forge.test"],
   ["git@[2001:db8::1]:a", "ssh", "2001:db8::1"],
-])("parses %s as a %s address of host %s", (text, kind, host) => {
+])("parses the address %s as %s on host %s", (text, kind, host) => {
   expect(parseRemote(text)).toMatchObject({ kind, host });
 });
 
@@ -53,11 +53,11 @@ test.each([
   ["ssh://git@forge.test:22/a/b", "../c", "ssh://git@forge.test:22/a/c"],
   ["git@forge.test:team/shop.git", "../lib.git", "git@forge.test:team/lib.git"],
   ["git@forge.test:team/shop.git", "https://other.test/x", "https://other.test/x"],
-])("resolves, relative to %s, the address %s to %s", (base, text, address) => {
+])("resolves for a repository at %s the submodule address %s to %s", (base, text, address) => {
   expect(resolveRemote(parseRemote(base)!, text)?.address).toBe(address);
 });
 
-test("resolves no relative address above its host", () => {
+test("refuses a relative address that leads above its host", () => {
   expect(resolveRemote(parseRemote("git@forge.test:shop")!, "../../x")).toBeUndefined();
   expect(resolveRemote(parseRemote("https://forge.test/a")!, "../../../x")?.address ?? "none").not.toContain(
     "..",
@@ -65,7 +65,7 @@ test("resolves no relative address above its host", () => {
   expect(resolveRemote(null, "../x")).toBeUndefined();
 });
 
-test("accepts the branch names that git accepts, and none that looks like an option", () => {
+test("accepts the branch names that git accepts, but none that looks like an option", () => {
   for (const name of ["main", "feature/x", "v1.2", "ü", "a-b", "a@b"]) expect(isBranchName(name)).toBe(true);
   const bad = [
     "-x",

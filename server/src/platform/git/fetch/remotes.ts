@@ -1,13 +1,13 @@
 /**
  * Addresses of remote repositories: a project's own, and those of its submodules. An address is parsed and rebuilt from
- * validated parts, so that no part of it becomes an option, another transport or a program.
+ * its validated parts. So no part of it becomes an option, another transport or a program.
  */
 import { posix } from "node:path";
 
 export interface HttpRemote {
   kind: "https" | "http";
   host: string;
-  /** Address passed to git. */
+  /** Address in the form that git gets. */
   address: string;
   origin: string;
 }
@@ -15,7 +15,7 @@ export interface HttpRemote {
 export interface SshRemote {
   kind: "ssh";
   host: string;
-  /** Null means port 22. */
+  /** Port of the ssh server; null means 22. */
   port: number | null;
   address: string;
 }
@@ -24,7 +24,9 @@ export type Remote = HttpRemote | SshRemote;
 
 const maxLength = 2000;
 
-/** Undefined if the text is not an https, http or ssh address, or contains a password. */
+/**
+ * Parses an address. Returns undefined for other schemes than https, http and ssh, and for an address with a password.
+ */
 export function parseRemote(text: string): Remote | undefined {
   if (text.length > maxLength || !/^[\u0021-\u007e]+$/.test(text)) return undefined;
   if (/^https?:\/\//i.test(text)) return parseHttp(text);
@@ -33,8 +35,8 @@ export function parseRemote(text: string): Remote | undefined {
 }
 
 /**
- * Resolves a submodule's address relative to its repository: absolute, or beginning with `./` or `../`. Undefined if it
- * leads above the host, or is not a supported address.
+ * Resolves the address of a submodule: an absolute one, or one that begins with `./` or `../`. Returns undefined if the
+ * result leads above the host, or is not a supported address.
  */
 export function resolveRemote(base: Remote | null, text: string): Remote | undefined {
   if (!/^\.\.?(?:\/|$)/.test(text)) return parseRemote(text);
@@ -61,7 +63,7 @@ function parseSsh(text: string): SshRemote | undefined {
   return { kind: "ssh", host: bare(url.hostname), port, address };
 }
 
-/** `user@host:path`, the form that forges show. The path is relative to the user's home. */
+/** Parses `user@host:path`, the form that forges show. The path is relative to the user's home. */
 function parseShort(text: string): SshRemote | undefined {
   const [, user = "git", host, path] =
     /^(?:([^@:/[\]]+)@)?((?:\[[0-9a-fA-F:.]+\])|[^@:/[\]]+):([^:].*)$/.exec(text) ?? [];

@@ -1,28 +1,28 @@
 /**
  * Configuration of ssh for one checkout: a configuration file, a key and the trusted host keys, in a directory that is
- * removed afterwards. Ssh connects to a vetted address under the host's own name. It never prompts, offers no key but
- * the project's, and forwards nothing.
+ * removed afterwards. Ssh connects to a vetted address under the host's own name. Ssh never prompts, offers only the
+ * project's key, and forwards no port or agent.
  */
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { SshRemote } from "./remotes.ts";
 
 export interface SshIdentity {
-  /** Null if the host requires no key. */
+  /** Private key of the project; null if the host requires no key. */
   privateKey: string | null;
-  /** Lines of known_hosts from earlier fetches. */
+  /** Lines of known_hosts from earlier fetches of the project. */
   knownHosts: string;
-  /** The operator's list of known hosts; if set, only its hosts are trusted. */
+  /** File with the operator's known hosts; null if there is none. If there is one, only its hosts are trusted. */
   strictFile: string | null;
 }
 
 export interface Ssh {
   env: Record<string, string>;
-  /** Trusted host keys: the earlier ones, and those added at first use. */
+  /** Returns the trusted host keys: earlier ones, and those of this fetch. */
   knownHosts(): Promise<string>;
 }
 
-/** Limit of the host keys of one project. */
+/** Limit of a project's known host keys, in bytes. */
 const knownHostsMaxBytes = 32 * 1024;
 
 export async function prepareSsh(
@@ -68,7 +68,7 @@ export async function prepareSsh(
   await writeFile(config, ["Host *", ...text, ""].join("\n"), { mode: 0o600 });
   return {
     env: {
-      // Git runs this in sh, so the text is constant; host and path follow as arguments.
+      // Git runs this text in sh, so it is constant. Host and path follow as arguments.
       GIT_SSH_COMMAND: 'exec ssh -F "$KONTOR_SSH_CONFIG"',
       GIT_SSH_VARIANT: "ssh",
       KONTOR_SSH_CONFIG: config,

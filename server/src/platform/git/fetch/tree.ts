@@ -1,6 +1,6 @@
 /**
- * Measures a commit's tree before it is written to disk: a pack of a few kilobytes can hold a tree of billions of
- * files. Counts while git lists the tree, and aborts at the limit.
+ * Measures the tree of a commit before its files are written to disk. A pack of a few kilobytes can contain a tree of
+ * billions of files. Files are counted while git lists them, and the listing is aborted at the limit.
  */
 import { start } from "@kontor/runtime/exec.ts";
 import { repositoryTooLarge } from "../errors.ts";
@@ -11,24 +11,24 @@ export interface Submodule {
   sha: string;
 }
 
-/** The rest of a checkout's limits; its submodules share them. */
+/** Remaining files and bytes of a checkout's limits. The checkout's submodules share them. */
 export interface Budget {
   files: number;
   bytes: number;
 }
 
 export const maxFiles = 250_000;
-/** The longest path of Linux, and the fields before it in the list. */
+/** Limit of an entry in bytes: the longest path of Linux, and the fields before the path. */
 const maxEntryBytes = 8192;
 
-/** Subtracts the tree's files and bytes from the budget, and returns its submodules. */
+/** Subtracts the tree's files and bytes from the budget. Returns the submodules of the tree. */
 export async function measureTree(
   gitDir: string,
   sha: string,
   budget: Budget,
   options: { timeoutMs: number; limitBytes: number; signal: AbortSignal },
 ): Promise<Submodule[]> {
-  // `-t` counts directories as well; otherwise a tree of directories alone would never end.
+  // With `-t`, directories count as well. Otherwise no limit would end a tree of directories alone.
   const listing = start(gitArgv(["ls-tree", "-r", "-t", "-l", "-z", "--full-tree", sha]), {
     cwd: gitDir,
     env: gitEnvironment([], { GIT_DIR: gitDir }),
@@ -62,7 +62,7 @@ export async function measureTree(
   return submodules;
 }
 
-/** `<mode> <type> <id> <size>\t<path>` */
+/** Counts an entry of the form `<mode> <type> <id> <size>\t<path>`. Returns it if it is a submodule. */
 function count(entry: string, budget: Budget): Submodule | undefined {
   const [, type, sha = "", size, path = ""] = /^\d+ (\w+) ([0-9a-f]+) +(\S+)\t(.*)$/s.exec(entry) ?? [];
   budget.files -= 1;

@@ -1,6 +1,6 @@
 /**
- * Git's own `http-backend` (CGI, RFC 3875) for one request. The environment carries the request's head. The body is
- * piped in as it arrives. The response is a parsed head and a stream.
+ * Runs git's own `http-backend` (CGI, RFC 3875) for a request. The environment contains the head of the request, and
+ * the body is piped to the program as it arrives. The response is a parsed head and a stream.
  */
 import type { Readable } from "node:stream";
 import { type RunningProgram, start } from "@kontor/runtime/exec.ts";
@@ -11,9 +11,9 @@ export type Service = (typeof services)[number];
 
 export interface BackendRequest {
   repositories: string;
-  /** Name of the repository's directory below `repositories`. */
+  /** Name of the repository's directory, below the directory of hosted repositories. */
   name: string;
-  /** True for the announcement of the service (`info/refs`). */
+  /** True for the request that announces the service (`info/refs`). */
   isAnnouncement: boolean;
   service: Service;
   headers: {
@@ -32,7 +32,7 @@ export interface BackendAnswer {
   body: Readable;
 }
 
-/** Limit of the response's head, which is four lines. */
+/** Limit of the response's head in bytes. The head has four lines. */
 const headMaxBytes = 8 * 1024;
 const passedOn = ["content-type", "cache-control", "expires", "pragma"];
 
@@ -42,7 +42,7 @@ export function startBackend(request: BackendRequest): RunningProgram {
     [
       ["http.uploadpack", "true"],
       ["http.receivepack", "true"],
-      // Disables the download of raw repository files.
+      // Forbids the download of single files of the repository.
       ["http.getanyfile", "false"],
       ...request.settings,
     ],
@@ -53,8 +53,8 @@ export function startBackend(request: BackendRequest): RunningProgram {
       REQUEST_METHOD: isAnnouncement ? "GET" : "POST",
       QUERY_STRING: isAnnouncement ? `service=${service}` : "",
       REMOTE_USER: request.user,
-      // No CONTENT_LENGTH: the body ends where its pipe ends. With a length, git 2.39 waits forever for the rest of an
-      // aborted push.
+      // Without CONTENT_LENGTH, the body ends with its pipe. With it, git 2.39 waits forever for the rest of an aborted
+      // push.
       ...(headers.contentType === undefined ? {} : { CONTENT_TYPE: headers.contentType }),
       ...(headers.contentEncoding === undefined ? {} : { HTTP_CONTENT_ENCODING: headers.contentEncoding }),
       ...(headers.gitProtocol === undefined ? {} : { GIT_PROTOCOL: headers.gitProtocol }),
@@ -63,7 +63,7 @@ export function startBackend(request: BackendRequest): RunningProgram {
   return start(gitArgv(["http-backend"]), { cwd: "/", env, timeoutMs: request.timeoutMs });
 }
 
-/** Reads the head; the caller reads the body. Rejects if the process sends no response. */
+/** Returns the head of the response; the caller reads the body. Rejects if the process sends no response. */
 export async function readAnswer({ stdout }: RunningProgram): Promise<BackendAnswer> {
   let bytes = Buffer.alloc(0);
   for (;;) {
@@ -79,7 +79,7 @@ export async function readAnswer({ stdout }: RunningProgram): Promise<BackendAns
   }
 }
 
-/** Null at the end. The stream keeps its position for later readers. */
+/** Returns the next chunk; null at the end. Later readers continue after the chunk. */
 function nextPiece(stream: Readable): Promise<Buffer | null> {
   return new Promise((resolve, reject) => {
     const settle = () => {

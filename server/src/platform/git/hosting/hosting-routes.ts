@@ -1,8 +1,8 @@
 /**
  * Hosted repositories over smart HTTP: `/git/<slug>.git`. A client sends an API token as the password of any user name.
- * A project without access returns the 404 of a missing one. A fetch returns git's own response. A push does too,
- * except for its end: the report waits until the new commits are queued for deployment, and the deployment's log
- * follows it. A client that disconnects loses that log, and stops nothing.
+ * For a project that the token cannot access, the response is the 404 of a missing one. The response is git's own. Only
+ * the end of a push differs. The report waits until the new commits are queued for deployment. The deployment's log
+ * follows the report. A client that disconnects loses that log, but does not stop the deployment.
  */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { stat, statfs } from "node:fs/promises";
@@ -53,18 +53,20 @@ import { findBySlug, type ProjectRow } from "../store.ts";
 
 type Needs = Pick<App, "config" | "db" | "clock" | "log">;
 
-/** A client that moves no bytes for this long is taken for dead. Git itself sends data every five seconds. */
+/** Milliseconds without bytes after which a client counts as dead. Git itself sends data every five seconds. */
 const idleMs = 60_000;
 const keepAliveMs = 5_000;
-/** The rest of a request is read for this long after an early response, so that the client reads the response. */
+/**
+ * Milliseconds for which the rest of a request is read after an early response, so that the client reads the response.
+ */
 const drainRequestMs = 30_000;
-/** Most requests of a payer that may wait for a slot. */
+/** Limit of a payer's requests that wait for a slot. */
 const maxWaiting = 25;
-/** Bytes of a body that arrive before it takes a slot: a whole fetch, or the head of a push. */
+/** Bytes of a body that must arrive before the request takes a slot: a whole fetch, or the head of a push. */
 const earlyBytes = 16 * 1024;
-/** Minimum rate of a transfer, averaged over a window of waiting for its client. */
+/** Minimum rate of a transfer. The rate is an average over a window in which the server waits for the client. */
 const minimumRate = { bytesPerSecond: 1024, windowMs: 30_000 };
-/** Windows for a response, whose bytes count in large chunks once the kernel has accepted them. */
+/** Number of windows for a response. The kernel accepts the response in large chunks, so its rate varies more. */
 const drainWindows = 4;
 
 interface GitTarget {
@@ -73,7 +75,7 @@ interface GitTarget {
   isAnnouncement: boolean;
 }
 
-/** The rate of a transfer is averaged over `rateWindowMs`. */
+/** Returns the handler of hosted repositories. The rate of a transfer is an average over `rateWindowMs`. */
 export function gitSite(app: Needs, pushes: Pushes, options: { rateWindowMs?: number } = {}): RawSite {
   const hosting = new Hosting(app, pushes, options.rateWindowMs ?? minimumRate.windowMs);
   return {
@@ -82,7 +84,7 @@ export function gitSite(app: Needs, pushes: Pushes, options: { rateWindowMs?: nu
       try {
         await hosting.answer(request, response, { draining, streams });
       } catch (error) {
-        // The client is gone, and its disconnect caused the error.
+        // The client has disconnected, which caused the error.
         if (response.destroyed) return;
         const known = error instanceof TooSlow ? bodyTooSlow(minimumRate.bytesPerSecond) : error;
         if (known instanceof DomainError && !response.headersSent) refuse(request, response, known);
@@ -108,7 +110,7 @@ class Hosting {
     this.#limiter = new RateLimiter(app.clock);
     this.#isTrusted = trustedProxies(app.config.trustedProxies);
     const limit = app.config.gitConcurrency;
-    // A payer holds at most half the slots, so that others do not wait for it.
+    // A payer gets at most half of the slots, so that other payers do not wait.
     const perOwner = Math.ceil(limit / 2);
     this.#slots = new FairSemaphore({ limit, perOwner, queue: { max: maxWaiting, refuse: tooManyWaiting } });
   }
@@ -193,7 +195,7 @@ class Hosting {
     return project;
   }
 
-  /** Limits of a push. A full repository or a full disk refuses it. */
+  /** Returns git's settings for a push. A full repository or a full disk makes git refuse the push. */
   async #pushSettings(project: ProjectRow): Promise<GitSettings> {
     const { gitPushMaxMb, gitRepositoryMaxMb, diskReserveGb } = this.#app.config;
     const [used, disk] = await Promise.all([
@@ -205,7 +207,7 @@ class Hosting {
     if (room < mebibyte) throw repositoryFull(gitRepositoryMaxMb);
     return [
       ["receive.maxInputSize", String(Math.floor(room))],
-      // Branches and tags only; other refs stay hidden.
+      // Git accepts branches and tags only, and hides all other refs.
       ["receive.hideRefs", "refs"],
       ["receive.hideRefs", "!refs/heads"],
       ["receive.hideRefs", "!refs/tags"],
@@ -230,7 +232,7 @@ class Hosting {
     await this.#withSlot(project, response, receive).catch((error: unknown) => {
       if (!response.destroyed) throw error;
     });
-    // A push counts even after its client disconnects.
+    // The push is handled even if its client has disconnected.
     const outcome = await this.#pushes.deployNewCommits(project, actor);
     if (outcome.lines.length + outcome.deployments.length > 0)
       await pointHead(this.#app, project.id, project.branch);
@@ -240,7 +242,7 @@ class Hosting {
     response.end();
   }
 
-  /** Sends the lines and the deployments' logs to the pusher while it is connected. */
+  /** Sends lines and the deployments' logs to the pusher, until the client disconnects. */
   async #reportPush(
     response: ServerResponse,
     { lines, deployments }: PushOutcome,
@@ -298,7 +300,7 @@ class Hosting {
     return new MinimumRate({ ...minimumRate, windowMs: this.#rateWindowMs * windows });
   }
 
-  /** Runs `work` in a slot of the project's payer; a client that disconnects leaves the queue. */
+  /** Runs `work` in a slot of the project's payer. A client that disconnects leaves the queue. */
   async #withSlot(project: ProjectRow, response: ServerResponse, work: () => Promise<void>): Promise<void> {
     const payer = await payerOf(this.#app.db, project.workspace_id);
     const disconnected = new AbortController();
@@ -313,13 +315,13 @@ class Hosting {
   }
 }
 
-/** Time without log lines after which the push prints that the deployment is queued. */
+/** Milliseconds without log lines after which the pusher reads that the deployment is queued. */
 const queuedAfterMs = 1_500;
 const queued = "-----> queued: waiting for its turn\n";
-/** Length of the log's end that is compared with the last lines of an error. */
+/** Characters at the end of the log that are compared with the last lines of an error. */
 const shownChars = 64 * 1024;
 
-/** Leaves out the last lines of an error that the pusher has just read in the log. */
+/** Returns the error without those of its last lines that the log has already shown to the pusher. */
 function causeOf(error: string | null, shown: string): string | null {
   const [, cause = "", last = ""] = /^(.*?)\s+(?:Last output|It said last):\n(.*)$/s.exec(error ?? "") ?? [];
   return last !== "" && shown.includes(last.trim()) ? cause : error;
@@ -333,7 +335,7 @@ const endings: Record<string, (url: string, error: string | null, isServed: bool
   superseded: () => "-----> a newer deployment took over",
 };
 
-/** A request's body. `open` resolves once `earlyBytes` of it, or all, have arrived. */
+/** Body of a request. `open` resolves once `earlyBytes` of the body, or all of it, have arrived. */
 class RequestBody {
   readonly #pieces: AsyncIterator<Buffer>;
   readonly #rate: MinimumRate;
@@ -356,7 +358,7 @@ class RequestBody {
     return body;
   }
 
-  /** Can be read once; throws `TooSlow` below the minimum rate. */
+  /** Yields the body, once. Throws `TooSlow` below the minimum rate. */
   async *read(): AsyncGenerator<Buffer> {
     yield* this.#early.splice(0);
     while (!this.#isWhole) {
@@ -375,8 +377,8 @@ class RequestBody {
 
 /**
  * Runs the backend on the request, and sends each chunk of its response through `pass`. The headers are sent with the
- * first chunk. When the client disconnects, a fetch ends. A partial push gets the end of its input, so that git cleans
- * up; a complete push is executed. A client below the minimum rate ends both.
+ * first chunk. When the client disconnects, a fetch ends. For a partial push, git's input ends, so that git cleans up;
+ * a complete push is executed. A client below the minimum rate ends both.
  */
 async function exchange(
   call: BackendRequest,
@@ -392,9 +394,9 @@ async function exchange(
   response.once("close", give);
   if (response.destroyed) give();
   let tooSlow: TooSlow | undefined;
-  // A refusal may come before the body was read; git's response contains it.
+  // Git may refuse a push before it has read the body. The response then contains the refusal.
   const sent = pipeline(requestBody.read(), backend.stdin).catch((error: unknown) => {
-    // The pipeline has closed git's input, so that git cleans up.
+    // The pipeline has ended git's input, so that git cleans up.
     if (error instanceof TooSlow) tooSlow = error;
   });
   try {
@@ -424,7 +426,7 @@ async function exchange(
   if (tooSlow) throw tooSlow;
 }
 
-/** Waits while the reader is slow; does nothing if it has disconnected. */
+/** Writes bytes, and waits while the reader is slow. Does nothing after the reader has disconnected. */
 async function write(to: Writable, bytes: Buffer, rate?: MinimumRate): Promise<void> {
   if (bytes.length === 0 || to.destroyed || to.write(bytes)) return;
   const moved = new Promise<void>((resolve) => {
@@ -451,7 +453,10 @@ function parseTarget({ url = "", method = "" }: IncomingMessage): GitTarget {
   return { slug, service, isAnnouncement };
 }
 
-/** Reads the token: Basic's password, or its user if the password is empty; or Bearer. */
+/**
+ * Returns the token of a request: the password of Basic, its user name if the password is empty, or the token of
+ * Bearer.
+ */
 function secretOf(authorization: string | undefined): string | undefined {
   const [, kind = "", value = ""] =
     /^(basic|bearer) +([\x21-\x7e]{1,512}) *$/i.exec(authorization ?? "") ?? [];
@@ -460,7 +465,7 @@ function secretOf(authorization: string | undefined): string | undefined {
   return password.join(":") || user || undefined;
 }
 
-/** Headers for the backend's environment; a malformed value is left out. */
+/** Returns the headers for the backend's environment. A malformed value is left out. */
 function headersOf({ headers }: IncomingMessage): BackendRequest["headers"] {
   const matchValue = (value: string | string[] | undefined, shape: RegExp) =>
     typeof value === "string" && shape.test(value) ? value : undefined;
@@ -471,7 +476,7 @@ function headersOf({ headers }: IncomingMessage): BackendRequest["headers"] {
   };
 }
 
-/** Git shows a plain text body to its user. */
+/** Responds with the error. Git shows a plain text body to its user. */
 function refuse(request: IncomingMessage, response: ServerResponse, error: DomainError): void {
   const { status, detail, meta } = error;
   response.writeHead(status, {
@@ -485,7 +490,10 @@ function refuse(request: IncomingMessage, response: ServerResponse, error: Domai
   if (!request.complete) drainRequest(request);
 }
 
-/** Closing early would break the pipe of a client that still sends, and it would never read the reason. */
+/**
+ * Reads the rest of a request. A client that still sends would otherwise get a broken pipe, and would never read the
+ * reason.
+ */
 function drainRequest(request: IncomingMessage): void {
   request.resume();
   const cut = setTimeout(() => request.socket.destroy(), drainRequestMs);

@@ -1,4 +1,4 @@
-/** Hosted repositories, used by an ordinary git client over real HTTP. */
+/** Hosted repositories, accessed by an ordinary git client over HTTP. */
 import { randomBytes } from "node:crypto";
 import { connect } from "node:net";
 import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
@@ -25,13 +25,13 @@ const { user, workspace } = await makePerson(db, { workspace: { plan: "team" } }
 const stranger = await makePerson(db);
 const token = (await makeToken(db, user.id)).plaintext;
 
-/** Deployments controlled by the test. */
+/** Fake deployments, which a test controls. */
 const deployments = {
   pushes: [] as PushedBranch[],
   events: [] as ({ step: string; text: string } | { status: string; error: string | null })[],
-  /** Awaited before the last event. */
+  /** Promise that is awaited before the last event. */
   gate: Promise.resolve() as Promise<void>,
-  /** Number of followed deployments. */
+  /** Number of deployments that are being followed. */
   followed: 0,
   isServed: false,
 };
@@ -75,7 +75,7 @@ beforeEach(() => {
 const urlOf = (project: Pick<ProjectRow, "name">, password: string | null = token) =>
   `http://${password === null ? "" : `any:${password}@`}127.0.0.1:${port}/git/${project.name}.git`;
 
-/** Makes a user's repository with one commit on `main`. */
+/** Creates a user's local repository with a commit on `main`, and returns its directory. */
 async function work(files: Record<string, string> = { "index.html": "one" }): Promise<string> {
   const directory = await temporary();
   await userGit(directory, ["init", "--quiet", "--initial-branch=main"]);
@@ -94,7 +94,7 @@ const deliveryOf = async ({ id }: Pick<ProjectRow, "id">) =>
   (await db.selectFrom("projects").select("hook_last_delivery").where("id", "=", id).executeTakeFirst())
     ?.hook_last_delivery;
 
-test("stores a push, deploys it and streams its log to the end; a clone has the pushed commit", async () => {
+test("stores a push, deploys its commit and streams the log to the end; a clone contains the commit", async () => {
   const project = await makeProject(app, workspace.id);
   deployments.events = [
     { status: "building", error: null },
@@ -136,7 +136,7 @@ test("stores a push, deploys it and streams its log to the end; a clone has the 
   expect(activity).toEqual([{ action: "repository.pushed", detail: { branch: "main", sha } }]);
 });
 
-test("reports a push as successful when its deployment fails, with the cause", async () => {
+test("reports a push as successful when its deployment fails, and prints the cause", async () => {
   const project = await makeProject(app, workspace.id);
   deployments.events = [{ status: "failed", error: "the build ended with 1" }];
   const { code, stderr } = await push(await work(), project);
@@ -145,7 +145,7 @@ test("reports a push as successful when its deployment fails, with the cause", a
   expect(stderr).toContain("Nothing is live yet.");
 });
 
-test("prints the cause of a failure once, and that the previous version stays live", async () => {
+test("prints the cause of a failed deployment once, and that the previous version stays live", async () => {
   const project = await makeProject(app, workspace.id);
   const words = "npm error missing script: build";
   deployments.isServed = true;
@@ -161,7 +161,7 @@ test("prints the cause of a failure once, and that the previous version stays li
   expect(stderr).not.toContain("Last output");
 });
 
-test("prints the last output of an app if the log of the deployment lacks it", async () => {
+test("prints an app's last output after a failed deployment if its log lacks that output", async () => {
   const project = await makeProject(app, workspace.id);
   const error = "The app did not become healthy: the app ended with exit code 1. Last output:\nno database";
   deployments.events = [
@@ -171,21 +171,21 @@ test("prints the last output of an app if the log of the deployment lacks it", a
   expect((await push(await work(), project)).stderr).toContain("no database");
 });
 
-test("prints that a deployment is queued", async () => {
+test("prints that a deployment is queued while its log is silent", async () => {
   const project = await makeProject(app, workspace.id);
   const turn = Promise.withResolvers<void>();
   deployments.gate = turn.promise;
   deployments.events = [{ status: "live", error: null }];
   const pushing = push(await work(), project);
   await expect.poll(() => deployments.followed).toBe(1);
-  // The line is written after a moment of silence, and the deployment ends after the line.
+  // The line is printed after a moment of silence. The deployment ends after the line.
   setTimeout(turn.resolve, 3_000);
   const { stderr } = await pushing;
   deployments.gate = Promise.resolve();
   expect(stderr).toMatch(/queued: waiting for its turn[\s\S]*live at/);
 });
 
-test("stores and deploys a push when its client disconnects during the deployment", async () => {
+test("stores and deploys a push whose client disconnects during the deployment", async () => {
   const project = await makeProject(app, workspace.id);
   const directory = await work();
   deployments.gate = new Promise(() => {});
@@ -201,7 +201,7 @@ test("stores and deploys a push when its client disconnects during the deploymen
   expect((await push(directory, project)).stderr).toContain("Everything up-to-date");
 });
 
-test("stops following the build log of a push when its token is revoked", { timeout: 60_000 }, async () => {
+test("ends the stream of a push's build log when its token is revoked", { timeout: 60_000 }, async () => {
   const project = await makeProject(app, workspace.id);
   const { plaintext, row } = await makeToken(db, user.id);
   deployments.gate = new Promise(() => {});
@@ -214,7 +214,7 @@ test("stops following the build log of a push when its token is revoked", { time
   await expect.poll(() => deployments.followed).toBe(0);
 });
 
-test("deploys only a branch that an environment follows, and prints the cure to the pusher", async () => {
+test("deploys only a branch that an environment follows, and prints the fix for any other branch", async () => {
   const project = await makeProject(app, workspace.id);
   const directory = await work();
   const { code, stderr } = await push(directory, project, "main:master");
@@ -223,7 +223,7 @@ test("deploys only a branch that an environment follows, and prints the cure to 
   expect(stderr).toContain("master:main");
 });
 
-test("stores a push without a deployment while auto-deploy is off, and prints so", async () => {
+test("stores a push without a deployment while auto-deploy is off, and prints the reason", async () => {
   const project = await makeProject(app, workspace.id, { auto_deploy: false });
   const { code, stderr } = await push(await work(), project);
   expect([code, deployments.pushes]).toEqual([0, []]);
@@ -231,7 +231,7 @@ test("stores a push without a deployment while auto-deploy is off, and prints so
   expect(await deliveryOf(project)).toMatchObject({ detail: expect.stringContaining("auto-deploy is off") });
 });
 
-test("deploys nothing for a push without new commits; accepts a rewritten history and a deleted branch", async () => {
+test("deploys nothing for a push without new commits, and accepts a rewritten history and a deleted branch", async () => {
   const project = await makeProject(app, workspace.id);
   const directory = await work();
   await push(directory, project);
@@ -241,12 +241,12 @@ test("deploys nothing for a push without new commits; accepts a rewritten histor
   expect(deployments.pushes.map(({ sha }) => sha)).toEqual([await headOf(directory), await headOf(other)]);
   expect((await push(directory, project, ":main")).code).toBe(0);
   expect((await userGit(directory, ["ls-remote", urlOf(project)])).stdout).toBe("");
-  // The same commit deploys again after its branch was deleted.
+  // A commit deploys again when its branch was deleted in between.
   await push(other, project);
   expect(deployments.pushes).toHaveLength(3);
 });
 
-test("the next server deploys once what was pushed while the server died", async () => {
+test("deploys at the next start, once, the commits of a push during which the server died", async () => {
   const project = await makeProject(app, workspace.id);
   const repository = repositoryDirectory(app, project.id);
   const sha = await commitFiles(repository, "main", { f: "x" });
@@ -260,7 +260,7 @@ test("the next server deploys once what was pushed while the server died", async
   expect((await readdir(join(repository, "objects"))).filter((name) => name.startsWith("tmp_"))).toEqual([]);
 });
 
-test("requires a token, hides other users' projects as missing, and enforces scopes", async () => {
+test("requires a token with the right scope, and returns 404 for another user's project", async () => {
   const project = await makeProject(app, workspace.id);
   const foreign = (await makeToken(db, stranger.user.id)).plaintext;
   const reading = (await makeToken(db, user.id, { scopes: ["platform:read"] })).plaintext;
@@ -285,7 +285,7 @@ test("requires a token, hides other users' projects as missing, and enforces sco
   expect(denied.stderr).toContain("platform:write");
 });
 
-test("lets a suspended account fetch, and refuses its push", async () => {
+test("allows a fetch and refuses a push while the account is suspended", async () => {
   const person = await makePerson(db, { workspace: { suspended_at: new Date() } });
   const project = await makeProject(app, person.workspace.id);
   const plaintextToken = (await makeToken(db, person.user.id)).plaintext;
@@ -298,7 +298,7 @@ test("lets a suspended account fetch, and refuses its push", async () => {
   expect((await userGit(directory, ["ls-remote", urlOf(project, plaintextToken)])).code).toBe(0);
 });
 
-test("lets a viewer of the team fetch, and refuses its push", async () => {
+test("allows a fetch and refuses a push by a viewer of the team", async () => {
   const viewer = await makePerson(db);
   const team = await makeTeam(db, { [user.id]: "owner", [viewer.user.id]: "viewer" });
   const project = await makeProject(app, team.id);
@@ -313,7 +313,7 @@ test("lets a viewer of the team fetch, and refuses its push", async () => {
   }
 });
 
-test("limits requests by the token's plan", async () => {
+test("limits the rate of requests by the plan of the token's owner", async () => {
   const limited = await gitApp(db, { rateLimitPlatformTeam: "2" });
   const site = gitSite(limited, pushes);
   const other = await createHttpServer(
@@ -344,7 +344,7 @@ test("serves and accepts only branches and tags", async () => {
   expect((await userGit(directory, ["ls-remote", urlOf(project)])).stdout).toMatch(/^\S+\trefs\/tags\/v1\n$/);
 });
 
-test("refuses broken and malicious objects", async () => {
+test("refuses malformed and malicious objects", async () => {
   const project = await makeProject(app, workspace.id);
   const directory = await work();
   const { stdout: blob } = await userGit(directory, ["hash-object", "-w", "--stdin"], { stdin: "x" });
@@ -358,7 +358,7 @@ test("refuses broken and malicious objects", async () => {
   expect(stderr).toContain("hasDotgit");
 });
 
-test("refuses a push above the limit with a reason, and leaves no objects", async () => {
+test("refuses a push above the size limit with the reason, and keeps none of its objects", async () => {
   const project = await makeProject(app, workspace.id);
   const directory = await temporary();
   await userGit(directory, ["init", "--quiet", "--initial-branch=main"]);
@@ -370,7 +370,7 @@ test("refuses a push above the limit with a reason, and leaves no objects", asyn
   expect(objects.filter((name) => /pack-|tmp_|incoming/.test(name))).toEqual([]);
 });
 
-/** A push of a large object: the request's head, and the bytes that follow. */
+/** Request of a push of a large object: the head, and the bytes that follow. */
 function largePush(project: Pick<ProjectRow, "name">) {
   const head = [
     `POST /git/${project.name}.git/git-receive-pack HTTP/1.1`,
@@ -381,13 +381,13 @@ function largePush(project: Pick<ProjectRow, "name">) {
   ];
   const command = `${"0".repeat(40)} ${"1".repeat(40)} refs/heads/main\0 report-status side-band-64k`;
   const line = (command.length + 4).toString(16).padStart(4, "0") + command;
-  // A blob of 2 MiB, whose first block of 65,535 bytes (RFC 1951, stored) is all that is sent.
+  // A blob of 2 MiB, of which only the first block is sent: 65,535 bytes, stored (RFC 1951).
   const blob = Buffer.from([0xb0, 0x80, 0x80, 0x08, 0x78, 0x01, 0x00, 0xff, 0xff, 0x00, 0x00]);
   const pack = Buffer.concat([Buffer.from("PACK\0\0\0\u0002\0\0\0\u0001"), blob, Buffer.alloc(65_535)]);
   return { head: `${head.join("\r\n")}\r\n\r\n`, body: Buffer.concat([Buffer.from(`${line}0000`), pack]) };
 }
 
-/** Pushes that git has started to receive: their objects are in quarantine until they are complete. */
+/** Returns the pushes that git is receiving. Their objects are in quarantine until they are complete. */
 async function incoming(projects: readonly Pick<ProjectRow, "id">[]): Promise<number> {
   const found = await Promise.all(
     projects.map(async ({ id }) => readdir(join(repositoryDirectory(app, id), "objects"))),
@@ -397,7 +397,7 @@ async function incoming(projects: readonly Pick<ProjectRow, "id">[]): Promise<nu
 
 const patiently = { timeout: 20_000 };
 
-test("leaves neither objects nor processes when a client disconnects in the middle of its push", async () => {
+test("keeps neither objects nor processes of a push whose client disconnects before the end", async () => {
   const project = await makeProject(app, workspace.id);
   const socket = connect(port, "127.0.0.1");
   const { head, body } = largePush(project);
@@ -409,7 +409,7 @@ test("leaves neither objects nor processes when a client disconnects in the midd
   expect(deployments.pushes).toEqual([]);
 });
 
-/** A separate server with `gitConcurrency` slots. */
+/** Starts a further server with `gitConcurrency` slots. */
 async function serve(overrides: { gitConcurrency: string }, options: { rateWindowMs?: number } = {}) {
   const config = { ...app.config, gitConcurrency: Number(overrides.gitConcurrency) };
   const other = await createHttpServer(
@@ -436,7 +436,7 @@ async function serve(overrides: { gitConcurrency: string }, options: { rateWindo
   return { open, info };
 }
 
-test("serves other payers while the workspaces of one person gate their whole share of slots", async () => {
+test("serves other payers while one person's workspaces hold their whole share of slots", async () => {
   const { open, info } = await serve({ gitConcurrency: "4" });
   const team = await makeTeam(db, { [user.id]: "owner" });
   const mine = await Promise.all(
@@ -454,19 +454,19 @@ test("serves other payers while the workspaces of one person gate their whole sh
   expect(await incoming(mine)).toBe(2);
 });
 
-test("takes no slot for a push whose body has not begun", async () => {
+test("takes no slot for a push before its body begins", async () => {
   const { open, info } = await serve({ gitConcurrency: "1" });
   const project = await makeProject(app, workspace.id);
   const { head, body } = largePush(project);
   const begun = open(head, body.subarray(0, 4));
   await new Promise((resolve) => begun.once("connect", resolve));
-  // The server reads this head before the head of the next request.
+  // The server reads the head of the push before that of the next request.
   expect(await info(project, token)).toBe(200);
   begun.write(body.subarray(4));
   await expect.poll(() => incoming([project]), patiently).toBe(1);
 });
 
-test("ends a push below the minimum rate with a 408, and frees its slot", async () => {
+test("ends a push below the minimum rate with a 408 response, and frees its slot", async () => {
   const { open, info } = await serve({ gitConcurrency: "1" }, { rateWindowMs: 500 });
   const project = await makeProject(app, workspace.id);
   const { head, body } = largePush(project);
@@ -479,7 +479,7 @@ test("ends a push below the minimum rate with a 408, and frees its slot", async 
   await expect.poll(() => incoming([project]), patiently).toBe(0);
 });
 
-test("ignores hooks and settings in the repository's directory", async () => {
+test("ignores hooks and settings in a repository's directory", async () => {
   const project = await makeProject(app, workspace.id);
   const repository = repositoryDirectory(app, project.id);
   const trace = join(await temporary(), "ran");
@@ -498,7 +498,7 @@ test.each([
   ["GET", "/git/shop.git/info/refs?service=git-upload-archive"],
   ["POST", "/git/shop.git/git-upload-archive"],
   ["GET", "/git/a%2f..%2fb.git/info/refs?service=git-upload-pack"],
-])("refuses %s %s as the address of a repository", async (method, path) => {
+])("refuses %s %s as a repository's address", async (method, path) => {
   const answer = await new Promise<string>((resolve, reject) => {
     const socket = connect(port, "127.0.0.1");
     let text = "";

@@ -1,7 +1,8 @@
 /**
- * Queues deployments after a push to a hosted repository. The work is the difference between the repository's branches
- * and the heads already handled (`git_heads`). It is computed after every push, before the pusher sees success, and
- * once more at the server's start. So if the server dies during a push, the next server deploys it.
+ * Queues deployments after a push to a hosted repository. New commits are the difference between the repository's
+ * branches and the heads already handled (`git_heads`). The difference is computed after every push, before the pusher
+ * sees success, and once more at the server's start. So if the server dies during a push, the next server deploys the
+ * commits.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity, systemActor } from "#accounts/activity/activity.ts";
@@ -28,21 +29,21 @@ export interface PushedBranch {
   actor: Actor;
 }
 
-/** Deployments API that pushes use; main passes it in. */
+/** Functions of deployments that a push needs; main passes them. */
 export interface Deployments {
-  /** Queues a deployment in every environment that follows the branch. */
+  /** Queues a deployment in every environment that follows the branch, and returns the deployments. */
   pushed(push: PushedBranch): Promise<readonly { id: string; host_label: string }[]>;
-  /** Log and states of one deployment, to its end. */
+  /** Yields the log and the states of a deployment until its end. */
   follow(
     id: string,
     signal: AbortSignal,
   ): AsyncIterable<{ step: string; text: string } | { status: string; error: string | null }>;
-  /** True if the environment of this deployment serves any deployment. */
+  /** True if the environment of this deployment serves some deployment. */
   isServed(id: string): Promise<boolean>;
 }
 
 export interface PushOutcome {
-  /** Text for the pusher. */
+  /** Lines of text for the pusher. */
   lines: string[];
   deployments: { id: string; host_label: string }[];
 }
@@ -59,12 +60,12 @@ export class Pushes {
     this.#deployments = deployments;
   }
 
-  /** Handles every new commit of the repository. Calls of one project run one by one. */
+  /** Deploys every new commit of the repository. Calls for one project run one after the other. */
   deployNewCommits(project: ProjectRow, actor: Actor): Promise<PushOutcome> {
     return this.#turns.run(project.id, () => this.#deployNewCommits(project, actor));
   }
 
-  /** Handles pushes that arrived while the server died; runs before the first push to this server. */
+  /** Deploys the commits of pushes during which an earlier server died. Runs before this server accepts a push. */
   async catchUp(): Promise<void> {
     for (const project of await listHosted(this.#app.db)) {
       await this.#catchUpWith(project).catch((error: unknown) => {
@@ -128,7 +129,7 @@ export class Pushes {
       deployments.push(...queued);
       if (queued.length === 0) lines.push(`${push.branch} is stored and not deployed.`);
     } catch (error) {
-      // A refusal is final for this push. The commits are stored, and a manual deployment may follow.
+      // A refusal is final for this push. The commits are stored, and a request can deploy them later.
       if (!(error instanceof DomainError)) throw error;
       lines.push(`${push.branch} is stored and not deployed: ${error.detail}`);
     }
@@ -137,7 +138,10 @@ export class Pushes {
 
 const target = ({ id, name }: ProjectRow) => ({ kind: "project", id, label: name });
 
-/** The commonest surprise is a first push of `master` to a project that deploys `main`, or the reverse. */
+/**
+ * Returns the explanation for a push that deploys nothing. Most often `master` is pushed to a project that deploys
+ * `main`, or the reverse.
+ */
 function explainNotFollowed(branch: string, followed: readonly string[]): string[] {
   const [first] = followed;
   if (first === undefined) return [`${branch} is stored. The project has no environment to deploy it to.`];

@@ -1,4 +1,4 @@
-/** Hosted bare repositories, one for each project, created and removed with it. */
+/** Hosted bare repositories. Each project has one, which is created and removed with the project. */
 import { mkdir, readdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { App } from "#app.ts";
@@ -8,7 +8,7 @@ type Needs = Pick<App, "config">;
 
 const timeoutMs = 60_000;
 
-/** Creates the repository if it is missing, and completes an unfinished one. */
+/** Creates the repository if it is missing. Completes an unfinished one. */
 export async function createRepository(app: Needs, projectId: string): Promise<void> {
   const directory = repositoryDirectory(app, projectId);
   await mkdir(repositoriesDirectory(app), { recursive: true, mode: 0o700 });
@@ -16,12 +16,12 @@ export async function createRepository(app: Needs, projectId: string): Promise<v
   await git(args, { cwd: "/", timeoutMs });
 }
 
-/** Removes the repository; does nothing if it is missing. */
+/** Removes the repository. Does nothing if it is missing. */
 export async function removeRepository(app: Needs, projectId: string): Promise<void> {
   await rm(repositoryDirectory(app, projectId), { recursive: true, force: true, maxRetries: 3 });
 }
 
-/** Removes unfinished objects of pushes to an earlier server. Run it only while no push is in flight. */
+/** Removes unfinished objects of pushes to an earlier server. Must not run during a push. */
 export async function sweepRepository(app: Needs, projectId: string): Promise<void> {
   const objects = join(repositoryDirectory(app, projectId), "objects");
   for (const name of await readdir(objects)) {
@@ -35,7 +35,7 @@ export async function pointHead(app: Needs, projectId: string, branch: string): 
   await git(["symbolic-ref", "HEAD", `refs/heads/${branch}`], { cwd, timeoutMs });
 }
 
-/** Branch → commit. Empty before the first push. */
+/** Returns the repository's commits by branch. Empty before the first push. */
 export async function headsOf(app: Needs, projectId: string): Promise<Map<string, string>> {
   const cwd = repositoryDirectory(app, projectId);
   const format = "--format=%(objectname) %(refname:lstrip=2)";
@@ -52,7 +52,7 @@ export async function headsOf(app: Needs, projectId: string): Promise<Map<string
   return heads;
 }
 
-/** Finds the commit of a tag, annotated or not. Undefined if the tag does not exist. */
+/** Returns the commit of a tag, annotated or not; undefined if the tag does not exist. */
 export async function commitOfTag(app: Needs, projectId: string, tag: string): Promise<string | undefined> {
   const cwd = repositoryDirectory(app, projectId);
   const args = ["rev-parse", "--verify", "--quiet", "--end-of-options", `refs/tags/${tag}^{commit}`];
@@ -60,13 +60,13 @@ export async function commitOfTag(app: Needs, projectId: string, tag: string): P
   return code === 0 ? stdout.trim() : undefined;
 }
 
-/** Disk bytes of the repository's files. */
+/** Returns the bytes on disk of the repository's files. */
 export async function sizeOf(app: Needs, projectId: string): Promise<number> {
   const directory = repositoryDirectory(app, projectId);
   let bytes = 0;
   for (const entry of await readdir(directory, { recursive: true, withFileTypes: true })) {
     if (!entry.isFile()) continue;
-    // Counts whole blocks, because each small file takes one. A concurrent push or clean-up may remove files.
+    // Whole blocks count, because each small file takes one. A concurrent push or clean-up may remove files.
     bytes += await stat(join(entry.parentPath, entry.name)).then(
       ({ blocks }) => blocks * 512,
       () => 0,

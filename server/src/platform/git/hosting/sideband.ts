@@ -1,10 +1,10 @@
 /**
- * Parses the response of `receive-pack` (gitprotocol-pack, "report status" and "side-band"). Progress goes to the
- * pusher at once. The report is held back until the new commits are handled. The log of a deployment follows it, like
+ * Parses the response of `receive-pack` (gitprotocol-pack, "report status" and "side-band"). Progress is sent to the
+ * pusher at once. The report is delayed until the new commits are handled. A deployment's log follows the report, like
  * the output of a hook. A client without side band gets the report alone.
  */
 
-/** Four hexadecimal digits of length, themselves included, then the payload. */
+/** Returns a packet: four hexadecimal digits of its whole length, and the payload. */
 function packet(payload: string | Buffer): Buffer {
   const bytes = Buffer.from(payload as string);
   return Buffer.concat([Buffer.from((bytes.length + 4).toString(16).padStart(4, "0")), bytes]);
@@ -14,17 +14,20 @@ const flush = Buffer.from("0000");
 const reportBand = 1;
 const progressBand = 2;
 
-/** Old clients accept 1,000 bytes per packet. */
+/** Limit of a message in bytes. Old clients accept packets of 1,000 bytes. */
 const messageMaxBytes = 900;
 
-/** An empty packet in a band, as a keep-alive. */
+/** Packet without content in a band, which keeps the connection alive. */
 export const keepAlive = packet(Buffer.from([reportBand]));
 
-/** Sequences that move the cursor or set a colour, and every control character except tab and newline. */
+/** Matches sequences that move the cursor or set a colour, and every control character except tab and newline. */
 // oxlint-disable-next-line no-control-regex -- terminals execute these
 const escapes = /\u001b\[[0-9;?]*[ -/]*[@-~]|[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
 
-/** Text for the pusher's terminal; git prefixes each line with `remote: `. Escape sequences are removed. */
+/**
+ * Returns packets with text for the pusher's terminal. Escape sequences are removed, and git prefixes each line with
+ * `remote: `.
+ */
 export function message(text: string): Buffer {
   const plain = text.toWellFormed().replaceAll(escapes, "");
   const bytes = Buffer.from(plain);
@@ -36,14 +39,14 @@ export function message(text: string): Buffer {
   return Buffer.concat(packets);
 }
 
-/** Larger than a report of every ref that a push may carry. */
+/** Limit of a report in bytes, above a report of every ref that a push may contain. */
 const reportMaxBytes = 32 * 1024 ** 2;
 
 export class Report {
   #bytes = Buffer.alloc(0);
   readonly #heldBack: Buffer[] = [];
   #heldBytes = 0;
-  /** Undefined until the first packet has arrived. */
+  /** True if the response has bands. Undefined until its first packet has arrived. */
   #isBanded: boolean | undefined;
 
   /** True if the client receives messages. */
@@ -51,12 +54,12 @@ export class Report {
     return this.#isBanded === true;
   }
 
-  /** Takes a chunk of the response, and returns the part that may go to the pusher at once. */
+  /** Adds a chunk of the response. Returns the part that may be sent to the pusher at once. */
   take(piece: Buffer): Buffer {
     this.#bytes = Buffer.concat([this.#bytes, piece]);
     const passed: Buffer[] = [];
     for (let one = this.#next(); one !== undefined; one = this.#next()) {
-      // The caller writes the flush packet that ends a banded response.
+      // This flush packet ends a banded response. The caller writes it later.
       if (one.length === 4) {
         if (this.#isBanded === false) this.#holdBack(one);
         continue;
@@ -69,12 +72,12 @@ export class Report {
     return Buffer.concat(passed);
   }
 
-  /** The report that was held back. */
+  /** Returns the delayed report. */
   report(): Buffer {
     return Buffer.concat([...this.#heldBack, this.#bytes]);
   }
 
-  /** The packet that ends the response. */
+  /** Returns the packet that ends the response. */
   end(): Buffer {
     return this.isBanded ? flush : Buffer.alloc(0);
   }

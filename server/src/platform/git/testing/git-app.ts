@@ -1,4 +1,4 @@
-/** An app for tests of this folder: a real database and data directory with projects, and a user's git client. */
+/** App for tests of this folder: a real database and data directory with projects, and a user's git client. */
 import { mkdtempSync } from "node:fs";
 import { chmod, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -16,7 +16,7 @@ import type { ProjectRow } from "../store.ts";
 
 export type GitApp = Pick<App, "config" | "db" | "secrets" | "clock" | "log">;
 
-/** Temporary directory of this test file, removed at its end. */
+/** Temporary directory of a test file, which is removed at the end. */
 const root = mkdtempSync(join(tmpdir(), "kontor-git-"));
 afterAll(() => rm(root, { recursive: true, force: true }));
 
@@ -33,7 +33,9 @@ export async function gitApp(db: Db, overrides: Partial<Record<ConfigKey, string
 
 let made = 0;
 
-/** A project with its production environment; hosted here unless it has a `repo_url`. */
+/**
+ * Inserts a project with its production environment. The repository is hosted here unless the project has a `repo_url`.
+ */
 export async function makeProject(
   app: GitApp,
   workspaceId: string,
@@ -80,7 +82,7 @@ export async function makeProject(
   return project;
 }
 
-/** Runs git as a user does, without this host's settings. */
+/** Runs git as a user does, without the settings of this host. */
 export async function userGit(
   cwd: string,
   args: readonly string[],
@@ -109,7 +111,7 @@ export async function userGit(
   });
 }
 
-/** Commits these files (path → text) without a working directory. Returns the commit's id. */
+/** Commits these files (text by path) without a working directory. Returns the id of the commit. */
 export async function commitFiles(
   repository: string,
   branch: string,
@@ -126,7 +128,7 @@ export async function commitFiles(
   return commitIndex(repository, branch, env, message);
 }
 
-/** Commits the index on top of the branch. */
+/** Commits the index to the branch, and returns the id of the commit. */
 export async function commitIndex(
   repository: string,
   branch: string,

@@ -1,6 +1,6 @@
 /**
- * Push deliveries of all forges, as a table. A row gives the headers that identify the forge, the event and the
- * delivery, and the place of branches and commits in the payload. All forges sign with the project's secret.
+ * Push deliveries of all forges, as a table. A row names the headers that identify the forge, the event and the
+ * delivery, and reads branches and commits from the payload. All forges use the project's secret.
  */
 import { createHmac, timingSafeEqual } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
@@ -9,27 +9,27 @@ import { isBranchName, isCommitId } from "../names.ts";
 export const providers = ["hosted", "github", "gitlab", "gitea", "bitbucket", "generic"] as const;
 export type Provider = (typeof providers)[number];
 
-/** A branch that has a new head. */
+/** Branch with a new head. */
 interface Change {
   branch: string;
   sha: string;
 }
 
-/** Meaning of a delivery: heads to deploy, or the reason to ignore it. */
+/** Meaning of a delivery: the new heads to deploy, or the reason to ignore the delivery. */
 type Meaning = { changes: Change[] } | { ignored: string };
 
 interface Forge {
   provider: Exclude<Provider, "hosted">;
-  /** Header that names the event. */
+  /** Name of the header with the event. */
   event: string;
-  /** Headers that identify the delivery; equal in retries. */
+  /** Names of headers that identify the delivery. Retries have the same values. */
   delivery: readonly string[];
   pushes: readonly string[];
   pings: readonly string[];
   read(payload: unknown): Meaning;
 }
 
-/** Checked in order, because Gitea and Forgejo also send GitHub's headers. */
+/** Forges in the order in which they are checked. Gitea and Forgejo also send GitHub's headers. */
 const forges: readonly Forge[] = [
   {
     provider: "gitea",
@@ -65,15 +65,15 @@ const forges: readonly Forge[] = [
   },
 ];
 
-/** Any sender that signs as GitHub does and sends GitHub's payload. */
+/** Stands for any sender that signs as GitHub does and sends GitHub's payload. */
 const generic: Forge = { ...forges.at(-1)!, provider: "generic", event: "x-event" };
 
 export interface Delivery {
   provider: Provider;
   event: string | null;
-  /** Null if the forge sends no id; each delivery then counts as new. */
+  /** Id of the delivery. Null if the forge sends no id; each delivery then counts as new. */
   id: string | null;
-  /** Reads the payload; throws for a shape that no forge sends. */
+  /** Returns the meaning of the payload. Throws for a payload that no forge sends. */
   meaning(payload: unknown): Meaning;
 }
 
@@ -93,7 +93,7 @@ export function recognise(headers: IncomingHttpHeaders): Delivery {
   };
 }
 
-/** Headers with the hexadecimal HMAC-SHA256 of the raw body, with or without the prefix `sha256=`. */
+/** Names of headers with the hexadecimal HMAC-SHA256 of the raw body, with or without the prefix `sha256=`. */
 const signatures = [
   "x-hub-signature-256",
   "x-gitea-signature",
@@ -101,7 +101,10 @@ const signatures = [
   "x-hub-signature",
 ] as const;
 
-/** True if the sender knows the secret, compared in constant time. GitLab sends the secret, the others sign with it. */
+/**
+ * True if the sender knows the secret. The comparison takes constant time. GitLab sends the secret, the other forges
+ * sign with it.
+ */
 export function isSigned(headers: IncomingHttpHeaders, body: Buffer, secret: string): boolean {
   const quoteRef = headers["x-gitlab-token"];
   if (typeof quoteRef === "string") return isSame(Buffer.from(quoteRef), Buffer.from(secret));
@@ -112,7 +115,7 @@ export function isSigned(headers: IncomingHttpHeaders, body: Buffer, secret: str
   });
 }
 
-/** Compares digests, so that the time does not depend on the length of the value. */
+/** Compares digests of the values, so that the time does not depend on their length. */
 function isSame(one: Buffer, other: Buffer): boolean {
   const digest = (bytes: Buffer) => createHmac("sha256", "compare").update(bytes).digest();
   return timingSafeEqual(digest(one), digest(other));
@@ -122,7 +125,7 @@ function textOf(header: string | string[] | undefined): string | null {
   return typeof header === "string" && /^[\u0020-\u007e]{1,200}$/.test(header) ? header : null;
 }
 
-/** GitHub, GitLab, Gitea, Forgejo: each delivery names one ref and its new commit. */
+/** Reads a delivery of GitHub, GitLab, Gitea or Forgejo, which names one ref and its new commit. */
 function readRef(payload: unknown): Meaning {
   const { ref, after, deleted } = objectOf(payload);
   if (typeof ref !== "string") return { ignored: "The delivery names no branch." };
@@ -132,7 +135,7 @@ function readRef(payload: unknown): Meaning {
   return toChanges([{ branch, sha: after }]);
 }
 
-/** Bitbucket, cloud and self-hosted: one delivery names all refs of a push. */
+/** Reads a delivery of Bitbucket, cloud or self-hosted, which names all refs of a push. */
 function readChanges(payload: unknown): Meaning {
   const { push, changes } = objectOf(payload);
   const cloud = objectOf(push)["changes"];
@@ -169,7 +172,7 @@ function objectOf(value: unknown): Record<string, unknown> {
 const isNone = (sha: unknown): boolean => typeof sha === "string" && /^0+$/.test(sha);
 const quoteRef = (text: string): string => text.replaceAll(/[^\u0021-\u007e]/g, "?").slice(0, 100);
 
-/** Guesses the forge of an address before its first delivery. */
+/** Guesses the forge by the repository's address, before the first delivery. */
 export function guessProvider(repositoryUrl: string | null): Provider {
   if (repositoryUrl === null) return "hosted";
   const host = /^(?:\w+:\/\/)?(?:[^@/]*@)?([^:/]+)/.exec(repositoryUrl)?.[1]?.toLowerCase() ?? "";

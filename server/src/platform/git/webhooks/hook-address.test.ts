@@ -1,4 +1,4 @@
-/** Push deliveries of the forges: real payload shapes with each forge's signature. */
+/** Push deliveries of the forges, with real payloads and each forge's signature. */
 import { createHmac } from "node:crypto";
 import { beforeEach, expect, test } from "vitest";
 import type { Actor } from "#accounts/actor.ts";
@@ -68,7 +68,7 @@ const refusal = (work: Promise<unknown>) =>
 const ref = (branch: string) =>
   JSON.stringify({ ref: `refs/heads/${branch}`, before: "0".repeat(40), after: sha, commits: [] });
 
-/** The same push as each forge sends it. */
+/** The same push in each forge's form. */
 const forges: Record<string, (branch: string, delivery: string) => [Record<string, string>, string]> = {
   github: (branch, delivery) => [
     {
@@ -93,7 +93,7 @@ const forges: Record<string, (branch: string, delivery: string) => [Record<strin
   },
   gitea: (branch, delivery) => [
     {
-      // Gitea also sends GitHub's headers.
+      // Gitea sends GitHub's headers as well.
       "x-github-event": "push",
       "x-github-delivery": delivery,
       "x-gitea-event": "push",
@@ -122,33 +122,40 @@ const forges: Record<string, (branch: string, delivery: string) => [Record<strin
   },
 };
 
-test.each(Object.keys(forges))("deploys a push that %s delivers, once for each delivery", async (name) => {
-  const forge = forges[name]!;
-  const [headers, body] = forge("main", "delivery-1");
-  expect(await send(headers, body)).toMatchObject({ result: "queued", deployments: [expect.any(String)] });
-  expect(await queuedDeployments()).toEqual([
-    { wanted_sha: sha, trigger_kind: "push", trigger_actor: { kind: "system", id: "system", label: name } },
-  ]);
-  const [first] = await db
-    .selectFrom("deployments")
-    .select("id")
-    .where("project_id", "=", project.id)
-    .execute();
-  expect(await send(headers, body)).toMatchObject({ result: "ignored", deployments: [] });
-  await Promise.all([send(...forge("main", "delivery-2")), send(...forge("main", "delivery-2"))]);
-  const all = await db.selectFrom("deployments").select("id").where("project_id", "=", project.id).execute();
-  expect(all).toHaveLength(2);
-  expect(all).toContainEqual(first);
-  expect(await webhook()).toMatchObject({
-    provider: name,
-    url: expect.stringMatching(new RegExp(`/api/v1/hooks/git/${project.hook_id}$`)),
-    secret_hint: `…${secret.slice(-4)}`,
-    last_delivery: { at: app.clock.now().toISOString(), status: 202 },
-  });
-});
+test.each(Object.keys(forges))(
+  "deploys a push that %s delivers, and ignores a repeated delivery",
+  async (name) => {
+    const forge = forges[name]!;
+    const [headers, body] = forge("main", "delivery-1");
+    expect(await send(headers, body)).toMatchObject({ result: "queued", deployments: [expect.any(String)] });
+    expect(await queuedDeployments()).toEqual([
+      { wanted_sha: sha, trigger_kind: "push", trigger_actor: { kind: "system", id: "system", label: name } },
+    ]);
+    const [first] = await db
+      .selectFrom("deployments")
+      .select("id")
+      .where("project_id", "=", project.id)
+      .execute();
+    expect(await send(headers, body)).toMatchObject({ result: "ignored", deployments: [] });
+    await Promise.all([send(...forge("main", "delivery-2")), send(...forge("main", "delivery-2"))]);
+    const all = await db
+      .selectFrom("deployments")
+      .select("id")
+      .where("project_id", "=", project.id)
+      .execute();
+    expect(all).toHaveLength(2);
+    expect(all).toContainEqual(first);
+    expect(await webhook()).toMatchObject({
+      provider: name,
+      url: expect.stringMatching(new RegExp(`/api/v1/hooks/git/${project.hook_id}$`)),
+      secret_hint: `…${secret.slice(-4)}`,
+      last_delivery: { at: app.clock.now().toISOString(), status: 202 },
+    });
+  },
+);
 
 test.each(Object.keys(forges))(
-  "refuses a delivery that is not sendSigned with the secret, in the signature form of %s",
+  "refuses a delivery with a wrong signature in the form of %s",
   async (name) => {
     const [headers, body] = forges[name]!("main", "d");
     const forged = Object.fromEntries(
@@ -164,14 +171,14 @@ test.each(Object.keys(forges))(
       Object.entries(headers).filter(([header]) => !/signature|token/.test(header)),
     );
     expect(await refusal(send(unsigned, body))).toBe("401 signature_invalid");
-    // Only GitLab sends the token itself, so its body is unsigned.
+    // GitLab sends the secret itself and no signature of the body.
     if (name !== "gitlab") expect(await refusal(send(headers, `${body} `))).toBe("401 signature_invalid");
     expect(await queuedDeployments()).toEqual([]);
     expect(await webhook()).toMatchObject({ provider: "generic", last_delivery: { status: 401 } });
   },
 );
 
-test("refuses a SHA-1 signature and an empty one", async () => {
+test("refuses a SHA-1 signature, and an empty one", async () => {
   const [{ "x-hub-signature-256": _, ...headers }, body] = forges["github"]!("main", "d");
   const sha1 = createHmac("sha1", secret).update(body).digest("hex");
   for (const signature of [`sha1=${sha1}`, "", "sha256=", "sha256=zz"])
@@ -180,7 +187,7 @@ test("refuses a SHA-1 signature and an empty one", async () => {
     );
 });
 
-test("deploys nothing for pings, tags, deleted branches, other branches and other events, with the reason", async () => {
+test("deploys nothing for pings, tags, deleted branches, other branches and other events, and returns the reason", async () => {
   const sendSigned = (body: string, event = "push") =>
     send({ "x-github-event": event, "x-hub-signature-256": `sha256=${hmac(body)}` }, body);
   const none = "0".repeat(40);
@@ -227,7 +234,7 @@ test("reads GitHub's form encoding, and the payload of a self-hosted Bitbucket",
   ).toMatchObject({ result: "queued" });
 });
 
-test("deploys nothing while auto-deploy is off; rotating the secret voids the old one and shows the new one once", async () => {
+test("deploys nothing while auto-deploy is off, and replaces the secret by a new one that is returned once", async () => {
   const [headers, body] = forges["github"]!("main", "d1");
   await toggleWebhook(app, actor, project.id, { enable: false, rotate_secret: false });
   expect(await send(headers, body)).toMatchObject({ result: "ignored" });
@@ -252,7 +259,7 @@ test("deploys nothing while auto-deploy is off; rotating the secret voids the ol
   ]);
 });
 
-test("returns 404 for an unknown webhook id, and for another user's webhook", async () => {
+test("returns 404 for an unknown id of a webhook, and for another user's webhook", async () => {
   expect(await refusal(findHookProject(app, newHook().id))).toBe("404 hook_not_found");
   const other = await makeProject(app, (await makePerson(db)).workspace.id);
   expect(await refusal(getWebhook(app, actor, other.id))).toBe("404 project_not_found");
@@ -266,6 +273,6 @@ test.each([
   ["ssh://git@codeberg.org/a/b", "gitea"],
   ["https://bitbucket.org/a/b", "bitbucket"],
   ["https://notgithub.com/a", "generic"],
-])("guesses the forge of %s as %s", (url, provider) => {
+])("guesses from the address %s the forge %s", (url, provider) => {
   expect(guessProvider(url)).toBe(provider);
 });

@@ -1,4 +1,4 @@
-/** Address and secret of a project's webhook: a random path for the forge to call, and a secret for its signature. */
+/** Address and secret of a project's webhook: a random path that the forge calls, and the secret for its signature. */
 import { newId, randomText } from "#lib/ids.ts";
 
 const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";

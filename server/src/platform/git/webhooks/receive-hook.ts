@@ -1,6 +1,6 @@
 /**
  * Receives a push delivery of a forge. Only a sender that knows the project's secret is trusted. Every delivery is
- * recorded, even a refused one, so that the owner can debug the webhook. A repeated delivery deploys once.
+ * recorded, even a refused one, so that the owner can debug the webhook. A repeated delivery does not deploy again.
  */
 import type { IncomingHttpHeaders } from "node:http";
 import { systemActor } from "#accounts/activity/activity.ts";
@@ -48,7 +48,7 @@ export async function receiveHook(
       app.db,
       project.id,
       { at: app.clock.now().toISOString(), event: delivery.event, status, detail },
-      // An untrusted sender does not change the recorded forge.
+      // A sender without the secret does not change the recorded forge.
       status === 401 ? null : delivery.provider,
     );
   try {
@@ -86,7 +86,8 @@ async function handleDelivery(
     const queued = await deployPush(app, { ...change, projectId: project.id, actor });
     deployments.push(...queued.map(({ id }) => id));
   }
-  // Recorded after the deployments are queued: a crash in between deploys twice at worst, and never skips a deployment.
+  // The id is recorded after the deployments are queued. A crash in between deploys twice at worst, and never skips a
+  // deployment.
   if (delivery.id !== null) {
     const at = app.clock.now();
     const since = new Date(at.getTime() - rememberedMs);
@@ -98,7 +99,7 @@ async function handleDelivery(
 
 const ignoreDelivery = (detail: string): HookResult => ({ result: "ignored", detail, deployments: [] });
 
-/** Parses JSON, or GitHub's default: a form whose field `payload` is JSON. */
+/** Parses JSON, or GitHub's default: a form with JSON in the field `payload`. */
 function parsePayload(headers: IncomingHttpHeaders, body: Buffer): unknown {
   const isForm = headers["content-type"]?.startsWith("application/x-www-form-urlencoded") ?? false;
   const text = isForm ? new URLSearchParams(body.toString()).get("payload") : body.toString();

@@ -1,4 +1,4 @@
-/** A project's webhook for its owner: the address to call, the last delivery, and the auto-deploy setting. */
+/** A project's webhook, as its owner sees it: the address to call, the last delivery, and the auto-deploy setting. */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
 import type { App } from "#app.ts";
@@ -11,12 +11,12 @@ import { changeHook, type ProjectRow } from "../store.ts";
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** The part of the response that `schema.ts` describes. */
+/** Fields of the response that `schema.ts` describes. */
 export interface WebhookView {
   project: ProjectRow;
   provider: Provider;
   secretHint: string;
-  /** Present only in the response that created it. */
+  /** Secret of the webhook; present only in the response that created it. */
   secret?: string;
 }
 
@@ -48,7 +48,7 @@ export async function toggleWebhook(
   return { ...view(app, project), ...(secret === undefined ? {} : { secret }) };
 }
 
-/** Public half of the deploy key, for the forge; null if the repository is not fetched by ssh. */
+/** Returns the public half of the deploy key, for the forge. Null if the repository is not fetched by ssh. */
 export async function getDeployKey(app: Needs, actor: Actor, projectId: string): Promise<string | null> {
   return (await getProject(app, actor, projectId)).deploy_key_public;
 }

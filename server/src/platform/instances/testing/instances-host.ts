@@ -27,7 +27,7 @@ export interface InstancesHost {
   instances: FunctionInstances;
   driver: FakeDriver;
   image: string;
-  /** Replaces the server without a shutdown. Processes of the fake driver are lost. */
+  /** Replaces the server without a shutdown. The processes of the fake driver are lost. */
   restart(): Promise<void>;
 }
 
@@ -75,7 +75,7 @@ export async function instancesHost(
   return host;
 }
 
-/** Launches a version's process on this host, with its handler in `directory`. */
+/** Returns a function that launches a version's process on this host, with its handler in `directory`. */
 export const hostLaunch =
   (db: Db, directory: string) =>
   async (version: { id: string; runtime: "nodejs" | "python" }): Promise<Launch> => {
@@ -172,7 +172,7 @@ export function makeVersion(
     .executeTakeFirstOrThrow();
 }
 
-/** Makes the version live, like the last transaction of a deploy. */
+/** Makes the version live, as the last transaction of a deploy does. */
 export async function goLive(db: Db, version: VersionRow): Promise<void> {
   await db.transaction().execute(async (tx) => {
     await tx

@@ -13,16 +13,19 @@ export const wrappers = fileURLToPath(new URL("../../../../../templates/function
 
 export interface ServedHandler {
   url: string;
-  /** Records of the wrapper, and plain lines as `{ plain }`. */
+  /** Records that the wrapper wrote. A plain line is in the form `{ plain }`. */
   records: Record<string, unknown>[];
   child: ChildProcess;
-  /** Resolves with the first record that matches. */
+  /** Resolves to the first record that matches. */
   waitForRecord(fits: (record: Record<string, unknown>) => boolean): Promise<Record<string, unknown>>;
-  /** Exit code of the process. */
+  /** Resolves to the exit code of the process. */
   ended: Promise<number | null>;
 }
 
-/** Runs until the test ends it. With `isUp: false` the process is expected to end by itself. */
+/**
+ * Starts a wrapper program that runs until the test ends it. With `isUp: false`, the process is expected to end by
+ * itself.
+ */
 export async function serve(
   directory: string,
   runtime: Runtime,

@@ -1,8 +1,8 @@
 /**
- * Sandboxes that start as copies of another one: with its memory, processes and files, and with their own id, name,
- * address, lifetime and record. A call creates all of its clones or none. They are reserved first, which no reader
- * sees and every limit counts. Then they are restored in parallel, and one transaction makes all of them sandboxes. A
- * failure or crash before it leaves nothing.
+ * Sandboxes that start as copies of another sandbox: with its memory, processes and files, and with their own id, name,
+ * address, lifetime and record. A call creates all of its clones or none. First the clones are reserved: no reader sees
+ * a reservation, but every limit counts it. Then the clones are restored in parallel, and one transaction makes all of
+ * them sandboxes. A failure or crash before that transaction leaves nothing.
  */
 import type { Actor, ReachableWorkspace } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";
@@ -54,7 +54,7 @@ export interface Clones {
   write?: () => Promise<unknown>;
 }
 
-/** Makes the clones; they run on return. */
+/** Creates the clones, which run on return. */
 export async function makeClones(app: Needs, actor: Actor, clones: Clones): Promise<SandboxRow[]> {
   try {
     const { workspace, like } = clones;

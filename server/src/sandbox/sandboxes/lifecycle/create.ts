@@ -36,10 +36,13 @@ export function createSandbox(app: Needs, actor: Actor, input: SandboxCreate): P
   return createKept(app, actor, input, async () => {});
 }
 
-/** Further writes in the transaction that inserts the sandbox; repeated if the transaction is. */
+/** Adds writes to the transaction that inserts the sandbox. A repeated transaction calls this function again. */
 export type CreateHook = (tx: Transaction, sandboxId: string) => Promise<void>;
 
-/** Creates a sandbox together with the caller's own record of it, in one transaction. Templates only. */
+/**
+ * Creates a sandbox together with the caller's own record of it, in one transaction. Accepts templates, but no
+ * snapshots.
+ */
 export function createKept(
   app: Needs,
   actor: Actor,
@@ -78,7 +81,8 @@ async function createFromTemplate(
       const allowed = maxConcurrent(app.config, workspace.sandboxTier);
       if (live >= allowed)
         throw planLimit("max_concurrent_sandboxes", allowed, nextTier(workspace.sandboxTier), workspace.id);
-      // The template may have been deleted meanwhile. From here on its image stays until the machine's row requires it.
+      // The template may have been deleted meanwhile. From here on its image stays, until the machine's row refers to
+      // it.
       if (custom && !(await holdTemplate(tx, custom.id))) throw unknownTemplate(input.template, []);
       const volume = await volumeFor(app, tx, { actor, workspace, sandboxId: id, input });
       const row = await insertSandbox(tx, {
@@ -160,7 +164,7 @@ async function volumeFor(
   return reference === undefined ? undefined : attachVolume(app, tx, { ...made, reference, region });
 }
 
-/** Workspace of a create without `workspace`: the personal one, or the one that the token is bound to. */
+/** Returns the workspace of a create without `workspace`: the personal one, or the one that the token is bound to. */
 function homeWorkspace(actor: Actor): ReachableWorkspace {
   const home = actor.workspaces.find((workspace) => workspace.kind === "personal") ?? actor.workspaces[0];
   if (!home) throw new Error("an actor reaches at least one workspace");

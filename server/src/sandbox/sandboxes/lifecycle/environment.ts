@@ -1,12 +1,12 @@
 import { networkEnv } from "#machines/placement/environment.ts";
 import type { SandboxCreate } from "../schema.ts";
 
-/** A host name of at most 63 characters, which a shell prompt shows. */
+/** Returns a host name of at most 63 characters, which a shell prompt shows. */
 export function hostnameOf(id: string): string {
   return id.replace("_", "-");
 }
 
-/** Default environment of every process in a sandbox; the caller's variables override it. */
+/** Returns the default environment of every process in a sandbox. The caller's variables override it. */
 export function sandboxEnv(
   id: string,
   network: SandboxCreate["network"],
@@ -15,7 +15,7 @@ export function sandboxEnv(
   return { KONTOR_SANDBOX_ID: id, ...networkEnv(network), ...env };
 }
 
-/** The caller's variables, without the default ones. */
+/** Returns the caller's variables, without the default ones. */
 export function ownEnv(env: Record<string, string>): Record<string, string> {
   const ours: Record<string, string> = sandboxEnv(env["KONTOR_SANDBOX_ID"] ?? "", "restricted", {});
   return Object.fromEntries(Object.entries(env).filter(([name, value]) => ours[name] !== value));

@@ -26,13 +26,13 @@ const lookEveryMs = 1_000;
 const reclaimEveryMs = 60_000;
 const forgetEveryMs = 3_600_000;
 const keepTerminatedMs = 30 * 24 * 3_600_000;
-/** A failed pause at the deadline is retried for this long; then the sandbox is terminated. */
+/** Time for which a failed pause at the deadline is retried. After that, the sandbox is terminated. */
 const retryPauseForMs = 60_000;
 const retryPauseEveryMs = 5_000;
-/** A pause takes a second of disk and processor. */
+/** Maximum of concurrent pauses, because each takes a second of disk and processor. */
 const pausesAtOnce = 2;
 
-/** Terminates and pauses sandboxes at their deadline; returns how many. */
+/** Terminates and pauses sandboxes at their deadline. Returns their number. */
 export async function expireSandboxes(app: Needs): Promise<number> {
   return (await endExpired(app)) + (await pauseExpired(app));
 }
@@ -65,7 +65,7 @@ async function pauseOrEnd(
   if ((notBefore.get(row.id) ?? 0) > expiredBy.getTime()) return;
   try {
     const tier = await findTier(app.db, row.workspace_id);
-    // The cap binds only the free tier. A paid sandbox is always paused at its deadline.
+    // At the deadline, the cap applies only to the free tier. A paid sandbox is always paused at its deadline.
     await pause(app, row, { reason: "deadline", tier, isCapped: tier === "free", expiredBy });
     notBefore.delete(row.id);
   } catch (error) {

@@ -69,7 +69,7 @@ async function refusal(work: Promise<unknown>): Promise<unknown> {
   }
 }
 
-test("clones have the source's files and settings, and their own names, tokens, environments and lifetimes", async () => {
+test("gives clones the source's files and settings, and their own names, tokens, environments and lifetimes", async () => {
   const source = await create({
     network: "open",
     timeout_seconds: 100,
@@ -111,7 +111,7 @@ test("clones have the source's files and settings, and their own names, tokens, 
   await expect.poll(there).toEqual({ machines: 4, rows: 4, snapshots: [] });
 });
 
-test("settings of a fork request override those of the source", async () => {
+test("prefers settings of a fork request to those of the source", async () => {
   const { id } = await create({ preview_auth: true, network: "restricted" });
   const input = { timeout_seconds: 77, on_timeout: "pause", auto_resume: true, preview_auth: false };
   const [clone] = await fork(id, { ...input, metadata: { is: "clone" } });
@@ -137,7 +137,7 @@ test("forks a paused sandbox from its snapshot and leaves it paused", async () =
   expect(await contentOf(id)).toBe("kept");
 });
 
-test("clones do not depend on changes of the source during the fork", async () => {
+test("creates clones that do not depend on changes of the source during the fork", async () => {
   const { id } = await create();
   await write(id, "kept");
   await pauseSandbox(host.app, actor, id);
@@ -148,7 +148,7 @@ test("clones do not depend on changes of the source during the fork", async () =
   for (const clone of await forking) expect(await contentOf(clone.id)).toBe("kept");
 });
 
-test("events and records name the source of a clone", async () => {
+test("names the source of a clone in events and records", async () => {
   const { id } = await create();
   const [clone] = await fork(id);
   const events = await db
@@ -162,7 +162,7 @@ test("events and records name the source of a clone", async () => {
   expect(clone && toSandbox(host.app, clone)).toMatchObject({ forked_from: id });
 });
 
-test("refuses to fork a terminated sandbox, and hides one of another workspace", async () => {
+test("refuses to fork a terminated sandbox, and hides a sandbox of another workspace", async () => {
   const { id } = await create();
   const stranger = await personWithTier(db, "payg");
   expect(await refusal(fork(id, {}, stranger.actor))).toMatchObject({
@@ -193,7 +193,7 @@ test("counts clones for the tier's cap, also while they are made and in concurre
   });
 });
 
-test("creates nothing when the host lacks room for a fork", async () => {
+test("creates nothing when the host lacks capacity for a fork", async () => {
   const { id } = await create();
   const before = await there();
   host.app.machines.capacity.machines = 3;
@@ -203,7 +203,7 @@ test("creates nothing when the host lacks room for a fork", async () => {
   expect(await listIds()).toEqual([id]);
 });
 
-test("shows no clone before all of them run; a failure of one removes all, and the source continues", async () => {
+test("shows no clone before all clones run; a failure of one clone removes all, and the source continues", async () => {
   const { id } = await create();
   await write(id, "kept");
   host.driver.slow("restore", 50);
@@ -229,7 +229,7 @@ test("reports why a source cannot be captured, and the source continues", async 
   expect(await listIds()).toEqual([id]);
 });
 
-test("removes all clones when one ends while others are made", async () => {
+test("removes all clones when one clone ends before the others run", async () => {
   const { id } = await create();
   const forking = Promise.withResolvers<void>();
   onKillPoint(async (point) => {
@@ -256,7 +256,7 @@ test("reports that a snapshot needs another runtime build or other processors", 
 });
 
 test.each(["clone.reserved", "clone.written", "clone.restored", "clone.committed"])(
-  "a crash at %s leaves the source unchanged, and all clones or none",
+  "leaves the source unchanged, and all clones or none, after a crash at %s",
   async (point) => {
     const { id } = await create();
     await write(id, "kept");

@@ -36,7 +36,7 @@ export async function forkSandbox(
     if (source.status === "terminated") throw sandboxTerminated(source.termination_reason);
     if (source.volume_id !== null) throw volumeAttached();
     const origin = await (source.status === "running" ? running(app, actor, id) : originOfPaused(app, id));
-    // Otherwise the sandbox was paused, resumed or deleted meanwhile, so the loop reads it again.
+    // Without an origin, the sandbox was paused, resumed or deleted meanwhile, so the loop reads it again.
     if (!origin) continue;
     const workspace = actor.workspaces.find((one) => one.id === source.workspace_id);
     if (!workspace) throw sandboxNotFound();

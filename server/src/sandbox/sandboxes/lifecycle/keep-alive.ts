@@ -5,7 +5,7 @@ import { timeoutTooLong } from "../errors.ts";
 import { getSandbox, refuseUnlessRunning } from "../sandboxes.ts";
 import { extendRow, extendRows, type SandboxRow } from "../store.ts";
 
-/** Restarts the lifetime from now; the remaining time is not added. */
+/** Restarts the lifetime of a sandbox from now; the remaining time is not added. */
 export async function keepAlive(
   app: Pick<App, "db" | "clock">,
   actor: Actor,

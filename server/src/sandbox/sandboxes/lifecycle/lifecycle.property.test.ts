@@ -3,7 +3,7 @@
  * in a state of the table, nothing acknowledged is lost, nothing blocks for ever, and a delete leaves nothing. The
  * model `testing/lifecycle-model.ts` holds the expected responses.
  *
- * `KONTOR_PROPERTY_RUNS` is the number of sequences; a failing one is printed with its seed.
+ * `KONTOR_PROPERTY_RUNS` is the number of sequences; a failing sequence is printed with its seed.
  */
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
@@ -22,7 +22,7 @@ const { actor } = await personWithTier(db, "payg");
 const runs = Number(process.env["KONTOR_PROPERTY_RUNS"] ?? 10);
 const verb = fc.constantFrom<Verb>(
   ...(["read", "write", "exec", "keepAlive", "get"] as const),
-  // Twice as likely, because this test is about changes of state.
+  // These operations are twice as likely, because this test is about changes of state.
   ...(["pause", "pause", "resume", "resume"] as const),
   "terminate",
 );

@@ -47,7 +47,7 @@ function withMark(mark: string) {
     .execute();
 }
 
-test("a created sandbox has a row and a running machine of its own", async () => {
+test("gives a created sandbox a row and a running machine of its own", async () => {
   const before = await machineCount();
   const row = await create({ env: { A: "b" }, network: "off" });
   expect(await machineCount()).toEqual({ rows: before.rows + 1, machines: before.machines + 1 });
@@ -73,7 +73,7 @@ test("stores the environment encrypted", async () => {
   await terminateSandbox(host.app, paid.actor, row.id);
 });
 
-test("a failed start leaves a terminated row with its reason, and no machine", async () => {
+test("leaves a terminated row with the reason, and no machine, after a failed start", async () => {
   const before = await machineCount();
   host.driver.fail("create", new RuntimeError("failed", "no luck"));
   const mark = { mark: "fails" };
@@ -148,7 +148,7 @@ test("terminates a sandbox at its deadline and not before, with the reason timeo
   });
 });
 
-test("a keep-alive between the read of a deadline and the termination saves the sandbox", async () => {
+test("does not terminate a sandbox whose keep-alive follows the read of its deadline", async () => {
   const row = await create({ timeout_seconds: 60 });
   host.clock.advance(60_000);
   const lookedAt = host.clock.now();
@@ -161,7 +161,7 @@ test("a keep-alive between the read of a deadline and the termination saves the 
   await terminateSandbox(host.app, paid.actor, row.id);
 });
 
-test("only the first of many concurrent deletes terminates the sandbox, and its reason stays", async () => {
+test("terminates a sandbox only for the first of many concurrent deletes, and keeps its reason", async () => {
   const row = await create();
   const ends = await Promise.all([
     endSandbox(host.app, { id: row.id, reason: "requested" }),
@@ -177,14 +177,14 @@ test("only the first of many concurrent deletes terminates the sandbox, and its 
 test.for([
   ["out_of_memory", "out_of_memory"],
   ["failed", "host_lost"],
-] as const)("a machine that ends by itself (%s) terminates its sandbox as %s", async ([how, reason]) => {
+] as const)("terminates a sandbox whose machine ends by itself (%s) as %s", async ([how, reason]) => {
   const row = await create();
   host.driver.end(row.machine_id ?? "", how);
   await expect.poll(() => get(row.id)).toMatchObject({ status: "terminated", termination_reason: reason });
   expect((await machineCount()).machines).toBe((await machineCount()).rows);
 });
 
-test("after a restart a sandbox has its machine again, and an unfinished start ends as start_failed", async () => {
+test("gives a sandbox its machine again after a restart, and ends an unfinished start as start_failed", async () => {
   const before = await machineCount();
   const kept = await create();
   // A server that died between commit and start leaves the rows and no machine.
@@ -196,7 +196,7 @@ test("after a restart a sandbox has its machine again, and an unfinished start e
   expect(await machineCount()).toEqual(before);
 });
 
-test("a restart gives an adopted machine its owner's environment and host name again", async () => {
+test("gives an adopted machine its owner's environment and host name again after a restart", async () => {
   const row = await create({ env: { KEPT: "yes" } });
   await host.restart();
   const machine = (await host.driver.list()).find(({ id }) => id === row.machine_id);
@@ -207,7 +207,7 @@ test("a restart gives an adopted machine its owner's environment and host name a
   await terminateSandbox(host.app, paid.actor, row.id);
 });
 
-test("metrics of a running or ended sandbox include its lifetime and never fail", async () => {
+test("returns metrics with the lifetime of a running or ended sandbox, and never fails", async () => {
   const row = await create({ size: "medium" });
   host.clock.advance(10_000);
   const running = await metrics(host.app, paid.actor, row.id, undefined);
@@ -234,7 +234,7 @@ test("shows a preview token only in the record, and stores it encrypted", async 
   await terminateSandbox(host.app, paid.actor, row.id);
 });
 
-test("a host without room names the short resource, and evicts no owner", async () => {
+test("names the short resource of a host without free capacity, and evicts no owner", async () => {
   const other = await testDatabase();
   const small = await testHost(other.db, { capacity: { machines: 1 } });
   const person = await personWithTier(other.db, "enterprise");
@@ -248,7 +248,7 @@ test("a host without room names the short resource, and evicts no owner", async 
   expect(await other.db.selectFrom("sandboxes").select("id").execute()).toHaveLength(1);
 });
 
-test("refuses a lifetime above the tier's maximum with timeout_too_long, also above the documented one", async () => {
+test("refuses a lifetime above the tier's maximum with timeout_too_long, also above the documented maximum", async () => {
   const tooLong = { code: "timeout_too_long", status: 400, limit: "max_timeout_seconds", allowed: 86_400 };
   const row = await create();
   for (const timeout_seconds of [86_401, 2 ** 40]) {

@@ -1,7 +1,7 @@
 /**
- * A move is a pause or a resume in progress. Calls meanwhile wait for its end instead of being refused. A row may
- * record a move that is no longer in progress, because its end could not be written or the server died. Such a row
- * would block all callers. A periodic pass ends a move of the first kind, the next start a move of the second.
+ * A move is a pause or a resume in progress. Other calls wait for its end instead of being refused. A row may record a
+ * move that is no longer in progress, because its end could not be written or the server died. Such a row would block
+ * all callers. A periodic pass ends a move of the first kind, the next start ends a move of the second kind.
  */
 import type { Selectable } from "kysely";
 import type { App } from "#app.ts";
@@ -9,10 +9,10 @@ import { moveTimedOut } from "../errors.ts";
 import { endMoves, findById } from "../store.ts";
 import type { SandboxesTable } from "../tables.ts";
 
-/** Above the deadlines of a checkpoint and a restore of gigabytes. */
+/** Maximum wait for a move, above the deadlines of a checkpoint and a restore of gigabytes. */
 const waitMs = 180_000;
 
-/** Waits for the end of a move and returns the row; undefined if there is none. */
+/** Waits for the end of a move and returns the row; undefined if there is no such sandbox. */
 export async function waitForMove(
   app: Pick<App, "db">,
   id: string,

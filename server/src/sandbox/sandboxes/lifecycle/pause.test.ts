@@ -71,7 +71,7 @@ async function refusal(work: Promise<unknown>): Promise<unknown> {
   }
 }
 
-test("a paused sandbox has a snapshot and no machine; a resume restores its files and removes the snapshot", async () => {
+test("replaces a paused sandbox's machine by a snapshot, and restores its files from the snapshot on resume", async () => {
   const { id } = await create({ timeout_seconds: 100, metadata: { a: "b" } });
   await write(id, "/workspace/kept", "kept");
   host.clock.advance(50_000);
@@ -96,7 +96,7 @@ test("a paused sandbox has a snapshot and no machine; a resume restores its file
   expect(spec).toMatchObject({ hostname: id.replace("_", "-"), env: { KONTOR_SANDBOX_ID: id } });
 });
 
-test("refuses calls that a paused sandbox cannot serve; its metrics are null and its lifetime stays", async () => {
+test("refuses calls that a paused sandbox cannot serve; its metrics are null, and its lifetime does not change", async () => {
   const { id } = await create();
   host.clock.advance(10_000);
   await pause(id);
@@ -113,13 +113,13 @@ test("refuses calls that a paused sandbox cannot serve; its metrics are null and
   });
 });
 
-test("a resume of a running sandbox changes nothing", async () => {
+test("changes nothing on a resume of a running sandbox", async () => {
   const before = await create();
   host.clock.advance(1000);
   expect(await resume(before.id)).toEqual(before);
 });
 
-test("concurrent file and exec calls wake a sandbox with auto_resume once", async () => {
+test("wakes a sandbox with auto_resume once for concurrent file and exec calls", async () => {
   const { id } = await create({ auto_resume: true });
   await write(id, "/workspace/kept", "kept");
   await pause(id);
@@ -173,7 +173,7 @@ test("does not wake a paused sandbox with auto_resume for a viewer of the team",
   expect(await contentOf(id, "/workspace/kept")).toBe("kept");
 });
 
-test("a call during a pause waits, and then sees the paused sandbox", async () => {
+test("makes a call wait during a pause, and then refuses it because the sandbox is paused", async () => {
   const { id } = await create({ auto_resume: true });
   await write(id, "/workspace/kept", "kept");
   host.driver.slow("checkpoint", 100);
@@ -184,7 +184,7 @@ test("a call during a pause waits, and then sees the paused sandbox", async () =
   host.driver.slow("checkpoint", 0);
 });
 
-test("a failed pause leaves the sandbox running and reports the reason", async () => {
+test("leaves the sandbox running after a failed pause, and reports the reason", async () => {
   const { id } = await create();
   await write(id, "/workspace/kept", "kept");
   const found = { pid: 7, process: "python3", file: "/persist/x" };
@@ -195,7 +195,7 @@ test("a failed pause leaves the sandbox running and reports the reason", async (
   expect((await leftovers()).snapshots).toEqual([]);
 });
 
-test("a failed resume leaves the sandbox paused, and the next one succeeds", async () => {
+test("leaves the sandbox paused after a failed resume, and succeeds on the next resume", async () => {
   const { id } = await create();
   await pause(id);
   await expect.poll(leftovers).toMatchObject({ machines: 0 });
@@ -215,7 +215,7 @@ test("keeps a snapshot of another runtime build or other processors without tryi
   expect(await resume(id)).toMatchObject({ status: "running" });
 });
 
-test("deleting a paused sandbox deletes its snapshot", async () => {
+test("deletes the snapshot of a paused sandbox that is deleted", async () => {
   const { id } = await create();
   await pause(id);
   expect(await terminateSandbox(host.app, actor, id)).toMatchObject({ status: "terminated" });
@@ -223,7 +223,7 @@ test("deleting a paused sandbox deletes its snapshot", async () => {
   expect(await refusal(resume(id))).toMatchObject({ code: "sandbox_terminated", status: 409 });
 });
 
-test("a delete during a pause or a resume leaves nothing", async () => {
+test("leaves nothing of a sandbox that is deleted during a pause or a resume", async () => {
   const { id } = await create();
   host.driver.slow("checkpoint", 100);
   const pausing = refusal(pause(id));
@@ -243,7 +243,7 @@ test("a delete during a pause or a resume leaves nothing", async () => {
   await expect.poll(leftovers).toEqual(nothing);
 });
 
-test("applies a tier's cap to explicit and concurrent pauses, and the free tier's at the deadline", async () => {
+test("applies a tier's cap to explicit and concurrent pauses, and the free tier's cap also at the deadline", async () => {
   const free = await personWithTier(db, "free");
   const rows = [];
   for (let n = 0; n < 5; n += 1) rows.push(await create({ on_timeout: "pause" }, free.actor));
@@ -318,7 +318,7 @@ test("terminates a sandbox when its snapshot expires; an enterprise snapshot nev
   await expect.poll(async () => (await leftovers()).snapshots).toHaveLength(1);
 });
 
-test("ends a move later whose end could not be written, and blocks no caller", async () => {
+test("ends a move later if its end could not be written, and blocks no caller", async () => {
   const { id } = await create();
   await db.updateTable("sandboxes").set({ transition: "pausing" }).where("id", "=", id).execute();
   const answer = refusal(contentOf(id, "/workspace"));
@@ -331,7 +331,7 @@ const untilPaused = ["pause.begun", "pause.taken", "pause.committed"];
 const untilResumed = ["resume.begun", "resume.restored", "resume.committed"];
 
 test.each([...untilPaused, ...untilResumed])(
-  "a crash at %s leaves a sandbox that can be used, resumed and deleted",
+  "leaves a sandbox that can be used, resumed and deleted after a crash at %s",
   async (point) => {
     const { id } = await create();
     await write(id, "/workspace/kept", "kept");

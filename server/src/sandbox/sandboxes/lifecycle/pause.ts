@@ -36,7 +36,7 @@ export async function pauseSandbox(app: Needs, actor: Actor, id: string): Promis
     refuseUnlessRunning(row);
     const tier = await findTier(app.db, row.workspace_id);
     const snapshot = await pause(app, row, { reason: "explicit", tier, isCapped: true, actor });
-    // Otherwise another caller was first, so the loop reads the row again.
+    // Without a snapshot, another caller was first, so the loop reads the row again.
     if (snapshot) return snapshot;
   }
 }
@@ -55,14 +55,14 @@ export async function park(app: Needs, id: string, actor: Actor): Promise<boolea
 export interface Pausing {
   reason: SnapshotRow["reason"];
   tier: SandboxTier;
-  /** Fails with `snapshot_cap_reached` at the tier's cap. */
+  /** True if the pause fails with `snapshot_cap_reached` at the tier's cap. */
   isCapped: boolean;
-  /** Pauses only if the deadline is not later than this. */
+  /** If set, pauses the sandbox only if its deadline is not later than this. */
   expiredBy?: Date;
   actor?: Actor;
 }
 
-/** Undefined if the sandbox does not run, or another move is in progress. */
+/** Pauses a sandbox. Undefined if the sandbox does not run, or another move is in progress. */
 export function pause(
   app: Needs,
   row: { id: string; workspace_id: string },

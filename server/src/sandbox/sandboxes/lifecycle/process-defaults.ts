@@ -2,7 +2,10 @@
 import type { App } from "#app.ts";
 import type { SandboxRow } from "../store.ts";
 
-/** Fields of a start: the request's own, else the image's. The machine's defaults are /workspace and root. */
+/**
+ * Returns the directory and user of a start: the request's own, or else the image's. The machine's defaults are
+ * /workspace and root.
+ */
 export function processPlace(
   { process_defaults: defaults }: Pick<SandboxRow, "process_defaults">,
   input: { cwd?: string | undefined; user?: string | undefined } = {},

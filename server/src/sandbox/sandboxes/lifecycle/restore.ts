@@ -24,7 +24,7 @@ import { beginMove, endMove, isSuspended, resumeRow } from "../store.ts";
 
 type Needs = Pick<App, "db" | "machines" | "secrets" | "clock" | "log">;
 
-/** Entries are by server, because a test process has several. */
+/** Resumes in flight by server, because a test process has several servers. */
 const flights = new WeakMap<App["machines"], SingleFlight<void>>();
 
 function flightsOf({ machines }: Needs): SingleFlight<void> {
@@ -33,7 +33,7 @@ function flightsOf({ machines }: Needs): SingleFlight<void> {
   return known;
 }
 
-/** The sandbox runs on return. `actor` requested the resume; null if a call woke the sandbox. */
+/** Resumes a paused sandbox, which runs on return. `actor` requested the resume; null if a call woke the sandbox. */
 export async function wake(app: Needs, id: string, actor: Actor | null): Promise<void> {
   for (;;) {
     const row = await waitForMove(app, id);
@@ -93,7 +93,7 @@ async function resume(app: Needs, id: string, actor: Actor | null): Promise<void
       return true;
     });
     await passKillPoint("resume.committed");
-    // Otherwise the sandbox was deleted meanwhile, with its machine and its snapshot.
+    // A sandbox that does not run was deleted meanwhile, with its machine and its snapshot.
     if (!isRunning) return;
     app.machines.sampler.watch(machine.id);
     deleteSnapshotFiles(app, machine.snapshot_id ?? "");

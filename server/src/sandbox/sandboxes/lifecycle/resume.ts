@@ -4,7 +4,7 @@ import { wake } from "./restore.ts";
 import { getSandbox } from "../sandboxes.ts";
 import type { SandboxRow } from "../store.ts";
 
-/** Resumes for a caller. A running sandbox is returned unchanged, so a repeated call is no error. */
+/** Resumes a sandbox for a caller. A running sandbox is returned unchanged, so a repeated call is no error. */
 export async function resumeSandbox(
   app: Pick<App, "db" | "machines" | "secrets" | "clock" | "log">,
   actor: Actor,

@@ -8,7 +8,8 @@ import { forgetStartCommand, type SandboxRow } from "../store.ts";
 type Needs = Pick<App, "db" | "machines" | "clock" | "log">;
 
 /**
- * Starts the command in the background. If the start fails, the sandbox continues, and its record has no command id.
+ * Starts the command in the background. If the start of the command fails, the sandbox continues, and its record has no
+ * command id.
  */
 export async function runStartCommand(
   app: Needs,

@@ -24,9 +24,9 @@ export async function terminateSandbox(app: Needs, actor: Actor, id: string): Pr
 export interface Ending {
   id: string;
   reason: TerminationReason;
-  /** Terminates only if the deadline is not later than this. */
+  /** If set, terminates the sandbox only if its deadline is not later than this. */
   expiredBy?: Date;
-  /** Terminates only if the sandbox is paused and its snapshot expires no later than this. */
+  /** If set, terminates only a paused sandbox whose snapshot expires no later than this. */
   snapshotExpiredBy?: Date;
   /** CPU time of the removed machine; read from the machine if absent. */
   cpuSeconds?: number;

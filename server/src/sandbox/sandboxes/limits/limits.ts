@@ -8,7 +8,7 @@ import { webhooksMax } from "#sandbox/webhooks/limits.ts";
 import type { Limits } from "../schema.ts";
 import { maxConcurrent, sizes } from "./sizes.ts";
 
-/** Limits of the caller's workspace, and the offers of this installation. */
+/** Returns the limits of the caller's workspace, and the offers of this installation. */
 export function limits(app: Pick<App, "config" | "machines">, actor: Actor): z.output<typeof Limits> {
   const tier = actor.workspaces[0]?.sandboxTier ?? "free";
   const allowed = tierLimits[tier];

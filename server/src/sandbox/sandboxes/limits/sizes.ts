@@ -11,7 +11,7 @@ export const sizes = {
 export type Size = keyof typeof sizes;
 export const sizeNames = Object.keys(sizes) as [Size, ...Size[]];
 
-/** The limit stops a fork bomb, and allows a build with a few hundred compilers. */
+/** Maximum of processes in a machine: stops a fork bomb, and allows a build with a few hundred compilers. */
 const maxProcesses = 1024;
 
 export function shapeOf(template: string, size: Size, diskGb: number): Shape {
@@ -27,7 +27,7 @@ export function shapeOf(template: string, size: Size, diskGb: number): Shape {
   };
 }
 
-/** Sandboxes that a workspace may have at once, running or paused. */
+/** Returns the number of sandboxes that a workspace may have at once, running or paused. */
 export function maxConcurrent(config: Config, tier: SandboxTier): number {
   return {
     free: config.maxSandboxesFree,

@@ -1,6 +1,6 @@
 /**
  * Emits the denied connections of restricted sandboxes as events. The first event has the denials of one second. Later
- * events are at least a minute apart and report each target once for a machine, so a machine that dials random names
+ * events are at least a minute apart and report each target once for a machine. So a machine that dials random names
  * causes one event a minute.
  */
 import { systemActor } from "#accounts/activity/activity.ts";

@@ -6,7 +6,7 @@ import { findById } from "../store.ts";
 
 type Needs = Pick<App, "db" | "clock" | "log">;
 
-/** `ended`: id of a background command, or "exec". */
+/** Emits the event. `ended`: id of a background command, or "exec". */
 export async function reportOutOfMemory(app: Needs, id: string, ended: string): Promise<void> {
   try {
     await record(app, id, ended);
