@@ -1,5 +1,5 @@
 /**
- * The documentation as printed: the shell blocks of each page run unchanged and in order, in one shell, against one
+ * The documentation as printed. The shell blocks of each page run unchanged and in order, in one shell, against one
  * server at the addresses of the pages (decision 0123).
  */
 import { execFile } from "node:child_process";

@@ -1,6 +1,6 @@
 /**
- * Functions from outside: created, deployed by real builds, invoked by the API and at their address, with kill -9 of
- * the server at several points.
+ * Functions from outside: created, deployed by real builds, and invoked by the API and at their address. The server is
+ * killed (kill -9) at several points.
  */
 import { afterAll, afterEach, beforeAll, expect, inject, onTestFinished, test } from "vitest";
 import http from "node:http";

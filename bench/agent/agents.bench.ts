@@ -1,6 +1,6 @@
 /**
- * Agent runs against a scripted model without latency, on a separate server without rate limits: the overhead of a run
- * beyond its model and tools, the runs per second, and the latency of a run's stream.
+ * Agent runs against a scripted model without latency, on a separate server without rate limits. Measures the overhead
+ * of a run beyond its model and tools, the runs per second, and the latency of a run's stream.
  *
  * For comparison, the same model and tool run in a bare loop of the AI SDK (no server, no journal, no storage) and in
  * LangGraph's development server.

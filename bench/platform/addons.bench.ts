@@ -132,8 +132,8 @@ async function besideTheHost(context: BenchContext, server: Server, database: Da
 }
 
 /**
- * Returns a command prefix that runs a program of the host in the control group of the machine's processes, because CPU
- * time is divided among groups.
+ * Returns a command prefix that runs a program of the host in the machine's control group, because CPU time is divided
+ * among groups.
  */
 function within(group: string): string[] {
   return ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', group];

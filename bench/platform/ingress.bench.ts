@@ -1,6 +1,6 @@
 /**
- * Overhead of the ingress: a request and a WebSocket message to a server in a sandbox, by its public name over TLS, and
- * by its machine's address on this host. Each path gets 200 requests or messages a second.
+ * Overhead of the ingress. A request and a WebSocket message reach a server in a sandbox by its public name over TLS,
+ * and by its machine's address on this host. Each path gets 200 requests or messages a second.
  *
  * The difference is the ingress, the guest's tunnel and TLS together.
  *

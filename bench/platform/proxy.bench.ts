@@ -1,6 +1,6 @@
 /**
- * Overhead of the ingress for a request to an app, beside nginx in front of the same server on the same machine: at a
- * fixed rate of 500 requests a second, and at the maximum rate of one process.
+ * Overhead of the ingress for a request to an app, compared with nginx in front of the same server on the same machine.
+ * Measured at a fixed rate of 500 requests a second, and at the maximum rate of one process.
  *
  * The two proxies alternate. nginx comes from Debian's package; without it the benchmark measures Kontor's ingress
  * alone.

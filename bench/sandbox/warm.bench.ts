@@ -1,6 +1,6 @@
 /**
- * A sandbox from a warm pool: the time from `POST /v1/sandboxes` to the result of the first exec, one at a time, on an
- * idle server of the default configuration.
+ * Sandboxes from a warm pool, one at a time, on an idle server of the default configuration. Measures the time from
+ * `POST /v1/sandboxes` to the result of the first exec.
  *
  * The rival runs between the rounds, so that both run under the same load of the host.
  */

@@ -1,6 +1,6 @@
 /**
- * Measures the latency of one tenant beside a busy tenant that uses its maximum of a shared resource: git, `analyze`,
- * event streams, webhook deliveries, builds or agent runs.
+ * Measures the latency of one tenant beside a busy tenant that uses its maximum of a shared resource. The resources are
+ * git, `analyze`, event streams, webhook deliveries, builds and agent runs.
  *
  * Each request is measured alone, then beside the busy tenant.
  */

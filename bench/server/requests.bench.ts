@@ -1,5 +1,5 @@
 /**
- * CPU time of the server for requests that are made to be expensive: bodies with hundreds of thousands of keys, deep
+ * CPU time of the server for requests that are expensive on purpose: bodies with hundreds of thousands of keys, deep
  * bodies, and long lists of wrong values. It measures CPU time and not latency, because other callers lose CPU time.
  */
 import { request } from "node:http";

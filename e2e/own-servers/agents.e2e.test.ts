@@ -184,7 +184,7 @@ test("kills a command that runs out of memory, and keeps the agent's machine run
   const first = await invoke("greedy");
   expect(first).toMatchObject({
     status: "completed",
-    output: "ended by SIGKILL (the machine ran out of memory)",
+    output: "killed by SIGKILL (the machine ran out of memory)",
   });
   runs("cat file");
   const next = await invoke("greedy", { session_id: first.session_id });

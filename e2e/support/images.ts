@@ -1,6 +1,6 @@
 /**
- * Images for the tests' servers. They are made once per host in the cache of all runtime tests, and hard-linked into a
- * server's data directory, where the server finds them as its own images. The tests never write to an image.
+ * Images for the tests' servers. They are made once per host in the cache of all runtime tests. Hard links in a
+ * server's data directory make them the server's own images. The tests never write to an image.
  */
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";

@@ -3,9 +3,9 @@
  *
  *     kontor-shim opaque LAYER…
  *
- * A directory that hides files of lower layers is marked by an attribute: `user.overlay.opaque` in layers of a user
- * namespace, such as builds, and `trusted.overlay.opaque` in layers of the host. Each kind of mount reads its own
- * attribute alone (overlayfs.rst); a directory with either attribute gets the other too.
+ * An attribute marks a directory that hides files of lower layers. Layers of a user namespace, such as builds, use
+ * `user.overlay.opaque`. Layers of the host use `trusted.overlay.opaque`. Each kind of mount reads its own attribute
+ * alone (overlayfs.rst); a directory with either attribute gets the other too.
  */
 #define _GNU_SOURCE
 #include "opaque.h"

@@ -71,8 +71,8 @@ export interface PrivateNetwork {
 }
 
 /**
- * `gvisor`: its own kernel, for untrusted code. `native`: the host's kernel behind a user namespace, a system
- * call filter and eight capabilities, for programs that need its speed. A native machine cannot be
+ * `gvisor`: its own kernel, for untrusted code. `native`: the host's kernel behind a user namespace, a system call
+ * filter and eight capabilities, for programs that need the speed of that kernel. A native machine cannot be
  * checkpointed or captured.
  */
 export type Isolation = "gvisor" | "native";
@@ -314,11 +314,10 @@ export interface Driver {
   ensureImage(recipe: ImageRecipe, progress?: Progress): Promise<Image>;
   images(): Promise<Image[]>;
   /**
-   * Makes an image of a machine's current files, with the environment and contents of the machine's image.
-   * Every process inside except PID 1 is killed first; the machine continues. The image has files,
-   * directories and links only, with any owner. Fails with `image_failed` beyond the size of the machine's
-   * disk, also for the stated size of a sparse file, and with `already_exists` for an id in use. A failure
-   * leaves no image.
+   * Makes an image of a machine's current files, with the environment and contents of the machine's image. Every
+   * process inside except PID 1 is killed first; the machine continues. The image has files, directories and links
+   * only, with any owner. Fails with `already_exists` for an id in use, and with `image_failed` if the files exceed the
+   * size of the machine's disk. A sparse file counts with its stated size. A failure leaves no image.
    */
   captureImage(
     id: MachineId,
@@ -512,8 +511,8 @@ export interface ListPage {
 }
 
 /**
- * A change below a watched directory. `overflow` replaces changes that were lost, because they came faster
- * than they were read; the reader must list the directory.
+ * A change below a watched directory. `overflow` replaces changes that were lost because they came faster than they
+ * were read. The reader must then list the directory.
  */
 export type FileChange =
   | { kind: "created" | "modified" | "deleted"; path: string; isDir: boolean }

@@ -1,6 +1,6 @@
 /**
- * Plants forbidden imports in a copy of the tree's outline (the real lint configuration, invented files), and reads the
- * rules that oxlint reports for each. The rooms stay separate only if the linter reports such imports.
+ * Plants forbidden imports in a copy of the tree's outline (the real lint configuration, invented files). Reads the
+ * rules that oxlint reports for each import. The rooms stay separate only if the linter reports such imports.
  */
 import { spawnSync } from "node:child_process";
 import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";

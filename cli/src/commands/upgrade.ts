@@ -4,8 +4,8 @@
  * the new server does not start or does not respond, the old code and its database are restored. `docs/decisions/0116`
  * has the reasons.
  *
- * Every step can be killed: the link `<data>/current` alone decides which code runs (server/src/db/upgrade.ts), the
- * shim starts it when this process ends, and a second `kontor upgrade` completes or rolls back.
+ * Every step can be killed. Only the link `<data>/current` determines which code runs (server/src/db/upgrade.ts). The
+ * shim starts that code when this process ends, and a second `kontor upgrade` completes the upgrade or rolls it back.
  */
 import { existsSync, mkdirSync, readFileSync, realpathSync, renameSync, rmSync, statSync } from "node:fs";
 import path from "node:path";

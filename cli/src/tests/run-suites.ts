@@ -98,8 +98,8 @@ export async function runLanes(lanes: readonly (readonly Suite[])[]): Promise<Su
 const maxRepeatedFiles = 12;
 
 /**
- * Runs the failed files of each suite once more, one at a time, after all other suites have ended: a host that was busy
- * is idle then. A test that passes now is listed as retried, with its first error; a test that fails stays a failure.
+ * Runs the failed files of each suite once more, one at a time, after all other suites have ended, when the host is
+ * idle. A test that passes now is listed as retried, with its first error; a test that fails stays a failure.
  */
 export async function repeatFailures(ran: readonly SuiteResult[]): Promise<Tally[]> {
   const failedFiles = ({ failures }: Tally) => [...new Set(failures.flatMap(({ file }) => file ?? []))];

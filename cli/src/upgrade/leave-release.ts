@@ -1,7 +1,7 @@
 /**
- * A restart after the checkout was moved by hand, for example by `git pull`: the server leaves the directory of the
- * last upgrade for the checkout. Everything that can refuse does so before the server ends. The database is not copied,
- * so a return to the old code is possible only if the checkout has no migration that the database lacks.
+ * A restart after the checkout was moved by hand, for example by `git pull`. The server then runs from the checkout
+ * instead of the directory of the last upgrade. Everything that can refuse does so before the server ends. The database
+ * is not copied. So a return to the old code is possible only if the checkout has no migration that the database lacks.
  */
 import { existsSync, realpathSync } from "node:fs";
 import path from "node:path";

@@ -79,8 +79,8 @@ static void drop_queue(struct watcher *w) {
   w->lost = true;
 }
 
-// True if the last queued change of the path has the same meaning: the entry was created or modified, and no later
-// change of it is queued.
+// True if the last queued change of the path reports that the entry was created or modified, and so covers another
+// modification.
 static bool is_queued(const struct watcher *w, const char *kind, const char *path) {
   if (strcmp(kind, "created") && strcmp(kind, "modified")) return false;
   for (size_t i = w->queued; i-- > 0;) {

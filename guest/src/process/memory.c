@@ -1,5 +1,5 @@
 // Out-of-memory killer. The size of a machine is the memory that its processes may use together. gVisor's kernel has no
-// such killer, and the host's killer would kill the whole machine. This thread checks more often when less memory is
+// such killer, and that of the host would kill the whole machine. This thread checks more often when less memory is
 // left.
 //
 // AnonPages of /proc/meminfo counts private memory and tmpfs, as the host has committed them. MemFree is

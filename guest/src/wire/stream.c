@@ -38,7 +38,7 @@ static void close_input(struct stream *s) {
   s->in_at = s->in_end = 0;
 }
 
-// Closes the socket at once: a process may run for hours, and an open connection to the host makes a checkpoint fail.
+// Closes the socket at once. A process may run for hours, and an open connection to the host makes a checkpoint fail.
 // /dev/null keeps the descriptor's number in use, because the serving thread closes that number in the end.
 static void release_socket(int connection) {
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);

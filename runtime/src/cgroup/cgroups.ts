@@ -223,8 +223,8 @@ export class Cgroups {
   }
 
   /**
-   * Reads the CPU counter and the time synchronously. On a busy host, other callbacks between the two reads take up to
-   * a tenth of a second, and the usage rate would exceed the machine's cores. The clock is monotonic.
+   * Reads the CPU counter and the time synchronously. On a busy host, other callbacks between the two reads would take
+   * up to a tenth of a second. The computed usage would then exceed the machine's cores. The clock is monotonic.
    */
   #readCpu(name: string, isMissing: (error: unknown) => never): { at: Date; text: string } {
     const [controller, file] =

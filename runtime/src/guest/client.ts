@@ -1,7 +1,7 @@
 /**
- * Requests to a machine's guest, as calls. Each call is one connection and one exchange of frames. Every end
- * of a call, with or without an error, closes the connection. Every wait for the guest has a deadline, except
- * for output of a process and of a followed command, which may be silent for any time.
+ * Requests to a machine's guest, as calls. Each call is one connection and one exchange of frames. Every end of a call,
+ * with or without an error, closes the connection. Every wait for the guest has a deadline. The output of a process or
+ * of a followed command is the exception, because it may be silent for any time.
  */
 import { Readable } from "node:stream";
 import type { Duplex } from "node:stream";

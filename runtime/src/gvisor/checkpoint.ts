@@ -1,10 +1,10 @@
 /**
- * Writes a machine to disk and restores it. All references of the guest to the host must be gone first: an open
- * connection to the host's socket, or a socket bound to it, makes the checkpoint fail. So the host closes the
- * connections, stops listening, pauses every task inside (`runsc pause`), writes the files, and leaves the machine
- * held, that is, paused without connections. The machine's owner first records that it is paused, and then removes or
- * resumes it. The machine's record has "held" before these steps, so that a restarted server can distinguish a silent
- * machine from a dead one.
+ * Writes a machine to disk and restores it. The guest must first have no reference to the host. An open connection to
+ * the host's socket, or a socket bound to it, makes the checkpoint fail. So the host closes the connections, stops
+ * listening, pauses every task inside (`runsc pause`) and writes the files. The machine is then held: paused, and
+ * without connections. The machine's owner first records that it is paused, and then removes or resumes it. The
+ * machine's record has "held" before these steps, so that a restarted server can distinguish a silent machine from a
+ * dead one.
  *
  * A machine that is only copied continues as soon as its bytes are written. Connections inside continue
  * undisturbed. gVisor resets those that leave the machine, and a system call that was waiting may end with

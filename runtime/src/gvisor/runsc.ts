@@ -73,8 +73,9 @@ export function stateArgv(input: RunscInput): string[] {
 }
 
 /**
- * Returns the command of a checkpoint, always with leave-running: a failed checkpoint without this flag loses the
- * machine, with it the machine is only paused. Without compression, because deflate takes twice the time for a heap.
+ * Returns the command of a checkpoint, always with leave-running. A failed checkpoint without this flag loses the
+ * machine; with the flag, the machine is only paused. Without compression, because deflate takes twice the time for a
+ * heap.
  */
 export function checkpointArgv(input: RunscInput, into: { directory: string; direct: boolean }): string[] {
   const direct = into.direct ? ["--direct"] : [];

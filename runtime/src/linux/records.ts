@@ -1,6 +1,6 @@
 /**
  * A small file per machine, from which a restarted server reads the machine's state. The file is written before any
- * part of the machine exists, and deleted after every other part: a machine without a record is a leftover.
+ * part of the machine exists, and deleted after every other part. So a machine without a record is a leftover.
  */
 import { open, readFile, readdir, rename } from "node:fs/promises";
 import { join } from "node:path";

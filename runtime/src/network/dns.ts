@@ -182,8 +182,8 @@ export class DnsForwarder {
   }
 
   /**
-   * Ends the sockets together: at their maximum age, when idle, at an error of any socket, and when the machine's own
-   * socket, the first one, closes.
+   * Ends the sockets together: at their maximum age, when idle, at an error of any socket, and when `client`, the
+   * machine's own socket, closes.
    */
   #hold([client, ...others]: [net.Socket, ...Duplex[]], release: () => void): HeldConnection {
     const members: Duplex[] = [];

@@ -7,9 +7,9 @@ import type { MachineId } from "../driver.ts";
 
 export interface EgressServices {
   /**
-   * Listens on free ports of `address` and returns them. Machines reach the proxy at 10.0.0.1 and the
-   * configured port, and the resolver at 10.0.0.1 port 53, over UDP. `machineAt` returns the machine behind
-   * an address: no machine can send from another's address.
+   * Listens on free ports of `address` and returns them. Machines reach the proxy at 10.0.0.1 and the configured port,
+   * and the resolver at 10.0.0.1 port 53, over UDP. `machineAt` returns the machine with an address: no machine can
+   * send from another machine's address.
    */
   open(
     address: string,

@@ -122,8 +122,8 @@ export class HostNetwork {
   }
 
   /**
-   * Starts tables and forwarder, and adopts the slots of an earlier process in their modes. `members` are the
-   * machines of groups among them, with their services.
+   * Makes the tables, starts the forwarder, and adopts the slots of an earlier process in their modes. `members` are
+   * the adopted machines that are in groups, with their services.
    */
   async open(members: readonly Member[] = []): Promise<void> {
     const { instance } = this.#options;

@@ -1,6 +1,6 @@
 /**
- * The only caller of `nft`. Transactions of one process run one after the other: two at once make each other restart
- * (the kernel's ruleset has a generation), and dozens of them never end (measured: none of 72 within 20 s). Texts that
+ * The only caller of `nft`. Transactions of one process run one after the other. Two at once make each other restart
+ * (the kernel's ruleset has a generation), and dozens at once never end (measured: none of 72 within 20 s). Texts that
  * arrive during a transaction are joined into the next transaction, so a burst of machines costs only a few.
  */
 import { run } from "../exec.ts";

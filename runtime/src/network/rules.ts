@@ -69,9 +69,9 @@ export interface InstanceRules {
  * Declares the instance's tables. `flush table` removes rules but keeps the sets' elements, so a restarted
  * server replaces its rules in one transaction, around running machines.
  *
- * A refusal is a reset, or `port-unreachable` for protocols other than TCP. gVisor's stack reports only this
- * ICMP reason and the unreachable net or host to a program (`admin-prohibited` left a resolver inside waiting
- * for 8 s).
+ * A refusal is a reset, or `port-unreachable` for protocols other than TCP. Of the ICMP reasons, gVisor's stack reports
+ * only this one and the unreachable net or host to a program (`admin-prohibited` left a resolver inside waiting for 8
+ * s).
  *
  * A connection between machines is marked with the number of the client's group (`groups`). Each of its
  * packets is checked three times. Is the client still in this group (`members`)? Is the destination address
@@ -224,10 +224,9 @@ export function setUplink(instance: number, uplink: string | null): string {
 }
 
 /**
- * Network access of a machine, as membership in the sets. The tenancy is a number drawn each time a slot
- * becomes open; it marks the connections made since. A peer that still sends to an earlier tenant's
- * connection thus reaches no machine, though the address is the same and the host's NAT still has the
- * mapping.
+ * Network access of a machine, as membership in the sets. The tenancy is a number drawn each time a slot becomes open;
+ * it marks the connections made since. So packets of an earlier tenant's connection reach no machine, though the
+ * address is the same and the host's NAT still has the mapping.
  */
 export type NetworkAccess = { mode: "off" } | { mode: "restricted" } | { mode: "open"; tenancy: number };
 

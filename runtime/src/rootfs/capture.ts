@@ -3,8 +3,8 @@
  *
  * The stream comes from inside the machine, so every byte of it is hostile. The stream cannot name a path. An entry is
  * one component of its directory, and this process made that directory or verified that it is a real directory. Links
- * are never followed. The format has no devices. A replaced file is deleted and made again, because the copy's files
- * are hard links of the base's files, which must not be written to. Bytes and entries are counted as they arrive.
+ * are never followed. The format has no devices. A replaced file is deleted and made again. The copy's files are hard
+ * links to the base's files, which must not be written to. Bytes and entries are counted as they arrive.
  */
 import type { Dirent } from "node:fs";
 import {

@@ -13,7 +13,7 @@ export interface RuncInput {
 
 /**
  * Returns the command that starts the machine of a bundle and exits. runc is never called again; its state is deleted
- * with the machine's directory. Network and limits are set before runc starts: in the machine's user namespace, runc
+ * with the machine's directory. Network and limits are set before runc starts. In the machine's user namespace, runc
  * may neither enter a network namespace of the host nor change the limits of a process.
  */
 export function runcArgv({ runc, paths, id, netnsPath, limits }: RuncInput): string[] {

@@ -35,9 +35,9 @@ const CAPABILITIES = [
 ].map((name) => `CAP_${name}`);
 
 /**
- * Score that makes the kernel kill any other process before PID 1 when the machine's memory is used up, because PID 1
- * reports that kill. The score adds half of the memory to the size of each process. Programs may lower their score to
- * zero, and are then still larger than PID 1.
+ * Score of all processes except PID 1. When the machine's memory is used up, the kernel then kills another process, and
+ * PID 1 reports that kill. The score adds half of the memory to the size of each process. Programs may lower their
+ * score to zero, and are then still larger than PID 1.
  */
 const OOM_SCORE_OF_CHILDREN = "500";
 

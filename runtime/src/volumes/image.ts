@@ -66,8 +66,8 @@ async function bypassCache(image: string): Promise<void> {
 
 /**
  * Waits until no loop device uses the image: a filesystem in use must be neither checked nor copied. Usually no device
- * uses the image. Removing a machine's mount point removes the mount from every copy of the host's mounts (rmdir(2)
- * detaches it there), such as that of a starting machine. The call waits for programs with an open file on the volume.
+ * uses the image. Removing a machine's mount point removes the mount from every copy of the host's mounts, such as that
+ * of a starting machine (rmdir(2) detaches it there). The call waits for programs with an open file on the volume.
  */
 export async function waitUntilReleased(directory: string): Promise<void> {
   const deadline = performance.now() + LET_GO_TIMEOUT_MS;
@@ -142,8 +142,8 @@ export function usedBytes(superblock: Buffer): number {
 }
 
 /**
- * Returns the size of an image: the volume's size and the overhead of ext4, that is, inode tables (256 bytes for each
- * 16 KiB), the journal, 16 MiB of reserved clusters, and bitmaps. So the guest gets the promised size.
+ * Returns the size of an image: the volume's size and the overhead of ext4. The overhead is inode tables (256 bytes for
+ * each 16 KiB), the journal, 16 MiB of reserved clusters, and bitmaps. So the guest gets the promised size.
  */
 export function imageBytes(sizeBytes: number): number {
   const whole = sizeBytes + Math.ceil(sizeBytes / 56) + (JOURNAL_MIB + 32) * MIB;

@@ -38,13 +38,13 @@ export interface ImageRequest {
   /** Id of the image. Default: a generated id. */
   id?: string;
   workspaceId: string;
-  /** Directory of the checkout on this host. No process may change it during the build. */
+  /** Directory of the checkout on this host. No process may change its files during the build. */
   context: string;
   /** Subdirectory of `context` that the builder gets, from the analysis. `.` and `/` mean the whole checkout. */
   rootDirectory: string;
   /** Text of the Dockerfile. */
   recipe: string;
-  /** Variables that only the build's commands see. No layer, image history or log contains them. */
+  /** Variables that only the build's commands see. No layer, image history or log contains these variables. */
   secrets: Readonly<Record<string, string>>;
   plan: "starter" | "pro" | "team";
 }
@@ -97,7 +97,7 @@ export class BuildFailed extends Error {
   }
 }
 
-/** Name of the task that sweeps images. Finished builds queue it. */
+/** Name of the task that sweeps images. Finished builds queue the task. */
 export const sweepTask = "app_images.sweep";
 /** Delay of the sweep after a build, in which further builds join the same sweep. */
 const sweepAfterMs = 30_000;
@@ -274,7 +274,7 @@ export async function deleteProjectImages(app: Needs, projectId: string): Promis
   await sweepAppImages(app);
 }
 
-/** Removes images that no row names and no machine or image uses. Then prunes build caches above their limit. */
+/** Removes images that no row names and no machine or image uses. Prunes build caches that exceed their limit. */
 export async function sweepAppImages(app: Needs): Promise<void> {
   await removeUnwantedImages(app);
   await app.machines.host.pruneBuildCaches();

@@ -5,8 +5,8 @@
  * its image once.
  *
  * This folder owns the queue, the runs, their logs, and the retention of images. A queued build always ends with an
- * image or with a reason, even if the server crashes. A failed build leaves only its reason. Dropping a build stops it
- * at any stage.
+ * image or with a reason, even if the server crashes. A failed build leaves only its reason. Dropping a build stops the
+ * build at any stage.
  */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";

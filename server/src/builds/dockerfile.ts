@@ -1,7 +1,7 @@
 /**
  * Runs queued builds of a Dockerfile. The enclosed builder of apps makes the image, with the same limits, isolation and
- * caches. There is no build context, so no instruction can copy from one. Log and progress are written to the build's
- * row.
+ * caches. There is no build context, so no instruction can copy files from a context. Log and progress are written to
+ * the build's row.
  */
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -110,7 +110,8 @@ async function writeLog(log: BuildLog, text: string): Promise<void> {
 
 /**
  * Checks that the image's user exists, and logs a warning for an image without a shell. The image's programs run as
- * root beside PID 1, so the guest may be hostile and never respond. Neither the queue nor a shutdown waits for it.
+ * root beside PID 1, so the guest may be hostile and never respond. Neither the queue nor a shutdown waits for such a
+ * guest.
  */
 export async function inspectImage(
   guest: Guest,

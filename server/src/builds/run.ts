@@ -40,13 +40,13 @@ const attemptsMax = 3;
 /** Retry interval while the host has no capacity, and the time after which a waiting build fails. */
 const noRoomRetryMs = 5_000;
 const noRoomForMs = 60 * 60_000;
-/** Longest capture of a machine's files. It takes seconds, or minutes for tens of gigabytes on a slow disk. */
+/** Longest capture of a machine's files. A capture takes seconds, or minutes for tens of gigabytes on a slow disk. */
 const captureMaxMs = 10 * 60_000;
 /** Fraction of the build's time that the capture gets at least, even if the steps used all of it. */
 const captureShare = 1 / 2;
 /**
- * Time in which the guest ends an overdue step before the host does. It is also limited to `graceShare` of the build's
- * time.
+ * Time in which the guest ends an overdue step before the host does. The time is also limited to `graceShare` of the
+ * build's time.
  */
 const graceMaxMs = 10_000;
 const graceShare = 1 / 6;

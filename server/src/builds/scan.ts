@@ -28,8 +28,8 @@ type Needs = Pick<App, "db" | "machines" | "clock">;
 export type StoredScan = Omit<ImageScan, "scannedAt" | "sourceDate"> & { scannedAt: string };
 
 /**
- * Handles a scan in the transaction that stores the scan. `earlier` holds the scans of the project's images, newest
- * first, including the scan that is replaced.
+ * Handles a scan in the transaction that stores the scan. The argument `earlier` contains the scans of the project's
+ * images, newest first, including the replaced scan.
  */
 export type OnScanned = (tx: Db, scan: ImageScan, earlier: readonly StoredScan[]) => Promise<void>;
 

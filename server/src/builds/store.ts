@@ -189,7 +189,7 @@ export async function wantedImages(db: Db, hostId: string): Promise<Set<string>>
   return new Set(rows.map(({ id }) => id));
 }
 
-/** Appends to the log of a running build. Does nothing for other builds. */
+/** Appends to the log of a running build. Does nothing for a build that does not run. */
 export async function appendLog(
   db: Db,
   id: string,

@@ -1,6 +1,7 @@
 /**
  * Everything that starts and stops with the server, in order. A shutdown, and a start that fails half way, stop the
- * started services in reverse order. Machines and the embedded PostgreSQL outlive the server; the next start finds them.
+ * started services in reverse order. Machines and the embedded PostgreSQL outlive the server; the next start finds
+ * them.
  */
 import { accessLogOf } from "#accounts/activity/access-log.ts";
 import { bootstrapOperator } from "#accounts/bootstrap.ts";

@@ -95,8 +95,8 @@ export async function loadDatabase(connection: Connection, directory: string, ho
 
 /**
  * Restores the database to the tables and rows of the dump in `directory`, as the only server of the host. Returns
- * "kept" and changes nothing if the database has the migrations of the dump. The code of the dump can then read it, and
- * newer rows stay. A second call completes a restore that was killed.
+ * "kept" and changes nothing if the database has the migrations of the dump. The code of the dump can then read the
+ * database, and newer rows stay. A second call completes a restore that was killed.
  */
 export async function restoreDatabase(
   connection: Connection,

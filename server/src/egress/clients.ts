@@ -124,7 +124,7 @@ export class Client {
       const list = await reading;
       if (this.#allowed !== reading) continue;
       const name = requireAllowedName(list, host, port);
-      // Nothing is awaited since the comparison, so either `reload` sees this connection, or the list is the new one.
+      // There is no await after the comparison, so either `reload` sees this connection, or the list is the new one.
       if (!this.#destinations.has(socket)) socket.once("close", () => this.#destinations.delete(socket));
       this.#destinations.set(socket, { name, port });
       return name;

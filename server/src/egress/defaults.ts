@@ -14,7 +14,7 @@ export interface HostPrograms {
   aptArchives: () => Promise<readonly string[]>;
 }
 
-/** Code forges: hosts for git over HTTPS, and for the archives and files that installers fetch from them. */
+/** Code forges: hosts for git over HTTPS, and for the archives and files that installers fetch from these forges. */
 const FORGES: readonly string[] = [
   "github.com",
   "codeload.github.com",

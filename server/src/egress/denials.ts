@@ -19,7 +19,7 @@ const kinds = {
     phrase: "Host not on the allowlist",
     text: (host) =>
       `${host} is not on this machine's allowlist. Add it with PATCH /v1/sandboxes/{id} ` +
-      '{"allow_domains": [...]},' +
+      '{"allow_domains": [...]}, ' +
       `have the operator add it to default_egress_allowlist, or create the sandbox with network "open".`,
     isRefusal: true,
   },
@@ -28,7 +28,7 @@ const kinds = {
     phrase: "Port not allowed",
     text: (authority) =>
       `${authority}: this port is not open. An allowed host is open on port 443 for HTTPS and on ` +
-      "port 80 for HTTP," +
+      "port 80 for HTTP, " +
       "unless default_egress_allowlist names another port for it.",
     isRefusal: true,
   },
@@ -44,8 +44,7 @@ const kinds = {
     phrase: "Host resolves to a private address",
     text: (host) =>
       `${host} resolves to an address that is not public, or belongs to this host. The operator can ` +
-      "allow it" +
-      `with allow_private_hosts.`,
+      "allow it with allow_private_hosts.",
     isRefusal: true,
   },
   wrong_server_name: {

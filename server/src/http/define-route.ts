@@ -152,8 +152,8 @@ export interface AuditNote {
 
 interface Replay<P = unknown, Q = unknown, B = unknown> {
   /**
-   * Activity action that creates the resource. The same transaction records the target's id and the detail with the key,
-   * once for each resource. Absent if the handler calls `note` itself.
+   * Activity action that creates the resource. The same transaction records the target's id and the detail with the
+   * key, once for each resource. Absent if the handler calls `note` itself.
    */
   activity?: string;
   /**

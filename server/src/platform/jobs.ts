@@ -17,7 +17,7 @@ import { removeRepository } from "./git/hosting/repositories.ts";
 import { sweepImages } from "./images/retention.ts";
 import { type ProjectParts, removeProject, removeProjectTask } from "./projects/delete.ts";
 
-/** Services that run machines for projects. They stop those machines when a project is deleted. */
+/** Services that run machines for projects. The services stop these machines when a project is deleted. */
 export interface Runners {
   apps: Apps;
   addons: Addons;

@@ -1,7 +1,7 @@
 /**
- * Attacks every operation of the three documents: with each credential, ids of other tenants and kinds, hostile values
- * in each field, hostile bodies, content types and queries. No response may be a server error, leak, or violate its
- * schema.
+ * Attacks every operation of the three documents. The attacks use each credential, ids of other tenants and kinds,
+ * hostile values in each field, and hostile bodies, content types and queries. No response may be a server error, leak,
+ * or violate its schema.
  *
  * In `./kontor test` a fixed seed samples the attacks. `./kontor attack` sets KONTOR_ATTACK_MINUTES and runs new seeds
  * for that time; requests with high CPU time are then findings too. KONTOR_ATTACK_SEED and KONTOR_ATTACK_ONLY (an

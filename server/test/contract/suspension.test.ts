@@ -1,6 +1,6 @@
 /**
- * Suspension, for every operation of the three documents: a write on an object of a suspended workspace is a 402, even
- * for a person who also has an active workspace. Reading and deleting stay possible.
+ * Suspension, for every operation of the three documents. A write on an object of a suspended workspace gets 402, even
+ * from a person who also has an active workspace. Reading and deleting stay possible.
  */
 import { afterEach, describe, expect, test } from "vitest";
 import { clearActorCache } from "#accounts/find-actor.ts";

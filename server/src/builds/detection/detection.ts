@@ -46,7 +46,7 @@ export interface Analysis extends Omit<BuildSpec, "runtime" | "port" | "plan"> {
 export interface AnalyzeOptions {
   /** Directory of the app in the repository; a leading `/` means the repository's root. */
   rootDirectory?: string;
-  /** Id of the framework to use instead of the detected one. Ignored if its files are missing. */
+  /** Id of the framework to use instead of the detected framework. Ignored if its files are missing. */
   framework?: string;
   /** Settings of the project's owner, which affect detection. A setting without effect causes a warning. */
   overrides?: Overrides;
@@ -56,8 +56,8 @@ export interface AnalyzeOptions {
 const maxMembers = 12;
 
 /**
- * Analyzes a repository. Returns undefined for an empty one. Throws RangeError for a root directory with characters
- * that a Dockerfile cannot contain.
+ * Analyzes a repository. Returns undefined for an empty repository. Throws RangeError for a root directory with
+ * characters that a Dockerfile cannot contain.
  */
 export async function analyze(tree: Tree, options: AnalyzeOptions = {}): Promise<Analysis | undefined> {
   const directory = plainPath(options.rootDirectory ?? ".");
@@ -224,8 +224,8 @@ async function ofDockerfile(view: Inspection, directory: string, file: string): 
 }
 
 /**
- * Returns an analysis without a framework, and adds warnings with the cause. `part` is a detected framework that
- * belongs to a program in another language.
+ * Returns an analysis without a framework, and adds warnings with the cause. The argument `part` is a detected
+ * framework that belongs to a program in another language.
  */
 async function explainFailure(
   view: Inspection,

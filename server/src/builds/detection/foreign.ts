@@ -72,11 +72,12 @@ async function isOldHugo(view: Inspection, directory: string, names: readonly st
 }
 
 /**
- * Jekyll's configuration. Other tools use the same file name, so it counts only beside pages that no other tool builds.
+ * Jekyll's configuration. Other tools use the same file name, so the file counts only beside pages that no other tool
+ * builds.
  */
 export const jekyllFile: ForeignFile = { file: "_config.yml", name: "Jekyll" };
 
-/** True if the candidate is a part of a program in another language, which must not be deployed alone. */
+/** True if the candidate is a part of a program in another language, and must not be deployed alone. */
 export function isPartOf(
   found: Pick<Candidate, "rank">,
   seen: readonly ForeignFile[],

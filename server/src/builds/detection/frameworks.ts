@@ -35,7 +35,7 @@ export interface Shape {
 }
 
 interface Variant extends Shape {
-  /** Conditions of the variant. Any one suffices. */
+  /** Conditions of the variant, of which any one suffices. */
   when: { config?: RegExp; build?: RegExp; version?: RegExp; file?: string };
   /** Evidence for the variant. The text continues the name of the configuration file or the framework. */
   because: string;

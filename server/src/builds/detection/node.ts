@@ -51,7 +51,7 @@ const runsOwnProgram =
 /** Matches a line that only runs another script. */
 const runsScript = /^(?:npm|yarn|pnpm|bun)(?: run(?:-script)?)? ([\w:.-]+)$/;
 
-/** Scripts of package.json that run during the install. They may read any file of the repository. */
+/** Scripts of package.json that run during the install. Such scripts may read any file of the repository. */
 const installScripts = ["preinstall", "install", "postinstall", "prepare"];
 
 /** Stands for a program without a known framework. */

@@ -38,7 +38,8 @@ export interface BuildStage {
   buildCaches: readonly string[];
   install: string | null;
   /**
-   * Our own line that runs after the install. It adds packages that the start needs and the repository does not name.
+   * Our own line that runs after the install. The line adds packages that the start needs and the repository does not
+   * name.
    */
   add: string | null;
   build: string | null;

@@ -297,7 +297,7 @@ async function startOf(
   if (found) view.because(`${found.file} holds the app`);
   else view.warn(`no file with a usual name contains an app of ${framework.name}: set start_command`);
   const target = found?.target ?? (framework.appIn ? "main:app" : "config.wsgi");
-  // Gunicorn calls an app factory by its name; uvicorn needs an option for that.
+  // Gunicorn calls an app factory by its name; uvicorn needs an option to call a factory.
   const isFactory = target.endsWith("()");
   const start = framework.start
     .replace("uvicorn ", isFactory ? "uvicorn --factory " : "uvicorn ")

@@ -3,7 +3,7 @@
  * builds. The image contains only the files that run, and none of its processes runs as root.
  *
  * The builder guarantees two more properties. Cache mounts are shared by path, and each workspace has its own store of
- * them. The context contains no `.git`.
+ * cache mounts. The context contains no `.git`.
  */
 import { posix } from "node:path";
 import { cmd, env, run } from "./dockerfile.ts";
@@ -23,8 +23,8 @@ const user = "1000:1000";
 const siteConfigFile = "/etc/nginx/site.conf";
 
 /**
- * Base image of sites, with nginx and a shell only (templates/bases/static-site.json). It has 18 MB, against 200 MB of
- * debian:12-slim with nginx.
+ * Base image of sites, with nginx and a shell only (templates/bases/static-site.json). The image has 18 MB, against 200
+ * MB of debian:12-slim with nginx.
  */
 export const siteBase = "kontor/static-site:1";
 
@@ -204,7 +204,7 @@ const filesOfApps = "css|js|mjs|map|wasm|png|jpe?g|gif|svg|webp|avif|ico|woff2?|
 
 /**
  * Returns the configuration of nginx(8), without root and behind a proxy that terminates TLS. There is no access log,
- * because the ingress keeps one.
+ * because the ingress logs requests.
  */
 function siteConfig(stage: SiteStage, port: number): string[] {
   const temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];

@@ -1,8 +1,8 @@
 /**
  * Client of a container registry (OCI distribution-spec 1.1), for one repository and one pull. Users choose the
  * registry, so the address of every request, redirect and token service is checked before the connection. Credentials
- * are sent to their own registry and to the token service that this registry names. They are never sent to the target
- * of a redirect. Requests use https; plain http is tried only for a host that the operator allowed
+ * are sent to their own registry and to the token service that this registry names. Credentials are never sent to the
+ * target of a redirect. Requests use https; plain http is tried only for a host that the operator allowed
  * (`allow_private_hosts`).
  */
 import { once } from "node:events";
@@ -72,8 +72,8 @@ export class RegistryClient implements Disposable {
   }
 
   /**
-   * Sends a GET, and authenticates after a 401 response. This happens at the first request, and again when a token
-   * expires during a long pull.
+   * Sends a GET, and authenticates after a 401 response. Such a response comes at the first request, and again when a
+   * token expires during a long pull.
    */
   async #get(path: string, headers: Record<string, string>): Promise<IncomingMessage> {
     const origin = (this.#origin ??= await this.#findOrigin());

@@ -54,7 +54,7 @@ const readFields = [
   "annotations",
 ];
 const spelling: ReadonlyMap<string, string> = new Map(readFields.map((name) => [fold(name), name]));
-/** Fields of an index and of Docker's schema 1. An image's manifest must not have them. */
+/** Fields of an index and of Docker's schema 1. An image's manifest must not have these fields. */
 const foreignFields: ReadonlySet<string> = new Set(["manifests", "fslayers"]);
 
 export interface ImageManifest {
@@ -128,7 +128,9 @@ export function readManifest(bytes: Buffer, maxBytes: number): ImageManifest {
   return { config, layers };
 }
 
-/** Refuses an image for another architecture. It would fail with `exec format error`, which hides the cause. */
+/**
+ * Refuses an image for another architecture. Such an image would fail with `exec format error`, which hides the cause.
+ */
 export function requireOwnPlatform(config: Buffer): void {
   const platform = z
     .object({ os: z.string().max(64).optional(), architecture: z.string().max(64).optional() })

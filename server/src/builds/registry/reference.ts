@@ -8,7 +8,7 @@ export interface ImageReference {
   registry: string;
   /** Path of the repository in its registry: `team/app`. */
   repository: string;
-  /** Tag, or digest in the form `sha256:…`. If a reference has both, this is the digest. */
+  /** Tag, or digest in the form `sha256:…`. For a reference with both, the version is the digest. */
   version: string;
   /** The whole reference, with its registry. */
   text: string;
@@ -26,7 +26,7 @@ const repositoryPattern =
 const tagPattern = /^\w[\w.-]{0,127}$/;
 export const digestPattern = /^sha256:[0-9a-f]{64}$/;
 
-/** Parses a reference. Returns undefined for an invalid one. */
+/** Parses a reference. Returns undefined for an invalid reference. */
 export function parseReference(text: string): ImageReference | undefined {
   if (text.length > referenceMaxLength) return undefined;
   const [named = "", digest, ...more] = text.split("@");

@@ -211,7 +211,10 @@ export function reasonOf({ statusMessage = "" }: IncomingMessage): string {
   return statusMessage;
 }
 
-/** A truncated response must not look complete: if the guest breaks off, the visitor's connection is destroyed. */
+/**
+ * A truncated response must not look complete: if the guest's response breaks off, the visitor's connection is
+ * destroyed.
+ */
 function passOn(answer: IncomingMessage, response: ServerResponse): Promise<void> {
   return new Promise((resolve) => {
     // Headers are sent at once, because a stream of events may send nothing for a while. Data that arrives in the same

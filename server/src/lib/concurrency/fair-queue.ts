@@ -2,7 +2,7 @@
  * Decides the order in which work of several owners starts. The owner with the fewest running entries comes first.
  * Among equals, the owner whose last work ended longest ago comes first, then the entry that waits longest. Only ends
  * within the last hour count. Waiting entries do not count: otherwise an owner with one waiting entry at a time would
- * block an owner with two for ever.
+ * block an owner with two waiting entries for ever.
  *
  * Queues in memory use `FairQueue`. Queues in tables use `nextInTurn` (jobs), which gives the same order.
  */

@@ -1,6 +1,6 @@
 /**
- * A semaphore shared between owners: at most `limit` tasks run at once, and at most `perOwner` of each owner. Tasks begin
- * in the order of `FairQueue`, so an owner with a long queue delays only itself.
+ * A semaphore shared between owners: at most `limit` tasks run at once, and at most `perOwner` of each owner. Tasks
+ * begin in the order of `FairQueue`, so an owner with a long queue delays only itself.
  */
 import { FairQueue } from "./fair-queue.ts";
 

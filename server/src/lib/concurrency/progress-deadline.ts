@@ -1,6 +1,6 @@
 /**
- * A deadline that counts from the last sign of progress, with a total limit. Slow work on a busy host continues; stalled
- * work ends early.
+ * A deadline that counts from the last sign of progress, with a total limit. Slow work on a busy host continues;
+ * stalled work ends early.
  */
 
 export interface DeadlineOptions {

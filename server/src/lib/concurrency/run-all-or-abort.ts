@@ -1,8 +1,8 @@
 /** Runs tasks that are useful only together: all at the same time, and all end if one fails. */
 
 /**
- * Runs all tasks at once and returns their results. The first failure aborts the other tasks. The call rejects with this error after
- * all tasks have ended, so none is still running.
+ * Runs all tasks at once and returns their results. The first failure aborts the other tasks. The call rejects with
+ * this error after all tasks have ended, so none is still running.
  */
 export async function runAllOrAbort<T extends readonly unknown[]>(
   signal: AbortSignal,

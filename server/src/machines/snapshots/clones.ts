@@ -1,7 +1,8 @@
 /**
  * Machines that start as copies of another machine. The model is a running machine, which is captured and continues, or
  * a stored snapshot, whose bytes get a second name. Either way a clone starts from bytes of its own, independent of the
- * model. These bytes have no row: if the server dies, the sweep of the next start deletes them. A single transaction gives all clones of a call to their owners, or none.
+ * model. These bytes have no row: if the server dies, the sweep of the next start deletes them. A single transaction
+ * gives all clones of a call to their owners, or none.
  */
 import type { Transaction } from "kysely";
 import type { App } from "#app.ts";

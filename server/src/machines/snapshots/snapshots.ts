@@ -66,8 +66,8 @@ export async function captureMachine(
 }
 
 /**
- * Gives the snapshot to the owner and releases its machine, in this transaction; call `releaseMachine` after the commit.
- * Undefined if the machine ended before.
+ * Gives the snapshot to the owner and releases its machine, in this transaction; call `releaseMachine` after the
+ * commit. Undefined if the machine ended before.
  */
 export async function commitSnapshot(
   tx: Transaction<Database>,
@@ -239,7 +239,10 @@ export async function consumeSnapshot(tx: Transaction<Database>, row: MachineRow
   return true;
 }
 
-/** Deletes the snapshot's row of an owner that ends while paused. Pass the result to `deleteSnapshotFiles` after the commit. */
+/**
+ * Deletes the snapshot's row of an owner that ends while paused. Pass the result to `deleteSnapshotFiles` after the
+ * commit.
+ */
 export function detachSnapshot(tx: Transaction<Database>, owner: Owner): Promise<SnapshotRow | undefined> {
   return deleteSnapshot(tx, owner);
 }

@@ -4,8 +4,8 @@
  *
  * Acknowledged data survives a crash of the process, the machine or this server. Missing files are an error, and are
  * never replaced by empty ones. Responses contain a password only within the connection URL. No log, event or setting
- * contains one. Deleting an add-on deletes its files and backups. Rows hold the desired state, machines the observed
- * state.
+ * contains a password. Deleting an add-on deletes its files and backups. Rows hold the desired state, machines the
+ * observed state.
  */
 import { notify } from "#accounts/notifications/notifications.ts";
 import type { NotificationKind } from "#accounts/notifications/news.ts";
@@ -119,7 +119,7 @@ export class Addons implements AddonsContext {
     return this.#running.get(id);
   }
 
-  /** Returns the guest of a running add-on; undefined for any other. */
+  /** Returns the guest of a running add-on; undefined for an add-on in another state. */
   guest(addonId: string): Guest | undefined {
     const running = this.#running.get(addonId);
     return running?.isUp ? running.guest() : undefined;
@@ -127,7 +127,7 @@ export class Addons implements AddonsContext {
 
   /**
    * Starts a second, empty instance of the add-on's kind, version and size, with its user and database. No network
-   * reaches the instance. Disposing it removes its machine and files.
+   * reaches the instance. Disposing the instance removes its machine and files.
    */
   throwaway(addon: AddonRow, signal: AbortSignal): Promise<Throwaway> {
     return startThrowaway(this, addon, signal);

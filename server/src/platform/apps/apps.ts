@@ -8,7 +8,7 @@
  * restarted, and a lost machine is replaced. The next server adopts the running apps. A sleeping app is frozen, and
  * later stopped. The first request wakes the app.
  *
- * This folder does not decide which deployment runs. The only HTTP it uses is the health check.
+ * This folder does not decide which deployment runs. The health check is its only use of HTTP.
  */
 import { notify } from "#accounts/notifications/notifications.ts";
 import { hostname } from "#config.ts";

@@ -9,10 +9,10 @@ import type { InstanceRow } from "./store.ts";
 export type Variables = Record<string, string>;
 
 interface StartVariables {
-  /** Variables of the image. Variables of the environment override them. */
+  /** Variables of the image. Variables of the environment override those of the image. */
   image: Variables;
   given: Variables;
-  /** Variables of the environment when the instance starts. The deployment may have used others. */
+  /** Variables of the environment when the instance starts. The deployment may have used other variables. */
   variables: Variables;
 }
 
@@ -32,7 +32,7 @@ export function envOf(app: Needs, row: Sealing, port: number): Variables {
   return { HOST: "0.0.0.0", ...image, ...given, PORT: String(port) };
 }
 
-/** Encrypts the variables again. Returns undefined if they are equal to the encrypted ones. */
+/** Encrypts the variables again. Returns undefined if the variables are equal to those already encrypted. */
 export function resealEnv(app: Needs, row: Sealing, variables: Variables): Buffer | undefined {
   const was = open(app, row);
   if (isDeepStrictEqual(was.variables, variables)) return undefined;

@@ -75,7 +75,7 @@ export async function readLogs(apps: Apps, which: AppSelector, count: number): P
   return { lines: lines.map(toLine), truncated };
 }
 
-/** Yields the last `count` lines, or all lines after a given line number. Then yields new lines. */
+/** Yields the last `count` lines, or all lines after a given line number. After these lines, yields new lines. */
 export async function followLogs(
   apps: Apps,
   which: AppSelector,

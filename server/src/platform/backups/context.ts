@@ -11,6 +11,8 @@ export interface BackupsContext {
   readonly addons: Addons;
   readonly blobs: Blobs;
   readonly engines: BackupEngines;
-  /** Makes the safety backup before a restore in place. If that backup is being made, waits for it. */
+  /**
+   * Makes the safety backup before a restore in place. If another call already makes that backup, waits for its end.
+   */
   makeSafetyBackup(id: string, signal: AbortSignal): Promise<void>;
 }

@@ -1,6 +1,7 @@
 /**
- * Download URL of a completed backup. It is a URL of the store, or one of this server that expires after an hour. This
- * server signs its URL for a single backup with HMAC-SHA256 and a key for this purpose. Nothing is stored.
+ * Download URL of a completed backup. The URL belongs to the store, or to this server and then expires after an hour.
+ * This server signs its URL for a single backup with HMAC-SHA256 and a key for this purpose. No record of the URL is
+ * stored.
  */
 import type { Actor } from "#accounts/actor.ts";
 import type { App } from "#app.ts";

@@ -1,6 +1,6 @@
 /**
  * Custom names of projects: `www.customer.example` for `<slug>.<apps domain>`. A name is served once its DNS records
- * name the project. They are checked on demand and by a timer.
+ * name the project. The records are checked on demand and by a timer.
  *
  * No project serves a name that its owner did not point at that project. While a name is verified for one project, no
  * other project gets it. A verified name survives a resolver outage and a brief error in its zone.

@@ -1,6 +1,6 @@
 /**
- * The served custom names in memory, so that a request needs no query. They are read every two seconds. So a name that
- * any server verifies is served within two seconds, and a removed one is no longer served after them.
+ * The served custom names in memory, so that a request needs no query. The names are read every two seconds. So a name
+ * that any server verifies is served within two seconds, and a removed one is no longer served after them.
  */
 import type { App } from "#app.ts";
 import { hostname } from "#config.ts";
@@ -40,7 +40,10 @@ export class ServedDomains {
     this.#generated = new Map(rows.map((row) => [row.custom_domain, `${row.host_label}.${apps}`]));
   }
 
-  /** Returns the generated host of a custom host; undefined for any other. Both are in lower case and without ports. */
+  /**
+   * Returns the generated host of a custom host; undefined for any other. Both hosts are in lower case and without
+   * ports.
+   */
   generatedOf(host: string): string | undefined {
     return this.#generated.get(host);
   }

@@ -1,6 +1,6 @@
 /**
- * Deletes an environment. A transaction hides it and frees its host. A repeatable job then removes its app and its row.
- * Production is deleted only with its project.
+ * Deletes an environment. A transaction hides the environment and frees its host. A repeatable job then removes its app
+ * and its row. Production is deleted only with its project.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";

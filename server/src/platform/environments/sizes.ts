@@ -1,5 +1,5 @@
 /**
- * Sizes of apps: CPU, memory and the largest memory limit. They match the container sizes of the plans. A new
+ * Sizes of apps: CPU, memory and the largest memory limit. The sizes match the container sizes of the plans. A new
  * environment gets the plan's largest size.
  */
 import type { Plan } from "#accounts/roles.ts";

@@ -1,6 +1,6 @@
 /**
- * Environment variables, encrypted in the row of their owner. They are decrypted only for an explicit request, and for
- * the process that gets them. An environment's variables override its project's, which override those of add-ons.
+ * Environment variables, encrypted in the row of their owner. Variables are decrypted only for an explicit request, and
+ * for the process that gets them. An environment's variables override its project's, which override those of add-ons.
  */
 import type { App } from "#app.ts";
 import type { Db } from "#schema.ts";

@@ -1,6 +1,6 @@
 /**
- * Deletes a function. A transaction hides it and frees its name. A repeatable job then stops its instances, and deletes
- * its row with versions and minutes at last. Image retention later deletes the unused images.
+ * Deletes a function. A transaction hides the function and frees its name. A repeatable job then stops its instances,
+ * and deletes its row with versions and minutes at last. Image retention later deletes the unused images.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";

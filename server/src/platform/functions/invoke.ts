@@ -15,8 +15,8 @@ import type { InvokeRequest, InvokeResponse } from "./schema.ts";
 const maxBodyBytes = 6 * 1024 ** 2;
 
 /**
- * Names of headers that the caller may not set. They belong to the connection, are set by the server only, or contain
- * the key, which the handler must not see.
+ * Names of headers that the caller may not set. These headers belong to the connection, are set by the server only, or
+ * contain the key, which the handler must not see.
  */
 const ownHeaders = new Set([
   ..."connection expect host http2-settings keep-alive proxy-authenticate proxy-authorization".split(" "),

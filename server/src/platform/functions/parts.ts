@@ -23,8 +23,8 @@ export interface FunctionResponse {
 
 export interface FunctionParts {
   /**
-   * Starts an instance of a built version. It becomes the first instance when the version goes live. Resolves to the
-   * installer's lock in the image. Rejects with `HandlerFailed`, whose message is for the owner.
+   * Starts an instance of a built version. The instance is the first of the version once the version is live. Resolves
+   * to the installer's lock in the image. Rejects with `HandlerFailed`, whose message is for the owner.
    */
   prove(version: VersionRow, signal: AbortSignal): Promise<{ lock: string | null }>;
   /** Called after the commit that made another version live. */
@@ -36,7 +36,7 @@ export interface FunctionParts {
   changed(functionId: string): Promise<void>;
   /** Ends all instances of the function, and refuses its requests from now on. Safe to repeat. */
   stop(functionId: string): Promise<void>;
-  /** Sends a request to the function. The caller has checked access to it. */
+  /** Sends a request to the function. The caller has checked access to the function. */
   invoke(functionId: string, asked: FunctionRequest, signal: AbortSignal): Promise<FunctionResponse>;
   /** Returns the log of the function. */
   ring(functionId: string): LogRing;

@@ -28,7 +28,7 @@ export const DeployQuery = z.strictObject({
 });
 
 const maxCodeBytes = 1024 ** 2;
-/** Limit of a request body in bytes. It is larger than the limit of the code, because JSON escapes the code. */
+/** Limit of a request body in bytes. The limit is larger than that of the code, because JSON escapes the code. */
 export const bodyLimit = 4 * 1024 ** 2;
 
 export const FunctionParams = z.object({ function_id: z.guid().describe("Id (UUID) of the function.") });

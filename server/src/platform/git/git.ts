@@ -27,7 +27,7 @@ const harmless = [
   "missingTaggerEntry",
 ];
 
-/** Settings of every call. They cover all keys that a repository could influence. */
+/** Settings of every call. The settings cover all keys that a repository could influence. */
 const always: GitSettings = [
   ["safe.directory", "*"],
   ["core.hooksPath", "/dev/null"],

@@ -21,8 +21,8 @@ import { getDeployKey, getWebhook, toggleWebhook } from "./webhooks/webhook.ts";
 const common = { api: "platform", tag: "Webhooks" } as const;
 
 /**
- * Limit of a delivery's body in bytes. It suffices for a push of thousands of commits with their changes. GitHub's
- * limit is 25 MB, and real deliveries stay far below.
+ * Limit of a delivery's body in bytes. The limit suffices for a push of thousands of commits with their changes.
+ * GitHub's limit is 25 MB, and real deliveries stay far below.
  */
 const hookMaxBytes = 8 * 1024 * 1024;
 /** Limit of deliveries per minute, far above a normal rate of pushes. Further ones get a 429 response. */

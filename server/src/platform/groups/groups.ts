@@ -25,7 +25,7 @@ import { changeRow, deleteRow, findOwn, lockOwn, insertRow, listOwn, lockAndCoun
 
 type Needs = Pick<App, "db" | "config" | "secrets" | "clock">;
 
-/** Limit of a workspace's groups. The list returns all of them in one response. */
+/** Limit of a workspace's groups. The list returns all groups in one response. */
 const maxGroups = 200;
 
 export async function list(app: Needs, actor: Actor): Promise<GroupResponse[]> {

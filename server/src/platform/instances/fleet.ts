@@ -75,7 +75,7 @@ export class Fleet {
   readonly #context: FleetContext;
   readonly #waiting = new Set<Waiter>();
   readonly #retired = new Map<Instance, number>();
-  /** Instances that prove a version. They get no request before the version is live. */
+  /** Instances that prove a version. These instances get no request before the version is live. */
   readonly #proofs = new Set<Instance>();
   #starting: Promise<void> | undefined;
   #scaling: NodeJS.Timeout | undefined;

@@ -1,7 +1,7 @@
 /**
  * An instance: a machine, and the process in it that serves a version's handler. The machine is frozen when idle, and
- * later stored on disk. It resumes with its memory in both cases. Transitions run one after the other. The database is
- * written first, so the next server finds an interrupted instance either in its earlier state or removed.
+ * later stored on disk. In both cases the machine resumes with its memory. Transitions run one after the other. The
+ * database is written first, so the next server finds an interrupted instance either in its earlier state or removed.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { App } from "#app.ts";
@@ -71,7 +71,7 @@ export class Instance {
   readonly version: Runnable;
   readonly launch: Launch;
   readonly owner: Owner & { ownerKind: "function" };
-  /** Current state. It is set before the work that leads to it. */
+  /** Current state, which is set before the work that leads to the state. */
   state: InstanceState;
   machine: string | null = null;
   /** Timeout of a request, from the start of the process. The function's own setting may have changed since. */

@@ -1,8 +1,8 @@
 /**
  * Runs functions, and scales them to zero. A live version has instances: gVisor machines in which a wrapper program
- * serves the handler. Requests start instances. An idle instance is frozen, and later stored as a snapshot on disk. It
- * resumes with its memory in both cases. Meanwhile the request waits, its body unread. If a wake fails, a new instance
- * starts.
+ * serves the handler. Requests start instances. An idle instance is frozen, and later stored as a snapshot on disk. In
+ * both cases the instance resumes with its memory. Meanwhile the request waits, its body unread. If a wake fails, a new
+ * instance starts.
  *
  * The database records every instance before it exists. After a crash the next server adopts the machines and
  * snapshots. This folder decides neither which version is deployed nor who has access. The only HTTP it uses is the
@@ -39,7 +39,10 @@ import {
 const lookEveryMs = 1_000;
 /** Milliseconds before a change is read again, after a failed read. */
 const readAgainMs = 1_000;
-/** Milliseconds that the wrapper program has to report a timeout of its own. After them the server does. */
+/**
+ * Milliseconds that the wrapper program has to report a timeout of its own. After this time the server reports the
+ * timeout.
+ */
 const graceMs = 2_000;
 /** Limit of attempts for a request, because an instance may end before the request is sent. */
 const attempts = 8;
@@ -123,8 +126,8 @@ export class FunctionInstances {
   }
 
   /**
-   * Starts an instance of a built version. It becomes the first instance when the version goes live. Resolves to the
-   * installer's lock in the image. Rejects with `HandlerFailed`, whose message is for the owner.
+   * Starts an instance of a built version. The instance is the first of the version once the version is live. Resolves
+   * to the installer's lock in the image. Rejects with `HandlerFailed`, whose message is for the owner.
    */
   async prove(version: VersionRow, signal: AbortSignal): Promise<{ lock: string | null }> {
     const runnable = toRunnable(version);

@@ -1,4 +1,4 @@
-/** The host of these tests has memory for one machine. An idle function frees it for another one. */
+/** The host of these tests has memory for one machine. An idle function frees that memory for another function. */
 import { afterAll, expect, test, vi } from "vitest";
 import { testDatabase } from "../../../test/harness.ts";
 import {

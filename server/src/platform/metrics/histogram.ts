@@ -7,7 +7,7 @@
 const perDoubling = 32;
 /** Microseconds below which each has a class of its own. */
 const exactBelow = 2 * perDoubling;
-/** Longest latency in microseconds, about 35 minutes. A longer latency counts as this one. */
+/** Longest latency in microseconds, about 35 minutes. A longer latency counts as the longest. */
 const maxUs = 2 ** 31 - 1;
 const classes = classOf(maxUs) + 1;
 

@@ -1,6 +1,6 @@
 /**
  * Counts the responses to visitors. A request costs one map look-up and three increments. Each second, counts are
- * written to the database as whole minutes. They replace earlier writes of the same minutes, so a repeated flush
+ * written to the database as whole minutes. A write replaces earlier ones of the same minutes, so a repeated flush
  * changes nothing. A graceful shutdown writes everything. A killed server loses the counts since its last flush: one
  * second while the database responds.
  */

@@ -7,7 +7,7 @@ import type { Db } from "#schema.ts";
 import { isNameOfFunction } from "../functions/names.ts";
 import { isNameOfProject } from "./store.ts";
 
-/** Matches a slug. It has no two hyphens in a row, because `a--b` is the environment `b` of project `a`. */
+/** Matches a slug. A slug has no two hyphens in a row, because `a--b` is the environment `b` of project `a`. */
 export const slugPattern = /^[a-z](?:[a-z0-9]|-(?!-)){1,38}[a-z0-9]$/;
 
 const reserved = new Set(

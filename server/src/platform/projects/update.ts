@@ -85,7 +85,7 @@ async function rename(tx: Db, project: ProjectRow, name: string, now: Date): Pro
 
 /**
  * Returns the change of the repository. A token and a key belong to the origin for which they were set: scheme, host
- * and port. They are deleted when the repository moves to another origin, and must then be set again.
+ * and port. Both are deleted when the repository moves to another origin, and must then be set again.
  */
 async function source(app: Needs, project: ProjectRow, input: ProjectUpdate): Promise<Change> {
   const url = input.repo_url === undefined ? project.repo_url : input.repo_url;

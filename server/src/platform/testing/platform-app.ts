@@ -53,7 +53,7 @@ export async function personOn(db: Db, plan: Plan): Promise<Actor> {
   };
 }
 
-/** Adds the actors to a team. Returns them with the team's id. */
+/** Adds the actors to a team. Returns the actors with the team's id. */
 export async function inATeam(db: Db, ...members: Actor[]): Promise<{ team: string; actors: Actor[] }> {
   const { id } = await makeTeam(db, Object.fromEntries(members.map(({ userId }) => [userId, "member"])));
   const team = {

@@ -1,4 +1,7 @@
-/** Sections of a workspace that the platform may not import, because other APIs own them. Main passes them in. */
+/**
+ * A workspace's sections that other APIs own, so the platform may not import them. `compose/apis.ts` passes the
+ * sections.
+ */
 import type { Db } from "#schema.ts";
 
 /** The first items of a list, and their total number. */

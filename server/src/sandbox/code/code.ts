@@ -15,7 +15,10 @@ import type { Code, CodeError, CodeItem, CodeResult, CodeSummary, Language } fro
 
 type Needs = InsideNeeds;
 
-/** Runs `call` with the interpreter of a sandbox. Throws if there is none, or if it is too old for the request. */
+/**
+ * Runs `call` with the interpreter of a sandbox. Throws if the image has no interpreter, or if the interpreter is too
+ * old for the request.
+ */
 export function interpreting<T>(
   app: Needs,
   actor: Actor,

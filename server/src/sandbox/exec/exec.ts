@@ -156,8 +156,8 @@ async function start(
 }
 
 /**
- * Rethrows the error of a start. The only path of a start is its working directory, so a missing path is an invalid request and
- * not a 404.
+ * Rethrows the error of a start. The only path of a start is its working directory, so a missing path is an invalid
+ * request and not a 404.
  */
 export function blameDirectory(error: unknown): never {
   throw isAboutPath(error) ? execFailed(`cwd: ${error.message}`) : error;

@@ -1,5 +1,6 @@
 /**
- * Terminals: a shell, or any program, on a pseudo-terminal. A terminal is a background command. The machine runs it and keeps its output, so it outlives its viewers, this server and a pause. The server stores nothing, and a terminal ends
+ * Terminals: a shell, or any program, on a pseudo-terminal. A terminal is a background command. The machine runs it and
+ * keeps its output, so it outlives its viewers, this server and a pause. The server stores nothing, and a terminal ends
  * with its machine. Up to 16 viewers share the same screen and keyboard.
  */
 import type { CommandRecord } from "#machines/host/guest.ts";

@@ -1,9 +1,9 @@
 /**
  * Volumes: files that outlive sandboxes, mounted at `/persist` of one sandbox at a time. This folder owns the list of
  * volumes, their assignment and their region. If many sandboxes request a volume at the same time, one of them gets the
- * volume. The chosen sandbox keeps the volume while it is paused, and releases the volume at its end, whatever the reason. An
- * empty volume never replaces missing bytes. A delete removes the bytes before it returns. Bytes are created at the
- * first use; until then a volume is a row.
+ * volume. The chosen sandbox keeps the volume while it is paused, and releases the volume at its end, whatever the
+ * reason. An empty volume never replaces missing bytes. A delete removes the bytes before it returns. Bytes are created
+ * at the first use; until then a volume is a row.
  */
 import type { Actor } from "#accounts/actor.ts";
 import { recordActivity } from "#accounts/activity/activity.ts";

@@ -82,7 +82,7 @@ function descriptor(mediaType: string, bytes: Buffer) {
   return { mediaType, digest: digestOf(bytes), size: bytes.length };
 }
 
-/** Returns a tar archive (ustar) of regular files. Unpacking it creates the directories. */
+/** Returns a tar archive (ustar) of regular files. Unpacking the archive creates the directories. */
 function tarOf(files: readonly TestFile[]): Buffer {
   const blocks = files.flatMap(({ path, bytes, mode = 0o644 }) => {
     const body = Buffer.from(bytes);

@@ -80,10 +80,10 @@ export const redis: Engine = {
     return readRoom(await runInside(guest, { argv, timeoutMs: healthWithinMs }));
   },
 
-  // Redis itself refuses writes while it cannot persist them, so nothing is to be done.
+  // Redis itself refuses writes while it cannot persist them, so this function has no work.
   onDiskChange: async () => {},
 
-  // The settings contain the users, so nothing is to be done here.
+  // The settings contain the users, so this function has no work.
   ensureAccess: async () => {},
 
   url({ host, port, isTls }, { username, password }) {

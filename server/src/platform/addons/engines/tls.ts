@@ -34,7 +34,7 @@ export async function acceptTls(
       socket.write("S");
       return secure(socket, context);
     } else if (code === cancelRequest) {
-      // A cancel request contains only its connection's secret number. Older clients send it without TLS.
+      // A cancel request contains only its connection's secret number. Older clients send the request without TLS.
       socket.unshift(head);
       return socket;
     } else {

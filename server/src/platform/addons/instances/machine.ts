@@ -25,7 +25,10 @@ export interface MachinePlan {
   privateNetwork?: PrivateNetwork;
 }
 
-/** Returns the add-on's address and name in the private network. Both stay when its machine is replaced. */
+/**
+ * Returns the add-on's address and name in the private network. Address and name stay when the add-on's machine is
+ * replaced.
+ */
 export function networkOf(
   row: Pick<AddonView, "workspace_id" | "private_index" | "name" | "project_name">,
   port: number,

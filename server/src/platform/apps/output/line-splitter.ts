@@ -1,6 +1,6 @@
 /**
  * Splits a process's output into lines. The output is arbitrary: invalid bytes become U+FFFD, and a long line is cut.
- * Each line carries the position after it. A later reader resumes there, and neither loses nor repeats a line.
+ * Each line carries the position of its end. A later reader resumes there, and neither loses nor repeats a line.
  */
 import type { LogLine } from "#machines/host/log-rings.ts";
 
@@ -80,7 +80,7 @@ export class Splitter {
     });
   }
 
-  /** Resumes at a later offset. The output before it is lost. */
+  /** Resumes at a later offset. The output before that offset is lost. */
   skipTo(offset: number): void {
     this.#at = offset;
     for (const tail of Object.values(this.#tails)) tail.rest = Buffer.alloc(0);

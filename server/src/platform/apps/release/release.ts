@@ -32,7 +32,7 @@ export interface Release {
   argv: string[];
   port: number;
   healthCheckPath: string;
-  /** Variables of the environment. They override those of the image, and `PORT` overrides them. */
+  /** Variables of the environment. These variables override those of the image, and `PORT` overrides both. */
   env: Variables;
   isolation: RunSpec["isolation"];
   /** Name of the app's size. */

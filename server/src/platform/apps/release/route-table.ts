@@ -1,7 +1,7 @@
 /**
  * Maps hosts to apps in memory, so that a request needs no query. Rows are read at the start, and again for an
  * environment after each commit that changes its app. The state of the app's process is not in the rows; this server
- * knows it.
+ * keeps that state itself.
  */
 import type { Db } from "#schema.ts";
 import { listServed, type ServedRow } from "../store.ts";

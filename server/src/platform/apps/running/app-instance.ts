@@ -1,7 +1,7 @@
 /**
  * Supervises an instance: its machine and its process. The output is read to its end, which also reports the end of the
- * process. A process that ends by itself is started again, in the same machine if that still runs. This state is in
- * memory only; the next server queries the machine again.
+ * process. A process that ends by itself is started again, in the same machine if that still runs. The state of the
+ * supervision is in memory only; the next server queries the machine again.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import { DomainError } from "#lib/errors.ts";

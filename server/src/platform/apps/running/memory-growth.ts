@@ -1,6 +1,6 @@
 /**
  * Computes an app's memory limit. The first limit is the size's base. The limit doubles, up to the burst limit, while
- * the app uses most of it. It shrinks after a period of low use.
+ * the app uses most of it. The limit is lowered after a period of low use.
  */
 import type { Extent } from "../tables.ts";
 

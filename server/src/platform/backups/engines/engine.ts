@@ -47,8 +47,8 @@ export interface BackupEngine {
   restore(work: RestoreWork): Promise<void>;
   /**
    * Returns true if the restored data is in place, even if the process that put it there died. If the database does not
-   * start with that data and `putsBack` is set, the old data is put back first. `putsBack` requires that no client can
-   * have written since. Rejects while the state is unknown.
+   * start with that data and `putsBack` is set, the old data is put back first. The caller may set `putsBack` only if
+   * no client can have written since. Rejects while the state is unknown.
    */
   isInPlace(
     work: Pick<RestoreWork, "addons" | "addon" | "id" | "signal"> & { putsBack: boolean },

@@ -11,7 +11,7 @@ import { requireSuccess, start } from "./streams.ts";
 export const bin = "/usr/lib/postgresql/15/bin";
 type OutputChunk = GuestProcess["output"] extends AsyncIterable<infer T> ? T : never;
 
-/** Limit of the output in bytes. It allows a line for each of a hundred thousand schema objects. */
+/** Limit of the output in bytes. The limit allows a line for each of a hundred thousand schema objects. */
 const maxBytes = 32 * 1024 ** 2;
 
 export function psql(database: string): string[] {
@@ -77,7 +77,7 @@ export class Session implements Disposable {
     const pieces: Buffer[] = [];
     let bytes = 0;
     let tail = "";
-    // The output is iterated by hand. Leaving a `for await` loop would close it, and the next call needs it.
+    // The output is iterated by hand. Leaving a `for await` loop would close the output, which the next call needs.
     for (let next = await this.#output.next(); !next.done; next = await this.#output.next()) {
       const { stream, data } = next.value;
       if (stream === "stderr") {

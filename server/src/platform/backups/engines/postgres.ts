@@ -1,8 +1,8 @@
 /**
  * PostgreSQL is backed up with its own pg_dump, in custom format, from an exported snapshot. Every table is counted and
  * hashed in the same snapshot. So the later comparison covers exactly the saved moment, even under writes. A restore
- * fills a second database and compares it. Two renames in one transaction swap the databases. The old one is dropped
- * after the result is recorded.
+ * fills a second database, and compares its content with the description of the backup. Two renames in one transaction
+ * swap the databases. The old one is dropped after the result is recorded.
  */
 import { runAllOrAbort } from "#lib/concurrency/run-all-or-abort.ts";
 import { abortable } from "#lib/concurrency/abortable.ts";
@@ -60,8 +60,8 @@ export const postgres: BackupEngine = {
       (ends) => sink(dump(ends)),
       async (ends) => {
         const lines = await session.query(contentsScript, ends);
-        // pg_dump sends its first byte after it took the snapshot. The session ends then: loading the test restore may
-        // take long, and no ALTER TABLE should wait for it.
+        // pg_dump sends its first byte after it took the snapshot. The transaction ends then: loading the test restore
+        // may take long, and no ALTER TABLE should wait for its locks.
         await abortable(taken.promise, ends);
         await session.query("commit;", ends);
         return lines;
@@ -251,7 +251,7 @@ async function swap(
       await query(guest, "postgres", `${sendAway}\n${rename}`, signal);
       return;
     } catch (error) {
-      // A terminated session may take a moment to end. A rename waits five seconds for that.
+      // A terminated session may take a moment to end. A rename waits five seconds for the end of sessions.
       if (attempt === renameTries || signal.aborted) throw error;
     }
   }

@@ -3,7 +3,7 @@
 export interface RedisDescription {
   /** Number of keys by database. Expired keys that Redis has not deleted yet count. */
   counts: Record<string, number>;
-  /** Digest of all keys; null if Redis would take too long for it. */
+  /** Digest of all keys; null if Redis would take too long to compute the digest. */
   digest: string | null;
   /** Digests of some keys, by key. */
   sample: Record<string, string>;

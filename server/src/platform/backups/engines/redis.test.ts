@@ -44,7 +44,7 @@ test("puts the old data back when Redis does not start with the restored data", 
   });
   await guest.signalCommand(running.command!, 9);
   await vi.waitFor(() => expect(running.row.error).toBe("Bad file format"), 10_000);
-  // A much later check changes nothing.
+  // A much later check leaves the data as it is.
   await expect(redis.isInPlace({ ...work, putsBack: false })).rejects.toThrow("not running");
   expect(existsSync(aside)).toBe(true);
   expect(await redis.isInPlace(work)).toBe(false);

@@ -26,7 +26,9 @@ import { attemptsMax, JobDeleted, retriesExhausted, Interruption, runCancellable
 
 /** Longest wait for a new add-on, whose image may have to be built first. */
 const newUpWithinMs = 15 * 60_000;
-/** Longest wait for the add-on. It ran at the time of the request; PostgreSQL may have to replay its log. */
+/**
+ * Longest wait for the add-on. The add-on ran at the time of the request, but PostgreSQL may have to replay its log.
+ */
 const upWithinMs = 5 * 60_000;
 /**
  * Longest wait for an add-on whose state is checked. After a restart of the server an add-on is adopted within a
@@ -196,7 +198,7 @@ async function finishRestore(
   });
 }
 
-/** Removes what the restore left. If the add-on is not running, the job is retried and waits for it. */
+/** Removes what the restore left. If the add-on is not running, the job is retried and waits for the add-on. */
 async function cleanUp(
   backups: BackupsContext,
   addon: AddonView,

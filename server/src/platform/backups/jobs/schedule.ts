@@ -55,7 +55,7 @@ async function startDueBackup({ app }: Pick<BackupsContext, "app">, due: Due): P
     const { backup, restore } = await findRunning(tx, addon.id);
     if (!isRunning || backup || restore) return;
     await setSchedule(tx, addon.id, { isOn: true, nextAt: nextDaily(addon.id, now) });
-    // The plan was lowered below daily backups. They continue when the plan is raised again.
+    // The plan was lowered below daily backups. Daily backups continue when the plan is raised again.
     if (!backupLimits[due.plan].canAutoBackup) return;
     await queue(tx, addon, { kind: "auto", plan: due.plan, now });
   });

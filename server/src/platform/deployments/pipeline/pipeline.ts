@@ -54,7 +54,7 @@ interface BuildRequest {
   rootDirectory: string;
   /** Text of the Dockerfile. */
   recipe: string;
-  /** Variables that build steps can mount. No layer of the image contains them. */
+  /** Variables that build steps can mount. No layer of the image contains these variables. */
   secrets: Record<string, string>;
   plan: Plan;
   /** Hash of the build's inputs. Builds with equal keys make equal images. */

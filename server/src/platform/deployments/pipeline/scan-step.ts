@@ -120,7 +120,7 @@ export class LateScans {
 
 /**
  * Job of a late scan. Waits for the scan if this process still runs it, else repeats it, and records the result in the
- * step. If the server stops meanwhile, the next one runs the job again.
+ * step. If the server stops during the job, the next server runs the job again.
  */
 export async function finishLateScan(
   app: App,

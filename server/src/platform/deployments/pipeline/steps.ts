@@ -35,7 +35,7 @@ const quietLimitsMs: Readonly<Partial<Record<StepName, number>>> = {
   release: 5 * minuteMs,
   route: 5 * minuteMs,
 };
-/** Spans of the steps within a deployment, in percent. The scan is missing, because no step waits for it. */
+/** Spans of the steps within a deployment, in percent. The scan has no span, because no step waits for the scan. */
 const spans: Readonly<Record<StepName, Span>> = {
   pull: { from: 0, to: 80 },
   clone: { from: 0, to: 5 },

@@ -7,7 +7,7 @@ import { deploymentNotCancellable } from "../errors.ts";
 import { requestCancel, cancelQueued } from "../store.ts";
 
 /**
- * Cancels a deployment: a queued one at once, a running one soon after. Repeated calls change nothing. Refused once the
+ * Cancels a deployment: a queued one at once, a running one soon after. Repeated calls have no effect. Refused once the
  * switch of the address has begun.
  */
 export async function cancelDeployment(

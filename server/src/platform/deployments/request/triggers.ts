@@ -14,7 +14,7 @@ export function triggerKind({ kind }: Pick<Actor, "kind">): "console" | "agent" 
 
 /**
  * Returns the columns of user and actor, for deployments and for versions of functions. The label of a sign-in session
- * is an email address. It is not stored, but read from `users`.
+ * is an email address. So the label is not stored, but read from `users`.
  */
 export function triggerColumns(actor: Actor): {
   trigger_actor: TriggerActor;

@@ -134,7 +134,7 @@ export class Deployments {
     if (end) await this.#end(id, end);
   }
 
-  /** Runs a deployment and returns its outcome. Returns undefined if the next server resumes it. */
+  /** Runs a deployment and returns its outcome. Returns undefined if the next server resumes the deployment. */
   async #outcome(id: string, log: StepLog<StepName>, signal: AbortSignal): Promise<End | undefined> {
     const { db, log: serverLog } = this.#app;
     try {
@@ -212,7 +212,10 @@ export class Deployments {
 
 const attemptsExceeded = `The server stopped ${attemptsMax} times during this deployment. Deploy again to retry.`;
 
-/** Returns the notification of a deployment's end. It contains no output of builds and apps, which stays in the log. */
+/**
+ * Returns the notification of a deployment's end. The notification contains no output of builds and apps, which stays
+ * in the log.
+ */
 function newsOf(deployment: DeploymentRow, isServing: boolean): News {
   const { number, project_name, environment_name, workspace_id, steps } = deployment;
   const where = `${project_name} (${environment_name})`;

@@ -9,7 +9,7 @@ export interface Zone {
 export interface TestDns {
   /** Address of the server, in the form that a resolver expects. */
   address: string;
-  /** Records by name. Tests may change them at any time. */
+  /** Records by name, which tests may change at any time. */
   zone: Zone;
   /** While true, every response is SERVFAIL. */
   isBroken: boolean;

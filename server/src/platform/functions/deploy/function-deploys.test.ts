@@ -108,7 +108,7 @@ async function deploy({ actor, id }: { actor: Actor; id: string }) {
 const change = ({ actor, id }: { actor: Actor; id: string }, input: object) =>
   updateFunction(app, parts, actor, id, FunctionUpdate.parse(input));
 
-/** Stops the server at the kill point for ever. The next server does not know that it exists. */
+/** Stops the server at the kill point for ever. The next server does not know that the stopped one exists. */
 async function dieAt(point: string): Promise<void> {
   const there = Promise.withResolvers<void>();
   onKillPoint(async (at) => {

@@ -1,6 +1,6 @@
 /**
- * Writes the log and the progress of a version during its deploy. Both are shown to people only; the deploy does not
- * depend on them.
+ * Writes the log and the progress of a version during its deploy. Log and progress are shown to people only; the deploy
+ * does not depend on them.
  */
 import type { App } from "#app.ts";
 import { ProgressWriter, type Span } from "#platform/progress.ts";

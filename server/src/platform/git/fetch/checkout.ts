@@ -1,6 +1,6 @@
 /**
- * Checks out one commit of a project as a plain directory of files, without `.git`. No file of it is run. Symlinks stay
- * symlinks, so readers of the directory must not follow them.
+ * Checks out one commit of a project as a plain directory of files, without `.git`. No file of the checkout is run.
+ * Symlinks stay symlinks, so readers of the directory must not follow them.
  *
  * Each checkout fetches the objects into its own temporary repository; a hosted repository is only read. Submodules are
  * fetched by the same rules, each from its own address at its own commit. Git LFS files stay pointers.

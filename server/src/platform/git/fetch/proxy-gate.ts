@@ -1,8 +1,8 @@
 /**
  * SOCKS 5 proxy (RFC 1928, 1929) on loopback, through which every fetch over http connects. The proxy exists for one
- * checkout and requires a password. Git sends it the host name. The proxy resolves the name, vets every address, and
- * connects to a vetted address. So no changed DNS record, redirect or server that a repository names leads to a
- * forbidden address.
+ * checkout and requires a password. Git sends the host name to the proxy. The proxy resolves the name, vets every
+ * address, and connects to a vetted address. So no changed DNS record, redirect or server that a repository names leads
+ * to a forbidden address.
  */
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";

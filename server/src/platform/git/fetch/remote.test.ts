@@ -81,7 +81,7 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
   await backend.ended;
 }
 
-/** Sends a response that never ends. Git counts every byte of it as progress. */
+/** Sends a response that never ends. Git counts every byte as progress. */
 function drip(response: ServerResponse): void {
   response.writeHead(200, { "content-type": "application/x-git-upload-pack-advertisement" });
   const timer = setInterval(() => response.write("0"), 20);

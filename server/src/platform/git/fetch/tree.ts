@@ -11,7 +11,7 @@ export interface Submodule {
   sha: string;
 }
 
-/** Remaining files and bytes of a checkout's limits. The checkout's submodules share them. */
+/** Remaining files and bytes of a checkout's limits. The checkout's submodules share this budget. */
 export interface Budget {
   files: number;
   bytes: number;
@@ -62,7 +62,7 @@ export async function measureTree(
   return submodules;
 }
 
-/** Counts an entry of the form `<mode> <type> <id> <size>\t<path>`. Returns it if it is a submodule. */
+/** Counts an entry of the form `<mode> <type> <id> <size>\t<path>`. Returns the entry if the entry is a submodule. */
 function count(entry: string, budget: Budget): Submodule | undefined {
   const [, type, sha = "", size, path = ""] = /^\d+ (\w+) ([0-9a-f]+) +(\S+)\t(.*)$/s.exec(entry) ?? [];
   budget.files -= 1;

@@ -59,7 +59,7 @@ export class Report {
     this.#bytes = Buffer.concat([this.#bytes, piece]);
     const passed: Buffer[] = [];
     for (let one = this.#next(); one !== undefined; one = this.#next()) {
-      // This flush packet ends a banded response. The caller writes it later.
+      // This flush packet ends a banded response. The caller writes the packet later.
       if (one.length === 4) {
         if (this.#isBanded === false) this.#holdBack(one);
         continue;
